@@ -1,0 +1,1 @@
+"""HAND OVER: a trained network in, a self-describing bundle out."""

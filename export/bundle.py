@@ -1,0 +1,277 @@
+"""The bundle: the folder that hands a trained network over to serving.
+
+A bundle `NAME/` holds `model.onnx` (whose metadata carries the manifest, so that model and
+metadata cannot part), `golden.npz` (windows and expected answers) and `MODEL_CARD.md`. This
+module knows what is in them; it must not know torch, onnx or ONNX Runtime.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
+
+from model.domain import Column, FloatArray, IntArray, Role, RulError, Schema
+
+METADATA_KEY: Final = "rul_manifest"
+FORMAT: Final = 1
+
+INPUTS: Final = ("readings", "lengths", "last_cycle")
+OUTPUTS: Final = (
+    "rul",
+    "rul_interval",
+    "failure_probability",
+    "health_state",
+    "attention",
+    "contribution",
+    "head_attention",
+    "novelty",
+)
+BUNDLED: Final = Path(__file__).parent / "bundles"
+
+
+class InvalidBundle(RulError):
+    """A bundle that is damaged, incomplete, or was made for another version of this project."""
+
+
+class Frozen(BaseModel):
+    """A part of the manifest: immutable, and refusing what it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True)
+
+
+class ColumnManifest(Frozen):
+    """One column, with what training saw of it."""
+
+    name: str
+    role: Role
+    unit: str = ""
+    description: str = ""
+    low: float = Field(description="0.1 % quantile of the training readings; below it a warning is due")
+    high: float = Field(description="99.9 % quantile of the training readings; above it a warning is due")
+    missing_fraction: float = Field(ge=0, le=1)
+
+
+class Regime(Frozen):
+    """One operating regime: a cluster of the settings.
+
+    Lists run over all F columns, in schema order. `histogram_edges` are the nine inner deciles
+    of the regime's training readings, for drift; every bin then holds a tenth of them.
+    """
+
+    centre: list[float] = Field(description="of the settings alone, in the order of the schema")
+    share: float = Field(gt=0, le=1, description="of all training readings")
+    mean: list[float]
+    standard_deviation: list[float]
+    histogram_edges: list[list[float]] = Field(description="[F][9]")
+
+
+class Degradation(Frozen):
+    """How columns move as units near failure: what `rul simulate` makes units from.
+
+    Z-scores are within a regime, so one profile serves them all.
+    """
+
+    rul: list[float] = Field(description="[R], cycles, ascending")
+    z: list[list[float]] = Field(description="[R][F], mean z-score at that RUL")
+    noise: list[float] = Field(description="[F], standard deviation of the z-score from cycle to cycle")
+    life_quantiles: list[float] = Field(
+        description="eleven quantiles (0, 0.1, .. 1) of the cycles a unit lived"
+    )
+    regime_persistence: float = Field(
+        ge=0, le=1, description="chance that the next cycle is in the same regime"
+    )
+
+
+class EntropyReference(Frozen):
+    """Quantiles of the attention entropy ratio on calibration windows of two cycles or more."""
+
+    head: str = Field(description="`mean` for the attention itself, else the head's number")
+    low: float = Field(description="0.5 % quantile: below it attention has collapsed onto few cycles")
+    median: float
+    high: float = Field(description="99.5 % quantile: above it attention says nothing")
+
+
+class HealthBounds(Frozen):
+    """RUL in cycles at which a unit changes its health state."""
+
+    critical_below: PositiveFloat
+    degrading_below: PositiveFloat
+
+
+class Training(Frozen):
+    """Where the weights come from."""
+
+    data_sha256: str
+    data_name: str
+    seed: int
+    code_version: str
+    units_trained: int
+    units_validated: int
+    units_calibrated: int
+    config: dict[str, Any]
+
+
+class Parity(Frozen):
+    """Largest differences between PyTorch and ONNX Runtime over batches 1, 2 and 64, real and extreme."""
+
+    rul_cycles: float = Field(ge=0)
+    attention: float = Field(ge=0)
+
+
+class Manifest(Frozen):
+    """Everything that a server, a client or a reader must know about a model."""
+
+    format: Annotated[int, Field(ge=1)] = FORMAT
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
+    version: str
+    network: str
+    columns: list[ColumnManifest] = Field(min_length=1)
+    context: PositiveInt = Field(description="most cycles that the model reads; earlier ones are left out")
+    min_cycles: PositiveInt = Field(description="fewer cycles than this are insufficient history")
+    max_missing_fraction: float = Field(gt=0, le=1, description="of a window's readings; more is refused")
+    cap: PositiveFloat = Field(description="RUL in cycles above which an answer is `at least`")
+    baseline: float = Field(description="cycles; baseline + sum of contributions = unclipped RUL")
+    heads: int = Field(
+        ge=0, description="attention heads in `head_attention`; 0 where there is no such output"
+    )
+    horizons: list[PositiveInt] = Field(min_length=1, description="cycles, of `failure_probability`")
+    nominal_coverage: float = Field(gt=0, lt=1)
+    health_bounds: HealthBounds
+    regimes: list[Regime] = Field(min_length=1)
+    degradation: Degradation
+    entropy: list[EntropyReference] = Field(min_length=1)
+    training: Training
+    metrics: dict[str, float]
+    parity: Parity
+
+    @cached_property
+    def schema_of_columns(self) -> Schema:
+        """The columns as the domain knows them."""
+        return Schema(tuple(Column(c.name, c.role, c.unit, c.description) for c in self.columns))
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, str], *, origin: Path) -> Manifest:
+        """Read the manifest out of an ONNX file's metadata.
+
+        Raises:
+            InvalidBundle: there is none, it is of another format, or it is not valid.
+        """
+        text = metadata.get(METADATA_KEY)
+        if text is None:
+            raise InvalidBundle(
+                f"{origin}: no {METADATA_KEY!r} in the ONNX metadata: not a rulserve model, export it again"
+            )
+        try:
+            manifest = cls.model_validate_json(text)
+        except ValidationError as error:
+            raise InvalidBundle(
+                f"{origin}: the manifest is not valid, export the model again: {error}"
+            ) from error
+        if manifest.format != FORMAT:
+            raise InvalidBundle(
+                f"{origin}: bundle format {manifest.format}, this version reads {FORMAT}: export the model again"
+            )
+        return manifest
+
+    def to_metadata(self) -> dict[str, str]:
+        """What `from_metadata` reads."""
+        return {METADATA_KEY: self.model_dump_json()}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Golden:
+    """Windows and the answers that the exporter got for them, replayed before a server is ready.
+
+    Attributes:
+        readings: float32 [B, T, F].
+        lengths: int64 [B].
+        last_cycle: float32 [B].
+        expected: Each output of the graph by its name.
+    """
+
+    readings: FloatArray
+    lengths: IntArray
+    last_cycle: FloatArray
+    expected: dict[str, FloatArray]
+
+    def save(self, path: Path) -> None:
+        """Write an `npz` that `load` reads."""
+        expected: dict[str, Any] = {f"expected_{name}": value for name, value in self.expected.items()}
+        np.savez_compressed(
+            path, readings=self.readings, lengths=self.lengths, last_cycle=self.last_cycle, **expected
+        )
+
+    @classmethod
+    def load(cls, path: Path) -> Golden:
+        """Read golden windows; nothing in the file is executed.
+
+        Raises:
+            InvalidBundle: the file is missing, damaged or incomplete.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as stored:
+                arrays = {name: stored[name] for name in stored.files}
+            expected = {
+                name.removeprefix("expected_"): value
+                for name, value in arrays.items()
+                if name.startswith("expected_")
+            }
+            return cls(arrays["readings"], arrays["lengths"], arrays["last_cycle"], expected)
+        except (OSError, ValueError, KeyError, EOFError) as error:
+            raise InvalidBundle(
+                f"{path}: golden windows cannot be read, export the model again: {error}"
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class BundleFolder:
+    """A bundle on disk, not yet opened.
+
+    Raises:
+        InvalidBundle: the folder lacks one of its files.
+    """
+
+    path: Path
+
+    def __post_init__(self) -> None:
+        missing = [file.name for file in (self.model, self.golden) if not file.is_file()]
+        if missing:
+            raise InvalidBundle(f"{self.path}: not a bundle, {' and '.join(missing)} missing")
+
+    @property
+    def model(self) -> Path:
+        """The ONNX file."""
+        return self.path / "model.onnx"
+
+    @property
+    def golden(self) -> Path:
+        """The golden windows."""
+        return self.path / "golden.npz"
+
+    def sha256(self) -> str:
+        """The digest of the ONNX file: what names these exact weights and this exact manifest."""
+        return hashlib.sha256(self.model.read_bytes()).hexdigest()
+
+
+def find_bundle(name_or_path: str) -> BundleFolder:
+    """A bundle by its folder, or by its name among those that ship with the project.
+
+    Raises:
+        InvalidBundle: there is no such bundle, or its folder is incomplete.
+    """
+    path = Path(name_or_path)
+    if path.is_dir():
+        return BundleFolder(path)
+    if (BUNDLED / name_or_path).is_dir():
+        return BundleFolder(BUNDLED / name_or_path)
+    shipped = ", ".join(sorted(folder.name for folder in BUNDLED.iterdir() if folder.is_dir())) or "none"
+    raise InvalidBundle(
+        f"no bundle {name_or_path!r}: neither a folder nor one of the shipped ones ({shipped})"
+    )

@@ -1,0 +1,1 @@
+"""LEARN: trajectories in, a trained network out."""

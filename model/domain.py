@@ -1,0 +1,222 @@
+"""The words of remaining useful life, as types and pure functions.
+
+Everything else in the project speaks in these terms. This module knows numpy and the standard
+library, and must not know how data is stored, trained on, exported or served.
+
+Shape letters, used everywhere: B batch, T cycles in a window, F columns, N cycles in a
+trajectory, W windows, H attention heads, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+FloatArray = NDArray[np.floating[Any]]
+IntArray = NDArray[np.integer[Any]]
+BoolArray = NDArray[np.bool_]
+
+Role = Literal["setting", "sensor"]
+
+HEALTH_STATES: Final = ("healthy", "degrading", "critical")
+
+
+class RulError(Exception):
+    """The root of every error that this project raises on purpose."""
+
+
+class InvalidData(RulError):
+    """Readings, a schema or a trajectory that cannot be what they claim to be."""
+
+
+class RulState(StrEnum):
+    """How an answer may be read."""
+
+    ESTIMATED = "estimated"
+    AT_LEAST_CAP = "at_least_cap"
+    INSUFFICIENT_HISTORY = "insufficient_history"
+    OUT_OF_DISTRIBUTION = "out_of_distribution"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One setting or sensor, with the engineering unit that its readings are in."""
+
+    name: str
+    role: Role
+    unit: str = ""
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The columns of a fleet's readings, in the order that the model reads them.
+
+    Raises:
+        InvalidData: there is no column, or two share a name.
+    """
+
+    columns: tuple[Column, ...]
+
+    def __post_init__(self) -> None:
+        names = [column.name for column in self.columns]
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        if not names:
+            raise InvalidData("a schema needs at least one column, got none")
+        if repeated:
+            raise InvalidData(f"a schema names each column once, got {', '.join(repeated)} more than once")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The column names, in order."""
+        return tuple(column.name for column in self.columns)
+
+    def indices(self, role: Role) -> tuple[int, ...]:
+        """Where the columns of one role stand, in order."""
+        return tuple(i for i, column in enumerate(self.columns) if column.role == role)
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trajectory:
+    """All readings of one unit.
+
+    Attributes:
+        unit: The unit's name.
+        cycles: int64 [N], strictly increasing cycle numbers.
+        readings: float32 [N, F], schema order and engineering units, NaN = missing.
+        failed: True where the last cycle is the failure; False where the record stopped
+            earlier (censored: such a unit has no RUL label).
+
+    Raises:
+        InvalidData: shapes disagree, there is no cycle, or cycles do not increase.
+    """
+
+    unit: str
+    cycles: IntArray
+    readings: FloatArray
+    failed: bool
+
+    def __post_init__(self) -> None:
+        if self.cycles.ndim != 1 or self.readings.ndim != 2 or len(self.cycles) != len(self.readings):
+            raise InvalidData(
+                f"unit {self.unit}: expected cycles [N] and readings [N, F], "
+                f"got {self.cycles.shape} and {self.readings.shape}"
+            )
+        if len(self.cycles) == 0:
+            raise InvalidData(f"unit {self.unit}: expected at least one cycle, got none")
+        not_after = np.flatnonzero(np.diff(self.cycles) <= 0)
+        if len(not_after):
+            i = int(not_after[0])
+            raise InvalidData(
+                f"unit {self.unit}: cycles must increase, "
+                f"but cycle {self.cycles[i]} is followed by {self.cycles[i + 1]}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.cycles)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WindowSet:
+    """Windows with their labels, ready to train or evaluate on.
+
+    Attributes:
+        readings: float32 [W, T, F]; rows past a window's length are NaN.
+        lengths: int64 [W], valid cycles of each window, 1..T.
+        last_cycle: float32 [W], the unit's cycle number at each window's last reading.
+        rul: float32 [W], RUL in cycles at each window's last reading, not capped.
+        unit: str [W], the unit that each window was cut from.
+    """
+
+    readings: FloatArray
+    lengths: IntArray
+    last_cycle: FloatArray
+    rul: FloatArray
+    unit: NDArray[np.str_]
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def take(self, which: IntArray | BoolArray) -> WindowSet:
+        """The windows at these indices, or where this mask is true."""
+        return WindowSet(
+            self.readings[which],
+            self.lengths[which],
+            self.last_cycle[which],
+            self.rul[which],
+            self.unit[which],
+        )
+
+
+def cycles_left(trajectory: Trajectory) -> IntArray:
+    """The one definition of RUL: cycles the unit still ran after each cycle, int64 [N].
+
+    The last cycle of a failed unit has RUL 0. This is also C-MAPSS' convention for the test
+    units ("operational cycles after the last cycle that the engine will continue to operate").
+
+    Raises:
+        InvalidData: the unit is censored, so its RUL is not known.
+
+    >>> cycles_left(Trajectory("1", np.array([1, 2, 5]), np.zeros((3, 1)), failed=True)).tolist()
+    [4, 3, 0]
+    """
+    if not trajectory.failed:
+        raise InvalidData(f"unit {trajectory.unit} did not run to failure: its RUL is not known")
+    return np.asarray(trajectory.cycles[-1] - trajectory.cycles, dtype=np.int64)
+
+
+def capped_rul(rul: ArrayLike, *, cap: float) -> FloatArray:
+    """RUL that is reported as "at least cap" where it is above the cap, in cycles.
+
+    >>> capped_rul([200, 80], cap=125).tolist()
+    [125.0, 80.0]
+    """
+    return np.minimum(np.asarray(rul, dtype=np.float32), np.float32(cap))
+
+
+def attention_entropy_ratio(attention: FloatArray, lengths: IntArray) -> FloatArray:
+    """Shannon entropy of each window's attention over its largest possible value, ln n.
+
+    [..., T] and [...] -> [...], in 0..1: 0 when one cycle has all the weight, 1 when all n valid
+    cycles weigh the same. NaN where n = 1: one cycle has no choice, so its entropy says nothing.
+
+    >>> attention_entropy_ratio(np.array([[0.5, 0.5, 0.0]]), np.array([2])).tolist()
+    [1.0]
+    """
+    entropy = attention_entropy(attention)
+    most = np.log(np.maximum(lengths, 1).astype(np.float64))
+    return np.where(lengths > 1, entropy / np.where(lengths > 1, most, 1.0), np.nan)
+
+
+def attention_entropy(attention: FloatArray) -> FloatArray:
+    """Shannon entropy of each window's attention, in nats: -sum a ln a, [..., T] -> [...]."""
+    a = attention.astype(np.float64)
+    return -(a * np.log(np.where(a > 0, a, 1.0))).sum(axis=-1)
+
+
+def effective_cycles(attention: FloatArray) -> FloatArray:
+    """How many equally weighted cycles would have the same entropy: exp(entropy), [..., T] -> [...]."""
+    return np.exp(attention_entropy(attention))
+
+
+def pad_windows(windows: Sequence[FloatArray], *, length: int | None = None) -> FloatArray:
+    """Stack ragged windows [T_i, F] into float32 [W, T, F], NaN past each one's end.
+
+    T is the longest window, or `length` where that is given.
+
+    >>> pad_windows([np.ones((1, 2)), np.ones((3, 2))]).shape
+    (2, 3, 2)
+    """
+    longest = max(len(window) for window in windows) if length is None else length
+    padded = np.full((len(windows), longest, windows[0].shape[1]), np.nan, dtype=np.float32)
+    for row, window in zip(padded, windows, strict=True):
+        row[: len(window)] = window
+    return padded

@@ -1,0 +1,1 @@
+"""SERVE: bundles in, remaining useful life out, by HTTP and gRPC."""
