@@ -176,7 +176,7 @@ class Manifest(Frozen):
             ) from error
         if manifest.format != FORMAT:
             raise InvalidBundle(
-                f"{origin}: bundle format {manifest.format}, this version reads {FORMAT}: export the model again"
+                f"{origin}: bundle format {manifest.format}, this version reads {FORMAT}: export it again"
             )
         return manifest
 
