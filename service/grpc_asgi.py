@@ -1,0 +1,273 @@
+"""gRPC over ASGI: the servicers of `grpc_api`, behind a front end that speaks HTTP/2 with trailers.
+
+`grpc.aio` spends more CPU on an empty call than the model on a window, so where the front end
+already speaks HTTP/2 the same servicers are called from here: a length-prefixed message in, one
+out, and the status in the trailers (gRPC over HTTP/2, github.com/grpc/grpc, doc/PROTOCOL-HTTP2.md).
+This module knows the protocol; it must not know any service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import struct
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
+from time import monotonic
+from typing import Any, Final, NoReturn, TypeVar
+from urllib.parse import quote
+
+import grpc
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Metadata = Sequence[tuple[str, str | bytes]]
+Result = TypeVar("Result")
+
+PREFIX: Final = struct.Struct(">BI")  # compressed?, length
+SECONDS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+GZIP: Final = 16 + zlib.MAX_WBITS
+
+
+class Aborted(Exception):
+    """A servicer ended its call with a status."""
+
+    def __init__(self, code: grpc.StatusCode, details: str, metadata: Metadata = ()) -> None:
+        super().__init__(details)
+        self.code = code
+        self.details = details
+        self.metadata = metadata
+
+
+class Call:
+    """What a servicer sees of its call: the part of `grpc.aio.ServicerContext` that ours use."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._headers: list[tuple[bytes, bytes]] = scope["headers"]
+        self._deadline = _deadline(self.header(b"grpc-timeout"))
+        self.trailing: Metadata = ()
+
+    def header(self, name: bytes) -> bytes:
+        """A request header, or b"" where it was not sent."""
+        return next((value for key, value in self._headers if key == name), b"")
+
+    def invocation_metadata(self) -> list[tuple[str, str]]:
+        """The request's metadata; binary values are left as they came."""
+        return [(key.decode("latin-1"), value.decode("latin-1")) for key, value in self._headers]
+
+    def time_remaining(self) -> float | None:
+        """Seconds until the caller's deadline, or None where it set none."""
+        return None if self._deadline is None else max(0.0, self._deadline - monotonic())
+
+    def set_trailing_metadata(self, metadata: Metadata) -> None:
+        """Send this with the status."""
+        self.trailing = metadata
+
+    async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Metadata = ()) -> NoReturn:
+        """End the call with this status."""
+        raise Aborted(code, details, trailing_metadata)
+
+    def add_done_callback(self, _callback: object) -> None:
+        """The stock health servicer asks for this; a call here ends by cancelling its task."""
+
+
+class GrpcOverAsgi:
+    """An ASGI application that calls registered gRPC method handlers.
+
+    It takes the place of a `grpc.Server` in the generated `add_..._to_server` functions.
+
+    Args:
+        max_message_bytes: A larger request message is answered RESOURCE_EXHAUSTED.
+    """
+
+    def __init__(self, *, max_message_bytes: int) -> None:
+        self._max_message_bytes = max_message_bytes
+        self._handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+
+    def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler[Any, Any]]) -> None:
+        """Part of `grpc.Server`; the registered method handlers below say the same."""
+
+    def add_registered_method_handlers(
+        self, service: str, handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]
+    ) -> None:
+        """Serve these methods of a service."""
+        for method, handler in handlers.items():
+            self._handlers[f"/{service}/{method}"] = handler
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one call."""
+        call = Call(scope)
+        started = False
+
+        async def start() -> None:
+            nonlocal started
+            if not started:
+                started = True
+                await send(
+                    {
+                        "type": "http.response.start",
+                        "status": 200,
+                        "headers": [(b"content-type", b"application/grpc")],
+                        "trailers": True,
+                    }
+                )
+
+        async def reply(message: bytes, *, more: bool) -> None:
+            await start()
+            body = PREFIX.pack(0, len(message)) + message
+            await send({"type": "http.response.body", "body": body, "more_body": more})
+
+        status, details, metadata, body_ended = grpc.StatusCode.OK, "", call.trailing, False
+        try:
+            handler = self._handlers.get(scope["path"])
+            if handler is None:
+                raise Aborted(grpc.StatusCode.UNIMPLEMENTED, f"there is no method {scope['path']}")
+            body_ended = await self._dispatch(handler, call, receive, reply)
+            metadata = call.trailing
+        except Aborted as aborted:
+            status, details, metadata = aborted.code, aborted.details, aborted.metadata
+        except TimeoutError:
+            status, details = grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline passed"
+        except _Disconnected:
+            return
+        await start()
+        if not body_ended:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        await send(
+            {"type": "http.response.trailers", "headers": _trailers(status, details, metadata), "more_trailers": False}
+        )
+
+    async def _dispatch(
+        self,
+        handler: grpc.RpcMethodHandler[Any, Any],
+        call: Call,
+        receive: Receive,
+        reply: Callable[..., Awaitable[None]],
+    ) -> bool:
+        """Run one method; True where the response body has ended with its last message."""
+        requests = self._messages(call, receive)
+        decode, encode = handler.request_deserializer, handler.response_serializer
+        assert decode is not None
+        assert encode is not None
+        if handler.unary_unary is not None:
+            request = decode(await _only(requests))
+            response = await _unless_disconnected(handler.unary_unary(request, call), receive)
+            await reply(encode(response), more=False)
+            return True
+        if handler.unary_stream is not None:
+            responses = handler.unary_stream(decode(await _only(requests)), call)
+            stream = _stream(responses, encode, reply)
+            await _unless_disconnected(stream, receive)
+            return False
+        if handler.stream_stream is not None:
+            incoming = (decode(message) async for message in requests)
+            await _stream(handler.stream_stream(incoming, call), encode, reply)
+            return False
+        raise Aborted(grpc.StatusCode.UNIMPLEMENTED, "client streaming is not served")
+
+    async def _messages(self, call: Call, receive: Receive) -> AsyncIterator[bytes]:
+        """The request's messages, unframed and, where the caller compressed them, inflated."""
+        buffer = bytearray()
+        more = True
+        while True:
+            while len(buffer) < PREFIX.size or len(buffer) < PREFIX.size + self._checked_length(buffer):
+                if not more:
+                    if buffer:
+                        raise Aborted(grpc.StatusCode.INVALID_ARGUMENT, "the request ends within a message")
+                    return
+                event = await receive()
+                if event["type"] == "http.disconnect":
+                    raise _Disconnected
+                buffer += event.get("body", b"")
+                more = event.get("more_body", False)
+            compressed, length = PREFIX.unpack_from(buffer)
+            message = bytes(memoryview(buffer)[PREFIX.size : PREFIX.size + length])
+            del buffer[: PREFIX.size + length]
+            yield self._inflated(message, call) if compressed else message
+
+    def _checked_length(self, buffer: bytearray) -> int:
+        length = PREFIX.unpack_from(buffer)[1]
+        if length > self._max_message_bytes:
+            raise Aborted(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"the message has {length} bytes, the server reads {self._max_message_bytes} at most",
+            )
+        return length
+
+    def _inflated(self, message: bytes, call: Call) -> bytes:
+        encoding = call.header(b"grpc-encoding")
+        if encoding != b"gzip":
+            raise Aborted(
+                grpc.StatusCode.UNIMPLEMENTED,
+                f"message encoding {encoding.decode('latin-1')!r} is not known: use gzip or identity",
+                [("grpc-accept-encoding", "identity,gzip")],
+            )
+        inflater = zlib.decompressobj(GZIP)
+        try:
+            plain = inflater.decompress(message, self._max_message_bytes)
+        except zlib.error as error:
+            raise Aborted(grpc.StatusCode.INVALID_ARGUMENT, "the message is not gzip") from error
+        if inflater.unconsumed_tail:
+            raise Aborted(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"the message inflates to more than {self._max_message_bytes} bytes",
+            )
+        return plain
+
+
+class _Disconnected(Exception):
+    """The caller has gone: nobody is left to answer."""
+
+
+async def _only(messages: AsyncIterator[bytes]) -> bytes:
+    async for message in messages:
+        return message
+    raise Aborted(grpc.StatusCode.INVALID_ARGUMENT, "the request has no message")
+
+
+async def _stream(
+    responses: AsyncIterator[Any], encode: Callable[[Any], bytes], reply: Callable[..., Awaitable[None]]
+) -> None:
+    async for response in responses:
+        await reply(encode(response), more=True)
+
+
+async def _unless_disconnected(work: Awaitable[Result], receive: Receive) -> Result:
+    """Wait for the work, and cancel it if the caller goes first."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_disconnect(receive))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise _Disconnected
+        return working.result()
+    finally:
+        leaving.cancel()
+        if not working.done():
+            working.cancel()
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _deadline(timeout: bytes) -> float | None:
+    """A `grpc-timeout` header ("250m") as a time on the monotonic clock; None where there is none."""
+    text = timeout.decode("latin-1")
+    if not text or text[-1] not in SECONDS or not text[:-1].isdigit():
+        return None
+    return monotonic() + int(text[:-1]) * SECONDS[text[-1]]
+
+
+def _trailers(status: grpc.StatusCode, details: str, metadata: Metadata) -> list[tuple[bytes, bytes]]:
+    code: int = status.value[0]
+    trailers = [(b"grpc-status", b"%d" % code)]
+    if details:
+        trailers.append((b"grpc-message", quote(details, safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~").encode()))
+    for key, value in metadata:
+        raw = base64.b64encode(value).rstrip(b"=") if isinstance(value, bytes) else value.encode("latin-1")
+        trailers.append((key.encode("latin-1"), raw))
+    return trailers

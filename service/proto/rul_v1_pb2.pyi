@@ -1,0 +1,223 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Explain(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    EXPLAIN_UNSPECIFIED: _ClassVar[Explain]
+    EXPLAIN_NONE: _ClassVar[Explain]
+    EXPLAIN_ATTENTION: _ClassVar[Explain]
+    EXPLAIN_FULL: _ClassVar[Explain]
+EXPLAIN_UNSPECIFIED: Explain
+EXPLAIN_NONE: Explain
+EXPLAIN_ATTENTION: Explain
+EXPLAIN_FULL: Explain
+
+class PredictRequest(_message.Message):
+    __slots__ = ("model", "explain", "partial", "windows")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    EXPLAIN_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_FIELD_NUMBER: _ClassVar[int]
+    WINDOWS_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    explain: Explain
+    partial: bool
+    windows: _containers.RepeatedCompositeFieldContainer[Window]
+    def __init__(self, model: _Optional[str] = ..., explain: _Optional[_Union[Explain, str]] = ..., partial: _Optional[bool] = ..., windows: _Optional[_Iterable[_Union[Window, _Mapping]]] = ...) -> None: ...
+
+class Window(_message.Message):
+    __slots__ = ("unit", "last_cycle", "columns", "readings")
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    LAST_CYCLE_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    READINGS_FIELD_NUMBER: _ClassVar[int]
+    unit: str
+    last_cycle: float
+    columns: Columns
+    readings: Readings
+    def __init__(self, unit: _Optional[str] = ..., last_cycle: _Optional[float] = ..., columns: _Optional[_Union[Columns, _Mapping]] = ..., readings: _Optional[_Union[Readings, _Mapping]] = ...) -> None: ...
+
+class Columns(_message.Message):
+    __slots__ = ("columns",)
+    class ColumnsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Series
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Series, _Mapping]] = ...) -> None: ...
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    columns: _containers.MessageMap[str, Series]
+    def __init__(self, columns: _Optional[_Mapping[str, Series]] = ...) -> None: ...
+
+class Series(_message.Message):
+    __slots__ = ("values",)
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    values: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, values: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class Readings(_message.Message):
+    __slots__ = ("values",)
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    values: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, values: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class PredictReply(_message.Message):
+    __slots__ = ("model", "predictions")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    PREDICTIONS_FIELD_NUMBER: _ClassVar[int]
+    model: ModelReference
+    predictions: _containers.RepeatedCompositeFieldContainer[Prediction]
+    def __init__(self, model: _Optional[_Union[ModelReference, _Mapping]] = ..., predictions: _Optional[_Iterable[_Union[Prediction, _Mapping]]] = ...) -> None: ...
+
+class ModelReference(_message.Message):
+    __slots__ = ("name", "version", "sha256")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    version: str
+    sha256: str
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., sha256: _Optional[str] = ...) -> None: ...
+
+class Prediction(_message.Message):
+    __slots__ = ("unit", "rul", "rul_state", "interval", "failure_probability", "health_state", "attention", "imputed_fraction", "warnings", "sensor_contributions", "error")
+    class FailureProbabilityEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: float
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
+    class SensorContributionsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    RUL_FIELD_NUMBER: _ClassVar[int]
+    RUL_STATE_FIELD_NUMBER: _ClassVar[int]
+    INTERVAL_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_PROBABILITY_FIELD_NUMBER: _ClassVar[int]
+    HEALTH_STATE_FIELD_NUMBER: _ClassVar[int]
+    ATTENTION_FIELD_NUMBER: _ClassVar[int]
+    IMPUTED_FRACTION_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    SENSOR_CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    unit: str
+    rul: float
+    rul_state: str
+    interval: Interval
+    failure_probability: _containers.ScalarMap[int, float]
+    health_state: HealthState
+    attention: Attention
+    imputed_fraction: float
+    warnings: _containers.RepeatedCompositeFieldContainer[Warning]
+    sensor_contributions: _containers.ScalarMap[str, float]
+    error: WindowError
+    def __init__(self, unit: _Optional[str] = ..., rul: _Optional[float] = ..., rul_state: _Optional[str] = ..., interval: _Optional[_Union[Interval, _Mapping]] = ..., failure_probability: _Optional[_Mapping[int, float]] = ..., health_state: _Optional[_Union[HealthState, _Mapping]] = ..., attention: _Optional[_Union[Attention, _Mapping]] = ..., imputed_fraction: _Optional[float] = ..., warnings: _Optional[_Iterable[_Union[Warning, _Mapping]]] = ..., sensor_contributions: _Optional[_Mapping[str, float]] = ..., error: _Optional[_Union[WindowError, _Mapping]] = ...) -> None: ...
+
+class Interval(_message.Message):
+    __slots__ = ("coverage", "lower", "upper")
+    COVERAGE_FIELD_NUMBER: _ClassVar[int]
+    LOWER_FIELD_NUMBER: _ClassVar[int]
+    UPPER_FIELD_NUMBER: _ClassVar[int]
+    coverage: float
+    lower: float
+    upper: float
+    def __init__(self, coverage: _Optional[float] = ..., lower: _Optional[float] = ..., upper: _Optional[float] = ...) -> None: ...
+
+class HealthState(_message.Message):
+    __slots__ = ("label", "probabilities")
+    class ProbabilitiesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    LABEL_FIELD_NUMBER: _ClassVar[int]
+    PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
+    label: str
+    probabilities: _containers.ScalarMap[str, float]
+    def __init__(self, label: _Optional[str] = ..., probabilities: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class Attention(_message.Message):
+    __slots__ = ("cycles", "weights", "contributions", "baseline", "entropy_ratio", "effective_cycles")
+    CYCLES_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
+    BASELINE_FIELD_NUMBER: _ClassVar[int]
+    ENTROPY_RATIO_FIELD_NUMBER: _ClassVar[int]
+    EFFECTIVE_CYCLES_FIELD_NUMBER: _ClassVar[int]
+    cycles: _containers.RepeatedScalarFieldContainer[float]
+    weights: _containers.RepeatedScalarFieldContainer[float]
+    contributions: _containers.RepeatedScalarFieldContainer[float]
+    baseline: float
+    entropy_ratio: float
+    effective_cycles: float
+    def __init__(self, cycles: _Optional[_Iterable[float]] = ..., weights: _Optional[_Iterable[float]] = ..., contributions: _Optional[_Iterable[float]] = ..., baseline: _Optional[float] = ..., entropy_ratio: _Optional[float] = ..., effective_cycles: _Optional[float] = ...) -> None: ...
+
+class Warning(_message.Message):
+    __slots__ = ("code", "column", "detail")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    COLUMN_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    code: str
+    column: str
+    detail: str
+    def __init__(self, code: _Optional[str] = ..., column: _Optional[str] = ..., detail: _Optional[str] = ...) -> None: ...
+
+class WindowError(_message.Message):
+    __slots__ = ("title", "detail", "errors")
+    TITLE_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    ERRORS_FIELD_NUMBER: _ClassVar[int]
+    title: str
+    detail: str
+    errors: _containers.RepeatedCompositeFieldContainer[Problem]
+    def __init__(self, title: _Optional[str] = ..., detail: _Optional[str] = ..., errors: _Optional[_Iterable[_Union[Problem, _Mapping]]] = ...) -> None: ...
+
+class Problem(_message.Message):
+    __slots__ = ("pointer", "code", "detail")
+    POINTER_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    pointer: str
+    code: str
+    detail: str
+    def __init__(self, pointer: _Optional[str] = ..., code: _Optional[str] = ..., detail: _Optional[str] = ...) -> None: ...
+
+class GetModelRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class ListModelsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListModelsReply(_message.Message):
+    __slots__ = ("models",)
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    models: _containers.RepeatedCompositeFieldContainer[Model]
+    def __init__(self, models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ...) -> None: ...
+
+class Model(_message.Message):
+    __slots__ = ("reference", "provider", "manifest_json")
+    REFERENCE_FIELD_NUMBER: _ClassVar[int]
+    PROVIDER_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_JSON_FIELD_NUMBER: _ClassVar[int]
+    reference: ModelReference
+    provider: str
+    manifest_json: str
+    def __init__(self, reference: _Optional[_Union[ModelReference, _Mapping]] = ..., provider: _Optional[str] = ..., manifest_json: _Optional[str] = ...) -> None: ...
