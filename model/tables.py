@@ -1,0 +1,284 @@
+"""One file of readings as named columns of numbers, or an error that says where it is wrong.
+
+C-MAPSS text, CSV and Parquet come out alike. This module knows files, lines and cells; it must
+not know what a unit, a cycle or a failure is (`model.readers`).
+
+Parsing has two speeds: a strict pass over whole columns at once, and, only where that fails, a
+tolerant pass over texts that either succeeds (a cell of blanks is a missing value) or names the
+line and column that cannot be read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from model.domain import FloatArray, IntArray, InvalidData
+from model.fleet import Format
+
+CMAPSS_COLUMNS: Final = (
+    "unit",
+    "cycle",
+    *(f"setting_{i}" for i in range(1, 4)),
+    *(f"sensor_{i}" for i in range(1, 22)),
+)
+SUFFIXES: Final[dict[str, Format]] = {
+    ".txt": "cmapss",
+    ".csv": "csv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+}
+MISSING: Final = ("", "NaN", "nan", "NAN", "NA", "N/A", "n/a", "null", "NULL", "None", "none", "-nan", "#N/A")
+DELIMITERS: Final = ",;\t|"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """The columns of one file that were asked for, n rows each.
+
+    Attributes:
+        numbers: float64 [n] each by name; missing values are NaN, infinite ones still infinite.
+        labels: The distinct values of the text column, in order of appearance; empty without one.
+        codes: int64 [n], each row's place in `labels`; all 0 without a text column.
+        locate: Says where a row (0-based) stands, such as `line 7`.
+    """
+
+    numbers: dict[str, FloatArray]
+    labels: tuple[str, ...]
+    codes: IntArray
+    locate: Callable[[int], str]
+
+
+def read_table(
+    path: Path, *, form: Format, numbers: Sequence[str], text: str | None, optional: Sequence[str] = ()
+) -> Table:
+    """Read columns of a file; others are ignored, and `optional` ones that are absent are NaN.
+
+    Raises:
+        InvalidData: the file cannot be read, is empty, lacks a column, or holds text where a
+            number is due; the message names file, line and column.
+    """
+    try:
+        if form == "parquet":
+            return _read_parquet(path, numbers=numbers, text=text, optional=optional)
+        data = path.read_bytes()
+    except (OSError, pa.ArrowException) as error:
+        raise InvalidData(f"{path}: cannot be read: {error}") from error
+    source = _Text.of_cmapss(path, data) if form == "cmapss" else _Text.of_csv(path, data)
+    wanted = [*numbers, *([] if text is None else [text])]
+    present = _present(path, source.header, wanted, optional)
+    table = source.parse(present, text)
+    if table.num_rows == 0:
+        raise InvalidData(f"{path}: the file holds no reading")
+    return _table(table, numbers, text, lambda row: f"line {source.line(row)}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """The rows of a text file: bytes without header, byte-order mark, CR or trailing blanks."""
+
+    path: Path
+    body: bytes
+    header: tuple[str, ...]
+    delimiter: str
+    lines_before: int
+
+    @classmethod
+    def of_cmapss(cls, path: Path, data: bytes) -> _Text:
+        body = b"\n" + _plain_lines(data).replace(b"\t", b" ")
+        for blanks, short in ((b"  ", b" "), (b" \n", b"\n"), (b"\n ", b"\n")):
+            while blanks in body:
+                body = body.replace(blanks, short)
+        return cls(path, body[1:].rstrip(b" "), CMAPSS_COLUMNS, " ", 0)
+
+    @classmethod
+    def of_csv(cls, path: Path, data: bytes) -> _Text:
+        body = _plain_lines(data)
+        while b" \n" in body:
+            body = body.replace(b" \n", b"\n")
+        start = len(body) - len(body.lstrip(b"\n "))
+        first, _, rest = body[start:].partition(b"\n")
+        try:
+            head = first.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InvalidData(f"{path}: expected UTF-8 text, got another encoding: {error}") from error
+        delimiter = max(DELIMITERS, key=head.count)
+        header = tuple(name.strip() for name in next(csv.reader([head], delimiter=delimiter), []))
+        if not any(header):
+            raise InvalidData(f"{path}: expected a header with column names, got an empty file")
+        lines_before = body[:start].count(b"\n") + 1
+        return cls(path, rest.rstrip(b" "), header, delimiter, lines_before)
+
+    def line(self, row: int) -> int:
+        """The 1-based line of a 0-based row; lines without text are no rows."""
+        filled = (n for n, line in enumerate(self.body.split(b"\n"), 1) if line)
+        return self.lines_before + next(n for i, n in enumerate(filled) if i == row)
+
+    def parse(self, columns: Sequence[str], text: str | None) -> pa.Table:
+        """The pyarrow table of these columns: float64, and string for the `text` column."""
+        if not self.body.strip():
+            raise InvalidData(f"{self.path}: the file holds no reading")
+        types = {name: pa.string() if name == text else pa.float64() for name in columns}
+        try:
+            return self._read(types)
+        except pa.ArrowInvalid:
+            texts = self._read(dict.fromkeys(columns, pa.string()), check_rows=True)
+        return pa.table({name: self._column(texts[name], name, kind) for name, kind in types.items()})
+
+    def _read(self, types: dict[str, pa.DataType], *, check_rows: bool = False) -> pa.Table:
+        ragged: list[pacsv.InvalidRow] = []
+
+        def refuse(row: pacsv.InvalidRow) -> str:
+            ragged.append(row)
+            return "error"
+
+        try:
+            return pacsv.read_csv(
+                pa.BufferReader(self.body),
+                read_options=pacsv.ReadOptions(
+                    column_names=_distinct(self.header), use_threads=not check_rows
+                ),
+                parse_options=pacsv.ParseOptions(
+                    delimiter=self.delimiter,
+                    quote_char=False if self.delimiter == " " else '"',
+                    ignore_empty_lines=True,
+                    invalid_row_handler=refuse if check_rows else None,
+                ),
+                convert_options=pacsv.ConvertOptions(
+                    column_types=types,
+                    include_columns=list(types),
+                    null_values=list(MISSING),
+                    strings_can_be_null=True,
+                ),
+            )
+        except pa.ArrowInvalid as error:
+            if not check_rows:
+                raise
+            raise InvalidData(f"{self.path}: {self._ragged(ragged, error)}") from error
+
+    def _ragged(self, rows: list[pacsv.InvalidRow], error: Exception) -> str:
+        if not rows:
+            return f"cannot be read as text: {error}"
+        row = rows[0]
+        line = self._line_of(row.text)
+        return f"line {line}: expected {row.expected_columns} columns, got {row.actual_columns}: {row.text!r}"
+
+    def _line_of(self, text: str) -> int:
+        lines = self.body.split(b"\n")
+        return self.lines_before + 1 + lines.index(text.encode("utf-8"))
+
+    def _column(self, column: pa.ChunkedArray, name: str, kind: pa.DataType) -> pa.Array:
+        cells = pc.utf8_trim_whitespace(column.combine_chunks())
+        cells = pc.if_else(pc.is_in(cells, pa.array(MISSING)), pa.scalar(None, pa.string()), cells)
+        if kind == pa.string():
+            return cells
+        try:
+            return cells.cast(kind)
+        except pa.ArrowInvalid:
+            row, cell = next((i, c) for i, c in enumerate(cells.to_pylist()) if not _is_number(c))
+        raise InvalidData(
+            f"{self.path}: line {self.line(row)}, column {name!r}: expected a number, got {cell!r}"
+        )
+
+
+def _read_parquet(path: Path, *, numbers: Sequence[str], text: str | None, optional: Sequence[str]) -> Table:
+    file = pq.ParquetFile(path)
+    wanted = [*numbers, *([] if text is None else [text])]
+    present = _present(path, file.schema_arrow.names, wanted, optional)
+    table = file.read(columns=present)
+    if table.num_rows == 0:
+        raise InvalidData(f"{path}: the file holds no reading")
+    for name in present:
+        kind = table.schema.field(name).type
+        if name != text:
+            if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
+                raise InvalidData(f"{path}: column {name!r}: expected numbers, got {kind}")
+            numeric = table[name].cast(pa.float64(), safe=False)
+            table = table.set_column(table.schema.get_field_index(name), name, numeric)
+    return _table(table, numbers, text, lambda row: f"row {row + 1}")
+
+
+def _table(table: pa.Table, numbers: Sequence[str], text: str | None, locate: Callable[[int], str]) -> Table:
+    count = table.num_rows
+    names = set(table.column_names)
+    columns: dict[str, FloatArray] = {
+        name: _float64(table[name]) if name in names else np.full(count, np.nan) for name in numbers
+    }
+    if text is None:
+        return Table(columns, (), np.zeros(count, dtype=np.int64), locate)
+    cells = _labels(table[text])
+    if cells.null_count:
+        row = int(np.flatnonzero(cells.is_null().to_numpy(zero_copy_only=False))[0])
+        raise InvalidData(f"{locate(row)}, column {text!r}: expected a name, got nothing")
+    encoded = cells.dictionary_encode()
+    codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    return Table(columns, tuple(encoded.dictionary.to_pylist()), codes, locate)
+
+
+def _float64(column: pa.ChunkedArray) -> NDArray[np.float64]:
+    return column.cast(pa.float64()).combine_chunks().to_numpy(zero_copy_only=False)
+
+
+def _labels(column: pa.ChunkedArray) -> pa.StringArray:
+    """Names as texts; a number that is whole is written without a point, so 1.0 is unit 1."""
+    cells = column.combine_chunks()
+    if pa.types.is_floating(cells.type):
+        with contextlib.suppress(pa.ArrowInvalid):
+            cells = cells.cast(pa.int64())
+    if pa.types.is_dictionary(cells.type):
+        cells = cells.dictionary_decode()
+    return cells.cast(pa.string())
+
+
+def _present(path: Path, header: Sequence[str], wanted: Sequence[str], optional: Sequence[str]) -> list[str]:
+    repeated = sorted({name for name in wanted if header.count(name) > 1})
+    if repeated:
+        raise InvalidData(f"{path}: the header names {', '.join(repeated)} more than once")
+    absent = [name for name in wanted if name not in header]
+    lacking = [name for name in absent if name not in optional]
+    if lacking:
+        raise InvalidData(
+            f"{path}: {_plural(lacking, 'column')} missing: {', '.join(_hint(n, header) for n in lacking)}; "
+            f"the file has {', '.join(header[:40])}"
+        )
+    return list(dict.fromkeys(name for name in wanted if name in header))
+
+
+def _hint(name: str, header: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, header, n=1, cutoff=0.8)
+    return f"{name} (did you mean {close[0]}?)" if close else name
+
+
+def _plural(things: Sequence[object], word: str) -> str:
+    return f"{len(things)} {word}" + ("" if len(things) == 1 else "s")
+
+
+def _plain_lines(data: bytes) -> bytes:
+    return data.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
+def _distinct(header: Sequence[str]) -> list[str]:
+    """Names that do not repeat, so that pyarrow can tell ignored columns apart."""
+    return [name if header.index(name) == i else f"{name}\0{i}" for i, name in enumerate(header)]
+
+
+def _is_number(cell: str | None) -> bool:
+    if cell is None:
+        return True
+    try:
+        pa.scalar(cell).cast(pa.float64())
+    except pa.ArrowInvalid:
+        return False
+    return True
