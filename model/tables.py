@@ -8,6 +8,9 @@ tolerant pass over texts that either succeeds (a cell of blanks is a missing val
 line and column that cannot be read.
 """
 
+# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
+# pyarrow publishes no types, and makes its compute functions when it is imported.
+
 from __future__ import annotations
 
 import contextlib

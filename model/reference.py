@@ -1,0 +1,194 @@
+"""What training saw, in numbers small enough to travel: reference statistics of the readings.
+
+They scale a network's inputs, let a server notice readings unlike those of training, and let
+`model.simulation` make plausible units. Field names are those of the bundle's manifest. Fit on
+training units only. This module must not know networks, bundles or files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.domain import FloatArray, IntArray, InvalidData, Schema, Trajectory, cycles_left
+from model.regimes import Regimes, find_regimes
+
+LOW_QUANTILE: Final = 0.001
+HIGH_QUANTILE: Final = 0.999
+DECILES: Final = tuple(i / 10 for i in range(1, 10))
+LIFE_QUANTILES: Final = tuple(i / 10 for i in range(11))
+RUL_GRID: Final = (0, 2, 5, 10, 15, 20, 25, 30, 40, 50, 60, 75, 100, 125, 150, 175, 200, 250, 300, 400)
+"""Close together near failure, where readings change fast. Longer lives go on in steps of 200."""
+
+_Array = NDArray[np.float64]
+Floats = tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnReference:
+    """One column over all training readings: its usual range, and how much of it was missing."""
+
+    low: float
+    high: float
+    missing_fraction: float
+
+
+@dataclass(frozen=True, slots=True)
+class RegimeReference:
+    """One regime: its centre, its share of the readings, and per column how they were spread."""
+
+    centre: Floats
+    share: float
+    mean: Floats
+    standard_deviation: Floats
+    histogram_edges: tuple[Floats, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DegradationReference:
+    """How z-scores within a regime move as units near failure, and how long units live.
+
+    Attributes:
+        rul: [R], cycles, rising.
+        z: [R][F], mean z-score around that RUL.
+        noise: [F], standard deviation of the z-score from cycle to cycle.
+        life_quantiles: Eleven quantiles (0, 0.1, .. 1) of the cycles a unit lived.
+        regime_persistence: Chance that the next cycle is in the same regime.
+    """
+
+    rul: Floats
+    z: tuple[Floats, ...]
+    noise: Floats
+    life_quantiles: Floats
+    regime_persistence: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """All reference statistics of a set of training units.
+
+    Attributes:
+        columns: In schema order.
+        regimes: In order of their centres.
+        degradation: One profile, shared by all regimes.
+        setting_scale: [S], what differences of settings are divided by to find the nearest centre.
+    """
+
+    columns: tuple[ColumnReference, ...]
+    regimes: tuple[RegimeReference, ...]
+    degradation: DegradationReference
+    setting_scale: Floats
+
+
+def fit_reference(
+    trajectories: Sequence[Trajectory], schema: Schema, *, regimes: Regimes | None = None
+) -> Reference:
+    """Reference statistics of these units, with their regimes found where none are given.
+
+    Censored units count for ranges and regimes; only failed ones for degradation and life.
+
+    Raises:
+        InvalidData: a column holds no reading at all, or no unit has failed.
+    """
+    if not any(trajectory.failed for trajectory in trajectories):
+        raise InvalidData(f"none of {len(trajectories)} units ran to failure: there is nothing to learn from")
+    readings = np.concatenate([trajectory.readings for trajectory in trajectories]).astype(np.float64)
+    missing = np.isnan(readings).mean(axis=0)
+    empty = [name for name, fraction in zip(schema.names, missing, strict=True) if fraction == 1]
+    if empty:
+        raise InvalidData(f"no unit has a reading in {', '.join(empty)}: leave such columns out of the fleet")
+    regimes = regimes or find_regimes(trajectories, schema)
+    regime = regimes.of(readings[:, schema.indices("setting")])
+    mean, deviation = _moments(readings, regime, count=len(regimes))
+    z = (readings - mean[regime]) / deviation[regime]
+    low, high = np.nanquantile(readings, (LOW_QUANTILE, HIGH_QUANTILE), axis=0)
+    return Reference(
+        columns=tuple(ColumnReference(*map(float, each)) for each in zip(low, high, missing, strict=True)),
+        regimes=tuple(
+            RegimeReference(
+                centre=_floats(regimes.centre[r]),
+                share=float((regime == r).mean()),
+                mean=_floats(mean[r]),
+                standard_deviation=_floats(deviation[r]),
+                histogram_edges=_deciles(readings, regime == r),
+            )
+            for r in range(len(regimes))
+        ),
+        degradation=_degradation(trajectories, z, regime),
+        setting_scale=_floats(regimes.scale),
+    )
+
+
+def _moments(readings: _Array, regime: IntArray, *, count: int) -> tuple[_Array, _Array]:
+    """Mean and standard deviation a regime and column, both [R, F].
+
+    A column that a regime never saw has the statistics of all regimes. One that does not move
+    has standard deviation 1, so that z-scores stay finite.
+    """
+    mean = np.tile(np.nanmean(readings, axis=0), (count, 1))
+    deviation = np.tile(np.nanstd(readings, axis=0), (count, 1))
+    for r in range(count):
+        rows = readings[regime == r]
+        seen = ~np.isnan(rows).all(axis=0)
+        mean[r, seen] = np.nanmean(rows[:, seen], axis=0)
+        deviation[r, seen] = np.nanstd(rows[:, seen], axis=0)
+    # Readings are float32: a spread of a few of its steps is rounding.
+    rounding = 4 * float(np.finfo(np.float32).eps) * np.abs(mean)
+    return mean, np.where(deviation > rounding, deviation, 1.0)
+
+
+def _deciles(readings: _Array, rows: NDArray[np.bool_]) -> tuple[Floats, ...]:
+    """Nine inner deciles of each column, [F][9]; of all rows where these have no reading in it."""
+    edges: list[Floats] = []
+    for column in readings.T:
+        there = column[rows & ~np.isnan(column)]
+        edges.append(_floats(np.quantile(there if len(there) else column[~np.isnan(column)], DECILES)))
+    return tuple(edges)
+
+
+def _degradation(trajectories: Sequence[Trajectory], z: _Array, regime: IntArray) -> DegradationReference:
+    bounds = np.cumsum([len(trajectory) for trajectory in trajectories])[:-1]
+    parts = list(zip(trajectories, np.split(z, bounds), np.split(regime, bounds), strict=True))
+    failed = [(trajectory, part) for trajectory, part, _ in parts if trajectory.failed]
+    rul = np.concatenate([cycles_left(trajectory) for trajectory, _ in failed])
+    lives = np.array([float(trajectory.cycles[-1]) for trajectory, _ in failed])
+    grid, profile = _profile(rul, np.concatenate([part for _, part in failed]))
+    stays = np.concatenate([part[1:] == part[:-1] for _, _, part in parts])
+    return DegradationReference(
+        rul=_floats(grid),
+        z=tuple(_floats(row) for row in profile),
+        noise=_floats(_noise([part for _, part, _ in parts])),
+        life_quantiles=_floats(np.quantile(lives, LIFE_QUANTILES)),
+        regime_persistence=float(stays.mean()) if len(stays) else 1.0,
+    )
+
+
+def _profile(rul: IntArray, z: _Array) -> tuple[_Array, _Array]:
+    """Mean z-score of the readings nearest to each RUL of the grid, [R] and [R, F]."""
+    grid = np.array([*RUL_GRID, *range(RUL_GRID[-1] + 200, int(rul.max()) + 1, 200)], dtype=np.float64)
+    nearest = np.searchsorted((grid[1:] + grid[:-1]) / 2, rul)
+    rows: list[_Array] = []
+    kept: list[float] = []
+    for place, at in enumerate(grid):
+        part = z[nearest == place]
+        if len(part):
+            there = ~np.isnan(part)
+            rows.append(np.where(there, part, 0.0).sum(axis=0) / np.maximum(there.sum(axis=0), 1))
+            kept.append(at)
+    return np.array(kept), np.array(rows)
+
+
+def _noise(parts: Sequence[_Array]) -> _Array:
+    """Standard deviation from one cycle to the next, over sqrt 2 since both carry noise, [F]."""
+    steps = np.concatenate([np.diff(part, axis=0) for part in parts])
+    there = ~np.isnan(steps)
+    squares = np.where(there, steps, 0.0) ** 2
+    return np.sqrt(squares.sum(axis=0) / np.maximum(there.sum(axis=0), 1) / 2.0)
+
+
+def _floats(values: FloatArray) -> Floats:
+    return tuple(float(value) for value in values)

@@ -1,0 +1,154 @@
+"""Operating regimes: the few ways of running between which readings differ for no fault of the unit.
+
+How many there are is decided by the sensors. Settings are split where a split explains the
+sensors best, again and again, until the best one left explains hardly anything: settings that
+are mere noise (C-MAPSS FD001) give one regime, six flight conditions (FD002) give six. Nothing
+is drawn at random. This module must not know scaling, networks or files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.domain import FloatArray, IntArray, Schema, Trajectory
+
+MOST_REGIMES: Final = 12
+LEAST_GAIN: Final = 0.1
+"""A split must take away this share of what is left of the sensors' variance, mean over sensors."""
+LEAST_SHARE: Final = 0.01
+"""A regime with fewer of the readings than this has no statistics worth the name."""
+MOST_READINGS: Final = 60_000
+"""More readings than this are thinned out evenly: they would only find the same regimes later."""
+
+_Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Regimes:
+    """Centres of the settings.
+
+    Attributes:
+        centre: float64 [R, S], in engineering units, in the schema's order of settings.
+    """
+
+    centre: FloatArray
+
+    @property
+    def scale(self) -> FloatArray:
+        """What differences of each setting are divided by, [S]: how far the centres spread, or 1."""
+        spread = self.centre.max(axis=0) - self.centre.min(axis=0)
+        return np.where(spread > 0, spread, 1.0)
+
+    def of(self, settings: FloatArray) -> IntArray:
+        """The nearest centre over the settings that are there, [n, S] -> int64 [n].
+
+        The first regime where no setting is there.
+        """
+        square = np.zeros((len(settings), len(self.centre)))
+        for s, scale in enumerate(self.scale):
+            difference = (settings[:, s, None].astype(np.float64) - self.centre[:, s]) / scale
+            square += np.where(np.isnan(difference), 0.0, difference**2)
+        return square.argmin(axis=1).astype(np.int64)
+
+    def __len__(self) -> int:
+        return len(self.centre)
+
+
+def find_regimes(trajectories: Sequence[Trajectory], schema: Schema, *, most: int = MOST_REGIMES) -> Regimes:
+    """The regimes of these units, at most `most`, in the order of their centres.
+
+    A fleet without settings, or whose settings tell nothing about its sensors, has one.
+    """
+    where, sensors_at = schema.indices("setting"), schema.indices("sensor")
+    everything = np.concatenate([trajectory.readings for trajectory in trajectories]).astype(np.float64)
+    thinned = everything[:: -(-len(everything) // MOST_READINGS)]
+    settings = thinned[:, where]
+    complete = ~np.isnan(settings).any(axis=1)
+    if not where or not sensors_at or not complete.any():
+        return Regimes(_means(everything[:, where])[None])
+    settings, sensors = settings[complete], _unit_variance(thinned[complete][:, sensors_at])
+    cells = _grow(settings, sensors, most=most)
+    centre = np.unique(np.stack([settings[cell].mean(axis=0) for cell in cells]), axis=0)
+    return _occupied(Regimes(centre), settings)
+
+
+class _Split(NamedTuple):
+    gain: float
+    cell: int
+    setting: int
+    threshold: float
+
+
+def _grow(settings: _Array, sensors: _Array, *, most: int) -> list[IntArray]:
+    """Cells of rows: each time, the one split of one cell by one setting that explains most."""
+    cells: list[IntArray] = [np.arange(len(settings))]
+    least = max(1, int(np.ceil(LEAST_SHARE * len(settings))))
+    while len(cells) < most:
+        left_over = np.sum([_squares(sensors[cell]) for cell in cells], axis=0)
+        best = max(
+            _best_split(settings[cell, s], sensors[cell], left_over, cell=i, which=s, least=least)
+            for i, cell in enumerate(cells)
+            for s in range(settings.shape[1])
+        )
+        if best.gain < LEAST_GAIN:
+            break
+        cell = cells.pop(best.cell)
+        below = settings[cell, best.setting] <= best.threshold
+        cells += [cell[below], cell[~below]]
+    return cells
+
+
+def _best_split(
+    setting: _Array, sensors: _Array, left_over: _Array, *, cell: int, which: int, least: int
+) -> _Split:
+    """Where to cut one cell by one setting; gain is the mean over sensors of what the cut explains.
+
+    All cuts at once: with the cell's sensors centred, a cut whose first n of N rows sum to s
+    explains s^2 N / (n (N - n)) of the squares.
+    """
+    order = np.argsort(setting, kind="stable")
+    values = setting[order]
+    sums = (sensors[order] - sensors.mean(axis=0)).cumsum(axis=0)[:-1]  # [N - 1, G]
+    n, rows = np.arange(1, len(values)), len(values)
+    explained = sums**2 * (rows / (n * (rows - n)))[:, None] / np.where(left_over > 0, left_over, np.inf)
+    legal = (values[1:] > values[:-1]) & (n >= least) & (rows - n >= least)
+    if not legal.any():
+        return _Split(0.0, cell, which, 0.0)
+    gain = np.where(legal, explained.mean(axis=1), 0.0)
+    at = int(gain.argmax())
+    return _Split(float(gain[at]), cell, which, float(values[at] + values[at + 1]) / 2)
+
+
+def _squares(sensors: _Array) -> _Array:
+    """Sum of squares about the mean, [n, G] -> [G]."""
+    return ((sensors - sensors.mean(axis=0)) ** 2).sum(axis=0)
+
+
+def _occupied(regimes: Regimes, settings: _Array) -> Regimes:
+    """Without the centres that are nearest to hardly any reading."""
+    while len(regimes) > 1:
+        share = np.bincount(regimes.of(settings), minlength=len(regimes)) / len(settings)
+        if share.min() >= LEAST_SHARE:
+            break
+        regimes = Regimes(np.delete(regimes.centre, share.argmin(), axis=0))
+    return regimes
+
+
+def _unit_variance(sensors: _Array) -> _Array:
+    """Sensors to mean 0 and variance 1; missing values and sensors that do not move become 0."""
+    mean = _means(sensors)
+    centred = np.where(np.isnan(sensors), 0.0, sensors - mean)
+    deviation = np.sqrt((centred**2).mean(axis=0))
+    moves = deviation > 1e-6 * (1.0 + np.abs(mean))
+    return np.where(moves, centred / np.where(moves, deviation, 1.0), 0.0)
+
+
+def _means(values: _Array) -> _Array:
+    """Mean of the values that are there, [n, C] -> [C]; 0 where none is."""
+    there = ~np.isnan(values)
+    return np.where(there, values, 0.0).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
