@@ -1,0 +1,148 @@
+"""A batch of outputs, read once for all who wait on it.
+
+Everything that can be computed for a whole batch is, here, in array operations: turning one
+window's answer into a reply then costs a few look-ups. This module knows the graph's outputs and
+the manifest; it must not know requests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from export.bundle import EntropyReference, Manifest
+from model.domain import FloatArray, IntArray, RulState, attention_entropy
+from service.runtime import Outputs
+
+NOVELTY_LIMIT: Final = 2.0
+"""Novelty above which an answer is out of distribution. 1 is the 99.5 % quantile of calibration data, so
+one good window in 200 lies above 1; at twice that distance chance is no longer the likely reason."""
+
+NEAR_CAP: Final = 0.98
+"""Share of the cap from which an answer is "at least the cap". Every RUL above the cap has the label cap,
+so the network's answers for new units scatter just below it, and their digits mean nothing."""
+
+STATES: Final = tuple(RulState)
+_ESTIMATED, _AT_LEAST_CAP, _INSUFFICIENT, _OUT = range(len(STATES))
+
+
+class Answers:
+    """One batch's outputs with what follows from them.
+
+    Attributes:
+        entropy_ratio: float64 [B], 0..1; NaN for windows of one cycle.
+        effective_cycles: float64 [B].
+        head_entropy_ratio: float64 [B, H], where the network has heads.
+        state: int [B], indices into `STATES`.
+    """
+
+    def __init__(self, outputs: Outputs, lengths: IntArray, manifest: Manifest) -> None:
+        self.outputs: Final = outputs
+        self.lengths: Final = lengths
+        entropy = attention_entropy(outputs.attention)
+        self._ln_cycles: Final = np.log(np.where(lengths > 1, lengths, np.nan).astype(np.float64))
+        self.entropy_ratio: Final[FloatArray] = entropy / self._ln_cycles
+        self.effective_cycles: Final[FloatArray] = np.exp(entropy)
+        self.state: Final = states(outputs, lengths, manifest)
+        self._cap: Final = manifest.cap
+
+    @cached_property
+    def head_entropy_ratio(self) -> FloatArray | None:
+        """Each head's entropy ratio before any averaging, [B, H]."""
+        heads = self.outputs.head_attention
+        return None if heads is None else attention_entropy(heads) / self._ln_cycles[:, None]
+
+    @cached_property
+    def peak_weight(self) -> FloatArray:
+        """The largest weight of each window, [B]."""
+        return self.outputs.attention.max(axis=1)
+
+    @cached_property
+    def interval_width(self) -> FloatArray:
+        """Upper minus lower, in cycles, [B]."""
+        return self.outputs.rul_interval[:, 1] - self.outputs.rul_interval[:, 0]
+
+    # Lists of plain numbers: one conversion a batch in place of one a value.
+
+    @cached_property
+    def rul(self) -> list[float]:
+        """What is reported, in cycles: an answer near the cap is the cap, which its state says."""
+        near_cap = self.state == _AT_LEAST_CAP
+        return np.where(near_cap, np.float32(self._cap), self.outputs.rul).tolist()
+
+    @cached_property
+    def states(self) -> list[RulState]:
+        """How each answer may be read."""
+        return [STATES[i] for i in self.state.tolist()]
+
+    @cached_property
+    def interval(self) -> list[list[float]]:
+        """Lower and upper, in cycles."""
+        return self.outputs.rul_interval.tolist()
+
+    @cached_property
+    def failure_probability(self) -> list[list[float]]:
+        """One probability a horizon."""
+        return self.outputs.failure_probability.tolist()
+
+    @cached_property
+    def health_state(self) -> list[list[float]]:
+        """One probability a state."""
+        return self.outputs.health_state.tolist()
+
+    @cached_property
+    def health_label(self) -> list[int]:
+        """The most probable state."""
+        return self.outputs.health_state.argmax(axis=1).tolist()
+
+    @cached_property
+    def attention(self) -> list[list[float]]:
+        """Weights, padding included."""
+        return self.outputs.attention.tolist()
+
+    @cached_property
+    def contribution(self) -> list[list[float]]:
+        """Cycles, padding included."""
+        return self.outputs.contribution.tolist()
+
+    @cached_property
+    def entropy(self) -> list[float]:
+        """Entropy ratios; NaN for windows of one cycle."""
+        return self.entropy_ratio.tolist()
+
+    @cached_property
+    def effective(self) -> list[float]:
+        """Effective cycles."""
+        return self.effective_cycles.tolist()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WindowOutputs:
+    """One window's place in its batch's answers."""
+
+    answers: Answers
+    row: int
+
+    @property
+    def contribution_sum(self) -> float:
+        """Unclipped RUL less the baseline, in cycles."""
+        return float(self.answers.outputs.contribution[self.row].sum(dtype=np.float64))
+
+
+def states(outputs: Outputs, lengths: IntArray, manifest: Manifest) -> NDArray[np.int64]:
+    """How each answer may be read, [B], as indices into `STATES`.
+
+    What says most against the number wins: too little history, then strange data, then the cap.
+    """
+    state = np.where(outputs.rul >= NEAR_CAP * manifest.cap, _AT_LEAST_CAP, _ESTIMATED)
+    state = np.where(outputs.novelty > NOVELTY_LIMIT, _OUT, state)
+    return np.where(lengths < manifest.min_cycles, _INSUFFICIENT, state)
+
+
+def entropy_reference(manifest: Manifest, head: str = "mean") -> EntropyReference | None:
+    """The band in which calibration windows had their attention entropy."""
+    return next((reference for reference in manifest.entropy if reference.head == head), None)

@@ -1,0 +1,296 @@
+"""Lets requests meet: windows of many callers become one batch, and each caller gets its own answers.
+
+No timer: whenever an inference thread is free and windows wait, a batch leaves. What arrives while
+all threads are busy meets in the next one, so batches grow exactly with load.
+
+    submit -> callers in turn -> batch (a free thread) -> answers -> each caller's future
+
+Everything but `_work` runs on the event loop, so there is nothing to lock. Promises, each tested
+over random arrivals, cancellations and failures: every caller gets exactly one outcome, its own;
+the queue is bounded in windows; a caller who leaves delays nobody; a failed batch fails its callers
+and no others; a large request does not starve small ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from time import perf_counter
+from typing import Final, Protocol
+
+import numpy as np
+
+from model.domain import FloatArray, IntArray, pad_windows
+from service.answers import Answers, WindowOutputs
+from service.errors import NotReady, Overloaded, RuntimeFailed, ServiceError
+from service.runtime import Runtime
+from service.window import Window
+
+
+class BatchObserver(Protocol):
+    """What the batcher tells of its work; `service.metrics.ModelMetrics` counts it."""
+
+    def queued(self, seconds: float) -> None:
+        """A request's first window has left the queue after this long."""
+        ...
+
+    def answered(self, seconds: float) -> None:
+        """A request's last window has come back, this long after its first left the queue."""
+        ...
+
+    def batch(self, answers: Answers, imputed_fraction: FloatArray, seconds: float) -> None:
+        """A batch was answered."""
+        ...
+
+    def cancelled(self, windows: int) -> None:
+        """So many windows were dropped because their caller had left."""
+        ...
+
+
+class _Caller:
+    """One request on its way: what is still to be taken, and what has come back."""
+
+    __slots__ = ("arrived", "future", "missing", "next", "order", "outputs", "taken_at", "windows")
+
+    def __init__(
+        self, windows: Sequence[Window], order: Sequence[int], future: asyncio.Future[list[WindowOutputs]]
+    ) -> None:
+        self.windows = windows
+        self.order = order
+        self.future = future
+        self.outputs: list[WindowOutputs | None] = [None] * len(windows)
+        self.missing = len(windows)
+        self.next = 0
+        self.arrived = perf_counter()
+        self.taken_at = 0.0
+
+    @property
+    def waiting(self) -> int:
+        return len(self.windows) - self.next
+
+
+_Places = list[tuple[_Caller, int]]
+"""Whose window stands in each row of a batch, and which of the caller's it is."""
+
+
+class MicroBatcher:
+    """Batches for one runtime, on one event loop."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        *,
+        executor: Executor,
+        threads: int,
+        max_batch_windows: int,
+        max_pending_windows: int,
+        observer: BatchObserver,
+    ) -> None:
+        """At most `threads` batches at once run on `executor`, which its maker shuts down."""
+        self._runtime: Final = runtime
+        self._executor: Final = executor
+        self._max_batch: Final = max_batch_windows
+        self._max_pending: Final = max_pending_windows
+        self._observer: Final = observer
+        self._callers: Final[deque[_Caller]] = deque()
+        self._running: Final[set[_Caller]] = set()
+        self._threads: Final = threads
+        self._free = threads
+        self._pending = 0
+        self._dispatch_due = False
+        self._closing = False
+        self._idle: asyncio.Event | None = None
+        self._failure: BaseException | None = None
+
+    @property
+    def healthy(self) -> bool:
+        """Whether batches still leave; once false, only a restart helps."""
+        return self._failure is None
+
+    @property
+    def pending_windows(self) -> int:
+        """Windows that wait for a batch."""
+        return self._pending
+
+    async def submit(self, windows: Sequence[Window]) -> list[WindowOutputs]:
+        """The answers to these windows, in their order; all or none.
+
+        Raises:
+            Overloaded: the queue has no room for all of them; nothing was queued.
+            NotReady: the batcher is closing.
+            RuntimeFailed: a batch with one of them failed, or batches no longer leave.
+        """
+        if self._failure is not None:
+            raise RuntimeFailed("batches no longer leave") from self._failure
+        if self._closing:
+            raise NotReady("the service is shutting down")
+        if not windows:
+            return []
+        if self._pending + len(windows) > self._max_pending:
+            raise Overloaded(
+                f"{self._pending} windows wait and {len(windows)} more were sent, "
+                f"at most {self._max_pending} may wait"
+            )
+        loop = asyncio.get_running_loop()
+        caller = _Caller(windows, self._order(windows), loop.create_future())
+        self._callers.append(caller)
+        self._pending += len(windows)
+        self._dispatch_soon(loop)
+        try:
+            return await caller.future
+        except asyncio.CancelledError:
+            self._observer.cancelled(self._withdraw(caller))
+            raise
+
+    async def close(self, *, drain_seconds: float) -> None:
+        """Refuse new windows, give those at hand this long to finish, then fail the rest."""
+        self._closing = True
+        if self._busy() and self.healthy:
+            self._idle = asyncio.Event()
+            try:
+                async with asyncio.timeout(drain_seconds):
+                    await self._idle.wait()
+            except TimeoutError:
+                self._fail_everyone(lambda: NotReady("the service shut down before it could answer"))
+
+    def _order(self, windows: Sequence[Window]) -> Sequence[int]:
+        """A request of several batches goes shortest first: padding costs as much as readings."""
+        if len(windows) <= 2:
+            return range(len(windows))
+        return sorted(range(len(windows)), key=lambda i: len(windows[i]))
+
+    def _busy(self) -> bool:
+        return bool(self._pending) or self._free < self._threads
+
+    def _dispatch_soon(self, loop: asyncio.AbstractEventLoop) -> None:
+        # After the callbacks that are ready by now: requests that came together leave together.
+        if not self._dispatch_due:
+            self._dispatch_due = True
+            loop.call_soon(self._dispatch, loop)
+
+    def _dispatch(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._dispatch_due = False
+        try:
+            while self._free and self._pending and self._failure is None:
+                # Free threads share what waits: two batches of 20 are done before one of 32 and one of 8.
+                size = min(self._max_batch, -(-self._pending // self._free))
+                places = self._take(size)
+                self._free -= 1
+                self._executor.submit(self._work, loop, places)
+        except BaseException as error:  # noqa: BLE001 - nobody awaits this callback: callers would hang
+            self._stop(error)
+        if self._idle is not None and not self._busy():
+            self._idle.set()
+
+    def _take(self, size: int) -> _Places:
+        """Up to `size` windows, every caller in turn; what a caller keeps waits at the end of the line."""
+        places: _Places = []
+        now = perf_counter()
+        while len(places) < size and self._callers:
+            share = max(1, (size - len(places)) // len(self._callers))
+            caller = self._callers.popleft()
+            if caller.next == 0:
+                caller.taken_at = now
+                self._running.add(caller)
+                self._observer.queued(now - caller.arrived)
+            upto = min(caller.next + share, len(caller.windows))
+            places += [(caller, i) for i in caller.order[caller.next : upto]]
+            caller.next = upto
+            if caller.waiting:
+                self._callers.append(caller)
+        self._pending -= len(places)
+        return places
+
+    def _work(self, loop: asyncio.AbstractEventLoop, places: _Places) -> None:
+        """On an inference thread: pad, run, and hand back whatever came of it."""
+        answers: Answers | None = None
+        error: BaseException | None = None
+        try:
+            answers = self._answered([caller.windows[i] for caller, i in places])
+        except BaseException as caught:  # noqa: BLE001 - whatever it was, the callers must hear of it
+            error = caught
+        try:
+            loop.call_soon_threadsafe(self._deliver, loop, places, answers, error)
+        except RuntimeError:  # the loop is closed: nobody waits any more
+            return
+
+    def _answered(self, windows: Sequence[Window]) -> Answers:
+        readings, lengths, last_cycle = stacked(windows)
+        start = perf_counter()
+        outputs = self._runtime.run(readings, lengths, last_cycle)
+        seconds = perf_counter() - start
+        answers = Answers(outputs, lengths, self._runtime.manifest)
+        imputed = np.array([window.imputed_fraction for window in windows])
+        self._observer.batch(answers, imputed, seconds)
+        return answers
+
+    def _deliver(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        places: _Places,
+        answers: Answers | None,
+        error: BaseException | None,
+    ) -> None:
+        self._free += 1
+        try:
+            if answers is None:
+                for caller in {caller for caller, _ in places}:
+                    self._fail(caller, RuntimeFailed("inference failed"), cause=error)
+            else:
+                now = perf_counter()
+                for row, (caller, i) in enumerate(places):
+                    caller.outputs[i] = WindowOutputs(answers, row)
+                    caller.missing -= 1
+                    if not caller.missing:
+                        self._finish(caller, now)
+        except BaseException as stopped:  # noqa: BLE001 - as in _dispatch
+            self._stop(stopped)
+        self._dispatch(loop)
+
+    def _finish(self, caller: _Caller, now: float) -> None:
+        self._running.discard(caller)
+        if not caller.future.done():  # they may have gone
+            self._observer.answered(now - caller.taken_at)
+            caller.future.set_result([outputs for outputs in caller.outputs if outputs is not None])
+
+    def _fail(self, caller: _Caller, error: ServiceError, *, cause: BaseException | None) -> None:
+        self._withdraw(caller)
+        if not caller.future.done():
+            error.__cause__ = cause
+            caller.future.set_exception(error)
+
+    def _withdraw(self, caller: _Caller) -> int:
+        """Take back what no batch has taken yet; how many windows that were."""
+        waiting = caller.waiting
+        self._running.discard(caller)
+        if waiting and caller in self._callers:
+            self._callers.remove(caller)
+            self._pending -= waiting
+            caller.next = len(caller.windows)
+        if self._idle is not None and not self._busy():
+            self._idle.set()
+        return waiting
+
+    def _stop(self, error: BaseException) -> None:
+        """The scheduling itself is broken: say so to everyone, now and from now on."""
+        self._failure = error
+        self._fail_everyone(lambda: RuntimeFailed("batches no longer leave"), cause=error)
+
+    def _fail_everyone(
+        self, error: Callable[[], ServiceError], *, cause: BaseException | None = None
+    ) -> None:
+        for caller in {*self._callers, *self._running}:
+            self._fail(caller, error(), cause=cause)
+
+
+def stacked(windows: Sequence[Window]) -> tuple[FloatArray, IntArray, FloatArray]:
+    """Ragged windows as the graph's inputs: float32 [B, T, F], int64 [B], float32 [B]."""
+    lengths = np.array([len(window) for window in windows], dtype=np.int64)
+    last_cycle = np.array([window.last_cycle for window in windows], dtype=np.float32)
+    if len(windows) == 1:
+        readings: FloatArray = np.ascontiguousarray(windows[0].readings[np.newaxis])
+    else:
+        readings = pad_windows([window.readings for window in windows])
+    return readings, lengths, last_cycle

@@ -1,0 +1,124 @@
+"""What the service writes to its log: events with fields, under the id of their request.
+
+Never readings: they are the client's, and a log is read by others.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Final, Literal, TextIO
+
+import structlog
+from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
+
+request_id: Final[ContextVar[str | None]] = ContextVar("request_id", default=None)
+"""The id of the request that is being answered; None outside of one."""
+
+WITHHELD: Final = frozenset({"readings", "columns", "windows", "body", "api_key", "authorization"})
+"""Fields that hold what a client sent in confidence: their values are never written."""
+
+_SAFE_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+
+def configure(
+    *,
+    level: Literal["debug", "info", "warning", "error"] = "info",
+    log_format: Literal["json", "console"] = "json",
+    stream: TextIO | None = None,
+) -> None:
+    """Send our log and that of our libraries to one stream, in one format."""
+    renderer: Processor = (
+        structlog.processors.JSONRenderer() if log_format == "json" else structlog.dev.ConsoleRenderer()
+    )
+    shared: list[Processor] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _with_request_id,
+        _withhold,
+    ]
+    if log_format == "json":
+        shared.append(structlog.processors.format_exc_info)
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(_LEVELS[level])
+
+
+def logger(name: str = "rulserve") -> FilteringBoundLogger:
+    """A logger for one part of the service."""
+    return structlog.get_logger(name)
+
+
+@contextmanager
+def request(given: str | None = None) -> Iterator[str]:
+    """Everything logged inside carries this request's id: the caller's where it is fit to log, else a new one."""
+    chosen = given if given and _SAFE_ID.fullmatch(given) else uuid.uuid4().hex
+    token = request_id.set(chosen)
+    try:
+        yield chosen
+    finally:
+        request_id.reset(token)
+
+
+class AccessLog:
+    """One line a request: each that was refused or failed, and every so manieth that was answered."""
+
+    def __init__(self, log: FilteringBoundLogger, *, sample: float) -> None:
+        self._log: Final = log
+        self._sample: Final = sample
+        self._due = 0.0
+
+    def answered(self, *, protocol: str, route: str, code: str, seconds: float, windows: int = 0) -> None:
+        """A request was answered. Evenly spaced rather than by chance: the share is exact."""
+        self._due += self._sample
+        if self._due >= 1.0:
+            self._due -= 1.0
+            self._log.info(
+                "answered", protocol=protocol, route=route, code=code, seconds=seconds, windows=windows
+            )
+
+    def refused(self, error: BaseException, *, protocol: str, route: str, code: str, seconds: float) -> None:
+        """A request was refused: the caller's doing, or the load's."""
+        self._log.warning(
+            "refused",
+            protocol=protocol,
+            route=route,
+            code=code,
+            seconds=seconds,
+            error=type(error).__name__,
+        )
+
+    def failed(self, error: BaseException, *, protocol: str, route: str, code: str, seconds: float) -> None:
+        """A request failed by our fault: with the whole story, which the caller is not told."""
+        self._log.error("failed", protocol=protocol, route=route, code=code, seconds=seconds, exc_info=error)
+
+
+def _with_request_id(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    current = request_id.get()
+    return event if current is None else {**event, "request_id": current}
+
+
+def _withhold(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    if WITHHELD.isdisjoint(event):
+        return event
+    hidden: dict[str, Any] = {name: "withheld" for name in WITHHELD & event.keys()}
+    return {**event, **hidden}

@@ -1,0 +1,399 @@
+"""Every metric of the service: its help, its unit, its buckets and the reason for them.
+
+Label values come from the enums below and from the names of the loaded models, never from a
+request; all children exist from the start, so that rates work from the first event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from time import perf_counter
+from typing import Final
+
+import numpy as np
+from grpc import StatusCode
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from export.bundle import Manifest
+from model.domain import FloatArray
+from service.answers import STATES, Answers, entropy_reference
+from service.errors import (
+    STATUS,
+    DeadlineExceeded,
+    Forbidden,
+    InvalidRequest,
+    NotReady,
+    Overloaded,
+    ServiceError,
+    TooLarge,
+    Unauthenticated,
+    status_of,
+)
+from service.histograms import Histogram, HistogramChild
+
+
+class Transport(StrEnum):
+    """How a request came in."""
+
+    HTTP = "http"
+    GRPC = "grpc"
+
+
+class Route(StrEnum):
+    """What was asked for: a pattern, never a path."""
+
+    PREDICT = "/v1/predict"
+    MODELS = "/v1/models"
+    MODEL = "/v1/models/{name}"
+    LIVEZ = "/livez"
+    READYZ = "/readyz"
+    METRICS = "/metrics"
+    OPENAPI = "/openapi.json"
+    DOCS = "/docs"
+    GRPC_PREDICT = "rul.v1.RulService/Predict"
+    GRPC_LIST_MODELS = "rul.v1.RulService/ListModels"
+    GRPC_GET_MODEL = "rul.v1.RulService/GetModel"
+    GRPC_HEALTH = "grpc.health.v1.Health"
+    GRPC_REFLECTION = "grpc.reflection"
+    OTHER = "other"
+
+    @property
+    def transport(self) -> Transport | None:
+        """Where the route exists; None: on both."""
+        if self is Route.OTHER:
+            return None
+        return Transport.HTTP if self.startswith("/") else Transport.GRPC
+
+
+class Stage(StrEnum):
+    """A part of the work on a request."""
+
+    DECODE = "decode"
+    QUEUE = "queue"
+    INFERENCE = "inference"
+    EXPLAIN = "explain"
+    ENCODE = "encode"
+
+
+class Side(StrEnum):
+    """Which way attention left its reference band."""
+
+    LOW = "low"
+    HIGH = "high"
+
+
+REJECTED: Final[dict[type[ServiceError], str]] = {
+    Overloaded: "queue_full",
+    NotReady: "not_ready",
+    DeadlineExceeded: "deadline",
+    TooLarge: "too_large",
+    InvalidRequest: "invalid",
+    Unauthenticated: "unauthenticated",
+    Forbidden: "forbidden",
+}
+
+CLIENT_GONE: Final = {Transport.HTTP: "499", Transport.GRPC: StatusCode.CANCELLED.name}
+"""What a request is counted as whose caller left: nobody was there to be told a status."""
+
+# A bare call of a small network takes 0.4 ms and a caller gives up after seconds: 1-2-5 between,
+# closer around a millisecond, where the service should be.
+SECONDS: Final = (
+    0.0002, 0.0005, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0,
+)  # fmt: skip
+# Stages are parts of a request: one decade lower, down to what the clock of a busy core can tell.
+STAGE_SECONDS: Final = (0.00001, 0.00002, 0.00005, 0.0001, *SECONDS)
+# Powers of two up to the largest batch that a GPU profits from.
+WINDOWS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+# Ratios: 0.05 steps show a drift of the attention long before it collapses.
+TWENTIETHS: Final = tuple(round(0.05 * i, 2) for i in range(1, 21))
+# RUL and interval widths live between nothing and a cap of some hundred cycles; maintenance is planned
+# in tens, and the first ten matter most.
+CYCLES: Final = (2, 5, 10, 15, 20, 30, 40, 50, 60, 80, 100, 125, 150, 200, 300, 500, 1000)
+# 1 is the 99.5 % quantile of calibration data, 2 the limit of "out of distribution".
+NOVELTY: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
+# Most windows miss nothing; above half the bundles refuse.
+FRACTIONS: Final = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
+
+
+class RequestTimer:
+    """What is known of a request when it ends without an exception."""
+
+    __slots__ = ("code",)
+
+    def __init__(self, code: str) -> None:
+        self.code = code
+
+
+class ModelMetrics:
+    """The metrics of one model, observed once a batch."""
+
+    def __init__(self, metrics: Metrics, manifest: Manifest, *, sha256: str, provider: str) -> None:
+        name = manifest.name
+        self._inference: Final = metrics.inference.labels(name, provider)
+        self._batch: Final = metrics.batch_windows.labels()
+        self._queue: Final = metrics.stages[Stage.QUEUE]
+        self._inference_stage: Final = metrics.stages[Stage.INFERENCE]
+        self._cancelled: Final = metrics.cancelled
+        self._peak: Final = metrics.peak_weight.labels(name)
+        self._rul: Final = metrics.prediction.labels(name)
+        self._width: Final = metrics.interval_width.labels(name)
+        self._novelty: Final = metrics.novelty.labels(name)
+        self._imputed: Final = metrics.imputed.labels()
+        self._entropy: Final = metrics.entropy.labels(name, "mean")
+        self._heads: Final = [metrics.entropy.labels(name, str(head)) for head in range(manifest.heads)]
+        self._states: Final = [metrics.states.labels(name, state.value) for state in STATES]
+        self._out: Final = {side: metrics.out_of_band.labels(name, side.value) for side in Side}
+        self._band: Final = entropy_reference(manifest)
+        metrics.model_info.labels(name, manifest.version, sha256, provider).set(1)
+
+    def cancelled(self, windows: int) -> None:
+        """Callers left before their windows reached a batch."""
+        self._cancelled.inc(windows)
+
+    def queued(self, seconds: float) -> None:
+        """A request's first window has left the queue."""
+        self._queue.observe(seconds)
+
+    def answered(self, seconds: float) -> None:
+        """A request's last window has come back, this long after its first left the queue."""
+        self._inference_stage.observe(seconds)
+
+    def batch(self, answers: Answers, imputed_fraction: FloatArray, seconds: float) -> None:
+        """A batch was answered."""
+        self._inference.observe(seconds)
+        self._batch.observe(len(answers.lengths))
+        self._peak.observe_many(answers.peak_weight)
+        self._rul.observe_many(answers.outputs.rul)
+        self._width.observe_many(answers.interval_width)
+        self._novelty.observe_many(answers.outputs.novelty)
+        self._imputed.observe_many(imputed_fraction)
+        self._entropy.observe_many(answers.entropy_ratio)
+        for i, child in enumerate(self._heads):
+            if answers.head_entropy_ratio is not None:
+                child.observe_many(answers.head_entropy_ratio[:, i])
+        counts = np.bincount(answers.state, minlength=len(STATES)).tolist()
+        for child, count in zip(self._states, counts, strict=True):
+            if count:
+                child.inc(count)
+        if self._band is not None:
+            self._count_out_of_band(answers.entropy_ratio, self._band.low, self._band.high)
+
+    def _count_out_of_band(self, ratio: FloatArray, low: float, high: float) -> None:
+        for side, outside in ((Side.LOW, ratio < low), (Side.HIGH, ratio > high)):
+            count = int(np.count_nonzero(outside))
+            if count:
+                self._out[side].inc(count)
+
+
+class Metrics:
+    """The metrics of one process, on one registry."""
+
+    def __init__(self, registry: CollectorRegistry, models: Sequence[tuple[Manifest, str, str]]) -> None:
+        """Declare everything; `models` are manifest, sha256 and provider of what is loaded."""
+        names = [manifest.name for manifest, _, _ in models]
+        self.registry: Final = registry
+        self._pending: list[Callable[[], int]] = []
+        self._inflight = 0
+        self._declare_requests(registry)
+        self._declare_work(registry, models)
+        self._declare_answers(registry, models, names)
+        self.model_info: Final = Gauge(
+            "rul_model_info",
+            "1 for each loaded model: its version, file digest and provider.",
+            ["model", "version", "sha256", "provider"],
+            registry=registry,
+        )
+        self.models: Final = {
+            manifest.name: ModelMetrics(self, manifest, sha256=sha256, provider=provider)
+            for manifest, sha256, provider in models
+        }
+
+    def _declare_requests(self, registry: CollectorRegistry) -> None:
+        keys = [(t, r) for t in Transport for r in Route if r.transport in {None, t}]
+        requests = Counter(
+            "rul_requests_total",
+            "Requests by how they ended: HTTP status or gRPC code.",
+            ["protocol", "route", "code"],
+            registry=registry,
+        )
+        self._requests: Final = {
+            (t, r, code): requests.labels(t.value, r.value, code) for t, r in keys for code in codes(t)
+        }
+        duration = Histogram(
+            "rul_request_duration_seconds",
+            "From the whole request received to its answer encoded, errors included.",
+            {"protocol": (), "route": ()},
+            combinations=[(t.value, r.value) for t, r in keys],
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self._durations: Final = {(t, r): duration.labels(t.value, r.value) for t, r in keys}
+        rejected = Counter(
+            "rul_rejected_total", "Requests refused, by reason.", ["reason"], registry=registry
+        )
+        self._rejected: Final = {kind: rejected.labels(reason) for kind, reason in REJECTED.items()}
+        Gauge(
+            "rul_inflight_requests", "Requests that have begun and not ended.", registry=registry
+        ).set_function(lambda: self._inflight)
+
+    def _declare_work(self, registry: CollectorRegistry, models: Sequence[tuple[Manifest, str, str]]) -> None:
+        stage = Histogram(
+            "rul_stage_duration_seconds",
+            "Parts of a request's time.",
+            {"stage": [stage.value for stage in Stage]},
+            buckets=STAGE_SECONDS,
+            registry=registry,
+        )
+        self.stages: Final = {s: stage.labels(s.value) for s in Stage}
+        self.inference: Final = Histogram(
+            "rul_inference_duration_seconds",
+            "One call of the graph with one batch.",
+            {"model": (), "provider": ()},
+            combinations=[(manifest.name, provider) for manifest, _, provider in models],
+            buckets=STAGE_SECONDS,
+            registry=registry,
+        )
+        self.batch_windows: Final = Histogram(
+            "rul_batch_windows", "Windows a batch.", buckets=WINDOWS, registry=registry
+        )
+        Gauge(
+            "rul_pending_windows", "Windows that wait for a batch, all models together.", registry=registry
+        ).set_function(lambda: sum(pending() for pending in self._pending))
+        self.cancelled: Final = Counter(
+            "rul_cancelled_total", "Windows dropped because their caller left.", registry=registry
+        )
+
+    def _declare_answers(
+        self,
+        registry: CollectorRegistry,
+        models: Sequence[tuple[Manifest, str, str]],
+        names: Sequence[str],
+    ) -> None:
+        self.entropy: Final = Histogram(
+            "rul_attention_entropy_ratio",
+            "Attention entropy over its largest possible value: 0 one cycle has all weight, 1 all the same.",
+            {"model": (), "head": ()},
+            combinations=[
+                (manifest.name, head)
+                for manifest, _, _ in models
+                for head in ("mean", *map(str, range(manifest.heads)))
+            ],
+            buckets=TWENTIETHS,
+            registry=registry,
+        )
+        self.peak_weight: Final = Histogram(
+            "rul_attention_peak_weight",
+            "Largest attention weight of a window.",
+            {"model": names},
+            buckets=TWENTIETHS,
+            registry=registry,
+        )
+        self.out_of_band: Final = Counter(
+            "rul_attention_out_of_band_total",
+            "Windows with an attention entropy outside the bundle's reference band: low collapsed, high uniform.",
+            ["model", "side"],
+            registry=registry,
+        )
+        self.prediction: Final = Histogram(
+            "rul_prediction_cycles",
+            "Predicted RUL in cycles.",
+            {"model": names},
+            buckets=CYCLES,
+            registry=registry,
+        )
+        self.interval_width: Final = Histogram(
+            "rul_interval_width_cycles",
+            "Upper minus lower bound of the prediction interval, in cycles.",
+            {"model": names},
+            buckets=CYCLES,
+            registry=registry,
+        )
+        self.states: Final = Counter(
+            "rul_state_total", "Answers by how they may be read.", ["model", "state"], registry=registry
+        )
+        self.novelty: Final = Histogram(
+            "rul_novelty_ratio",
+            "Distance from the training data; 1 is its 99.5 % quantile.",
+            {"model": names},
+            buckets=NOVELTY,
+            registry=registry,
+        )
+        self.imputed: Final = Histogram(
+            "rul_imputed_fraction",
+            "Missing readings over all readings of a window.",
+            buckets=FRACTIONS,
+            registry=registry,
+        )
+
+    def watch_pending(self, pending: Callable[[], int]) -> None:
+        """Add a queue to `rul_pending_windows`."""
+        self._pending.append(pending)
+
+    @contextmanager
+    def request(self, transport: Transport, route: Route) -> Iterator[RequestTimer]:
+        """Measure around a request: on success, on failure, and when its caller leaves.
+
+        The code comes from the exception; where the block turns errors into responses itself, it
+        sets `code` of what it is given: one of `codes(transport)`.
+        """
+        timer = RequestTimer(SUCCESS[transport])
+        start = perf_counter()
+        self._inflight += 1
+        try:
+            yield timer
+        except asyncio.CancelledError:
+            timer.code = CLIENT_GONE[transport]
+            raise
+        except Exception as error:
+            timer.code = self.failed(transport, error)
+            raise
+        finally:
+            self._inflight -= 1
+            self._durations[transport, route].observe(perf_counter() - start)
+            counter = self._requests.get((transport, route, timer.code))
+            (counter or self._requests[transport, route, failure_code(transport)]).inc()
+
+    def failed(self, transport: Transport, error: BaseException) -> str:
+        """Count a refusal by its reason; the code label of an error."""
+        for kind in type(error).__mro__:
+            if kind in self._rejected:
+                self._rejected[kind].inc()
+                break
+        return code_of(transport, error)
+
+    @contextmanager
+    def stage(self, stage: Stage) -> Iterator[None]:
+        """Measure around a part of the work."""
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            self.stages[stage].observe(perf_counter() - start)
+
+
+SUCCESS: Final = {Transport.HTTP: "200", Transport.GRPC: StatusCode.OK.name}
+
+
+def code_of(transport: Transport, error: BaseException) -> str:
+    """The code label of an error."""
+    status = status_of(error)
+    return str(status.http) if transport is Transport.HTTP else status.grpc.name
+
+
+def failure_code(transport: Transport) -> str:
+    """The code label of what should not have happened."""
+    return "500" if transport is Transport.HTTP else StatusCode.INTERNAL.name
+
+
+def codes(transport: Transport) -> list[str]:
+    """Every code label that a request may end with."""
+    errors = {
+        str(status.http) if transport is Transport.HTTP else status.grpc.name for status in STATUS.values()
+    }
+    return [SUCCESS[transport], *sorted(errors | {CLIENT_GONE[transport]})]
+
+
+__all__ = ["HistogramChild", "Metrics", "ModelMetrics", "Route", "Side", "Stage", "Transport", "codes"]

@@ -1,0 +1,352 @@
+"""The one place where a question becomes an answer, whatever brought it.
+
+HTTP, gRPC and `rul predict --bundle` all call `Predictor.predict` with a `PredictQuery` and pass a
+`PredictReply` on: a feature of one transport alone would be a bug. This module must not know statuses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from time import perf_counter
+from typing import Final, Protocol
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from export.bundle import EntropyReference, Manifest
+from model.domain import HEALTH_STATES, RulState
+from service.answers import WindowOutputs, entropy_reference
+from service.errors import (
+    STATUS,
+    DeadlineExceeded,
+    InvalidRequest,
+    InvalidWindow,
+    InvalidWindows,
+    Problem,
+    TooLarge,
+    UnknownModel,
+    listed,
+)
+from service.window import Warning, Window, WindowInput, WindowRules
+
+YIELD_EVERY: Final = 64
+"""Windows checked before other callers get the loop: some three milliseconds."""
+
+
+class Explain(StrEnum):
+    """How much of its grounds an answer shows."""
+
+    NONE = "none"
+    ATTENTION = "attention"
+    FULL = "full"
+
+
+class PredictQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """A request for predictions, in the shape that clients send."""
+
+    windows: list[WindowInput]
+    model: str | None = None
+    explain: Explain = Explain.ATTENTION
+    partial: bool = False
+
+
+class Interval(msgspec.Struct, frozen=True):
+    """Where the RUL lies with the given probability, in cycles."""
+
+    coverage: float
+    lower: float
+    upper: float
+
+
+class HealthState(msgspec.Struct, frozen=True):
+    """The most probable health state, and the probability of each."""
+
+    label: str
+    probabilities: dict[str, float]
+
+
+class Attention(msgspec.Struct, frozen=True):
+    """What each cycle weighs and how many cycles of RUL it adds or takes.
+
+    `baseline` plus the contributions is the RUL before it is cut to 0..cap. Entropy is none for a
+    window of one cycle, which leaves attention no choice.
+    """
+
+    cycles: list[int]
+    weights: list[float]
+    contributions: list[float]
+    baseline: float
+    entropy_ratio: float | None
+    effective_cycles: float
+
+
+class Prediction(msgspec.Struct, frozen=True):
+    """The answer to one window."""
+
+    unit: str | None
+    rul: float
+    rul_state: RulState
+    interval: Interval
+    failure_probability: dict[str, float]
+    health_state: HealthState
+    imputed_fraction: float
+    warnings: list[Warning]
+    attention: Attention | UnsetType = UNSET
+    sensor_contributions: dict[str, float] | UnsetType = UNSET
+
+
+class WindowError(msgspec.Struct, frozen=True):
+    """Why one window has no answer."""
+
+    title: str
+    detail: str
+    errors: list[Problem]
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """A window without an answer, in the place of its answer."""
+
+    unit: str | None
+    error: WindowError
+
+
+class ModelName(msgspec.Struct, frozen=True):
+    """Exactly which weights answered."""
+
+    name: str
+    version: str
+    sha256: str
+
+
+class PredictReply(msgspec.Struct, frozen=True):
+    """One prediction a window, in the order of the request."""
+
+    model: ModelName
+    predictions: list[Prediction | Refused]
+
+
+class Batcher(Protocol):
+    """What answers windows; `service.batcher.MicroBatcher` is one."""
+
+    async def submit(self, windows: Sequence[Window]) -> list[WindowOutputs]:
+        """The answers to these windows, in their order."""
+        ...
+
+
+class StageTimer(Protocol):
+    """What counts the seconds of a stage."""
+
+    def observe(self, value: float) -> None:
+        """Count one value."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedModel:
+    """A model that is ready to answer."""
+
+    manifest: Manifest
+    provider: str
+    batcher: Batcher
+    rules: WindowRules
+    name: ModelName
+    horizons: tuple[str, ...]
+    sensors: tuple[int, ...]
+    band: EntropyReference | None
+
+    @classmethod
+    def of(
+        cls, manifest: Manifest, *, sha256: str, provider: str, batcher: Batcher, max_window_cycles: int
+    ) -> LoadedModel:
+        """What `Predictor` needs of a model, worked out once."""
+        return cls(
+            manifest,
+            provider,
+            batcher,
+            WindowRules.of(manifest, max_window_cycles=max_window_cycles),
+            ModelName(manifest.name, manifest.version, sha256),
+            tuple(map(str, manifest.horizons)),
+            manifest.schema_of_columns.indices("sensor"),
+            entropy_reference(manifest),
+        )
+
+
+class Predictor:
+    """Checks, asks the batcher, and words the answer."""
+
+    def __init__(
+        self, models: Mapping[str, LoadedModel], *, max_request_windows: int, explain_timer: StageTimer
+    ) -> None:
+        self.models: Final = dict(models)
+        self._max_windows: Final = max_request_windows
+        self._explain_timer: Final = explain_timer
+
+    def model(self, name: str | None) -> LoadedModel:
+        """The model of this name, or the only one there is.
+
+        Raises:
+            UnknownModel: no such model is loaded.
+            InvalidRequest: none was named, and there is more than one.
+        """
+        loaded = ", ".join(sorted(self.models)) or "none"
+        if name is None:
+            if len(self.models) == 1:
+                return next(iter(self.models.values()))
+            detail = f"expected the name of a model ({loaded}), got none"
+            raise InvalidRequest(detail, [Problem("/model", "missing", detail)])
+        found = self.models.get(name)
+        if found is None:
+            raise UnknownModel(f"no model {name[:64]!r} is loaded, only {loaded}")
+        return found
+
+    async def predict(
+        self, query: PredictQuery, *, timeout_seconds: float | None = None, typed: bool = False
+    ) -> PredictReply:
+        """Answer every window of a query.
+
+        Args:
+            query: What was asked.
+            timeout_seconds: How long the answer may take; None: as long as it needs.
+            typed: True where a decoder has seen to it that every reading is a number or None.
+
+        Raises:
+            UnknownModel: the model is not loaded.
+            InvalidRequest: no model was named and several are loaded, or there is no window.
+            TooLarge: more windows than a request may have.
+            InvalidWindows: windows cannot be read, and `partial` is not set.
+            Overloaded, NotReady, RuntimeFailed: as the batcher says.
+            DeadlineExceeded: the time has passed.
+        """
+        model = self.model(query.model)
+        self._check_size(query)
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                checked = await _checked(query, model.rules, typed=typed)
+                windows = [window for window in checked if isinstance(window, Window)]
+                outputs = await model.batcher.submit(windows) if windows else []
+                sensors = await _occlusions(model, windows, outputs, query.explain)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"{len(query.windows)} windows were not answered within {timeout_seconds:g} s"
+            ) from None
+        start = perf_counter()
+        answered = zip(windows, outputs, sensors, strict=True)
+        predictions = [
+            prediction(*next(answered), model=model, explain=query.explain)
+            if isinstance(window, Window)
+            else window
+            for window in checked
+        ]
+        self._explain_timer.observe(perf_counter() - start)
+        return PredictReply(model.name, predictions)
+
+    def _check_size(self, query: PredictQuery) -> None:
+        if not query.windows:
+            detail = "expected at least one window, got none"
+            raise InvalidRequest(detail, [Problem("/windows", "empty", detail)])
+        if len(query.windows) > self._max_windows:
+            raise TooLarge(f"at most {self._max_windows} windows a request, got {len(query.windows)}")
+
+
+async def _checked(query: PredictQuery, rules: WindowRules, *, typed: bool) -> list[Window | Refused]:
+    checked: list[Window | Refused] = []
+    problems: list[Problem] = []
+    for i, given in enumerate(query.windows):
+        if i and i % YIELD_EVERY == 0:
+            await asyncio.sleep(0)
+        try:
+            checked.append(Window.checked(given, rules, pointer=f"/windows/{i}", typed=typed))
+        except InvalidWindow as error:
+            problems += error.problems
+            checked.append(refused(given.unit, error))
+    if problems and not query.partial:
+        bad = sum(isinstance(window, Refused) for window in checked)
+        raise InvalidWindows(
+            f"{bad} of {len(checked)} windows cannot be read; {problems[0].pointer}: {problems[0].detail}",
+            listed(problems),
+        )
+    return checked
+
+
+def refused(unit: str | None, error: InvalidWindow) -> Refused:
+    """A window's own error, in its place."""
+    title = STATUS[InvalidWindow].title
+    return Refused(unit, WindowError(title, error.detail, listed(error.problems)))
+
+
+async def _occlusions(
+    model: LoadedModel, windows: Sequence[Window], outputs: Sequence[WindowOutputs], explain: Explain
+) -> list[dict[str, float] | UnsetType]:
+    if explain is not Explain.FULL:
+        return [UNSET] * len(windows)
+    return [await _occlusion(model, w, o) for w, o in zip(windows, outputs, strict=True)]
+
+
+async def _occlusion(model: LoadedModel, window: Window, outputs: WindowOutputs) -> dict[str, float]:
+    """What each sensor adds to the RUL, in cycles: the answer with it less the answer without it.
+
+    Answers before they are cut to 0..cap, or a sensor would seem to say nothing at the cap. Settings
+    are left in: without them the model would assume another regime, which is not what is asked.
+    """
+    hidden = await model.batcher.submit([window.without(column) for column in model.sensors])
+    with_it = outputs.contribution_sum
+    return {
+        model.rules.names[column]: with_it - without.contribution_sum
+        for column, without in zip(model.sensors, hidden, strict=True)
+    }
+
+
+def prediction(
+    window: Window,
+    outputs: WindowOutputs,
+    sensor_contributions: dict[str, float] | UnsetType = UNSET,
+    *,
+    model: LoadedModel,
+    explain: Explain,
+) -> Prediction:
+    """Word one window's answer."""
+    answers, row = outputs.answers, outputs.row
+    lower, upper = answers.interval[row]
+    return Prediction(
+        window.unit,
+        answers.rul[row],
+        answers.states[row],
+        Interval(model.manifest.nominal_coverage, lower, upper),
+        dict(zip(model.horizons, answers.failure_probability[row], strict=True)),
+        HealthState(
+            HEALTH_STATES[answers.health_label[row]],
+            dict(zip(HEALTH_STATES, answers.health_state[row], strict=True)),
+        ),
+        window.imputed_fraction,
+        [*window.warnings, *_attention_warnings(answers.entropy[row], model.band)],
+        UNSET if explain is Explain.NONE else _attention(window, outputs, model.manifest.baseline),
+        sensor_contributions,
+    )
+
+
+def _attention(window: Window, outputs: WindowOutputs, baseline: float) -> Attention:
+    answers, row, cycles = outputs.answers, outputs.row, len(window)
+    ratio = answers.entropy[row]
+    return Attention(
+        list(range(window.first_cycle, window.first_cycle + cycles)),
+        answers.attention[row][:cycles],
+        answers.contribution[row][:cycles],
+        baseline,
+        None if math.isnan(ratio) else ratio,
+        answers.effective[row],
+    )
+
+
+def _attention_warnings(ratio: float, band: EntropyReference | None) -> list[Warning]:
+    """NaN, the ratio of a window of one cycle, is on neither side."""
+    if band is None or not (ratio < band.low or ratio > band.high):
+        return []
+    if ratio < band.low:
+        detail = f"entropy ratio {ratio:.3g} is below {band.low:.3g}: the weight lies on unusually few cycles"
+        return [Warning("attention_collapsed", detail)]
+    detail = f"entropy ratio {ratio:.3g} is above {band.high:.3g}: the weights hardly tell cycles apart"
+    return [Warning("attention_uniform", detail)]

@@ -1,0 +1,210 @@
+"""What an operator may set, each by one environment variable: `RUL_` and the field's name.
+
+The only module that reads the environment. Settings are read once, frozen, and handed down.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, get_args
+
+from pydantic import Field, PositiveFloat, PositiveInt, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from export.bundle import BUNDLED
+from model.domain import RulError
+
+PREFIX: Final = "RUL_"
+ProviderChoice = Literal["auto", "cpu", "cuda"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["json", "console"]
+
+
+class InvalidSettings(RulError):
+    """An environment variable with a value that cannot be used."""
+
+
+class Settings(BaseSettings):
+    """Everything that can be set, with its default, its unit and what it does when set wrong."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        env_file=".env",
+        env_file_encoding="utf-8",
+        env_ignore_empty=True,
+        frozen=True,
+        extra="ignore",
+    )
+
+    bundles: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(),
+        description="Bundles to load: names of shipped ones or folders, separated by commas. Empty: every "
+        "shipped bundle. Each one more costs memory and start-up time; one left out answers 404.",
+    )
+    host: str = Field(
+        default="0.0.0.0",  # noqa: S104 - a container is reached from outside
+        description="Address to listen on. 127.0.0.1 admits this machine alone; 0.0.0.0 admits everyone who "
+        "can reach it.",
+    )
+    port: int = Field(
+        default=3000, ge=0, le=65535, description="TCP port of HTTP and gRPC. 0 takes any that is free."
+    )
+    grpc_port: int = Field(
+        default=3001,
+        ge=0,
+        le=65535,
+        description="TCP port of gRPC under `bentoml serve`, whose HTTP server cannot speak it. `rul serve` "
+        "speaks both on RUL_PORT and does not use it.",
+    )
+    provider: ProviderChoice = Field(
+        default="auto",
+        description="Where inference runs: auto, cpu or cuda. auto takes a GPU where there is one; cuda "
+        "refuses to start without one.",
+    )
+    inference_threads: int = Field(
+        default=0,
+        ge=0,
+        le=1024,
+        description="Batches that run at once, each on one core. 0: as many as the process may use cores. "
+        "Too high: threads take turns and latency grows; too low: cores idle.",
+    )
+    max_batch_windows: PositiveInt = Field(
+        default=32,
+        description="Most windows a batch. Too high: a small request waits behind a long batch; too low: "
+        "more overhead a window. On a CPU nothing is gained above 16, on a GPU up to some hundreds.",
+    )
+    max_pending_windows: PositiveInt = Field(
+        default=4096,
+        description="Most windows that may wait; above it callers get 429 at once. Too high: callers wait "
+        "past their deadline and memory grows; too low: short bursts are refused.",
+    )
+    max_request_windows: PositiveInt = Field(
+        default=1024,
+        description="Most windows a request; more get 413. Too high: one caller can fill the queue; too low: "
+        "clients split what could go at once.",
+    )
+    max_body_bytes: PositiveInt = Field(
+        default=16 * 1024 * 1024,
+        description="Largest request body in bytes; larger ones get 413. Too high: memory for the asking; "
+        "too low: requests within the other limits are refused.",
+    )
+    max_window_cycles: PositiveInt = Field(
+        default=10_000,
+        description="Most cycles a window may hold, although the model reads only its last ones; more get "
+        "422. Too high: long histories cost parsing for nothing; too low: clients must cut them.",
+    )
+    request_timeout_seconds: PositiveFloat = Field(
+        default=5.0,
+        description="Longest wait for an answer in seconds; then 504. Too high: callers that nobody waits "
+        "for hold places in the queue; too low: bursts that could be answered are not.",
+    )
+    drain_seconds: float = Field(
+        default=10.0,
+        ge=0,
+        description="How long requests in flight may still take at shutdown, in seconds. Too high: an "
+        "orchestrator kills the process first; too low: callers lose answers they were about to get.",
+    )
+    api_keys: SecretStr = Field(
+        default=SecretStr(""),
+        description="Keys that callers must show, separated by commas. Empty: everyone who reaches the port "
+        "may ask.",
+    )
+    log_level: LogLevel = Field(
+        default="info",
+        description="Least level to log: debug, info, warning or error. debug is for one caller.",
+    )
+    log_format: LogFormat = Field(
+        default="json", description="json: one object a line, for machines. console: coloured, for people."
+    )
+    log_sample: float = Field(
+        default=0.01,
+        ge=0,
+        le=1,
+        description="Share of answered requests that are logged; refused and failed ones always are. Too "
+        "high: logging costs more than inference; 0: a quiet log of errors.",
+    )
+
+    @field_validator("bundles", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return _parts(value) if isinstance(value, str) else value
+
+    @classmethod
+    def read(cls) -> Settings:
+        """The settings of this process.
+
+        Raises:
+            InvalidSettings: a variable has a value that cannot be used; names it.
+        """
+        try:
+            return cls()
+        except ValidationError as error:
+            wrong = "; ".join(
+                f"{PREFIX}{'_'.join(str(part) for part in item['loc']).upper()}: {item['msg']}"
+                for item in error.errors(include_input=False, include_url=False)
+            )
+            raise InvalidSettings(wrong) from None
+
+    def bundle_names(self) -> tuple[str, ...]:
+        """What to load: what was named, or every shipped bundle."""
+        if self.bundles or not BUNDLED.is_dir():
+            return self.bundles
+        return tuple(sorted(folder.name for folder in BUNDLED.iterdir() if (folder / "model.onnx").is_file()))
+
+    def threads(self) -> int:
+        """Batches that run at once."""
+        return self.inference_threads or usable_cores()
+
+    def keys(self) -> frozenset[str]:
+        """The accepted API keys; none means that the service is open."""
+        return frozenset(_parts(self.api_keys.get_secret_value()))
+
+
+def usable_cores(cpu_max: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """Cores that this process may use: its affinity, or its container's quota where that is less."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = cpu_max.read_text(encoding="ascii").split()
+        return max(1, min(cores, math.ceil(int(quota) / int(period))))
+    except (OSError, ValueError):  # no such file, or the quota is "max"
+        return cores
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """Variables that look like ours and are not: most likely misspelt."""
+    known = {f"{PREFIX}{name}".upper() for name in Settings.model_fields}
+    return sorted(name for name in environ if name.upper().startswith(PREFIX) and name.upper() not in known)
+
+
+def env_example() -> str:
+    """The text of `.env.example`: every variable, with its default and what it does."""
+    parts = ["# Every setting with its default. Copy to .env and change what you need.\n"]
+    for name, field in Settings.model_fields.items():
+        choices = get_args(field.annotation) if name in {"provider", "log_level", "log_format"} else ()
+        comment = "\n".join(f"# {line}" for line in _wrapped(field.description or ""))
+        value = _as_text(field.default)
+        suffix = f"\n# One of: {', '.join(choices)}." if choices else ""
+        parts.append(f"{comment}{suffix}\n{PREFIX}{name.upper()}={value}\n")
+    return "\n".join(parts)
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    return tuple(part for part in (piece.strip() for piece in text.split(",")) if part)
+
+
+def _as_text(value: Any) -> str:  # noqa: ANN401 - a default of any field
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+def _wrapped(text: str, width: int = 98) -> list[str]:
+    lines = [""]
+    for word in text.split():
+        if lines[-1] and len(lines[-1]) + len(word) >= width:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    return lines

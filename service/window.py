@@ -1,0 +1,340 @@
+"""The one door from what a client sent to a window that a model can read.
+
+What passes `Window.checked` has the model's columns in order, holds only cycles that the model
+reads, and marks missing readings NaN. Nothing behind it checks again. This module must not know
+how a request came in, nor what is done with the window.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Final, Literal
+
+import msgspec
+import numpy as np
+
+from export.bundle import Manifest
+from model.domain import FloatArray
+from service.errors import InvalidWindow, Problem, escaped
+
+OUT_OF_RANGE_MARGIN: Final = 0.25
+"""How far outside the 0.1 - 99.9 % quantiles of training a reading may lie unremarked, over their
+distance. Without it a healthy window of 60 cycles and 17 columns would carry a warning in 7 of 8 cases."""
+
+LARGEST_CYCLE: Final = 2**24
+"""Cycle numbers travel as float32, which holds every integer up to here."""
+
+WarningCode = Literal[
+    "out_of_range", "truncated_to_context", "last_cycle_unknown", "attention_collapsed", "attention_uniform"
+]
+
+
+class Warning(msgspec.Struct, frozen=True, omit_defaults=True):  # noqa: A001 - the word of the API
+    """A reason to read an answer with care."""
+
+    code: WarningCode
+    detail: str
+    column: str | None = None
+
+
+class WindowInput(msgspec.Struct, forbid_unknown_fields=True):
+    """A window as a client sends it: well-formed, nothing more.
+
+    Either `columns` (name to T values) or `readings` (T rows of F values, schema order). None and
+    NaN mean missing. In-process callers may give arrays in place of lists.
+    """
+
+    unit: str | None = None
+    last_cycle: float | None = None
+    columns: dict[str, list[float | None]] | None = None
+    readings: list[list[float | None]] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WindowRules:
+    """What a model and the settings ask of a window, laid out for quick checks.
+
+    Attributes:
+        names: The F column names, in order.
+        lowest: float64 [F], below it a reading is out of range.
+        highest: float64 [F], above it a reading is out of range.
+    """
+
+    names: tuple[str, ...]
+    known: frozenset[str]
+    units: tuple[str, ...]
+    lowest: FloatArray
+    highest: FloatArray
+    context: int
+    max_missing_fraction: float
+    max_cycles: int
+
+    @classmethod
+    def of(cls, manifest: Manifest, *, max_window_cycles: int) -> WindowRules:
+        """The rules of one model."""
+        low = np.array([column.low for column in manifest.columns])
+        high = np.array([column.high for column in manifest.columns])
+        # A column that was constant in training has no width; rounding to float32 is no deviation.
+        margin = OUT_OF_RANGE_MARGIN * (high - low) + 1e-5 * np.maximum(np.abs(low), np.abs(high))
+        names = tuple(column.name for column in manifest.columns)
+        return cls(
+            names,
+            frozenset(names),
+            tuple(column.unit for column in manifest.columns),
+            low - margin,
+            high + margin,
+            manifest.context,
+            manifest.max_missing_fraction,
+            max_window_cycles,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Window:
+    """A window that a model can read. Made only by `Window.checked`.
+
+    Attributes:
+        unit: The unit's name, where the client gave one.
+        readings: float32 [T, F], engineering units, NaN = missing, T at most the context.
+        last_cycle: The unit's cycle number at the last reading; NaN = unknown.
+        first_cycle: The number of the first cycle read; counted from the first reading that was
+            sent (which is cycle 1) where `last_cycle` is unknown.
+        imputed_fraction: Missing readings over all readings.
+    """
+
+    unit: str | None
+    readings: FloatArray
+    last_cycle: float
+    first_cycle: int
+    imputed_fraction: float
+    warnings: tuple[Warning, ...]
+
+    def __len__(self) -> int:
+        return len(self.readings)
+
+    def without(self, column: int) -> Window:
+        """The same window with one column missing."""
+        readings = self.readings.copy()
+        readings[:, column] = np.nan
+        return Window(
+            self.unit, readings, self.last_cycle, self.first_cycle, self.imputed_fraction, self.warnings
+        )
+
+    @classmethod
+    def checked(
+        cls, given: WindowInput, rules: WindowRules, *, pointer: str = "", typed: bool = False
+    ) -> Window:
+        """Check a window and bring it into the model's order; only the last `context` cycles are read.
+
+        Args:
+            given: What the client sent.
+            rules: What the model asks.
+            pointer: Where the window stands in the request; problems point below it.
+            typed: True where a decoder has seen to it that every value is a number or None.
+
+        Raises:
+            InvalidWindow: with every problem that was found.
+        """
+        last_cycle, problems = _last_cycle(given.last_cycle)
+        layout = _rows if given.readings is not None else _columns
+        if given.readings is not None and given.columns is not None:
+            problems.append(Problem("", "wrong_columns", "expected columns or readings, got both"))
+        # Transposed while it is checked: [F, T], as columns arrive.
+        values, cycles, found = layout(given, rules, typed=typed)
+        problems += found
+        if cycles and math.isfinite(last_cycle) and last_cycle < cycles - 1:
+            problems.append(
+                Problem(
+                    "/last_cycle",
+                    "bad_last_cycle",
+                    f"expected at least {cycles - 1}, for the window has {cycles} cycles, got {last_cycle:g}",
+                )
+            )
+        if values is None or problems:
+            raise _refused(problems, pointer)
+        read, missing = _converted(values, rules, cycles, by_row=given.readings is not None)
+        problems += missing[1]
+        if problems:
+            raise _refused(problems, pointer)
+        return cls._made(given.unit, read, last_cycle, cycles, missing[0], rules)
+
+    @classmethod
+    def _made(
+        cls,
+        unit: str | None,
+        read: FloatArray,
+        last_cycle: float,
+        cycles: int,
+        imputed_fraction: float,
+        rules: WindowRules,
+    ) -> Window:
+        known = not math.isnan(last_cycle)
+        first_cycle = (int(last_cycle) if known else cycles) - read.shape[1] + 1
+        warnings = list(_range_warnings(read, rules, first_cycle))
+        if cycles > read.shape[1]:
+            detail = f"the model reads the last {read.shape[1]} of {cycles} cycles"
+            warnings.append(Warning("truncated_to_context", detail))
+        if not known:
+            detail = "last_cycle is not given: cycles are counted from the window's first reading"
+            warnings.append(Warning("last_cycle_unknown", detail))
+        return cls(unit, read.T, last_cycle, first_cycle, imputed_fraction, tuple(warnings))
+
+
+def _refused(problems: Sequence[Problem], pointer: str) -> InvalidWindow:
+    placed = [problem.below(pointer) for problem in problems]
+    return InvalidWindow("; ".join(f"{p.pointer}: {p.detail}" for p in placed[:3]), placed)
+
+
+def _last_cycle(value: object) -> tuple[float, list[Problem]]:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return math.nan, []
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if 0 <= value <= LARGEST_CYCLE and value == int(value):
+            return float(value), []
+    detail = f"expected a whole number from 0 to {LARGEST_CYCLE} or null, got {_short(value)}"
+    return math.nan, [Problem("/last_cycle", "bad_last_cycle", detail)]
+
+
+Layout = tuple[FloatArray | None, int, list[Problem]]
+"""float64 [F, T] with NaN where missing (None where there are problems), cycles sent, problems."""
+
+
+def _columns(given: WindowInput, rules: WindowRules, *, typed: bool) -> Layout:
+    columns: Mapping[str, Any] = given.columns or {}
+    problems = [
+        Problem(f"/columns/{escaped(name)}", "unknown_column", f"the model has no column {_short(name)}")
+        for name in columns.keys() - rules.known
+    ]
+    problems.sort(key=lambda problem: problem.pointer)
+    sizes = {name: _size(columns[name]) for name in rules.names if name in columns}
+    cycles = max(sizes.values(), default=0)
+    problems += [
+        Problem(
+            f"/columns/{escaped(name)}",
+            "wrong_length",
+            f"expected {cycles} values, as the longest column has, got {'no list' if size < 0 else size}",
+        )
+        for name, size in sizes.items()
+        if size != cycles
+    ]
+    problems += _size_problems(cycles, rules, "/columns")
+    if problems:
+        return None, cycles, problems
+    cut = max(0, cycles - rules.context)
+    blank = [math.nan] * (cycles - cut)
+    lists = [columns[name][cut:] if name in sizes else blank for name in rules.names]
+    values = _numbers(lists, typed=typed)
+    if values is not None:
+        return values, cycles, []
+    paths = (f"/columns/{escaped(name)}" for name in rules.names)
+    return None, cycles, [p for path, line in zip(paths, lists, strict=True) for p in _cells(line, path, cut)]
+
+
+def _rows(given: WindowInput, rules: WindowRules, *, typed: bool) -> Layout:
+    rows: Any = given.readings
+    cycles = _size(rows)
+    problems = _size_problems(cycles, rules, "/readings")
+    if problems:
+        return None, cycles, problems
+    cut = max(0, cycles - rules.context)
+    if isinstance(rows, np.ndarray) and rows.ndim == 2 and rows.shape[1] == len(rules.names):
+        return np.asarray(rows[cut:], dtype=np.float64).T, cycles, []
+    wanted = len(rules.names)
+    problems = [
+        Problem(
+            f"/readings/{i}",
+            "wrong_columns",
+            f"expected {wanted} values ({', '.join(rules.names)}), got {'no list' if size < 0 else size}",
+        )
+        for i, size in enumerate(map(_size, rows))
+        if size != wanted
+    ]
+    if problems:
+        return None, cycles, problems
+    values = _numbers(rows[cut:], typed=typed)
+    if values is not None:
+        return values.T, cycles, []
+    return None, cycles, [p for i in range(cut, cycles) for p in _cells(rows[i], f"/readings/{i}", 0)]
+
+
+def _size(values: object) -> int:
+    """How many values a list or array holds; -1 for what is neither."""
+    return len(values) if isinstance(values, list | tuple | np.ndarray) else -1
+
+
+def _size_problems(cycles: int, rules: WindowRules, path: str) -> list[Problem]:
+    if cycles <= 0:
+        return [Problem(path, "empty", "expected at least one cycle, got none")]
+    if cycles > rules.max_cycles:
+        return [Problem(path, "too_long", f"expected at most {rules.max_cycles} cycles, got {cycles}")]
+    return []
+
+
+def _numbers(lists: Sequence[Any], *, typed: bool) -> FloatArray | None:
+    """Lists of equal size as float64, None as NaN; None where a value is no number."""
+    arrays = all(isinstance(values, np.ndarray) and values.dtype.kind in "fiu" for values in lists)
+    if not (typed or arrays) and not _NUMERIC.issuperset(map(type, chain.from_iterable(lists))):
+        return None
+    try:
+        return np.array(lists, dtype=np.float64)
+    except (OverflowError, TypeError, ValueError):
+        return None
+
+
+_NUMERIC: Final = frozenset({float, int, type(None), np.float32, np.float64})
+
+
+def _cells(values: Iterable[object], path: str, first: int) -> list[Problem]:
+    return [
+        Problem(f"{path}/{i}", "not_a_number", f"expected a number or null, got {_short(value)}")
+        for i, value in enumerate(values, start=first)
+        if type(value) not in _NUMERIC or (isinstance(value, int) and abs(value) > 1e300)
+    ]
+
+
+def _converted(
+    values: FloatArray, rules: WindowRules, cycles: int, *, by_row: bool
+) -> tuple[FloatArray, tuple[float, list[Problem]]]:
+    """float64 [F, T] -> float32 [F, T], with the missing fraction and what is not finite or too little."""
+    with np.errstate(over="ignore"):
+        read = values.astype(np.float32)
+    missing = np.isnan(read)
+    fraction = float(np.count_nonzero(missing)) / read.size
+    problems: list[Problem] = []
+    infinite = np.isinf(read)
+    if infinite.any():
+        cut = cycles - read.shape[1]
+        for f, t in np.argwhere(infinite).tolist():
+            at = f"/readings/{t + cut}/{f}" if by_row else f"/columns/{escaped(rules.names[f])}/{t + cut}"
+            detail = f"expected a finite float32 for {rules.names[f]}, got {values[f, t]:g}"
+            problems.append(Problem(at, "non_finite", detail))
+    if fraction > rules.max_missing_fraction:
+        absent = [name for name, gone in zip(rules.names, missing.all(axis=1).tolist(), strict=True) if gone]
+        detail = (
+            f"expected at most {rules.max_missing_fraction:.0%} of the readings missing, got {fraction:.0%}"
+            + (f"; nothing of {', '.join(absent)}" if absent else "")
+        )
+        problems.append(Problem("/readings" if by_row else "/columns", "too_much_missing", detail))
+    return read, (fraction, problems)
+
+
+def _range_warnings(read: FloatArray, rules: WindowRules, first_cycle: int) -> Iterable[Warning]:
+    """One warning a column that leaves the range of training, naming the first cycle that does."""
+    outside = (read < rules.lowest[:, None]) | (read > rules.highest[:, None])
+    if not outside.any():
+        return
+    for f in np.flatnonzero(outside.any(axis=1)).tolist():
+        t = int(outside[f].argmax())
+        detail = (
+            f"{read[f, t]:g} {rules.units[f]} at cycle {first_cycle + t}".replace("  ", " ")
+            + f" is outside {rules.lowest[f]:g} to {rules.highest[f]:g}, the range of the training data"
+        )
+        yield Warning("out_of_range", detail, rules.names[f])
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
