@@ -80,6 +80,7 @@ class Degradation(Frozen):
 
     rul: list[float] = Field(description="[R], cycles, ascending")
     z: list[list[float]] = Field(description="[R][F], mean z-score at that RUL")
+    spread: list[list[float]] = Field(description="[R][F], standard deviation between units at that RUL")
     noise: list[float] = Field(description="[F], standard deviation of the z-score from cycle to cycle")
     life_quantiles: list[float] = Field(
         description="eleven quantiles (0, 0.1, .. 1) of the cycles a unit lived"

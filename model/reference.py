@@ -55,6 +55,7 @@ class DegradationReference:
     Attributes:
         rul: [R], cycles, rising.
         z: [R][F], mean z-score around that RUL.
+        spread: [R][F], standard deviation between units of their own means around that RUL.
         noise: [F], standard deviation of the z-score from cycle to cycle.
         life_quantiles: Eleven quantiles (0, 0.1, .. 1) of the cycles a unit lived.
         regime_persistence: Chance that the next cycle is in the same regime.
@@ -62,6 +63,7 @@ class DegradationReference:
 
     rul: Floats
     z: tuple[Floats, ...]
+    spread: tuple[Floats, ...]
     noise: Floats
     life_quantiles: Floats
     regime_persistence: float
@@ -154,32 +156,50 @@ def _degradation(trajectories: Sequence[Trajectory], z: _Array, regime: IntArray
     bounds = np.cumsum([len(trajectory) for trajectory in trajectories])[:-1]
     parts = list(zip(trajectories, np.split(z, bounds), np.split(regime, bounds), strict=True))
     failed = [(trajectory, part) for trajectory, part, _ in parts if trajectory.failed]
-    rul = np.concatenate([cycles_left(trajectory) for trajectory, _ in failed])
     lives = np.array([float(trajectory.cycles[-1]) for trajectory, _ in failed])
-    grid, profile = _profile(rul, np.concatenate([part for _, part in failed]))
+    noise = _noise([part for _, part, _ in parts])
+    rul, profile, spread = _profile([(cycles_left(trajectory), part) for trajectory, part in failed], noise)
     stays = np.concatenate([part[1:] == part[:-1] for _, _, part in parts])
     return DegradationReference(
-        rul=_floats(grid),
+        rul=_floats(rul),
         z=tuple(_floats(row) for row in profile),
-        noise=_floats(_noise([part for _, part, _ in parts])),
+        spread=tuple(_floats(row) for row in spread),
+        noise=_floats(noise),
         life_quantiles=_floats(np.quantile(lives, LIFE_QUANTILES)),
         regime_persistence=float(stays.mean()) if len(stays) else 1.0,
     )
 
 
-def _profile(rul: IntArray, z: _Array) -> tuple[_Array, _Array]:
-    """Mean z-score of the readings nearest to each RUL of the grid, [R] and [R, F]."""
-    grid = np.array([*RUL_GRID, *range(RUL_GRID[-1] + 200, int(rul.max()) + 1, 200)], dtype=np.float64)
-    nearest = np.searchsorted((grid[1:] + grid[:-1]) / 2, rul)
-    rows: list[_Array] = []
-    kept: list[float] = []
-    for place, at in enumerate(grid):
-        part = z[nearest == place]
-        if len(part):
-            there = ~np.isnan(part)
-            rows.append(np.where(there, part, 0.0).sum(axis=0) / np.maximum(there.sum(axis=0), 1))
-            kept.append(at)
-    return np.array(kept), np.array(rows)
+def _profile(units: Sequence[tuple[IntArray, _Array]], noise: _Array) -> tuple[_Array, _Array, _Array]:
+    """How units of z [N, F] at rul [N] stand around each RUL of a grid: [R], and mean and spread [R, F].
+
+    A unit counts once at each RUL, with the mean of its readings that are nearest to it. What is
+    left of the noise in such a mean is taken off the spread.
+    """
+    longest = max(int(rul[0]) for rul, _ in units)
+    grid = np.array([*RUL_GRID, *range(RUL_GRID[-1] + 200, longest + 1, 200)], dtype=np.float64)
+    sums = np.zeros((len(units), len(grid), len(noise)))
+    counts = np.zeros_like(sums)
+    for n, (rul, z) in enumerate(units):
+        place = np.searchsorted((grid[1:] + grid[:-1]) / 2, rul)
+        there = ~np.isnan(z)
+        np.add.at(sums[n], place, np.where(there, z, 0.0))
+        np.add.at(counts[n], place, there)
+    known = counts > 0
+    means = np.divide(sums, counts, out=np.full_like(sums, np.nan), where=known)
+    seen = known.any(axis=(0, 2))  # a RUL that no unit passed is left out
+    profile, variance = _over_units(means[:, seen], counts[:, seen], noise)
+    return grid[seen], profile, np.sqrt(variance)
+
+
+def _over_units(means: _Array, counts: _Array, noise: _Array) -> tuple[_Array, _Array]:
+    """Mean and variance over units of [U, R, F] means that rest on so many readings; NaN counts not."""
+    known = counts > 0
+    units = np.maximum(known.sum(axis=0), 1)
+    profile = np.where(known, means, 0.0).sum(axis=0) / units
+    variance = (np.where(known, means - profile, 0.0) ** 2).sum(axis=0) / units
+    left_of_noise = (known / np.maximum(counts, 1)).sum(axis=0) / units * noise**2
+    return profile, np.maximum(variance - left_of_noise, 0.0)
 
 
 def _noise(parts: Sequence[_Array]) -> _Array:
