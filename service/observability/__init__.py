@@ -1,0 +1,1 @@
+"""What watches the service: Prometheus configuration and rules, and Grafana dashboards."""

@@ -1,0 +1,1 @@
+"""Writes the Grafana dashboards; only developers run it, the service never imports it."""

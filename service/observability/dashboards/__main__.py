@@ -1,0 +1,39 @@
+"""Write every dashboard's JSON: `python -m service.observability.dashboards`.
+
+With `--check`, write nothing and exit with 1 if a file is not what would be written.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final
+
+from service.observability.dashboards.panels import Dashboard, to_json
+from service.observability.dashboards.service import SERVICE
+
+FOLDER: Final = Path(__file__).parents[1] / "grafana" / "dashboards"
+DASHBOARDS: Final[tuple[Dashboard, ...]] = (SERVICE,)
+
+
+def generated() -> dict[Path, str]:
+    """Each file that belongs into the dashboards' folder, and its content."""
+    return {FOLDER / f"{content.uid}.json": to_json(content) for content in DASHBOARDS}
+
+
+def main(arguments: list[str]) -> int:
+    """Write or check the files; the exit code."""
+    stale = [
+        path for path, text in generated().items() if not path.is_file() or path.read_text("utf-8") != text
+    ]
+    if "--check" in arguments:
+        for path in stale:
+            sys.stderr.write(f"{path} is not current: run python -m service.observability.dashboards\n")
+        return 1 if stale else 0
+    for path in stale:
+        path.write_text(generated()[path], "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
