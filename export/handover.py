@@ -1,0 +1,97 @@
+"""A finished run becomes a bundle: graph, manifest, golden windows, model card.
+
+This module must not know training or serving.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from pydantic import ValidationError
+
+from export.bundle import BundleFolder, Golden, InvalidBundle, Manifest, Parity
+from export.card import model_card
+from export.parity import measure_parity, simulated_windows
+from export.session import Session, open_bundle
+from export.to_onnx import to_onnx, write_metadata
+from model.checkpoint import Checkpoint
+
+GOLDEN_WINDOWS: Final = 16
+GOLDEN_SEED: Final = 7
+
+
+def export_bundle(checkpoint: Checkpoint, folder: Path, *, version: str | None = None) -> Manifest:
+    """Write the bundle `folder`; nothing is left there unless every check holds.
+
+    Raises:
+        InvalidBundle: the graph does not answer what the network does, or the folder's name
+            cannot be a model's.
+    """
+    net = checkpoint.network()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".export-") as work:
+        made = Path(work)
+        model = made / "model.onnx"
+        to_onnx(net, model)
+        manifest = draft_manifest(checkpoint, version=version or _version(checkpoint))
+        manifest = manifest.model_copy(update={"parity": measure_parity(net, Session(model), manifest)})
+        write_metadata(model, manifest.to_metadata())
+        session, manifest = _reopened(made, manifest)
+        golden_windows(session, manifest).save(made / "golden.npz")
+        (made / "MODEL_CARD.md").write_text(model_card(manifest), encoding="utf-8")
+        folder.mkdir(exist_ok=True)
+        for file in sorted(made.iterdir()):
+            shutil.move(file, folder / file.name)
+    BundleFolder(folder)
+    return manifest
+
+
+def draft_manifest(checkpoint: Checkpoint, *, version: str) -> Manifest:
+    """The manifest without its parity.
+
+    Raises:
+        InvalidBundle: what the run recorded makes no valid manifest.
+    """
+    fields: dict[str, Any] = {
+        **checkpoint.facts,
+        "name": checkpoint.name,
+        "version": version,
+        "network": checkpoint.config.network,
+        "heads": checkpoint.config.heads,
+        "parity": Parity(rul_cycles=0.0, attention=0.0),
+    }
+    try:
+        return Manifest.model_validate(fields)
+    except ValidationError as error:
+        raise InvalidBundle(f"run {checkpoint.name!r} makes no valid manifest: {error}") from error
+
+
+def golden_windows(session: Session, manifest: Manifest) -> Golden:
+    """Simulated windows with the graph's own answers: short, long, fresh, worn, with readings missing."""
+    windows = simulated_windows(manifest, count=GOLDEN_WINDOWS, seed=GOLDEN_SEED)
+    readings, last_cycle = windows.readings, windows.last_cycle
+    rng = np.random.default_rng(GOLDEN_SEED)
+    readings[3, :, -1] = np.nan
+    readings[7][rng.random(readings[7].shape) < 0.1] = np.nan
+    last_cycle[[5, 8]] = np.nan
+    expected = session.answer(readings, windows.lengths, last_cycle)
+    return Golden(readings, windows.lengths, last_cycle, expected)
+
+
+def _reopened(made: Path, manifest: Manifest) -> tuple[Session, Manifest]:
+    """What a server will find in the files, not what is still in memory."""
+    (made / "golden.npz").touch()
+    session, found = open_bundle(BundleFolder(made))
+    if found != manifest:
+        raise InvalidBundle("the manifest does not survive being written: this is a fault of the exporter")
+    return session, found
+
+
+def _version(checkpoint: Checkpoint) -> str:
+    """The code's version and a digest of the weights: equal only for the same model."""
+    digest = checkpoint.digest()
+    return f"{checkpoint.facts['training']['code_version']}+{digest[:8]}"

@@ -1,0 +1,69 @@
+"""The exported graph, asked in process with the options that are served.
+
+For what hands a bundle over or judges it. Serving has its own runtime; this module must not
+know training or torch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import onnxruntime as ort
+
+from export.bundle import BundleFolder, InvalidBundle, Manifest
+from model.domain import FloatArray, IntArray
+
+AT_ONCE: Final = 64
+
+
+class Session:
+    """One ONNX Runtime session with one thread and no spinning, as a server opens it."""
+
+    def __init__(self, path: Path) -> None:
+        """Open a graph.
+
+        Raises:
+            InvalidBundle: the file is not a graph that can be run.
+        """
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.inter_op_num_threads = 1
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        try:
+            self._session: Any = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # its errors share no other root
+            raise InvalidBundle(f"{path}: ONNX Runtime cannot open it, export it again: {error}") from error
+        self.inputs: Final = tuple(each.name for each in self._session.get_inputs())
+        self.outputs: Final = tuple(each.name for each in self._session.get_outputs())
+        self.metadata: Final[dict[str, str]] = self._session.get_modelmeta().custom_metadata_map
+
+    def answer(
+        self, readings: FloatArray, lengths: IntArray, last_cycle: FloatArray
+    ) -> dict[str, FloatArray]:
+        """One call: float32 [B, T, F], int64 [B], float32 [B] -> each output by its name."""
+        answers = self._session.run(
+            list(self.outputs), {"readings": readings, "lengths": lengths, "last_cycle": last_cycle}
+        )
+        return dict(zip(self.outputs, answers, strict=True))
+
+    def answer_all(
+        self, readings: FloatArray, lengths: IntArray, last_cycle: FloatArray
+    ) -> dict[str, FloatArray]:
+        """As `answer`, for any number of windows, some at a time."""
+        parts = [
+            self.answer(readings[rows], lengths[rows], last_cycle[rows])
+            for rows in (slice(start, start + AT_ONCE) for start in range(0, len(lengths), AT_ONCE))
+        ]
+        return {name: np.concatenate([part[name] for part in parts]) for name in self.outputs}
+
+
+def open_bundle(folder: BundleFolder) -> tuple[Session, Manifest]:
+    """A bundle's graph and the manifest inside it.
+
+    Raises:
+        InvalidBundle: the graph cannot be run, or its manifest is missing or not valid.
+    """
+    session = Session(folder.model)
+    return session, Manifest.from_metadata(session.metadata, origin=folder.model)

@@ -1,0 +1,182 @@
+"""Calibration: what the answers of a trained network are worth.
+
+Fits the buffers of a network that are not learnt by gradient: the quantiles of its normalised
+error and the interval on units that it has never seen, the baseline and the novelty on its
+training windows. This module must not know files or how the weights came about.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from model.domain import FloatArray, IntArray, WindowSet, attention_entropy_ratio, capped_rul
+from model.evaluation import Answered
+from model.network import QUANTILES, Answers, Estimate, RulNetwork
+
+AT_ONCE: Final = 512
+NOVELTY_QUANTILE: Final = 0.995
+SHRINKAGE: Final = 0.1
+"""Share of the diagonal in the covariance: one missing or odd column must not look like a new world."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Read:
+    """What a network made of windows: each as in `Estimate`, over all windows, as NumPy arrays."""
+
+    unclipped: FloatArray
+    scale: FloatArray
+    attention: FloatArray
+    statistics: FloatArray
+
+
+def tensors(windows: WindowSet) -> tuple[Tensor, Tensor, Tensor]:
+    """Windows as the network takes them: readings, lengths, last cycle."""
+    return (
+        torch.from_numpy(windows.readings),
+        torch.from_numpy(windows.lengths),
+        torch.from_numpy(windows.last_cycle),
+    )
+
+
+def read_windows(net: RulNetwork, windows: WindowSet) -> Read:
+    """The network's uncalibrated answers, in eval mode and without gradients."""
+    net.eval()
+    parts: list[Estimate] = []
+    with torch.no_grad():
+        for start in range(0, len(windows), AT_ONCE):
+            part = windows.take(np.arange(start, min(start + AT_ONCE, len(windows))))
+            parts.append(net.estimate(*tensors(part)))
+
+    def joined(name: str) -> FloatArray:
+        return torch.cat([getattr(part, name) for part in parts]).numpy()
+
+    return Read(joined("unclipped"), joined("scale"), joined("attention"), joined("statistics"))
+
+
+def answer_windows(net: RulNetwork, windows: WindowSet) -> Answered:
+    """The network's calibrated answers beside the truth."""
+    net.eval()
+    parts: list[Answers] = []
+    with torch.no_grad():
+        for start in range(0, len(windows), AT_ONCE):
+            part = windows.take(np.arange(start, min(start + AT_ONCE, len(windows))))
+            parts.append(net(*tensors(part)))
+    rul = torch.cat([part.rul for part in parts]).numpy()
+    interval = torch.cat([part.rul_interval for part in parts]).numpy()
+    return Answered(windows.rul, rul, interval[:, 0], interval[:, 1], windows.unit)
+
+
+def normalised_error(read: Read, windows: WindowSet, *, cap: float) -> FloatArray:
+    """(truth - answer) / scale with both capped, [W]."""
+    rul = np.clip(read.unclipped, 0.0, cap)
+    return (capped_rul(windows.rul, cap=cap) - rul) / read.scale
+
+
+def weighted_quantiles(values: FloatArray, weights: FloatArray, probabilities: FloatArray) -> FloatArray:
+    """Quantiles of weighted values, straight lines between the middles of the weights.
+
+    >>> weighted_quantiles(np.array([3.0, 1.0]), np.ones(2), np.array([0.0, 0.5, 1.0])).tolist()
+    [1.0, 2.0, 3.0]
+    """
+    order = np.argsort(values, kind="stable")
+    weight = weights[order] / weights.sum()
+    return np.interp(probabilities, np.cumsum(weight) - weight / 2, values[order])
+
+
+def unit_weights(unit: NDArray[np.str_]) -> FloatArray:
+    """A weight for each window, such that every unit weighs the same in all."""
+    _, inverse, counts = np.unique(unit, return_inverse=True, return_counts=True)
+    return 1.0 / counts[inverse]
+
+
+def interval_bounds(error: FloatArray, unit: NDArray[np.str_], *, coverage: float) -> FloatArray:
+    """Normalised error below and above which (1 - coverage) / 2 of the windows lie, float [2].
+
+    Taken over all windows at once with units weighing the same. The lower is never above 0 and
+    the upper never below, so that an interval always holds the answer that it surrounds.
+    """
+    tail = (1.0 - coverage) / 2.0
+    low, high = weighted_quantiles(error, unit_weights(unit), np.array([tail, 1.0 - tail]))
+    return np.array([min(low, 0.0), max(high, 0.0)])
+
+
+def fit_distribution(net: RulNetwork, read: Read, windows: WindowSet) -> None:
+    """Set the quantile table and the interval from windows of units that neither trained nor selected."""
+    config = net.config
+    error = normalised_error(read, windows, cap=config.cap)
+    quantile = weighted_quantiles(error, unit_weights(windows.unit), np.linspace(0.0, 1.0, QUANTILES))
+    # The ends are the worst errors seen: a bit further is possible. Strictly rising, to be inverted.
+    step = 1e-3 * np.arange(QUANTILES)
+    reach = 0.1 * (quantile[-1] - quantile[0])
+    quantile[0] -= reach
+    quantile[-1] += reach
+    _fill(net.distribution.get_buffer("quantile"), quantile + step - step.mean())
+    _fill(
+        net.distribution.get_buffer("interval"),
+        interval_bounds(error, windows.unit, coverage=config.coverage),
+    )
+
+
+def fit_baseline(net: RulNetwork, read: Read) -> None:
+    """Set the baseline: the mean unclipped answer on the training windows."""
+    _fill(net.get_buffer("baseline"), np.asarray(read.unclipped.mean(dtype=np.float64)))
+
+
+def fit_novelty(net: RulNetwork, read: Read, lengths: IntArray) -> None:
+    """Set mean, whitening, expected spread and quantile of the statistics of the training windows."""
+    statistics = read.statistics.astype(np.float64)  # [W, S]
+    mean = statistics.mean(0)
+    whole = statistics[lengths == lengths.max()]
+    covariance = np.cov(whole, rowvar=False)
+    covariance = (1 - SHRINKAGE) * covariance + SHRINKAGE * np.diag(np.diag(covariance))
+    variance, axes = np.linalg.eigh(covariance + 1e-4 * np.eye(len(covariance)))
+    whiten = axes / np.sqrt(variance)
+    square = np.square((statistics - mean) @ whiten).sum(1)
+    design = np.stack([np.ones(len(lengths)), 1.0 / lengths], axis=1)
+    (spread, noise), *_ = np.linalg.lstsq(design, square, rcond=None)
+    novelty = net.novelty
+    _fill(novelty.get_buffer("mean"), mean)
+    _fill(novelty.get_buffer("whiten"), whiten)
+    _fill(novelty.get_buffer("spread"), np.asarray(max(spread, 1e-3)))
+    _fill(novelty.get_buffer("noise"), np.asarray(max(noise, 0.0)))
+    _fill(novelty.get_buffer("quantile"), np.asarray(1.0))
+    with torch.no_grad():
+        distance = novelty.distance(torch.from_numpy(read.statistics), torch.from_numpy(lengths)).numpy()
+    _fill(novelty.get_buffer("quantile"), np.quantile(distance, NOVELTY_QUANTILE))
+
+
+def held_out_coverage(read: Read, windows: WindowSet, *, cap: float, coverage: float) -> Answered:
+    """Intervals of calibration windows, each unit's made from all the other units.
+
+    On the very windows that set an interval its coverage is nominal by construction; leaving one
+    unit out says what to expect of a new one.
+    """
+    error = normalised_error(read, windows, cap=cap)
+    rul = np.clip(read.unclipped, 0.0, cap)
+    lower, upper = rul.copy(), rul.copy()
+    for unit in np.unique(windows.unit):
+        own = windows.unit == unit
+        if own.all():
+            continue
+        low, high = interval_bounds(error[~own], windows.unit[~own], coverage=coverage)
+        lower[own] = rul[own] + low * read.scale[own]
+        upper[own] = rul[own] + high * read.scale[own]
+    return Answered(windows.rul, rul, np.clip(lower, 0, cap), np.clip(upper, 0, cap), windows.unit)
+
+
+def entropy_reference(read: Read, lengths: IntArray) -> dict[str, float]:
+    """0.5 %, 50 % and 99.5 % quantiles of the attention entropy ratio of windows of two cycles or more."""
+    ratio = attention_entropy_ratio(read.attention, lengths)
+    low, median, high = np.quantile(ratio[lengths > 1], (0.005, 0.5, 0.995))
+    return {"low": float(low), "median": float(median), "high": float(high)}
+
+
+def _fill(buffer: Tensor, values: FloatArray) -> None:
+    with torch.no_grad():
+        buffer.copy_(torch.as_tensor(values, dtype=buffer.dtype))

@@ -1,0 +1,189 @@
+"""Parts that every network is made of: from raw readings to scaled ones, and what ragged windows need.
+
+All of it must export to ONNX with dynamic batch and cycles, so it is plain tensor operations.
+Nothing here may let a padding row touch a valid one: masks are applied by `where`, because
+0 * NaN is NaN. This module must not know RUL, attention or training.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+Z_LIMIT: Final = 10.0
+"""Scaled readings are clipped here: a broken sensor is extreme, not infinite."""
+
+RECENT_CYCLES: Final = 10
+
+
+def valid_cycles(lengths: Tensor, like: Tensor) -> Tensor:
+    """Which rows of `like` [B, T, ...] are readings and not padding: bool [B, T]."""
+    return torch.arange(like.shape[1], device=like.device)[None, :] < lengths[:, None]
+
+
+class Scaled(NamedTuple):
+    """Readings as a network reads them.
+
+    Attributes:
+        z: [B, T, F] z-scores within the regime; missing ones are filled, padding is 0.
+        observed: bool [B, T, F], neither missing nor padding.
+        valid: bool [B, T], not padding.
+    """
+
+    z: Tensor
+    observed: Tensor
+    valid: Tensor
+
+
+class Standardise(nn.Module):
+    """Engineering units to z-scores within the operating regime, with missing readings filled.
+
+    The regime of a cycle is the nearest centre, over the settings that are there. A missing
+    reading becomes its column's mean so far in the window; before the first reading, and in a
+    column without any, the regime's training mean (z = 0).
+    """
+
+    def __init__(self, *, columns: int, settings: tuple[int, ...], regimes: int) -> None:
+        super().__init__()
+        self.settings = settings
+        self.regimes = regimes
+        self.register_buffer("centre", torch.zeros(regimes, len(settings)))
+        self.register_buffer("setting_scale", torch.ones(len(settings)))
+        self.register_buffer("mean", torch.zeros(regimes, columns))
+        self.register_buffer("standard_deviation", torch.ones(regimes, columns))
+
+    def forward(self, readings: Tensor, lengths: Tensor) -> Scaled:
+        """[B, T, F] raw readings, [B] lengths -> scaled readings."""
+        valid = valid_cycles(lengths, readings)  # [B, T]
+        observed = valid.unsqueeze(-1) & ~torch.isnan(readings)  # [B, T, F]
+        mean, deviation = self.statistics(readings, observed)
+        z = ((readings - mean) / deviation).clamp(-Z_LIMIT, Z_LIMIT)
+        z = torch.where(observed, z, torch.zeros_like(z))
+        filled = torch.where(observed, z, running_mean(z, observed))
+        return Scaled(torch.where(valid.unsqueeze(-1), filled, torch.zeros_like(z)), observed, valid)
+
+    def statistics(self, readings: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of each cycle's regime, both [B, T, F] or [F]."""
+        mean, deviation = self.get_buffer("mean"), self.get_buffer("standard_deviation")
+        if self.regimes == 1 or not self.settings:
+            return mean[0], deviation[0]
+        regime = self.regime(readings, observed)  # [B, T]
+        return mean[regime], deviation[regime]
+
+    def regime(self, readings: Tensor, observed: Tensor) -> Tensor:
+        """The nearest centre of each cycle, [B, T]; the first where no setting is there."""
+        where = list(self.settings)
+        scale = self.get_buffer("setting_scale")
+        # Clipped before the difference, so that an absurd setting still has one nearest centre.
+        setting = (readings[:, :, where] / scale).clamp(-1e3, 1e3).unsqueeze(2)  # [B, T, 1, S]
+        square = (setting - self.get_buffer("centre") / scale).square()  # [B, T, R, S]
+        there = observed[:, :, where].unsqueeze(2)
+        return torch.where(there, square, torch.zeros_like(square)).sum(-1).argmin(-1)
+
+
+def running_mean(x: Tensor, there: Tensor) -> Tensor:
+    """Mean so far of the values that are there, [B, T, F] -> [B, T, F]; 0 before the first.
+
+    `x` must be 0 where it is not there.
+    """
+    return x.cumsum(1) / there.to(x.dtype).cumsum(1).clamp(min=1.0)
+
+
+class Change(NamedTuple):
+    """Features of change, each [B, T, F]: what the readings up to a cycle say about its trend."""
+
+    mean: Tensor
+    recent: Tensor
+    trend: Tensor
+
+    def joined(self) -> Tensor:
+        """[B, T, 3F]."""
+        return torch.cat(self, dim=-1)
+
+
+def features_of_change(z: Tensor) -> Change:
+    """Running mean, mean of the last ten cycles, and change along the straight line fitted so far.
+
+    [B, T, F] -> three times [B, T, F]. Causal: a cycle knows itself and those before it, so that
+    padding at the end changes nothing. Trend is the fitted slope times the cycles it spans.
+    """
+    place = torch.arange(z.shape[1], device=z.device).to(z.dtype)[None, :, None]  # [1, T, 1]
+    count = place + 1.0
+    total = z.cumsum(1)
+    earlier = nn.functional.pad(total, (0, 0, RECENT_CYCLES, 0))[:, :-RECENT_CYCLES]
+    recent = (total - earlier) / count.clamp(max=float(RECENT_CYCLES))
+    # Least squares on 0..n-1: slope = sum (t - (n-1)/2) z_t * 12 / (n (n^2 - 1)); 0 where n = 1.
+    slope = (
+        ((place * z).cumsum(1) - place / 2.0 * total) * 12.0 / (count * (count.square() - 1.0)).clamp(min=1.0)
+    )
+    return Change(total / count, recent, slope * count)
+
+
+def cycle_age(lengths: Tensor, last_cycle: Tensor, *, oldest: Tensor, like: Tensor) -> Tensor:
+    """log1p of the cycle number of each reading over that of the oldest unit, and whether it is known.
+
+    [B], [B] -> [B, T, 2]; both 0 where the last cycle is not known (NaN). Cycle numbers past the
+    oldest in training count as the oldest: the network knows nothing beyond.
+    """
+    known = ~torch.isnan(last_cycle)
+    place = torch.arange(like.shape[1], device=like.device)[None, :]
+    before_last = (lengths[:, None] - 1 - place).to(like.dtype)
+    last = torch.where(known, last_cycle, torch.zeros_like(last_cycle))
+    number = torch.minimum((last[:, None] - before_last).clamp(min=0.0), oldest)  # [B, T]
+    there = known[:, None].expand_as(number)
+    age = torch.where(there, torch.log1p(number) / torch.log1p(oldest), torch.zeros_like(number))
+    return torch.stack((age, there.to(like.dtype)), dim=-1)
+
+
+class MaskedConvolution(nn.Module):
+    """Convolution over cycles, then ReLU, with padding set back to 0: [B, T, in] -> [B, T, out]."""
+
+    def __init__(self, inputs: int, outputs: int, *, width: int) -> None:
+        super().__init__()
+        self.convolution = nn.Conv1d(inputs, outputs, width, padding=width // 2)
+
+    def forward(self, x: Tensor, valid: Tensor) -> Tensor:
+        """Masked after the convolution: its bias would turn padding into a reading."""
+        h = self.convolution(x.transpose(1, 2)).transpose(1, 2).relu()
+        return torch.where(valid.unsqueeze(-1), h, torch.zeros_like(h))
+
+
+class RaggedBiLstm(nn.Module):
+    """Bidirectional LSTM whose backward direction starts at each window's own last cycle.
+
+    [B, T, in] -> [B, T, 2 * hidden], 0 on padding. While exporting it is the plain layer, because
+    ONNX's own LSTM takes the lengths: `export.to_onnx` hands them to it.
+    """
+
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(inputs, hidden, batch_first=True, bidirectional=True)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """Whole windows run together, which is three times faster than packed; short ones are packed."""
+        if torch.onnx.is_in_onnx_export():
+            return self.lstm(x)[0]
+        whole = lengths == x.shape[1]
+        if bool(whole.all()):
+            return self.lstm(x)[0]
+        h = x.new_zeros(x.shape[0], x.shape[1], 2 * self.lstm.hidden_size)
+        if bool(whole.any()):
+            h = h.index_put((whole.nonzero().squeeze(1),), self.lstm(x[whole])[0])
+        packed = nn.utils.rnn.pack_padded_sequence(
+            x[~whole], lengths[~whole].cpu(), batch_first=True, enforce_sorted=False
+        )
+        short, _ = nn.utils.rnn.pad_packed_sequence(
+            self.lstm(packed)[0], batch_first=True, total_length=x.shape[1]
+        )
+        return h.index_put(((~whole).nonzero().squeeze(1),), short)
+
+
+def masked_softmax(score: Tensor, valid: Tensor) -> Tensor:
+    """Softmax over the valid cycles, [B, T] -> [B, T]: exactly 0 on padding, and 0 where all is padding."""
+    lowest = torch.finfo(score.dtype).min
+    score = torch.where(valid, score, torch.full_like(score, lowest))
+    weight = (score - score.amax(dim=-1, keepdim=True)).exp()
+    weight = torch.where(valid, weight, torch.zeros_like(weight))
+    return weight / weight.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(score.dtype).tiny)

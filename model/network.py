@@ -1,0 +1,310 @@
+"""Networks: raw readings in, everything that the model contract promises out.
+
+`RulNetwork` holds what all networks share: scaling, attention as the only road from the cycles
+to the RUL, one predictive distribution for interval, probabilities and health state, novelty.
+A network adds `read_cycles`: a score and a value for each cycle. This module must not know
+data, losses or ONNX.
+
+The road, in full: RUL = sum over cycles of attention_t * (w . value_t + b). The head is linear
+and the attention sums to 1, so each cycle's share of the answer is exact, not a heuristic.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from model.domain import RulError
+from model.layers import (
+    MaskedConvolution,
+    RaggedBiLstm,
+    Standardise,
+    cycle_age,
+    features_of_change,
+    masked_softmax,
+)
+
+QUANTILES: Final = 41
+"""Points of the calibrated distribution, evenly spaced probabilities from 0 to 1."""
+
+SMALLEST_SCALE_CYCLES: Final = 0.5
+
+
+class UnknownNetwork(RulError):
+    """A network by a name that nobody has registered."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkConfig:
+    """What a network must know to be built; weights and buffers come from training.
+
+    Attributes:
+        network: The name it is registered under.
+        columns: F.
+        settings: Where the settings stand among the columns.
+        regimes: How many operating regimes.
+        context: Most cycles of a window.
+        cap: RUL in cycles above which an answer is "at least".
+        horizons: In cycles, of the failure probabilities.
+        coverage: Nominal, of the interval, 0..1.
+        critical_below: RUL in cycles.
+        degrading_below: RUL in cycles.
+        heads: Attention heads whose weights are an output of their own; 0 for none.
+        hidden: Width of the convolution and of each LSTM direction.
+        perceptron: Width of the perceptron that reads the features of change.
+        values: Width of a cycle's value.
+        attention: Width of the additive score.
+    """
+
+    network: str
+    columns: int
+    settings: tuple[int, ...]
+    regimes: int
+    context: int
+    cap: float
+    horizons: tuple[int, ...]
+    coverage: float
+    critical_below: float
+    degrading_below: float
+    heads: int = 0
+    hidden: int = 32
+    perceptron: int = 48
+    values: int = 32
+    attention: int = 24
+
+
+class Inputs(NamedTuple):
+    """What a network reads: scaled readings, their features of change and the age of each cycle.
+
+    Attributes:
+        z: [B, T, F] filled z-scores, 0 on padding.
+        observed: bool [B, T, F], neither missing nor padding.
+        valid: bool [B, T], not padding.
+        lengths: [B].
+        age: [B, T, 2], log of the cycle number, and whether it is known.
+        change: [B, T, 3F].
+    """
+
+    z: Tensor
+    observed: Tensor
+    valid: Tensor
+    lengths: Tensor
+    age: Tensor
+    change: Tensor
+
+
+class Cycles(NamedTuple):
+    """What a network makes of each cycle: score [B, T] and value [B, T, D]."""
+
+    score: Tensor
+    value: Tensor
+
+
+class Estimate(NamedTuple):
+    """What training looks at.
+
+    Attributes:
+        unclipped: [B] RUL in cycles, neither below 0 nor above the cap held back.
+        scale: [B] cycles, how wide the error is expected to be.
+        attention: [B, T].
+        cycle_rul: [B, T] cycles, what each cycle alone would answer.
+        statistics: [B, 3F], of the window, for novelty.
+    """
+
+    unclipped: Tensor
+    scale: Tensor
+    attention: Tensor
+    cycle_rul: Tensor
+    statistics: Tensor
+
+
+class Answers(NamedTuple):
+    """The outputs of the graph, by their names and in their order; no `head_attention` without heads."""
+
+    rul: Tensor
+    rul_interval: Tensor
+    failure_probability: Tensor
+    health_state: Tensor
+    attention: Tensor
+    contribution: Tensor
+    novelty: Tensor
+
+
+class Distribution(nn.Module):
+    """RUL as a distribution: rul + scale * Q(p), Q a table of calibrated quantiles.
+
+    Everything that is said about uncertainty comes from here, so nothing can contradict.
+    """
+
+    def __init__(self, config: NetworkConfig) -> None:
+        super().__init__()
+        self.config = config
+        probability = torch.linspace(0.0, 1.0, QUANTILES)
+        self.register_buffer("probability", probability)
+        self.register_buffer("quantile", 6.0 * probability - 3.0)
+        self.register_buffer("interval", torch.tensor([-2.0, 2.0]))
+        bounds = (*config.horizons, config.critical_below, config.degrading_below)
+        self.register_buffer("bounds", torch.tensor(bounds, dtype=torch.float32), persistent=False)
+
+    def forward(self, rul: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """[B], [B] -> interval [B, 2], failure probability [B, K], health state [B, 3]."""
+        interval = rul[:, None] + scale[:, None] * self.get_buffer("interval")  # [B, 2]
+        below = self.probability_below((self.get_buffer("bounds") - rul[:, None]) / scale[:, None])
+        horizons = len(self.config.horizons)
+        critical, degrading_or_worse = below[:, horizons], below[:, horizons + 1]
+        health = torch.stack((1.0 - degrading_or_worse, degrading_or_worse - critical, critical), dim=-1)
+        return interval.clamp(0.0, self.config.cap), below[:, :horizons], health
+
+    def probability_below(self, deviation: Tensor) -> Tensor:
+        """P(normalised error <= deviation), [B, K] -> [B, K]: straight lines between the quantiles."""
+        quantile, probability = self.get_buffer("quantile"), self.get_buffer("probability")
+        part = (deviation.unsqueeze(-1) - quantile[:-1]) / (quantile[1:] - quantile[:-1])  # [B, K, Q-1]
+        return (part.clamp(0.0, 1.0) * (probability[1:] - probability[:-1])).sum(-1)
+
+
+class Novelty(nn.Module):
+    """Mahalanobis distance of a window's statistics, over its 99.5 % quantile in training.
+
+    Short windows scatter more: the expected square distance of n cycles is `spread + noise / n`.
+    """
+
+    def __init__(self, statistics: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(statistics))
+        self.register_buffer("whiten", torch.eye(statistics))
+        self.register_buffer("spread", torch.tensor(1.0))
+        self.register_buffer("noise", torch.tensor(0.0))
+        self.register_buffer("quantile", torch.tensor(1.0))
+
+    def forward(self, statistics: Tensor, lengths: Tensor) -> Tensor:
+        """[B, S], [B] -> [B]."""
+        return self.distance(statistics, lengths) / self.get_buffer("quantile")
+
+    def distance(self, statistics: Tensor, lengths: Tensor) -> Tensor:
+        """Not yet divided by its quantile."""
+        white = (statistics - self.get_buffer("mean")) @ self.get_buffer("whiten")
+        expected = self.get_buffer("spread") + self.get_buffer("noise") / lengths.to(white.dtype)
+        return (white.square().sum(-1) / expected).sqrt()
+
+
+class RulNetwork(nn.Module, ABC):
+    """What every network shares. Weights are learnt; buffers are fitted or calibrated."""
+
+    def __init__(self, config: NetworkConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.standardise = Standardise(
+            columns=config.columns, settings=config.settings, regimes=config.regimes
+        )
+        self.head = nn.Linear(config.values, 1)
+        # Reads the attention-weighted sum, whose gradient is cut: the RUL is not traded for the scale.
+        self.scale = nn.Sequential(nn.Linear(config.values, 16), nn.ReLU(), nn.Linear(16, 1))
+        self.distribution = Distribution(config)
+        self.novelty = Novelty(3 * config.columns)
+        self.register_buffer("baseline", torch.tensor(config.cap / 2))
+        self.register_buffer("oldest", torch.tensor(1.0))
+
+    @abstractmethod
+    def read_cycles(self, inputs: Inputs) -> Cycles:
+        """Score and value of each cycle; what stands on padding does not matter, if it is finite."""
+
+    def estimate(self, readings: Tensor, lengths: Tensor, last_cycle: Tensor) -> Estimate:
+        """[B, T, F], [B], [B] -> the uncalibrated answer."""
+        z, observed, valid = self.standardise(readings, lengths)
+        age = cycle_age(lengths, last_cycle, oldest=self.get_buffer("oldest"), like=readings)
+        change = features_of_change(z).joined()  # [B, T, 3F]
+        score, value = self.read_cycles(Inputs(z, observed, valid, lengths, age, change))
+        attention = masked_softmax(score, valid)  # [B, T]
+        cycle_rul = self.config.cap * self.head(value).squeeze(-1)  # [B, T]
+        unclipped = (attention * cycle_rul).sum(-1)  # [B]
+        context = (attention.unsqueeze(-1) * value).sum(1).detach()  # [B, D]
+        scale = self.config.cap / 10 * nn.functional.softplus(self.scale(context).squeeze(-1))
+        return Estimate(
+            unclipped,
+            scale + SMALLEST_SCALE_CYCLES,
+            attention,
+            cycle_rul,
+            at_last_cycle(change, lengths),
+        )
+
+    def forward(self, readings: Tensor, lengths: Tensor, last_cycle: Tensor) -> Answers:
+        """The model contract: raw readings [B, T, F], lengths [B], last cycle [B] -> answers."""
+        estimate = self.estimate(readings, lengths, last_cycle)
+        rul = estimate.unclipped.clamp(0.0, self.config.cap)
+        interval, failure, health = self.distribution(rul, estimate.scale)
+        return Answers(
+            rul,
+            interval,
+            failure,
+            health,
+            estimate.attention,
+            estimate.attention * (estimate.cycle_rul - self.get_buffer("baseline")),
+            self.novelty(estimate.statistics, lengths),
+        )
+
+
+def at_last_cycle(x: Tensor, lengths: Tensor) -> Tensor:
+    """What each window has at its last valid cycle, [B, T, D] -> [B, D]."""
+    last = (lengths - 1)[:, None, None].expand(-1, 1, x.shape[-1])
+    return x.gather(1, last).squeeze(1)
+
+
+class Flagship(RulNetwork):
+    """CNN and BiLSTM over the readings, a perceptron over the features of change, additive attention.
+
+    The features of change go around the recurrent part: inside it they over-fit within two
+    passes over the data, beside it they also make the attention more telling.
+    """
+
+    def __init__(self, config: NetworkConfig) -> None:
+        super().__init__(config)
+        age = 2
+        width = 2 * config.hidden + config.perceptron
+        self.convolution = MaskedConvolution(config.columns + age, config.hidden, width=5)
+        self.recurrent = RaggedBiLstm(config.hidden, config.hidden)
+        self.perceptron = nn.Sequential(
+            nn.Linear(4 * config.columns + age, config.perceptron),
+            nn.ReLU(),
+            nn.Linear(config.perceptron, config.perceptron),
+            nn.ReLU(),
+        )
+        self.value = nn.Sequential(nn.Linear(width, config.values), nn.Tanh())
+        self.score = nn.Sequential(
+            nn.Linear(width, config.attention), nn.Tanh(), nn.Linear(config.attention, 1)
+        )
+
+    def read_cycles(self, inputs: Inputs) -> Cycles:
+        """See `RulNetwork`."""
+        h = self.convolution(torch.cat((inputs.z, inputs.age), dim=-1), inputs.valid)  # [B, T, H]
+        h = self.recurrent(h, inputs.lengths)  # [B, T, 2H]
+        seen = inputs.observed.to(inputs.z.dtype)
+        change = self.perceptron(torch.cat((inputs.change, seen, inputs.age), dim=-1))  # [B, T, P]
+        joint = torch.cat((h, change), dim=-1)  # [B, T, 2H + P]
+        return Cycles(self.score(joint).squeeze(-1), self.value(joint))
+
+
+NETWORKS: Final[dict[str, type[RulNetwork]]] = {"flagship": Flagship}
+
+
+def build_network(config: NetworkConfig) -> RulNetwork:
+    """A network with fresh weights, drawn from torch's own random numbers.
+
+    Raises:
+        UnknownNetwork: nobody has registered the name.
+    """
+    if config.network not in NETWORKS:
+        raise UnknownNetwork(f"no network {config.network!r}, there are: {', '.join(NETWORKS)}")
+    return NETWORKS[config.network](config)
+
+
+def config_from_json(fields: dict[str, Any]) -> NetworkConfig:
+    """The config that `dataclasses.asdict` made a JSON object from."""
+    known: dict[str, Any] = {
+        name: tuple(cast("list[int]", value)) if isinstance(value, list) else value
+        for name, value in fields.items()
+    }
+    return NetworkConfig(**known)

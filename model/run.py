@@ -1,0 +1,242 @@
+"""A run: trajectories in, a trained and calibrated checkpoint out.
+
+Deals units into those that train, those that select and those that calibrate, fits the reference
+statistics, trains, calibrates, and gathers what a manifest must say. This module must not know
+how files are read or what is shown on a screen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from model.calibration import (
+    answer_windows,
+    entropy_reference,
+    fit_baseline,
+    fit_distribution,
+    fit_novelty,
+    held_out_coverage,
+    read_windows,
+)
+from model.checkpoint import STATE_FILE, Checkpoint, load_tensors, save_tensors
+from model.dataset import join_windows, make_windows, split_units, truncated_windows, with_units
+from model.domain import Trajectory, WindowSet
+from model.evaluation import Figure, figures
+from model.fleet import Fleet
+from model.network import NetworkConfig, RulNetwork, build_network
+from model.reference import Reference, fit_reference
+from model.training import Learned, TrainConfig, Trainer, Watcher
+
+FRACTIONS: Final = (0.70, 0.15, 0.15)
+"""Of the units: train, validate (select), calibrate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the trajectories came from, for the record."""
+
+    name: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parts:
+    """Units dealt into parts, as windows. No unit is in two parts.
+
+    Attributes:
+        trained: Units that train, as trajectories.
+        training: Every window of these.
+        validation: Truncated windows of units that select.
+        calibration: Truncated windows of units that neither train nor select.
+    """
+
+    trained: list[Trajectory]
+    training: WindowSet
+    validation: WindowSet
+    calibration: WindowSet
+
+
+def deal(trajectories: Sequence[Trajectory], fleet: Fleet, *, config: TrainConfig) -> Parts:
+    """Units with a known failure, dealt by the seed.
+
+    Raises:
+        InvalidData: there are too few of them.
+    """
+    known = [trajectory for trajectory in trajectories if trajectory.failed]
+    names = split_units([trajectory.unit for trajectory in known], fractions=FRACTIONS, seed=config.seed)
+    trained, validated, calibrated = (with_units(known, part) for part in names)
+
+    def truncated(part: list[Trajectory], *, draw: int) -> WindowSet:
+        rng = np.random.default_rng([config.seed, draw])
+        return truncated_windows(
+            part, length=fleet.context, per_unit=config.truncations, rng=rng, shortest=fleet.shortest
+        )
+
+    return Parts(
+        trained=trained,
+        training=join_windows([make_windows(trajectory, length=fleet.context) for trajectory in trained]),
+        validation=truncated(validated, draw=1),
+        calibration=truncated(calibrated, draw=2),
+    )
+
+
+def train_run(
+    trajectories: Sequence[Trajectory],
+    fleet: Fleet,
+    *,
+    name: str,
+    network: str,
+    config: TrainConfig,
+    source: Source,
+    folder: Path,
+    watch: Watcher,
+    resume: bool = False,
+) -> tuple[Checkpoint, Learned]:
+    """Train, calibrate and save one network in `folder`.
+
+    Interrupted, it leaves its state there; `resume` goes on from that to the same result.
+
+    Raises:
+        InvalidData: the units cannot be dealt or hold nothing to learn from.
+        UnknownNetwork: there is no network of that name.
+        InvalidCheckpoint: there is no state to resume from, or it cannot be read.
+        InvalidState: the state is of another run.
+    """
+    parts = deal(trajectories, fleet, config=config)
+    reference = fit_reference(parts.trained, fleet.schema)
+    torch.manual_seed(config.seed)
+    net = build_network(network_config(fleet, network=network, regimes=len(reference.regimes)))
+    fit_inputs(net, reference, oldest=float(parts.training.last_cycle.max()))
+    trainer = Trainer(net, training=parts.training, validation=parts.validation, config=config)
+    folder.mkdir(parents=True, exist_ok=True)
+    state = folder / STATE_FILE
+    if resume:
+        trainer.restore(load_tensors(state))
+    learned = trainer.learn(watch, keep=lambda: save_tensors(state, trainer.state()))
+    net.load_state_dict(learned.weights)
+    metrics = {**calibrate(net, parts), "best_step": float(learned.best_step)}
+    known = facts(net, fleet, reference=reference, parts=parts, metrics=metrics, config=config, source=source)
+    checkpoint = Checkpoint(name, net.config, net.state_dict(), known)
+    checkpoint.save(folder)
+    state.unlink(missing_ok=True)
+    return checkpoint, learned
+
+
+def network_config(fleet: Fleet, *, network: str, regimes: int) -> NetworkConfig:
+    """What a network for this fleet is built from."""
+    return NetworkConfig(
+        network=network,
+        columns=len(fleet.schema),
+        settings=fleet.schema.indices("setting"),
+        regimes=regimes,
+        context=fleet.context,
+        cap=fleet.cap,
+        horizons=fleet.horizons,
+        coverage=fleet.nominal_coverage,
+        critical_below=fleet.critical_below,
+        degrading_below=fleet.degrading_below,
+    )
+
+
+def fit_inputs(net: RulNetwork, reference: Reference, *, oldest: float) -> None:
+    """Set what turns raw readings into scaled ones."""
+    columns = {
+        "centre": [regime.centre for regime in reference.regimes],
+        "mean": [regime.mean for regime in reference.regimes],
+        "standard_deviation": [regime.standard_deviation for regime in reference.regimes],
+        "setting_scale": reference.setting_scale,
+    }
+    with torch.no_grad():
+        for buffer, values in columns.items():
+            target: Tensor = net.standardise.get_buffer(buffer)
+            target.copy_(torch.tensor(values, dtype=torch.float32).reshape(target.shape))
+        net.get_buffer("oldest").fill_(oldest)
+
+
+def calibrate(net: RulNetwork, parts: Parts) -> dict[str, float]:
+    """Fit all that is not learnt by gradient; figures of the parts that did not train."""
+    training, held_out = read_windows(net, parts.training), read_windows(net, parts.calibration)
+    fit_baseline(net, training)
+    fit_novelty(net, training, parts.training.lengths)
+    fit_distribution(net, held_out, parts.calibration)
+    config = net.config
+    left_out = held_out_coverage(held_out, parts.calibration, cap=config.cap, coverage=config.coverage)
+    return {
+        **_flat("validation", figures(answer_windows(net, parts.validation), cap=config.cap)),
+        **_flat("calibration", figures(left_out, cap=config.cap)),
+    }
+
+
+def facts(
+    net: RulNetwork,
+    fleet: Fleet,
+    *,
+    reference: Reference,
+    parts: Parts,
+    metrics: dict[str, float],
+    config: TrainConfig,
+    source: Source,
+) -> dict[str, Any]:
+    """Fields of the manifest that training settles, as JSON values."""
+    columns = [
+        {
+            "name": column.name,
+            "role": column.role,
+            "unit": column.unit,
+            "description": column.description,
+            **asdict(seen),
+        }
+        for column, seen in zip(fleet.schema.columns, reference.columns, strict=True)
+    ]
+    entropy = entropy_reference(read_windows(net, parts.calibration), parts.calibration.lengths)
+    return {
+        "columns": columns,
+        "context": fleet.context,
+        "min_cycles": fleet.shortest,
+        "max_missing_fraction": fleet.max_missing_fraction,
+        "cap": fleet.cap,
+        "baseline": float(net.get_buffer("baseline")),
+        "horizons": list(fleet.horizons),
+        "nominal_coverage": fleet.nominal_coverage,
+        "health_bounds": {"critical_below": fleet.critical_below, "degrading_below": fleet.degrading_below},
+        "regimes": [asdict(regime) for regime in reference.regimes],
+        "degradation": asdict(reference.degradation),
+        "entropy": [{"head": "mean", **entropy}],
+        "training": {
+            "data_sha256": source.sha256,
+            "data_name": source.name,
+            "seed": config.seed,
+            "code_version": code_version(),
+            "units_trained": len(parts.trained),
+            "units_validated": len(np.unique(parts.validation.unit)),
+            "units_calibrated": len(np.unique(parts.calibration.unit)),
+            "config": {"fleet": fleet.name, **asdict(config), "network": asdict(net.config)},
+        },
+        "metrics": metrics,
+    }
+
+
+def code_version() -> str:
+    """The version of this project, or `unknown` where it is not installed."""
+    try:
+        return version("rulserve")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _flat(part: str, found: dict[str, Figure]) -> dict[str, float]:
+    """`validation_rmse`, `validation_rmse_low`, `validation_rmse_high` and so on."""
+    flat: dict[str, float] = {}
+    for name, figure in found.items():
+        flat[f"{part}_{name}"] = figure.value
+        flat[f"{part}_{name}_low"] = figure.low
+        flat[f"{part}_{name}_high"] = figure.high
+    return flat

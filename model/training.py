@@ -1,0 +1,269 @@
+"""Training: windows in, a checkpoint's weights out.
+
+The loop is a `Trainer` that can be written down after any check and taken up again, bit for bit:
+every random number comes from one generator that is part of its state. Selection looks at
+truncated windows of units that are not trained on. This module must not know files or ONNX.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from model.calibration import normalised_error, read_windows
+from model.domain import RulError, WindowSet, capped_rul
+from model.network import Estimate, RulNetwork
+
+SCALE_WEIGHT: Final = 0.02
+"""The scale's loss acts on its own layers alone; the weight only sets their pace."""
+
+
+class InvalidState(RulError):
+    """The state of an interrupted run that this run cannot go on from."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainConfig:
+    """How to train.
+
+    Attributes:
+        seed: Of the split, the weights and every draw.
+        steps: Most updates; the learning rate runs through one cycle in them.
+        batch: Windows an update.
+        learning_rate: The highest of the cycle.
+        weight_decay: Of AdamW.
+        noise: Standard deviation of what is added to each reading, in units of its column's.
+        age_missing: Share of windows whose cycle number is hidden.
+        columns_missing: Share of windows that lose each column with chance 0.15.
+        readings_missing: Share of windows that lose single readings, up to 30 %.
+        history_missing: Share of windows cut to their last few cycles.
+        average: Of the exponential moving average that is selected and kept.
+        clip: Largest gradient norm.
+        check_every: Updates between two looks at the validation windows.
+        patience: Checks without a better one after which training stops.
+        truncations: Windows that each validation unit gives.
+    """
+
+    seed: int = 1
+    steps: int = 1500
+    batch: int = 256
+    learning_rate: float = 3e-3
+    weight_decay: float = 0.01
+    noise: float = 0.12
+    age_missing: float = 0.15
+    columns_missing: float = 0.3
+    readings_missing: float = 0.2
+    history_missing: float = 0.1
+    average: float = 0.995
+    clip: float = 1.0
+    check_every: int = 50
+    patience: int = 12
+    truncations: int = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One point of the learning curve: losses since the last one, RMSE on validation windows."""
+
+    step: int
+    loss: float
+    validation_rmse: float
+    learning_rate: float
+    best: bool
+
+
+Watcher = Callable[[int, float, Check | None], None]
+"""Told after each update: the step, its loss, and the check where there was one."""
+
+
+@dataclass(eq=False)
+class Learned:
+    """Where a run is: its curve so far and the best averaged weights."""
+
+    curve: list[Check] = field(default_factory=list[Check])
+    best_rmse: float = float("inf")
+    best_step: int = 0
+    weights: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+
+
+class Trainer:
+    """One run. `learn` goes on until it is done; `state` and `restore` carry it over an interruption."""
+
+    def __init__(
+        self, net: RulNetwork, *, training: WindowSet, validation: WindowSet, config: TrainConfig
+    ) -> None:
+        self.net = net
+        self.config = config
+        self.validation = validation
+        self.learned = Learned()
+        self.step = 0
+        self._averaged = copy.deepcopy(net)
+        self._readings = torch.from_numpy(training.readings)
+        self._lengths = torch.from_numpy(training.lengths)
+        self._last_cycle = torch.from_numpy(training.last_cycle)
+        self._rul = torch.from_numpy(capped_rul(training.rul, cap=net.config.cap))
+        self._generator = torch.Generator().manual_seed(config.seed)
+        self._optimizer = torch.optim.AdamW(_weight_groups(net, config), lr=config.learning_rate)
+        self._schedule = torch.optim.lr_scheduler.OneCycleLR(
+            self._optimizer, max_lr=config.learning_rate, total_steps=config.steps, pct_start=0.2
+        )
+
+    @property
+    def done(self) -> bool:
+        """Whether all steps are made or patience is at its end."""
+        stale = (self.step - self.learned.best_step) // self.config.check_every
+        return self.step >= self.config.steps or stale >= self.config.patience
+
+    def learn(self, watch: Watcher, *, keep: Callable[[], None] = lambda: None) -> Learned:
+        """Update until done; `keep` is called after each check, when `state` is worth writing down."""
+        losses: list[float] = []
+        while not self.done:
+            loss = self.update()
+            losses.append(loss)
+            check = None
+            if self.step % self.config.check_every == 0 or self.step == self.config.steps:
+                check = self.check(float(np.mean(losses)))
+                losses.clear()
+                keep()
+            watch(self.step, loss, check)
+        return self.learned
+
+    def update(self) -> float:
+        """One update on a random batch; its loss."""
+        self.net.train()
+        rows = torch.randint(len(self._rul), (self.config.batch,), generator=self._generator)
+        readings, lengths, last_cycle = self._worn(
+            self._readings[rows], self._lengths[rows], self._last_cycle[rows]
+        )
+        estimate = self.net.estimate(readings, lengths, last_cycle)
+        loss = loss_of(estimate, self._rul[rows], cap=self.net.config.cap)
+        self._optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.net.parameters(), self.config.clip)
+        self._optimizer.step()
+        if self.step + 1 < self.config.steps:
+            self._schedule.step()
+        self.step += 1
+        self._average()
+        return float(loss.detach())
+
+    def check(self, loss: float) -> Check:
+        """Judge the averaged weights on the validation windows, and keep the best."""
+        cap = self.net.config.cap
+        read = read_windows(self._averaged, self.validation)
+        error = normalised_error(read, self.validation, cap=cap) * read.scale
+        rmse = float(np.sqrt(np.mean(np.square(error))))
+        best = rmse < self.learned.best_rmse
+        if best:
+            self.learned.best_rmse = rmse
+            self.learned.best_step = self.step
+            self.learned.weights = {k: v.clone() for k, v in self._averaged.state_dict().items()}
+        check = Check(self.step, loss, rmse, float(self._optimizer.param_groups[0]["lr"]), best)
+        self.learned.curve.append(check)
+        return check
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the rest of the run depends on, as tensors and plain values."""
+        return {
+            "config": asdict(self.config),
+            "step": self.step,
+            "weights": self.net.state_dict(),
+            "averaged": self._averaged.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "schedule": self._schedule.state_dict(),
+            "generator": self._generator.get_state(),
+            "torch_generator": torch.get_rng_state(),
+            "curve": [asdict(check) for check in self.learned.curve],
+            "best_rmse": self.learned.best_rmse,
+            "best_step": self.learned.best_step,
+            "best_weights": self.learned.weights,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from where another run of the same config stopped.
+
+        Raises:
+            InvalidState: it was another config, or the state is damaged.
+        """
+        try:
+            differing = [k for k, v in asdict(self.config).items() if state["config"].get(k) != v]
+            if differing:
+                raise InvalidState(
+                    f"the interrupted run had another {', '.join(differing)}: use the same, or start over"
+                )
+            self.net.load_state_dict(state["weights"])
+            self._averaged.load_state_dict(state["averaged"])
+            self._optimizer.load_state_dict(state["optimizer"])
+            self._schedule.load_state_dict(state["schedule"])
+            self._generator.set_state(state["generator"])
+            torch.set_rng_state(state["torch_generator"])
+            self.step = state["step"]
+            curve = [Check(**check) for check in state["curve"]]
+            self.learned = Learned(curve, state["best_rmse"], state["best_step"], state["best_weights"])
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise InvalidState(f"the interrupted run cannot be read, start over: {error}") from error
+
+    def _average(self) -> None:
+        # Early on the average must forget the random start faster than its constant would.
+        keep = min(self.config.average, (1.0 + self.step) / (10.0 + self.step))
+        with torch.no_grad():
+            for mean, weight in zip(self._averaged.parameters(), self.net.parameters(), strict=True):
+                mean.lerp_(weight, 1.0 - keep)
+
+    def _worn(self, readings: Tensor, lengths: Tensor, last_cycle: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What the real world does to windows: noise, missing columns and readings, short histories."""
+        config = self.config
+        windows, _, columns = readings.shape
+
+        def chance(*shape: int) -> Tensor:
+            return torch.rand(*shape, generator=self._generator)
+
+        readings, lengths = cut_history(
+            readings, lengths, hit=chance(windows) < config.history_missing, keep=chance(windows)
+        )
+        observed = ~torch.isnan(readings)
+        _, deviation = self.net.standardise.statistics(readings, observed)
+        noise = torch.randn(readings.shape, generator=self._generator)
+        readings = readings + config.noise * noise * deviation
+        lost = (chance(windows, 1) < config.columns_missing) & (chance(windows, columns) < 0.15)
+        share = 0.3 * chance(windows, 1, 1) * (chance(windows, 1, 1) < config.readings_missing)
+        lost = lost.unsqueeze(1) | (chance(*readings.shape) < share)
+        hidden = chance(windows) < config.age_missing
+        return readings.masked_fill(lost, torch.nan), lengths, last_cycle.masked_fill(hidden, torch.nan)
+
+
+def cut_history(readings: Tensor, lengths: Tensor, *, hit: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+    """Cut the windows that are hit to their last cycles, [B, T, F], [B] -> the same shapes.
+
+    `keep` [B] in 0..1 says how much of each stays: at least one cycle.
+    """
+    wanted = (keep * lengths).long() + 1
+    shorter = torch.where(hit, torch.minimum(wanted, lengths), lengths)
+    rows = (lengths - shorter)[:, None] + torch.arange(readings.shape[1])  # [B, T]
+    rows = rows.clamp(max=readings.shape[1] - 1)
+    cut = readings.gather(1, rows.unsqueeze(-1).expand_as(readings))
+    beyond = torch.arange(readings.shape[1]) >= shorter[:, None]
+    return cut.masked_fill(beyond.unsqueeze(-1), torch.nan), shorter
+
+
+def loss_of(estimate: Estimate, rul: Tensor, *, cap: float) -> Tensor:
+    """Mean square error of the RUL over the cap, and the Laplace likelihood of the scale."""
+    error = (estimate.unclipped - rul) / cap
+    spread = (rul - estimate.unclipped.detach().clamp(0.0, cap)).abs()
+    likelihood = spread / estimate.scale + estimate.scale.log()
+    return error.square().mean() + SCALE_WEIGHT * likelihood.mean()
+
+
+def _weight_groups(net: RulNetwork, config: TrainConfig) -> list[dict[str, Any]]:
+    """Matrices decay, biases do not."""
+    parameters = list(net.parameters())
+    return [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
