@@ -7,7 +7,7 @@ the manifest; it must not know requests.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Final
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from export.bundle import EntropyReference, Manifest
-from model.domain import FloatArray, IntArray, RulState, attention_entropy
+from model.domain import BoolArray, FloatArray, IntArray, RulState, attention_entropy
 from service.runtime import Outputs
 
 NOVELTY_LIMIT: Final = 2.0
@@ -48,7 +48,18 @@ class Answers:
         self.entropy_ratio: Final[FloatArray] = entropy / self._ln_cycles
         self.effective_cycles: Final[FloatArray] = np.exp(entropy)
         self.state: Final = states(outputs, lengths, manifest)
-        self._cap: Final = manifest.cap
+        self._manifest: Final = manifest
+
+    def only(self, which: BoolArray) -> Answers:
+        """The answers to some of the windows."""
+        heads = self.outputs.head_attention
+        arrays = {
+            field.name: getattr(self.outputs, field.name)[which]
+            for field in fields(self.outputs)
+            if field.name != "head_attention"
+        }
+        outputs = Outputs(**arrays, head_attention=None if heads is None else heads[which])
+        return Answers(outputs, self.lengths[which], self._manifest)
 
     @cached_property
     def head_entropy_ratio(self) -> FloatArray | None:
@@ -72,7 +83,7 @@ class Answers:
     def rul(self) -> list[float]:
         """What is reported, in cycles: an answer near the cap is the cap, which its state says."""
         near_cap = self.state == _AT_LEAST_CAP
-        return np.where(near_cap, np.float32(self._cap), self.outputs.rul).tolist()
+        return np.where(near_cap, np.float32(self._manifest.cap), self.outputs.rul).tolist()
 
     @cached_property
     def states(self) -> list[RulState]:

@@ -40,8 +40,12 @@ class BatchObserver(Protocol):
         """A request's last window has come back, this long after its first left the queue."""
         ...
 
-    def batch(self, answers: Answers, imputed_fraction: FloatArray, seconds: float) -> None:
-        """A batch was answered."""
+    def ran(self, windows: int, seconds: float) -> None:
+        """The graph has run once, on an inference thread."""
+        ...
+
+    def answers(self, answers: Answers, imputed_fraction: FloatArray) -> None:
+        """What it answered to the windows that were asked for; on an inference thread too."""
         ...
 
     def cancelled(self, windows: int) -> None:
@@ -222,9 +226,19 @@ class MicroBatcher:
         outputs = self._runtime.run(readings, lengths, last_cycle)
         seconds = perf_counter() - start
         answers = Answers(outputs, lengths, self._runtime.manifest)
-        imputed = np.array([window.imputed_fraction for window in windows])
-        self._observer.batch(answers, imputed, seconds)
+        self._observer.ran(len(windows), seconds)
+        self._observe(answers, windows)
         return answers
+
+    def _observe(self, answers: Answers, windows: Sequence[Window]) -> None:
+        imputed = np.array([window.imputed_fraction for window in windows])
+        if not any(window.probe for window in windows):
+            self._observer.answers(answers, imputed)
+            return
+        # Probes are no predictions: counted, they would look like a fleet with failing sensors.
+        asked = np.array([not window.probe for window in windows])
+        if asked.any():
+            self._observer.answers(answers.only(asked), imputed[asked])
 
     def _deliver(
         self,

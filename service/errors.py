@@ -1,6 +1,7 @@
 """What can go wrong while serving, and what a client is told of it.
 
     RulError
+    ├── FrontEndFailed          the process could not serve at all; no client to tell
     └── ServiceError
         ├── InvalidRequest      what was sent cannot be answered; `problems` point at it
         │   ├── MalformedBody
@@ -46,6 +47,10 @@ class Problem(msgspec.Struct, frozen=True):
     def below(self, pointer: str) -> Problem:
         """The same problem, seen from further up."""
         return Problem(pointer + self.pointer, self.code, self.detail)
+
+
+class FrontEndFailed(RulError):
+    """The server in front of the service cannot be started, or stopped by itself."""
 
 
 class ServiceError(RulError):

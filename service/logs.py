@@ -9,13 +9,15 @@ import logging
 import re
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Final, Literal, TextIO
+from typing import Final, TextIO
 
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
+
+from service.settings import LogFormat, LogLevel
 
 request_id: Final[ContextVar[str | None]] = ContextVar("request_id", default=None)
 """The id of the request that is being answered; None outside of one."""
@@ -24,18 +26,25 @@ WITHHELD: Final = frozenset({"readings", "columns", "windows", "body", "api_key"
 """Fields that hold what a client sent in confidence: their values are never written."""
 
 _SAFE_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-_LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+_LEVELS: Final = {
+    LogLevel.DEBUG: logging.DEBUG,
+    LogLevel.INFO: logging.INFO,
+    LogLevel.WARNING: logging.WARNING,
+    LogLevel.ERROR: logging.ERROR,
+}
 
 
 def configure(
     *,
-    level: Literal["debug", "info", "warning", "error"] = "info",
-    log_format: Literal["json", "console"] = "json",
+    level: LogLevel = LogLevel.INFO,
+    log_format: LogFormat = LogFormat.JSON,
     stream: TextIO | None = None,
 ) -> None:
     """Send our log and that of our libraries to one stream, in one format."""
     renderer: Processor = (
-        structlog.processors.JSONRenderer() if log_format == "json" else structlog.dev.ConsoleRenderer()
+        structlog.processors.JSONRenderer()
+        if log_format == LogFormat.JSON
+        else structlog.dev.ConsoleRenderer()
     )
     shared: list[Processor] = [
         structlog.processors.add_log_level,
@@ -43,7 +52,7 @@ def configure(
         _with_request_id,
         _withhold,
     ]
-    if log_format == "json":
+    if log_format == LogFormat.JSON:
         shared.append(structlog.processors.format_exc_info)
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
@@ -69,8 +78,8 @@ def logger(name: str = "rulserve") -> FilteringBoundLogger:
 
 
 @contextmanager
-def request(given: str | None = None) -> Iterator[str]:
-    """Everything logged inside carries this request's id: the caller's where it is fit to log, else a new one."""
+def request(given: str | None = None) -> Generator[str]:
+    """Everything logged inside carries this request's id: the caller's where fit to log, else a new one."""
     chosen = given if given and _SAFE_ID.fullmatch(given) else uuid.uuid4().hex
     token = request_id.set(chosen)
     try:
@@ -120,5 +129,4 @@ def _with_request_id(_logger: WrappedLogger, _method: str, event: EventDict) -> 
 def _withhold(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     if WITHHELD.isdisjoint(event):
         return event
-    hidden: dict[str, Any] = {name: "withheld" for name in WITHHELD & event.keys()}
-    return {**event, **hidden}
+    return {**event, **dict.fromkeys(WITHHELD & event.keys(), "withheld")}

@@ -7,96 +7,31 @@ request; all children exist from the start, so that rates work from the first ev
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from enum import StrEnum
 from time import perf_counter
 from typing import Final
 
 import numpy as np
-from grpc import StatusCode
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from export.bundle import Manifest
 from model.domain import FloatArray
 from service.answers import STATES, Answers, entropy_reference
-from service.errors import (
-    STATUS,
-    DeadlineExceeded,
-    Forbidden,
-    InvalidRequest,
-    NotReady,
-    Overloaded,
-    ServiceError,
-    TooLarge,
-    Unauthenticated,
-    status_of,
+from service.histograms import Histogram
+from service.labels import (
+    CLIENT_GONE,
+    PREDICTS,
+    REJECTED,
+    SUCCESS,
+    Route,
+    Side,
+    Stage,
+    Transport,
+    code_of,
+    codes,
+    failure_code,
 )
-from service.histograms import Histogram, HistogramChild
-
-
-class Transport(StrEnum):
-    """How a request came in."""
-
-    HTTP = "http"
-    GRPC = "grpc"
-
-
-class Route(StrEnum):
-    """What was asked for: a pattern, never a path."""
-
-    PREDICT = "/v1/predict"
-    MODELS = "/v1/models"
-    MODEL = "/v1/models/{name}"
-    LIVEZ = "/livez"
-    READYZ = "/readyz"
-    METRICS = "/metrics"
-    OPENAPI = "/openapi.json"
-    DOCS = "/docs"
-    GRPC_PREDICT = "rul.v1.RulService/Predict"
-    GRPC_LIST_MODELS = "rul.v1.RulService/ListModels"
-    GRPC_GET_MODEL = "rul.v1.RulService/GetModel"
-    GRPC_HEALTH = "grpc.health.v1.Health"
-    GRPC_REFLECTION = "grpc.reflection"
-    OTHER = "other"
-
-    @property
-    def transport(self) -> Transport | None:
-        """Where the route exists; None: on both."""
-        if self is Route.OTHER:
-            return None
-        return Transport.HTTP if self.startswith("/") else Transport.GRPC
-
-
-class Stage(StrEnum):
-    """A part of the work on a request."""
-
-    DECODE = "decode"
-    QUEUE = "queue"
-    INFERENCE = "inference"
-    EXPLAIN = "explain"
-    ENCODE = "encode"
-
-
-class Side(StrEnum):
-    """Which way attention left its reference band."""
-
-    LOW = "low"
-    HIGH = "high"
-
-
-REJECTED: Final[dict[type[ServiceError], str]] = {
-    Overloaded: "queue_full",
-    NotReady: "not_ready",
-    DeadlineExceeded: "deadline",
-    TooLarge: "too_large",
-    InvalidRequest: "invalid",
-    Unauthenticated: "unauthenticated",
-    Forbidden: "forbidden",
-}
-
-CLIENT_GONE: Final = {Transport.HTTP: "499", Transport.GRPC: StatusCode.CANCELLED.name}
-"""What a request is counted as whose caller left: nobody was there to be told a status."""
+from service.runtime import Runtime
 
 # A bare call of a small network takes 0.4 ms and a caller gives up after seconds: 1-2-5 between,
 # closer around a millisecond, where the service should be.
@@ -130,9 +65,9 @@ class RequestTimer:
 class ModelMetrics:
     """The metrics of one model, observed once a batch."""
 
-    def __init__(self, metrics: Metrics, manifest: Manifest, *, sha256: str, provider: str) -> None:
-        name = manifest.name
-        self._inference: Final = metrics.inference.labels(name, provider)
+    def __init__(self, metrics: Metrics, model: Runtime) -> None:
+        manifest, name = model.manifest, model.manifest.name
+        self._inference: Final = metrics.inference.labels(name, model.provider)
         self._batch: Final = metrics.batch_windows.labels()
         self._queue: Final = metrics.stages[Stage.QUEUE]
         self._inference_stage: Final = metrics.stages[Stage.INFERENCE]
@@ -147,7 +82,7 @@ class ModelMetrics:
         self._states: Final = [metrics.states.labels(name, state.value) for state in STATES]
         self._out: Final = {side: metrics.out_of_band.labels(name, side.value) for side in Side}
         self._band: Final = entropy_reference(manifest)
-        metrics.model_info.labels(name, manifest.version, sha256, provider).set(1)
+        metrics.model_info.labels(name, manifest.version, model.sha256, model.provider).set(1)
 
     def cancelled(self, windows: int) -> None:
         """Callers left before their windows reached a batch."""
@@ -161,10 +96,13 @@ class ModelMetrics:
         """A request's last window has come back, this long after its first left the queue."""
         self._inference_stage.observe(seconds)
 
-    def batch(self, answers: Answers, imputed_fraction: FloatArray, seconds: float) -> None:
-        """A batch was answered."""
+    def ran(self, windows: int, seconds: float) -> None:
+        """The graph has run once."""
         self._inference.observe(seconds)
-        self._batch.observe(len(answers.lengths))
+        self._batch.observe(windows)
+
+    def answers(self, answers: Answers, imputed_fraction: FloatArray) -> None:
+        """What it answered to the windows that were asked for."""
         self._peak.observe_many(answers.peak_weight)
         self._rul.observe_many(answers.outputs.rul)
         self._width.observe_many(answers.interval_width)
@@ -191,9 +129,9 @@ class ModelMetrics:
 class Metrics:
     """The metrics of one process, on one registry."""
 
-    def __init__(self, registry: CollectorRegistry, models: Sequence[tuple[Manifest, str, str]]) -> None:
-        """Declare everything; `models` are manifest, sha256 and provider of what is loaded."""
-        names = [manifest.name for manifest, _, _ in models]
+    def __init__(self, registry: CollectorRegistry, models: Sequence[Runtime]) -> None:
+        """Declare everything, with a child for each model that is loaded."""
+        names = [model.manifest.name for model in models]
         self.registry: Final = registry
         self._pending: list[Callable[[], int]] = []
         self._inflight = 0
@@ -206,10 +144,7 @@ class Metrics:
             ["model", "version", "sha256", "provider"],
             registry=registry,
         )
-        self.models: Final = {
-            manifest.name: ModelMetrics(self, manifest, sha256=sha256, provider=provider)
-            for manifest, sha256, provider in models
-        }
+        self.models: Final = {model.manifest.name: ModelMetrics(self, model) for model in models}
 
     def _declare_requests(self, registry: CollectorRegistry) -> None:
         keys = [(t, r) for t in Transport for r in Route if r.transport in {None, t}]
@@ -219,9 +154,12 @@ class Metrics:
             ["protocol", "route", "code"],
             registry=registry,
         )
-        self._requests: Final = {
-            (t, r, code): requests.labels(t.value, r.value, code) for t, r in keys for code in codes(t)
-        }
+        self._request_counter = requests
+        self._requests: dict[tuple[Transport, Route, str], Counter] = {}
+        for t, r in keys:
+            # Probes and pages end well or not at all: all their codes from the start would be noise.
+            for code in codes(t) if r in PREDICTS else [SUCCESS[t], failure_code(t)]:
+                self._count(t, r, code, by=0)
         duration = Histogram(
             "rul_request_duration_seconds",
             "From the whole request received to its answer encoded, errors included.",
@@ -230,16 +168,16 @@ class Metrics:
             buckets=SECONDS,
             registry=registry,
         )
-        self._durations: Final = {(t, r): duration.labels(t.value, r.value) for t, r in keys}
+        self._durations = {(t, r): duration.labels(t.value, r.value) for t, r in keys}
         rejected = Counter(
             "rul_rejected_total", "Requests refused, by reason.", ["reason"], registry=registry
         )
-        self._rejected: Final = {kind: rejected.labels(reason) for kind, reason in REJECTED.items()}
+        self._rejected = {kind: rejected.labels(reason) for kind, reason in REJECTED.items()}
         Gauge(
             "rul_inflight_requests", "Requests that have begun and not ended.", registry=registry
         ).set_function(lambda: self._inflight)
 
-    def _declare_work(self, registry: CollectorRegistry, models: Sequence[tuple[Manifest, str, str]]) -> None:
+    def _declare_work(self, registry: CollectorRegistry, models: Sequence[Runtime]) -> None:
         stage = Histogram(
             "rul_stage_duration_seconds",
             "Parts of a request's time.",
@@ -247,81 +185,81 @@ class Metrics:
             buckets=STAGE_SECONDS,
             registry=registry,
         )
-        self.stages: Final = {s: stage.labels(s.value) for s in Stage}
-        self.inference: Final = Histogram(
+        self.stages = {s: stage.labels(s.value) for s in Stage}
+        self.inference = Histogram(
             "rul_inference_duration_seconds",
             "One call of the graph with one batch.",
             {"model": (), "provider": ()},
-            combinations=[(manifest.name, provider) for manifest, _, provider in models],
+            combinations=[(model.manifest.name, model.provider) for model in models],
             buckets=STAGE_SECONDS,
             registry=registry,
         )
-        self.batch_windows: Final = Histogram(
+        self.batch_windows = Histogram(
             "rul_batch_windows", "Windows a batch.", buckets=WINDOWS, registry=registry
         )
         Gauge(
             "rul_pending_windows", "Windows that wait for a batch, all models together.", registry=registry
         ).set_function(lambda: sum(pending() for pending in self._pending))
-        self.cancelled: Final = Counter(
+        self.cancelled = Counter(
             "rul_cancelled_total", "Windows dropped because their caller left.", registry=registry
         )
 
     def _declare_answers(
         self,
         registry: CollectorRegistry,
-        models: Sequence[tuple[Manifest, str, str]],
+        models: Sequence[Runtime],
         names: Sequence[str],
     ) -> None:
-        self.entropy: Final = Histogram(
+        self.entropy = Histogram(
             "rul_attention_entropy_ratio",
             "Attention entropy over its largest possible value: 0 one cycle has all weight, 1 all the same.",
             {"model": (), "head": ()},
             combinations=[
-                (manifest.name, head)
-                for manifest, _, _ in models
-                for head in ("mean", *map(str, range(manifest.heads)))
+                (model.manifest.name, head)
+                for model in models
+                for head in ("mean", *map(str, range(model.manifest.heads)))
             ],
             buckets=TWENTIETHS,
             registry=registry,
         )
-        self.peak_weight: Final = Histogram(
+        self.peak_weight = Histogram(
             "rul_attention_peak_weight",
             "Largest attention weight of a window.",
             {"model": names},
             buckets=TWENTIETHS,
             registry=registry,
         )
-        self.out_of_band: Final = Counter(
+        self.out_of_band = Counter(
             "rul_attention_out_of_band_total",
-            "Windows with an attention entropy outside the bundle's reference band: low collapsed, high uniform.",
+            "Windows whose attention entropy is outside the reference band: low collapsed, high uniform.",
             ["model", "side"],
             registry=registry,
         )
-        self.prediction: Final = Histogram(
+        self.prediction = Histogram(
             "rul_prediction_cycles",
             "Predicted RUL in cycles.",
             {"model": names},
             buckets=CYCLES,
             registry=registry,
         )
-        self.interval_width: Final = Histogram(
+        self.interval_width = Histogram(
             "rul_interval_width_cycles",
             "Upper minus lower bound of the prediction interval, in cycles.",
             {"model": names},
             buckets=CYCLES,
             registry=registry,
         )
-        self.states: Final = Counter(
+        self.states = Counter(
             "rul_state_total", "Answers by how they may be read.", ["model", "state"], registry=registry
         )
-        self.novelty: Final = Histogram(
+        self.novelty = Histogram(
             "rul_novelty_ratio",
             "Distance from the training data; 1 is its 99.5 % quantile.",
             {"model": names},
             buckets=NOVELTY,
             registry=registry,
         )
-        self.imputed: Final = Histogram(
+        self.imputed = Histogram(
             "rul_imputed_fraction",
             "Missing readings over all readings of a window.",
             buckets=FRACTIONS,
@@ -333,7 +271,7 @@ class Metrics:
         self._pending.append(pending)
 
     @contextmanager
-    def request(self, transport: Transport, route: Route) -> Iterator[RequestTimer]:
+    def request(self, transport: Transport, route: Route) -> Generator[RequestTimer]:
         """Measure around a request: on success, on failure, and when its caller leaves.
 
         The code comes from the exception; where the block turns errors into responses itself, it
@@ -353,8 +291,14 @@ class Metrics:
         finally:
             self._inflight -= 1
             self._durations[transport, route].observe(perf_counter() - start)
-            counter = self._requests.get((transport, route, timer.code))
-            (counter or self._requests[transport, route, failure_code(transport)]).inc()
+            self._count(transport, route, timer.code)
+
+    def _count(self, transport: Transport, route: Route, code: str, *, by: int = 1) -> None:
+        key = (transport, route, code)
+        if key not in self._requests:
+            known = code if code in codes(transport) else failure_code(transport)
+            self._requests[key] = self._request_counter.labels(transport.value, route.value, known)
+        self._requests[key].inc(by)
 
     def failed(self, transport: Transport, error: BaseException) -> str:
         """Count a refusal by its reason; the code label of an error."""
@@ -365,35 +309,10 @@ class Metrics:
         return code_of(transport, error)
 
     @contextmanager
-    def stage(self, stage: Stage) -> Iterator[None]:
+    def stage(self, stage: Stage) -> Generator[None]:
         """Measure around a part of the work."""
         start = perf_counter()
         try:
             yield
         finally:
             self.stages[stage].observe(perf_counter() - start)
-
-
-SUCCESS: Final = {Transport.HTTP: "200", Transport.GRPC: StatusCode.OK.name}
-
-
-def code_of(transport: Transport, error: BaseException) -> str:
-    """The code label of an error."""
-    status = status_of(error)
-    return str(status.http) if transport is Transport.HTTP else status.grpc.name
-
-
-def failure_code(transport: Transport) -> str:
-    """The code label of what should not have happened."""
-    return "500" if transport is Transport.HTTP else StatusCode.INTERNAL.name
-
-
-def codes(transport: Transport) -> list[str]:
-    """Every code label that a request may end with."""
-    errors = {
-        str(status.http) if transport is Transport.HTTP else status.grpc.name for status in STATUS.values()
-    }
-    return [SUCCESS[transport], *sorted(errors | {CLIENT_GONE[transport]})]
-
-
-__all__ = ["HistogramChild", "Metrics", "ModelMetrics", "Route", "Side", "Stage", "Transport", "codes"]

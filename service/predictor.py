@@ -10,15 +10,13 @@ import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from time import perf_counter
 from typing import Final, Protocol
 
-import msgspec
 from msgspec import UNSET, UnsetType
 
 from export.bundle import EntropyReference, Manifest
-from model.domain import HEALTH_STATES, RulState
+from model.domain import HEALTH_STATES
 from service.answers import WindowOutputs, entropy_reference
 from service.errors import (
     STATUS,
@@ -31,102 +29,23 @@ from service.errors import (
     UnknownModel,
     listed,
 )
-from service.window import Warning, Window, WindowInput, WindowRules
+from service.messages import (
+    Attention,
+    Explain,
+    HealthState,
+    Interval,
+    ModelName,
+    Prediction,
+    PredictQuery,
+    PredictReply,
+    Refused,
+    WindowError,
+)
+from service.runtime import Runtime
+from service.window import Caution, Window, WindowRules
 
 YIELD_EVERY: Final = 64
 """Windows checked before other callers get the loop: some three milliseconds."""
-
-
-class Explain(StrEnum):
-    """How much of its grounds an answer shows."""
-
-    NONE = "none"
-    ATTENTION = "attention"
-    FULL = "full"
-
-
-class PredictQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """A request for predictions, in the shape that clients send."""
-
-    windows: list[WindowInput]
-    model: str | None = None
-    explain: Explain = Explain.ATTENTION
-    partial: bool = False
-
-
-class Interval(msgspec.Struct, frozen=True):
-    """Where the RUL lies with the given probability, in cycles."""
-
-    coverage: float
-    lower: float
-    upper: float
-
-
-class HealthState(msgspec.Struct, frozen=True):
-    """The most probable health state, and the probability of each."""
-
-    label: str
-    probabilities: dict[str, float]
-
-
-class Attention(msgspec.Struct, frozen=True):
-    """What each cycle weighs and how many cycles of RUL it adds or takes.
-
-    `baseline` plus the contributions is the RUL before it is cut to 0..cap. Entropy is none for a
-    window of one cycle, which leaves attention no choice.
-    """
-
-    cycles: list[int]
-    weights: list[float]
-    contributions: list[float]
-    baseline: float
-    entropy_ratio: float | None
-    effective_cycles: float
-
-
-class Prediction(msgspec.Struct, frozen=True):
-    """The answer to one window."""
-
-    unit: str | None
-    rul: float
-    rul_state: RulState
-    interval: Interval
-    failure_probability: dict[str, float]
-    health_state: HealthState
-    imputed_fraction: float
-    warnings: list[Warning]
-    attention: Attention | UnsetType = UNSET
-    sensor_contributions: dict[str, float] | UnsetType = UNSET
-
-
-class WindowError(msgspec.Struct, frozen=True):
-    """Why one window has no answer."""
-
-    title: str
-    detail: str
-    errors: list[Problem]
-
-
-class Refused(msgspec.Struct, frozen=True):
-    """A window without an answer, in the place of its answer."""
-
-    unit: str | None
-    error: WindowError
-
-
-class ModelName(msgspec.Struct, frozen=True):
-    """Exactly which weights answered."""
-
-    name: str
-    version: str
-    sha256: str
-
-
-class PredictReply(msgspec.Struct, frozen=True):
-    """One prediction a window, in the order of the request."""
-
-    model: ModelName
-    predictions: list[Prediction | Refused]
 
 
 class Batcher(Protocol):
@@ -159,16 +78,15 @@ class LoadedModel:
     band: EntropyReference | None
 
     @classmethod
-    def of(
-        cls, manifest: Manifest, *, sha256: str, provider: str, batcher: Batcher, max_window_cycles: int
-    ) -> LoadedModel:
+    def of(cls, runtime: Runtime, batcher: Batcher, *, max_window_cycles: int) -> LoadedModel:
         """What `Predictor` needs of a model, worked out once."""
+        manifest = runtime.manifest
         return cls(
             manifest,
-            provider,
+            runtime.provider,
             batcher,
             WindowRules.of(manifest, max_window_cycles=max_window_cycles),
-            ModelName(manifest.name, manifest.version, sha256),
+            ModelName(manifest.name, manifest.version, runtime.sha256),
             tuple(map(str, manifest.horizons)),
             manifest.schema_of_columns.indices("sensor"),
             entropy_reference(manifest),
@@ -341,12 +259,12 @@ def _attention(window: Window, outputs: WindowOutputs, baseline: float) -> Atten
     )
 
 
-def _attention_warnings(ratio: float, band: EntropyReference | None) -> list[Warning]:
+def _attention_warnings(ratio: float, band: EntropyReference | None) -> list[Caution]:
     """NaN, the ratio of a window of one cycle, is on neither side."""
     if band is None or not (ratio < band.low or ratio > band.high):
         return []
     if ratio < band.low:
         detail = f"entropy ratio {ratio:.3g} is below {band.low:.3g}: the weight lies on unusually few cycles"
-        return [Warning("attention_collapsed", detail)]
+        return [Caution("attention_collapsed", detail)]
     detail = f"entropy ratio {ratio:.3g} is above {band.high:.3g}: the weights hardly tell cycles apart"
-    return [Warning("attention_uniform", detail)]
+    return [Caution("attention_uniform", detail)]

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import onnxruntime as ort
 
 from export.bundle import INPUTS, OUTPUTS, BundleFolder, Golden, InvalidBundle, Manifest
 from model.domain import HEALTH_STATES, FloatArray, IntArray
+from service.settings import ProviderChoice
 
-ProviderChoice = Literal["auto", "cpu", "cuda"]
 CPU: Final = "CPUExecutionProvider"
 CUDA: Final = "CUDAExecutionProvider"
 
@@ -91,7 +91,7 @@ class OnnxRuntime:
         self.provider: Final[str] = session.get_providers()[0]
 
     @classmethod
-    def load(cls, folder: BundleFolder, *, provider: ProviderChoice = "auto") -> OnnxRuntime:
+    def load(cls, folder: BundleFolder, *, provider: ProviderChoice = ProviderChoice.AUTO) -> OnnxRuntime:
         """Open a bundle's model on a provider.
 
         Raises:
@@ -165,7 +165,7 @@ def _session(path: Path, provider: ProviderChoice) -> Any:  # noqa: ANN401 - unt
     except Exception as error:
         raise InvalidBundle(f"{path}: ONNX Runtime cannot open it, export it again: {error}") from error
     got = session.get_providers()[0]
-    if provider == "cuda" and got != CUDA:
+    if provider == ProviderChoice.CUDA and got != CUDA:
         raise InvalidBundle(
             f"{path}: provider cuda was asked for, ONNX Runtime gave {got}: check the driver and that "
             "onnxruntime-gpu alone is installed, or set RUL_PROVIDER=auto"
@@ -175,12 +175,12 @@ def _session(path: Path, provider: ProviderChoice) -> Any:  # noqa: ANN401 - unt
 
 def _providers(provider: ProviderChoice) -> list[Any]:
     available = ort.get_available_providers()
-    if provider == "cuda" and CUDA not in available:
+    if provider == ProviderChoice.CUDA and CUDA not in available:
         raise InvalidBundle(
             f"provider cuda was asked for, this ONNX Runtime has {', '.join(available)}: install the "
             "extra `gpu` in place of `cpu`, or set RUL_PROVIDER=auto"
         )
-    if provider == "cpu" or CUDA not in available:
+    if provider == ProviderChoice.CPU or CUDA not in available:
         return [CPU]
     if hasattr(ort, "preload_dlls"):  # CUDA from pip packages lies where the loader does not look
         ort.preload_dlls()

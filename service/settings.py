@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, Final
 
 from pydantic import Field, PositiveFloat, PositiveInt, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -18,9 +19,41 @@ from export.bundle import BUNDLED
 from model.domain import RulError
 
 PREFIX: Final = "RUL_"
-ProviderChoice = Literal["auto", "cpu", "cuda"]
-LogLevel = Literal["debug", "info", "warning", "error"]
-LogFormat = Literal["json", "console"]
+
+
+class ProviderChoice(StrEnum):
+    """Where inference is to run."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+class FrontEnd(StrEnum):
+    """What stands between the network and the service."""
+
+    AUTO = "auto"
+    ENVOY = "envoy"
+    UVICORN = "uvicorn"
+
+
+class LogLevel(StrEnum):
+    """The least level that is logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LogFormat(StrEnum):
+    """How a line of the log looks."""
+
+    JSON = "json"
+    CONSOLE = "console"
+
+
+FrontEndChoice = FrontEnd
 
 
 class InvalidSettings(RulError):
@@ -59,9 +92,14 @@ class Settings(BaseSettings):
         description="TCP port of gRPC under `bentoml serve`, whose HTTP server cannot speak it. `rul serve` "
         "speaks both on RUL_PORT and does not use it.",
     )
+    front_end: FrontEnd = Field(
+        default=FrontEnd.AUTO,
+        description="What `rul serve` listens with. auto takes Envoy where it can run, for HTTP and gRPC on "
+        "one port, else BentoML's own server. envoy refuses to start where it cannot run.",
+    )
     provider: ProviderChoice = Field(
-        default="auto",
-        description="Where inference runs: auto, cpu or cuda. auto takes a GPU where there is one; cuda "
+        default=ProviderChoice.AUTO,
+        description="Where inference runs. auto takes a GPU where there is one; cuda "
         "refuses to start without one.",
     )
     inference_threads: int = Field(
@@ -112,12 +150,18 @@ class Settings(BaseSettings):
         description="Keys that callers must show, separated by commas. Empty: everyone who reaches the port "
         "may ask.",
     )
+    control_token: SecretStr = Field(
+        default=SecretStr(""),
+        description="Secret by which the front end tells the service to drain. `rul serve` makes one at each "
+        "start; empty: nobody can.",
+    )
     log_level: LogLevel = Field(
-        default="info",
+        default=LogLevel.INFO,
         description="Least level to log: debug, info, warning or error. debug is for one caller.",
     )
     log_format: LogFormat = Field(
-        default="json", description="json: one object a line, for machines. console: coloured, for people."
+        default=LogFormat.JSON,
+        description="json: one object a line, for machines. console: coloured, for people.",
     )
     log_sample: float = Field(
         default=0.01,
@@ -154,6 +198,10 @@ class Settings(BaseSettings):
             return self.bundles
         return tuple(sorted(folder.name for folder in BUNDLED.iterdir() if (folder / "model.onnx").is_file()))
 
+    def as_environment(self) -> dict[str, str]:
+        """The variables from which another process reads these same settings, secrets included."""
+        return {_variable(name): _as_text(getattr(self, name)) for name in type(self).model_fields}
+
     def threads(self) -> int:
         """Batches that run at once."""
         return self.inference_threads or usable_cores()
@@ -175,7 +223,7 @@ def usable_cores(cpu_max: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     """Variables that look like ours and are not: most likely misspelt."""
-    known = {f"{PREFIX}{name}".upper() for name in Settings.model_fields}
+    known = {_variable(name) for name in Settings.model_fields}
     return sorted(name for name in environ if name.upper().startswith(PREFIX) and name.upper() not in known)
 
 
@@ -183,12 +231,16 @@ def env_example() -> str:
     """The text of `.env.example`: every variable, with its default and what it does."""
     parts = ["# Every setting with its default. Copy to .env and change what you need.\n"]
     for name, field in Settings.model_fields.items():
-        choices = get_args(field.annotation) if name in {"provider", "log_level", "log_format"} else ()
+        kind = field.annotation
+        choices = list(kind) if isinstance(kind, type) and issubclass(kind, StrEnum) else []
         comment = "\n".join(f"# {line}" for line in _wrapped(field.description or ""))
-        value = _as_text(field.default)
         suffix = f"\n# One of: {', '.join(choices)}." if choices else ""
-        parts.append(f"{comment}{suffix}\n{PREFIX}{name.upper()}={value}\n")
+        parts.append(f"{comment}{suffix}\n{_variable(name)}={_as_text(field.default)}\n")
     return "\n".join(parts)
+
+
+def _variable(name: str) -> str:
+    return f"{PREFIX}{name}".upper()
 
 
 def _parts(text: str) -> tuple[str, ...]:

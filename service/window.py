@@ -8,8 +8,8 @@ how a request came in, nor what is done with the window.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final, Literal
 
@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from export.bundle import Manifest
-from model.domain import FloatArray
+from model.domain import BoolArray, FloatArray
 from service.errors import InvalidWindow, Problem, escaped
 
 OUT_OF_RANGE_MARGIN: Final = 0.25
@@ -27,15 +27,15 @@ distance. Without it a healthy window of 60 cycles and 17 columns would carry a 
 LARGEST_CYCLE: Final = 2**24
 """Cycle numbers travel as float32, which holds every integer up to here."""
 
-WarningCode = Literal[
+CautionCode = Literal[
     "out_of_range", "truncated_to_context", "last_cycle_unknown", "attention_collapsed", "attention_uniform"
 ]
 
 
-class Warning(msgspec.Struct, frozen=True, omit_defaults=True):  # noqa: A001 - the word of the API
-    """A reason to read an answer with care."""
+class Caution(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A reason to read an answer with care: one of its `warnings`."""
 
-    code: WarningCode
+    code: CautionCode
     detail: str
     column: str | None = None
 
@@ -59,8 +59,8 @@ class WindowRules:
 
     Attributes:
         names: The F column names, in order.
-        lowest: float64 [F], below it a reading is out of range.
-        highest: float64 [F], above it a reading is out of range.
+        lowest: float32 [F, 1], below it a reading is out of range.
+        highest: float32 [F, 1], above it a reading is out of range.
     """
 
     names: tuple[str, ...]
@@ -84,8 +84,8 @@ class WindowRules:
             names,
             frozenset(names),
             tuple(column.unit for column in manifest.columns),
-            low - margin,
-            high + margin,
+            (low - margin).astype(np.float32)[:, np.newaxis],
+            (high + margin).astype(np.float32)[:, np.newaxis],
             manifest.context,
             manifest.max_missing_fraction,
             max_window_cycles,
@@ -103,6 +103,8 @@ class Window:
         first_cycle: The number of the first cycle read; counted from the first reading that was
             sent (which is cycle 1) where `last_cycle` is unknown.
         imputed_fraction: Missing readings over all readings.
+        warnings: Reasons to read the answer with care.
+        probe: True for a variation of a window, asked only to explain the answer to that window.
     """
 
     unit: str | None
@@ -110,7 +112,8 @@ class Window:
     last_cycle: float
     first_cycle: int
     imputed_fraction: float
-    warnings: tuple[Warning, ...]
+    warnings: tuple[Caution, ...]
+    probe: bool = False
 
     def __len__(self) -> int:
         return len(self.readings)
@@ -119,9 +122,7 @@ class Window:
         """The same window with one column missing."""
         readings = self.readings.copy()
         readings[:, column] = np.nan
-        return Window(
-            self.unit, readings, self.last_cycle, self.first_cycle, self.imputed_fraction, self.warnings
-        )
+        return replace(self, readings=readings, probe=True)
 
     @classmethod
     def checked(
@@ -138,62 +139,33 @@ class Window:
         Raises:
             InvalidWindow: with every problem that was found.
         """
+        by_row = given.readings is not None
         last_cycle, problems = _last_cycle(given.last_cycle)
-        layout = _rows if given.readings is not None else _columns
-        if given.readings is not None and given.columns is not None:
+        if by_row and given.columns is not None:
             problems.append(Problem("", "wrong_columns", "expected columns or readings, got both"))
-        # Transposed while it is checked: [F, T], as columns arrive.
-        values, cycles, found = layout(given, rules, typed=typed)
+        # [F, T] until it is checked: the way columns arrive.
+        values, cycles, found = (_rows if by_row else _columns)(given, rules, typed=typed)
         problems += found
-        if cycles and math.isfinite(last_cycle) and last_cycle < cycles - 1:
-            problems.append(
-                Problem(
-                    "/last_cycle",
-                    "bad_last_cycle",
-                    f"expected at least {cycles - 1}, for the window has {cycles} cycles, got {last_cycle:g}",
-                )
-            )
-        if values is None or problems:
-            raise _refused(problems, pointer)
-        read, missing = _converted(values, rules, cycles, by_row=given.readings is not None)
-        problems += missing[1]
+        if cycles > 0 and last_cycle < cycles - 1:
+            detail = f"expected at least {cycles - 1} after {cycles} cycles, got {last_cycle:g}"
+            problems.append(Problem("/last_cycle", "bad_last_cycle", detail))
+        read, missing_fraction = np.empty((0, 0), dtype=np.float32), 0.0
+        if values is not None:
+            read, missing_fraction, found = _converted(values, rules, cycles, by_row=by_row)
+            problems += found
         if problems:
-            raise _refused(problems, pointer)
-        return cls._made(given.unit, read, last_cycle, cycles, missing[0], rules)
-
-    @classmethod
-    def _made(
-        cls,
-        unit: str | None,
-        read: FloatArray,
-        last_cycle: float,
-        cycles: int,
-        imputed_fraction: float,
-        rules: WindowRules,
-    ) -> Window:
-        known = not math.isnan(last_cycle)
-        first_cycle = (int(last_cycle) if known else cycles) - read.shape[1] + 1
-        warnings = list(_range_warnings(read, rules, first_cycle))
-        if cycles > read.shape[1]:
-            detail = f"the model reads the last {read.shape[1]} of {cycles} cycles"
-            warnings.append(Warning("truncated_to_context", detail))
-        if not known:
-            detail = "last_cycle is not given: cycles are counted from the window's first reading"
-            warnings.append(Warning("last_cycle_unknown", detail))
-        return cls(unit, read.T, last_cycle, first_cycle, imputed_fraction, tuple(warnings))
+            placed = [problem.below(pointer) for problem in problems]
+            raise InvalidWindow("; ".join(f"{p.pointer}: {p.detail}" for p in placed[:3]), placed)
+        first_cycle = (cycles if math.isnan(last_cycle) else int(last_cycle)) - read.shape[1] + 1
+        warnings = _warnings(read, rules, first_cycle, cycles, last_cycle)
+        return cls(given.unit, read.T, last_cycle, first_cycle, missing_fraction, warnings)
 
 
-def _refused(problems: Sequence[Problem], pointer: str) -> InvalidWindow:
-    placed = [problem.below(pointer) for problem in problems]
-    return InvalidWindow("; ".join(f"{p.pointer}: {p.detail}" for p in placed[:3]), placed)
-
-
-def _last_cycle(value: object) -> tuple[float, list[Problem]]:
+def _last_cycle(value: Any) -> tuple[float, list[Problem]]:  # noqa: ANN401 - not typed yet
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return math.nan, []
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        if 0 <= value <= LARGEST_CYCLE and value == int(value):
-            return float(value), []
+    if type(value) in _NUMERIC and 0 <= value <= LARGEST_CYCLE and value == int(value):
+        return float(value), []
     detail = f"expected a whole number from 0 to {LARGEST_CYCLE} or null, got {_short(value)}"
     return math.nan, [Problem("/last_cycle", "bad_last_cycle", detail)]
 
@@ -260,7 +232,7 @@ def _rows(given: WindowInput, rules: WindowRules, *, typed: bool) -> Layout:
     return None, cycles, [p for i in range(cut, cycles) for p in _cells(rows[i], f"/readings/{i}", 0)]
 
 
-def _size(values: object) -> int:
+def _size(values: Any) -> int:  # noqa: ANN401 - not typed yet
     """How many values a list or array holds; -1 for what is neither."""
     return len(values) if isinstance(values, list | tuple | np.ndarray) else -1
 
@@ -273,7 +245,7 @@ def _size_problems(cycles: int, rules: WindowRules, path: str) -> list[Problem]:
     return []
 
 
-def _numbers(lists: Sequence[Any], *, typed: bool) -> FloatArray | None:
+def _numbers(lists: Any, *, typed: bool) -> FloatArray | None:  # noqa: ANN401 - not typed yet
     """Lists of equal size as float64, None as NaN; None where a value is no number."""
     arrays = all(isinstance(values, np.ndarray) and values.dtype.kind in "fiu" for values in lists)
     if not (typed or arrays) and not _NUMERIC.issuperset(map(type, chain.from_iterable(lists))):
@@ -297,7 +269,7 @@ def _cells(values: Iterable[object], path: str, first: int) -> list[Problem]:
 
 def _converted(
     values: FloatArray, rules: WindowRules, cycles: int, *, by_row: bool
-) -> tuple[FloatArray, tuple[float, list[Problem]]]:
+) -> tuple[FloatArray, float, list[Problem]]:
     """float64 [F, T] -> float32 [F, T], with the missing fraction and what is not finite or too little."""
     with np.errstate(over="ignore"):
         read = values.astype(np.float32)
@@ -312,27 +284,43 @@ def _converted(
             detail = f"expected a finite float32 for {rules.names[f]}, got {values[f, t]:g}"
             problems.append(Problem(at, "non_finite", detail))
     if fraction > rules.max_missing_fraction:
-        absent = [name for name, gone in zip(rules.names, missing.all(axis=1).tolist(), strict=True) if gone]
+        absent = [name for name, gone in zip(rules.names, np.all(missing, axis=1), strict=True) if gone]
         detail = (
             f"expected at most {rules.max_missing_fraction:.0%} of the readings missing, got {fraction:.0%}"
             + (f"; nothing of {', '.join(absent)}" if absent else "")
         )
         problems.append(Problem("/readings" if by_row else "/columns", "too_much_missing", detail))
-    return read, (fraction, problems)
+    return read, fraction, problems
 
 
-def _range_warnings(read: FloatArray, rules: WindowRules, first_cycle: int) -> Iterable[Warning]:
+def _warnings(
+    read: FloatArray, rules: WindowRules, first_cycle: int, cycles: int, last_cycle: float
+) -> tuple[Caution, ...]:
+    warnings: list[Caution] = []
+    outside = (read < rules.lowest) | (read > rules.highest)
+    if outside.any():
+        warnings += _out_of_range(read, outside, rules, first_cycle)
+    if cycles > read.shape[1]:
+        detail = f"the model reads the last {read.shape[1]} of {cycles} cycles"
+        warnings.append(Caution("truncated_to_context", detail))
+    if math.isnan(last_cycle):
+        detail = "last_cycle is not given: cycles are counted from the window's first reading"
+        warnings.append(Caution("last_cycle_unknown", detail))
+    return tuple(warnings)
+
+
+def _out_of_range(
+    read: FloatArray, outside: BoolArray, rules: WindowRules, first_cycle: int
+) -> Iterable[Caution]:
     """One warning a column that leaves the range of training, naming the first cycle that does."""
-    outside = (read < rules.lowest[:, None]) | (read > rules.highest[:, None])
-    if not outside.any():
-        return
     for f in np.flatnonzero(outside.any(axis=1)).tolist():
         t = int(outside[f].argmax())
+        unit = f" {rules.units[f]}" if rules.units[f] else ""
         detail = (
-            f"{read[f, t]:g} {rules.units[f]} at cycle {first_cycle + t}".replace("  ", " ")
-            + f" is outside {rules.lowest[f]:g} to {rules.highest[f]:g}, the range of the training data"
+            f"{read[f, t]:g}{unit} at cycle {first_cycle + t} is outside {rules.lowest[f, 0]:g} to "
+            f"{rules.highest[f, 0]:g}, the range of the training data and a margin"
         )
-        yield Warning("out_of_range", detail, rules.names[f])
+        yield Caution("out_of_range", detail, rules.names[f])
 
 
 def _short(value: object) -> str:

@@ -1,0 +1,109 @@
+"""The values that labels may take: closed sets, so that no request can make a new time series."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from grpc import StatusCode
+
+from service.errors import (
+    STATUS,
+    DeadlineExceeded,
+    Forbidden,
+    InvalidRequest,
+    NotReady,
+    Overloaded,
+    ServiceError,
+    TooLarge,
+    Unauthenticated,
+    status_of,
+)
+
+
+class Transport(StrEnum):
+    """How a request came in."""
+
+    HTTP = "http"
+    GRPC = "grpc"
+
+
+class Route(StrEnum):
+    """What was asked for: a pattern, never a path."""
+
+    PREDICT = "/v1/predict"
+    MODELS = "/v1/models"
+    MODEL = "/v1/models/{name}"
+    LIVEZ = "/livez"
+    READYZ = "/readyz"
+    METRICS = "/metrics"
+    OPENAPI = "/openapi.json"
+    DOCS = "/docs"
+    GRPC_PREDICT = "rul.v1.RulService/Predict"
+    GRPC_LIST_MODELS = "rul.v1.RulService/ListModels"
+    GRPC_GET_MODEL = "rul.v1.RulService/GetModel"
+    GRPC_HEALTH = "grpc.health.v1.Health"
+    GRPC_REFLECTION = "grpc.reflection"
+    OTHER = "other"
+
+    @property
+    def transport(self) -> Transport | None:
+        """Where the route exists; None: on both."""
+        if self is Route.OTHER:
+            return None
+        return Transport.HTTP if self.startswith("/") else Transport.GRPC
+
+
+PREDICTS: Final = frozenset({Route.PREDICT, Route.GRPC_PREDICT})
+
+
+class Stage(StrEnum):
+    """A part of the work on a request."""
+
+    DECODE = "decode"
+    QUEUE = "queue"
+    INFERENCE = "inference"
+    EXPLAIN = "explain"
+    ENCODE = "encode"
+
+
+class Side(StrEnum):
+    """Which way attention left its reference band."""
+
+    LOW = "low"
+    HIGH = "high"
+
+
+REJECTED: Final[dict[type[ServiceError], str]] = {
+    Overloaded: "queue_full",
+    NotReady: "not_ready",
+    DeadlineExceeded: "deadline",
+    TooLarge: "too_large",
+    InvalidRequest: "invalid",
+    Unauthenticated: "unauthenticated",
+    Forbidden: "forbidden",
+}
+
+CLIENT_GONE: Final = {Transport.HTTP: "499", Transport.GRPC: StatusCode.CANCELLED.name}
+"""What a request is counted as whose caller left: nobody was there to be told a status."""
+
+SUCCESS: Final = {Transport.HTTP: "200", Transport.GRPC: StatusCode.OK.name}
+
+
+def code_of(transport: Transport, error: BaseException) -> str:
+    """The code label of an error."""
+    status = status_of(error)
+    return str(status.http) if transport is Transport.HTTP else status.grpc.name
+
+
+def failure_code(transport: Transport) -> str:
+    """The code label of what should not have happened."""
+    return "500" if transport is Transport.HTTP else StatusCode.INTERNAL.name
+
+
+def codes(transport: Transport) -> list[str]:
+    """Every code label that a request may end with."""
+    errors = {
+        str(status.http) if transport is Transport.HTTP else status.grpc.name for status in STATUS.values()
+    }
+    return [SUCCESS[transport], *sorted(errors | {CLIENT_GONE[transport]})]

@@ -1,0 +1,224 @@
+"""Stand-ins for what lies beyond an edge of the process: a runtime and an executor that tests drive.
+
+`FakeRuntime` answers by arithmetic, so that a test can tell whose answer it got. `StepExecutor`
+runs a batch when it is told to, so that any order of events can be played without a thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from typing import Any
+
+import numpy as np
+
+from export.bundle import (
+    ColumnManifest,
+    Degradation,
+    EntropyReference,
+    HealthBounds,
+    Manifest,
+    Parity,
+    Regime,
+    Training,
+)
+from model.domain import FloatArray, IntArray
+from service.answers import Answers
+from service.runtime import Outputs
+from service.window import Window, WindowInput, WindowRules
+
+COLUMNS = ("setting_1", "sensor_1", "sensor_2")
+
+
+def make_manifest(
+    name: str = "fake",
+    *,
+    columns: Sequence[str] = COLUMNS,
+    context: int = 8,
+    heads: int = 0,
+    cap: float = 125.0,
+    min_cycles: int = 2,
+    max_missing_fraction: float = 0.5,
+    band: tuple[float, float] = (0.2, 1.0),
+) -> Manifest:
+    """A small manifest: columns were between 0 and 100 in training."""
+    f = len(columns)
+    return Manifest(
+        name=name,
+        version="1",
+        network="fake",
+        columns=[
+            ColumnManifest(
+                name=column,
+                role="setting" if column.startswith("setting") else "sensor",
+                unit="psia",
+                low=0.0,
+                high=100.0,
+                missing_fraction=0.0,
+            )
+            for column in columns
+        ],
+        context=context,
+        min_cycles=min_cycles,
+        max_missing_fraction=max_missing_fraction,
+        cap=cap,
+        baseline=70.0,
+        heads=heads,
+        horizons=[10, 30],
+        nominal_coverage=0.9,
+        health_bounds=HealthBounds(critical_below=20, degrading_below=60),
+        regimes=[
+            Regime(
+                centre=[0.0],
+                share=1.0,
+                mean=[50.0] * f,
+                standard_deviation=[20.0] * f,
+                histogram_edges=[[10.0 * i for i in range(1, 10)]] * f,
+            )
+        ],
+        degradation=Degradation(
+            rul=[0.0, 100.0],
+            z=[[1.0] * f, [0.0] * f],
+            spread=[[1.0] * f, [1.0] * f],
+            noise=[0.1] * f,
+            life_quantiles=[100.0 + i for i in range(11)],
+            regime_persistence=1.0,
+        ),
+        entropy=[EntropyReference(head="mean", low=band[0], median=0.9, high=band[1])],
+        training=Training(
+            data_sha256="0" * 64,
+            data_name="none",
+            seed=0,
+            code_version="0",
+            units_trained=1,
+            units_validated=1,
+            units_calibrated=1,
+            config={},
+        ),
+        metrics={},
+        parity=Parity(rul_cycles=0.0, attention=0.0),
+    )
+
+
+class FakeRuntime:
+    """A runtime whose RUL is the sum of the last reading, missing values counting nothing.
+
+    Attributes:
+        batches: How many windows each call had.
+        lengths: The lengths of each call.
+        failures: Calls yet to fail; counts down.
+        gate: Calls wait until it is set. It is, unless a test clears it.
+        entered: Set as soon as a call has begun.
+    """
+
+    def __init__(self, manifest: Manifest | None = None, *, provider: str = "FakeProvider") -> None:
+        self.manifest = manifest or make_manifest()
+        self.sha256 = "f" * 64
+        self.provider = provider
+        self.batches: list[int] = []
+        self.lengths: list[list[int]] = []
+        self.failures = 0
+        self.novelty = 0.5
+        self.gate = threading.Event()
+        self.gate.set()
+        self.entered = threading.Event()
+
+    def run(self, readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> Outputs:
+        """Answer by arithmetic; each row by itself, whatever stands in its padding."""
+        self.entered.set()
+        self.gate.wait()
+        self.batches.append(len(lengths))
+        self.lengths.append(lengths.tolist())
+        if self.failures:
+            self.failures -= 1
+            raise ValueError("secret of the runtime")
+        return fake_outputs(readings, lengths, self.manifest, novelty=self.novelty)
+
+
+def fake_outputs(
+    readings: FloatArray, lengths: IntArray, manifest: Manifest, *, novelty: float = 0.5
+) -> Outputs:
+    """Outputs of the right shapes that keep the graph's promises: attention and contributions add up."""
+    b, t, _ = readings.shape
+    total = np.nansum(readings[np.arange(b), lengths - 1], axis=1)
+    rul = np.clip(total, 0, manifest.cap).astype(np.float32)
+    valid = np.arange(t) < lengths[:, None]
+    attention = (valid / lengths[:, None]).astype(np.float32)
+    contribution = (attention * (total - manifest.baseline)[:, None]).astype(np.float32)
+    share = (rul / manifest.cap)[:, None]
+    return Outputs(
+        rul=rul,
+        rul_interval=np.stack([np.maximum(rul - 5, 0), np.minimum(rul + 5, manifest.cap)], axis=1),
+        failure_probability=np.repeat(1 - share, len(manifest.horizons), axis=1),
+        health_state=np.concatenate([share, (1 - share) / 2, (1 - share) / 2], axis=1).astype(np.float32),
+        attention=attention,
+        contribution=contribution,
+        novelty=np.full(b, novelty, dtype=np.float32),
+        head_attention=np.repeat(attention[:, None], manifest.heads, axis=1) if manifest.heads else None,
+    )
+
+
+class FakeObserver:
+    """Remembers what a batcher told it."""
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+        self.queue_seconds: list[float] = []
+        self.inference_seconds: list[float] = []
+        self.cancelled_windows = 0
+        self.imputed: list[float] = []
+
+    def queued(self, seconds: float) -> None:
+        self.queue_seconds.append(seconds)
+
+    def answered(self, seconds: float) -> None:
+        self.inference_seconds.append(seconds)
+
+    def ran(self, windows: int, seconds: float) -> None:
+        self.batches.append(windows)
+
+    def answers(self, answers: Answers, imputed_fraction: FloatArray) -> None:
+        self.imputed += imputed_fraction.tolist()
+
+    def cancelled(self, windows: int) -> None:
+        self.cancelled_windows += windows
+
+    def observe(self, value: float) -> None:
+        """Also a stage timer."""
+
+
+class StepExecutor(Executor):
+    """Holds what is submitted until a test runs it, here and now, in any order.
+
+    Attributes:
+        waiting: What was submitted and has not run.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], Any]] = []
+        self.refuse = False
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        if self.refuse:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+        self.waiting.append(lambda: fn(*args, **kwargs))
+        return Future()
+
+    def step(self, which: int = 0) -> None:
+        """Run one of those that wait."""
+        self.waiting.pop(which)()
+
+
+def window_input(
+    rul: float = 40.0, *, cycles: int = 4, unit: str | None = "1", last_cycle: float | None = 100
+) -> WindowInput:
+    """A window that `FakeRuntime` answers with this RUL."""
+    values: list[float | None] = [rul / len(COLUMNS)] * cycles
+    return WindowInput(unit=unit, last_cycle=last_cycle, columns=dict.fromkeys(COLUMNS, values))
+
+
+def make_window(rul: float = 40.0, *, cycles: int = 4, unit: str | None = "1") -> Window:
+    """The same, checked."""
+    rules = WindowRules.of(make_manifest(), max_window_cycles=1000)
+    return Window.checked(window_input(rul, cycles=cycles, unit=unit), rules)
