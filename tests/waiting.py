@@ -15,20 +15,20 @@ NOBODY_THERE: Final = (OSError, httpx.TransportError)
 
 
 def wait_until(
-    predicate: Callable[[], T], timeout: float, *, what: str = "", pause: float = PAUSE_SECONDS
+    predicate: Callable[[], T], seconds: float, *, what: str = "", pause: float = PAUSE_SECONDS
 ) -> T:
     """Ask until the answer is truthy, and return it.
 
     Args:
         predicate: What to ask. That nobody listens yet counts as "no".
-        timeout: Seconds after which to give up.
+        seconds: After this long, give up.
         what: What is waited for, for the message.
         pause: Seconds between two questions.
 
     Raises:
         TimeoutError: the answer stayed falsy; names the last answer or error.
     """
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + seconds
     while True:
         try:
             answer = predicate()
@@ -38,5 +38,5 @@ def wait_until(
         except NOBODY_THERE as error:
             last = repr(error)
         if time.monotonic() > deadline:
-            raise TimeoutError(f"no {what or 'truthy answer'} within {timeout} s; last: {last}")
+            raise TimeoutError(f"no {what or 'truthy answer'} within {seconds} s; last: {last}")
         time.sleep(pause)

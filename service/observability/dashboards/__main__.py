@@ -23,15 +23,18 @@ def generated() -> dict[Path, str]:
 
 def main(arguments: list[str]) -> int:
     """Write or check the files; the exit code."""
-    stale = [
-        path for path, text in generated().items() if not path.is_file() or path.read_text("utf-8") != text
-    ]
+    wanted = generated()
+    present = {path: path.read_text("utf-8") for path in FOLDER.glob("*.json")}
+    stale = sorted(path for path in wanted | present if wanted.get(path) != present.get(path))
     if "--check" in arguments:
         for path in stale:
             sys.stderr.write(f"{path} is not current: run python -m service.observability.dashboards\n")
         return 1 if stale else 0
     for path in stale:
-        path.write_text(generated()[path], "utf-8")
+        if path in wanted:
+            path.write_text(wanted[path], "utf-8")
+        else:
+            path.unlink()
     return 0
 
 

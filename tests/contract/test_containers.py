@@ -1,0 +1,99 @@
+"""docker-compose.yml and the image: what may run, with which rights, and how it is watched."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from typing import Any
+
+import pytest
+
+from tests.programs import ROOT, compose, output_of
+
+DOCKERFILE = (ROOT / "service" / "Dockerfile").read_text("utf-8")
+SERVICES = ("rulserve", "rulserve-gpu", "prometheus", "grafana")
+
+
+@pytest.fixture(scope="module")
+def services() -> dict[str, Any]:
+    """The services as docker compose understands them."""
+    return json.loads(output_of(*compose(), "--profile", "gpu", "config", "--format", "json"))["services"]
+
+
+@pytest.mark.system
+def test_compose_runs_service_prometheus_and_grafana_and_the_gpu_only_when_asked():
+    services = output_of(*compose(), "config", "--services").split()
+
+    assert sorted(services) == ["grafana", "prometheus", "rulserve"]
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_container_is_watched_restarted_and_has_no_rights_to_spare(name, services):
+    service = services[name]
+
+    assert service["healthcheck"]["test"]
+    assert service["restart"] == "unless-stopped"
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+
+
+@pytest.mark.system
+def test_images_that_are_not_built_here_are_pinned_to_a_release(services):
+    images = [service["image"] for service in services.values() if "build" not in service]
+
+    assert len(images) == 2
+    assert all(re.fullmatch(r"[\w/]+:v?\d+\.\d+\.\d+", image) for image in images)
+
+
+@pytest.mark.system
+def test_the_gpu_service_asks_for_a_gpu_and_refuses_to_run_without(services):
+    devices = services["rulserve-gpu"]["deploy"]["resources"]["reservations"]["devices"]
+
+    assert devices == [{"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}]
+    assert services["rulserve-gpu"]["environment"]["RUL_PROVIDER"] == "cuda"
+    assert "deploy" not in services["rulserve"]
+
+
+@pytest.mark.system
+def test_no_two_services_publish_the_same_port(services):
+    published = [port["published"] for service in services.values() for port in service["ports"]]
+
+    assert len(set(published)) == len(published) == len(SERVICES)
+
+
+@pytest.mark.system
+def test_every_file_that_a_container_mounts_is_here(services):
+    mounts = [mount for service in services.values() for mount in service.get("volumes", [])]
+    sources = [ROOT / mount["source"] for mount in mounts if mount["type"] == "bind"]
+
+    assert sources
+    assert all(source.exists() for source in sources)
+
+
+@pytest.mark.parametrize("target", ["cpu", "gpu"])
+def test_an_image_runs_as_a_user_without_rights_and_says_whether_it_is_well(target):
+    stage = DOCKERFILE.partition(f" AS {target}\n")[2].partition("\nFROM ")[0]
+
+    assert re.search(r"^USER 10001:10001$", stage, re.MULTILINE)
+    assert re.search(r"^HEALTHCHECK (.|\n)*/readyz", stage, re.MULTILINE)
+    assert 'ENTRYPOINT ["rul"]' in stage
+
+
+@pytest.mark.parametrize("extra", ["cpu", "gpu"])
+def test_the_image_installs_an_extra_that_exists(extra):
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+
+    assert f".whl)[{extra}]" in DOCKERFILE
+    assert extra in extras
+
+
+def test_everything_that_the_image_is_made_of_is_here_and_let_in():
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)
+    let_in = re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text("utf-8"), re.MULTILINE)
+    names = [name for line in copied for name in line.split()]
+
+    assert set(names) == set(let_in)
+    assert all((ROOT / name).exists() for name in names)

@@ -1,0 +1,199 @@
+"""Dashboards and alerts ask for what the service measures, and say what to do."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from service.metrics import Metrics
+from tests.fakes import FakeRuntime, make_manifest
+from tests.observability import (
+    DASHBOARDS,
+    FOLDER,
+    ROOT,
+    RULE_TESTS,
+    RULES,
+    alerts,
+    expressions,
+    filled_in,
+    panel_queries,
+    panels,
+    recording_rules,
+    selectors,
+)
+from tests.programs import output_of, program
+
+IF_WRONG = "**If it looks wrong:**"
+# What Prometheus, and not the service, puts on every series.
+TARGET_LABELS = {"job", "instance"}
+MATCHER = re.compile(r'(\w+)\s*(=~|!~|!=|=)\s*"([^"]*)"')
+EVERY_PANEL = [(dashboard, panel) for dashboard in DASHBOARDS for panel in panels(dashboard)]
+panel_names = [f"{dashboard.stem}: {panel['title']}" for dashboard, panel in EVERY_PANEL]
+every_panel = pytest.mark.parametrize(("dashboard", "panel"), EVERY_PANEL, ids=panel_names)
+every_alert = pytest.mark.parametrize("name", alerts())
+every_expression = pytest.mark.parametrize("name", expressions())
+
+
+@pytest.fixture(scope="module")
+def declared() -> dict[str, list[dict[str, str]]]:
+    """Every series that the service has from its start: the labels of each, by name."""
+    registry = CollectorRegistry()
+    Metrics(registry, [FakeRuntime(make_manifest(heads=2))])
+    series: dict[str, list[dict[str, str]]] = {}
+    for family in text_string_to_metric_families(generate_latest(registry).decode()):
+        for sample in family.samples:
+            series.setdefault(sample.name, []).append(sample.labels)
+    return series
+
+
+@every_expression
+def test_an_expression_reads_only_series_that_exist(name, declared):
+    known = set(declared) | set(recording_rules()) | {"up"}
+
+    read = {selector.partition("{")[0] for selector in selectors(expressions()[name])}
+
+    assert read
+    assert read <= known
+
+
+@every_expression
+def test_each_label_value_that_is_asked_for_can_occur(name, declared):
+    for selector in selectors(filled_in(expressions()[name], interval="5m")):
+        metric, _, matchers = selector.partition("{")
+        for label, operator, value in MATCHER.findall(matchers):
+            if metric not in declared or label in TARGET_LABELS:
+                continue
+            pattern = value if "~" in operator else re.escape(value)
+            values = {labels[label] for labels in declared[metric]}
+
+            assert any(re.fullmatch(pattern, value) for value in values), (
+                f"{label}{operator}{pattern}: {values}"
+            )
+
+
+def test_no_series_is_labelled_by_unit(declared):
+    labels = {label for series in declared.values() for labels in series for label in labels}
+
+    assert not labels & {"unit", "unit_id", "request_id", "path", "user"}
+
+
+def test_the_generated_dashboards_are_the_committed_ones():
+    # In a process of its own: the SDK warns while it is imported, and a warning is an error here.
+    output_of(sys.executable, "-m", "service.observability.dashboards", "--check")
+
+
+@every_panel
+def test_a_panel_has_unit_source_query_and_says_what_to_do(dashboard, panel):
+    shows, separator, act = panel["description"].partition(IF_WRONG)
+
+    assert panel["fieldConfig"]["defaults"]["unit"]
+    assert panel["title"]
+    assert panel["targets"]
+    assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+    assert shows.strip()
+    assert separator
+    assert act.strip()
+
+
+@pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda path: path.stem)
+def test_panels_have_an_id_of_their_own_and_do_not_overlap(dashboard):
+    parts = json.loads(dashboard.read_text("utf-8"))["panels"]
+    places = [part["gridPos"] for part in parts]
+    cells = [
+        (x, y)
+        for place in places
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+
+    assert len({part["id"] for part in parts}) == len(parts)
+    assert len(set(cells)) == len(cells)
+    assert max(x for x, _ in cells) < 24
+
+
+@pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda path: path.stem)
+def test_a_dashboard_can_be_narrowed_to_an_instance_and_a_model(dashboard):
+    variables = [one["name"] for one in json.loads(dashboard.read_text("utf-8"))["templating"]["list"]]
+
+    assert {"datasource", "instance", "model"} <= set(variables)
+
+
+@pytest.mark.parametrize("name", panel_queries())
+def test_a_query_reads_only_what_the_variables_chose(name):
+    for selector in selectors(panel_queries()[name]):
+        assert ":" in selector or '"$instance"' in selector
+
+
+@every_alert
+def test_an_alert_has_a_severity_a_summary_and_a_section_in_the_runbook(name):
+    alert = alerts()[name]
+    document, _, anchor = alert["annotations"]["runbook_url"].partition("#")
+    headings = re.findall(r"^## (\w+)$", (ROOT / document).read_text("utf-8"), re.MULTILINE)
+
+    assert alert["labels"]["severity"] in {"critical", "warning"}
+    assert alert["annotations"]["summary"]
+    assert alert["annotations"]["description"]
+    assert anchor == name.lower()
+    assert name in headings
+
+
+def test_the_runbook_has_no_section_without_an_alert():
+    headings = re.findall(r"^## (Rul\w+)$", (ROOT / "docs" / "runbook.md").read_text("utf-8"), re.MULTILINE)
+
+    assert headings == list(alerts())
+
+
+@every_alert
+def test_an_alert_has_a_unit_test_in_which_it_fires_and_one_in_which_it_does_not(name):
+    cases = [
+        case
+        for path in RULE_TESTS
+        for test in yaml.safe_load(path.read_text("utf-8"))["tests"]
+        for case in test.get("promql_expr_test", []) + test.get("alert_rule_test", [])
+    ]
+
+    outcomes = [
+        bool(case.get("exp_samples") or case.get("exp_alerts"))
+        for case in cases
+        if f'alertname="{name}"' in case.get("expr", "") or case.get("alertname") == name
+    ]
+
+    assert set(outcomes) == {True, False}
+
+
+@pytest.mark.parametrize("name", recording_rules())
+def test_a_recorded_series_is_named_by_level_metric_and_operation(name):
+    level, metric, operation = name.split(":")
+
+    assert re.fullmatch(r"[a-z]+(_[a-z]+)*", level)
+    assert metric.startswith("rul_")
+    assert re.fullmatch(r"(p\d+_|ratio_)?(rate|min|max)\d+[mhd]", operation)
+
+
+@pytest.mark.system
+def test_promtool_accepts_configuration_and_rules():
+    output_of(program("promtool"), "check", "config", FOLDER / "prometheus.yml")
+    output_of(program("promtool"), "check", "rules", *RULES)
+
+
+@pytest.mark.system
+def test_alerts_fire_when_they_should_and_only_then():
+    output_of(program("promtool"), "test", "rules", *RULE_TESTS)
+
+
+@pytest.mark.system
+def test_prometheus_can_parse_every_query_of_the_dashboards(tmp_path):
+    queries = [
+        {"record": f"parsed:query:{i}", "expr": filled_in(query, interval="5m")}
+        for i, query in enumerate(panel_queries().values())
+    ]
+    file = tmp_path / "queries.yml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": queries}]}), "utf-8")
+
+    output_of(program("promtool"), "check", "rules", file)

@@ -1,0 +1,53 @@
+"""Programs outside pip that some tests use; `tools/install-system` installs them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final, NoReturn
+
+import pytest
+
+ROOT: Final = Path(__file__).parents[1]
+REQUIRED: Final = "RUL_REQUIRE_SYSTEM"
+PLUGIN_FOLDERS: Final = tuple(
+    Path(folder) / "docker" / "cli-plugins"
+    for folder in ("/usr/local/lib", "/usr/local/libexec", "/usr/lib", "/usr/libexec")
+)
+
+
+def program(name: str) -> str:
+    """The path of a program; without it the test is skipped, or fails where all must be there."""
+    return shutil.which(name) or _missing(name)
+
+
+def compose() -> list[str]:
+    """How to call docker compose; it needs no engine to check a file."""
+    docker = shutil.which("docker")
+    if (
+        docker
+        and not subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode
+    ):
+        return [docker, "compose"]
+    for folder in PLUGIN_FOLDERS:
+        if (folder / "docker-compose").is_file():
+            return [str(folder / "docker-compose")]
+    return [_missing("docker compose")]
+
+
+def output_of(*command: str | Path, cwd: Path = ROOT) -> str:
+    """What a program printed; its exit status must be 0."""
+    done = subprocess.run(
+        [str(part) for part in command], cwd=cwd, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{done.args} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def _missing(name: str) -> NoReturn:
+    reason = f"{name} is not installed: tools/install-system installs it"
+    if os.environ.get(REQUIRED):
+        pytest.fail(reason)
+    pytest.skip(reason)
