@@ -138,7 +138,6 @@ def data_sha256(paths: Iterable[Path]) -> str:
 class _Rows:
     """All rows of all files, n in all, in the order read."""
 
-    files: tuple[Path, ...]
     tables: tuple[Table, ...]
     units: tuple[str, ...]
     unit: IntArray  # [n], place in `units`
@@ -162,9 +161,8 @@ class _Rows:
             readings = np.concatenate(
                 [np.stack([t.numbers[s] for s in fleet.sources], axis=1).astype(np.float32) for t in tables]
             )
-        cycles = [_whole_cycles(f, t, fleet.cycle_column) for f, t in zip(files, tables, strict=True)]
+        cycles = [_whole_cycles(t, fleet.cycle_column) for t in tables]
         return cls(
-            files=tuple(files),
             tables=tuple(tables),
             units=tuple(places),
             unit=unit,
@@ -197,9 +195,9 @@ class _Rows:
         return found
 
     def _where(self, row: int) -> str:
-        for file, table in zip(self.files, self.tables, strict=True):
+        for table in self.tables:
             if row < len(table.codes):
-                return f"{file} {table.locate(row)}"
+                return table.locate(row)
             row -= len(table.codes)
         raise IndexError(row)
 
@@ -225,7 +223,7 @@ def _failure_values(table: Table, fleet: Fleet, *, with_failure: bool) -> FloatA
     return np.full(len(table.codes), np.nan)
 
 
-def _whole_cycles(file: Path, table: Table, column: str | None) -> IntArray:
+def _whole_cycles(table: Table, column: str | None) -> IntArray:
     if column is None:
         return np.zeros(len(table.codes), dtype=np.int64)
     cycle = table.numbers[column]
@@ -233,7 +231,7 @@ def _whole_cycles(file: Path, table: Table, column: str | None) -> IntArray:
     if len(wrong):
         row = int(wrong[0])
         raise InvalidData(
-            f"{file}: {table.locate(row)}, column {column!r}: "
+            f"{table.locate(row)}, column {column!r}: "
             f"expected a whole number of 0 or more, got {cycle[row]:g}"
         )
     return cycle.astype(np.int64)

@@ -4,26 +4,26 @@ C-MAPSS text, CSV and Parquet come out alike. This module knows files, lines and
 not know what a unit, a cycle or a failure is (`model.readers`).
 
 Parsing has two speeds: a strict pass over whole columns at once, and, only where that fails, a
-tolerant pass over texts that either succeeds (a cell of blanks is a missing value) or names the
+tolerant pass cell by cell that either succeeds (a cell of blanks is a missing value) or names the
 line and column that cannot be read.
 """
 
-# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
-# pyarrow publishes no types, and makes its compute functions when it is imported.
+# pyright: reportUnknownParameterType=false
+# pyarrow publishes no types.
 
 from __future__ import annotations
 
 import contextlib
 import csv
 import difflib
-from collections.abc import Callable, Sequence
+import io
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
@@ -55,7 +55,7 @@ class Table:
         numbers: float64 [n] each by name; missing values are NaN, infinite ones still infinite.
         labels: The distinct values of the text column, in order of appearance; empty without one.
         codes: int64 [n], each row's place in `labels`; all 0 without a text column.
-        locate: Says where a row (0-based) stands, such as `line 7`.
+        locate: Says where a row (0-based) stands, such as `pumps.csv: line 7`.
     """
 
     numbers: dict[str, FloatArray]
@@ -85,7 +85,7 @@ def read_table(
     table = source.parse(present, text)
     if table.num_rows == 0:
         raise InvalidData(f"{path}: the file holds no reading")
-    return _table(table, numbers, text, lambda row: f"line {source.line(row)}")
+    return _table(table, numbers, text, lambda row: f"{path}: line {source.line(row)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +113,12 @@ class _Text:
             body = body.replace(b" \n", b"\n")
         start = len(body) - len(body.lstrip(b"\n "))
         first, _, rest = body[start:].partition(b"\n")
-        try:
-            head = first.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise InvalidData(f"{path}: expected UTF-8 text, got another encoding: {error}") from error
+        head = _decoded(path, first)
         delimiter = max(DELIMITERS, key=head.count)
-        header = tuple(name.strip() for name in next(csv.reader([head], delimiter=delimiter), []))
+        try:
+            header = tuple(name.strip() for name in next(csv.reader([head], delimiter=delimiter), []))
+        except csv.Error as error:
+            raise InvalidData(f"{path}: the header cannot be read as text: {error}") from error
         if not any(header):
             raise InvalidData(f"{path}: expected a header with column names, got an empty file")
         lines_before = body[:start].count(b"\n") + 1
@@ -126,8 +126,7 @@ class _Text:
 
     def line(self, row: int) -> int:
         """The 1-based line of a 0-based row; lines without text are no rows."""
-        filled = (n for n, line in enumerate(self.body.split(b"\n"), 1) if line)
-        return self.lines_before + next(n for i, n in enumerate(filled) if i == row)
+        return next(line for i, (line, _) in enumerate(self.rows()) if i == row)
 
     def parse(self, columns: Sequence[str], text: str | None) -> pa.Table:
         """The pyarrow table of these columns: float64, and string for the `text` column."""
@@ -135,65 +134,67 @@ class _Text:
             raise InvalidData(f"{self.path}: the file holds no reading")
         types = {name: pa.string() if name == text else pa.float64() for name in columns}
         try:
-            return self._read(types)
+            return self._parse_strictly(types)
         except pa.ArrowInvalid:
-            texts = self._read(dict.fromkeys(columns, pa.string()), check_rows=True)
-        return pa.table({name: self._column(texts[name], name, kind) for name, kind in types.items()})
+            return self._parse_cell_by_cell(types)
 
-    def _read(self, types: dict[str, pa.DataType], *, check_rows: bool = False) -> pa.Table:
-        ragged: list[pacsv.InvalidRow] = []
+    def rows(self) -> Iterator[tuple[int, list[str]]]:
+        """The cells of each row, with its 1-based line.
 
-        def refuse(row: pacsv.InvalidRow) -> str:
-            ragged.append(row)
-            return "error"
-
+        Raises:
+            InvalidData: not UTF-8, or quotes or rows that do not add up.
+        """
+        lines = io.StringIO(_decoded(self.path, self.body), newline="")
+        quoting = csv.QUOTE_NONE if self.delimiter == " " else csv.QUOTE_MINIMAL
+        reader = csv.reader(lines, delimiter=self.delimiter, quoting=quoting, strict=True)
         try:
-            return pacsv.read_csv(
-                pa.BufferReader(self.body),
-                read_options=pacsv.ReadOptions(
-                    column_names=_distinct(self.header), use_threads=not check_rows
-                ),
-                parse_options=pacsv.ParseOptions(
-                    delimiter=self.delimiter,
-                    quote_char=False if self.delimiter == " " else '"',
-                    ignore_empty_lines=True,
-                    invalid_row_handler=refuse if check_rows else None,
-                ),
-                convert_options=pacsv.ConvertOptions(
-                    column_types=types,
-                    include_columns=list(types),
-                    null_values=list(MISSING),
-                    strings_can_be_null=True,
-                ),
-            )
-        except pa.ArrowInvalid as error:
-            if not check_rows:
-                raise
-            raise InvalidData(f"{self.path}: {self._ragged(ragged, error)}") from error
+            for cells in reader:
+                line = self.lines_before + reader.line_num
+                if cells and len(cells) != len(self.header):
+                    raise InvalidData(
+                        f"{self.path}: line {line}: expected {len(self.header)} columns, got {len(cells)}: "
+                        f"{self.delimiter.join(cells)[:200]!r}"
+                    )
+                if cells:
+                    yield line, cells
+        except csv.Error as error:
+            line = self.lines_before + reader.line_num
+            raise InvalidData(f"{self.path}: line {line}: cannot be read as text: {error}") from error
 
-    def _ragged(self, rows: list[pacsv.InvalidRow], error: Exception) -> str:
-        if not rows:
-            return f"cannot be read as text: {error}"
-        row = rows[0]
-        line = self._line_of(row.text)
-        return f"line {line}: expected {row.expected_columns} columns, got {row.actual_columns}: {row.text!r}"
-
-    def _line_of(self, text: str) -> int:
-        lines = self.body.split(b"\n")
-        return self.lines_before + 1 + lines.index(text.encode("utf-8"))
-
-    def _column(self, column: pa.ChunkedArray, name: str, kind: pa.DataType) -> pa.Array:
-        cells = pc.utf8_trim_whitespace(column.combine_chunks())
-        cells = pc.if_else(pc.is_in(cells, pa.array(MISSING)), pa.scalar(None, pa.string()), cells)
-        if kind == pa.string():
-            return cells
-        try:
-            return cells.cast(kind)
-        except pa.ArrowInvalid:
-            row, cell = next((i, c) for i, c in enumerate(cells.to_pylist()) if not _is_number(c))
-        raise InvalidData(
-            f"{self.path}: line {self.line(row)}, column {name!r}: expected a number, got {cell!r}"
+    def _parse_strictly(self, types: dict[str, pa.DataType]) -> pa.Table:
+        return pacsv.read_csv(
+            pa.BufferReader(self.body),
+            read_options=pacsv.ReadOptions(column_names=_distinct(self.header)),
+            parse_options=pacsv.ParseOptions(
+                delimiter=self.delimiter, quote_char=False if self.delimiter == " " else '"'
+            ),
+            convert_options=pacsv.ConvertOptions(
+                column_types=types,
+                include_columns=list(types),
+                null_values=list(MISSING),
+                strings_can_be_null=False,  # a unit may be called NA
+            ),
         )
+
+    def _parse_cell_by_cell(self, types: dict[str, pa.DataType]) -> pa.Table:
+        columns: dict[str, list[float | str | None]] = {name: [] for name in types}
+        places = [(name, self.header.index(name), types[name] == pa.string()) for name in types]
+        for line, cells in self.rows():
+            for name, place, is_text in places:
+                cell = cells[place].strip()
+                if is_text:
+                    columns[name].append(cell)
+                else:
+                    columns[name].append(None if cell in MISSING else self._number(cell, name, line))
+        return pa.table({name: pa.array(columns[name], kind) for name, kind in types.items()})
+
+    def _number(self, cell: str, name: str, line: int) -> float:
+        try:
+            return float(cell.replace("_", "?"))  # Python reads 1_000; nothing else does
+        except ValueError:
+            raise InvalidData(
+                f"{self.path}: line {line}, column {name!r}: expected a number, got {cell!r}"
+            ) from None
 
 
 def _read_parquet(path: Path, *, numbers: Sequence[str], text: str | None, optional: Sequence[str]) -> Table:
@@ -210,7 +211,7 @@ def _read_parquet(path: Path, *, numbers: Sequence[str], text: str | None, optio
                 raise InvalidData(f"{path}: column {name!r}: expected numbers, got {kind}")
             numeric = table[name].cast(pa.float64(), safe=False)
             table = table.set_column(table.schema.get_field_index(name), name, numeric)
-    return _table(table, numbers, text, lambda row: f"row {row + 1}")
+    return _table(table, numbers, text, lambda row: f"{path}: row {row + 1}")
 
 
 def _table(table: pa.Table, numbers: Sequence[str], text: str | None, locate: Callable[[int], str]) -> Table:
@@ -221,20 +222,22 @@ def _table(table: pa.Table, numbers: Sequence[str], text: str | None, locate: Ca
     }
     if text is None:
         return Table(columns, (), np.zeros(count, dtype=np.int64), locate)
-    cells = _labels(table[text])
-    if cells.null_count:
-        row = int(np.flatnonzero(cells.is_null().to_numpy(zero_copy_only=False))[0])
-        raise InvalidData(f"{locate(row)}, column {text!r}: expected a name, got nothing")
-    encoded = cells.dictionary_encode()
+    encoded = _texts(table[text]).fill_null("").dictionary_encode()
     codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    return Table(columns, tuple(encoded.dictionary.to_pylist()), codes, locate)
+    places: dict[str, int] = {}
+    own = [places.setdefault(label.strip(), len(places)) for label in encoded.dictionary.to_pylist()]
+    codes = np.array(own, dtype=np.int64)[codes]
+    if "" in places:
+        row = int(np.flatnonzero(codes == places[""])[0])
+        raise InvalidData(f"{locate(row)}, column {text!r}: expected a name, got nothing")
+    return Table(columns, tuple(places), codes, locate)
 
 
 def _float64(column: pa.ChunkedArray) -> NDArray[np.float64]:
     return column.cast(pa.float64()).combine_chunks().to_numpy(zero_copy_only=False)
 
 
-def _labels(column: pa.ChunkedArray) -> pa.StringArray:
+def _texts(column: pa.ChunkedArray) -> pa.StringArray:
     """Names as texts; a number that is whole is written without a point, so 1.0 is unit 1."""
     cells = column.combine_chunks()
     if pa.types.is_floating(cells.type):
@@ -277,11 +280,8 @@ def _distinct(header: Sequence[str]) -> list[str]:
     return [name if header.index(name) == i else f"{name}\0{i}" for i, name in enumerate(header)]
 
 
-def _is_number(cell: str | None) -> bool:
-    if cell is None:
-        return True
+def _decoded(path: Path, data: bytes) -> str:
     try:
-        pa.scalar(cell).cast(pa.float64())
-    except pa.ArrowInvalid:
-        return False
-    return True
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidData(f"{path}: expected UTF-8 text, got another encoding: {error}") from error

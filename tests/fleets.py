@@ -1,0 +1,59 @@
+"""Small fleets and units, and hypothesis strategies for them."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from model.domain import Column, Schema, Trajectory
+from model.fleet import Fleet
+
+PUMP_SCHEMA = Schema(
+    (
+        Column("load", "setting", "kW"),
+        Column("vibration", "sensor", "mm/s"),
+        Column("pressure", "sensor", "bar"),
+    )
+)
+PUMPS = Fleet(
+    name="pumps",
+    schema=PUMP_SCHEMA,
+    sources=PUMP_SCHEMA.names,
+    cap=100.0,
+    context=20,
+    horizons=(5, 15),
+    critical_below=10.0,
+    degrading_below=30.0,
+)
+
+
+def numbered_unit(cycles: int, *, columns: int = 2, unit: str = "1", failed: bool = True) -> Trajectory:
+    """A unit whose readings say where they stand: row t holds t, t + 0.25, ..."""
+    readings = np.arange(cycles)[:, None] + np.arange(columns) / 4
+    return Trajectory(unit, np.arange(1, cycles + 1), readings.astype(np.float32), failed=failed)
+
+
+def worn_pumps(*, units: int, seed: int, loads: tuple[float, ...] = (40.0, 75.0)) -> list[Trajectory]:
+    """Pumps that wear out over 40 to 80 cycles, at one of these loads each cycle."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for n in range(1, units + 1):
+        life = int(rng.integers(40, 81))
+        wear = np.exp(-np.arange(life - 1, -1, -1) / 15.0)
+        load = rng.choice(loads, size=life)
+        readings = np.stack(
+            [
+                load + rng.normal(0, 0.1, life),
+                2.0 + load / 10 + 3.0 * wear + rng.normal(0, 0.1, life),
+                9.0 - load / 20 - 1.5 * wear + rng.normal(0, 0.05, life),
+            ],
+            axis=1,
+        )
+        made.append(Trajectory(str(n), np.arange(1, life + 1), readings.astype(np.float32), failed=True))
+    return made
+
+
+@st.composite
+def trajectories(draw: st.DrawFn, *, most_cycles: int = 40, columns: int = 2) -> Trajectory:
+    """Any unit that failed: cycles with gaps, readings that say where they stand."""
+    steps = draw(st.lists(st.integers(1, 4), min_size=1, max_size=most_cycles))
+    readings = np.arange(len(steps))[:, None] + np.arange(columns) / 4
+    return Trajectory("u", np.cumsum(steps), readings.astype(np.float32), failed=True)

@@ -1,0 +1,199 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model.dataset import (
+    join_windows,
+    last_window,
+    make_windows,
+    split_units,
+    truncated_windows,
+    windows_ending_at,
+    with_units,
+)
+from model.domain import InvalidData, Trajectory, cycles_left
+from tests.fleets import numbered_unit, trajectories
+
+lengths = st.integers(1, 12)
+
+
+@given(unit=trajectories(), length=lengths, shortest=st.integers(1, 12), stride=st.integers(1, 5))
+def test_window_i_is_slice_i(unit, length, shortest, stride):
+    windows = make_windows(unit, length=length, shortest=shortest, stride=stride)
+
+    for i in range(len(windows)):
+        end = shortest - 1 + i * stride
+        expected = unit.readings[max(0, end + 1 - length) : end + 1]
+        assert windows.lengths[i] == len(expected)
+        np.testing.assert_array_equal(windows.readings[i, : len(expected)], expected)
+        assert np.isnan(windows.readings[i, len(expected) :]).all()
+        assert windows.last_cycle[i] == unit.cycles[end]
+
+
+@given(cycles=st.integers(1, 40), length=lengths, shortest=st.integers(1, 45), stride=st.integers(1, 5))
+def test_the_count_is_right_down_to_the_shortest_trajectory(cycles, length, shortest, stride):
+    windows = make_windows(numbered_unit(cycles), length=length, shortest=shortest, stride=stride)
+
+    expected = (cycles - shortest) // stride + 1 if cycles >= shortest else 0
+    assert len(windows) == expected
+    assert windows.readings.shape == (expected, length, 2)
+
+
+@given(unit=trajectories(), length=lengths, data=st.data())
+def test_training_and_test_labels_of_the_same_cut_are_equal_to_the_cycle(unit, length, data):
+    cut = data.draw(st.integers(1, len(unit)), label="readings before the cut")
+    test_unit = Trajectory(unit.unit, unit.cycles[:cut], unit.readings[:cut], failed=False)
+    test_label = unit.cycles[-1] - test_unit.cycles[-1]  # cycles that it went on to run
+
+    training = make_windows(unit, length=length).take(np.array([cut - 1]))
+    readings, last_cycle = last_window(test_unit, length=length)
+
+    assert training.rul[0] == test_label
+    assert training.last_cycle[0] == last_cycle
+    np.testing.assert_array_equal(training.readings[0, : training.lengths[0]], readings)
+
+
+@given(unit=trajectories(), length=lengths)
+def test_the_last_window_of_a_failed_unit_has_rul_zero(unit, length):
+    windows = make_windows(unit, length=length)
+
+    assert windows.rul[-1] == 0
+    np.testing.assert_array_equal(windows.rul, cycles_left(unit))
+
+
+def test_windows_are_float32_and_do_not_share_memory_with_the_unit():
+    unit = numbered_unit(5)
+
+    windows = make_windows(unit, length=3)
+    windows.readings[:] = -1
+
+    assert windows.readings.dtype == windows.rul.dtype == windows.last_cycle.dtype == np.float32
+    assert unit.readings[0, 0] == 0
+
+
+def test_a_censored_unit_gives_no_labelled_window_but_a_last_one():
+    unit = numbered_unit(5, failed=False)
+
+    readings, last_cycle = last_window(unit, length=3)
+
+    assert readings.shape == (3, 2)
+    assert last_cycle == 5
+    with pytest.raises(InvalidData, match="did not run to failure"):
+        make_windows(unit, length=3)
+
+
+@pytest.mark.parametrize("wrong", [{"length": 0}, {"length": 3, "shortest": 0}, {"length": 3, "stride": 0}])
+def test_sizes_below_one_are_refused(wrong):
+    with pytest.raises(InvalidData, match="must be 1 or more, got 0"):
+        make_windows(numbered_unit(5), **wrong)
+
+
+def test_a_window_cannot_end_where_the_unit_has_no_reading():
+    with pytest.raises(InvalidData, match="no window can end at reading 5 of 5"):
+        windows_ending_at(numbered_unit(5), np.array([2, 5]), length=3)
+
+
+def test_joined_windows_keep_their_order_and_units():
+    sets = [make_windows(numbered_unit(n, unit=f"u{n}"), length=4) for n in (2, 3)]
+
+    joined = join_windows(sets)
+
+    assert joined.unit.tolist() == ["u2", "u2", "u3", "u3", "u3"]
+    assert joined.rul.tolist() == [1, 0, 2, 1, 0]
+
+
+def test_windows_of_different_shapes_do_not_join():
+    sets = [make_windows(numbered_unit(3), length=length) for length in (2, 4)]
+
+    with pytest.raises(InvalidData, match="share one shape"):
+        join_windows(sets)
+
+
+@given(
+    cycles=st.lists(st.integers(1, 30), min_size=1, max_size=5),
+    per_unit=st.integers(1, 6),
+    shortest=st.integers(1, 8),
+    seed=st.integers(0, 99),
+)
+def test_truncated_windows_end_before_the_failure_and_no_two_at_the_same_cycle(
+    cycles, per_unit, shortest, seed
+):
+    units = [numbered_unit(n, unit=str(i)) for i, n in enumerate(cycles)]
+
+    windows = truncated_windows(
+        units, length=5, per_unit=per_unit, rng=np.random.default_rng(seed), shortest=shortest
+    )
+
+    for unit in units:
+        own = windows.take(windows.unit == unit.unit)
+        places = max(1, len(unit) - shortest)
+        assert len(own) == len(set(own.last_cycle.tolist())) == min(per_unit, places)
+        assert (own.rul >= min(1, len(unit) - 1)).all()
+        assert (own.last_cycle >= min(shortest, max(1, len(unit) - 1))).all()
+
+
+def test_truncation_reaches_every_place_of_a_life_equally():
+    unit = numbered_unit(11)
+
+    windows = truncated_windows([unit] * 2000, length=5, per_unit=1, rng=np.random.default_rng(0))
+
+    counts = np.bincount(windows.last_cycle.astype(int), minlength=12)
+    assert counts[0] == counts[11] == 0
+    assert 150 < counts[1:11].min() <= counts[1:11].max() < 250
+
+
+names = st.lists(st.text("abc123", min_size=1, max_size=4), min_size=4, max_size=40, unique=True)
+
+
+@given(units=names, seed=st.integers(0, 9), order=st.randoms(use_true_random=False))
+def test_a_split_puts_each_unit_in_one_part_whatever_the_order_they_come_in(units, seed, order):
+    shuffled = [*units, units[0]]
+    order.shuffle(shuffled)
+
+    parts = split_units(units, fractions=(0.7, 0.2, 0.1), seed=seed)
+
+    assert split_units(shuffled, fractions=(0.7, 0.2, 0.1), seed=seed) == parts
+    assert sorted(unit for part in parts for unit in part) == sorted(units)
+    assert all(parts)
+
+
+@given(count=st.integers(10, 300))
+def test_parts_have_the_size_that_was_asked_for(count):
+    fractions = (0.7, 0.2, 0.1)
+
+    parts = split_units(map(str, range(count)), fractions=fractions, seed=0)
+
+    for part, fraction in zip(parts, fractions, strict=True):
+        assert abs(len(part) - fraction * count) <= 1
+
+
+def test_another_seed_deals_other_units():
+    units = [str(n) for n in range(50)]
+
+    assert split_units(units, fractions=(0.5, 0.5), seed=0) != split_units(
+        units, fractions=(0.5, 0.5), seed=1
+    )
+
+
+def test_a_part_of_nothing_is_empty():
+    _, nothing = split_units(["a", "b"], fractions=(1.0, 0.0), seed=0)
+
+    assert nothing == []
+
+
+@pytest.mark.parametrize("fractions", [(0.5, 0.6), (1.5, -0.5), ()])
+def test_fractions_that_are_no_fractions_are_refused(fractions):
+    with pytest.raises(InvalidData, match="sum to 1"):
+        split_units(["a", "b", "c"], fractions=fractions, seed=0)
+
+
+def test_too_few_units_to_split_are_refused():
+    with pytest.raises(InvalidData, match="1 units cannot be split into 2 parts"):
+        split_units(["a"], fractions=(0.5, 0.5), seed=0)
+
+
+def test_units_are_picked_in_the_order_they_stand():
+    units = [numbered_unit(2, unit=name) for name in "abc"]
+
+    assert [unit.unit for unit in with_units(units, ["c", "a"])] == ["a", "c"]

@@ -1,0 +1,142 @@
+from dataclasses import replace
+
+import pytest
+
+from model.domain import InvalidData
+from model.fleet import CONFIGS, FailureRule, fleet_named, fleet_of_schema, fleet_toml, load_fleet
+from tests.fleets import PUMP_SCHEMA, PUMPS
+
+PUMPS_TOML = """
+name = "pumps"
+format = "csv"
+unit = "pump"
+cycle = "hour"
+cap = 100
+context = 20
+horizons = [5, 15]
+critical_below = 10
+degrading_below = 30
+
+[failure]
+column = "efficiency"
+at_most = 0.4
+
+[[settings]]
+name = "load"
+unit = "kW"
+
+[[sensors]]
+name = "vibration"
+source = "Vib. (mm/s)"
+unit = "mm/s"
+description = "at the drive end"
+"""
+
+
+def write(folder, text):
+    path = folder / "pumps.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_fleet_file_says_what_files_and_answers_look_like(tmp_path):
+    fleet = load_fleet(write(tmp_path, PUMPS_TOML))
+
+    assert fleet.schema.names == ("load", "vibration")
+    assert fleet.sources == ("load", "Vib. (mm/s)")
+    assert (fleet.unit_column, fleet.cycle_column) == ("pump", "hour")
+    assert fleet.failure == FailureRule("efficiency", at_most=0.4)
+    assert (fleet.cap, fleet.context, fleet.horizons) == (100.0, 20, (5, 15))
+    assert fleet.schema.columns[1].description == "at the drive end"
+
+
+def test_defaults_stand_in_for_what_a_fleet_file_leaves_out(tmp_path):
+    head = 'name = "x"\nformat = "csv"\nunit = "file"\n'
+    text = head + '[failure]\nrun_to_failure = true\n[[sensors]]\nname = "s"\n'
+
+    fleet = load_fleet(write(tmp_path, text))
+
+    assert fleet.cycle_column is None
+    assert fleet.failure is None
+    assert (fleet.cap, fleet.shortest, fleet.nominal_coverage) == (125.0, 1, 0.9)
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
+def test_each_shipped_fleet_has_its_file_name_and_writes_back_as_itself(path, tmp_path):
+    fleet = fleet_named(path.stem)
+
+    assert fleet.name == path.stem
+    assert load_fleet(write(tmp_path, fleet_toml(fleet))) == fleet
+
+
+@pytest.mark.parametrize(
+    "fleet",
+    [
+        PUMPS,
+        replace(PUMPS, cycle_column=None, unit_column='odd "name"\\', format="parquet"),
+        replace(PUMPS, failure=FailureRule("vibration", at_least=7.5), sources=("a b", "\x7f", "ünïts")),
+        fleet_of_schema("anything", PUMP_SCHEMA),
+    ],
+)
+def test_a_written_fleet_reads_back_as_itself(fleet, tmp_path):
+    assert load_fleet(write(tmp_path, fleet_toml(fleet))) == fleet
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("cap = 100", "capp = 100", "fleet: unknown capp; known are name, format"),
+        ("cap = 100", "cap = 0", "cap must be above 0, got 0.0"),
+        ("cap = 100", "cap = true", "cap must be a number, got True"),
+        ("context = 20", "context = 2.5", "context must be a whole number, got 2.5"),
+        ("context = 20", "context = 20\nshortest = 21", "1 <= shortest <= context, got shortest 21"),
+        ("[5, 15]", "[15, 5]", r"horizons must be positive and rise, got \[15, 5\]"),
+        ("[5, 15]", "[]", r"horizons must be positive and rise, got \[\]"),
+        ("[5, 15]", '["5"]', "horizons must be whole numbers"),
+        ('format = "csv"', 'format = "xlsx"', "format must be one of cmapss, csv, parquet, got 'xlsx'"),
+        ('name = "pumps"', "", "fleet: name must be a text, got None"),
+        ('unit = "pump"', "unit = 3", "fleet: unit must be a text, got 3"),
+        ("at_most = 0.4", "", "expected one of at_most and at_least"),
+        ("at_most = 0.4", "at_most = 0.4\nat_least = 1", "expected one of at_most and at_least"),
+        ("at_most = 0.4", 'at_most = "low"', "at_most must be a number"),
+        ("degrading_below = 30", "degrading_below = 5", "0 < critical_below < degrading_below <= cap"),
+        ('unit = "mm/s"', 'units = "mm/s"', r"sensors\[0\]: unknown units"),
+        ('name = "vibration"', 'name = "load"', "names each column once, got load"),
+        ("[failure]", "[failure]\nrun_to_failure = false", r"\[failure\]: unknown at_most, column"),
+        ("cap = 100", "cap = ", "cannot be read"),
+    ],
+)
+def test_a_wrong_fleet_file_is_refused_with_its_name_and_what_is_wrong(tmp_path, old, new, message):
+    path = write(tmp_path, PUMPS_TOML.replace(old, new, 1))
+
+    with pytest.raises(InvalidData, match=message) as caught:
+        load_fleet(path)
+
+    assert str(path) in str(caught.value)
+
+
+def test_a_fleet_file_without_a_failure_rule_is_refused(tmp_path):
+    text = 'name = "x"\nformat = "csv"\nunit = "file"\n[[sensors]]\nname = "s"\n'
+
+    with pytest.raises(InvalidData, match=r"\[failure\] must be `run_to_failure = true` or a column"):
+        load_fleet(write(tmp_path, text))
+
+
+def test_an_unknown_fleet_is_answered_with_the_known_ones():
+    with pytest.raises(InvalidData, match=r"no fleet 'pumps': .*battery_xjtu, cmapss"):
+        fleet_named("pumps")
+
+
+@pytest.mark.parametrize(
+    ("rule", "value", "failed"),
+    [
+        (FailureRule("c", at_most=1.66), 1.66, True),
+        (FailureRule("c", at_most=1.66), 1.67, False),
+        (FailureRule("c", at_least=7.0), 7.0, True),
+        (FailureRule("c", at_least=7.0), 6.9, False),
+        (FailureRule("c", at_most=1.66), float("nan"), False),
+        (FailureRule("c", at_least=7.0), float("nan"), False),
+    ],
+)
+def test_a_unit_has_failed_at_its_bound_and_beyond(rule, value, failed):
+    assert rule.failed(value) is failed
