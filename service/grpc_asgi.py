@@ -8,23 +8,20 @@ This module knows the protocol; it must not know any service.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import struct
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from time import monotonic
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn
 from urllib.parse import quote
 
 import grpc
+from google.protobuf.message import DecodeError
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
+from service.asgi import Disconnected, Receive, Scope, Send, header, unless_disconnected
+
 Metadata = Sequence[tuple[str, str | bytes]]
-Result = TypeVar("Result")
 
 PREFIX: Final = struct.Struct(">BI")  # compressed?, length
 SECONDS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
@@ -45,17 +42,13 @@ class Call:
     """What a servicer sees of its call: the part of `grpc.aio.ServicerContext` that ours use."""
 
     def __init__(self, scope: Scope) -> None:
-        self._headers: list[tuple[bytes, bytes]] = scope["headers"]
-        self._deadline = _deadline(self.header(b"grpc-timeout"))
+        self._scope = scope
+        self._deadline = _deadline(header(scope, b"grpc-timeout"))
         self.trailing: Metadata = ()
-
-    def header(self, name: bytes) -> bytes:
-        """A request header, or b"" where it was not sent."""
-        return next((value for key, value in self._headers if key == name), b"")
 
     def invocation_metadata(self) -> list[tuple[str, str]]:
         """The request's metadata; binary values are left as they came."""
-        return [(key.decode("latin-1"), value.decode("latin-1")) for key, value in self._headers]
+        return [(key.decode("latin-1"), value.decode("latin-1")) for key, value in self._scope["headers"]]
 
     def time_remaining(self) -> float | None:
         """Seconds until the caller's deadline, or None where it set none."""
@@ -65,7 +58,9 @@ class Call:
         """Send this with the status."""
         self.trailing = metadata
 
-    async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Metadata = ()) -> NoReturn:
+    async def abort(
+        self, code: grpc.StatusCode, details: str = "", trailing_metadata: Metadata = ()
+    ) -> NoReturn:
         """End the call with this status."""
         raise Aborted(code, details, trailing_metadata)
 
@@ -84,14 +79,12 @@ class GrpcOverAsgi:
 
     def __init__(self, *, max_message_bytes: int) -> None:
         self._max_message_bytes = max_message_bytes
-        self._handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+        self._handlers: dict[str, Any] = {}  # grpc types its handlers as synchronous: these are not
 
-    def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler[Any, Any]]) -> None:
+    def add_generic_rpc_handlers(self, _handlers: Sequence[Any]) -> None:
         """Part of `grpc.Server`; the registered method handlers below say the same."""
 
-    def add_registered_method_handlers(
-        self, service: str, handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]
-    ) -> None:
+    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
         """Serve these methods of a service."""
         for method, handler in handlers.items():
             self._handlers[f"/{service}/{method}"] = handler
@@ -121,53 +114,45 @@ class GrpcOverAsgi:
 
         status, details, metadata, body_ended = grpc.StatusCode.OK, "", call.trailing, False
         try:
-            handler = self._handlers.get(scope["path"])
-            if handler is None:
-                raise Aborted(grpc.StatusCode.UNIMPLEMENTED, f"there is no method {scope['path']}")
-            body_ended = await self._dispatch(handler, call, receive, reply)
+            body_ended = await self._dispatch(call, scope, receive, reply)
             metadata = call.trailing
         except Aborted as aborted:
             status, details, metadata = aborted.code, aborted.details, aborted.metadata
         except TimeoutError:
             status, details = grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline passed"
-        except _Disconnected:
+        except Disconnected:
             return
         await start()
         if not body_ended:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
-        await send(
-            {"type": "http.response.trailers", "headers": _trailers(status, details, metadata), "more_trailers": False}
-        )
+        trailers = _trailers(status, details, metadata)
+        await send({"type": "http.response.trailers", "headers": trailers, "more_trailers": False})
 
     async def _dispatch(
-        self,
-        handler: grpc.RpcMethodHandler[Any, Any],
-        call: Call,
-        receive: Receive,
-        reply: Callable[..., Awaitable[None]],
+        self, call: Call, scope: Scope, receive: Receive, reply: Callable[..., Awaitable[None]]
     ) -> bool:
         """Run one method; True where the response body has ended with its last message."""
-        requests = self._messages(call, receive)
+        handler = self._handlers.get(scope["path"])
+        if handler is None:
+            raise Aborted(grpc.StatusCode.UNIMPLEMENTED, f"there is no method {scope['path']}")
+        requests = self._messages(scope, receive)
         decode, encode = handler.request_deserializer, handler.response_serializer
-        assert decode is not None
-        assert encode is not None
         if handler.unary_unary is not None:
-            request = decode(await _only(requests))
-            response = await _unless_disconnected(handler.unary_unary(request, call), receive)
+            request = _decoded(decode, await _only(requests))
+            response = await unless_disconnected(handler.unary_unary(request, call), receive)
             await reply(encode(response), more=False)
             return True
         if handler.unary_stream is not None:
-            responses = handler.unary_stream(decode(await _only(requests)), call)
-            stream = _stream(responses, encode, reply)
-            await _unless_disconnected(stream, receive)
+            request = _decoded(decode, await _only(requests))
+            await unless_disconnected(_stream(handler.unary_stream(request, call), encode, reply), receive)
             return False
         if handler.stream_stream is not None:
-            incoming = (decode(message) async for message in requests)
+            incoming = (_decoded(decode, message) async for message in requests)
             await _stream(handler.stream_stream(incoming, call), encode, reply)
             return False
         raise Aborted(grpc.StatusCode.UNIMPLEMENTED, "client streaming is not served")
 
-    async def _messages(self, call: Call, receive: Receive) -> AsyncIterator[bytes]:
+    async def _messages(self, scope: Scope, receive: Receive) -> AsyncIterator[bytes]:
         """The request's messages, unframed and, where the caller compressed them, inflated."""
         buffer = bytearray()
         more = True
@@ -179,13 +164,13 @@ class GrpcOverAsgi:
                     return
                 event = await receive()
                 if event["type"] == "http.disconnect":
-                    raise _Disconnected
+                    raise Disconnected
                 buffer += event.get("body", b"")
                 more = event.get("more_body", False)
             compressed, length = PREFIX.unpack_from(buffer)
             message = bytes(memoryview(buffer)[PREFIX.size : PREFIX.size + length])
             del buffer[: PREFIX.size + length]
-            yield self._inflated(message, call) if compressed else message
+            yield self._inflated(message, scope) if compressed else message
 
     def _checked_length(self, buffer: bytearray) -> int:
         length = PREFIX.unpack_from(buffer)[1]
@@ -196,8 +181,8 @@ class GrpcOverAsgi:
             )
         return length
 
-    def _inflated(self, message: bytes, call: Call) -> bytes:
-        encoding = call.header(b"grpc-encoding")
+    def _inflated(self, message: bytes, scope: Scope) -> bytes:
+        encoding = header(scope, b"grpc-encoding")
         if encoding != b"gzip":
             raise Aborted(
                 grpc.StatusCode.UNIMPLEMENTED,
@@ -217,14 +202,17 @@ class GrpcOverAsgi:
         return plain
 
 
-class _Disconnected(Exception):
-    """The caller has gone: nobody is left to answer."""
-
-
 async def _only(messages: AsyncIterator[bytes]) -> bytes:
     async for message in messages:
         return message
     raise Aborted(grpc.StatusCode.INVALID_ARGUMENT, "the request has no message")
+
+
+def _decoded(decode: Callable[[bytes], Any], message: bytes) -> Any:  # noqa: ANN401 a message of any method
+    try:
+        return decode(message)
+    except DecodeError as error:
+        raise Aborted(grpc.StatusCode.INVALID_ARGUMENT, f"the message cannot be read: {error}") from error
 
 
 async def _stream(
@@ -232,26 +220,6 @@ async def _stream(
 ) -> None:
     async for response in responses:
         await reply(encode(response), more=True)
-
-
-async def _unless_disconnected(work: Awaitable[Result], receive: Receive) -> Result:
-    """Wait for the work, and cancel it if the caller goes first."""
-    working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_disconnect(receive))
-    try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise _Disconnected
-        return working.result()
-    finally:
-        leaving.cancel()
-        if not working.done():
-            working.cancel()
-
-
-async def _disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def _deadline(timeout: bytes) -> float | None:

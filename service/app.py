@@ -1,0 +1,269 @@
+"""Join the parts together, once, and hang them into BentoML.
+
+Only this module knows all the others. `bentoml serve service.app:RulService` runs the service on
+BentoML's own server, with gRPC beside it; `rul serve` runs the same BentoML application behind
+Envoy, which brings gRPC by the same port as HTTP (see `front_end` and docs/adr/0001).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from types import FrameType
+from typing import Any, Final
+
+import bentoml
+import grpc.aio
+from prometheus_client import CollectorRegistry, ProcessCollector
+
+from export.bundle import BundleFolder, Golden, InvalidBundle, find_bundle
+from model.domain import RulError
+from service import logs
+from service.access import Credentials
+from service.asgi import Receive, Scope, Send, header
+from service.batcher import MicroBatcher
+from service.exchange import Desk
+from service.grpc_api import add_servicers, advertise
+from service.grpc_asgi import GrpcOverAsgi
+from service.http_api import HttpApi
+from service.labels import Stage
+from service.lifecycle import Lifecycle, Phase
+from service.metrics import Metrics
+from service.predictor import LoadedModel, Predictor
+from service.runtime import OnnxRuntime, replay_golden
+from service.settings import FrontEnd, Settings, unknown_variables
+
+# Above the longest request that Settings allows, so that our own answer comes first. BentoML keeps a
+# timer this long for each request: 60 s of them grew to 25 MB in 39,000 requests.
+BENTOML_TIMEOUT_SECONDS: Final = 30
+DRAIN_PATH: Final = "/-/drain"
+
+
+class Parts:
+    """The running service: everything that lives from start-up to shut-down.
+
+    Raises:
+        InvalidBundle: a bundle is damaged or does not fit; start-up ends here.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings: Final = settings
+        self._log: Final = logs.logger()
+        folders = [find_bundle(name) for name in settings.bundle_names()]
+        if not folders:
+            raise InvalidBundle("no bundle to serve: none is shipped with this copy; name one in RUL_BUNDLES")
+        self._loaded: Final = [
+            (folder, OnnxRuntime.load(folder, provider=settings.provider)) for folder in folders
+        ]
+        registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        metrics = Metrics(registry, [runtime for _, runtime in self._loaded])
+        self._executor: Final = ThreadPoolExecutor(settings.threads(), thread_name_prefix="inference")
+        self._batchers: Final = {
+            runtime.manifest.name: MicroBatcher(
+                runtime,
+                executor=self._executor,
+                threads=settings.threads(),
+                max_batch_windows=settings.max_batch_windows,
+                max_pending_windows=settings.max_pending_windows,
+                observer=metrics.models[runtime.manifest.name],
+            )
+            for _, runtime in self._loaded
+        }
+        for batcher in self._batchers.values():
+            metrics.watch_pending(lambda batcher=batcher: batcher.pending_windows)
+        self.lifecycle: Final = Lifecycle(lambda: all(b.healthy for b in self._batchers.values()))
+        self._desk: Final = Desk(
+            predictor=self._predictor(metrics),
+            metrics=metrics,
+            lifecycle=self.lifecycle,
+            access_log=logs.AccessLog(self._log, sample=settings.log_sample),
+            credentials=Credentials(settings.keys()),
+            max_body_bytes=settings.max_body_bytes,
+            request_timeout_seconds=settings.request_timeout_seconds,
+        )
+        self._http: Final = HttpApi(self._desk, registry)
+        self._grpc: Final = GrpcOverAsgi(max_message_bytes=settings.max_body_bytes)
+        self._health: Final = [add_servicers(self._grpc, self._desk)]
+        self._server: grpc.aio.Server | None = None
+        self._tasks: Final[set[asyncio.Task[None]]] = set()
+
+    def _predictor(self, metrics: Metrics) -> Predictor:
+        models = {
+            runtime.manifest.name: LoadedModel.of(
+                runtime,
+                self._batchers[runtime.manifest.name],
+                max_window_cycles=self._settings.max_window_cycles,
+            )
+            for _, runtime in self._loaded
+        }
+        return Predictor(
+            models,
+            max_request_windows=self._settings.max_request_windows,
+            explain_timer=metrics.stages[Stage.EXPLAIN],
+        )
+
+    async def start(self) -> None:
+        """Answer health checks at once, and everything else when golden windows agree."""
+        for name in unknown_variables(os.environ):
+            self._log.warning("unknown setting", variable=name)
+        if self._settings.front_end is not FrontEnd.ENVOY:
+            self._server = await self._grpc_beside_http()
+            self._drain_on_sigterm()
+        self._run(self._become_ready())
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request of either protocol."""
+        if header(scope, b"content-type").startswith(b"application/grpc"):
+            await self._grpc(scope, receive, send)
+        elif scope["path"] == DRAIN_PATH and self._may_drain(scope):
+            drained = await self._drain()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"drained" if drained else b"gave up"})
+        else:
+            await self._http(scope, receive, send)
+
+    async def stop(self) -> None:
+        """Finish what is in flight, within the settings' patience, and let go of everything."""
+        await self._drain()
+        if self._server is not None:
+            await self._server.stop(grace=1)
+        for batcher in self._batchers.values():
+            await batcher.close(drain_seconds=0)
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._log.info("stopped")
+
+    async def _become_ready(self) -> None:
+        try:
+            for folder, runtime in self._loaded:
+                await asyncio.get_running_loop().run_in_executor(self._executor, _replay, folder, runtime)
+        except RulError as error:
+            self.lifecycle.enter(Phase.FAILED, str(error))
+            self._log.error("not ready", reason=str(error))
+            return
+        self.lifecycle.enter(Phase.READY)
+        await self._advertise(serving=True)
+        for _, runtime in self._loaded:
+            manifest = runtime.manifest
+            self._log.info("ready", model=manifest.name, version=manifest.version, provider=runtime.provider)
+
+    async def _drain(self) -> bool:
+        self.lifecycle.enter(Phase.DRAINING, "it is shutting down")
+        await self._advertise(serving=False)
+        return await self.lifecycle.drain(self._settings.drain_seconds)
+
+    async def _advertise(self, *, serving: bool) -> None:
+        for state in self._health:
+            await advertise(state, serving=serving)
+
+    async def _grpc_beside_http(self) -> grpc.aio.Server:
+        """A gRPC server on its own port, where the HTTP server speaks no HTTP/2."""
+        settings = self._settings
+        options = [("grpc.so_reuseport", 1), ("grpc.max_receive_message_length", settings.max_body_bytes)]
+        server = grpc.aio.server(options=options)
+        self._health.append(add_servicers(server, self._desk))
+        port = server.add_insecure_port(f"{settings.host}:{settings.grpc_port}")
+        await server.start()
+        self._log.info("grpc", port=port)
+        return server
+
+    def _drain_on_sigterm(self) -> None:
+        """Refuse new requests from the signal on, not only when the HTTP server has drained."""
+        loop = asyncio.get_running_loop()
+        previous = signal.getsignal(signal.SIGTERM)
+
+        def begin(number: int, frame: FrameType | None) -> None:
+            loop.call_soon_threadsafe(lambda: self._run(self._begin_drain()))
+            if callable(previous):
+                previous(number, frame)
+
+        signal.signal(signal.SIGTERM, begin)
+
+    async def _begin_drain(self) -> None:
+        await self._drain()
+
+    def _may_drain(self, scope: Scope) -> bool:
+        token = self._settings.control_token.get_secret_value().encode()
+        return bool(token) and hmac.compare_digest(header(scope, b"authorization"), b"Bearer " + token)
+
+    def _run(self, work: Any) -> None:  # noqa: ANN401 a coroutine of ours
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _replay(folder: BundleFolder, runtime: OnnxRuntime) -> None:
+    replay_golden(runtime, Golden.load(folder.golden))
+
+
+class Host:
+    """Holds the running service between BentoML's hooks."""
+
+    def __init__(self) -> None:
+        self.parts: Parts | None = None
+
+
+HOST: Final = Host()
+
+
+class Front:
+    """An ASGI middleware in BentoML's chain that answers every request itself."""
+
+    def __init__(self, app: Any) -> None:  # noqa: ANN401 any ASGI application
+        self._app: Final = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Requests are ours; lifespan events are BentoML's."""
+        if scope["type"] == "http" and HOST.parts is not None:
+            await HOST.parts.handle(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
+@bentoml.service(
+    name="rulserve",
+    workers=1,  # one process with one inference thread a core: docs/adr/0005
+    traffic={"timeout": BENTOML_TIMEOUT_SECONDS},
+    metrics={"enabled": False},  # ours: BentoML labels by raw path, so an unknown URL makes a new series
+    logging={"access": {"enabled": False}},  # ours is sampled: theirs costs 0.2 ms a request
+    tracing={"excluded_urls": ".*"},  # 0.6 ms a request
+)
+class RulService:
+    """Remaining useful life of units, with the attention and contribution of every cycle."""
+
+    @bentoml.on_startup
+    async def start(self) -> None:
+        """Load every bundle; a damaged one ends start-up here."""
+        settings = Settings.read()
+        logs.configure(level=settings.log_level, log_format=settings.log_format)
+        try:
+            HOST.parts = Parts(settings)
+        except RulError as error:
+            logs.logger().error("cannot start", reason=str(error))
+            raise
+        await HOST.parts.start()
+
+    @bentoml.on_shutdown
+    async def stop(self) -> None:
+        """Finish what is in flight."""
+        if HOST.parts is not None:
+            await HOST.parts.stop()
+            HOST.parts = None
+
+
+# BentoML types a middleware as a function of an application, and takes classes too.
+RulService.add_asgi_middleware(Front)  # pyright: ignore[reportArgumentType]
+
+
+@cache
+def _bento() -> Any:  # noqa: ANN401 BentoML's ASGI application
+    return RulService.to_asgi(is_main=True)
+
+
+async def application(scope: Scope, receive: Receive, send: Send) -> None:
+    """The same service for another ASGI server: requests skip BentoML's own middleware."""
+    await Front(_bento())(scope, receive, send)

@@ -1,0 +1,149 @@
+"""Run the service behind a front end: Envoy where it can be had, else the server that BentoML brings.
+
+Envoy (through pyvoy) speaks HTTP and gRPC on one port and hosts the same BentoML application in
+one process; see docs/adr/0001. This module starts and stops the front end, and must not know
+what is behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import secrets
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import httpx
+
+from service.errors import FrontEndFailed
+from service.settings import FrontEnd, Settings
+
+APPLICATION = "service.app:application"
+BENTO = "service.app:RulService"
+DRAIN_PATH = "/-/drain"
+READY_POLL_SECONDS = 0.05
+
+
+def choose(settings: Settings) -> FrontEnd:
+    """The front end to run: what the settings ask for, or the best that this machine can run.
+
+    Raises:
+        FrontEndFailed: Envoy is asked for and cannot run here.
+    """
+    obstacle = _obstacle_to_envoy()
+    if settings.front_end is FrontEnd.ENVOY and obstacle:
+        raise FrontEndFailed(f"the Envoy front end cannot run here: {obstacle}; use --front-end uvicorn")
+    if settings.front_end is not FrontEnd.AUTO:
+        return settings.front_end
+    return FrontEnd.UVICORN if obstacle else FrontEnd.ENVOY
+
+
+def _obstacle_to_envoy() -> str:
+    if importlib.util.find_spec("pyvoy") is None:
+        return "pyvoy is not installed (there is no build of it for this platform)"
+    import find_libpython  # noqa: PLC0415 comes with pyvoy, so not on every platform
+
+    if not any(Path(path).exists() for path in find_libpython.candidate_paths()):
+        return "this Python has no shared library (libpython)"
+    return ""
+
+
+def run(settings: Settings, *, announce: bool = True) -> int:
+    """Serve until a signal says otherwise; the exit status."""
+    if choose(settings) is FrontEnd.ENVOY:
+        return asyncio.run(_run_envoy(settings, announce=announce))
+    return _run_uvicorn(settings)
+
+
+def _run_uvicorn(settings: Settings) -> int:
+    """Become `bentoml serve`: its own supervisor answers signals and starts the worker again."""
+    arguments = ["serve", BENTO, "--host", settings.host, "--port", str(settings.port)]
+    os.environ.update(settings.as_environment(), RUL_FRONT_END=FrontEnd.UVICORN.value)
+    os.execv(sys.executable, [sys.executable, "-m", "bentoml", *arguments])  # noqa: S606 our own arguments
+
+
+async def _run_envoy(settings: Settings, *, announce: bool) -> int:
+    from pyvoy import PyvoyServer, StartupError  # noqa: PLC0415 not on every platform
+
+    token = secrets.token_urlsafe(32)
+    environment = settings.as_environment() | {
+        "RUL_FRONT_END": FrontEnd.ENVOY.value,
+        "RUL_CONTROL_TOKEN": token,
+    }
+    _check_free(settings)
+    server = PyvoyServer(
+        APPLICATION,
+        address=settings.host,
+        port=settings.port,
+        lifespan=True,
+        log_level="off",  # a start-up that fails would print Envoy's whole configuration after our reason
+        env=environment,
+        stdout=None,
+        stderr=None,
+    )
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, stopping.set)
+    try:
+        await server.start()
+    except StartupError as error:
+        raise FrontEndFailed("the service did not start, for the reason above") from error
+    try:
+        exited = asyncio.ensure_future(server.wait())
+        stop = asyncio.ensure_future(stopping.wait())
+        url = f"http://{_reachable(settings.host)}:{server.listener_port}"
+        greeting = asyncio.ensure_future(_announce(url)) if announce else None
+        await asyncio.wait({exited, stop}, return_when=asyncio.FIRST_COMPLETED)
+        if greeting is not None:
+            greeting.cancel()
+        if exited.done():
+            raise FrontEndFailed(f"the front end stopped by itself with status {exited.result()}")
+        await _drain(url, token, seconds=settings.drain_seconds)
+    finally:
+        await server.stop()
+    return 0
+
+
+def _check_free(settings: Settings) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((settings.host, settings.port))
+        except OSError as error:
+            where = f"{settings.host}:{settings.port}"
+            raise FrontEndFailed(
+                f"cannot listen on {where}: {error.strerror}; choose another with --port"
+            ) from error
+
+
+async def _drain(url: str, token: str, *, seconds: float) -> None:
+    """Let the service finish what it has begun; it refuses what is new meanwhile."""
+    async with httpx.AsyncClient(timeout=seconds + 1, trust_env=False) as client:
+        try:
+            await client.post(url + DRAIN_PATH, headers={"authorization": f"Bearer {token}"})
+        except httpx.HTTPError as error:
+            print(f"rul: could not drain: {error}", file=sys.stderr)  # noqa: T201 a word to the operator
+
+
+async def _announce(url: str) -> None:
+    """Say where the service is, once it is ready."""
+    async with httpx.AsyncClient(trust_env=False) as client:
+        while True:
+            try:
+                reply = await client.get(url + "/readyz")
+            except httpx.HTTPError:
+                await asyncio.sleep(READY_POLL_SECONDS)
+                continue
+            if reply.is_success:
+                break
+            await asyncio.sleep(READY_POLL_SECONDS)
+    models = ", ".join(f"{model['name']} on {model['provider']}" for model in reply.json()["models"])
+    print(f"ready: {url} (HTTP and gRPC; {models}); try {url}/docs", flush=True)  # noqa: T201
+
+
+def _reachable(host: str) -> str:
+    return "localhost" if host in {"0.0.0.0", "::", "127.0.0.1"} else host  # noqa: S104 compared, not bound

@@ -1,0 +1,256 @@
+"""gRPC: a thin shell over the predictor. Messages in, answers or statuses out.
+
+The same servicers run on `grpc.aio` and, through `grpc_asgi`, behind an HTTP/2 front end. This
+module knows messages and status codes; it must not know HTTP, ONNX Runtime or batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol
+
+import grpc
+import numpy as np
+from google.rpc import error_details_pb2, status_pb2
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
+from msgspec import UNSET
+
+from service.errors import MalformedBody, Problem, listed, problems_of, public_detail, status_of
+from service.exchange import Desk, Exchange
+from service.labels import Route, Stage, Transport
+from service.messages import (
+    Attention,
+    Explain,
+    ModelName,
+    Prediction,
+    PredictQuery,
+    PredictReply,
+    Refused,
+)
+from service.predictor import LoadedModel
+from service.proto import rul_v1_pb2 as pb
+from service.proto import rul_v1_pb2_grpc
+from service.window import WindowInput
+
+SERVICE: Final = "rul.v1.RulService"
+DETAILS: Final = "grpc-status-details-bin"  # where google.rpc.Status travels
+EXPLAIN: Final = {
+    pb.EXPLAIN_UNSPECIFIED: Explain.ATTENTION,
+    pb.EXPLAIN_NONE: Explain.NONE,
+    pb.EXPLAIN_ATTENTION: Explain.ATTENTION,
+    pb.EXPLAIN_FULL: Explain.FULL,
+}
+
+
+class HealthStates(Protocol):
+    """What health checks are answered; the stock servicer, which publishes no types, is one."""
+
+    async def set(self, service: str, status: int) -> None:
+        """Change it, and tell watchers."""
+        ...
+
+
+class Context(Protocol):
+    """What the servicers use of their call, on either transport."""
+
+    def invocation_metadata(self) -> Any:  # noqa: ANN401 pairs or named tuples, by transport
+        """The request's metadata."""
+        ...
+
+    def time_remaining(self) -> float | None:
+        """Seconds until the caller's deadline."""
+        ...
+
+    def set_trailing_metadata(self, trailing_metadata: Any) -> None:  # noqa: ANN401 as above
+        """Send this with the status."""
+        ...
+
+    async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()) -> Any:  # noqa: ANN401
+        """End the call with a status."""
+        ...
+
+
+class RulServicer(rul_v1_pb2_grpc.RulServiceServicer):
+    """`rul.v1.RulService`."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk: Final = desk
+
+    async def Predict(self, request: pb.PredictRequest, context: Context) -> pb.PredictReply:  # noqa: N802
+        """Answer windows."""
+        return await self._exchanged(Route.GRPC_PREDICT, self._predict, request, context)
+
+    async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.Model:  # noqa: N802
+        """Describe one model."""
+
+        async def get(request: pb.GetModelRequest, _context: Context, _exchange: Exchange) -> pb.Model:
+            return _model(self._desk.predictor.model(request.name))
+
+        return await self._exchanged(Route.GRPC_GET_MODEL, get, request, context)
+
+    async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsReply:  # noqa: N802
+        """Describe every model."""
+
+        async def every(_request: object, _context: Context, _exchange: Exchange) -> pb.ListModelsReply:
+            return pb.ListModelsReply(models=[_model(m) for m in self._desk.predictor.models.values()])
+
+        return await self._exchanged(Route.GRPC_LIST_MODELS, every, request, context)
+
+    async def _exchanged(
+        self,
+        route: Route,
+        call: Callable[[Any, Context, Exchange], Awaitable[Any]],
+        request: object,
+        context: Context,
+    ) -> Any:  # noqa: ANN401 a message of any method
+        reply: Any = None
+        metadata: dict[str, Any] = dict(context.invocation_metadata())
+        with self._desk.exchange(Transport.GRPC, route, metadata.get("x-request-id")) as exchange:
+            self._desk.credentials.check(metadata.get("authorization", ""), metadata.get("x-api-key", ""))
+            reply = await call(request, context, exchange)
+        trailing = [("x-request-id", exchange.request_id)]
+        if exchange.error is not None:
+            error = exchange.error
+            code, detail = status_of(error).grpc, public_detail(error)
+            await context.abort(code, detail, (*trailing, *_details(code, detail, problems_of(error))))
+        context.set_trailing_metadata(trailing)
+        return reply
+
+    async def _predict(
+        self, request: pb.PredictRequest, context: Context, exchange: Exchange
+    ) -> pb.PredictReply:
+        desk = self._desk
+        remaining = context.time_remaining()
+        timeout = (
+            desk.request_timeout_seconds
+            if remaining is None
+            else min(remaining, desk.request_timeout_seconds)
+        )
+        with desk.lifecycle.request():
+            with desk.metrics.stage(Stage.DECODE):
+                query = self._query(request)
+            exchange.windows = len(query.windows)
+            reply = await desk.predictor.predict(query, timeout_seconds=timeout, typed=True)
+            with desk.metrics.stage(Stage.ENCODE):
+                return _reply(reply)
+
+    def _query(self, request: pb.PredictRequest) -> PredictQuery:
+        name = request.model or None
+        columns = len(self._desk.predictor.model(name).rules.names)
+        if request.explain not in EXPLAIN:
+            detail = f"expected a value of rul.v1.Explain, got {request.explain}"
+            raise MalformedBody(detail, [Problem("/explain", "shape", detail)])
+        windows = [_window(window, columns) for window in request.windows]
+        return PredictQuery(windows, name, EXPLAIN[request.explain], request.partial)
+
+
+def add_servicers(server: Any, desk: Desk) -> HealthStates:  # noqa: ANN401 grpc.aio.Server or its stand-in
+    """Register `RulService`, health and reflection; the health servicer is what changes its state."""
+    state: Any = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue]
+    rul_v1_pb2_grpc.add_RulServiceServicer_to_server(RulServicer(desk), server)
+    health_pb2_grpc.add_HealthServicer_to_server(state, server)
+    names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
+        reflection.aio.ReflectionServicer(names), server
+    )
+    return state
+
+
+async def advertise(state: HealthStates, *, serving: bool) -> None:
+    """Tell health checks and watchers whether the service answers."""
+    response = health_pb2.HealthCheckResponse
+    for name in ("", SERVICE):
+        await state.set(name, response.SERVING if serving else response.NOT_SERVING)
+
+
+def _window(window: pb.Window, columns: int) -> WindowInput:
+    """A message as the window that the predictor reads; NaN is missing, as everywhere inside."""
+    last_cycle = window.last_cycle if window.HasField("last_cycle") else None
+    unit = window.unit if window.HasField("unit") else None
+    given: Any = WindowInput(unit, last_cycle)
+    which = window.WhichOneof("values")
+    if which == "columns":
+        given.columns = {
+            name: np.array(series.values, dtype=np.float32) for name, series in window.columns.columns.items()
+        }
+    elif which == "readings":
+        values = np.array(window.readings.values, dtype=np.float32)
+        # Values that do not fill whole rows stay one row, which the window's check then counts.
+        given.readings = values.reshape(-1, columns) if values.size % columns == 0 else [values.tolist()]
+    return given
+
+
+def _details(code: grpc.StatusCode, detail: str, problems: tuple[Problem, ...]) -> list[tuple[str, bytes]]:
+    """Where the request is wrong, as google.rpc.BadRequest."""
+    if not problems:
+        return []
+    number: int = code.value[0]
+    status = status_pb2.Status(code=number, message=detail)
+    violations = [
+        error_details_pb2.BadRequest.FieldViolation(
+            field=p.pointer, description=p.detail, reason=p.code.upper()
+        )
+        for p in listed(problems)
+    ]
+    status.details.add().Pack(error_details_pb2.BadRequest(field_violations=violations))
+    return [(DETAILS, status.SerializeToString())]
+
+
+def _reference(name: ModelName) -> pb.ModelReference:
+    return pb.ModelReference(name=name.name, version=name.version, sha256=name.sha256)
+
+
+def _model(model: LoadedModel) -> pb.Model:
+    return pb.Model(
+        reference=_reference(model.name),
+        provider=model.provider,
+        manifest_json=model.manifest.model_dump_json(),
+    )
+
+
+def _reply(reply: PredictReply) -> pb.PredictReply:
+    predictions = [_refused(p) if isinstance(p, Refused) else _prediction(p) for p in reply.predictions]
+    return pb.PredictReply(model=_reference(reply.model), predictions=predictions)
+
+
+def _refused(refused: Refused) -> pb.Prediction:
+    error = refused.error
+    problems = [pb.Problem(pointer=p.pointer, code=p.code, detail=p.detail) for p in error.errors]
+    return pb.Prediction(
+        unit=refused.unit, error=pb.WindowError(title=error.title, detail=error.detail, errors=problems)
+    )
+
+
+def _prediction(prediction: Prediction) -> pb.Prediction:
+    interval = prediction.interval
+    return pb.Prediction(
+        unit=prediction.unit,
+        rul=prediction.rul,
+        rul_state=prediction.rul_state.value,
+        interval=pb.Interval(coverage=interval.coverage, lower=interval.lower, upper=interval.upper),
+        failure_probability={int(h): p for h, p in prediction.failure_probability.items()},
+        health_state=pb.HealthState(
+            label=prediction.health_state.label, probabilities=prediction.health_state.probabilities
+        ),
+        attention=None if prediction.attention is UNSET else _attention(prediction.attention),
+        imputed_fraction=prediction.imputed_fraction,
+        warnings=[
+            pb.Warning(code=w.code, column=w.column or "", detail=w.detail) for w in prediction.warnings
+        ],
+        sensor_contributions=(
+            {} if prediction.sensor_contributions is UNSET else prediction.sensor_contributions
+        ),
+    )
+
+
+def _attention(attention: Any) -> pb.Attention:  # noqa: ANN401 narrowed by UNSET, which types do not follow
+    given: Attention = attention
+    return pb.Attention(
+        cycles=given.cycles,
+        weights=given.weights,
+        contributions=given.contributions,
+        baseline=given.baseline,
+        entropy_ratio=given.entropy_ratio,
+        effective_cycles=given.effective_cycles,
+    )

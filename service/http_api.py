@@ -1,0 +1,302 @@
+"""HTTP: a thin shell over the predictor. Bodies in, answers or RFC 9457 problems out.
+
+This module knows JSON, status codes and headers; it must not know ONNX Runtime, batches or gRPC.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Mount
+from starlette.routing import Route as PathRoute
+
+from service import openapi
+from service.asgi import Receive, Scope, Send, body_of, unless_disconnected
+from service.errors import (
+    MalformedBody,
+    MethodNotAllowed,
+    Problem,
+    UnknownRoute,
+    UnsupportedMedia,
+    listed,
+    problems_of,
+    public_detail,
+    retry_after_seconds,
+    status_of,
+)
+from service.exchange import Desk, Exchange
+from service.labels import Route, Stage, Transport
+from service.lifecycle import Phase
+from service.messages import Explain, PredictQuery
+from service.predictor import LoadedModel
+from service.window import WindowInput
+
+JSON: Final = "application/json"
+PROBLEM: Final = "application/problem+json"
+
+Handler = Callable[[Request, Exchange], Awaitable[Response]]
+
+
+class ProblemBody(msgspec.Struct, frozen=True):
+    """An error as RFC 9457 has it, with every place in the request that is wrong."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    errors: list[Problem]
+    request_id: str
+
+
+class ModelBody(msgspec.Struct, frozen=True):
+    """A loaded model: which weights, where they run, and what their manifest says."""
+
+    name: str
+    version: str
+    sha256: str
+    provider: str
+    manifest: msgspec.Raw | dict[str, Any]
+
+
+class ModelsBody(msgspec.Struct, frozen=True):
+    """Every loaded model."""
+
+    models: list[ModelBody]
+
+
+class ReadyModel(msgspec.Struct, frozen=True):
+    """A model that answers."""
+
+    name: str
+    version: str
+    provider: str
+
+
+class ReadyBody(msgspec.Struct, frozen=True):
+    """The service answers, and on what."""
+
+    status: Phase
+    models: list[ReadyModel]
+
+
+class _LooseWindow(msgspec.Struct, forbid_unknown_fields=True):
+    """A window whose values may be anything, so that each wrong one can be named."""
+
+    unit: str | None = None
+    last_cycle: Any = None
+    columns: dict[str, Any] | None = None
+    readings: Any = None
+
+
+class _LooseQuery(msgspec.Struct, forbid_unknown_fields=True):
+    windows: list[_LooseWindow]
+    model: str | None = None
+    explain: Explain = Explain.ATTENTION
+    partial: bool = False
+
+
+class HttpApi:
+    """The ASGI application for everything but gRPC."""
+
+    def __init__(self, desk: Desk, registry: CollectorRegistry) -> None:
+        self._desk: Final = desk
+        self._registry: Final = registry
+        self._query: Final = msgspec.json.Decoder(PredictQuery)
+        self._loose_query: Final = msgspec.json.Decoder(_LooseQuery)
+        self._encoder: Final = msgspec.json.Encoder()
+        self._openapi: Final = self._encoder.encode(
+            openapi.document([PredictQuery, ModelsBody, ModelBody, ReadyBody, ProblemBody])
+        )
+        self._app: Final = Starlette(
+            routes=[
+                self._route("/v1/predict", Route.PREDICT, self._predict, "POST"),
+                self._route("/v1/models", Route.MODELS, self._models),
+                self._route("/v1/models/{name}", Route.MODEL, self._model),
+                self._route("/livez", Route.LIVEZ, self._livez),
+                self._route("/healthz", Route.LIVEZ, self._livez),
+                self._route("/readyz", Route.READYZ, self._readyz),
+                self._route("/metrics", Route.METRICS, self._metrics),
+                self._route("/openapi.json", Route.OPENAPI, self._openapi_document),
+                self._route("/docs", Route.DOCS, self._docs),
+                Mount("/docs/assets", openapi.assets()),
+                self._route("/", Route.OTHER, self._index),
+            ],
+            exception_handlers={HTTPException: self._unrouted},
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        await self._app(scope, receive, send)
+
+    def _route(self, path: str, route: Route, handler: Handler, method: str = "GET") -> PathRoute:
+        async def endpoint(request: Request) -> Response:
+            return await self._exchanged(route, handler, request)
+
+        return PathRoute(path, endpoint, methods=[method])
+
+    async def _exchanged(self, route: Route, handler: Handler, request: Request) -> Response:
+        response = Response(status_code=499)  # what nobody will read: the caller has gone
+        given = request.headers.get("x-request-id")
+        with self._desk.exchange(Transport.HTTP, route, given) as exchange:
+            response = await handler(request, exchange)
+        if exchange.error is not None:
+            response = self._problem(exchange.error, exchange.request_id)
+        response.headers["x-request-id"] = exchange.request_id
+        return response
+
+    async def _unrouted(self, request: Request, error: Exception) -> Response:
+        """Starlette's own refusals: no such path, no such method."""
+
+        async def refuse(request: Request, _exchange: Exchange) -> Response:
+            if isinstance(error, HTTPException) and error.status_code == 405:
+                allowed = (error.headers or {}).get("Allow", "")
+                raise MethodNotAllowed(
+                    f"{request.url.path} answers {allowed}, got {request.method}"
+                ) from error
+            raise UnknownRoute(f"nothing answers at {request.url.path}; /docs lists what does") from error
+
+        return await self._exchanged(Route.OTHER, refuse, request)
+
+    def _problem(self, error: Exception, request_id: str) -> Response:
+        status = status_of(error)
+        body = ProblemBody(
+            f"urn:rulserve:problem:{status.code}",
+            status.title,
+            status.http,
+            public_detail(error),
+            listed(problems_of(error)),
+            request_id,
+        )
+        response = Response(self._encoder.encode(body), status_code=status.http, media_type=PROBLEM)
+        seconds = retry_after_seconds(error)
+        if seconds is not None:
+            response.headers["retry-after"] = str(math.ceil(seconds))
+        if status.http == 401:
+            response.headers["www-authenticate"] = "Bearer"
+        return response
+
+    def _json(self, body: object) -> Response:
+        return Response(self._encoder.encode(body), media_type=JSON)
+
+    def _authorised(self, request: Request) -> None:
+        headers = request.headers
+        self._desk.credentials.check(headers.get("authorization", ""), headers.get("x-api-key", ""))
+
+    # What answers
+
+    async def _predict(self, request: Request, exchange: Exchange) -> Response:
+        desk = self._desk
+        self._authorised(request)
+        media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if media_type != JSON:
+            raise UnsupportedMedia(f"expected content-type {JSON}, got {media_type or 'none'}")
+        timeout = min(desk.request_timeout_seconds, _asked_timeout(request))
+        with desk.lifecycle.request():
+            body = await body_of(request.scope, request.receive, max_bytes=desk.max_body_bytes)
+            with desk.metrics.stage(Stage.DECODE):
+                query, typed = self._decoded(body)
+            exchange.windows = len(query.windows)
+            work = desk.predictor.predict(query, timeout_seconds=timeout, typed=typed)
+            reply = await unless_disconnected(work, request.receive)
+            with desk.metrics.stage(Stage.ENCODE):
+                return self._json(reply)
+
+    def _decoded(self, body: bytes) -> tuple[PredictQuery, bool]:
+        """The query, and whether every reading is known to be a number or null.
+
+        Raises:
+            MalformedBody: it is not JSON, or not the shape of a query.
+        """
+        try:
+            return self._query.decode(body), True
+        except msgspec.ValidationError:
+            pass  # a reading may be what is wrong: then the window's own check can say which
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise MalformedBody(f"the body is not JSON: {error}") from error
+        try:
+            loose = self._loose_query.decode(body)
+        except msgspec.ValidationError as error:
+            detail, pointer = _located(str(error))
+            raise MalformedBody(
+                f"{pointer or 'the body'}: {detail}", [Problem(pointer, "shape", detail)]
+            ) from error
+        windows = [WindowInput(w.unit, w.last_cycle, w.columns, w.readings) for w in loose.windows]
+        return PredictQuery(windows, loose.model, loose.explain, loose.partial), False
+
+    async def _models(self, request: Request, _exchange: Exchange) -> Response:
+        self._authorised(request)
+        return self._json(ModelsBody([model_body(model) for model in self._desk.predictor.models.values()]))
+
+    async def _model(self, request: Request, _exchange: Exchange) -> Response:
+        self._authorised(request)
+        return self._json(model_body(self._desk.predictor.model(request.path_params["name"])))
+
+    async def _livez(self, _request: Request, _exchange: Exchange) -> Response:
+        self._desk.lifecycle.check_alive()
+        return self._json({"status": "alive"})
+
+    async def _readyz(self, _request: Request, _exchange: Exchange) -> Response:
+        lifecycle = self._desk.lifecycle
+        lifecycle.check_alive()
+        lifecycle.check_ready()
+        models = self._desk.predictor.models.values()
+        ready = [ReadyModel(model.name.name, model.name.version, model.provider) for model in models]
+        return self._json(ReadyBody(lifecycle.phase, ready))
+
+    async def _metrics(self, request: Request, _exchange: Exchange) -> Response:
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(self._registry), headers={"content-type": content_type})
+
+    async def _openapi_document(self, _request: Request, _exchange: Exchange) -> Response:
+        return Response(self._openapi, media_type=JSON)
+
+    async def _docs(self, _request: Request, _exchange: Exchange) -> Response:
+        return HTMLResponse(openapi.PAGE)
+
+    async def _index(self, _request: Request, _exchange: Exchange) -> Response:
+        return RedirectResponse("/docs")
+
+
+def model_body(model: LoadedModel) -> ModelBody:
+    """A loaded model as /v1/models shows it."""
+    return ModelBody(
+        model.name.name,
+        model.name.version,
+        model.name.sha256,
+        model.provider,
+        msgspec.Raw(model.manifest.model_dump_json().encode()),
+    )
+
+
+def _asked_timeout(request: Request) -> float:
+    """The header `request-timeout`, in seconds; infinity where it was not sent."""
+    text = request.headers.get("request-timeout")
+    if text is None:
+        return math.inf
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not seconds > 0:
+        raise MalformedBody(f"header request-timeout: expected seconds above 0, got {text[:32]!r}")
+    return seconds
+
+
+def _located(message: str) -> tuple[str, str]:
+    """The message of msgspec and, as a JSON pointer, the place that it names.
+
+    >>> _located("Expected `str`, got `int` - at `$.windows[3].unit`")
+    ('Expected `str`, got `int`', '/windows/3/unit')
+    """
+    detail, _, path = message.partition(" - at `")
+    pointer = path.rstrip("`").removeprefix("$").replace("[", "/").replace("]", "").replace(".", "/")
+    return detail, pointer.replace("/...", "")

@@ -1,0 +1,91 @@
+"""Where the service is in its life, and what is still in flight.
+
+    starting ── ready ── draining
+        └────── failed
+
+`failed`: a bundle's golden windows do not agree on this machine, so no answer is trusted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Final
+
+from service.errors import NotReady, RuntimeFailed
+
+
+class Phase(StrEnum):
+    """What the service may be asked for."""
+
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+    FAILED = "failed"
+
+
+class Lifecycle:
+    """The phase, and how many requests are being answered.
+
+    Args:
+        healthy: Whether the parts that cannot mend themselves still work.
+    """
+
+    def __init__(self, healthy: Callable[[], bool]) -> None:
+        self.phase = Phase.STARTING
+        self._reason = "golden windows are being replayed"
+        self._healthy: Final = healthy
+        self._in_flight = 0
+        self._idle: Final = asyncio.Event()
+        self._idle.set()
+
+    def enter(self, phase: Phase, reason: str = "") -> None:
+        """Change the phase; draining is never left."""
+        if self.phase is not Phase.DRAINING:
+            self.phase, self._reason = phase, reason
+
+    def check_alive(self) -> None:
+        """Pass where a restart would not help.
+
+        Raises:
+            RuntimeFailed: it would.
+        """
+        if not self._healthy():
+            raise RuntimeFailed("batches no longer leave")
+
+    def check_ready(self) -> None:
+        """Pass where the service answers.
+
+        Raises:
+            NotReady: it does not, with the reason.
+        """
+        if self.phase is not Phase.READY:
+            raise NotReady(f"the service is {self.phase}: {self._reason}")
+
+    @contextmanager
+    def request(self) -> Generator[None, None, None]:
+        """Count a request that needs a model.
+
+        Raises:
+            NotReady: the service is not ready for it.
+        """
+        self.check_ready()
+        self._in_flight += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._in_flight -= 1
+            if self._in_flight == 0:
+                self._idle.set()
+
+    async def drain(self, seconds: float) -> bool:
+        """Refuse what is new and wait for what is in flight; False where that took longer."""
+        self.enter(Phase.DRAINING, "it is shutting down")
+        try:
+            await asyncio.wait_for(self._idle.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True
