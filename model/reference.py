@@ -24,6 +24,9 @@ LIFE_QUANTILES: Final = tuple(i / 10 for i in range(11))
 RUL_GRID: Final = (0, 2, 5, 10, 15, 20, 25, 30, 40, 50, 60, 75, 100, 125, 150, 175, 200, 250, 300, 400)
 """Close together near failure, where readings change fast. Longer lives go on in steps of 200."""
 
+UNKNOWN: Final = -1
+"""The regime of a reading without any setting, where there are several: it counts in none."""
+
 _Array = NDArray[np.float64]
 Floats = tuple[float, ...]
 
@@ -104,16 +107,20 @@ def fit_reference(
     if empty:
         raise InvalidData(f"no unit has a reading in {', '.join(empty)}: leave such columns out of the fleet")
     regimes = regimes or find_regimes(trajectories, schema)
-    regime = regimes.of(readings[:, schema.indices("setting")])
+    settings = readings[:, schema.indices("setting")]
+    regime = regimes.of(settings)
+    if len(regimes) > 1:
+        regime[np.isnan(settings).all(axis=1)] = UNKNOWN
+    known = regime != UNKNOWN
     mean, deviation = _moments(readings, regime, count=len(regimes))
-    z = (readings - mean[regime]) / deviation[regime]
+    z = np.where(known[:, None], (readings - mean[regime]) / deviation[regime], np.nan)
     low, high = np.nanquantile(readings, (LOW_QUANTILE, HIGH_QUANTILE), axis=0)
     return Reference(
         columns=tuple(ColumnReference(*map(float, each)) for each in zip(low, high, missing, strict=True)),
         regimes=tuple(
             RegimeReference(
                 centre=_floats(regimes.centre[r]),
-                share=float((regime == r).mean()),
+                share=float((regime == r).sum() / known.sum()),
                 mean=_floats(mean[r]),
                 standard_deviation=_floats(deviation[r]),
                 histogram_edges=_deciles(readings, regime == r),
@@ -159,7 +166,7 @@ def _degradation(trajectories: Sequence[Trajectory], z: _Array, regime: IntArray
     lives = np.array([float(trajectory.cycles[-1]) for trajectory, _ in failed])
     noise = _noise([part for _, part, _ in parts])
     rul, profile, spread = _profile([(cycles_left(trajectory), part) for trajectory, part in failed], noise)
-    stays = np.concatenate([part[1:] == part[:-1] for _, _, part in parts])
+    stays = np.concatenate([_stays(part) for _, _, part in parts])
     return DegradationReference(
         rul=_floats(rul),
         z=tuple(_floats(row) for row in profile),
@@ -202,12 +209,22 @@ def _over_units(means: _Array, counts: _Array, noise: _Array) -> tuple[_Array, _
     return profile, np.maximum(variance - left_of_noise, 0.0)
 
 
+def _stays(regime: IntArray) -> NDArray[np.bool_]:
+    """Whether the next cycle is in the same regime, for each pair of cycles where both are known."""
+    before, after = regime[:-1], regime[1:]
+    return (before == after)[(before != UNKNOWN) & (after != UNKNOWN)]
+
+
 def _noise(parts: Sequence[_Array]) -> _Array:
-    """Standard deviation from one cycle to the next, over sqrt 2 since both carry noise, [F]."""
-    steps = np.concatenate([np.diff(part, axis=0) for part in parts])
-    there = ~np.isnan(steps)
-    squares = np.where(there, steps, 0.0) ** 2
-    return np.sqrt(squares.sum(axis=0) / np.maximum(there.sum(axis=0), 1) / 2.0)
+    """Standard deviation of what one cycle adds and the next takes away, [F].
+
+    From second differences, which leave out any straight trend; they carry the noise of three
+    cycles, with weights 1, -2 and 1, so six times its variance.
+    """
+    bends = np.concatenate([np.diff(part, n=2, axis=0) for part in parts])
+    there = ~np.isnan(bends)
+    squares = np.where(there, bends, 0.0) ** 2
+    return np.sqrt(squares.sum(axis=0) / np.maximum(there.sum(axis=0), 1) / 6.0)
 
 
 def _floats(values: FloatArray) -> Floats:

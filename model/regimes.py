@@ -22,6 +22,8 @@ LEAST_GAIN: Final = 0.1
 """A split must take away this share of what is left of the sensors' variance, mean over sensors."""
 LEAST_SHARE: Final = 0.01
 """A regime with fewer of the readings than this has no statistics worth the name."""
+MOST_MOVES: Final = 50
+"""Of the centres, until they stay; well parted settings need two or three."""
 MOST_READINGS: Final = 60_000
 """More readings than this are thinned out evenly: they would only find the same regimes later."""
 
@@ -74,7 +76,7 @@ def find_regimes(trajectories: Sequence[Trajectory], schema: Schema, *, most: in
     settings, sensors = settings[complete], _unit_variance(thinned[complete][:, sensors_at])
     cells = _grow(settings, sensors, most=most)
     centre = np.unique(np.stack([settings[cell].mean(axis=0) for cell in cells]), axis=0)
-    return _occupied(Regimes(centre), settings)
+    return _settled(Regimes(centre), settings)
 
 
 class _Split(NamedTuple):
@@ -129,13 +131,21 @@ def _squares(sensors: _Array) -> _Array:
     return ((sensors - sensors.mean(axis=0)) ** 2).sum(axis=0)
 
 
-def _occupied(regimes: Regimes, settings: _Array) -> Regimes:
-    """Without the centres that are nearest to hardly any reading."""
-    while len(regimes) > 1:
-        share = np.bincount(regimes.of(settings), minlength=len(regimes)) / len(settings)
-        if share.min() >= LEAST_SHARE:
+def _settled(regimes: Regimes, settings: _Array) -> Regimes:
+    """Each centre in the middle of the readings that are nearest to it, and none that hardly has any.
+
+    A cut may leave a few readings on the wrong side of a gap; being nearest puts them right.
+    """
+    for _ in range(MOST_MOVES):
+        nearest = regimes.of(settings)
+        share = np.bincount(nearest, minlength=len(regimes)) / len(settings)
+        if len(regimes) > 1 and share.min() < LEAST_SHARE:
+            regimes = Regimes(np.delete(regimes.centre, share.argmin(), axis=0))
+            continue
+        centre = np.stack([settings[nearest == r].mean(axis=0) for r in range(len(regimes))])
+        if np.array_equal(centre, regimes.centre):
             break
-        regimes = Regimes(np.delete(regimes.centre, share.argmin(), axis=0))
+        regimes = Regimes(centre[np.lexsort(centre.T[::-1])])
     return regimes
 
 

@@ -1,0 +1,148 @@
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+
+from export.bundle import ColumnManifest, Degradation, Regime
+from model.domain import InvalidData, Trajectory
+from model.reference import fit_reference
+from tests.fleets import PUMP_SCHEMA, worn_pumps
+
+UNITS = worn_pumps(units=40, seed=0)
+
+
+def readings_of(units):
+    return np.concatenate([unit.readings for unit in units]).astype(np.float64)
+
+
+def test_z_scores_within_a_regime_have_mean_0_and_variance_1():
+    reference = fit_reference(UNITS, PUMP_SCHEMA)
+    readings = readings_of(UNITS)
+
+    for regime in reference.regimes:
+        own = readings[np.abs(readings[:, 0] - regime.centre[0]) < 5]
+        z = (own - regime.mean) / np.array(regime.standard_deviation)
+
+        np.testing.assert_allclose(z.mean(axis=0), 0, atol=1e-9)
+        np.testing.assert_allclose(z.std(axis=0), 1, atol=1e-9)
+        assert regime.share == len(own) / len(readings)
+
+
+def test_each_bin_of_a_histogram_holds_a_tenth_of_its_regimes_readings():
+    reference = fit_reference(UNITS, PUMP_SCHEMA)
+    readings = readings_of(UNITS)
+
+    for regime in reference.regimes:
+        own = readings[np.abs(readings[:, 0] - regime.centre[0]) < 5]
+        for column, edges in enumerate(regime.histogram_edges):
+            share = np.bincount(np.searchsorted(edges, own[:, column]), minlength=10) / len(own)
+            np.testing.assert_allclose(share, 0.1, atol=0.003)
+
+
+def test_the_usual_range_leaves_out_one_reading_in_a_thousand_on_each_side():
+    reference = fit_reference(UNITS, PUMP_SCHEMA)
+    readings = readings_of(UNITS)
+
+    for i, column in enumerate(reference.columns):
+        outside = (readings[:, i] < column.low) | (readings[:, i] > column.high)
+        assert 0 < outside.mean() < 0.004
+
+
+def test_degradation_finds_trend_noise_and_lives():
+    degradation = fit_reference(UNITS, PUMP_SCHEMA).degradation
+
+    z = np.array(degradation.z)
+    assert degradation.rul[:4] == (0, 2, 5, 10)
+    assert (np.diff(z[:8, 1]) < 0).all()  # vibration rises towards failure
+    assert (np.diff(z[:8, 2]) > 0).all()  # pressure falls
+    assert np.abs(z[:, 0]).max() < 0.5  # load does neither
+    assert degradation.noise[1] == pytest.approx(0.1 / 0.73, rel=0.15)  # its noise over its spread
+    assert degradation.life_quantiles[0] >= 40
+    assert degradation.life_quantiles[-1] <= 80
+    assert len(degradation.life_quantiles) == 11
+    assert 0.45 < degradation.regime_persistence < 0.55
+
+
+def test_units_that_end_differently_have_spread_and_equal_ones_have_none():
+    rng = np.random.default_rng(0)
+    even = worn_pumps(units=40, seed=0, loads=(40.0,))
+    uneven = [
+        replace(unit, readings=unit.readings + np.float32([0, 1, 0]) * np.float32(rng.normal()))
+        for unit in even
+    ]
+
+    spread = np.array(fit_reference(uneven, PUMP_SCHEMA).degradation.spread)
+    none = np.array(fit_reference(even, PUMP_SCHEMA).degradation.spread)
+
+    assert spread[:, 1].min() > 0.5
+    assert none[:, 1].max() < 0.2
+
+
+def test_censored_units_count_for_ranges_but_not_for_degradation_or_life():
+    stopped = Trajectory("x", np.arange(1, 501), np.full((500, 3), 40, dtype=np.float32), failed=False)
+
+    reference = fit_reference([*UNITS, stopped], PUMP_SCHEMA)
+
+    assert reference.columns[1].high == 40
+    assert reference.degradation.life_quantiles[-1] <= 80
+
+
+def test_missing_readings_are_counted_and_otherwise_left_out():
+    rng = np.random.default_rng(0)
+    holed = [
+        replace(u, readings=np.where(rng.random(u.readings.shape) < 0.2, np.float32(np.nan), u.readings))
+        for u in UNITS
+    ]
+
+    full, reference = (fit_reference(units, PUMP_SCHEMA) for units in (UNITS, holed))
+
+    assert [c.missing_fraction for c in reference.columns] == pytest.approx([0.2] * 3, abs=0.02)
+    assert len(reference.regimes) == len(full.regimes)
+    np.testing.assert_allclose(reference.degradation.z[0], full.degradation.z[0], atol=0.4)
+    assert np.isfinite(np.array(reference.degradation.z)).all()
+
+
+def test_a_column_that_does_not_move_keeps_z_scores_finite():
+    still = [
+        replace(unit, readings=unit.readings * np.float32([1, 1, 0]) + np.float32([0, 0, 518.67]))
+        for unit in UNITS
+    ]
+
+    reference = fit_reference(still, PUMP_SCHEMA)
+
+    assert [regime.standard_deviation[2] for regime in reference.regimes] == [1.0, 1.0]
+    assert np.abs(np.array(reference.degradation.z)[:, 2]).max() < 1e-3
+
+
+def test_a_column_without_any_reading_is_named():
+    blind = [replace(unit, readings=unit.readings * np.float32([1, np.nan, 1])) for unit in UNITS]
+
+    with pytest.raises(InvalidData, match="no unit has a reading in vibration"):
+        fit_reference(blind, PUMP_SCHEMA)
+
+
+def test_without_a_failed_unit_there_is_nothing_to_learn():
+    with pytest.raises(InvalidData, match="none of 40 units ran to failure"):
+        fit_reference([replace(unit, failed=False) for unit in UNITS], PUMP_SCHEMA)
+
+
+def test_units_of_one_cycle_are_enough():
+    units = [Trajectory(str(n), np.array([1]), np.float32([[40, n, 1]]), failed=True) for n in range(3)]
+
+    reference = fit_reference(units, PUMP_SCHEMA)
+
+    assert reference.degradation.rul == (0,)
+    assert reference.degradation.noise == (0, 0, 0)
+    assert reference.degradation.regime_persistence == 1
+
+
+def test_the_manifest_takes_reference_statistics_as_they_are():
+    reference = fit_reference(UNITS, PUMP_SCHEMA)
+
+    manifest = Degradation.model_validate(asdict(reference.degradation))
+    regimes = [Regime.model_validate(asdict(regime)) for regime in reference.regimes]
+    columns = [ColumnManifest(name="x", role="sensor", **asdict(column)) for column in reference.columns]
+
+    assert Degradation.model_validate_json(manifest.model_dump_json()) == manifest
+    assert len(regimes) == 2
+    assert len(columns) == 3

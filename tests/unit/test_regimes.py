@@ -1,0 +1,130 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model.domain import Column, Schema, Trajectory
+from model.regimes import Regimes, find_regimes
+from tests.fleets import PUMP_SCHEMA, worn_pumps
+
+FLIGHT = Schema(
+    (
+        Column("altitude", "setting", "kft"),
+        Column("mach", "setting"),
+        Column("temperature", "sensor", "degR"),
+        Column("speed", "sensor", "rpm"),
+    )
+)
+CONDITIONS = np.array([[0.0, 0.0], [10.0, 0.25], [20.0, 0.7], [25.0, 0.62], [35.0, 0.84], [42.0, 0.84]])
+
+
+def flights(conditions, *, seed=0, units=20, wear=20.0):
+    """Units of 150 cycles, each at a random condition that shifts both sensors, then wear and noise."""
+    rng = np.random.default_rng(seed)
+    effect = rng.normal(0, 100, (len(conditions), 2))
+    made = []
+    for unit in range(units):
+        at = rng.integers(len(conditions), size=150)
+        worn = wear * np.exp(-np.arange(149, -1, -1) / 30)[:, None]
+        sensors = 600 + effect[at] + worn + rng.normal(0, 2, (150, 2))
+        settings = conditions[at] + rng.normal(0, [0.002, 0.0003], (150, 2))
+        made.append(
+            Trajectory(
+                str(unit), np.arange(150), np.hstack([settings, sensors]).astype(np.float32), failed=True
+            )
+        )
+    return made
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 6])
+def test_there_are_as_many_regimes_as_conditions(count):
+    regimes = find_regimes(flights(CONDITIONS[:count]), FLIGHT)
+
+    np.testing.assert_allclose(regimes.centre, CONDITIONS[:count], atol=0.01)
+
+
+def test_settings_that_are_noise_are_one_regime():
+    rng = np.random.default_rng(0)
+    units = [
+        Trajectory(
+            u.unit, u.cycles, np.hstack([rng.choice([0, 1, 2], (150, 2)), u.readings[:, 2:]]), failed=True
+        )
+        for u in flights(CONDITIONS[:1])
+    ]
+
+    assert len(find_regimes(units, FLIGHT)) == 1
+
+
+def test_a_setting_that_moves_sensors_smoothly_is_cut_into_few_regimes():
+    rng = np.random.default_rng(0)
+    load = rng.uniform(0, 100, 5000)
+    sensor = load * 3 + rng.normal(0, 20, 5000)
+    readings = np.stack([load, np.full(5000, 7.0), sensor, sensor + 1], axis=1).astype(np.float32)
+
+    regimes = find_regimes([Trajectory("1", np.arange(5000), readings, failed=True)], FLIGHT)
+
+    assert 2 <= len(regimes) <= 12
+    assert np.bincount(regimes.of(readings[:, :2])).min() > 0
+
+
+def test_a_fleet_without_settings_has_one_regime():
+    schema = Schema(FLIGHT.columns[2:])
+    unit = Trajectory("1", np.arange(3), np.ones((3, 2), dtype=np.float32), failed=True)
+
+    regimes = find_regimes([unit], schema)
+
+    assert regimes.centre.shape == (1, 0)
+    assert regimes.of(np.empty((4, 0))).tolist() == [0] * 4
+
+
+def test_settings_that_are_all_missing_are_one_regime_with_a_finite_centre():
+    unit = Trajectory("1", np.arange(3), np.full((3, 4), np.nan, dtype=np.float32), failed=True)
+
+    regimes = find_regimes([unit], FLIGHT)
+
+    assert regimes.centre.tolist() == [[0.0, 0.0]]
+
+
+@given(seed=st.integers(0, 20), order=st.randoms(use_true_random=False))
+def test_regimes_do_not_depend_on_the_order_of_units(seed, order):
+    units = flights(CONDITIONS[:3], seed=seed, units=4)
+    shuffled = list(units)
+    order.shuffle(shuffled)
+
+    # Sums in another order may differ in the last bit, but not the cuts.
+    np.testing.assert_allclose(
+        find_regimes(shuffled, FLIGHT).centre, find_regimes(units, FLIGHT).centre, rtol=1e-9, atol=1e-9
+    )
+
+
+def test_missing_readings_do_not_hide_regimes():
+    rng = np.random.default_rng(1)
+    units = [
+        Trajectory(
+            u.unit, u.cycles, np.where(rng.random(u.readings.shape) < 0.1, np.nan, u.readings), failed=True
+        )
+        for u in flights(CONDITIONS)
+    ]
+
+    np.testing.assert_allclose(find_regimes(units, FLIGHT).centre, CONDITIONS, atol=0.01)
+
+
+def test_the_nearest_centre_counts_each_setting_by_how_far_the_centres_spread():
+    regimes = Regimes(np.array([[0.0, 0.0], [40.0, 0.8]]))
+
+    assert regimes.scale.tolist() == [40.0, 0.8]
+    assert regimes.of(np.array([[18.0, 0.7], [18.0, 0.1]])).tolist() == [1, 0]
+
+
+def test_missing_settings_leave_the_others_to_decide():
+    regimes = Regimes(np.array([[0.0, 0.0], [40.0, 0.8]]))
+
+    settings = np.array([[np.nan, 0.8], [40.0, np.nan], [np.nan, np.nan]])
+
+    assert regimes.of(settings).tolist() == [1, 1, 0]
+
+
+def test_pumps_at_two_loads_have_two_regimes():
+    regimes = find_regimes(worn_pumps(units=10, seed=0), PUMP_SCHEMA)
+
+    np.testing.assert_allclose(regimes.centre, [[40.0], [75.0]], atol=0.1)

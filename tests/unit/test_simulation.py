@@ -1,0 +1,100 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model.domain import InvalidData, Schema
+from model.reference import fit_reference
+from model.simulation import simulate
+from tests.fleets import PUMP_SCHEMA, worn_pumps
+
+UNITS = worn_pumps(units=60, seed=0)
+REFERENCE = fit_reference(UNITS, PUMP_SCHEMA)
+
+
+def by_load(units, column, load):
+    """A column's early and final readings at one load."""
+    early = np.concatenate([u.readings[:10][np.abs(u.readings[:10, 0] - load) < 5, column] for u in units])
+    late = np.concatenate([u.readings[-3:][np.abs(u.readings[-3:, 0] - load) < 5, column] for u in units])
+    return early, late
+
+
+def test_the_same_seed_makes_the_same_units_and_another_makes_others():
+    first, again, other = (simulate(REFERENCE, PUMP_SCHEMA, units=3, seed=seed) for seed in (5, 5, 6))
+
+    for a, b in zip(first, again, strict=True):
+        np.testing.assert_array_equal(a.readings, b.readings)
+    assert not np.array_equal(first[0].readings[:20], other[0].readings[:20])
+
+
+def test_asking_for_more_units_changes_none_of_the_first():
+    few, many = (simulate(REFERENCE, PUMP_SCHEMA, units=units, seed=0) for units in (2, 5))
+
+    for a, b in zip(few, many, strict=False):
+        np.testing.assert_array_equal(a.readings, b.readings)
+
+
+@settings(max_examples=25)
+@given(seed=st.integers(0, 10**9), truncate=st.booleans())
+def test_every_unit_is_finite_in_range_and_counts_its_cycles_from_1(seed, truncate):
+    for unit in simulate(REFERENCE, PUMP_SCHEMA, units=3, seed=seed, truncate=truncate):
+        assert unit.cycles.tolist() == list(range(1, len(unit) + 1))
+        assert unit.readings.dtype == np.float32
+        assert unit.failed is not truncate
+        for column, values in zip(REFERENCE.columns, unit.readings.T, strict=True):
+            slack = 0.11 * (column.high - column.low)
+            assert (column.low - slack <= values).all()
+            assert (values <= column.high + slack).all()
+
+
+def test_lives_are_spread_as_those_of_the_training_units():
+    made = simulate(REFERENCE, PUMP_SCHEMA, units=400, seed=0)
+
+    lives = [len(unit) for unit in made]
+    np.testing.assert_allclose(
+        np.quantile(lives, [0, 0.25, 0.5, 0.75, 1]),
+        np.quantile([len(unit) for unit in UNITS], [0, 0.25, 0.5, 0.75, 1]),
+        atol=3,
+    )
+
+
+@pytest.mark.parametrize("load", [40.0, 75.0])
+@pytest.mark.parametrize("column", [1, 2])
+def test_sensors_start_and_end_where_those_of_the_training_units_do(column, load):
+    made = simulate(REFERENCE, PUMP_SCHEMA, units=200, seed=0)
+
+    for simulated, real in zip(by_load(made, column, load), by_load(UNITS, column, load), strict=True):
+        assert simulated.mean() == pytest.approx(real.mean(), abs=0.2)
+        assert simulated.std() == pytest.approx(real.std(), abs=0.15)
+
+
+def test_noise_from_cycle_to_cycle_is_that_of_the_training_units():
+    one_load = worn_pumps(units=60, seed=0, loads=(40.0,))
+
+    made = simulate(fit_reference(one_load, PUMP_SCHEMA), PUMP_SCHEMA, units=60, seed=0)
+
+    steps = [np.concatenate([np.diff(u.readings[:20, 1]) for u in units]).std() for units in (made, one_load)]
+    assert steps[0] == pytest.approx(steps[1], rel=0.15)
+
+
+def test_units_change_between_regimes_as_often_as_the_training_units():
+    made = simulate(REFERENCE, PUMP_SCHEMA, units=50, seed=0)
+
+    changes = np.concatenate([np.abs(np.diff(u.readings[:, 0])) > 5 for u in made]).mean()
+    assert 1 - changes == pytest.approx(REFERENCE.degradation.regime_persistence, abs=0.03)
+
+
+def test_truncated_units_are_the_same_ones_stopped_early():
+    whole, cut = (simulate(REFERENCE, PUMP_SCHEMA, units=20, seed=3, truncate=t) for t in (False, True))
+
+    for a, b in zip(whole, cut, strict=True):
+        assert len(b) < len(a)
+        np.testing.assert_array_equal(a.readings[: len(b)], b.readings)
+    assert len({len(unit) for unit in cut}) > 10
+
+
+def test_no_units_and_a_schema_of_something_else_are_refused():
+    with pytest.raises(InvalidData, match="units must be 1 or more, got 0"):
+        simulate(REFERENCE, PUMP_SCHEMA, units=0, seed=0)
+    with pytest.raises(InvalidData, match="statistics of 3 columns, schema of 2"):
+        simulate(REFERENCE, Schema(PUMP_SCHEMA.columns[:2]), units=1, seed=0)
