@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from string import ascii_uppercase
-from typing import Final
+from typing import Any, Final
 
 from grafana_foundation_sdk.builders import common as common_builders
 from grafana_foundation_sdk.builders import dashboard as dashboard_builders
@@ -110,7 +110,23 @@ class Dashboard:
 
 def to_json(content: Dashboard) -> str:
     """What Grafana reads: JSON, the same text whenever the content is the same."""
-    return json.dumps(_built(content), cls=JSONEncoder, indent=2, sort_keys=True) + "\n"
+    parsed = json.loads(json.dumps(_built(content), cls=JSONEncoder))
+    return json.dumps(_without_left_overs(parsed), indent=2, sort_keys=True) + "\n"
+
+
+def _without_left_overs(parsed: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what the SDK writes and Grafana's own types, since 12, no longer know."""
+    variables = [
+        {key: value for key, value in variable.items() if key not in {"auto", "auto_count", "auto_min"}}
+        for variable in parsed["templating"]["list"]
+    ]
+    panels = [
+        panel | {"options": {key: value for key, value in panel["options"].items() if key != "footer"}}
+        if panel["type"] == "table"
+        else panel
+        for panel in parsed["panels"]
+    ]
+    return parsed | {"panels": panels, "templating": {"list": variables}}
 
 
 def _built(content: Dashboard) -> dashboard.Dashboard:
@@ -149,7 +165,6 @@ def _label_variable(variable: Variable) -> dashboard_builders.QueryVariable:
         .description(variable.description)
         .datasource(SOURCE)
         .query({"query": variable.query, "refId": variable.name, "qryType": 1})
-        .definition(variable.query)
         .refresh(dashboard.VariableRefresh.ON_TIME_RANGE_CHANGED)
         .sort(dashboard.VariableSort.ALPHABETICAL_ASC)
         .multi(multi=True)
@@ -197,8 +212,13 @@ def _drawn(panel: Panel) -> PanelBuilder:
             return _heatmap(panel)
         case Kind.TABLE:
             hidden = {"Time": True, "Value": True}
-            return table_builders.Panel().with_transformation(
-                dashboard.DataTransformerConfig(id_val="organize", options={"excludeByName": hidden})
+            plain = common.TableAutoCellOptions()
+            return (
+                table_builders.Panel()
+                .cell_options(plain)
+                .with_transformation(
+                    dashboard.DataTransformerConfig(id_val="organize", options={"excludeByName": hidden})
+                )
             )
         case Kind.LINES | Kind.STACK:
             return _timeseries(panel)
