@@ -8,6 +8,7 @@ ground to judge one on. This module must not know bundles or networks.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 from typing import Final, Protocol
 
@@ -125,20 +126,18 @@ def _own_offset(schema: Schema) -> _Array:
 
 
 def _regimes(reference: ReferenceStatistics, life: int, rng: np.random.Generator) -> IntArray:
-    """A regime for each cycle: it stays, or changes to another one by their shares."""
-    count = len(reference.regimes)
+    """A regime for each cycle, [N]: it stays, or changes to another one by their shares."""
     share = np.array([regime.share for regime in reference.regimes])
-    share = share / share.sum()
-    walk = np.empty(life, dtype=np.int64)
-    walk[0] = rng.choice(count, p=share)
-    stays = rng.random(life) < reference.degradation.regime_persistence
-    for cycle in range(1, life):
-        if stays[cycle] or count == 1:
-            walk[cycle] = walk[cycle - 1]
-        else:
-            others = np.delete(np.arange(count), walk[cycle - 1])
-            walk[cycle] = rng.choice(others, p=share[others] / share[others].sum())
-    return walk
+    if len(share) == 1:
+        return np.zeros(life, dtype=np.int64)
+    others = np.where(np.eye(len(share), dtype=np.bool_), 0.0, share)
+    stays = reference.degradation.regime_persistence
+    chance = stays * np.eye(len(share)) + (1.0 - stays) * others / others.sum(axis=1, keepdims=True)
+    bounds: list[list[float]] = chance.cumsum(axis=1)[:, :-1].tolist()
+    walk = [int(rng.choice(len(share), p=share / share.sum()))]
+    for draw in rng.random(life - 1).tolist():
+        walk.append(bisect.bisect(bounds[walk[-1]], draw))
+    return np.array(walk)
 
 
 def _in_range(readings: _Array, columns: Sequence[ColumnStatistics]) -> FloatArray:

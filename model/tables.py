@@ -44,6 +44,7 @@ SUFFIXES: Final[dict[str, Format]] = {
     ".pq": "parquet",
 }
 MISSING: Final = ("", "NaN", "nan", "NAN", "NA", "N/A", "n/a", "null", "NULL", "None", "none", "-nan", "#N/A")
+_NUMERIC: Final = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null)
 DELIMITERS: Final = ",;\t|"
 
 
@@ -207,7 +208,7 @@ def _read_parquet(path: Path, *, numbers: Sequence[str], text: str | None, optio
     for name in present:
         kind = table.schema.field(name).type
         if name != text:
-            if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
+            if not any(is_kind(kind) for is_kind in _NUMERIC):
                 raise InvalidData(f"{path}: column {name!r}: expected numbers, got {kind}")
             numeric = table[name].cast(pa.float64(), safe=False)
             table = table.set_column(table.schema.get_field_index(name), name, numeric)

@@ -1,0 +1,146 @@
+"""`rul simulate` on a real bundle: what it writes, other commands read."""
+
+import json
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from export.bundle import find_bundle
+from export.session import open_bundle
+from export.simulate_cli import CannotWrite, add_simulate
+from model.fleet import fleet_named, fleet_of_schema
+from model.readers import read_trajectories
+
+
+@pytest.fixture
+def simulate(tiny_bundle):
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    add_simulate(app)
+
+    def run(*options):
+        return CliRunner().invoke(app, ["simulate", "--bundle", str(tiny_bundle.path), *map(str, options)])
+
+    return run
+
+
+@pytest.fixture
+def manifest(tiny_bundle):
+    return open_bundle(tiny_bundle)[1]
+
+
+def test_csv_is_written_to_standard_output_with_a_header(simulate, manifest):
+    result = simulate("--units", 2)
+
+    header, *rows = result.stdout.splitlines()
+    assert result.exit_code == 0, result.output
+    assert header == ",".join(["unit", "cycle", *manifest.schema_of_columns.names])
+    assert rows[0].startswith("1,1,")
+    assert rows[-1].startswith("2,")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_file_and_its_fleet_are_what_training_reads(simulate, manifest, tmp_path, suffix):
+    data, fleet_file = tmp_path / f"units.{suffix}", tmp_path / "fleet.toml"
+
+    result = simulate("--units", 12, "--output", data, "--fleet", fleet_file)
+
+    fleet = fleet_named(fleet_file)
+    units = read_trajectories(data, fleet)
+    assert result.exit_code == 0, result.output
+    assert [unit.unit for unit in units] == [str(n) for n in range(1, 13)]
+    assert all(unit.failed for unit in units)
+    assert fleet.schema == manifest.schema_of_columns
+    assert (fleet.cap, fleet.context, fleet.horizons) == (
+        manifest.cap,
+        manifest.context,
+        tuple(manifest.horizons),
+    )
+
+
+def test_csv_and_parquet_hold_the_same_units(simulate, manifest, tmp_path):
+    fleet = fleet_of_schema("x", manifest.schema_of_columns)
+    for name in ("units.csv", "units.parquet"):
+        assert simulate("--output", tmp_path / name).exit_code == 0
+
+    text, columnar = (read_trajectories(tmp_path / name, fleet) for name in ("units.csv", "units.parquet"))
+
+    for a, b in zip(text, columnar, strict=True):
+        np.testing.assert_array_equal(a.readings, b.readings)
+
+
+def test_json_is_a_request_with_at_most_the_context_of_each_unit(simulate, manifest):
+    result = simulate("--units", 3, "--truncate", "--format", "json")
+
+    body = json.loads(result.stdout)
+    assert body["model"] == manifest.name
+    assert [window["unit"] for window in body["windows"]] == ["1", "2", "3"]
+    for window in body["windows"]:
+        assert set(window["columns"]) == set(manifest.schema_of_columns.names)
+        cycles = {len(values) for values in window["columns"].values()}
+        assert cycles == {min(manifest.context, window["last_cycle"])}
+
+
+def test_last_cycles_keeps_the_end_of_each_unit(simulate, manifest, tmp_path):
+    fleet = fleet_of_schema("x", manifest.schema_of_columns)
+    simulate("--output", tmp_path / "whole.csv")
+    simulate("--output", tmp_path / "ends.csv", "--last-cycles", 4)
+
+    whole, ends = (read_trajectories(tmp_path / name, fleet) for name in ("whole.csv", "ends.csv"))
+
+    for a, b in zip(whole, ends, strict=True):
+        assert b.cycles.tolist() == a.cycles[-4:].tolist()
+        np.testing.assert_array_equal(b.readings, a.readings[-4:])
+
+
+def test_the_same_seed_writes_the_same_bytes(simulate):
+    assert simulate("--seed", 4).stdout == simulate("--seed", 4).stdout != simulate("--seed", 5).stdout
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--format", "parquet"),
+        ("--truncate", "--fleet", "fleet.toml"),
+        ("--format", "json", "--fleet", "fleet.toml"),
+        ("--units", 0),
+        ("--last-cycles", 0),
+        ("--format", "xlsx"),
+    ],
+)
+def test_wrong_usage_exits_with_2_and_writes_nothing(simulate, options, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    result = simulate(*options)
+
+    assert result.exit_code == 2
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["units.csv", "units.parquet", "units.json"])
+def test_an_output_that_cannot_be_written_is_named(simulate, tmp_path, name):
+    result = simulate("--output", tmp_path / "no" / "folder" / name)
+
+    assert isinstance(result.exception, CannotWrite)
+    assert "cannot be written" in str(result.exception)
+
+
+def test_simulated_units_age_towards_failure_in_the_eyes_of_the_model(
+    simulate, tiny_bundle, manifest, tmp_path
+):
+    simulate("--units", 30, "--output", tmp_path / "units.csv")
+    units = read_trajectories(tmp_path / "units.csv", fleet_of_schema("x", manifest.schema_of_columns))
+    session, _ = open_bundle(find_bundle(str(tiny_bundle.path)))
+    context = manifest.context
+
+    def rul(parts):
+        readings = np.stack(parts)
+        lengths = np.full(len(parts), context)
+        return session.answer(readings, lengths, np.full(len(parts), np.nan, dtype=np.float32))["rul"]
+
+    young = rul([unit.readings[:context] for unit in units])
+    old = rul([unit.readings[-context:] for unit in units])
+
+    assert (young > old).mean() > 0.9
