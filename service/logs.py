@@ -22,7 +22,7 @@ from service.settings import LogFormat, LogLevel
 request_id: Final[ContextVar[str | None]] = ContextVar("request_id", default=None)
 """The id of the request that is being answered; None outside of one."""
 
-WITHHELD: Final = frozenset({"readings", "columns", "windows", "body", "api_key", "authorization"})
+WITHHELD: Final = frozenset({"readings", "columns", "body", "api_key", "authorization"})
 """Fields that hold what a client sent in confidence: their values are never written."""
 
 _SAFE_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -99,7 +99,7 @@ class AccessLog:
     def answered(self, *, protocol: str, route: str, code: str, seconds: float, windows: int = 0) -> None:
         """A request was answered. Evenly spaced rather than by chance: the share is exact."""
         self._due += self._sample
-        if self._due >= 1.0:
+        if self._due >= 1.0 - 1e-9:  # ten tenths are a little less than one
             self._due -= 1.0
             self._log.info(
                 "answered", protocol=protocol, route=route, code=code, seconds=seconds, windows=windows

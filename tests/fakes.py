@@ -214,11 +214,14 @@ def window_input(
     rul: float = 40.0, *, cycles: int = 4, unit: str | None = "1", last_cycle: float | None = 100
 ) -> WindowInput:
     """A window that `FakeRuntime` answers with this RUL."""
-    values: list[float | None] = [rul / len(COLUMNS)] * cycles
-    return WindowInput(unit=unit, last_cycle=last_cycle, columns=dict.fromkeys(COLUMNS, values))
+    columns: dict[str, list[float | None]] = {name: [0.0] * cycles for name in COLUMNS}
+    columns["sensor_1"] = [rul] * cycles
+    return WindowInput(unit=unit, last_cycle=last_cycle, columns=columns)
 
 
 def make_window(rul: float = 40.0, *, cycles: int = 4, unit: str | None = "1") -> Window:
     """The same, checked."""
-    rules = WindowRules.of(make_manifest(), max_window_cycles=1000)
-    return Window.checked(window_input(rul, cycles=cycles, unit=unit), rules)
+    return Window.checked(window_input(rul, cycles=cycles, unit=unit), RULES)
+
+
+RULES = WindowRules.of(make_manifest(), max_window_cycles=1000)

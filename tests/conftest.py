@@ -1,0 +1,40 @@
+"""What tests of several folders share: a tiny bundle, truly trained and truly exported."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import warnings
+from pathlib import Path
+
+import pytest
+
+from export.bundle import BundleFolder
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> BundleFolder:
+    """A bundle of a network that was trained for a moment; made once, also for parallel workers."""
+    from tests.tiny_bundle import make_tiny_bundle
+
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+    folder = root / "tiny-bundle"
+    with (root / "tiny-bundle.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "done").exists():
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of the exporter: here the bundle is a means
+                made = make_tiny_bundle(folder)
+            (folder / "done").write_text(str(made), encoding="utf-8")
+    return BundleFolder(Path((folder / "done").read_text(encoding="utf-8")))
+
+
+@pytest.fixture
+def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Neither variables nor an .env file of whoever runs the tests."""
+    for name in list(os.environ):
+        if name.startswith("RUL_"):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)

@@ -1,0 +1,279 @@
+"""From a question to an answer: which model, which windows, which words."""
+
+import asyncio
+
+import msgspec
+import numpy as np
+import pytest
+
+from model.domain import RulState
+from service.answers import Answers, WindowOutputs
+from service.batcher import stacked
+from service.errors import (
+    DeadlineExceeded,
+    InvalidRequest,
+    InvalidWindows,
+    Overloaded,
+    RuntimeFailed,
+    TooLarge,
+    UnknownModel,
+)
+from service.messages import Explain, PredictQuery, Refused
+from service.predictor import LoadedModel, Predictor
+from service.window import WindowInput
+from tests.fakes import FakeObserver, FakeRuntime, make_manifest, window_input
+
+
+class InlineBatcher:
+    """Answers at once, or fails as it is told, or never."""
+
+    def __init__(self, runtime, error=None, *, hangs=False):
+        self.runtime, self.error, self.hangs = runtime, error, hangs
+        self.submitted = []
+
+    async def submit(self, windows):
+        self.submitted.append(list(windows))
+        if self.error:
+            raise self.error
+        if self.hangs:
+            await asyncio.get_running_loop().create_future()
+        readings, lengths, last_cycle = stacked(windows)
+        outputs = self.runtime.run(readings, lengths, last_cycle)
+        answers = Answers(outputs, lengths, self.runtime.manifest)
+        return [WindowOutputs(answers, row) for row in range(len(windows))]
+
+
+def make_predictor(*manifests, error=None, hangs=False, novelty=0.5, max_request_windows=8):
+    models = {}
+    for manifest in manifests or (make_manifest(),):
+        runtime = FakeRuntime(manifest)
+        runtime.novelty = novelty
+        batcher = InlineBatcher(runtime, error, hangs=hangs)
+        models[manifest.name] = LoadedModel.of(runtime, batcher, max_window_cycles=100)
+    return Predictor(models, max_request_windows=max_request_windows, explain_timer=FakeObserver())
+
+
+async def ask(*windows, predictor=None, **options):
+    return await (predictor or make_predictor()).predict(PredictQuery(list(windows), **options))
+
+
+async def test_each_window_is_answered_in_its_place():
+    reply = await ask(window_input(30.0, unit="a"), window_input(20.0, unit="b"))
+
+    assert [(p.unit, p.rul) for p in reply.predictions] == [("a", 30.0), ("b", 20.0)]
+
+
+async def test_an_answer_has_the_shape_of_the_contract():
+    reply = await ask(window_input(30.0, unit="17", last_cycle=121))
+
+    (prediction,) = msgspec.to_builtins(reply)["predictions"]
+
+    assert list(prediction) == [
+        "unit",
+        "rul",
+        "rul_state",
+        "interval",
+        "failure_probability",
+        "health_state",
+        "imputed_fraction",
+        "warnings",
+        "attention",
+    ]
+    assert prediction["interval"] == {"coverage": 0.9, "lower": 25.0, "upper": 35.0}
+    assert list(prediction["failure_probability"]) == ["10", "30"]
+    assert list(prediction["health_state"]["probabilities"]) == ["healthy", "degrading", "critical"]
+    assert prediction["attention"]["cycles"] == [118, 119, 120, 121]
+
+
+async def test_the_model_that_answered_is_named():
+    reply = await ask(window_input())
+
+    assert (reply.model.name, reply.model.version, len(reply.model.sha256)) == ("fake", "1", 64)
+
+
+async def test_attention_sums_to_one_over_the_cycles_that_were_sent_whatever_the_padding():
+    reply = await ask(window_input(cycles=3), window_input(cycles=7))
+
+    for prediction, cycles in zip(reply.predictions, (3, 7), strict=True):
+        assert len(prediction.attention.cycles) == len(prediction.attention.weights) == cycles
+        assert sum(prediction.attention.weights) == pytest.approx(1)
+
+
+async def test_baseline_and_contributions_add_up_to_the_rul():
+    (prediction,) = (await ask(window_input(33.0, cycles=5))).predictions
+
+    total = prediction.attention.baseline + sum(prediction.attention.contributions)
+    assert total == pytest.approx(prediction.rul, abs=1e-3)
+
+
+async def test_a_window_of_one_cycle_has_no_entropy_and_no_warning_of_it():
+    (prediction,) = (await ask(window_input(cycles=1, last_cycle=1))).predictions
+
+    assert prediction.attention.entropy_ratio is None
+    assert prediction.attention.effective_cycles == 1
+    assert prediction.warnings == []
+
+
+async def test_without_explanation_there_is_no_attention():
+    reply = await ask(window_input(), explain=Explain.NONE)
+
+    assert "attention" not in msgspec.to_builtins(reply)["predictions"][0]
+
+
+async def test_a_full_explanation_says_what_each_sensor_adds():
+    (prediction,) = (await ask(window_input(30.0), explain=Explain.FULL)).predictions
+
+    assert prediction.sensor_contributions == pytest.approx({"sensor_1": 30.0, "sensor_2": 0.0}, abs=1e-4)
+
+
+async def test_a_sensor_speaks_above_the_cap_too():
+    (prediction,) = (await ask(window_input(200.0), explain=Explain.FULL)).predictions
+
+    assert prediction.rul == 125
+    assert prediction.sensor_contributions["sensor_1"] == pytest.approx(200, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("rul", "cycles", "novelty", "state"),
+    [
+        (50.0, 4, 0.5, RulState.ESTIMATED),
+        (122.0, 4, 0.5, RulState.ESTIMATED),
+        (123.0, 4, 0.5, RulState.AT_LEAST_CAP),
+        (500.0, 4, 0.5, RulState.AT_LEAST_CAP),
+        (50.0, 1, 0.5, RulState.INSUFFICIENT_HISTORY),
+        (500.0, 1, 9.0, RulState.INSUFFICIENT_HISTORY),
+        (50.0, 4, 1.9, RulState.ESTIMATED),
+        (50.0, 4, 2.1, RulState.OUT_OF_DISTRIBUTION),
+        (500.0, 4, 2.1, RulState.OUT_OF_DISTRIBUTION),
+    ],
+)
+async def test_the_state_says_how_the_number_may_be_read(rul, cycles, novelty, state):
+    reply = await ask(window_input(rul, cycles=cycles), predictor=make_predictor(novelty=novelty))
+
+    assert reply.predictions[0].rul_state is state
+
+
+async def test_an_answer_near_the_cap_is_the_cap():
+    reply = await ask(window_input(123.4))
+
+    assert reply.predictions[0].rul == 125
+
+
+@pytest.mark.parametrize(
+    ("band", "code"), [((0.0, 0.9), "attention_uniform"), ((1.1, 1.2), "attention_collapsed")]
+)
+async def test_attention_outside_the_reference_band_is_warned_of(band, code):
+    reply = await ask(window_input(), predictor=make_predictor(make_manifest(band=band)))
+
+    assert [warning.code for warning in reply.predictions[0].warnings] == [code]
+
+
+async def test_the_only_model_need_not_be_named():
+    assert (await ask(window_input())).model.name == "fake"
+
+
+async def test_one_of_several_models_must_be_named():
+    predictor = make_predictor(make_manifest("a"), make_manifest("b"))
+
+    with pytest.raises(InvalidRequest, match=r"a, b") as caught:
+        await ask(window_input(), predictor=predictor)
+
+    assert caught.value.problems[0].pointer == "/model"
+
+
+async def test_the_named_model_answers():
+    predictor = make_predictor(make_manifest("a"), make_manifest("b"))
+
+    assert (await ask(window_input(), predictor=predictor, model="b")).model.name == "b"
+
+
+async def test_an_unknown_model_is_refused_with_the_names_of_those_loaded():
+    with pytest.raises(UnknownModel, match="no model 'fd009' is loaded, only fake"):
+        await ask(window_input(), model="fd009")
+
+
+async def test_a_request_without_windows_is_refused():
+    with pytest.raises(InvalidRequest, match="at least one window") as caught:
+        await ask()
+
+    assert caught.value.problems[0].pointer == "/windows"
+
+
+async def test_more_windows_than_allowed_are_too_large():
+    with pytest.raises(TooLarge, match="at most 8 windows a request, got 9"):
+        await ask(*[window_input()] * 9)
+
+
+async def test_bad_windows_refuse_the_whole_request_and_each_is_pointed_at():
+    bad = window_input()
+    bad.columns["sensor_1"][3] = "x"
+
+    with pytest.raises(InvalidWindows, match="2 of 3 windows") as caught:
+        await ask(bad, window_input(), WindowInput())
+
+    pointers = [problem.pointer for problem in caught.value.problems]
+    assert pointers == ["/windows/0/columns/sensor_1/3", "/windows/2/columns"]
+
+
+async def test_a_refused_request_never_reaches_the_batcher():
+    predictor = make_predictor()
+
+    with pytest.raises(InvalidWindows):
+        await ask(window_input(), WindowInput(), predictor=predictor)
+
+    assert predictor.models["fake"].batcher.submitted == []
+
+
+async def test_a_partial_request_answers_the_good_windows_and_says_what_is_wrong_with_the_others():
+    reply = await ask(window_input(10.0), WindowInput(unit="b"), window_input(30.0), partial=True)
+
+    first, refused, last = reply.predictions
+    assert (first.rul, last.rul) == (10.0, 30.0)
+    assert isinstance(refused, Refused)
+    assert refused.unit == "b"
+    assert [problem.pointer for problem in refused.error.errors] == ["/windows/1/columns"]
+
+
+async def test_a_partial_request_without_a_good_window_is_answered_all_the_same():
+    predictor = make_predictor()
+
+    reply = await ask(WindowInput(), predictor=predictor, partial=True)
+
+    assert isinstance(reply.predictions[0], Refused)
+    assert predictor.models["fake"].batcher.submitted == []
+
+
+@pytest.mark.parametrize("error", [Overloaded("full"), RuntimeFailed("inference failed")])
+async def test_what_the_batcher_says_is_passed_on(error):
+    with pytest.raises(type(error)):
+        await ask(window_input(), predictor=make_predictor(error=error))
+
+
+async def test_a_passed_deadline_is_said_with_the_time_that_was_given():
+    predictor = make_predictor(hangs=True)
+
+    with pytest.raises(DeadlineExceeded, match=r"1 windows were not answered within 0 s"):
+        await predictor.predict(PredictQuery([window_input()]), timeout_seconds=0)
+
+
+async def test_a_query_comes_straight_out_of_json():
+    body = (
+        b'{"explain":"none","windows":[{"unit":"1","last_cycle":2,"columns":'
+        b'{"setting_1":[0,0],"sensor_1":[1.5,null],"sensor_2":[0,2.5]}}]}'
+    )
+
+    query = msgspec.json.decode(body, type=PredictQuery)
+    reply = await make_predictor().predict(query, typed=True)
+
+    assert reply.predictions[0].rul == 2.5
+    assert reply.predictions[0].imputed_fraction == pytest.approx(1 / 6)
+
+
+async def test_a_prediction_survives_json_to_the_last_digit():
+    reply = await ask(window_input(31.4159))
+
+    decoded = msgspec.json.decode(msgspec.json.encode(reply))
+
+    weights = np.float32(decoded["predictions"][0]["attention"]["weights"])
+    assert decoded["predictions"][0]["rul"] == reply.predictions[0].rul
+    assert weights.tolist() == reply.predictions[0].attention.weights

@@ -1,0 +1,131 @@
+"""A bundle is opened, proved on this machine and run; a damaged one says what to do."""
+
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+from export.bundle import METADATA_KEY, OUTPUTS, BundleFolder, Golden, InvalidBundle, Manifest
+from service.runtime import CPU, CUDA, OnnxRuntime, replay_golden
+from service.settings import ProviderChoice
+from tests.fakes import FakeRuntime, fake_outputs, make_manifest
+
+
+@pytest.fixture(scope="module")
+def runtime(tiny_bundle):
+    return OnnxRuntime.load(tiny_bundle, provider=ProviderChoice.CPU)
+
+
+@pytest.fixture
+def copy(tiny_bundle, tmp_path):
+    shutil.copytree(tiny_bundle.path, tmp_path / "copy")
+    return BundleFolder(tmp_path / "copy")
+
+
+def changed(folder, **update):
+    """The bundle with another manifest in the same graph."""
+    graph = onnx.load(folder.model)
+    (entry,) = [prop for prop in graph.metadata_props if prop.key == METADATA_KEY]
+    manifest = Manifest.model_validate_json(entry.value).model_copy(update=update)
+    entry.value = manifest.model_dump_json()
+    onnx.save(graph, folder.model)
+    return folder
+
+
+def test_the_manifest_comes_out_of_the_model(runtime, tiny_bundle):
+    assert runtime.manifest.name == "tiny"
+    assert runtime.sha256 == tiny_bundle.sha256()
+
+
+def test_the_provider_that_serves_is_the_one_that_is_named(runtime):
+    assert runtime.provider == CPU
+
+
+def test_outputs_have_the_shapes_of_the_contract(runtime):
+    manifest, (b, t) = runtime.manifest, (3, 7)
+    readings = np.full((b, t, len(manifest.columns)), 20.0, dtype=np.float32)
+
+    outputs = runtime.run(readings, np.array([7, 1, 4]), np.array([50, np.nan, 9], dtype=np.float32))
+
+    assert outputs.rul.shape == outputs.novelty.shape == (b,)
+    assert outputs.rul_interval.shape == (b, 2)
+    assert outputs.failure_probability.shape == (b, len(manifest.horizons))
+    assert outputs.health_state.shape == (b, 3)
+    assert outputs.attention.shape == outputs.contribution.shape == (b, t)
+    assert all(getattr(outputs, name).dtype == np.float32 for name in OUTPUTS if name != "head_attention")
+    assert (outputs.head_attention is None) == (manifest.heads == 0)
+
+
+def test_the_golden_windows_agree_here(runtime, tiny_bundle):
+    replay_golden(runtime, Golden.load(tiny_bundle.golden))
+
+
+@pytest.mark.parametrize("name", ["rul", "attention", "novelty"])
+def test_a_golden_answer_that_differs_is_named_with_both_values(runtime, tiny_bundle, name):
+    golden = Golden.load(tiny_bundle.golden)
+    wrong = golden.expected[name].copy()
+    wrong.flat[-1] += 0.5
+    golden = replace(golden, expected={**golden.expected, name: wrong})
+
+    with pytest.raises(InvalidBundle, match=rf"golden {name}\[.*\] is .* answers .* tolerance"):
+        replay_golden(runtime, golden)
+
+
+def test_an_answer_that_is_no_number_does_not_agree():
+    manifest = make_manifest()
+    readings = np.ones((2, 4, 3), dtype=np.float32)
+    lengths, last_cycle = np.array([4, 4]), np.array([4, 4], dtype=np.float32)
+    outputs = fake_outputs(readings, lengths, manifest)
+    expected = {name: getattr(outputs, name) for name in OUTPUTS if name != "head_attention"}
+    broken = FakeRuntime(manifest)
+    broken.run = lambda *_: replace(outputs, novelty=np.array([np.nan, 0.5]))
+
+    with pytest.raises(InvalidBundle, match="novelty"):
+        replay_golden(broken, Golden(readings, lengths, last_cycle, expected))
+
+
+def test_golden_windows_of_another_bundle_are_refused(runtime, tiny_bundle):
+    golden = Golden.load(tiny_bundle.golden)
+    golden = replace(golden, expected={k: v for k, v in golden.expected.items() if k != "rul"})
+
+    with pytest.raises(InvalidBundle, match="do not belong together"):
+        replay_golden(runtime, golden)
+
+
+def test_a_damaged_model_says_what_to_do(copy):
+    copy.model.write_bytes(copy.model.read_bytes()[:1000])
+
+    with pytest.raises(InvalidBundle, match=r"model\.onnx: ONNX Runtime cannot open it, export it again"):
+        OnnxRuntime.load(copy, provider=ProviderChoice.CPU)
+
+
+def test_a_graph_with_other_columns_than_its_manifest_is_refused(copy, runtime):
+    columns = runtime.manifest.columns[:-1]
+
+    with pytest.raises(InvalidBundle, match=r"expected input readings to be .* do not belong together"):
+        OnnxRuntime.load(changed(copy, columns=columns), provider=ProviderChoice.CPU)
+
+
+def test_a_graph_without_an_output_that_its_manifest_promises_is_refused(copy, runtime):
+    other = 0 if runtime.manifest.heads else 4
+
+    with pytest.raises(InvalidBundle, match="expected the outputs"):
+        OnnxRuntime.load(changed(copy, heads=other), provider=ProviderChoice.CPU)
+
+
+def test_a_model_without_a_manifest_is_refused(copy):
+    graph = onnx.load(copy.model)
+    del graph.metadata_props[:]
+    onnx.save(graph, copy.model)
+
+    with pytest.raises(InvalidBundle, match="not a rulserve model"):
+        OnnxRuntime.load(copy, provider=ProviderChoice.CPU)
+
+
+@pytest.mark.skipif(CUDA in ort.get_available_providers(), reason="this ONNX Runtime has CUDA")
+def test_asking_for_a_gpu_where_there_is_none_is_refused(tiny_bundle):
+    with pytest.raises(InvalidBundle, match="RUL_PROVIDER=auto"):
+        OnnxRuntime.load(tiny_bundle, provider=ProviderChoice.CUDA)

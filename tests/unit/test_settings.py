@@ -1,0 +1,135 @@
+"""What an operator sets is what the service gets, or an error that names the variable."""
+
+import pytest
+from pydantic import ValidationError
+
+from service.settings import (
+    FrontEnd,
+    InvalidSettings,
+    ProviderChoice,
+    Settings,
+    unknown_variables,
+    usable_cores,
+)
+
+pytestmark = pytest.mark.usefixtures("no_settings")
+
+
+def test_a_variable_sets_its_field(monkeypatch):
+    monkeypatch.setenv("RUL_PORT", "8080")
+    monkeypatch.setenv("RUL_PROVIDER", "cpu")
+
+    settings = Settings.read()
+
+    assert settings.port == 8080
+    assert settings.provider is ProviderChoice.CPU
+
+
+def test_an_env_file_sets_fields_and_may_hold_what_is_not_ours(tmp_path):
+    (tmp_path / ".env").write_text("RUL_MAX_BATCH_WINDOWS=7\nGRAFANA_PORT=1\n")
+
+    assert Settings.read().max_batch_windows == 7
+
+
+def test_bundles_are_separated_by_commas(monkeypatch):
+    monkeypatch.setenv("RUL_BUNDLES", "fd001, ./mine ,")
+
+    assert Settings.read().bundle_names() == ("fd001", "./mine")
+
+
+def test_an_empty_variable_means_the_default(monkeypatch):
+    monkeypatch.setenv("RUL_PORT", "")
+
+    assert Settings.read().port == 3000
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("RUL_PORT", "http"),
+        ("RUL_PORT", "70000"),
+        ("RUL_MAX_BATCH_WINDOWS", "0"),
+        ("RUL_REQUEST_TIMEOUT_SECONDS", "-1"),
+        ("RUL_PROVIDER", "tpu"),
+        ("RUL_LOG_SAMPLE", "2"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_named(monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+
+    with pytest.raises(InvalidSettings, match=name):
+        Settings.read()
+
+
+def test_an_error_does_not_repeat_a_secret(monkeypatch):
+    monkeypatch.setenv("RUL_API_KEYS", "hush")
+    monkeypatch.setenv("RUL_PORT", "x")
+
+    with pytest.raises(InvalidSettings) as caught:
+        Settings.read()
+
+    assert "hush" not in str(caught.value)
+
+
+def test_settings_cannot_be_changed():
+    settings = Settings.read()
+
+    with pytest.raises(ValidationError, match="frozen"):
+        settings.port = 1
+
+
+def test_keys_are_separated_by_commas_and_hidden(monkeypatch):
+    monkeypatch.setenv("RUL_API_KEYS", "one, two")
+
+    settings = Settings.read()
+
+    assert settings.keys() == {"one", "two"}
+    assert "one" not in repr(settings)
+
+
+def test_without_keys_the_service_is_open():
+    assert Settings.read().keys() == frozenset()
+
+
+def test_another_process_reads_the_same_settings(monkeypatch):
+    monkeypatch.setenv("RUL_API_KEYS", "one,two")
+    monkeypatch.setenv("RUL_BUNDLES", "a,b")
+    monkeypatch.setenv("RUL_FRONT_END", "uvicorn")
+    settings = Settings.read()
+
+    for name, value in settings.as_environment().items():
+        monkeypatch.setenv(name, value)
+
+    assert Settings.read() == settings
+    assert Settings.read().front_end is FrontEnd.UVICORN
+
+
+def test_threads_are_as_many_as_asked_for_or_as_there_are_cores(monkeypatch):
+    assert Settings.read().threads() == usable_cores()
+
+    monkeypatch.setenv("RUL_INFERENCE_THREADS", "3")
+
+    assert Settings.read().threads() == 3
+
+
+@pytest.mark.parametrize(("text", "expected"), [("150000 100000", 2), ("50000 100000", 1)])
+def test_a_containers_quota_counts_as_cores(tmp_path, monkeypatch, text, expected):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
+    (tmp_path / "cpu.max").write_text(text)
+
+    assert usable_cores(tmp_path / "cpu.max") == expected
+
+
+@pytest.mark.parametrize("text", ["max 100000", "", None])
+def test_without_a_quota_every_core_of_the_affinity_counts(tmp_path, monkeypatch, text):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
+    if text is not None:
+        (tmp_path / "cpu.max").write_text(text)
+
+    assert usable_cores(tmp_path / "cpu.max") == 8
+
+
+def test_a_misspelt_variable_is_noticed():
+    environ = {"RUL_MAX_BATCH": "1", "RUL_PORT": "1", "HOME": "/"}
+
+    assert unknown_variables(environ) == ["RUL_MAX_BATCH"]
