@@ -9,7 +9,7 @@ is drawn at random. This module must not know scaling, networks or files.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -36,15 +36,12 @@ class Regimes:
 
     Attributes:
         centre: float64 [R, S], in engineering units, in the schema's order of settings.
+        scale: float64 [S], what differences of a setting are divided by before they are compared
+            with those of another: its standard deviation over all readings, or 1 where that is 0.
     """
 
     centre: FloatArray
-
-    @property
-    def scale(self) -> FloatArray:
-        """What differences of each setting are divided by, [S]: how far the centres spread, or 1."""
-        spread = self.centre.max(axis=0) - self.centre.min(axis=0)
-        return np.where(spread > 0, spread, 1.0)
+    scale: FloatArray
 
     def of(self, settings: FloatArray) -> IntArray:
         """The nearest centre over the settings that are there, [n, S] -> int64 [n].
@@ -72,11 +69,13 @@ def find_regimes(trajectories: Sequence[Trajectory], schema: Schema, *, most: in
     settings = thinned[:, where]
     complete = ~np.isnan(settings).any(axis=1)
     if not where or not sensors_at or not complete.any():
-        return Regimes(_means(everything[:, where])[None])
+        return Regimes(_means(everything[:, where])[None], np.ones(len(where)))
     settings, sensors = settings[complete], _unit_variance(thinned[complete][:, sensors_at])
     cells = _grow(settings, sensors, most=most)
     centre = np.unique(np.stack([settings[cell].mean(axis=0) for cell in cells]), axis=0)
-    return _settled(Regimes(centre), settings)
+    deviation = settings.std(axis=0)
+    scale = np.where(deviation > 1e-6 * np.abs(settings).max(axis=0), deviation, 1.0)
+    return _settled(Regimes(centre, scale), settings)
 
 
 class _Split(NamedTuple):
@@ -140,12 +139,12 @@ def _settled(regimes: Regimes, settings: _Array) -> Regimes:
         nearest = regimes.of(settings)
         share = np.bincount(nearest, minlength=len(regimes)) / len(settings)
         if len(regimes) > 1 and share.min() < LEAST_SHARE:
-            regimes = Regimes(np.delete(regimes.centre, share.argmin(), axis=0))
+            regimes = replace(regimes, centre=np.delete(regimes.centre, share.argmin(), axis=0))
             continue
         centre = np.stack([settings[nearest == r].mean(axis=0) for r in range(len(regimes))])
         if np.array_equal(centre, regimes.centre):
             break
-        regimes = Regimes(centre[np.lexsort(centre.T[::-1])])
+        regimes = replace(regimes, centre=centre[np.lexsort(centre.T[::-1])])
     return regimes
 
 

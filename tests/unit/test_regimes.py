@@ -109,15 +109,28 @@ def test_missing_readings_do_not_hide_regimes():
     np.testing.assert_allclose(find_regimes(units, FLIGHT).centre, CONDITIONS, atol=0.01)
 
 
-def test_the_nearest_centre_counts_each_setting_by_how_far_the_centres_spread():
-    regimes = Regimes(np.array([[0.0, 0.0], [40.0, 0.8]]))
+def test_the_nearest_centre_counts_each_setting_by_its_scale():
+    regimes = Regimes(np.array([[0.0, 0.0], [40.0, 0.8]]), scale=np.array([40.0, 0.8]))
 
-    assert regimes.scale.tolist() == [40.0, 0.8]
     assert regimes.of(np.array([[18.0, 0.7], [18.0, 0.1]])).tolist() == [1, 0]
 
 
+def test_a_setting_that_tells_no_regimes_apart_does_not_decide_between_them():
+    rng = np.random.default_rng(0)
+    units = flights(CONDITIONS[:2])
+    for unit in units:
+        unit.readings[:, 1] = rng.normal(0.5, 0.1, len(unit))  # its mean hardly differs between regimes
+
+    regimes = find_regimes(units, FLIGHT)
+
+    altitude = np.concatenate([unit.readings[:, 0] for unit in units])
+    nearest = regimes.of(np.concatenate([unit.readings[:, :2] for unit in units]))
+    assert len(regimes) == 2
+    np.testing.assert_array_equal(nearest, (altitude > 5).astype(int))
+
+
 def test_missing_settings_leave_the_others_to_decide():
-    regimes = Regimes(np.array([[0.0, 0.0], [40.0, 0.8]]))
+    regimes = Regimes(np.array([[0.0, 0.0], [40.0, 0.8]]), scale=np.array([40.0, 0.8]))
 
     settings = np.array([[np.nan, 0.8], [40.0, np.nan], [np.nan, np.nan]])
 
