@@ -115,7 +115,9 @@ TRAFFIC: Final = Row(
             unit="reqps",
             shows="Requests a second by route. Unknown URLs share one route.",
             act="much traffic on the unknown route: a client has a wrong URL, or someone scans the port.",
-            queries=(Query(rate("rul_requests_total", "protocol, route"), "{{protocol}} {{route}}"),),
+            queries=(
+                Query(f"{rate('rul_requests_total', 'protocol, route')} > 0", "{{protocol}} {{route}}"),
+            ),
             kind=Kind.STACK,
         ),
         Panel(
@@ -138,7 +140,7 @@ ERRORS: Final = Row(
             shows="Answers a second by HTTP status or gRPC status.",
             act="5xx, INTERNAL or UNAVAILABLE are ours: search the log for their request ids. 4xx and "
             "INVALID_ARGUMENT are the caller's: the body of the answer points at the fault.",
-            queries=(Query(rate("rul_requests_total", "protocol, code"), "{{protocol}} {{code}}"),),
+            queries=(Query(f"{rate('rul_requests_total', 'protocol, code')} > 0", "{{protocol}} {{code}}"),),
             kind=Kind.STACK,
         ),
         Panel(
