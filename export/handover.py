@@ -15,7 +15,8 @@ from pydantic import ValidationError
 
 from export.bundle import BundleFolder, Golden, InvalidBundle, Manifest, Parity
 from export.card import model_card
-from export.parity import measure_parity, simulated_windows
+from export.parity import measure_parity
+from export.probes import simulated_windows
 from export.session import Session, open_bundle
 from export.to_onnx import to_onnx, write_metadata
 from model.checkpoint import Checkpoint

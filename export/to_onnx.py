@@ -7,8 +7,6 @@ folders, training or how the graph is served.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -46,7 +44,8 @@ def to_onnx(net: RulNetwork, path: Path) -> None:
         "last_cycle": {0: "B"},
         **{name: per_cycle.get(name, {0: "B"}) for name in names},
     }
-    with _quiet():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # shapes that vary are what the dynamic axes declare
         torch.onnx.export(
             _Served(net),
             (readings, lengths, last_cycle),
@@ -95,11 +94,3 @@ def _give_lstms_the_lengths(graph: onnx.ModelProto) -> None:
     for node in lstms:
         node.input.extend([""] * (SEQUENCE_LENS + 1 - len(node.input)))
         node.input[SEQUENCE_LENS] = cast.output[0]
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the tracer's warnings: that shapes may vary is what the dynamic axes say."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield

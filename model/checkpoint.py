@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, Final, cast
@@ -46,6 +46,10 @@ class Checkpoint:
     weights: dict[str, Tensor]
     facts: dict[str, Any]
 
+    def with_metrics(self, metrics: dict[str, float]) -> Checkpoint:
+        """The same with more figures."""
+        return replace(self, facts={**self.facts, "metrics": {**self.facts["metrics"], **metrics}})
+
     def network(self) -> RulNetwork:
         """The network with its weights, in eval mode."""
         net = build_network(self.config)
@@ -67,7 +71,7 @@ class Checkpoint:
             {"format": FORMAT, "name": self.name, "config": asdict(self.config), "facts": self.facts},
             indent=1,
         )
-        _replace(folder / RUN_FILE, text.encode())
+        _write(folder / RUN_FILE, text.encode())
 
     @classmethod
     def load(cls, folder: Path) -> Checkpoint:
@@ -115,7 +119,7 @@ def load_tensors(path: Path) -> dict[str, Any]:
         raise InvalidCheckpoint(f"{path}: cannot be read: {error}") from error
 
 
-def _replace(path: Path, content: bytes) -> None:
+def _write(path: Path, content: bytes) -> None:
     partial = path.with_suffix(".partial")
     partial.write_bytes(content)
     partial.replace(path)

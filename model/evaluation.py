@@ -6,7 +6,7 @@ networks, files or where the answers came from.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,6 +35,17 @@ class Answered:
     lower: FloatArray
     upper: FloatArray
     unit: NDArray[np.str_]
+
+
+def join_answers(parts: Sequence[Answered]) -> Answered:
+    """All windows of all parts, in order."""
+    return Answered(
+        truth=np.concatenate([part.truth for part in parts]),
+        rul=np.concatenate([part.rul for part in parts]),
+        lower=np.concatenate([part.lower for part in parts]),
+        upper=np.concatenate([part.upper for part in parts]),
+        unit=np.concatenate([part.unit for part in parts]),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,20 +121,20 @@ def features_of_change(z: Tensor) -> Change:
     return Change(total / count, recent, slope * count)
 
 
-def cycle_age(lengths: Tensor, last_cycle: Tensor, *, oldest: Tensor, like: Tensor) -> Tensor:
+def cycle_age(lengths: Tensor, last_cycle: Tensor, *, oldest: Tensor, valid: Tensor) -> Tensor:
     """log1p of the cycle number of each reading over that of the oldest unit, and whether it is known.
 
-    [B], [B] -> [B, T, 2]; both 0 where the last cycle is not known (NaN). Cycle numbers past the
-    oldest in training count as the oldest: the network knows nothing beyond.
+    [B], [B] -> [B, T, 2]; both 0 where the last cycle is not known (NaN), and on padding. Cycle
+    numbers past the oldest in training count as the oldest: the network knows nothing beyond.
     """
     known = ~torch.isnan(last_cycle)
-    place = torch.arange(like.shape[1], device=like.device)[None, :]
-    before_last = (lengths[:, None] - 1 - place).to(like.dtype)
+    place = torch.arange(valid.shape[1], device=valid.device)[None, :]
+    before_last = (lengths[:, None] - 1 - place).to(last_cycle.dtype)
     last = torch.where(known, last_cycle, torch.zeros_like(last_cycle))
     number = torch.minimum((last[:, None] - before_last).clamp(min=0.0), oldest)  # [B, T]
-    there = known[:, None].expand_as(number)
+    there = known[:, None] & valid
     age = torch.where(there, torch.log1p(number) / torch.log1p(oldest), torch.zeros_like(number))
-    return torch.stack((age, there.to(like.dtype)), dim=-1)
+    return torch.stack((age, there.to(age.dtype)), dim=-1)
 
 
 class MaskedConvolution(nn.Module):

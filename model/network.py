@@ -215,7 +215,7 @@ class RulNetwork(nn.Module, ABC):
     def estimate(self, readings: Tensor, lengths: Tensor, last_cycle: Tensor) -> Estimate:
         """[B, T, F], [B], [B] -> the uncalibrated answer."""
         z, observed, valid = self.standardise(readings, lengths)
-        age = cycle_age(lengths, last_cycle, oldest=self.get_buffer("oldest"), like=readings)
+        age = cycle_age(lengths, last_cycle, oldest=self.get_buffer("oldest"), valid=valid)
         change = features_of_change(z).joined()  # [B, T, 3F]
         score, value = self.read_cycles(Inputs(z, observed, valid, lengths, age, change))
         attention = masked_softmax(score, valid)  # [B, T]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,16 +27,13 @@ from model.calibration import (
     read_windows,
 )
 from model.checkpoint import STATE_FILE, Checkpoint, load_tensors, save_tensors
-from model.dataset import join_windows, make_windows, split_units, truncated_windows, with_units
-from model.domain import Trajectory, WindowSet
-from model.evaluation import Figure, figures
+from model.domain import Trajectory
+from model.evaluation import Answered, Figure, figures, join_answers
 from model.fleet import Fleet
 from model.network import NetworkConfig, RulNetwork, build_network
+from model.parts import Parts, deal, deal_fold
 from model.reference import Reference, fit_reference
-from model.training import Learned, TrainConfig, Trainer, Watcher
-
-FRACTIONS: Final = (0.70, 0.15, 0.15)
-"""Of the units: train, validate (select), calibrate."""
+from model.training import InvalidState, Learned, TrainConfig, Trainer, Watcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,47 +42,6 @@ class Source:
 
     name: str
     sha256: str
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Parts:
-    """Units dealt into parts, as windows. No unit is in two parts.
-
-    Attributes:
-        trained: Units that train, as trajectories.
-        training: Every window of these.
-        validation: Truncated windows of units that select.
-        calibration: Truncated windows of units that neither train nor select.
-    """
-
-    trained: list[Trajectory]
-    training: WindowSet
-    validation: WindowSet
-    calibration: WindowSet
-
-
-def deal(trajectories: Sequence[Trajectory], fleet: Fleet, *, config: TrainConfig) -> Parts:
-    """Units with a known failure, dealt by the seed.
-
-    Raises:
-        InvalidData: there are too few of them.
-    """
-    known = [trajectory for trajectory in trajectories if trajectory.failed]
-    names = split_units([trajectory.unit for trajectory in known], fractions=FRACTIONS, seed=config.seed)
-    trained, validated, calibrated = (with_units(known, part) for part in names)
-
-    def truncated(part: list[Trajectory], *, draw: int) -> WindowSet:
-        rng = np.random.default_rng([config.seed, draw])
-        return truncated_windows(
-            part, length=fleet.context, per_unit=config.truncations, rng=rng, shortest=fleet.shortest
-        )
-
-    return Parts(
-        trained=trained,
-        training=join_windows([make_windows(trajectory, length=fleet.context) for trajectory in trained]),
-        validation=truncated(validated, draw=1),
-        calibration=truncated(calibrated, draw=2),
-    )
 
 
 def train_run(
@@ -110,17 +66,14 @@ def train_run(
         InvalidCheckpoint: there is no state to resume from, or it cannot be read.
         InvalidState: the state is of another run.
     """
-    parts = deal(trajectories, fleet, config=config)
-    reference = fit_reference(parts.trained, fleet.schema)
-    torch.manual_seed(config.seed)
-    net = build_network(network_config(fleet, network=network, regimes=len(reference.regimes)))
-    fit_inputs(net, reference, oldest=float(parts.training.last_cycle.max()))
-    trainer = Trainer(net, training=parts.training, validation=parts.validation, config=config)
+    parts = deal(trajectories, fleet, seed=config.seed, truncations=config.truncations)
+    trainer, reference = prepare(parts, fleet, network=network, config=config)
     folder.mkdir(parents=True, exist_ok=True)
-    state = folder / STATE_FILE
+    state, origin = folder / STATE_FILE, {"network": network, "data_sha256": source.sha256}
     if resume:
-        trainer.restore(load_tensors(state))
-    learned = trainer.learn(watch, keep=lambda: save_tensors(state, trainer.state()))
+        _resume(trainer, state, origin)
+    learned = trainer.learn(watch, keep=lambda: save_tensors(state, {**trainer.state(), **origin}))
+    net = trainer.net
     net.load_state_dict(learned.weights)
     metrics = {**calibrate(net, parts), "best_step": float(learned.best_step)}
     known = facts(net, fleet, reference=reference, parts=parts, metrics=metrics, config=config, source=source)
@@ -128,6 +81,46 @@ def train_run(
     checkpoint.save(folder)
     state.unlink(missing_ok=True)
     return checkpoint, learned
+
+
+def prepare(parts: Parts, fleet: Fleet, *, network: str, config: TrainConfig) -> tuple[Trainer, Reference]:
+    """A trainer whose network scales readings as its training units have them."""
+    reference = fit_reference(parts.trained, fleet.schema)
+    torch.manual_seed(config.seed)
+    net = build_network(network_config(fleet, network=network, regimes=len(reference.regimes)))
+    fit_inputs(net, reference, oldest=float(parts.training.last_cycle.max()))
+    return Trainer(net, training=parts.training, validation=parts.validation, config=config), reference
+
+
+def cross_validate(
+    trajectories: Sequence[Trajectory],
+    fleet: Fleet,
+    *,
+    folds: int,
+    network: str,
+    config: TrainConfig,
+    watch: Watcher,
+) -> dict[str, float]:
+    """Figures over all units, each answered by a network that neither trained nor selected on it.
+
+    Each fold's interval is calibrated on the units that select. `watch` counts updates of all folds.
+
+    Raises:
+        InvalidData: there are fewer units than folds, or too few to split what is left.
+    """
+    answers: list[Answered] = []
+    for fold in range(folds):
+        parts = deal_fold(
+            trajectories, fleet, fold=fold, folds=folds, seed=config.seed, truncations=config.truncations
+        )
+        trainer, _ = prepare(parts, fleet, network=network, config=config)
+        done = fold * config.steps
+        learned = trainer.learn(lambda step, loss, check, done=done: watch(done + step, loss, check))
+        net = trainer.net
+        net.load_state_dict(learned.weights)
+        fit_distribution(net, read_windows(net, parts.validation), parts.validation)
+        answers.append(answer_windows(net, parts.calibration))
+    return _flat("crossvalidation", figures(join_answers(answers), cap=fleet.cap))
 
 
 def network_config(fleet: Fleet, *, network: str, regimes: int) -> NetworkConfig:
@@ -240,3 +233,11 @@ def _flat(part: str, found: dict[str, Figure]) -> dict[str, float]:
         flat[f"{part}_{name}_low"] = figure.low
         flat[f"{part}_{name}_high"] = figure.high
     return flat
+
+
+def _resume(trainer: Trainer, state: Path, origin: dict[str, str]) -> None:
+    stored = load_tensors(state)
+    differing = [name for name, value in origin.items() if stored.get(name) != value]
+    if differing:
+        raise InvalidState(f"{state}: the interrupted run had another {', '.join(differing)}: start over")
+    trainer.restore(stored)

@@ -1,0 +1,171 @@
+"""`rul train` and `rul plot`. Torch is imported when a command runs, not before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Self
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from model.domain import RulError
+
+if TYPE_CHECKING:
+    from model.training import Check
+
+TRAIN_HELP = """
+Train a network on units that ran to failure.
+
+Units are dealt by the seed into those that train (70 %), select (15 %) and calibrate (15 %). An
+interrupted run goes on with the same command and --resume.
+
+Example: rul train --fleet cmapss --data train_FD001.txt --name fd001 --out runs/fd001
+"""
+
+
+class RunExists(RulError):
+    """A folder that holds a run which this command would overwrite, or lacks the one to resume."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add `train` and `plot`."""
+    app.command(help=TRAIN_HELP)(train)
+    app.command()(plot)
+
+
+def train(
+    *,
+    data: Annotated[list[Path], typer.Option(help="File or folder of readings; may be repeated.")],
+    out: Annotated[Path, typer.Option(help="Folder of the run.")],
+    name: Annotated[str, typer.Option(help="Of the model: small letters, digits, - and _.")],
+    fleet: Annotated[str, typer.Option(help="A TOML file, or the name of a fleet that ships.")] = "cmapss",
+    network: Annotated[str, typer.Option(help="Which network.")] = "flagship",
+    seed: Annotated[int, typer.Option(help="Of the split, the weights and every draw.", min=0)] = 0,
+    steps: Annotated[int, typer.Option(help="Most updates.", min=1)] = 800,
+    folds: Annotated[
+        int, typer.Option(help="Also train this many times over, so that every unit is held out once.", min=0)
+    ] = 0,
+    threads: Annotated[
+        int, typer.Option(help="Of the processor; more can change the last digits.", min=1)
+    ] = 1,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run in the folder.")] = False,
+) -> None:
+    """Train a network; see TRAIN_HELP."""
+    import torch  # noqa: PLC0415 takes seconds
+
+    from model.curve import write_curve  # noqa: PLC0415 with matplotlib
+    from model.fleet import fleet_named  # noqa: PLC0415
+    from model.readers import data_files, data_sha256, read_trajectories  # noqa: PLC0415
+    from model.run import Source, cross_validate, train_run  # noqa: PLC0415 with torch
+    from model.training import TrainConfig  # noqa: PLC0415 with torch
+
+    _refuse_to_lose(out, resume=resume, overwrite=overwrite)
+    torch.set_num_threads(threads)
+    kind = fleet_named(fleet)
+    files = data_files(data, kind)
+    trajectories = read_trajectories(data, kind)
+    config = TrainConfig(seed=seed, steps=steps)
+    source = Source(", ".join(file.name for file in files), data_sha256(files))
+    console = Console(stderr=True)
+    with Watched(console, steps) as watched:
+        checkpoint, learned = train_run(
+            trajectories,
+            kind,
+            name=name,
+            network=network,
+            config=config,
+            source=source,
+            folder=out,
+            watch=watched,
+            resume=resume,
+        )
+    write_curve(learned.curve, out)
+    if folds:
+        with Watched(console, steps * folds) as watched:
+            found = cross_validate(
+                trajectories, kind, folds=folds, network=network, config=config, watch=watched
+            )
+        checkpoint = checkpoint.with_metrics(found)
+        checkpoint.save(out)
+    Console().print(_metrics_table(name, checkpoint.facts["metrics"]))
+    Console().print(
+        f"{out}: the run, with curve.csv and curve.png. Next: rul export {out} --out bundles/{name}"
+    )
+
+
+def plot(
+    run: Annotated[Path, typer.Argument(help="A run's folder.")],
+    out: Annotated[Path | None, typer.Option(help="Picture to write; default: curve.png in the run.")] = None,
+) -> None:
+    """Draw a run's learning curve again, from its curve.csv.
+
+    Example: rul plot runs/fd001 --out curve.svg
+    """
+    from model.curve import picture, read_curve  # noqa: PLC0415 with matplotlib
+
+    target = out or run / "curve.png"
+    picture(read_curve(run)).savefig(target, dpi=120)
+    Console().print(str(target))
+
+
+class Watched:
+    """A progress bar with the loss and the validation RMSE; what `train_run` tells as it goes."""
+
+    def __init__(self, console: Console, steps: int) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total} updates"),
+            TextColumn("loss {task.fields[loss]}"),
+            TextColumn("validation RMSE {task.fields[rmse]}"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self._task = self._progress.add_task("training", total=steps, loss="-", rmse="-")
+        self._best = float("inf")
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def __call__(self, step: int, loss: float, check: Check | None) -> None:
+        """One update is done."""
+        self._progress.update(self._task, completed=step, loss=f"{loss:.4f}")
+        if check is not None:
+            self._best = min(self._best, check.validation_rmse)
+            rmse = f"{check.validation_rmse:.2f} (best {self._best:.2f})"
+            self._progress.update(self._task, rmse=rmse)
+
+
+def _refuse_to_lose(out: Path, *, resume: bool, overwrite: bool) -> None:
+    interrupted, finished = (out / "state.pt").is_file(), (out / "run.json").is_file()
+    if resume and not interrupted:
+        raise RunExists(f"{out}: no interrupted run to resume" + (", it is finished" if finished else ""))
+    if interrupted and not (resume or overwrite):
+        raise RunExists(f"{out}: an interrupted run is there: go on with --resume, or --overwrite it")
+    if finished and not (resume or overwrite):
+        raise RunExists(f"{out}: a finished run is there: choose another --out, or --overwrite it")
+
+
+def _metrics_table(name: str, metrics: dict[str, float]) -> Table:
+    table = Table(
+        title=f"{name}: truncated windows of units that did not train; 95 % by bootstrap over units"
+    )
+    table.add_column("figure")
+    parts = [part for part in ("validation", "calibration", "crossvalidation") if f"{part}_rmse" in metrics]
+    for part in parts:
+        table.add_column(part, justify="right")
+    for figure in ("rmse", "mae", "bias", "score", "coverage", "width"):
+        cells = (
+            f"{metrics[f'{part}_{figure}']:.2f} "
+            f"[{metrics[f'{part}_{figure}_low']:.2f}, {metrics[f'{part}_{figure}_high']:.2f}]"
+            for part in parts
+        )
+        table.add_row(figure, *cells)
+    return table
