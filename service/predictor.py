@@ -122,7 +122,12 @@ class Predictor:
         return found
 
     async def predict(
-        self, query: PredictQuery, *, timeout_seconds: float | None = None, typed: bool = False
+        self,
+        query: PredictQuery,
+        *,
+        timeout_seconds: float | None = None,
+        typed: bool = False,
+        consume: bool = False,
     ) -> PredictReply:
         """Answer every window of a query.
 
@@ -130,6 +135,9 @@ class Predictor:
             query: What was asked.
             timeout_seconds: How long the answer may take; None: as long as it needs.
             typed: True where a decoder has seen to it that every reading is a number or None.
+            consume: True lets go of each window's readings once they are checked. While a request
+                waits they would be some thirty bytes a reading for nothing, and the next request would
+                be decoded into cold memory: a fifth of the CPU time of a request under load.
 
         Raises:
             UnknownModel: the model is not loaded.
@@ -143,7 +151,7 @@ class Predictor:
         self._check_size(query)
         try:
             async with asyncio.timeout(timeout_seconds):
-                checked = await _checked(query, model.rules, typed=typed)
+                checked = await _checked(query, model.rules, typed=typed, consume=consume)
                 windows = [window for window in checked if isinstance(window, Window)]
                 outputs = await model.batcher.submit(windows) if windows else []
                 sensors = await _occlusions(model, windows, outputs, query.explain)
@@ -170,7 +178,9 @@ class Predictor:
             raise TooLarge(f"at most {self._max_windows} windows a request, got {len(query.windows)}")
 
 
-async def _checked(query: PredictQuery, rules: WindowRules, *, typed: bool) -> list[Window | Refused]:
+async def _checked(
+    query: PredictQuery, rules: WindowRules, *, typed: bool, consume: bool
+) -> list[Window | Refused]:
     checked: list[Window | Refused] = []
     problems: list[Problem] = []
     for i, given in enumerate(query.windows):
@@ -181,6 +191,8 @@ async def _checked(query: PredictQuery, rules: WindowRules, *, typed: bool) -> l
         except InvalidWindow as error:
             problems += error.problems
             checked.append(refused(given.unit, error))
+        if consume:
+            given.columns = given.readings = None
     if problems and not query.partial:
         bad = sum(isinstance(window, Refused) for window in checked)
         raise InvalidWindows(

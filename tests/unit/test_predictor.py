@@ -269,6 +269,16 @@ async def test_a_query_comes_straight_out_of_json():
     assert reply.predictions[0].imputed_fraction == pytest.approx(1 / 6)
 
 
+async def test_a_query_is_left_as_it_was_unless_it_may_be_consumed():
+    query = PredictQuery([window_input(10.0), window_input(20.0)])
+
+    first = await make_predictor().predict(query)
+    again = await make_predictor().predict(query, consume=True)
+
+    assert msgspec.to_builtins(first) == msgspec.to_builtins(again)
+    assert [window.columns for window in query.windows] == [None, None]
+
+
 async def test_a_prediction_survives_json_to_the_last_digit():
     reply = await ask(window_input(31.4159))
 

@@ -61,8 +61,11 @@ def test_an_array_of_rows_does_as_well(typed):
     np.testing.assert_array_equal(window.readings, rows)
 
 
-def test_null_and_nan_are_missing():
-    window = Window.checked(WindowInput(columns=columns(sensor_1=[None, math.nan, 1.0])), RULES)
+@pytest.mark.parametrize("typed", [True, False])
+def test_null_and_nan_are_missing(typed):
+    given = WindowInput(columns=columns(sensor_1=[None, math.nan, 1.0]))
+
+    window = Window.checked(given, RULES, typed=typed)
 
     assert np.isnan(window.readings[:, 1]).tolist() == [True, True, False]
     assert window.imputed_fraction == pytest.approx(2 / 9)
@@ -163,6 +166,35 @@ def test_a_column_that_was_constant_in_training_may_be_rounded():
 )  # fmt: skip
 def test_what_the_model_cannot_read_is_refused_with_its_place(window, expected):
     assert problems(window) == expected
+
+
+@pytest.mark.parametrize(
+    ("window", "expected"),
+    [
+        (WindowInput(columns=columns(sensor_1=[1.0])), {"/columns/sensor_1": "wrong_length"}),
+        (WindowInput(columns=columns(sensor_1=[1.0, 2.0, 1e300])), {"/columns/sensor_1/2": "non_finite"}),
+        (WindowInput(columns=columns(sensor_1=[math.inf, -math.inf, 0.0])),
+         {"/columns/sensor_1/0": "non_finite", "/columns/sensor_1/1": "non_finite"}),
+        (WindowInput(columns={name: [] for name in COLUMNS}), {"/columns": "empty"}),
+        (WindowInput(columns={name: [1.0] * 1001 for name in COLUMNS}), {"/columns": "too_long"}),
+        (WindowInput(columns={name: [None] for name in COLUMNS}), {"/columns": "too_much_missing"}),
+        (WindowInput(columns=columns(bleed=[1.0, 2.0, 3.0])), {"/columns/bleed": "unknown_column"}),
+    ],
+)  # fmt: skip
+def test_values_that_a_decoder_has_typed_are_checked_all_the_same(window, expected):
+    assert problems(window, typed=True) == expected
+
+
+FINITE = st.floats(width=32, allow_nan=False, allow_infinity=False)
+
+
+@given(FINITE, FINITE)
+def test_readings_of_any_size_pass_unchanged(first, second):
+    sent = WindowInput(columns={name: [first, second] for name in COLUMNS})
+
+    window = Window.checked(sent, RULES, typed=True)
+
+    assert window.readings[:, 0].tolist() == [first, second]
 
 
 def test_a_window_longer_than_the_settings_allow_is_refused():
