@@ -11,7 +11,7 @@ from typing import Final, NoReturn
 import pytest
 
 ROOT: Final = Path(__file__).parents[1]
-REQUIRED: Final = "RUL_REQUIRE_SYSTEM"
+REQUIRED: Final = "REQUIRE_SYSTEM_PROGRAMS"
 PLUGIN_FOLDERS: Final = tuple(
     Path(folder) / "docker" / "cli-plugins"
     for folder in ("/usr/local/lib", "/usr/local/libexec", "/usr/lib", "/usr/libexec")

@@ -88,6 +88,12 @@ def test_the_generated_dashboards_are_the_committed_ones():
     output_of(sys.executable, "-m", "service.observability.dashboards", "--check")
 
 
+def test_the_service_runs_without_the_generator_of_its_dashboards():
+    modules = (ROOT / "service").glob("*.py")
+
+    assert [path.name for path in modules if "observability" in path.read_text("utf-8")] == []
+
+
 @every_panel
 def test_a_panel_has_unit_source_query_and_says_what_to_do(dashboard, panel):
     shows, separator, act = panel["description"].partition(IF_WRONG)

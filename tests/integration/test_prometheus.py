@@ -126,7 +126,7 @@ def ask_by_http(service: Server, golden: Golden, stop: threading.Event) -> None:
         {"readings": np.where(np.isnan(rows), None, rows).tolist(), "last_cycle": len(rows)}
         for rows in valid_rows(golden)
     ]
-    with httpx.Client(base_url=service.http, timeout=10, trust_env=False) as client:
+    with httpx.Client(base_url=service.http, timeout=60, trust_env=False) as client:
         while not stop.wait(PACE_SECONDS):
             answers = [
                 client.post("/v1/predict", json={"windows": [good[0]]}),
