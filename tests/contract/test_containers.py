@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from service.settings import PREFIX, Settings
 from tests.programs import ROOT, compose, output_of
 
 DOCKERFILE = (ROOT / "service" / "Dockerfile").read_text("utf-8")
@@ -97,3 +98,21 @@ def test_everything_that_the_image_is_made_of_is_here_and_let_in():
 
     assert set(names) == set(let_in)
     assert all((ROOT / name).exists() for name in names)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ROOT / "docker-compose.yml",
+        ROOT / "service" / "Dockerfile",
+        ROOT / "docs" / "runbook.md",
+        *sorted((ROOT / "service" / "observability" / "grafana" / "dashboards").glob("*.json")),
+    ],
+    ids=lambda path: path.name,
+)
+def test_every_setting_that_is_named_exists(path):
+    named = set(re.findall(rf"\b{PREFIX}[A-Z_]*[A-Z]\b", path.read_text("utf-8")))
+    known = {f"{PREFIX}{field}".upper() for field in Settings.model_fields}
+
+    assert named
+    assert named <= known
