@@ -11,7 +11,6 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated
 
-import click
 import typer
 from rich.console import Console
 
@@ -41,20 +40,10 @@ def main() -> None:
     for entry_point in sorted(entry_points(group="rul.commands"), key=lambda found: found.name):
         entry_point.load()(app)
     try:
-        code = app(standalone_mode=False)
-    except click.UsageError as error:
-        error.show()
-        code = 2
-    except click.Abort:
-        print("rul: interrupted", file=sys.stderr)  # noqa: T201
-        code = 130
-    except click.ClickException as error:
-        error.show()
-        code = error.exit_code
+        app()
     except RulError as error:
         print(f"rul: {error}", file=sys.stderr)  # noqa: T201
-        code = 1
-    sys.exit(code or 0)
+        sys.exit(1)
 
 
 def _root() -> None:

@@ -1,0 +1,205 @@
+"""The README is true: every block in it runs, in a fresh copy of the project, as a user would paste it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration.conftest import free_port
+from tests.programs import compose
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)
+BASH = [text for language, text in BLOCKS if language == "bash"]
+SHOWN = [text for language, text in BLOCKS if language == "json"]
+HEAD, TAIL = 2, 1  # of a list that is cut short
+INSTALL_SECONDS, RUN_SECONDS = 900, 300
+
+
+def block(start: str) -> str:
+    found = [text for text in BASH if text.startswith(start)]
+    assert len(found) == 1, f"the README has {len(found)} blocks that start with {start!r}"
+    return found[0]
+
+
+def cut_short(value: Any) -> Any:
+    """An answer as the README shows it."""
+    if isinstance(value, dict):
+        return {key: value[key][:8] + "…" if key == "sha256" else cut_short(value[key]) for key in value}
+    if isinstance(value, list) and len(value) > HEAD + TAIL:
+        return [*map(cut_short, value[:HEAD]), "…", *map(cut_short, value[-TAIL:])]
+    if isinstance(value, list):
+        return [cut_short(item) for item in value]
+    return round(value, 4) if isinstance(value, float) else value
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory) -> Path:
+    """What a clone of the working tree holds: no environment, no data, nothing that git ignores."""
+    folder = tmp_path_factory.mktemp("clone")
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT, capture_output=True, check=True, text=True,
+    ).stdout  # fmt: skip
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    return folder
+
+
+def clean_environment() -> dict[str, str]:
+    """A shell outside this test's own environment."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("RUL_", "VIRTUAL_ENV"))}
+    here = str(Path(sys.executable).parent)
+    kept["PATH"] = os.pathsep.join(part for part in kept["PATH"].split(os.pathsep) if part != here)
+    return kept | {"BENTOML_DO_NOT_TRACK": "true"}
+
+
+@pytest.fixture(scope="module")
+def served(copy) -> Iterator[int]:
+    """`make serve` in the copy, on a port that is free; the port."""
+    port = free_port()
+    log = copy / "serve.log"
+    base = getattr(sys, "_base_executable", sys.executable)
+    with log.open("wb") as sink:
+        process = subprocess.Popen(
+            ["make", "serve", f"PORT={port}", f"PYTHON={base}", "ACCELERATOR=cpu"],
+            cwd=copy, stdout=sink, stderr=subprocess.STDOUT, env=clean_environment(), start_new_session=True,
+        )  # fmt: skip
+
+    def ready() -> bool:
+        assert process.poll() is None, f"make serve ended:\n{log.read_text()}"
+        try:
+            return httpx.get(f"http://127.0.0.1:{port}/readyz", trust_env=False).is_success
+        except httpx.HTTPError:
+            return False
+
+    try:
+        wait_until(ready, INSTALL_SECONDS, what="readiness of make serve")
+        yield port
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(30)
+
+
+def pasted(text: str, copy: Path, port: int) -> str:
+    """What a block prints when it is pasted into a shell in the project's folder."""
+    text = text.replace("localhost:3000", f"localhost:{port}")
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", text],
+        cwd=copy, env=clean_environment(), capture_output=True, text=True, timeout=RUN_SECONDS, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{text}\nended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def test_make_serve_needs_no_torch(copy, served):
+    installed = subprocess.run(
+        [copy / ".venv/serve/bin/pip", "list", "--format=json"], capture_output=True, check=True, text=True
+    ).stdout
+
+    names = {package["name"].lower() for package in json.loads(installed)}
+
+    assert "onnxruntime" in names
+    assert names.isdisjoint({"torch", "onnx", "pandas", "matplotlib"})
+
+
+def test_the_http_call_returns_the_answer_that_is_shown(copy, served):
+    printed = pasted(
+        block("source .venv/serve/bin/activate\nrul simulate --bundle fd001 --units 1"), copy, served
+    )
+
+    answer = json.loads(printed)
+    attention = answer["predictions"][0]["attention"]
+    last = json.loads((copy / "request.json").read_text())["windows"][0]["last_cycle"]
+    assert sum(attention["weights"]) == pytest.approx(1, abs=1e-5)
+    assert attention["cycles"] == list(range(last - len(attention["cycles"]) + 1, last + 1))
+    got = cut_short(answer)
+    assert got == similar(json.loads(SHOWN[0])), (
+        f"show this:\n{json.dumps(got, indent=2, ensure_ascii=False)}"
+    )
+
+
+def test_the_grpc_call_answers_the_same(copy, served):
+    pasted(block("source .venv/serve/bin/activate\nrul simulate --bundle fd001 --units 1"), copy, served)
+
+    printed = pasted(block("source .venv/serve/bin/activate\npython"), copy, served)
+
+    shown = json.loads(SHOWN[0])["predictions"][0]
+    assert f"{shown['rul']:.1f} cycles left" in printed
+    assert "weights sum to 1.0000" in printed
+
+
+def test_the_shell_commands_answer(copy, served):
+    printed = pasted(
+        block("source .venv/serve/bin/activate\nrul simulate --bundle fd001 --units 5"), copy, served
+    )
+
+    rows = [line for line in printed.splitlines() if re.match(r"^\d+,", line)]
+    assert len(rows) == 5
+
+
+def test_a_fleet_of_ones_own_trains_exports_and_passes_its_check(copy):
+    (copy / ".venv").mkdir(exist_ok=True)
+    # What `make setup` makes is what runs this test: it is not made twice.
+    (copy / ".venv/dev").symlink_to(Path(sys.executable).parents[1], target_is_directory=True)
+    text = block("make setup").replace("make setup\n", "")
+
+    printed = pasted(text, copy, 0)
+
+    assert "RMSE" in printed
+    assert (copy / "bundles/mine/model.onnx").is_file()
+
+
+@pytest.mark.system
+def test_the_compose_file_is_accepted(copy):
+    command = " ".join(compose())
+
+    pasted(block("docker compose config").replace("docker compose", command), copy, 0)
+
+
+def test_every_block_of_the_readme_is_run_by_a_test():
+    run_here = (
+        "make serve", "make test", "make setup", "docker compose config",
+        "source .venv/serve/bin/activate\nrul simulate --bundle fd001 --units 1",
+        "source .venv/serve/bin/activate\nrul simulate --bundle fd001 --units 5",
+        "source .venv/serve/bin/activate\npython",
+    )  # fmt: skip
+
+    assert [text for text in BASH if not text.startswith(run_here)] == []
+    assert {language for language, _ in BLOCKS} == {"bash", "json"}
+    assert len(SHOWN) == 1
+
+
+class similar:  # noqa: N801 reads as a word in an assertion, like pytest.approx
+    """Equal but for the last digits that another processor gives."""
+
+    def __init__(self, expected: Any) -> None:
+        self.expected = expected
+
+    def __eq__(self, got: object) -> bool:
+        expected = self.expected
+        if isinstance(expected, dict) and isinstance(got, dict):
+            return expected.keys() == got.keys() and all(similar(expected[k]) == got[k] for k in expected)
+        if isinstance(expected, list) and isinstance(got, list):
+            pairs = zip(expected, got, strict=False)
+            return len(expected) == len(got) and all(similar(a) == b for a, b in pairs)
+        if isinstance(expected, float) and isinstance(got, int | float):
+            return got == pytest.approx(expected, abs=2e-3)
+        return bool(expected == got)
+
+    __hash__ = None
