@@ -116,7 +116,7 @@ def load_tensors(path: Path) -> dict[str, Any]:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, ValueError, EOFError, UnpicklingError) as error:
-        raise InvalidCheckpoint(f"{path}: cannot be read: {error}") from error
+        raise InvalidCheckpoint(f"{path}: cannot be read, train again: {error}") from error
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -7,6 +7,7 @@ how files are read or what is shown on a screen.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -190,7 +191,7 @@ def facts(
         for column, seen in zip(fleet.schema.columns, reference.columns, strict=True)
     ]
     entropy = entropy_reference(read_windows(net, parts.calibration), parts.calibration.lengths)
-    return {
+    found = {
         "columns": columns,
         "context": fleet.context,
         "min_cycles": fleet.shortest,
@@ -215,6 +216,7 @@ def facts(
         },
         "metrics": metrics,
     }
+    return json.loads(json.dumps(found))  # as it will be read back: lists, not tuples
 
 
 def code_version() -> str:

@@ -1,0 +1,154 @@
+"""Every promise of the model contract, on the graphs that are served: the tiny one and the shipped ones."""
+
+import numpy as np
+import pytest
+
+from export.bundle import BUNDLED, INPUTS, BundleFolder, Golden
+from export.probes import probe_windows
+from export.promises import PROMISES, Probe, check_shapes, expected_shapes, replay_golden
+from export.session import open_bundle
+from model.domain import attention_entropy_ratio
+
+SHIPPED = sorted(folder.name for folder in BUNDLED.iterdir() if (folder / "model.onnx").is_file())
+RUL_TOLERANCE_CYCLES = 1e-4  # of 125: about thirteen steps of float32
+
+
+@pytest.fixture(scope="module", params=["tiny", *SHIPPED])
+def folder(request):
+    if request.param == "tiny":
+        return request.getfixturevalue("tiny_bundle")
+    return BundleFolder(BUNDLED / request.param)
+
+
+@pytest.fixture(scope="module")
+def opened(folder):
+    return open_bundle(folder)
+
+
+@pytest.fixture(scope="module")
+def probe(opened):
+    return Probe.of(*opened)
+
+
+def test_fd001_ships():
+    assert "fd001" in SHIPPED
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+def test_the_served_graph_keeps_its_promise(probe, promise):
+    finding = promise(probe)
+
+    assert finding.kept, finding
+
+
+def test_inputs_outputs_and_shapes_are_those_of_the_contract(opened):
+    session, manifest = opened
+
+    check_shapes(session, manifest)
+
+    assert session.inputs == INPUTS
+    assert session.outputs == tuple(expected_shapes(manifest, windows=1, cycles=1))
+
+
+@pytest.mark.parametrize("batch", [1, 2, 7, 64])
+@pytest.mark.parametrize("share", ["one cycle", "half the context", "the context"])
+def test_batch_and_cycles_are_dynamic(opened, batch, share):
+    session, manifest = opened
+    cycles = {"one cycle": 1, "half the context": manifest.context // 2, "the context": manifest.context}[
+        share
+    ]
+    windows = probe_windows(manifest)
+
+    answers = session.answer(
+        windows.readings[:batch, :cycles],
+        np.minimum(windows.lengths[:batch], cycles),
+        windows.last_cycle[:batch],
+    )
+
+    shapes = {name: answer.shape for name, answer in answers.items()}
+    assert shapes == expected_shapes(manifest, windows=batch, cycles=cycles)
+
+
+def test_parity_that_was_measured_at_export_is_within_the_contract(opened):
+    _, manifest = opened
+
+    assert manifest.parity.rul_cycles <= 1e-4
+    assert manifest.parity.attention <= 1e-5
+
+
+def test_the_rul_of_a_window_does_not_depend_on_its_batch(probe):
+    everything = probe.answers["rul"]
+    for start, size in ((0, 1), (3, 2), (10, 7), (20, 33)):
+        rows = slice(start, start + size)
+
+        part = probe.session.answer(
+            probe.windows.readings[rows], probe.windows.lengths[rows], probe.windows.last_cycle[rows]
+        )
+
+        np.testing.assert_allclose(part["rul"], everything[rows], rtol=0, atol=RUL_TOLERANCE_CYCLES)
+        np.testing.assert_allclose(part["attention"], probe.answers["attention"][rows], rtol=0, atol=1e-5)
+
+
+def test_the_order_of_a_batch_changes_only_the_order_of_its_answers(probe):
+    order = np.random.default_rng(0).permutation(len(probe.windows))
+    shuffled = probe.windows.take(order)
+
+    got = probe.session.answer(shuffled.readings, shuffled.lengths, shuffled.last_cycle)
+
+    np.testing.assert_allclose(got["rul"], probe.answers["rul"][order], rtol=0, atol=RUL_TOLERANCE_CYCLES)
+
+
+def test_golden_windows_answer_as_when_they_were_exported(folder, opened):
+    session, _ = opened
+
+    findings = replay_golden(session, Golden.load(folder.golden))
+
+    assert [finding for finding in findings if not finding.kept] == []
+
+
+def test_novelty_tells_training_like_windows_from_broken_ones(probe):
+    plausible = probe.answers["novelty"][:48]
+    stuck = probe.windows.readings[:1].copy()
+    stuck[:] = 1e6
+
+    broken = probe.session.answer(stuck, probe.windows.lengths[:1], probe.windows.last_cycle[:1])["novelty"]
+
+    assert np.median(plausible) < 2
+    assert broken[0] > 3 * np.median(plausible)
+
+
+def test_each_column_may_be_missing_and_the_answer_stays_near(probe):
+    """Trained for, so no single column decides: on plausible windows the answer moves, not jumps."""
+    whole = probe.windows.take(np.arange(8))
+    expected = probe.session.answer(whole.readings, whole.lengths, whole.last_cycle)["rul"]
+    moved = []
+    for column in range(whole.readings.shape[2]):
+        readings = whole.readings.copy()
+        readings[:, :, column] = np.nan
+
+        got = probe.session.answer(readings, whole.lengths, whole.last_cycle)["rul"]
+
+        moved.append(np.abs(got - expected).mean())
+    assert max(moved) < 0.3 * probe.manifest.cap
+
+
+def test_an_unknown_last_cycle_is_answered_and_not_as_cycle_zero(probe):
+    whole = probe.windows.take(np.arange(8))
+
+    unknown = probe.session.answer(whole.readings, whole.lengths, np.full(8, np.nan, np.float32))
+
+    assert np.isfinite(unknown["rul"]).all()
+
+
+def test_entropy_of_plausible_windows_lies_in_the_reference_band(probe):
+    reference = probe.manifest.entropy[0]
+    long = probe.windows.lengths[:48] > 5
+
+    ratio = attention_entropy_ratio(probe.answers["attention"][:48], probe.windows.lengths[:48])[long]
+
+    assert reference.low < reference.median < reference.high
+    assert np.median(ratio) == pytest.approx(reference.median, abs=0.35)
+
+
+def test_a_bundle_is_small_enough_for_the_repository(folder):
+    assert sum(file.stat().st_size for file in folder.path.iterdir()) < 5e6

@@ -1,0 +1,158 @@
+import numpy as np
+import pytest
+
+from model.calibration import (
+    Read,
+    held_out_coverage,
+    interval_bounds,
+    normalised_error,
+    unit_weights,
+    weighted_quantiles,
+)
+from model.domain import InvalidData, WindowSet
+from model.evaluation import Answered, figures, join_answers, nasa_score, root_mean_square_error
+
+
+def answered(truth, rul, *, half_width=10.0, unit=None):
+    truth, rul = np.asarray(truth, np.float32), np.asarray(rul, np.float32)
+    names = np.array([str(i) for i in range(len(truth))] if unit is None else unit)
+    return Answered(truth, rul, rul - half_width, rul + half_width, names)
+
+
+@pytest.mark.parametrize(
+    ("difference", "score"),
+    [(0.0, 0.0), (10.0, np.e - 1), (-13.0, np.e - 1), (-10.0, np.exp(10 / 13) - 1), (20.0, np.exp(2) - 1)],
+)
+def test_nasa_score_is_as_published(difference, score):
+    assert nasa_score(np.array([difference])) == pytest.approx(score)
+
+
+def test_late_answers_cost_more_than_early_ones():
+    assert nasa_score(np.array([20.0])) > nasa_score(np.array([-20.0]))
+
+
+def test_truth_is_capped_before_it_is_compared():
+    found = figures(answered([300.0, 50.0], [125.0, 50.0]), cap=125.0)
+
+    assert found["rmse"].value == 0.0
+
+
+def test_bias_is_predicted_minus_true():
+    found = figures(answered([10.0, 20.0], [13.0, 21.0]), cap=125.0)
+
+    assert found["bias"].value == 2.0
+    assert found["mae"].value == 2.0
+    assert found["rmse"].value == pytest.approx(np.sqrt(5.0))
+
+
+def test_coverage_counts_truths_inside_the_interval_and_width_is_its_mean():
+    found = figures(answered([10.0, 40.0, 60.0, 80.0], [10.0, 40.0, 60.0, 120.0]), cap=125.0)
+
+    assert found["coverage"].value == 0.75
+    assert found["width"].value == 20.0
+
+
+def test_the_bootstrap_resamples_units_and_not_windows():
+    """Two units, each always wrong in its own way: their windows say nothing new."""
+    few = figures(answered([50, 50], [50, 60], unit=["a", "b"]), cap=125.0)
+    many = figures(answered([50] * 200, [50] * 100 + [60] * 100, unit=["a"] * 100 + ["b"] * 100), cap=125.0)
+
+    assert many["bias"] == few["bias"]
+
+
+def test_the_bootstrap_is_the_same_for_the_same_seed():
+    rng = np.random.default_rng(0)
+    windows = answered(rng.uniform(0, 100, 40), rng.uniform(0, 100, 40), unit=[str(i % 8) for i in range(40)])
+
+    assert figures(windows, cap=125.0, seed=3) == figures(windows, cap=125.0, seed=3)
+
+
+def test_every_figure_lies_within_its_interval():
+    rng = np.random.default_rng(1)
+    truth = rng.uniform(0, 100, 200)
+    found = figures(
+        answered(truth, truth + rng.normal(0, 8, 200), unit=[str(i % 20) for i in range(200)]), cap=125.0
+    )
+
+    for figure in found.values():
+        assert figure.low <= figure.value <= figure.high
+
+
+def test_nothing_to_evaluate_is_said():
+    with pytest.raises(InvalidData, match="nothing to evaluate"):
+        figures(answered([], []), cap=125.0)
+
+
+def test_joined_answers_keep_their_order():
+    joined = join_answers([answered([1.0], [2.0]), answered([3.0], [4.0])])
+
+    assert joined.truth.tolist() == [1.0, 3.0]
+    assert joined.rul.tolist() == [2.0, 4.0]
+
+
+def test_rmse_of_no_error_is_zero():
+    assert root_mean_square_error(np.zeros(3)) == 0.0
+
+
+def test_units_with_many_windows_do_not_outweigh_the_others():
+    unit = np.array(["a"] * 9 + ["b"])
+
+    weights = unit_weights(unit)
+
+    assert weights[:9].sum() == pytest.approx(weights[9:].sum())
+    assert weighted_quantiles(np.arange(10.0), weights, np.array([0.5]))[0] > 7
+
+
+def test_weighted_quantiles_of_equal_weights_are_the_plain_ones():
+    values = np.random.default_rng(0).normal(size=101)
+
+    found = weighted_quantiles(values, np.ones(101), np.array([0.25, 0.5, 0.75]))
+
+    np.testing.assert_allclose(found, np.quantile(values, [0.25, 0.5, 0.75], method="hazen"))
+
+
+def test_an_interval_always_holds_its_answer():
+    error = np.linspace(1.0, 2.0, 20)  # every answer too low
+
+    low, high = interval_bounds(error, np.array(["u"] * 20), coverage=0.9)
+
+    assert low == 0.0
+    assert high > 1.9
+
+
+def calibration_windows(*, units, each, seed):
+    rng = np.random.default_rng(seed)
+    rul = rng.uniform(20, 80, units * each).astype(np.float32)
+    windows = WindowSet(
+        readings=np.zeros((len(rul), 1, 1), np.float32),
+        lengths=np.ones(len(rul), np.int64),
+        last_cycle=np.ones(len(rul), np.float32),
+        rul=rul + rng.normal(0, 5, len(rul)).astype(np.float32),
+        unit=np.repeat([str(i) for i in range(units)], each),
+    )
+    read = Read(rul, np.full(len(rul), 5.0, np.float32), np.ones((len(rul), 1)), np.zeros((len(rul), 3)))
+    return read, windows
+
+
+def test_normalised_error_is_in_units_of_the_scale():
+    read, windows = calibration_windows(units=30, each=20, seed=0)
+
+    assert normalised_error(read, windows, cap=125.0).std() == pytest.approx(1.0, abs=0.1)
+
+
+def test_intervals_made_from_other_units_cover_as_they_promise():
+    read, windows = calibration_windows(units=30, each=20, seed=0)
+
+    found = figures(held_out_coverage(read, windows, cap=125.0, coverage=0.9), cap=125.0)
+
+    assert found["coverage"].value == pytest.approx(0.9, abs=0.03)
+
+
+def test_a_unit_does_not_set_its_own_interval():
+    read, windows = calibration_windows(units=3, each=10, seed=0)
+    odd = windows.unit == "2"
+    windows.rul[odd] += 60.0  # one unit that is not like the others
+
+    found = held_out_coverage(read, windows, cap=200.0, coverage=0.9)
+
+    assert not ((found.lower <= windows.rul) & (windows.rul <= found.upper))[odd].any()

@@ -1,0 +1,311 @@
+import dataclasses
+import json
+import shutil
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from export.bundle import BundleFolder, Golden, InvalidBundle, Manifest
+from export.card import model_card
+from export.cli import register
+from export.handover import export_bundle
+from export.parity import measure_parity
+from export.probes import probe_windows
+from export.promises import Finding, check_shapes, measure_promises, replay_golden
+from export.session import Session, open_bundle
+from model.checkpoint import Checkpoint
+from model.domain import RulError
+from tests.tiny_bundle import make_tiny_run
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    return Checkpoint.load(make_tiny_run(tmp_path_factory.mktemp("run")))
+
+
+@pytest.fixture
+def copied(tiny_bundle, tmp_path):
+    """A bundle that a test may damage."""
+    return BundleFolder(shutil.copytree(tiny_bundle.path, tmp_path / "copy"))
+
+
+def rul(*arguments):
+    import typer
+
+    app = typer.Typer()
+    register(app)
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+def test_a_bundle_holds_a_graph_golden_windows_and_a_card(tiny_bundle):
+    files = {file.name: file.stat().st_size for file in tiny_bundle.path.iterdir()}
+
+    assert set(files) == {"model.onnx", "golden.npz", "MODEL_CARD.md"}
+    assert sum(files.values()) < 5e6
+
+
+def test_the_manifest_in_the_graph_is_what_training_recorded(tiny_bundle, checkpoint):
+    _, manifest = open_bundle(tiny_bundle)
+
+    assert manifest.training.config["steps"] == checkpoint.facts["training"]["config"]["steps"]
+    assert manifest.schema_of_columns.names[0] == "load"
+    assert manifest.baseline == pytest.approx(float(checkpoint.weights["baseline"]))
+    assert len(manifest.regimes) == 2
+
+
+def test_the_same_run_exports_the_same_bytes(checkpoint, tmp_path):
+    for name in ("one", "two"):
+        export_bundle(checkpoint, tmp_path / name, version="1")
+
+    assert BundleFolder(tmp_path / "one").sha256() == BundleFolder(tmp_path / "two").sha256()
+
+
+def test_a_version_names_the_weights_where_none_is_given(checkpoint, tmp_path):
+    manifest = export_bundle(checkpoint, tmp_path / "tiny")
+
+    assert manifest.version.endswith(f"+{checkpoint.digest()[:8]}")
+
+
+def test_an_export_that_fails_leaves_nothing(checkpoint, tmp_path):
+    nameless = dataclasses.replace(checkpoint, name="Not A Name")
+
+    with pytest.raises(InvalidBundle, match="makes no valid manifest"):
+        export_bundle(nameless, tmp_path / "out")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_export_replaces_an_older_bundle(checkpoint, tmp_path):
+    export_bundle(checkpoint, tmp_path / "tiny", version="1")
+
+    export_bundle(checkpoint, tmp_path / "tiny", version="2")
+
+    assert open_bundle(BundleFolder(tmp_path / "tiny"))[1].version == "2"
+
+
+def test_every_lstm_of_the_graph_is_told_the_lengths(tiny_bundle):
+    graph = onnx.load(tiny_bundle.model).graph
+
+    lstms = [node for node in graph.node if node.op_type == "LSTM"]
+    casts = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "Cast"}
+    assert len(lstms) == 1
+    assert casts[lstms[0].input[4]] == "lengths"
+
+
+def test_parity_is_measured_and_recorded(tiny_bundle):
+    _, manifest = open_bundle(tiny_bundle)
+
+    assert 0 <= manifest.parity.rul_cycles <= 1e-4
+    assert 0 <= manifest.parity.attention <= 1e-5
+
+
+def test_a_graph_of_other_weights_fails_parity(tiny_bundle, checkpoint):
+    session, manifest = open_bundle(tiny_bundle)
+    net = checkpoint.network()
+    with torch.no_grad():
+        net.head.bias.add_(0.01)
+
+    with pytest.raises(InvalidBundle, match="does not answer what the network does"):
+        measure_parity(net, session, manifest)
+
+
+def test_probe_windows_are_of_every_kind(tiny_bundle):
+    _, manifest = open_bundle(tiny_bundle)
+
+    windows = probe_windows(manifest)
+
+    assert windows.readings.shape == (64, manifest.context, len(manifest.columns))
+    assert {1, manifest.context} <= set(windows.lengths.tolist())
+    assert np.isnan(windows.last_cycle).any()
+    assert np.isinf(windows.readings).any()
+
+
+def test_golden_windows_replay_to_the_bit(tiny_bundle):
+    session, _ = open_bundle(tiny_bundle)
+
+    findings = replay_golden(session, Golden.load(tiny_bundle.golden))
+
+    assert {finding.worst for finding in findings} == {0.0}
+
+
+def test_golden_windows_cover_short_long_fresh_worn_and_missing(tiny_bundle):
+    golden = Golden.load(tiny_bundle.golden)
+
+    assert len(golden.lengths) == 16
+    assert golden.lengths.min() < 6
+    assert golden.lengths.max() == 12
+    assert np.isnan(golden.last_cycle).any()
+    assert np.isnan(golden.readings[7, : golden.lengths[7]]).any()
+    assert golden.expected["rul"].min() < 15
+    assert golden.expected["rul"].max() > 30
+
+
+def test_golden_windows_that_answer_otherwise_are_found(tiny_bundle):
+    session, _ = open_bundle(tiny_bundle)
+    golden = Golden.load(tiny_bundle.golden)
+    golden.expected["rul"][3] += 1.0
+
+    broken = [finding.promise for finding in replay_golden(session, golden) if not finding.kept]
+
+    assert broken == ["golden rul"]
+
+
+def test_a_promise_that_gives_nan_is_broken():
+    assert not Finding("p", float("nan"), 1.0).kept
+
+
+class Meddler:
+    """A session that changes what one promise looks at."""
+
+    def __init__(self, session, change):
+        self.session, self.change = session, change
+        self.inputs, self.outputs = session.inputs, session.outputs
+
+    def answer(self, readings, lengths, last_cycle):
+        answers = dict(self.session.answer(readings, lengths, last_cycle))
+        self.change(answers, lengths)
+        return answers
+
+
+def drop_sum(answers, lengths):
+    answers["attention"] = answers["attention"] * np.float32(0.9)
+
+
+def leak(answers, lengths):
+    answers["attention"] = answers["attention"] + np.float32(1e-3)
+
+
+def shift(answers, lengths):
+    answers["rul"] = answers["rul"] + np.float32(0.5)
+
+
+def break_nan(answers, lengths):
+    answers["novelty"] = answers["novelty"] * np.float32(np.nan)
+
+
+def by_batch(answers, lengths):
+    answers["failure_probability"] = answers["failure_probability"] * np.float32(1 - 1e-3 * len(lengths))
+
+
+def swap_interval(answers, lengths):
+    answers["rul_interval"] = answers["rul_interval"][:, ::-1]
+
+
+@pytest.mark.parametrize(
+    ("change", "broken"),
+    [
+        (drop_sum, "attention sums to 1"),
+        (leak, "attention and contribution on padding"),
+        (shift, "baseline + contributions = RUL, cycles"),
+        (break_nan, "answers that are not finite"),
+        (by_batch, "alone or in a batch, cycles over the cap"),
+        (swap_interval, "0 <= lower <= RUL <= upper <= cap, cycles beyond"),
+    ],
+)
+def test_a_broken_promise_is_found(tiny_bundle, change, broken):
+    session, manifest = open_bundle(tiny_bundle)
+
+    findings = measure_promises(Meddler(session, change), manifest)
+
+    assert broken in [finding.promise for finding in findings if not finding.kept]
+
+
+def test_outputs_of_another_shape_are_named(tiny_bundle):
+    session, manifest = open_bundle(tiny_bundle)
+    more_horizons = manifest.model_copy(update={"horizons": [5, 10, 15]})
+
+    with pytest.raises(
+        InvalidBundle, match=r"failure_probability: expected float32 \(2, 3\), got float32 \(2, 2\)"
+    ):
+        check_shapes(session, more_horizons)
+
+
+def test_a_file_that_is_no_graph_is_refused(tmp_path):
+    (tmp_path / "model.onnx").write_bytes(b"not a graph")
+
+    with pytest.raises(InvalidBundle, match="ONNX Runtime cannot open it"):
+        Session(tmp_path / "model.onnx")
+
+
+def test_rul_check_accepts_a_sound_bundle(tiny_bundle):
+    result = rul("check", tiny_bundle.path)
+
+    assert result.exit_code == 0
+    assert "BROKEN" not in result.output
+
+
+def test_rul_check_refuses_golden_windows_of_another_bundle(copied):
+    golden = Golden.load(copied.golden)
+    golden.expected["attention"][:] = 0.0
+    golden.save(copied.golden)
+
+    result = rul("check", copied.path)
+
+    assert isinstance(result.exception, RulError)
+    assert "does not keep: golden attention" in str(result.exception)
+
+
+def test_rul_check_refuses_a_truncated_graph(copied):
+    copied.model.write_bytes(copied.model.read_bytes()[:5000])
+
+    result = rul("check", copied.path)
+
+    assert isinstance(result.exception, InvalidBundle)
+
+
+def test_rul_check_refuses_a_graph_without_a_manifest(copied):
+    graph = onnx.load(copied.model)
+    del graph.metadata_props[:]
+    onnx.save(graph, copied.model)
+
+    result = rul("check", copied.path)
+
+    assert "not a rulserve model, export it again" in str(result.exception)
+
+
+def test_rul_check_refuses_a_folder_that_lacks_a_file(copied):
+    copied.golden.unlink()
+
+    result = rul("check", copied.path)
+
+    assert "golden.npz missing" in str(result.exception)
+
+
+def test_rul_export_writes_what_rul_check_accepts(checkpoint, tmp_path):
+    checkpoint.save(tmp_path / "run")
+
+    result = rul("export", tmp_path / "run", "--out", tmp_path / "bundle", "--version", "7")
+
+    assert result.exit_code == 0, result.exception
+    assert "tiny 7" in result.output
+    assert rul("check", tmp_path / "bundle").exit_code == 0
+
+
+def test_rul_evaluate_refuses_a_fleet_with_other_columns(tiny_bundle, tmp_path):
+    result = rul("evaluate", tiny_bundle.path, "--data", tmp_path, "--fleet", "cmapss")
+
+    assert "fleet 'cmapss' has the columns" in str(result.exception)
+
+
+def test_the_card_holds_the_manifests_figures(tiny_bundle):
+    _, manifest = open_bundle(tiny_bundle)
+
+    card = model_card(manifest)
+
+    assert card == (tiny_bundle.path / "MODEL_CARD.md").read_text(encoding="utf-8")
+    assert f"{manifest.metrics['validation_rmse']:.2f}" in card
+    assert "vibration" in card
+    assert "rul export" in card
+
+
+def test_the_manifest_is_plain_json(tiny_bundle):
+    session, manifest = open_bundle(tiny_bundle)
+
+    stored = json.loads(session.metadata["rul_manifest"])
+
+    assert Manifest.model_validate(stored) == manifest

@@ -1,0 +1,326 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from model.layers import (
+    RECENT_CYCLES,
+    RaggedBiLstm,
+    Standardise,
+    cycle_age,
+    features_of_change,
+    masked_softmax,
+    valid_cycles,
+)
+from model.network import Distribution, NetworkConfig, Novelty, UnknownNetwork, build_network
+
+CONFIG = NetworkConfig(
+    network="flagship",
+    columns=4,
+    settings=(0,),
+    regimes=2,
+    context=15,
+    cap=100.0,
+    horizons=(10, 30),
+    coverage=0.9,
+    critical_below=20.0,
+    degrading_below=60.0,
+    hidden=8,
+    perceptron=8,
+    values=6,
+    attention=5,
+)
+OUTPUTS = (
+    "rul",
+    "rul_interval",
+    "failure_probability",
+    "health_state",
+    "attention",
+    "contribution",
+    "novelty",
+)
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture
+def net():
+    torch.manual_seed(0)
+    net = build_network(CONFIG)
+    net.standardise.centre.copy_(torch.tensor([[0.0], [10.0]]))
+    net.oldest.fill_(200.0)
+    return net.eval()
+
+
+def batch(windows=5, cycles=15, seed=0):
+    """Ragged windows, NaN past their ends."""
+    generator = torch.Generator().manual_seed(seed)
+    readings = torch.randn(windows, cycles, CONFIG.columns, generator=generator)
+    lengths = torch.randint(1, cycles + 1, (windows,), generator=generator)
+    lengths[0] = cycles
+    readings[~valid_cycles(lengths, readings)] = torch.nan
+    last_cycle = lengths + torch.arange(windows, dtype=torch.float32)
+    last_cycle[-1] = torch.nan
+    return readings, lengths, last_cycle
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_the_same_window_twice_gets_the_same_bits(net, name):
+    windows = batch()
+
+    with torch.no_grad():
+        first, second = net(*windows), net(*windows)
+
+    assert torch.equal(getattr(first, name), getattr(second, name))
+
+
+@pytest.mark.parametrize("padding", [np.nan, np.inf, -1e30, 0.0])
+def test_what_stands_on_padding_changes_nothing(net, padding):
+    readings, lengths, last_cycle = batch()
+    other = readings.clone()
+    other[~valid_cycles(lengths, readings)] = padding
+
+    with torch.no_grad():
+        expected, got = net(readings, lengths, last_cycle), net(other, lengths, last_cycle)
+
+    for name in OUTPUTS:
+        assert torch.equal(getattr(expected, name), getattr(got, name)), name
+
+
+def test_a_window_alone_answers_as_in_a_ragged_batch(net):
+    readings, lengths, last_cycle = batch(windows=8)
+
+    with torch.no_grad():
+        together = net(readings, lengths, last_cycle)
+        for i, n in enumerate(lengths.tolist()):
+            alone = net(readings[i : i + 1, :n], lengths[i : i + 1], last_cycle[i : i + 1])
+
+            torch.testing.assert_close(alone.rul[0], together.rul[i], rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(alone.attention[0], together.attention[i, :n], rtol=0, atol=1e-6)
+
+
+def test_baseline_and_contributions_are_the_unclipped_rul(net):
+    net.baseline.fill_(61.5)
+    windows = batch(windows=32)
+
+    with torch.no_grad():
+        answers, estimate = net(*windows), net.estimate(*windows)
+
+    total = 61.5 + answers.contribution.double().sum(-1)
+    torch.testing.assert_close(total, estimate.unclipped.double(), rtol=0, atol=1e-4)
+
+
+def test_the_rul_depends_on_a_cycle_through_its_attention_alone(net):
+    """Give one cycle all the attention: the answer is what that cycle alone says, whatever the rest says."""
+    score = torch.full((5, 15), -1e4)
+    score[:, 0] = 0.0
+    net.score = nn.Sequential(nn.Identity())
+    net.score.forward = lambda joint: score.unsqueeze(-1)
+
+    with torch.no_grad():
+        estimate = net.estimate(*batch())
+
+    torch.testing.assert_close(estimate.unclipped, estimate.cycle_rul[:, 0])
+
+
+def test_attention_sums_to_one_over_the_valid_cycles_and_is_zero_elsewhere(net):
+    readings, lengths, last_cycle = batch(windows=16)
+
+    with torch.no_grad():
+        attention = net(readings, lengths, last_cycle).attention
+
+    valid = valid_cycles(lengths, readings)
+    torch.testing.assert_close(attention.sum(-1), torch.ones(16))
+    assert (attention[~valid] == 0).all()
+    assert (attention[valid] > 0).all()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: x.fill_(torch.nan),
+        lambda x: x.fill_(1e30),
+        lambda x: x.fill_(-torch.inf),
+        lambda x: x.fill_(3.0),
+        lambda x: x[:, ::2].fill_(torch.nan),
+    ],
+    ids=["all missing", "huge", "infinite", "constant", "every other cycle missing"],
+)
+def test_extreme_windows_get_finite_answers(net, make):
+    readings, lengths, last_cycle = batch()
+    make(readings)
+
+    with torch.no_grad():
+        answers = net(readings, lengths, last_cycle)
+
+    for name in OUTPUTS:
+        assert getattr(answers, name).isfinite().all(), name
+
+
+def test_the_gradient_of_the_scale_stops_at_the_attention_weighted_sum(net):
+    net.estimate(*batch()).scale.sum().backward()
+
+    touched = {name.split(".")[0] for name, p in net.named_parameters() if p.grad is not None}
+    assert touched == {"scale"}
+
+
+def test_an_unknown_network_is_refused_by_name():
+    with pytest.raises(UnknownNetwork, match="no network 'transformer', there are: flagship"):
+        build_network(replace(CONFIG, network="transformer"))
+
+
+def standardise():
+    layer = Standardise(columns=3, settings=(0,), regimes=2)
+    layer.centre.copy_(torch.tensor([[0.0], [10.0]]))
+    layer.setting_scale.fill_(10.0)
+    layer.mean.copy_(torch.tensor([[0.0, 1.0, 2.0], [10.0, 5.0, 6.0]]))
+    layer.standard_deviation.copy_(torch.tensor([[1.0, 1.0, 1.0], [1.0, 2.0, 4.0]]))
+    return layer
+
+
+def test_readings_are_scaled_within_the_regime_of_their_settings():
+    readings = torch.tensor([[[0.5, 2.0, 2.0], [10.0, 9.0, 2.0]]])
+
+    z = standardise()(readings, torch.tensor([2])).z
+
+    assert z.tolist() == [[[0.5, 1.0, 0.0], [0.0, 2.0, -1.0]]]
+
+
+def test_a_missing_reading_becomes_its_columns_mean_so_far():
+    readings = torch.tensor([[[0.0, 2.0, 2.0], [0.0, 4.0, 2.0], [0.0, torch.nan, 2.0]]])
+
+    z = standardise()(readings, torch.tensor([3])).z
+
+    assert z[0, :, 1].tolist() == [1.0, 3.0, 2.0]
+
+
+def test_a_column_without_readings_becomes_the_regimes_mean():
+    readings = torch.tensor([[[0.0, torch.nan, 7.0], [0.0, torch.nan, 7.0]]])
+
+    scaled = standardise()(readings, torch.tensor([2]))
+
+    assert scaled.z[0, :, 1].tolist() == [0.0, 0.0]
+    assert not scaled.observed[0, :, 1].any()
+
+
+def test_a_missing_setting_leaves_the_choice_of_regime_to_the_others():
+    layer = Standardise(columns=2, settings=(0, 1), regimes=2)
+    layer.centre.copy_(torch.tensor([[0.0, 0.0], [1.0, 1.0]]))
+    readings = torch.tensor([[[torch.nan, 1.0], [0.1, torch.nan], [torch.nan, torch.nan]]])
+
+    regime = layer.regime(readings, ~torch.isnan(readings))
+
+    assert regime.tolist() == [[1, 0, 0]]
+
+
+def test_scaled_readings_are_clipped():
+    readings = torch.tensor([[[0.0, 1e30, -1e30]]])
+
+    z = standardise()(readings, torch.tensor([1])).z
+
+    assert z[0, 0, 1:].tolist() == [10.0, -10.0]
+
+
+def test_features_of_change_agree_with_numpy():
+    z = torch.randn(2, 25, 3, generator=torch.Generator().manual_seed(1))
+
+    change = features_of_change(z)
+
+    x = z.double().numpy()
+    for t in (0, 1, 7, 12, 24):
+        so_far = x[:, : t + 1]
+        slope = np.stack([np.polyfit(np.arange(t + 1), w, 1)[0] for w in so_far]) if t else np.zeros((2, 3))
+        np.testing.assert_allclose(change.mean[:, t], so_far.mean(1), atol=1e-5)
+        np.testing.assert_allclose(change.recent[:, t], so_far[:, -RECENT_CYCLES:].mean(1), atol=1e-5)
+        np.testing.assert_allclose(change.trend[:, t], slope * (t + 1), atol=1e-4)
+
+
+def test_features_of_change_look_back_only():
+    z = torch.randn(1, 20, 2, generator=torch.Generator().manual_seed(1))
+    later = z.clone()
+    later[:, 12:] = 5.0
+
+    one, two = features_of_change(z).joined(), features_of_change(later).joined()
+
+    assert torch.equal(one[:, :12], two[:, :12])
+    assert not torch.equal(one[:, 12:], two[:, 12:])
+
+
+def test_each_cycle_knows_its_own_number():
+    valid = torch.tensor([[True, True, True, False], [True, True, False, False]])
+
+    age = cycle_age(
+        torch.tensor([3, 2]), torch.tensor([7.0, torch.nan]), oldest=torch.tensor(100.0), valid=valid
+    )
+
+    expected = np.log1p([5.0, 6.0, 7.0]) / np.log1p(100.0)
+    np.testing.assert_allclose(age[0, :3, 0], expected, rtol=1e-6)
+    assert age[0, :, 1].tolist() == [1, 1, 1, 0]
+    assert not age[1].any()
+    assert not age[0, 3].any()
+
+
+@pytest.mark.parametrize(("last", "expected"), [(1e30, 1.0), (-1e30, 0.0), (0.0, 0.0)])
+def test_absurd_cycle_numbers_stay_within_those_of_training(last, expected):
+    age = cycle_age(
+        torch.tensor([1]), torch.tensor([last]), oldest=torch.tensor(50.0), valid=torch.tensor([[True]])
+    )
+
+    assert age[0, 0, 0] == expected
+
+
+def test_softmax_of_a_row_without_valid_cycles_is_zero_and_not_nan():
+    score = torch.tensor([[1.0, 2.0], [torch.nan, torch.inf]])
+    valid = torch.tensor([[True, False], [False, False]])
+
+    weight = masked_softmax(score, valid)
+
+    assert weight.tolist() == [[1.0, 0.0], [0.0, 0.0]]
+
+
+def test_a_ragged_lstm_reads_backwards_from_each_windows_own_end():
+    torch.manual_seed(0)
+    layer = RaggedBiLstm(3, 4).eval()
+    x = torch.randn(4, 9, 3)
+    lengths = torch.tensor([9, 4, 9, 1])
+
+    with torch.no_grad():
+        together = layer(x, lengths)
+
+        for i, n in enumerate(lengths.tolist()):
+            alone = layer(x[i : i + 1, :n], lengths[i : i + 1])
+            torch.testing.assert_close(together[i, :n], alone[0], rtol=0, atol=1e-6)
+            assert (together[i, n:] == 0).all()
+
+
+def test_the_distribution_inverts_its_own_quantiles():
+    distribution = Distribution(CONFIG)
+
+    below = distribution.probability_below(distribution.quantile[None])
+
+    torch.testing.assert_close(below[0], distribution.probability)
+
+
+def test_interval_probabilities_and_health_come_from_one_distribution():
+    distribution = Distribution(CONFIG)
+
+    interval, failure, health = distribution(torch.tensor([30.0, 99.0]), torch.tensor([5.0, 5.0]))
+
+    assert interval.tolist() == [[20.0, 40.0], [89.0, 100.0]]
+    assert failure[0, 1] == pytest.approx(0.5)  # the answer is the median of this table
+    assert health[0, 1] == pytest.approx(5 / 6)
+    torch.testing.assert_close(health.sum(-1), torch.ones(2))
+
+
+def test_novelty_expects_short_windows_to_scatter_more():
+    novelty = Novelty(2)
+    novelty.noise.fill_(8.0)
+    statistics = torch.tensor([[3.0, 4.0], [3.0, 4.0]])
+
+    near, far = novelty(statistics, torch.tensor([1, 60])).tolist()
+
+    assert near == pytest.approx(5 / 3)
+    assert far > 4
