@@ -49,7 +49,7 @@ class BatchObserver(Protocol):
         ...
 
     def cancelled(self, windows: int) -> None:
-        """So many windows were dropped because their caller had left."""
+        """So many windows have nobody left who waits for their answers."""
         ...
 
 
@@ -145,7 +145,8 @@ class MicroBatcher:
         try:
             return await caller.future
         except asyncio.CancelledError:
-            self._observer.cancelled(self._withdraw(caller))
+            self._withdraw(caller)
+            self._observer.cancelled(caller.missing)
             raise
 
     async def close(self, *, drain_seconds: float) -> None:
@@ -275,8 +276,8 @@ class MicroBatcher:
             error.__cause__ = cause
             caller.future.set_exception(error)
 
-    def _withdraw(self, caller: _Caller) -> int:
-        """Take back what no batch has taken yet; how many windows that were."""
+    def _withdraw(self, caller: _Caller) -> None:
+        """Take back what no batch has taken yet."""
         waiting = caller.waiting
         self._running.discard(caller)
         if waiting and caller in self._callers:
@@ -285,7 +286,6 @@ class MicroBatcher:
             caller.next = len(caller.windows)
         if self._idle is not None and not self._busy():
             self._idle.set()
-        return waiting
 
     def _stop(self, error: BaseException) -> None:
         """The scheduling itself is broken: say so to everyone, now and from now on."""

@@ -85,7 +85,7 @@ class ModelMetrics:
         metrics.model_info.labels(name, manifest.version, model.sha256, model.provider).set(1)
 
     def cancelled(self, windows: int) -> None:
-        """Callers left before their windows reached a batch."""
+        """So many windows have nobody left who waits for their answers."""
         self._cancelled.inc(windows)
 
     def queued(self, seconds: float) -> None:
@@ -201,7 +201,9 @@ class Metrics:
             "rul_pending_windows", "Windows that wait for a batch, all models together.", registry=registry
         ).set_function(lambda: sum(pending() for pending in self._pending))
         self.cancelled = Counter(
-            "rul_cancelled_total", "Windows dropped because their caller left.", registry=registry
+            "rul_cancelled_total",
+            "Windows whose caller left, or whose deadline passed, before they were answered.",
+            registry=registry,
         )
 
     def _declare_answers(

@@ -186,6 +186,18 @@ def test_windows_of_a_caller_who_left_never_reach_a_batch_and_are_counted(busy):
     assert ruls(stayer.result()) == [4.0]
 
 
+def test_who_leaves_in_the_middle_of_a_batch_is_counted_and_harms_nobody(bench):
+    leaver, stayer = bench.submit(1.0), bench.submit(2.0)
+
+    leaver.cancel()
+    bench.settle()
+    bench.finish()
+
+    assert bench.observer.cancelled_windows == 1
+    assert ruls(stayer.result()) == [2.0]
+    assert bench.batcher.healthy
+
+
 def test_a_failed_batch_fails_its_callers_and_no_others(busy):
     waiting = busy.submit(5.0)
     busy.step()
@@ -212,6 +224,7 @@ def test_what_a_failed_caller_still_had_in_the_queue_is_taken_back(busy):
     with pytest.raises(RuntimeFailed):
         task.result()
     assert busy.batcher.pending_windows == 0
+    assert len(busy.executor.waiting) == 1  # what had left before; nothing leaves for nobody
 
 
 def test_the_cause_of_a_failure_is_kept_for_the_log_and_not_in_the_message(bench):
