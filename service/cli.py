@@ -15,6 +15,8 @@ import typer
 from rich.console import Console
 
 from model.domain import RulError
+from service.predict_cli import HELP as PREDICT_HELP
+from service.predict_cli import predict
 from service.settings import FrontEndChoice, LogFormat, LogLevel, ProviderChoice, Settings
 
 SERVE_EXAMPLE = """
@@ -54,6 +56,7 @@ def register(app: typer.Typer) -> None:
     """Add `serve`, `settings` and `predict`."""
     app.command(help=SERVE_EXAMPLE)(serve)
     app.command(name="settings")(show_settings)
+    app.command(help=PREDICT_HELP)(predict)
 
 
 def serve(
