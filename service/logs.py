@@ -70,6 +70,9 @@ def configure(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(_LEVELS[level])
+    # One access log is enough, and ours is sampled. Without a handler uvicorn does not even word its own.
+    theirs = logging.getLogger("uvicorn.access")
+    theirs.handlers[:], theirs.propagate = [], False
 
 
 def logger(name: str = "rulserve") -> FilteringBoundLogger:
