@@ -6,7 +6,7 @@ networks, files or where the answers came from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -102,11 +102,27 @@ def figures(
         "coverage": lambda rows: float(covered[rows].mean()),
         "width": lambda rows: float(width[rows].mean()),
     }
-    samples = _unit_samples(answered.unit, seed=seed, resamples=resamples)
-    everything = np.arange(len(truth))
+    return bootstrapped(of_windows, answered.unit, seed=seed, resamples=resamples)
+
+
+def bootstrapped(
+    of_rows: Mapping[str, Callable[[IntArray], float]],
+    unit: NDArray[np.str_],
+    *,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> dict[str, Figure]:
+    """Figures of rows with their 95 % intervals, by resampling whole units, [W] names of them.
+
+    A figure that some resample cannot give (NaN) is judged by the others; without any it has none.
+    """
+    samples = _unit_samples(unit, seed=seed, resamples=resamples)
+    everything = np.arange(len(unit))
     found: dict[str, Figure] = {}
-    for name, figure in of_windows.items():
-        low, high = np.quantile([figure(rows) for rows in samples], (0.025, 0.975))
+    for name, figure in of_rows.items():
+        drawn = np.array([figure(rows) for rows in samples])
+        drawn = drawn[~np.isnan(drawn)]
+        low, high = np.quantile(drawn, (0.025, 0.975)) if len(drawn) else (np.nan, np.nan)
         found[name] = Figure(figure(everything), float(low), float(high))
     return found
 
