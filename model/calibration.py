@@ -20,6 +20,9 @@ from model.evaluation import Answered
 from model.network import QUANTILES, Answers, Estimate, RulNetwork
 
 AT_ONCE: Final = 512
+SCALE_STEPS: Final = 300
+SCALE_RATE: Final = 1e-2
+SCALE_DECAY: Final = 0.3
 NOVELTY_QUANTILE: Final = 0.995
 SHRINKAGE: Final = 0.1
 """Share of the diagonal in the covariance: one missing or odd column must not look like a new world."""
@@ -27,10 +30,14 @@ SHRINKAGE: Final = 0.1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Read:
-    """What a network made of windows: each as in `Estimate`, over all windows, as NumPy arrays."""
+    """What a network made of windows: as in `Estimate`, over all windows, as NumPy arrays.
+
+    `scale` is how wide the error is expected to be, [W], in cycles.
+    """
 
     unclipped: FloatArray
     scale: FloatArray
+    context: FloatArray
     attention: FloatArray
     statistics: FloatArray
 
@@ -56,7 +63,9 @@ def read_windows(net: RulNetwork, windows: WindowSet) -> Read:
     def joined(name: str) -> FloatArray:
         return torch.cat([getattr(part, name) for part in parts]).numpy()
 
-    return Read(joined("unclipped"), joined("scale"), joined("attention"), joined("statistics"))
+    with torch.no_grad():
+        scale = torch.cat([net.error_scale(part.context) for part in parts]).numpy()
+    return Read(joined("unclipped"), scale, joined("context"), joined("attention"), joined("statistics"))
 
 
 def answer_windows(net: RulNetwork, windows: WindowSet) -> Answered:
@@ -104,6 +113,24 @@ def interval_bounds(error: FloatArray, unit: NDArray[np.str_], *, coverage: floa
     tail = (1.0 - coverage) / 2.0
     low, high = weighted_quantiles(error, unit_weights(unit), np.array([tail, 1.0 - tail]))
     return np.array([min(low, 0.0), max(high, 0.0)])
+
+
+def fit_scale(net: RulNetwork, read: Read, windows: WindowSet) -> None:
+    """Fit the layers that say how wide the error is, by Laplace likelihood; nothing else moves.
+
+    On the windows that trained, whole and without noise: their errors are smaller than those of
+    new units, but differ as theirs do, and the quantiles make up for the rest.
+    """
+    cap = net.config.cap
+    context = torch.from_numpy(read.context)
+    error = torch.from_numpy(np.abs(capped_rul(windows.rul, cap=cap) - np.clip(read.unclipped, 0.0, cap)))
+    optimizer = torch.optim.AdamW(net.scale.parameters(), lr=SCALE_RATE, weight_decay=SCALE_DECAY)
+    for _ in range(SCALE_STEPS):
+        scale = net.error_scale(context)
+        optimizer.zero_grad()
+        (error / scale + scale.log()).mean().backward()
+        optimizer.step()
+    net.zero_grad()
 
 
 def fit_distribution(net: RulNetwork, read: Read, windows: WindowSet) -> None:

@@ -50,6 +50,12 @@ class Checkpoint:
         """The same with more figures."""
         return replace(self, facts={**self.facts, "metrics": {**self.facts["metrics"], **metrics}})
 
+    def with_config(self, **fields: Any) -> Checkpoint:  # noqa: ANN401 - whatever JSON holds
+        """The same, with more recorded of how it was made."""
+        training = self.facts["training"]
+        training = {**training, "config": {**training["config"], **fields}}
+        return replace(self, facts={**self.facts, "training": training})
+
     def network(self) -> RulNetwork:
         """The network with its weights, in eval mode."""
         net = build_network(self.config)

@@ -88,11 +88,13 @@ def train(
             found = cross_validate(
                 trajectories, kind, folds=folds, network=network, config=config, watch=watched
             )
-        checkpoint = checkpoint.with_metrics(found)
+        checkpoint = checkpoint.with_metrics(found).with_config(folds=folds)
         checkpoint.save(out)
     Console().print(_metrics_table(name, checkpoint.facts["metrics"]))
     Console().print(
-        f"{out}: the run, with curve.csv and curve.png. Next: rul export {out} --out bundles/{name}"
+        f"{out}: the run, with curve.csv and curve.png. Next: rul export {out} --out bundles/{name}",
+        soft_wrap=True,
+        highlight=False,
     )
 
 

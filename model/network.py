@@ -109,14 +109,14 @@ class Estimate(NamedTuple):
 
     Attributes:
         unclipped: [B] RUL in cycles, neither below 0 nor above the cap held back.
-        scale: [B] cycles, how wide the error is expected to be.
+        context: [B, D] the attention-weighted sum of values, without a gradient.
         attention: [B, T].
         cycle_rul: [B, T] cycles, what each cycle alone would answer.
         statistics: [B, 3F], of the window, for novelty.
     """
 
     unclipped: Tensor
-    scale: Tensor
+    context: Tensor
     attention: Tensor
     cycle_rul: Tensor
     statistics: Tensor
@@ -201,7 +201,7 @@ class RulNetwork(nn.Module, ABC):
             columns=config.columns, settings=config.settings, regimes=config.regimes
         )
         self.head = nn.Linear(config.values, 1)
-        # Reads the attention-weighted sum, whose gradient is cut: the RUL is not traded for the scale.
+        # Reads the attention-weighted sum; fitted once the rest is learnt, so the RUL is not traded for it.
         self.scale = nn.Sequential(nn.Linear(config.values, 16), nn.ReLU(), nn.Linear(16, 1))
         self.distribution = Distribution(config)
         self.novelty = Novelty(3 * config.columns)
@@ -213,7 +213,7 @@ class RulNetwork(nn.Module, ABC):
         """Score and value of each cycle; what stands on padding does not matter, if it is finite."""
 
     def estimate(self, readings: Tensor, lengths: Tensor, last_cycle: Tensor) -> Estimate:
-        """[B, T, F], [B], [B] -> the uncalibrated answer."""
+        """[B, T, F], [B], [B] -> what the answer is made from."""
         z, observed, valid = self.standardise(readings, lengths)
         age = cycle_age(lengths, last_cycle, oldest=self.get_buffer("oldest"), valid=valid)
         change = features_of_change(z).joined()  # [B, T, 3F]
@@ -222,20 +222,18 @@ class RulNetwork(nn.Module, ABC):
         cycle_rul = self.config.cap * self.head(value).squeeze(-1)  # [B, T]
         unclipped = (attention * cycle_rul).sum(-1)  # [B]
         context = (attention.unsqueeze(-1) * value).sum(1).detach()  # [B, D]
-        scale = self.config.cap / 10 * nn.functional.softplus(self.scale(context).squeeze(-1))
-        return Estimate(
-            unclipped,
-            scale + SMALLEST_SCALE_CYCLES,
-            attention,
-            cycle_rul,
-            at_last_cycle(change, lengths),
-        )
+        return Estimate(unclipped, context, attention, cycle_rul, at_last_cycle(change, lengths))
+
+    def error_scale(self, context: Tensor) -> Tensor:
+        """How wide the error is expected to be, in cycles, [B, D] -> [B]."""
+        scale = nn.functional.softplus(self.scale(context).squeeze(-1))
+        return self.config.cap / 10 * scale + SMALLEST_SCALE_CYCLES
 
     def forward(self, readings: Tensor, lengths: Tensor, last_cycle: Tensor) -> Answers:
         """The model contract: raw readings [B, T, F], lengths [B], last cycle [B] -> answers."""
         estimate = self.estimate(readings, lengths, last_cycle)
         rul = estimate.unclipped.clamp(0.0, self.config.cap)
-        interval, failure, health = self.distribution(rul, estimate.scale)
+        interval, failure, health = self.distribution(rul, self.error_scale(estimate.context))
         return Answers(
             rul,
             interval,

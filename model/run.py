@@ -24,6 +24,7 @@ from model.calibration import (
     fit_baseline,
     fit_distribution,
     fit_novelty,
+    fit_scale,
     held_out_coverage,
     read_windows,
 )
@@ -119,6 +120,7 @@ def cross_validate(
         learned = trainer.learn(lambda step, loss, check, done=done: watch(done + step, loss, check))
         net = trainer.net
         net.load_state_dict(learned.weights)
+        fit_scale(net, read_windows(net, parts.training), parts.training)
         fit_distribution(net, read_windows(net, parts.validation), parts.validation)
         answers.append(answer_windows(net, parts.calibration))
     return _flat("crossvalidation", figures(join_answers(answers), cap=fleet.cap))
@@ -157,9 +159,11 @@ def fit_inputs(net: RulNetwork, reference: Reference, *, oldest: float) -> None:
 
 def calibrate(net: RulNetwork, parts: Parts) -> dict[str, float]:
     """Fit all that is not learnt by gradient; figures of the parts that did not train."""
-    training, held_out = read_windows(net, parts.training), read_windows(net, parts.calibration)
+    training = read_windows(net, parts.training)
+    fit_scale(net, training, parts.training)
     fit_baseline(net, training)
     fit_novelty(net, training, parts.training.lengths)
+    held_out = read_windows(net, parts.calibration)
     fit_distribution(net, held_out, parts.calibration)
     config = net.config
     left_out = held_out_coverage(held_out, parts.calibration, cap=config.cap, coverage=config.coverage)

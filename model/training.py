@@ -10,18 +10,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from model.calibration import normalised_error, read_windows
+from model.calibration import read_windows
 from model.domain import RulError, WindowSet, capped_rul
-from model.network import Estimate, RulNetwork
-
-SCALE_WEIGHT: Final = 0.02
-"""The scale's loss acts on its own layers alone; the weight only sets their pace."""
+from model.evaluation import root_mean_square_error
+from model.network import RulNetwork
 
 
 class InvalidState(RulError):
@@ -39,6 +37,8 @@ class TrainConfig:
         learning_rate: The highest of the cycle.
         weight_decay: Of AdamW.
         noise: Standard deviation of what is added to each reading, in units of its column's.
+        offset: Standard deviation of what is added to a whole column of a window, likewise.
+        age_jitter: Standard deviation of the logarithm of a factor on the cycle number.
         age_missing: Share of windows whose cycle number is hidden.
         columns_missing: Share of windows that lose each column with chance 0.15.
         readings_missing: Share of windows that lose single readings, up to 30 %.
@@ -56,10 +56,12 @@ class TrainConfig:
     learning_rate: float = 3e-3
     weight_decay: float = 0.01
     noise: float = 0.12
+    offset: float = 0.0
+    age_jitter: float = 0.0
     age_missing: float = 0.15
     columns_missing: float = 0.3
     readings_missing: float = 0.2
-    history_missing: float = 0.1
+    history_missing: float = 0.2
     average: float = 0.995
     clip: float = 1.0
     check_every: int = 50
@@ -142,7 +144,7 @@ class Trainer:
             self._readings[rows], self._lengths[rows], self._last_cycle[rows]
         )
         estimate = self.net.estimate(readings, lengths, last_cycle)
-        loss = loss_of(estimate, self._rul[rows], cap=self.net.config.cap)
+        loss = ((estimate.unclipped - self._rul[rows]) / self.net.config.cap).square().mean()
         self._optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(self.net.parameters(), self.config.clip)
@@ -156,9 +158,8 @@ class Trainer:
     def check(self, loss: float) -> Check:
         """Judge the averaged weights on the validation windows, and keep the best."""
         cap = self.net.config.cap
-        read = read_windows(self._averaged, self.validation)
-        error = normalised_error(read, self.validation, cap=cap) * read.scale
-        rmse = float(np.sqrt(np.mean(np.square(error))))
+        rul = np.clip(read_windows(self._averaged, self.validation).unclipped, 0.0, cap)
+        rmse = root_mean_square_error(rul - capped_rul(self.validation.rul, cap=cap))
         best = rmse < self.learned.best_rmse
         if best:
             self.learned.best_rmse = rmse
@@ -224,13 +225,17 @@ class Trainer:
         def chance(*shape: int) -> Tensor:
             return torch.rand(*shape, generator=self._generator)
 
+        def normal(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=self._generator)
+
         readings, lengths = cut_history(
             readings, lengths, hit=chance(windows) < config.history_missing, keep=chance(windows)
         )
         observed = ~torch.isnan(readings)
         _, deviation = self.net.standardise.statistics(readings, observed)
-        noise = torch.randn(readings.shape, generator=self._generator)
-        readings = readings + config.noise * noise * deviation
+        noise = config.noise * normal(*readings.shape) + config.offset * normal(windows, 1, columns)
+        readings = readings + noise * deviation
+        last_cycle = (last_cycle * (config.age_jitter * normal(windows)).exp()).maximum(lengths)
         lost = (chance(windows, 1) < config.columns_missing) & (chance(windows, columns) < 0.15)
         share = 0.3 * chance(windows, 1, 1) * (chance(windows, 1, 1) < config.readings_missing)
         lost = lost.unsqueeze(1) | (chance(*readings.shape) < share)
@@ -250,14 +255,6 @@ def cut_history(readings: Tensor, lengths: Tensor, *, hit: Tensor, keep: Tensor)
     cut = readings.gather(1, rows.unsqueeze(-1).expand_as(readings))
     beyond = torch.arange(readings.shape[1]) >= shorter[:, None]
     return cut.masked_fill(beyond.unsqueeze(-1), torch.nan), shorter
-
-
-def loss_of(estimate: Estimate, rul: Tensor, *, cap: float) -> Tensor:
-    """Mean square error of the RUL over the cap, and the Laplace likelihood of the scale."""
-    error = (estimate.unclipped - rul) / cap
-    spread = (rul - estimate.unclipped.detach().clamp(0.0, cap)).abs()
-    likelihood = spread / estimate.scale + estimate.scale.log()
-    return error.square().mean() + SCALE_WEIGHT * likelihood.mean()
 
 
 def _weight_groups(net: RulNetwork, config: TrainConfig) -> list[dict[str, Any]]:

@@ -130,7 +130,13 @@ def calibration_windows(*, units, each, seed):
         rul=rul + rng.normal(0, 5, len(rul)).astype(np.float32),
         unit=np.repeat([str(i) for i in range(units)], each),
     )
-    read = Read(rul, np.full(len(rul), 5.0, np.float32), np.ones((len(rul), 1)), np.zeros((len(rul), 3)))
+    read = Read(
+        rul,
+        np.full(len(rul), 5.0, np.float32),
+        np.zeros((len(rul), 2)),
+        np.ones((len(rul), 1)),
+        np.zeros((len(rul), 3)),
+    )
     return read, windows
 
 

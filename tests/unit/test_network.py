@@ -161,7 +161,7 @@ def test_extreme_windows_get_finite_answers(net, make):
 
 
 def test_the_gradient_of_the_scale_stops_at_the_attention_weighted_sum(net):
-    net.estimate(*batch()).scale.sum().backward()
+    net.error_scale(net.estimate(*batch()).context).sum().backward()
 
     touched = {name.split(".")[0] for name, p in net.named_parameters() if p.grad is not None}
     assert touched == {"scale"}

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from model.calibration import fit_scale, read_windows
 from model.checkpoint import Checkpoint, InvalidCheckpoint, load_tensors
 from model.curve import read_curve, write_curve
 from model.domain import InvalidData, Trajectory
 from model.parts import deal, deal_fold
 from model.run import Source, cross_validate, prepare, train_run
-from model.training import InvalidState, TrainConfig, Trainer, cut_history, loss_of
+from model.training import InvalidState, TrainConfig, Trainer, cut_history
 from tests.fleets import PUMPS, worn_pumps
 
 CONFIG = TrainConfig(seed=5, steps=12, batch=16, check_every=4, truncations=4)
@@ -262,21 +263,19 @@ def test_history_is_cut_from_its_beginning():
     assert cut[1, :, 0].tolist() == [1.0, 2.0, 3.0, 4.0]
 
 
-def test_the_loss_of_the_scale_is_least_at_the_mean_error(parts):
-    learner = trainer(parts)
-    estimate = learner.net.estimate(
-        torch.from_numpy(parts.validation.readings),
-        torch.from_numpy(parts.validation.lengths),
-        torch.from_numpy(parts.validation.last_cycle),
-    )
-    rul = estimate.unclipped.detach().clamp(0, 100) + 8.0
+def test_the_scale_is_fitted_to_the_error_and_moves_nothing_else(parts):
+    net = trainer(parts).net
+    before = {name: p.clone() for name, p in net.named_parameters() if not name.startswith("scale")}
+    read = read_windows(net, parts.training)
+    windows = replace(parts.training, rul=np.clip(read.unclipped, 0, 100) + np.float32(0.0))
+    exact = np.arange(len(windows)) % 2 == 0
+    windows.rul[~exact] += 12.0
 
-    losses = [
-        float(loss_of(estimate._replace(scale=torch.full_like(rul, scale)), rul, cap=100.0).detach())
-        for scale in (4.0, 8.0, 16.0)
-    ]
+    fit_scale(net, read, windows)
 
-    assert losses[1] == min(losses)
+    assert read_windows(net, windows).scale.mean() == pytest.approx(6.0, rel=0.2)
+    for name, p in net.named_parameters():
+        assert name.startswith("scale") or torch.equal(p, before[name])
 
 
 def test_a_trainer_is_told_of_every_update_and_every_check(parts):

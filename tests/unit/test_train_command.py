@@ -1,0 +1,183 @@
+"""`rul train` to `rul evaluate`, as a user goes through them."""
+
+import json
+import re
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from export import cli as export_cli
+from export.bundle import BundleFolder
+from export.session import open_bundle
+from model import cli as model_cli
+from model.cli import RunExists
+from model.fleet import fleet_toml
+from model.training import InvalidState
+from model.writers import csv_text
+from tests.fleets import PUMPS, worn_pumps
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def rul(*arguments):
+    app = typer.Typer()
+    model_cli.register(app)
+    export_cli.register(app)
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "pumps.csv").write_bytes(csv_text(worn_pumps(units=12, seed=4), PUMPS.schema))
+    (folder / "pumps.toml").write_text(fleet_toml(PUMPS), encoding="utf-8")
+    return folder
+
+
+def train(files, out, *options):
+    return rul(
+        "train",
+        "--data",
+        files / "pumps.csv",
+        "--fleet",
+        files / "pumps.toml",
+        "--name",
+        "pumps",
+        "--out",
+        out,
+        "--steps",
+        6,
+        *options,
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(files, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "pumps"
+    result = train(files, out, "--folds", 2)
+    assert result.exit_code == 0, result.exception
+    return out, result.output
+
+
+def test_rul_train_leaves_a_run_with_its_curve_and_says_what_is_next(trained):
+    out, output = trained
+
+    assert {file.name for file in out.iterdir()} == {"network.pt", "run.json", "curve.csv", "curve.png"}
+    assert "crossvalidation" in output
+    assert "rul export" in output
+
+
+def test_figures_of_the_folds_are_kept_with_the_run(trained):
+    out, _ = trained
+
+    metrics = json.loads((out / "run.json").read_text())["facts"]["metrics"]
+
+    assert {"validation_rmse", "calibration_coverage", "crossvalidation_rmse_low"} <= set(metrics)
+
+
+def test_rul_evaluate_on_the_same_part_finds_the_recorded_figure(trained, files, tmp_path):
+    out, _ = trained
+    assert rul("export", out, "--out", tmp_path / "pumps").exit_code == 0
+
+    result = rul(
+        "evaluate",
+        tmp_path / "pumps",
+        "--data",
+        files / "pumps.csv",
+        "--fleet",
+        files / "pumps.toml",
+        "--part",
+        "validation",
+    )
+
+    _, manifest = open_bundle(BundleFolder(tmp_path / "pumps"))
+    found = re.search(r"RMSE, cycles\W+(\d+\.\d+)", result.output)
+    assert found
+    assert float(found[1]) == pytest.approx(manifest.metrics["validation_rmse"], abs=2e-3)
+
+
+def test_rul_evaluate_says_that_training_units_flatter(trained, files, tmp_path):
+    out, _ = trained
+    rul("export", out, "--out", tmp_path / "pumps")
+
+    result = rul(
+        "evaluate", tmp_path / "pumps", "--data", files / "pumps.csv", "--fleet", files / "pumps.toml"
+    )
+
+    assert result.exit_code == 0
+    assert "the figures flatter it" in result.stderr
+
+
+def test_other_data_has_no_parts(trained, files, tmp_path):
+    out, _ = trained
+    rul("export", out, "--out", tmp_path / "pumps")
+    (tmp_path / "other.csv").write_bytes(csv_text(worn_pumps(units=3, seed=9), PUMPS.schema))
+
+    result = rul(
+        "evaluate",
+        tmp_path / "pumps",
+        "--data",
+        tmp_path / "other.csv",
+        "--fleet",
+        files / "pumps.toml",
+        "--part",
+        "validation",
+    )
+
+    assert "was not trained on this data" in str(result.exception)
+
+
+def test_a_finished_run_is_not_overwritten_unasked(trained, files):
+    out, _ = trained
+
+    result = train(files, out)
+
+    assert isinstance(result.exception, RunExists)
+    assert "--overwrite" in str(result.exception)
+
+
+def test_a_finished_run_cannot_be_resumed(trained, files):
+    out, _ = trained
+
+    result = train(files, out, "--resume")
+
+    assert "it is finished" in str(result.exception)
+
+
+def test_an_interrupted_run_is_not_overwritten_unasked(files, tmp_path):
+    (tmp_path / "state.pt").write_bytes(b"")
+
+    result = train(files, tmp_path)
+
+    assert "go on with --resume" in str(result.exception)
+
+
+def test_a_damaged_state_is_refused(files, tmp_path):
+    (tmp_path / "state.pt").write_bytes(b"not a state")
+
+    result = train(files, tmp_path, "--resume")
+
+    assert "cannot be read" in str(result.exception)
+    assert not isinstance(result.exception, InvalidState)
+
+
+def test_rul_plot_draws_the_curve_again(trained, tmp_path):
+    out, _ = trained
+
+    result = rul("plot", out, "--out", tmp_path / "curve.svg")
+
+    assert result.exit_code == 0
+    assert "<svg" in (tmp_path / "curve.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("command", "status"), [(["train"], 2), (["export"], 2), (["train", "--steps", "x"], 2)]
+)
+def test_wrong_usage_exits_with_2(command, status):
+    assert rul(*command).exit_code == status
+
+
+@pytest.mark.parametrize("command", ["train", "plot", "export", "check", "evaluate"])
+def test_every_command_explains_itself_with_an_example(command):
+    assert f"Example: rul {command}" in rul(command, "--help").output
