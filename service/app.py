@@ -27,8 +27,8 @@ from service.access import Credentials
 from service.asgi import Receive, Scope, Send, header
 from service.batcher import MicroBatcher
 from service.exchange import Desk
-from service.grpc_api import add_servicers, advertise
-from service.grpc_asgi import GrpcOverAsgi
+from service.grpc_api import add_servicers
+from service.grpc_asgi import GrpcOverAsgi, speaks_grpc
 from service.http_api import HttpApi
 from service.labels import Stage
 from service.lifecycle import Lifecycle, Phase
@@ -118,7 +118,7 @@ class Parts:
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request of either protocol."""
-        if header(scope, b"content-type").startswith(b"application/grpc"):
+        if speaks_grpc(scope):
             await self._grpc(scope, receive, send)
         elif scope["path"] == DRAIN_PATH and self._may_drain(scope):
             drained = await self._drain()
@@ -146,24 +146,25 @@ class Parts:
             self._log.error("not ready", reason=str(error))
             return
         self.lifecycle.enter(Phase.READY)
-        await self._advertise(serving=True)
+        self._advertise(serving=True)
         for _, runtime in self._loaded:
             manifest = runtime.manifest
             self._log.info("ready", model=manifest.name, version=manifest.version, provider=runtime.provider)
 
     async def _drain(self) -> bool:
         self.lifecycle.enter(Phase.DRAINING, "it is shutting down")
-        await self._advertise(serving=False)
+        self._advertise(serving=False)
         return await self.lifecycle.drain(self._settings.drain_seconds)
 
-    async def _advertise(self, *, serving: bool) -> None:
-        for state in self._health:
-            await advertise(state, serving=serving)
+    def _advertise(self, *, serving: bool) -> None:
+        for health in self._health:
+            health.advertise(serving=serving)
 
     async def _grpc_beside_http(self) -> grpc.aio.Server:
         """A gRPC server on its own port, where the HTTP server speaks no HTTP/2."""
         settings = self._settings
-        options = [("grpc.so_reuseport", 1), ("grpc.max_receive_message_length", settings.max_body_bytes)]
+        # Two servers on one port would each get some of the calls: a port that is taken is an error.
+        options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", settings.max_body_bytes)]
         server = grpc.aio.server(options=options)
         self._health.append(add_servicers(server, self._desk))
         port = server.add_insecure_port(f"{settings.host}:{settings.grpc_port}")

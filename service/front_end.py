@@ -14,6 +14,8 @@ import secrets
 import signal
 import socket
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -60,6 +62,8 @@ def run(settings: Settings, *, announce: bool = True) -> int:
 
 def _run_uvicorn(settings: Settings) -> int:
     """Become `bentoml serve`: its own supervisor answers signals and starts the worker again."""
+    for port in (settings.port, settings.grpc_port):
+        _check_free(settings.host, port)
     arguments = ["serve", BENTO, "--host", settings.host, "--port", str(settings.port)]
     os.environ.update(settings.as_environment(), RUL_FRONT_END=FrontEnd.UVICORN.value)
     os.execv(sys.executable, [sys.executable, "-m", "bentoml", *arguments])  # noqa: S606 our own arguments
@@ -73,7 +77,7 @@ async def _run_envoy(settings: Settings, *, announce: bool) -> int:
         "RUL_FRONT_END": FrontEnd.ENVOY.value,
         "RUL_CONTROL_TOKEN": token,
     }
-    _check_free(settings)
+    _check_free(settings.host, settings.port)
     server = PyvoyServer(
         APPLICATION,
         address=settings.host,
@@ -89,7 +93,8 @@ async def _run_envoy(settings: Settings, *, announce: bool) -> int:
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stopping.set)
     try:
-        await server.start()
+        with _interrupts_held():
+            await server.start()
     except StartupError as error:
         raise FrontEndFailed("the service did not start, for the reason above") from error
     try:
@@ -100,33 +105,47 @@ async def _run_envoy(settings: Settings, *, announce: bool) -> int:
         await asyncio.wait({exited, stop}, return_when=asyncio.FIRST_COMPLETED)
         if greeting is not None:
             greeting.cancel()
-        if exited.done():
+        if not stopping.is_set():
             raise FrontEndFailed(f"the front end stopped by itself with status {exited.result()}")
-        await _drain(url, token, seconds=settings.drain_seconds)
+        await _drain(url, token, exited, seconds=settings.drain_seconds)
     finally:
         await server.stop()
     return 0
 
 
-def _check_free(settings: Settings) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((settings.host, settings.port))
-        except OSError as error:
-            where = f"{settings.host}:{settings.port}"
-            raise FrontEndFailed(
-                f"cannot listen on {where}: {error.strerror}; choose another with --port"
-            ) from error
+@contextmanager
+def _interrupts_held() -> Generator[None]:
+    """Start a process that Ctrl+C does not reach: the terminal tells the whole group, and we drain first."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
-async def _drain(url: str, token: str, *, seconds: float) -> None:
+def _check_free(host: str, port: int) -> None:
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        raise FrontEndFailed(
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another address with --host, --port "
+            "or, for gRPC beside uvicorn, RUL_GRPC_PORT"
+        ) from error
+
+
+async def _drain(url: str, token: str, exited: asyncio.Future[int | None], *, seconds: float) -> None:
     """Let the service finish what it has begun; it refuses what is new meanwhile."""
     async with httpx.AsyncClient(timeout=seconds + 1, trust_env=False) as client:
         try:
             await client.post(url + DRAIN_PATH, headers={"authorization": f"Bearer {token}"})
         except httpx.HTTPError as error:
-            print(f"rul: could not drain: {error}", file=sys.stderr)  # noqa: T201 a word to the operator
+            # Whoever signals the whole process group stops Envoy too: then nothing is left to drain.
+            await asyncio.wait({exited}, timeout=seconds + 1)
+            if not exited.done():
+                print(f"rul: could not drain: {error!r}", file=sys.stderr)  # noqa: T201 to the operator
 
 
 async def _announce(url: str) -> None:
@@ -146,4 +165,6 @@ async def _announce(url: str) -> None:
 
 
 def _reachable(host: str) -> str:
-    return "localhost" if host in {"0.0.0.0", "::", "127.0.0.1"} else host  # noqa: S104 compared, not bound
+    if host in {"0.0.0.0", "::", "127.0.0.1"}:  # noqa: S104 compared, not bound
+        return "localhost"
+    return f"[{host}]" if ":" in host else host

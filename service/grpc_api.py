@@ -7,17 +7,19 @@ module knows messages and status codes; it must not know HTTP, ONNX Runtime or b
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import grpc
 import numpy as np
+from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from msgspec import UNSET
 
 from service.errors import MalformedBody, Problem, listed, problems_of, public_detail, status_of
 from service.exchange import Desk, Exchange
+from service.grpc_health import Health
 from service.labels import Route, Stage, Transport
 from service.messages import (
     Attention,
@@ -30,8 +32,9 @@ from service.messages import (
 )
 from service.predictor import LoadedModel
 from service.proto import rul_v1_pb2 as pb
-from service.proto import rul_v1_pb2_grpc
 from service.window import WindowInput
+
+MessageType = TypeVar("MessageType", bound=Message)
 
 SERVICE: Final = "rul.v1.RulService"
 DETAILS: Final = "grpc-status-details-bin"  # where google.rpc.Status travels
@@ -41,14 +44,6 @@ EXPLAIN: Final = {
     pb.EXPLAIN_ATTENTION: Explain.ATTENTION,
     pb.EXPLAIN_FULL: Explain.FULL,
 }
-
-
-class HealthStates(Protocol):
-    """What health checks are answered; the stock servicer, which publishes no types, is one."""
-
-    async def set(self, service: str, status: int) -> None:
-        """Change it, and tell watchers."""
-        ...
 
 
 class Context(Protocol):
@@ -71,44 +66,58 @@ class Context(Protocol):
         ...
 
 
-class RulServicer(rul_v1_pb2_grpc.RulServiceServicer):
-    """`rul.v1.RulService`."""
+class RulServicer:
+    """`rul.v1.RulService`, on messages as they came.
+
+    Decoding them is part of answering: a message that cannot be read is refused, counted and logged
+    as any other request is. A server that decodes for its servicers would answer UNKNOWN.
+    """
 
     def __init__(self, desk: Desk) -> None:
         self._desk: Final = desk
+        self._models: Final = desk.predictor.models
 
-    async def Predict(self, request: pb.PredictRequest, context: Context) -> pb.PredictReply:  # noqa: N802
+    def handlers(self) -> dict[str, Any]:
+        """The method handlers, by the methods' names."""
+        methods = {"Predict": self.predict, "GetModel": self.get_model, "ListModels": self.list_models}
+        return {
+            name: grpc.unary_unary_rpc_method_handler(method, response_serializer=_serialized)
+            for name, method in methods.items()
+        }
+
+    async def predict(self, raw: bytes, context: Context) -> pb.PredictReply:
         """Answer windows."""
-        return await self._exchanged(Route.GRPC_PREDICT, self._predict, request, context)
+        return await self._exchanged(Route.GRPC_PREDICT, self._predict, raw, context)
 
-    async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.Model:  # noqa: N802
+    async def get_model(self, raw: bytes, context: Context) -> pb.Model:
         """Describe one model."""
 
-        async def get(request: pb.GetModelRequest, _context: Context, _exchange: Exchange) -> pb.Model:
-            return _model(self._desk.predictor.model(request.name))
+        async def get(raw: bytes, _context: Context, _exchange: Exchange) -> pb.Model:
+            return _model(self._desk.predictor.model(_parsed(pb.GetModelRequest, raw).name))
 
-        return await self._exchanged(Route.GRPC_GET_MODEL, get, request, context)
+        return await self._exchanged(Route.GRPC_GET_MODEL, get, raw, context)
 
-    async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsReply:  # noqa: N802
+    async def list_models(self, raw: bytes, context: Context) -> pb.ListModelsReply:
         """Describe every model."""
 
-        async def every(_request: object, _context: Context, _exchange: Exchange) -> pb.ListModelsReply:
-            return pb.ListModelsReply(models=[_model(m) for m in self._desk.predictor.models.values()])
+        async def every(raw: bytes, _context: Context, _exchange: Exchange) -> pb.ListModelsReply:
+            _parsed(pb.ListModelsRequest, raw)
+            return pb.ListModelsReply(models=[_model(model) for model in self._models.values()])
 
-        return await self._exchanged(Route.GRPC_LIST_MODELS, every, request, context)
+        return await self._exchanged(Route.GRPC_LIST_MODELS, every, raw, context)
 
     async def _exchanged(
         self,
         route: Route,
-        call: Callable[[Any, Context, Exchange], Awaitable[Any]],
-        request: object,
+        call: Callable[[bytes, Context, Exchange], Awaitable[Any]],
+        raw: bytes,
         context: Context,
     ) -> Any:  # noqa: ANN401 a message of any method
         reply: Any = None
         metadata: dict[str, Any] = dict(context.invocation_metadata())
         with self._desk.exchange(Transport.GRPC, route, metadata.get("x-request-id")) as exchange:
             self._desk.credentials.check(metadata.get("authorization", ""), metadata.get("x-api-key", ""))
-            reply = await call(request, context, exchange)
+            reply = await call(raw, context, exchange)
         trailing = [("x-request-id", exchange.request_id)]
         if exchange.error is not None:
             error = exchange.error
@@ -117,9 +126,7 @@ class RulServicer(rul_v1_pb2_grpc.RulServiceServicer):
         context.set_trailing_metadata(trailing)
         return reply
 
-    async def _predict(
-        self, request: pb.PredictRequest, context: Context, exchange: Exchange
-    ) -> pb.PredictReply:
+    async def _predict(self, raw: bytes, context: Context, exchange: Exchange) -> pb.PredictReply:
         desk = self._desk
         remaining = context.time_remaining()
         timeout = (
@@ -129,7 +136,7 @@ class RulServicer(rul_v1_pb2_grpc.RulServiceServicer):
         )
         with desk.lifecycle.request():
             with desk.metrics.stage(Stage.DECODE):
-                query = self._query(request)
+                query = self._query(_parsed(pb.PredictRequest, raw))
             exchange.windows = len(query.windows)
             reply = await desk.predictor.predict(query, timeout_seconds=timeout, typed=True)
             with desk.metrics.stage(Stage.ENCODE):
@@ -145,23 +152,29 @@ class RulServicer(rul_v1_pb2_grpc.RulServiceServicer):
         return PredictQuery(windows, name, EXPLAIN[request.explain], request.partial)
 
 
-def add_servicers(server: Any, desk: Desk) -> HealthStates:  # noqa: ANN401 grpc.aio.Server or its stand-in
-    """Register `RulService`, health and reflection; the health servicer is what changes its state."""
-    state: Any = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue]
-    rul_v1_pb2_grpc.add_RulServiceServicer_to_server(RulServicer(desk), server)
-    health_pb2_grpc.add_HealthServicer_to_server(state, server)
+def add_servicers(server: Any, desk: Desk) -> Health:  # noqa: ANN401 grpc.aio.Server or its stand-in
+    """Register `RulService`, health and reflection; the health that it answers, to be changed."""
     names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    answered = Health(names)
+    handlers = RulServicer(desk).handlers()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    server.add_registered_method_handlers(SERVICE, handlers)
+    health_pb2_grpc.add_HealthServicer_to_server(answered, server)
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
         reflection.aio.ReflectionServicer(names), server
     )
-    return state
+    return answered
 
 
-async def advertise(state: HealthStates, *, serving: bool) -> None:
-    """Tell health checks and watchers whether the service answers."""
-    response = health_pb2.HealthCheckResponse
-    for name in ("", SERVICE):
-        await state.set(name, response.SERVING if serving else response.NOT_SERVING)
+def _parsed(kind: type[MessageType], raw: bytes) -> MessageType:
+    try:
+        return kind.FromString(raw)
+    except DecodeError as error:
+        raise MalformedBody(f"the message is not a {kind.DESCRIPTOR.full_name}") from error
+
+
+def _serialized(message: Message) -> bytes:
+    return message.SerializeToString()
 
 
 def _window(window: pb.Window, columns: int) -> WindowInput:

@@ -202,15 +202,21 @@ class GrpcOverAsgi:
         return plain
 
 
+def speaks_grpc(scope: Scope) -> bool:
+    """Whether this is a gRPC call that can be answered: status goes into trailers, which HTTP/1 lacks."""
+    can_answer = scope["http_version"][:1] != "1" and "http.response.trailers" in scope.get("extensions", ())
+    return can_answer and header(scope, b"content-type").startswith(b"application/grpc")
+
+
 async def _only(messages: AsyncIterator[bytes]) -> bytes:
     async for message in messages:
         return message
     raise Aborted(grpc.StatusCode.INVALID_ARGUMENT, "the request has no message")
 
 
-def _decoded(decode: Callable[[bytes], Any], message: bytes) -> Any:  # noqa: ANN401 a message of any method
+def _decoded(decode: Callable[[bytes], Any] | None, message: bytes) -> Any:  # noqa: ANN401 a message of any method
     try:
-        return decode(message)
+        return message if decode is None else decode(message)
     except DecodeError as error:
         raise Aborted(grpc.StatusCode.INVALID_ARGUMENT, f"the message cannot be read: {error}") from error
 

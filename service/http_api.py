@@ -20,7 +20,7 @@ from starlette.routing import Mount
 from starlette.routing import Route as PathRoute
 
 from service import openapi
-from service.asgi import Receive, Scope, Send, body_of, unless_disconnected
+from service.asgi import Message, Receive, Scope, Send, body_of, unless_disconnected
 from service.errors import (
     MalformedBody,
     MethodNotAllowed,
@@ -34,11 +34,11 @@ from service.errors import (
     status_of,
 )
 from service.exchange import Desk, Exchange
+from service.http_body import QueryDecoder
 from service.labels import Route, Stage, Transport
 from service.lifecycle import Phase
-from service.messages import Explain, PredictQuery
+from service.messages import PredictQuery
 from service.predictor import LoadedModel
-from service.window import WindowInput
 
 JSON: Final = "application/json"
 PROBLEM: Final = "application/problem+json"
@@ -88,30 +88,13 @@ class ReadyBody(msgspec.Struct, frozen=True):
     models: list[ReadyModel]
 
 
-class _LooseWindow(msgspec.Struct, forbid_unknown_fields=True):
-    """A window whose values may be anything, so that each wrong one can be named."""
-
-    unit: str | None = None
-    last_cycle: Any = None
-    columns: dict[str, Any] | None = None
-    readings: Any = None
-
-
-class _LooseQuery(msgspec.Struct, forbid_unknown_fields=True):
-    windows: list[_LooseWindow]
-    model: str | None = None
-    explain: Explain = Explain.ATTENTION
-    partial: bool = False
-
-
 class HttpApi:
     """The ASGI application for everything but gRPC."""
 
     def __init__(self, desk: Desk, registry: CollectorRegistry) -> None:
         self._desk: Final = desk
         self._registry: Final = registry
-        self._query: Final = msgspec.json.Decoder(PredictQuery)
-        self._loose_query: Final = msgspec.json.Decoder(_LooseQuery)
+        self._decoder: Final = QueryDecoder()
         self._encoder: Final = msgspec.json.Encoder()
         self._openapi: Final = self._encoder.encode(
             openapi.document([PredictQuery, ModelsBody, ModelBody, ReadyBody, ProblemBody])
@@ -132,10 +115,11 @@ class HttpApi:
             ],
             exception_handlers={HTTPException: self._unrouted},
         )
+        self._app.router.redirect_slashes = False  # it would send callers to whatever host they named
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        await self._app(scope, receive, send)
+        await self._app(scope, receive, _without_body(send) if scope["method"] == "HEAD" else send)
 
     def _route(self, path: str, route: Route, handler: Handler, method: str = "GET") -> PathRoute:
         async def endpoint(request: Request) -> Response:
@@ -155,16 +139,21 @@ class HttpApi:
 
     async def _unrouted(self, request: Request, error: Exception) -> Response:
         """Starlette's own refusals: no such path, no such method."""
+        allowed = ""
+        if isinstance(error, HTTPException) and error.status_code == 405:
+            allowed = (error.headers or {}).get("Allow", "")
 
         async def refuse(request: Request, _exchange: Exchange) -> Response:
-            if isinstance(error, HTTPException) and error.status_code == 405:
-                allowed = (error.headers or {}).get("Allow", "")
+            if allowed:
                 raise MethodNotAllowed(
                     f"{request.url.path} answers {allowed}, got {request.method}"
                 ) from error
             raise UnknownRoute(f"nothing answers at {request.url.path}; /docs lists what does") from error
 
-        return await self._exchanged(Route.OTHER, refuse, request)
+        response = await self._exchanged(Route.OTHER, refuse, request)
+        if allowed:
+            response.headers["allow"] = allowed
+        return response
 
     def _problem(self, error: Exception, request_id: str) -> Response:
         status = status_of(error)
@@ -203,34 +192,12 @@ class HttpApi:
         with desk.lifecycle.request():
             body = await body_of(request.scope, request.receive, max_bytes=desk.max_body_bytes)
             with desk.metrics.stage(Stage.DECODE):
-                query, typed = self._decoded(body)
+                query, typed = self._decoder.decode(body)
             exchange.windows = len(query.windows)
             work = desk.predictor.predict(query, timeout_seconds=timeout, typed=typed)
             reply = await unless_disconnected(work, request.receive)
             with desk.metrics.stage(Stage.ENCODE):
                 return self._json(reply)
-
-    def _decoded(self, body: bytes) -> tuple[PredictQuery, bool]:
-        """The query, and whether every reading is known to be a number or null.
-
-        Raises:
-            MalformedBody: it is not JSON, or not the shape of a query.
-        """
-        try:
-            return self._query.decode(body), True
-        except msgspec.ValidationError:
-            pass  # a reading may be what is wrong: then the window's own check can say which
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise MalformedBody(f"the body is not JSON: {error}") from error
-        try:
-            loose = self._loose_query.decode(body)
-        except msgspec.ValidationError as error:
-            detail, pointer = _located(str(error))
-            raise MalformedBody(
-                f"{pointer or 'the body'}: {detail}", [Problem(pointer, "shape", detail)]
-            ) from error
-        windows = [WindowInput(w.unit, w.last_cycle, w.columns, w.readings) for w in loose.windows]
-        return PredictQuery(windows, loose.model, loose.explain, loose.partial), False
 
     async def _models(self, request: Request, _exchange: Exchange) -> Response:
         self._authorised(request)
@@ -266,6 +233,15 @@ class HttpApi:
         return RedirectResponse("/docs")
 
 
+def _without_body(send: Send) -> Send:
+    """Answer HEAD with the headers of GET alone: not every ASGI server drops the body by itself."""
+
+    async def send_headers(message: Message) -> None:
+        await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+    return send_headers
+
+
 def model_body(model: LoadedModel) -> ModelBody:
     """A loaded model as /v1/models shows it."""
     return ModelBody(
@@ -289,14 +265,3 @@ def _asked_timeout(request: Request) -> float:
     if not seconds > 0:
         raise MalformedBody(f"header request-timeout: expected seconds above 0, got {text[:32]!r}")
     return seconds
-
-
-def _located(message: str) -> tuple[str, str]:
-    """The message of msgspec and, as a JSON pointer, the place that it names.
-
-    >>> _located("Expected `str`, got `int` - at `$.windows[3].unit`")
-    ('Expected `str`, got `int`', '/windows/3/unit')
-    """
-    detail, _, path = message.partition(" - at `")
-    pointer = path.rstrip("`").removeprefix("$").replace("[", "/").replace("]", "").replace(".", "/")
-    return detail, pointer.replace("/...", "")

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from enum import StrEnum
+from time import monotonic
 from typing import Final
 
 from service.errors import NotReady, RuntimeFailed
@@ -40,6 +41,7 @@ class Lifecycle:
         self._in_flight = 0
         self._idle: Final = asyncio.Event()
         self._idle.set()
+        self._drained_by: float | None = None
 
     def enter(self, phase: Phase, reason: str = "") -> None:
         """Change the phase; draining is never left."""
@@ -82,10 +84,17 @@ class Lifecycle:
                 self._idle.set()
 
     async def drain(self, seconds: float) -> bool:
-        """Refuse what is new and wait for what is in flight; False where that took longer."""
+        """Refuse what is new and wait for what is in flight; False where that took longer.
+
+        Asked again, it waits for what is left of the first time, not as long again.
+        """
         self.enter(Phase.DRAINING, "it is shutting down")
+        if self._idle.is_set():
+            return True
+        if self._drained_by is None:
+            self._drained_by = monotonic() + seconds
         try:
-            await asyncio.wait_for(self._idle.wait(), seconds)
+            await asyncio.wait_for(self._idle.wait(), self._drained_by - monotonic())
         except TimeoutError:
             return False
         return True

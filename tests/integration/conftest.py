@@ -12,13 +12,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import grpc
 import httpx
 import pytest
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+from prometheus_client.parser import text_string_to_metric_families
 
+from export.bundle import Golden
+from service.proto import rul_v1_pb2_grpc
+from tests.asking import Asked, golden_windows
 from tests.waiting import wait_until
 
+FRONT_ENDS = ("envoy", "uvicorn")
 START_SECONDS = 60
 STOP_SECONDS = 30
+ANSWER_SECONDS = 30
 
 
 @dataclass
@@ -110,9 +119,87 @@ def _answers_ready(server: Server) -> bool:
         return False
 
 
-@pytest.fixture(scope="session", params=["envoy", "uvicorn"])
+QUEUE_WINDOWS = 256
+"""The shared service's queue: short enough to be filled."""
+
+KEY = "a-key"
+
+
+@pytest.fixture(scope="session", params=FRONT_ENDS)
 def server(request, tiny_bundle, tmp_path_factory) -> Iterator[Server]:
     """The service with the tiny bundle, once behind each front end."""
     folder = tmp_path_factory.mktemp(f"server-{request.param}")
-    with running(folder, str(tiny_bundle), front_end=request.param, log_format="json") as started:
+    settings = {"max_pending_windows": str(QUEUE_WINDOWS), "log_format": "json", "log_sample": "1"}
+    with running(folder, str(tiny_bundle.path), front_end=request.param, **settings) as started:
         yield started
+
+
+@pytest.fixture(scope="session", params=FRONT_ENDS)
+def strict(request, tiny_bundle, tmp_path_factory) -> Iterator[Server]:
+    """A service that asks for a key, takes little and has no patience."""
+    folder = tmp_path_factory.mktemp(f"strict-{request.param}")
+    settings = {
+        "api_keys": f"another, {KEY}",
+        "max_body_bytes": str(STRICT_BODY_BYTES),
+        "max_request_windows": "4",
+        "request_timeout_seconds": "0.000001",
+    }
+    with running(folder, str(tiny_bundle.path), front_end=request.param, **settings) as started:
+        yield started
+
+
+STRICT_BODY_BYTES = 20_000
+
+
+@pytest.fixture(scope="session")
+def windows(tiny_bundle) -> list[Asked]:
+    """Windows that the tiny bundle's model reads: long, short, with gaps, of unknown age."""
+    return golden_windows(Golden.load(tiny_bundle.golden))
+
+
+@pytest.fixture(scope="session")
+def http(server) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.http, timeout=ANSWER_SECONDS, trust_env=False) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def channel(server) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(server.grpc) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def stub(channel) -> rul_v1_pb2_grpc.RulServiceStub:
+    return rul_v1_pb2_grpc.RulServiceStub(channel)
+
+
+def metrics_of(server: Server) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """Every sample by its name and labels."""
+    text = httpx.get(server.http + "/metrics", trust_env=False, timeout=ANSWER_SECONDS).text
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def violations(error: grpc.RpcError) -> list[str]:
+    """The fields that google.rpc.BadRequest names in the details of an error."""
+    status = rpc_status.from_call(error)
+    assert status is not None
+    (detail,) = status.details
+    bad = error_details_pb2.BadRequest()
+    assert detail.Unpack(bad)
+    return [violation.field for violation in bad.field_violations]
+
+
+@pytest.fixture(scope="session")
+def golden(tiny_bundle) -> Golden:
+    return Golden.load(tiny_bundle.golden)
+
+
+@pytest.fixture(scope="session")
+def column_names() -> list[str]:
+    """The tiny bundle's columns: two settings, then four sensors."""
+    return ["load", "inlet_temperature", "vibration", "oil_pressure", "bearing_temperature", "current"]

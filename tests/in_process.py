@@ -1,0 +1,216 @@
+"""The whole application around a stand-in runtime, in this process and without a socket.
+
+What the real process cannot be made to do on command (a runtime that fails, hangs or is slow) is
+shown here, by HTTP through httpx's ASGI transport and by gRPC through `ask_grpc`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+import grpc
+import httpx
+from google.rpc import error_details_pb2, status_pb2
+from prometheus_client import CollectorRegistry
+
+from service import logs
+from service.access import Credentials
+from service.batcher import MicroBatcher
+from service.exchange import Desk
+from service.grpc_api import add_servicers
+from service.grpc_asgi import PREFIX, GrpcOverAsgi
+from service.http_api import HttpApi
+from service.labels import Stage
+from service.lifecycle import Lifecycle, Phase
+from service.metrics import Metrics
+from service.predictor import LoadedModel, Predictor
+from service.proto import rul_v1_pb2 as pb
+from tests.fakes import FakeRuntime, window_input
+
+PREDICT = "/rul.v1.RulService/Predict"
+CODES = {code.value[0]: code for code in grpc.StatusCode}
+
+
+@dataclass
+class Answer:
+    """What came back of a gRPC call over ASGI."""
+
+    messages: list[bytes]
+    code: grpc.StatusCode
+    detail: str
+    metadata: dict[str, str]
+
+    def violations(self) -> list[str]:
+        """The fields that google.rpc.BadRequest names."""
+        status = status_pb2.Status.FromString(_unpadded(self.metadata["grpc-status-details-bin"]))
+        (detail,) = status.details
+        bad = error_details_pb2.BadRequest()
+        assert detail.Unpack(bad)
+        return [violation.field for violation in bad.field_violations]
+
+
+@dataclass
+class InProcess:
+    """A running application.
+
+    Attributes:
+        http: Asks it by HTTP.
+        grpc: The ASGI application that speaks gRPC.
+    """
+
+    runtime: FakeRuntime
+    registry: CollectorRegistry
+    lifecycle: Lifecycle
+    batcher: MicroBatcher
+    http: httpx.AsyncClient
+    grpc: GrpcOverAsgi
+    health: Any = field(repr=False)
+
+    async def predict_http(self, **options: Any) -> httpx.Response:
+        """POST one window, unless others are given."""
+        windows = options.pop("windows", [json_window()])
+        headers = options.pop("headers", {})
+        return await self.http.post("/v1/predict", json={"windows": windows, **options}, headers=headers)
+
+    async def predict_grpc(self, *, metadata: Sequence[tuple[str, str]] = (), **options: Any) -> Answer:
+        """Predict one window, unless others are given."""
+        request = pb.PredictRequest(windows=options.pop("windows", [message_window()]), **options)
+        return await ask_grpc(self.grpc, PREDICT, framed(request.SerializeToString()), metadata=metadata)
+
+    def value(self, name: str, **labels: str) -> float:
+        """A sample of the metrics."""
+        value = self.registry.get_sample_value(name, labels)
+        assert value is not None, (name, labels)
+        return value
+
+
+@asynccontextmanager
+async def in_process(
+    runtime: FakeRuntime | None = None,
+    *,
+    ready: bool = True,
+    keys: Sequence[str] = (),
+    max_body_bytes: int = 100_000,
+    max_pending_windows: int = 64,
+    request_timeout_seconds: float = 5.0,
+) -> AsyncIterator[InProcess]:
+    """The application, with everything that it starts ended at the end."""
+    runtime = runtime or FakeRuntime()
+    name = runtime.manifest.name
+    registry = CollectorRegistry()
+    metrics = Metrics(registry, [runtime])
+    executor = ThreadPoolExecutor(1)
+    batcher = MicroBatcher(
+        runtime,
+        executor=executor,
+        threads=1,
+        max_batch_windows=8,
+        max_pending_windows=max_pending_windows,
+        observer=metrics.models[name],
+    )
+    lifecycle = Lifecycle(lambda: batcher.healthy)
+    desk = Desk(
+        predictor=Predictor(
+            {name: LoadedModel.of(runtime, batcher, max_window_cycles=1000)},
+            max_request_windows=128,
+            explain_timer=metrics.stages[Stage.EXPLAIN],
+        ),
+        metrics=metrics,
+        lifecycle=lifecycle,
+        access_log=logs.AccessLog(logs.logger(), sample=0),
+        credentials=Credentials(keys),
+        max_body_bytes=max_body_bytes,
+        request_timeout_seconds=request_timeout_seconds,
+    )
+    over_asgi = GrpcOverAsgi(max_message_bytes=max_body_bytes)
+    health = add_servicers(over_asgi, desk)
+    if ready:
+        lifecycle.enter(Phase.READY)
+        health.advertise(serving=True)
+    transport = httpx.ASGITransport(HttpApi(desk, registry))
+    async with httpx.AsyncClient(transport=transport, base_url="http://in.process") as client:
+        try:
+            yield InProcess(runtime, registry, lifecycle, batcher, client, over_asgi, health)
+        finally:
+            runtime.gate.set()
+            await batcher.close(drain_seconds=5)
+            executor.shutdown()
+
+
+def json_window(rul: float = 40.0, **options: Any) -> dict[str, Any]:
+    """A window that `FakeRuntime` answers with this RUL."""
+    given = window_input(rul, **options)
+    return {"unit": given.unit, "last_cycle": given.last_cycle, "columns": given.columns}
+
+
+def message_window(rul: float = 40.0, **options: Any) -> pb.Window:
+    """The same as a message."""
+    given = window_input(rul, **options)
+    columns = {name: pb.Series(values=values) for name, values in (given.columns or {}).items()}
+    return pb.Window(unit=given.unit, last_cycle=given.last_cycle, columns=pb.Columns(columns=columns))
+
+
+def framed(message: bytes, *, compressed: bool = False) -> bytes:
+    """A message as gRPC puts it into a body."""
+    return PREFIX.pack(compressed, len(message)) + message
+
+
+def unframed(body: bytes) -> list[bytes]:
+    """The messages of a body; all must be whole."""
+    messages = []
+    while body:
+        _, length = PREFIX.unpack_from(body)
+        assert len(body) >= PREFIX.size + length
+        messages.append(body[PREFIX.size : PREFIX.size + length])
+        body = body[PREFIX.size + length :]
+    return messages
+
+
+async def ask_grpc(
+    app: GrpcOverAsgi,
+    path: str,
+    *parts: bytes,
+    metadata: Sequence[tuple[str, str]] = (),
+    leaves: asyncio.Event | None = None,
+) -> Answer:
+    """Call a method; each of `parts` is one ASGI event, and the caller leaves when it is told to."""
+    headers = [(b"content-type", b"application/grpc")]
+    headers += [(key.encode("latin-1"), value.encode("latin-1")) for key, value in metadata]
+    scope = {"type": "http", "http_version": "2", "method": "POST", "path": path, "headers": headers}
+    events = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
+    events.append({"type": "http.request", "body": b"", "more_body": False})
+    sent: list[dict[str, Any]] = []
+    done = leaves or asyncio.Event()
+
+    async def receive() -> dict[str, Any]:
+        if events:
+            return events.pop(0)
+        await done.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    done.set()
+    await asyncio.sleep(0)  # whoever waits for the disconnect gets it
+    body = b"".join(event["body"] for event in sent if event["type"] == "http.response.body")
+    trailers = {
+        key.decode(): value.decode("latin-1")
+        for event in sent
+        if event["type"] == "http.response.trailers"
+        for key, value in event["headers"]
+    }
+    code = CODES[int(trailers.pop("grpc-status"))] if trailers else grpc.StatusCode.CANCELLED
+    return Answer(unframed(body), code, unquote(trailers.pop("grpc-message", "")), trailers)
+
+
+def _unpadded(text: str) -> bytes:
+    return base64.b64decode(text + "=" * (-len(text) % 4))
