@@ -1,0 +1,140 @@
+"""What operators, browsers and Prometheus ask, and what every HTTP answer carries."""
+
+import re
+from collections import Counter
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.integration.conftest import metrics_of
+
+PAGES = ["/livez", "/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/v1/models"]
+
+
+def test_it_is_alive_and_ready_and_says_on_what(http):
+    live, ready = http.get("/livez"), http.get("/readyz")
+
+    assert live.json() == {"status": "alive"}
+    model = {"name": "tiny", "version": "1.0.0", "provider": "CPUExecutionProvider"}
+    assert ready.json() == {"status": "ready", "models": [model]}
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_head_answers_with_the_headers_of_get_and_no_body(http, path):
+    head, get = http.head(path), http.get(path)  # on one connection: a body after HEAD would garble GET
+
+    assert head.status_code == get.status_code == 200
+    assert head.content == b""
+    assert head.headers["content-type"] == get.headers["content-type"]
+
+
+@pytest.mark.parametrize("path", [*PAGES, "/", "/nothing"])
+def test_a_request_id_is_echoed(http, path):
+    assert http.get(path, headers={"x-request-id": "a-1_b.c:2"}).headers["x-request-id"] == "a-1_b.c:2"
+
+
+@pytest.mark.parametrize("given", [None, "with space", "x" * 129, 'forged"}'])
+def test_where_no_fit_request_id_came_each_answer_gets_its_own(http, given):
+    headers = {} if given is None else {"x-request-id": given}
+
+    ids = {http.get("/livez", headers=headers).headers["x-request-id"] for _ in range(3)}
+
+    assert len(ids) == 3
+    assert all(re.fullmatch("[0-9a-f]{32}", made) for made in ids)
+
+
+def test_metrics_parse_as_text_and_as_openmetrics(http):
+    text = http.get("/metrics")
+    openmetrics = http.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
+
+    plain = {family.name for family in text_string_to_metric_families(text.text)}
+    open_ = {family.name for family in openmetrics_families(openmetrics.text)}
+    assert text.headers["content-type"].startswith("text/plain")
+    assert openmetrics.headers["content-type"].startswith("application/openmetrics-text")
+    assert {"rul_request_duration_seconds", "rul_model_info", "rul_batch_windows"} <= plain & open_
+
+
+def test_no_series_appears_twice(http):
+    families = text_string_to_metric_families(http.get("/metrics").text)
+
+    series = Counter((s.name, *sorted(s.labels.items())) for family in families for s in family.samples)
+
+    assert [name for name, count in series.items() if count > 1] == []
+
+
+def test_unknown_paths_models_and_values_make_no_new_series(http, server, windows):
+    """Every kind of answer once, so that what may appear has appeared; then the same with other names."""
+
+    def ask(name):
+        http.get(f"/{name}", headers={"x-request-id": name})
+        http.request("DELETE", "/v1/predict")
+        http.get(f"/v1/models/{name}")
+        window = {**windows[0].json(), "unit": name}
+        http.post("/v1/predict", json={"windows": [window], "model": name})
+        http.post("/v1/predict", json={"windows": [window], "explain": name})
+        http.post("/v1/predict", json={"windows": [window], name: 1})
+        http.post("/v1/predict", json={"windows": [{"columns": {name: [1.0]}}]})
+        http.post("/v1/predict", json={"windows": [window]}, headers={"user-agent": name})
+
+    ask("first")
+    before = set(metrics_of(server))
+    for i in range(5):
+        ask(f'odd"{{}}\n-{i}'.replace("\n", ""))
+
+    assert set(metrics_of(server)) == before
+
+
+def test_requests_are_counted_by_their_outcome(http, server, windows):
+    def count(code):
+        labels = (("code", code), ("protocol", "http"), ("route", "/v1/predict"))
+        return metrics_of(server)["rul_requests_total", labels]
+
+    answered, refused = count("200"), count("422")
+    http.post("/v1/predict", json={"windows": [windows[0].json()]})
+    http.post("/v1/predict", json={"windows": [{}]})
+
+    assert (count("200"), count("422")) == (answered + 1, refused + 1)
+
+
+def test_the_documentation_page_loads_everything_from_this_server(http):
+    page = http.get("/docs")
+
+    links = re.findall(r'(?:src|href)="([^"]+)"', page.text)
+    own = [link for link in links if not link.startswith("data:")]
+    assert page.headers["content-type"].startswith("text/html")
+    assert len(own) == 2
+    for link in own:
+        assert link.startswith("/")
+        asset = http.get(link)
+        assert (asset.status_code, len(asset.content) > 1000) == (200, True)
+
+
+def test_the_root_leads_to_the_documentation(http):
+    reply = http.get("/")
+
+    assert (reply.status_code, reply.headers["location"]) == (307, "/docs")
+
+
+def test_every_operation_that_the_document_names_answers(http):
+    document = http.get("/openapi.json").json()
+
+    for path, operations in document["paths"].items():
+        for method in operations:
+            reply = http.request(method, path.replace("{name}", "tiny"))
+            assert reply.status_code not in {404, 405, 500}, (method, path)
+
+
+def test_only_the_front_end_may_ask_for_a_drain(http):
+    for headers in ({}, {"authorization": "Bearer"}, {"authorization": "Bearer guess"}):
+        assert http.post("/-/drain", headers=headers).status_code == 404
+
+    assert http.get("/readyz").status_code == 200
+
+
+def test_the_log_is_json_and_nobody_else_logs_requests(http, server):
+    http.get("/livez", headers={"x-request-id": "logged-once"})
+
+    lines = [line for line in server.output().splitlines() if "/livez" in line]
+    assert lines
+    assert all(line.startswith("{") and '"route": "/livez"' in line for line in lines)
