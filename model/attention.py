@@ -1,0 +1,211 @@
+"""Attention in the forms of the literature: scores, masks, heads, positions, and cures for its collapse.
+
+Everything exports to ONNX with dynamic batch and cycles, so attention is written out as products
+of queries and keys. Masks act before the softmax: after it, weights would no longer sum to 1.
+This module must not know columns, RUL or training.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from model.domain import RulError
+from model.layers import masked_softmax
+
+
+class UnknownScore(RulError):
+    """A score function by a name that there is none of."""
+
+
+class Score(nn.Module, ABC):
+    """How well each key answers each query, both projected to the same width D."""
+
+    @abstractmethod
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """[..., Q, D] and [..., T, D] -> [..., Q, T]."""
+
+
+class AdditiveScore(Score):
+    """v . tanh(q + k), after Bahdanau et al. (2014); the projections W_q q and W_k k are the caller's.
+
+    A head has its own v. Between all pairs of cycles it holds Q x T x D numbers a head at once.
+    """
+
+    def __init__(self, width: int, *, heads: int = 1) -> None:
+        super().__init__()
+        bound = 1.0 / math.sqrt(width)
+        self.vector = nn.Parameter(torch.empty(heads, 1, 1, width).uniform_(-bound, bound))
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """See `Score`."""
+        joint = (query.unsqueeze(-2) + key.unsqueeze(-3)).tanh()  # [..., Q, T, D]
+        return (joint * self.vector).sum(-1)
+
+
+class DotScore(Score):
+    """q . k, after Luong et al. (2015): its variance grows with D."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """See `Score`."""
+        return query @ key.transpose(-2, -1)
+
+
+class ScaledDotScore(Score):
+    """q . k / sqrt(D), after Vaswani et al. (2017): of unit variance where q and k have it."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """See `Score`."""
+        return query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+
+
+SCORES: Final = ("additive", "dot", "scaled_dot")
+
+
+def build_score(name: str, *, width: int, heads: int = 1) -> Score:
+    """A score function by its name.
+
+    Raises:
+        UnknownScore: there is none of that name.
+    """
+    match name:
+        case "additive":
+            return AdditiveScore(width, heads=heads)
+        case "dot":
+            return DotScore()
+        case "scaled_dot":
+            return ScaledDotScore()
+        case _:
+            raise UnknownScore(f"no score function {name!r}, there are: {', '.join(SCORES)}")
+
+
+class Temperature(nn.Module):
+    """Divides each head's scores by a positive number; 1 at first, learnt where that is asked for.
+
+    Above 1 it spreads attention out, below 1 it sharpens it.
+    """
+
+    def __init__(self, *, learnable: bool, heads: int = 1) -> None:
+        super().__init__()
+        self.logarithm = nn.Parameter(torch.zeros(heads)) if learnable else None
+
+    def forward(self, score: Tensor) -> Tensor:
+        """[..., H, Q, T] -> the same."""
+        return score if self.logarithm is None else score * (-self.logarithm).exp()[:, None, None]
+
+
+class TemporalScore(nn.Module):
+    """How well each cycle answers one learnt question, [B, T, D] -> [B, T].
+
+    With the additive score it is u_t = tanh(W h_t + b), e_t = v . u_t: the question is b.
+    """
+
+    def __init__(self, inputs: int, width: int, *, score: str, learnable_temperature: bool = False) -> None:
+        super().__init__()
+        bound = 1.0 / math.sqrt(inputs)
+        self.key = nn.Linear(inputs, width, bias=False)
+        self.query = nn.Parameter(torch.empty(width).uniform_(-bound, bound))
+        self.score = build_score(score, width=width)
+        self.temperature = Temperature(learnable=learnable_temperature)
+
+    def forward(self, h: Tensor) -> Tensor:
+        """[B, T, D] -> [B, T]."""
+        score = self.score(self.query[None, None, :], self.key(h))  # [B, 1, T]
+        return self.temperature(score).squeeze(1)
+
+
+class CycleDropout(nn.Module):
+    """Attention dropout on the road to the answer: while training, some cycles cannot be attended to.
+
+    Cycles are hidden before the softmax, so that what is left still sums to 1. A window that would
+    lose all of its cycles keeps them.
+    """
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share = share
+
+    def forward(self, valid: Tensor) -> Tensor:
+        """Bool [B, T] -> bool [B, T]; `valid` itself in `eval()`."""
+        if not self.training or self.share == 0.0:
+            return valid
+        kept = valid & (torch.rand(valid.shape, device=valid.device) >= self.share)
+        return torch.where(kept.any(-1, keepdim=True), kept, valid)
+
+
+class MultiHeadSelfAttention(nn.Module):
+    """Every cycle reads every other that it is allowed to, in H ways at once.
+
+    Dropout on the weights is as in `torch.nn.MultiheadAttention`: zeroed, and the rest scaled up.
+    A query that is allowed no key reads nothing: weights of 0, not NaN.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        *,
+        heads: int,
+        head_width: int,
+        score: str = "scaled_dot",
+        dropout: float = 0.0,
+        learnable_temperature: bool = False,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        self.heads, self.head_width = heads, head_width
+        self.query = nn.Linear(inputs, heads * head_width, bias=bias)
+        self.key = nn.Linear(inputs, heads * head_width, bias=bias)
+        self.value = nn.Linear(inputs, heads * head_width, bias=bias)
+        self.out = nn.Linear(heads * head_width, inputs, bias=bias)
+        self.score = build_score(score, width=head_width, heads=heads)
+        self.temperature = Temperature(learnable=learnable_temperature, heads=heads)
+        self.dropout = nn.Dropout(dropout)
+        for layer in (self.query, self.key, self.value, self.out):
+            nn.init.xavier_uniform_(layer.weight)
+
+    def forward(self, x: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor]:
+        """[B, T, D] and bool [B, 1 or T, T] (query, key) -> [B, T, D], weights [B, H, T, T]."""
+        q, k, v = (self.split(layer(x)) for layer in (self.query, self.key, self.value))  # [B, H, T, D_k]
+        score = self.temperature(self.score(q, k))  # [B, H, T, T]
+        weight = masked_softmax(score, allowed.unsqueeze(1))
+        read = self.dropout(weight) @ v  # [B, H, T, D_k]
+        joined = read.transpose(1, 2).reshape(x.shape[0], x.shape[1], self.heads * self.head_width)
+        return self.out(joined), weight
+
+    def split(self, x: Tensor) -> Tensor:
+        """[B, T, H * D_k] -> [B, H, T, D_k]."""
+        return x.reshape(x.shape[0], x.shape[1], self.heads, self.head_width).transpose(1, 2)
+
+
+def padding_mask(valid: Tensor) -> Tensor:
+    """Every query may read the keys that are not padding, bool [B, T] -> [B, 1, T]."""
+    return valid.unsqueeze(1)
+
+
+def causal_mask(valid: Tensor) -> Tensor:
+    """A query may read itself and earlier keys that are not padding, bool [B, T] -> [B, T, T]."""
+    place = torch.arange(valid.shape[1], device=valid.device)
+    return padding_mask(valid) & (place[None, :] <= place[:, None])
+
+
+def sinusoidal_positions(cycles: int, width: int) -> Tensor:
+    """PE[t, 2i] = sin(t / 10000^(2i / width)) and PE[t, 2i+1] = cos of the same, [T, width]."""
+    place = torch.arange(cycles, dtype=torch.float64)[:, None]
+    even = torch.arange(0, width, 2, dtype=torch.float64)
+    angle = place / 10000.0 ** (even / width)  # [T, width / 2]
+    joined = torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1)  # sin and cos in turn
+    return joined[:, :width].float()
+
+
+def entropy_ratio(attention: Tensor, lengths: Tensor) -> Tensor:
+    """Entropy over its largest value, ln n, differentiable: [..., T] and [...] -> [...], 0..1.
+
+    1 where n = 1: one cycle has no choice, so nothing pulls at it.
+    """
+    entropy = -(attention * attention.clamp(min=torch.finfo(attention.dtype).tiny).log()).sum(-1)
+    most = lengths.clamp(min=2).to(attention.dtype).log()
+    return torch.where(lengths > 1, entropy / most, torch.ones_like(entropy))
