@@ -39,7 +39,8 @@ class AdditiveScore(Score):
     def __init__(self, width: int, *, heads: int = 1) -> None:
         super().__init__()
         bound = 1.0 / math.sqrt(width)
-        self.vector = nn.Parameter(torch.empty(heads, 1, 1, width).uniform_(-bound, bound))
+        shape = (width,) if heads == 1 else (heads, 1, 1, width)
+        self.vector = nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         """See `Score`."""
