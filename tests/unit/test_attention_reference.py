@@ -755,4 +755,4 @@ def test_additive_scores_take_queries_and_keys_of_other_widths_through_their_pro
 
     got = score(query(torch.from_numpy(drawn(2, 5))), key(torch.from_numpy(drawn(3, 9))))
 
-    assert got.shape == (1, 2, 3)
+    assert got.shape == (2, 3)
