@@ -160,7 +160,7 @@ def probabilities_make_sense(probe: Probe) -> Finding:
     total = float(np.abs(health.sum(axis=-1) - 1).max())
     falling = float(-np.diff(failure, axis=-1).min(initial=0.0))
     return Finding(
-        "probabilities: in 0..1, sum to 1, rise with the horizon", max(outside, total, falling, 0), 1e-5
+        "probabilities: in 0..1, sum to 1, rise with the horizon", max(0.0, outside, total, falling), 1e-5
     )
 
 

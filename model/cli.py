@@ -70,18 +70,22 @@ def train(
     config = TrainConfig(seed=seed, steps=steps)
     source = Source(", ".join(file.name for file in files), data_sha256(files))
     console = Console(stderr=True)
-    with Watched(console, steps) as watched:
-        checkpoint, learned = train_run(
-            trajectories,
-            kind,
-            name=name,
-            network=network,
-            config=config,
-            source=source,
-            folder=out,
-            watch=watched,
-            resume=resume,
-        )
+    try:
+        with Watched(console, steps) as watched:
+            checkpoint, learned = train_run(
+                trajectories,
+                kind,
+                name=name,
+                network=network,
+                config=config,
+                source=source,
+                folder=out,
+                watch=watched,
+                resume=resume,
+            )
+    except KeyboardInterrupt:
+        console.print(f"{out}: go on with the same command and --resume", soft_wrap=True, highlight=False)
+        raise
     write_curve(learned.curve, out)
     if folds:
         with Watched(console, steps * folds) as watched:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from model.calibration import fit_scale, read_windows
+from model.calibration import fit_scale, read_windows, tensors
 from model.checkpoint import Checkpoint, InvalidCheckpoint, load_tensors
 from model.curve import read_curve, write_curve
 from model.domain import InvalidData, Trajectory
@@ -239,6 +239,23 @@ def test_cross_validation_answers_every_unit_by_a_network_that_has_not_seen_it(u
         <= found["crossvalidation_rmse"]
         <= found["crossvalidation_rmse_high"]
     )
+
+
+def test_one_training_window_in_two_hundred_is_novel(units, parts, tmp_path):
+    made, _ = run(units, tmp_path)
+
+    with torch.no_grad():
+        novelty = made.network()(*tensors(parts.training)).novelty
+
+    assert (novelty > 1).float().mean() == pytest.approx(0.005, abs=0.003)
+
+
+def test_the_baseline_is_the_mean_answer_in_training(units, parts, tmp_path):
+    made, _ = run(units, tmp_path)
+
+    read = read_windows(made.network(), parts.training)
+
+    assert made.facts["baseline"] == pytest.approx(read.unclipped.mean(), rel=1e-5)
 
 
 def test_wear_keeps_the_data_as_it_is(parts):
