@@ -22,8 +22,8 @@ from service.runtime import OnnxRuntime, Runtime, replay_golden
 from service.settings import Settings
 from service.window import WindowInput
 
-BATCHES_A_REQUEST: Final = 4
-"""So that each request sorts its windows into batches of like length, and checking costs no pause."""
+BATCHES_A_REQUEST: Final = 16
+"""A request sorts its windows into batches of like length: the more it holds, the less is padding."""
 
 
 class Unobserved:
@@ -59,8 +59,8 @@ class Offline:
         self.manifest: Final[Manifest] = loaded.manifest
         self.name: Final[ModelName] = loaded.name
         self.at_once: Final = at_once
-        # One more than what keeps the threads busy is checked while they are.
-        self.in_flight: Final = 1 + max(2, -(-threads // BATCHES_A_REQUEST))
+        # One is checked and one is worded while the others keep the threads busy.
+        self.in_flight: Final = 2 + -(-threads // BATCHES_A_REQUEST)
 
     async def answer(self, windows: Sequence[WindowInput]) -> list[Answer | NoAnswer]:
         """One answer a window, in order.
@@ -106,7 +106,7 @@ async def open_offline(folder: BundleFolder, settings: Settings) -> AsyncGenerat
             executor=executor,
             threads=threads,
             max_batch_windows=settings.max_batch_windows,
-            max_pending_windows=(threads + 3) * at_once,
+            max_pending_windows=(threads + 2) * at_once,
             observer=Unobserved(),
         )
         yield Offline(runtime, batcher, at_once=at_once, threads=threads)

@@ -7,6 +7,7 @@ first, then what says least about the unit.
 from __future__ import annotations
 
 import heapq
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from typing import IO, Final
@@ -20,9 +21,11 @@ from service.asking import Row
 from service.messages import ModelName
 
 STYLES: Final = {"healthy": "green", "degrading": "yellow", "critical": "bold red"}
-DRAWING: Final = 25
+DRAWING: Final = range(13, 26)
+"""How wide the drawing may be."""
 WIDEST_UNIT: Final = 24
 URGENT: Final = 5
+WITHOUT_TERMINAL: Final = 200
 # What leaves a line that is too long, the first first.
 EXPENDABLE: Final = ("drawing", "top cycle", "entropy", "state", "interval")
 DOUBTFUL: Final = (RulState.INSUFFICIENT_HISTORY, RulState.OUT_OF_DISTRIBUTION)
@@ -65,14 +68,16 @@ class PeopleTable:
             "last cycle": cycle,
             "RUL": number,
             "interval": max(2 * number + 3, len(f"{manifest.nominal_coverage:.0%} interval")),
-            "drawing": DRAWING,
+            "drawing": DRAWING[-1],
             "health": max(map(len, HEALTH_STATES)) + 2,
             "entropy": 7,
             "top cycle": 9,
             "state": max(map(len, RulState)),
         }
+        over = self._width() - console.width
+        self._widths["drawing"] -= min(max(over, 0), len(DRAWING) - 1)
         for name in EXPENDABLE:
-            if sum(self._widths.values()) + 2 * len(self._widths) > console.width:
+            if self._width() > console.width:
                 del self._widths[name]
         heads = {name: name for name in self._widths}
         heads |= {"interval": f"{manifest.nominal_coverage:.0%} interval", "drawing": self._axis()}
@@ -103,14 +108,14 @@ class PeopleTable:
         self._console.print()
         self._console.print(Text(dot).join(parts), soft_wrap=True)
         if self._last_only and len(self._urgent) > 1:
-            named = ", ".join(f"{unit} ({-rul:.0f})" for rul, _, unit in sorted(self._urgent, reverse=True))
-            self._console.print(Text(f"Fewest cycles left: unit {named}"), soft_wrap=True)
+            named = ", ".join(f"{unit} ({-rul:.1f})" for rul, _, unit in sorted(self._urgent, reverse=True))
+            self._console.print(Text(f"fewest cycles left: {named}"), soft_wrap=True)
 
     def _count(self, row: Row, order: int) -> None:
         if row.unit != self._previous:
             self._previous, self._units = row.unit, self._units + 1
         self._counts[row.health_state or ""] += 1
-        if self._last_only and row.rul is not None and row.rul_state != RulState.AT_LEAST_CAP:
+        if self._last_only and row.rul is not None and row.rul_state == RulState.ESTIMATED:
             entry = (-row.rul, -self._units - order, row.unit)
             (heapq.heappush if len(self._urgent) < URGENT else heapq.heappushpop)(self._urgent, entry)
 
@@ -146,15 +151,20 @@ class PeopleTable:
         width = max(5, len(self._at_least()))
         return between.join(end.rjust(width) for end in ends)
 
+    def _width(self) -> int:
+        return sum(self._widths.values()) + 2 * (len(self._widths) - 1)
+
     def _axis(self) -> str:
-        cap = f"{self._cap:g}"
-        return "0" + cap.rjust(DRAWING - 1)
+        return "0" + f"{self._cap:g}".rjust(self._widths.get("drawing", 0) - 1)
 
     def _drawn(self, rul: float, lower: float, upper: float, style: str) -> Text:
         """The interval as a line from 0 to the cap, the estimate as a mark on it."""
+        width = self._widths.get("drawing", 0)
+        if not width:
+            return Text()
         line, mark = ("-", "o") if self._plain else ("─", "●")
-        first, at, last = (min(DRAWING - 1, int(x / self._cap * DRAWING)) for x in (lower, rul, upper))
-        marks = [line if first <= i <= last else " " for i in range(DRAWING)]
+        first, at, last = (min(width - 1, int(x / self._cap * width)) for x in (lower, rul, upper))
+        marks = [line if first <= i <= last else " " for i in range(width)]
         marks[at] = mark
         return Text("".join(marks), style)
 
@@ -173,8 +183,9 @@ class PeopleTable:
         self._console.print(line, soft_wrap=True)
 
 
-def people_console(file: IO[str], *, width: int | None) -> Console:
-    """Where the table goes: as wide as the terminal, or as it takes where that is not known."""
+def people_console(file: IO[str], *, width: int | None = None) -> Console:
+    """Where the table goes: as wide as the terminal, or as it takes where there is none."""
+    width = width or shutil.get_terminal_size(fallback=(WITHOUT_TERMINAL, 50)).columns
     return Console(file=file, width=width, highlight=False, markup=False)
 
 

@@ -67,7 +67,7 @@ def predict(
     """See HELP."""
     if (bundle is None) == (url is None):
         raise typer.BadParameter("give one of --bundle and --url", param_hint="--bundle / --url")
-    if url is not None and (urlsplit(url).scheme not in SCHEMES or not urlsplit(url).hostname):
+    if url is not None and not _is_address(url):
         raise typer.BadParameter(f"expected one of {', '.join(SCHEMES)}://HOST:PORT", param_hint="--url")
     if model is not None and url is None:
         raise typer.BadParameter("a bundle holds one model: --model goes with --url", param_hint="--model")
@@ -95,3 +95,11 @@ def format_of(output: Path | None, *, terminal: bool) -> TableFormat:
         ".txt": TableFormat.TABLE,
     }
     return suffixes.get(output.suffix.lower(), TableFormat.CSV)
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in SCHEMES and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number
+        return False

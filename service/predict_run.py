@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from model.domain import RulError
 from service.asking import Answerer, Unanswered, rows, window_count
 from service.input_file import ReadUnits, read_units
-from service.people_table import PeopleTable, people_console
+from service.people_table import WITHOUT_TERMINAL, PeopleTable, people_console
 from service.predict_cli import TableFormat
 from service.settings import Settings
 from service.tables import CsvWriter, JsonWriter, ParquetWriter, RowWriter, discard_output, written
@@ -104,9 +104,9 @@ def _writer(
             return ParquetWriter(file, answerer.name)
         case TableFormat.TABLE:
             pass
-    on_terminal = file is sys.stdout.buffer
-    text = sys.stdout if on_terminal else io.TextIOWrapper(file, encoding="utf-8", write_through=True)
-    console = people_console(text, width=None if on_terminal else 200)
+    to_stdout = file is sys.stdout.buffer
+    text = sys.stdout if to_stdout else io.TextIOWrapper(file, encoding="utf-8", write_through=True)
+    console = people_console(text, width=None if to_stdout else WITHOUT_TERMINAL)
     return PeopleTable(console, answerer.manifest, answerer.name, units, last_only=last_only)
 
 

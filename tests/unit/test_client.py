@@ -1,0 +1,277 @@
+"""Asking a server: what is sent, what is asked again, and what a refusal reads like."""
+
+import asyncio
+
+import grpc
+import httpx
+import msgspec
+import numpy as np
+import pytest
+from grpc.aio import AioRpcError, Metadata
+
+from service.asking import Answer, NoAnswer
+from service.client import open_remote
+from service.grpc_client import GrpcAnswerer
+from service.messages import ModelName
+from service.proto import rul_v1_pb2 as pb
+from service.remote import ATTEMPTS, LONGEST_PAUSE_SECONDS, RemoteFailed, RemoteModel, at_once, is_loopback
+from service.window import WindowInput
+from tests.fakes import make_manifest
+
+URL = "http://rul.test:3000"
+PREDICTION = {
+    "unit": "1",
+    "rul": 38.5,
+    "rul_state": "estimated",
+    "interval": {"coverage": 0.9, "lower": 27.0, "upper": 51.0},
+    "failure_probability": {"10": 0.0},
+    "health_state": {"label": "degrading", "probabilities": {}},
+    "imputed_fraction": 0.0,
+    "warnings": [{"code": "of a later version", "detail": "..."}],
+    "attention": {"cycles": [1, 2], "weights": [0.25, 0.75], "entropy_ratio": 0.8},
+}
+ANSWER = Answer(38.5, "estimated", 27.0, 51.0, "degrading", 0.8, 1)
+WINDOW = WindowInput("1", 2.0, None, np.array([[1, np.nan, 3], [4, 5, 6]], dtype=np.float32))
+
+
+def model_entry(name="fake"):
+    manifest = make_manifest(name).model_dump(mode="json")
+    return {"name": name, "version": "1", "sha256": "f", "provider": "p", "manifest": manifest}
+
+
+def problem(status, title="The queue is full", detail="4096 windows wait", **headers):
+    return httpx.Response(status, json={"title": title, "detail": detail, "status": status}, headers=headers)
+
+
+class Server:
+    """Answers /v1/models always, and /v1/predict with these responses in turn."""
+
+    def __init__(self, *responses, models=("fake",)):
+        self.responses = list(responses)
+        self.models = models
+        self.requests = []
+        self.pauses = []
+
+    def __call__(self, request):
+        if request.url.path == "/v1/models":
+            return httpx.Response(200, json={"models": [model_entry(name) for name in self.models]})
+        self.requests.append(request)
+        response = self.responses.pop(0)
+        if isinstance(response, Exception):
+            raise response
+        return response
+
+    async def sleep(self, seconds):
+        self.pauses.append(seconds)
+
+    def open(self, url=URL, **options):
+        options = {"model": None, "api_key": None} | options
+        return open_remote(url, transport=httpx.MockTransport(self), sleep=self.sleep, **options)
+
+    async def ask(self, **options):
+        async with self.open(**options) as answerer:
+            return await answerer.answer([WINDOW])
+
+
+def good(*predictions):
+    return httpx.Response(200, json={"model": {}, "predictions": list(predictions or (PREDICTION,))})
+
+
+async def test_what_the_table_needs_is_read_and_what_a_later_version_adds_is_not():
+    answers = await Server(good()).ask()
+
+    assert answers == [ANSWER]
+
+
+async def test_the_query_names_the_model_and_sends_missing_readings_as_null():
+    server = Server(good())
+
+    await server.ask(api_key="secret")
+
+    (request,) = server.requests
+    body = msgspec.json.decode(request.content)
+    assert body["model"] == "fake"
+    assert body["partial"] is True
+    assert body["windows"][0]["readings"] == [[1.0, None, 3.0], [4.0, 5.0, 6.0]]
+    assert body["windows"][0]["last_cycle"] == 2.0
+    assert request.headers["x-api-key"] == "secret"
+    assert request.headers["content-type"] == "application/json"
+
+
+async def test_a_window_that_the_server_refuses_has_its_reason():
+    error = {
+        "title": "A window cannot be read",
+        "detail": "/windows/0/readings: too little",
+        "errors": [{"pointer": "/windows/0/readings", "code": "too_much_missing", "detail": "too little"}],
+    }
+
+    answers = await Server(good({"unit": "1", "error": error})).ask()
+
+    assert answers == [NoAnswer("too little")]
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_what_passes_is_asked_again_after_the_time_that_the_server_names(status):
+    server = Server(problem(status, **{"retry-after": "7"}), good())
+
+    answers = await server.ask()
+
+    assert answers == [ANSWER]
+    assert server.pauses == [7.0]
+
+
+async def test_no_server_can_make_a_client_wait_for_long():
+    server = Server(problem(503, **{"retry-after": "86400"}), good())
+
+    await server.ask()
+
+    assert server.pauses == [LONGEST_PAUSE_SECONDS]
+
+
+async def test_it_is_asked_a_bounded_number_of_times():
+    server = Server(*[problem(429) for _ in range(ATTEMPTS)])
+
+    with pytest.raises(RemoteFailed, match=r"429: The queue is full: 4096 windows wait; asked 6 times"):
+        await server.ask()
+    assert len(server.pauses) == ATTEMPTS - 1
+
+
+async def test_a_connection_that_breaks_is_tried_again():
+    server = Server(httpx.RemoteProtocolError("peer closed"), good())
+
+    assert await server.ask() == [ANSWER]
+
+
+async def test_a_server_that_is_not_there_is_one_clear_line_at_once():
+    server = Server(httpx.ConnectError("connection refused"))
+
+    with pytest.raises(RemoteFailed, match=f"^{URL} cannot be reached: connection refused$"):
+        await server.ask()
+    assert server.pauses == []
+
+
+@pytest.mark.parametrize(
+    ("response", "line"),
+    [
+        (problem(422, "A window cannot be read", "bad"), "answered 422: A window cannot be read: bad"),
+        (problem(401, "An API key is needed", "none"), r"401: .*: none \(--api-key, or RUL_API_KEY\)"),
+        (httpx.Response(404, text="<html>"), "404: and not as rulserve does; is it the right address"),
+        (httpx.Response(200, text="<html>"), "its answer is not one of rulserve"),
+        (good({"unit": "1"}), "expected rul, interval, health_state and attention"),
+    ],
+)
+async def test_a_refusal_is_one_line_and_not_asked_again(response, line):
+    server = Server(response)
+
+    with pytest.raises(RemoteFailed, match=line) as raised:
+        await server.ask()
+    assert "\n" not in str(raised.value)
+    assert server.pauses == []
+
+
+async def test_of_several_models_one_must_be_named():
+    server = Server(good(), models=("fd001", "fd002"))
+
+    with pytest.raises(RemoteFailed, match=r"several models \(fd001, fd002\): choose one with --model"):
+        await server.ask()
+    with pytest.raises(RemoteFailed, match="serves no model 'fd003', only fd001, fd002"):
+        await server.ask(model="fd003")
+    async with server.open(model="fd002") as answerer:
+        assert answerer.manifest.name == "fd002"
+
+
+def test_wide_windows_go_fewer_at_a_time_but_always_one():
+    assert at_once(make_manifest(context=60), bytes_a_reading=20) == 64
+    assert at_once(make_manifest(context=10_000), bytes_a_reading=20) == 13
+    assert at_once(make_manifest(context=10_000_000), bytes_a_reading=20) == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "here"),
+    [("localhost", True), ("127.0.0.1", True), ("::1", True), ("10.0.0.1", False), ("a", False)],
+)
+def test_no_proxy_is_asked_about_this_machine_itself(host, here):
+    assert is_loopback(host) is here
+
+
+def refusal(code, *, ours=True, details="why"):
+    trailing = Metadata(("x-request-id", "1")) if ours else Metadata()
+    return AioRpcError(code, Metadata(), trailing, details=details)
+
+
+class Stub:
+    """Answers `Predict` with these outcomes in turn."""
+
+    def __init__(self, *outcomes):
+        self.outcomes = list(outcomes)
+        self.requests = []
+        self.metadata = None
+
+    async def Predict(self, request, *, metadata, timeout):  # noqa: ASYNC109, N802 as the generated stub
+        self.requests.append(request)
+        self.metadata = metadata
+        outcome = self.outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def ask(self, pauses):
+        async def sleep(seconds):
+            pauses.append(seconds)
+
+        model = RemoteModel(ModelName("fake", "1", "f"), make_manifest())
+        metadata = [("x-api-key", "secret")]
+        answerer = GrpcAnswerer(self, "grpc://rul.test", model, metadata=metadata, sleep=sleep)
+        return asyncio.ensure_future(answerer.answer([WINDOW]))
+
+
+GRPC_REPLY = pb.PredictReply(
+    predictions=[
+        pb.Prediction(
+            rul=38.5,
+            rul_state="estimated",
+            interval=pb.Interval(coverage=0.9, lower=27.0, upper=51.0),
+            health_state=pb.HealthState(label="degrading"),
+            attention=pb.Attention(weights=[0.25, 0.75], entropy_ratio=0.8),
+        ),
+        pb.Prediction(error=pb.WindowError(title="A window cannot be read", detail="too little")),
+    ]
+)
+
+
+async def test_grpc_gives_the_same_answers_as_http():
+    stub = Stub(GRPC_REPLY)
+
+    answer, refused = await stub.ask([])
+
+    assert answer == msgspec.structs.replace(ANSWER, entropy_ratio=pytest.approx(0.8, abs=1e-6))
+    assert refused == NoAnswer("too little")
+    (window,) = stub.requests[0].windows
+    np.testing.assert_array_equal(window.readings.values, [1, np.nan, 3, 4, 5, 6])
+    assert stub.metadata == [("x-api-key", "secret")]
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED])
+async def test_grpc_asks_again_what_a_server_of_ours_says_will_pass(code):
+    pauses = []
+
+    answers = await Stub(refusal(code), GRPC_REPLY).ask(pauses)
+
+    assert len(answers) == 2
+    assert pauses == [0.5]
+
+
+async def test_grpc_does_not_wait_for_a_server_that_is_not_there():
+    pauses = []
+    stub = Stub(refusal(grpc.StatusCode.UNAVAILABLE, ours=False, details="failed to connect\nto all"))
+
+    with pytest.raises(RemoteFailed, match=r"^grpc://rul\.test cannot be reached: failed to connect to all$"):
+        await stub.ask(pauses)
+    assert pauses == []
+
+
+async def test_a_grpc_refusal_is_one_line():
+    stub = Stub(refusal(grpc.StatusCode.PERMISSION_DENIED, details="not a key"))
+
+    with pytest.raises(RemoteFailed, match=r"PERMISSION_DENIED: not a key \(--api-key, or RUL_API_KEY\)$"):
+        await stub.ask([])

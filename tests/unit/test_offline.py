@@ -1,0 +1,198 @@
+"""A file's units, asked in this process: every cycle gets its row, and the service's own answer."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from model.domain import Trajectory
+from service.asking import Answer, NoAnswer, Row, Unanswered, rows, top_of, window_count
+from service.batcher import MicroBatcher
+from service.messages import ModelName, PredictQuery
+from service.offline import Offline, Unobserved, answer_of
+from service.predictor import LoadedModel, Predictor
+from service.window import WindowInput
+from tests.fakes import FakeRuntime, make_manifest
+
+
+def unit(name="a", *, cycles=20, first=1, step=1):
+    """A unit whose `sensor_1`, and so the fake runtime's RUL, is the cycle's place: 0, 1, .."""
+    readings = np.zeros((cycles, 3), dtype=np.float32)
+    readings[:, 1] = np.arange(cycles)
+    return Trajectory(name, first + step * np.arange(cycles), readings, failed=False)
+
+
+@pytest.fixture
+def executor():
+    with ThreadPoolExecutor(2) as threads:
+        yield threads
+
+
+@pytest.fixture
+def offline(executor):
+    runtime = FakeRuntime(make_manifest(context=8))
+    return Offline(runtime, make_batcher(runtime, executor), at_once=6, threads=2)
+
+
+def make_batcher(runtime, executor):
+    return MicroBatcher(
+        runtime,
+        executor=executor,
+        threads=2,
+        max_batch_windows=4,
+        max_pending_windows=100,
+        observer=Unobserved(),
+    )
+
+
+async def asked(units, answerer, *, last_only=False):
+    unanswered = []
+    made = [
+        row
+        async for some in rows(units, answerer, last_only=last_only, unanswered=unanswered)
+        for row in some
+    ]
+    return made, unanswered
+
+
+async def test_every_cycle_of_every_unit_has_its_row_in_order(offline):
+    units = [unit("b", cycles=11), unit("a", cycles=3)]
+
+    made, unanswered = await asked(units, offline)
+
+    assert [(row.unit, row.last_cycle) for row in made] == [
+        *(("b", cycle) for cycle in range(1, 12)),
+        *(("a", cycle) for cycle in range(1, 4)),
+    ]
+    assert [row.rul for row in made] == [*range(11), *range(3)]
+    assert unanswered == []
+    assert len(made) == window_count(units, last_only=False)
+
+
+async def test_with_last_only_each_unit_has_one_row_in_order_of_appearance(offline):
+    units = [unit("b", cycles=11), unit("a", cycles=1), unit("c", cycles=30)]
+
+    made, _ = await asked(units, offline, last_only=True)
+
+    assert [(row.unit, row.last_cycle, row.rul) for row in made] == [
+        ("b", 11, 10),
+        ("a", 1, 0),
+        ("c", 30, 29),
+    ]
+
+
+async def test_a_window_covers_the_last_cycles_that_the_model_reads(offline):
+    made, _ = await asked([unit(cycles=20, first=101)], offline, last_only=True)
+
+    # The fake runtime weighs all cycles of a window alike, so the first is the top one.
+    assert made[0].top_cycle == 113
+    assert made[0].last_cycle == 120
+
+
+async def test_the_top_cycle_is_a_number_that_the_unit_has_even_where_numbers_are_left_out(offline):
+    made, _ = await asked([unit(cycles=5, first=10, step=7)], offline, last_only=True)
+
+    assert made[0].top_cycle == 10
+
+
+async def test_a_window_of_one_cycle_has_no_entropy(offline):
+    made, _ = await asked([unit(cycles=2)], offline)
+
+    assert made[0].entropy_ratio is None
+    assert made[1].entropy_ratio == pytest.approx(1.0)
+
+
+async def test_a_window_that_cannot_be_read_keeps_an_empty_row_and_a_reason(offline):
+    gappy = unit(cycles=3)
+    gappy.readings[0] = np.nan
+
+    made, unanswered = await asked([gappy], offline)
+
+    assert made[0] == Row("a", 1, None, None, None, None, None, None, None)
+    assert made[1].rul == 1
+    assert unanswered == [
+        Unanswered("a", 1, "expected at most 50% of the readings missing, got 100%; "
+                   "nothing of setting_1, sensor_1, sensor_2")
+    ]  # fmt: skip
+
+
+async def test_the_row_is_what_the_predictor_answers(offline, executor):
+    runtime = FakeRuntime(make_manifest(context=8))
+    loaded = LoadedModel.of(runtime, make_batcher(runtime, executor), max_window_cycles=8)
+    predictor = Predictor({"fake": loaded}, max_request_windows=8, explain_timer=Unobserved())
+    trajectory = unit(cycles=8)
+    window = WindowInput("a", 8.0, None, trajectory.readings.tolist())
+
+    reply = await predictor.predict(PredictQuery([window]))
+    made, _ = await asked([trajectory], offline, last_only=True)
+
+    (prediction,) = reply.predictions
+    assert made[0].rul == prediction.rul
+    assert (made[0].rul_lower, made[0].rul_upper) == (prediction.interval.lower, prediction.interval.upper)
+    assert made[0].rul_state == prediction.rul_state
+    assert made[0].health_state == prediction.health_state.label
+    assert made[0].entropy_ratio == prediction.attention.entropy_ratio
+    assert answer_of(prediction) == Answer(
+        7.0, "estimated", 2.0, 12.0, "degrading", prediction.attention.entropy_ratio, 0
+    )
+
+
+class HeldAnswerer:
+    """Counts requests in flight; answers when the test lets it."""
+
+    at_once = 2
+    in_flight = 3
+    name = ModelName("fake", "1", "0" * 64)
+    manifest = make_manifest(context=8)
+
+    def __init__(self):
+        self.waiting = []
+        self.begun = 0
+        self.cancelled = 0
+
+    async def answer(self, windows):
+        self.begun += 1
+        held = asyncio.get_running_loop().create_future()
+        self.waiting.append(held)
+        try:
+            await held
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return [NoAnswer("held")] * len(windows)
+
+
+async def test_only_so_many_requests_are_held_however_long_the_file():
+    answerer = HeldAnswerer()
+    stream = rows([unit(cycles=100)], answerer, last_only=False, unanswered=[])
+
+    first = asyncio.ensure_future(anext(stream))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    begun_at_first = answerer.begun
+    for held in answerer.waiting:
+        held.set_result(None)
+    await first
+    await stream.aclose()
+
+    assert begun_at_first == 3
+    assert answerer.begun == 3
+
+
+async def test_who_stops_reading_leaves_no_request_behind():
+    answerer = HeldAnswerer()
+    stream = rows([unit(cycles=100)], answerer, last_only=False, unanswered=[])
+    first = asyncio.ensure_future(anext(stream))
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+    answerer.waiting[0].set_result(None)
+    await first
+    await stream.aclose()
+
+    assert answerer.cancelled == 2
+
+
+def test_of_equal_weights_the_first_is_the_top():
+    assert top_of([0.1, 0.4, 0.4]) == 1

@@ -1,0 +1,369 @@
+"""`rul predict`: usage, what a file may look like, and the four ways to write a row."""
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import typer
+from rich.console import Console
+from typer.testing import CliRunner
+
+from model.domain import Column, InvalidData, Schema, Trajectory
+from model.fleet import Fleet, fleet_toml
+from model.writers import csv_text, write_parquet
+from service.asking import COLUMNS, Row
+from service.cli import register
+from service.input_file import read_units
+from service.messages import ModelName
+from service.people_table import PeopleTable
+from service.predict_cli import TableFormat, format_of
+from service.tables import CannotWrite, CsvWriter, JsonWriter, ParquetWriter, written
+from tests.fakes import make_manifest
+
+MODEL = ModelName("fake", "1.0", "abc")
+MANIFEST = make_manifest()
+SCHEMA = MANIFEST.schema_of_columns
+ROWS = [
+    Row("pump 7", 31, 38.25, "estimated", 27.5, 51.0, "degrading", 0.5, 30),
+    Row("pump 8", 12, 125.0, "at_least_cap", 104.0, 125.0, "healthy", 0.9, 12),
+    Row("pump 9", 1, None, None, None, None, None, None, None),
+    Row("pump 10", 90, 3.5, "estimated", 0.0, 9.0, "critical", None, 90),
+    Row("pump 11", 5, 60.0, "out_of_distribution", 10.0, 90.0, "healthy", 0.4, 5),
+]
+UNITS = [Trajectory(row.unit, np.array([row.last_cycle]), np.zeros((1, 3)), failed=False) for row in ROWS]
+
+
+def unit(name="1", cycles=4):
+    readings = np.arange(cycles * 3, dtype=np.float32).reshape(cycles, 3)
+    return Trajectory(name, np.arange(1, cycles + 1), readings, failed=False)
+
+
+# Usage
+
+
+@pytest.fixture
+def predict():
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    register(app)
+
+    def run(*options, **environment):
+        return CliRunner().invoke(app, ["predict", *map(str, options)], env=environment)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--input", "a.csv"],
+        ["--input", "a.csv", "--bundle", "fd001", "--url", "http://localhost:3000"],
+        ["--bundle", "fd001"],
+        ["--input", "a.csv", "--bundle", "fd001", "--format", "xml"],
+        ["--input", "a.csv", "--bundle", "fd001", "--format", "parquet"],
+        ["--input", "a.csv", "--bundle", "fd001", "--model", "fd001"],
+        ["--input", "a.csv", "--url", "localhost:3000"],
+        ["--input", "a.csv", "--url", "ftp://localhost"],
+        ["--input", "a.csv", "--url", "http://"],
+        ["--input", "a.csv", "--url", "grpc://localhost:port"],
+    ],
+)
+def test_wrong_usage_ends_with_2(predict, options):
+    result = predict(*options)
+
+    assert result.exit_code == 2, result.output
+    assert "Error" in result.stderr
+
+
+def test_help_shows_an_example(predict):
+    result = predict("--help")
+
+    assert result.exit_code == 0
+    assert "rul predict --bundle fd001 --input test_FD001.txt --last" in " ".join(result.stdout.split())
+
+
+def test_the_command_costs_nothing_until_it_runs():
+    heavy = ["pyarrow", "httpx", "grpc.aio", "onnxruntime", "torch"]
+    code = f"import sys, service.cli; print([name for name in {heavy} if name in sys.modules])"
+
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
+
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("output", "terminal", "form"),
+    [
+        (None, True, TableFormat.TABLE),
+        (None, False, TableFormat.CSV),
+        (Path("a.csv"), True, TableFormat.CSV),
+        (Path("a.PQ"), True, TableFormat.PARQUET),
+        (Path("a.json"), True, TableFormat.JSON),
+        (Path("a.txt"), True, TableFormat.TABLE),
+        (Path("a"), True, TableFormat.CSV),
+    ],
+)
+def test_the_format_follows_the_suffix_and_the_terminal(output, terminal, form):
+    assert format_of(output, terminal=terminal) is form
+
+
+# Files
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_file_that_names_columns_as_the_model_does_needs_no_fleet(tmp_path, suffix):
+    path = tmp_path / f"units{suffix}"
+    units = [unit("b"), unit("a", cycles=2)]
+    write_parquet(path, units, SCHEMA) if suffix == ".parquet" else path.write_bytes(csv_text(units, SCHEMA))
+
+    read = read_units(path, MANIFEST, fleet=None)
+
+    assert [u.unit for u in read] == ["b", "a"]
+    np.testing.assert_array_equal(read[0].readings, units[0].readings)
+    assert read.absent == []
+
+
+@pytest.mark.parametrize("name", ["test.txt", "test.dat", "test"])
+def test_cmapss_text_is_recognised_by_its_26_numbers(tmp_path, name):
+    path = tmp_path / name
+    path.write_text("".join(f"1 {c} " + " ".join(str(i) for i in range(24)) + "  \n" for c in (1, 2)))
+
+    (read,) = read_units(path, make_manifest(columns=("setting_1", "sensor_21")), fleet=None)
+
+    assert read.readings.tolist() == [[0.0, 23.0]] * 2
+
+
+def test_parquet_is_recognised_without_its_suffix(tmp_path):
+    write_parquet(tmp_path / "units", [unit()], SCHEMA)
+
+    assert len(read_units(tmp_path / "units", MANIFEST, fleet=None)) == 1
+
+
+def test_columns_that_a_file_lacks_are_missing_readings_and_named(tmp_path):
+    lacking = Schema(SCHEMA.columns[:2])
+    short = Trajectory("1", np.arange(3), np.ones((3, 2), dtype=np.float32), failed=False)
+    (tmp_path / "units.csv").write_bytes(csv_text([short], lacking))
+
+    read = read_units(tmp_path / "units.csv", MANIFEST, fleet=None)
+
+    assert read.absent == ["sensor_2"]
+    assert np.isnan(read[0].readings[:, 2]).all()
+
+
+def test_a_file_with_none_of_the_columns_is_refused(tmp_path):
+    (tmp_path / "units.csv").write_text("unit,cycle,other\n1,1,2\n")
+
+    with pytest.raises(
+        InvalidData, match=r"none of the columns that fake reads \(setting_1, sensor_1, sensor_2\)"
+    ):
+        read_units(tmp_path / "units.csv", MANIFEST, fleet=None)
+
+
+def test_cmapss_text_is_refused_for_a_model_of_something_else(tmp_path):
+    (tmp_path / "a.txt").write_text("1 1 " + "0 " * 24 + "\n")
+
+    with pytest.raises(InvalidData, match=r"C-MAPSS text, and fake reads vibration"):
+        read_units(tmp_path / "a.txt", make_manifest(columns=("vibration",)), fleet=None)
+
+
+def fleet_file(path, *columns, **fields):
+    schema = Schema(tuple(columns))
+    sources = fields.pop("sources", schema.names)
+    fleet = Fleet(name="pumps", schema=schema, sources=tuple(sources), **fields)
+    path.write_text(fleet_toml(fleet), encoding="utf-8")
+    return str(path)
+
+
+def test_a_fleet_says_what_a_file_calls_its_columns(tmp_path):
+    columns = [*reversed(SCHEMA.columns), Column("more", "sensor")]
+    fleet = fleet_file(
+        tmp_path / "f.toml",
+        *sorted(columns, key=lambda c: c.role != "setting"),
+        sources=["s0", "s2", "s1", "more"],
+        unit_column="machine",
+        cycle_column=None,
+    )
+    (tmp_path / "a.csv").write_text("machine,s0,s1,s2\nm,0,1,2\nm,0,1,2\n")
+
+    (read,) = read_units(tmp_path / "a.csv", MANIFEST, fleet=fleet)
+
+    assert read.unit == "m"
+    assert read.cycles.tolist() == [1, 2]
+    assert read.readings.tolist() == [[0.0, 1.0, 2.0]] * 2
+
+
+def test_a_fleet_without_the_models_columns_is_refused(tmp_path):
+    fleet = fleet_file(tmp_path / "f.toml", *SCHEMA.columns[:2])
+
+    with pytest.raises(InvalidData, match="fleet pumps has no sensor_2, which fake reads"):
+        read_units(tmp_path / "a.csv", MANIFEST, fleet=fleet)
+
+
+def test_a_fleet_in_other_engineering_units_is_refused(tmp_path):
+    fleet = fleet_file(tmp_path / "f.toml", *SCHEMA.columns[:2], Column("sensor_2", "sensor", "bar"))
+
+    with pytest.raises(InvalidData, match="sensor_2 is in bar in fleet pumps, the model reads psia"):
+        read_units(tmp_path / "a.csv", MANIFEST, fleet=fleet)
+
+
+# Formats
+
+
+def bytes_of(make_writer, rows=ROWS):
+    file = io.BytesIO()
+    writer = make_writer(file)
+    writer.write(rows[:2])
+    writer.write(rows[2:])
+    writer.close()
+    return file.getvalue()
+
+
+def test_csv_keeps_the_numbers_and_leaves_what_is_unknown_empty():
+    header, *lines = csv.reader(io.StringIO(bytes_of(CsvWriter).decode()))
+
+    assert header == [
+        "unit", "last_cycle", "rul", "rul_state", "rul_lower", "rul_upper",
+        "health_state", "entropy_ratio", "top_cycle",
+    ]  # fmt: skip
+    assert lines[0] == ["pump 7", "31", "38.25", "estimated", "27.5", "51.0", "degrading", "0.5", "30"]
+    assert lines[1][2:4] == ["125.0", "at_least_cap"]
+    assert lines[2] == ["pump 9", "1", "", "", "", "", "", "", ""]
+
+
+def test_json_is_a_list_of_objects():
+    read = json.loads(bytes_of(JsonWriter))
+
+    assert [tuple(row) for row in read] == [COLUMNS] * len(ROWS)
+    assert read[0]["rul"] == 38.25
+    assert read[2]["rul"] is None
+
+
+def test_json_of_no_row_is_an_empty_list():
+    assert json.loads(bytes_of(JsonWriter, rows=[])) == []
+
+
+def test_parquet_is_typed_and_says_which_model_answered():
+    table = pq.read_table(io.BytesIO(bytes_of(lambda file: ParquetWriter(file, MODEL))))
+
+    assert table.column_names == list(COLUMNS)
+    assert table["rul"].to_pylist() == [38.25, 125.0, None, 3.5, 60.0]
+    assert str(table.schema.field("top_cycle").type) == "int64"
+    assert table.schema.metadata[b"rul.sha256"] == b"abc"
+
+
+def test_a_file_is_in_place_only_when_it_is_complete(tmp_path):
+    path = tmp_path / "rul.csv"
+    path.write_text("of yesterday")
+
+    def fail_halfway():
+        with written(path) as file:
+            file.write(b"half")
+            raise ValueError("halfway")
+
+    with pytest.raises(ValueError, match="halfway"):
+        fail_halfway()
+
+    assert path.read_text() == "of yesterday"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_cannot_be_written_is_one_clear_line(tmp_path):
+    nowhere = tmp_path / "nowhere" / "rul.csv"
+
+    with (
+        pytest.raises(CannotWrite, match="cannot be written: No such file or directory"),
+        written(nowhere),
+    ):
+        pass
+
+
+# The table for people
+
+
+def people_text(*, width=120, encoding="utf-8", rows=ROWS, last_only=True, colour=False):
+    buffer = io.BytesIO()
+    file = io.TextIOWrapper(buffer, encoding=encoding, write_through=True)
+    console = Console(
+        file=file,
+        width=width,
+        force_terminal=colour,
+        color_system="standard" if colour else None,
+        highlight=False,
+    )
+    table = PeopleTable(console, MANIFEST, MODEL, UNITS, last_only=last_only)
+    table.write(rows)
+    table.close()
+    return buffer.getvalue().decode(encoding)
+
+
+def test_a_capped_answer_is_at_least_never_exact():
+    line = people_text().splitlines()[3]
+
+    assert line.split()[:6] == ["pump", "8", "12", "≥", "125", "104.0"]
+    assert "125.0" not in line
+
+
+def test_the_table_names_what_has_no_answer_and_what_is_strange():
+    lines = people_text().splitlines()
+
+    assert lines[4].split() == ["pump", "9", "1", "none"]
+    assert lines[6].endswith("out of distribution")
+
+
+def test_the_interval_is_drawn_on_a_line_from_0_to_the_cap():
+    lines = people_text(width=130).splitlines()
+
+    start = lines[0].index("0", lines[0].index("interval"))
+    assert lines[0][start : start + 25] == "0" + "125".rjust(24)
+    assert lines[2][start : start + 25] == "     ──●───".ljust(25)
+    assert lines[3][start : start + 25] == "────●".rjust(25)
+
+
+def test_what_it_amounts_to_stands_below():
+    *_, counts, urgent = people_text().splitlines()
+
+    assert counts == "5 units · 1 critical · 1 degrading · 2 healthy · 1 without an answer · model fake 1.0"
+    assert urgent == "fewest cycles left: pump 10 (3.5), pump 7 (38.2)"
+
+
+def test_rows_of_cycles_are_counted_as_windows():
+    rows = [Row("a", cycle, 50.0, "estimated", 1.0, 90.0, "degrading", 0.5, cycle) for cycle in (1, 2, 3)]
+
+    last = people_text(rows=rows, last_only=False).splitlines()[-1]
+
+    assert last.startswith("3 windows of 1 units")
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 200])
+def test_no_line_is_wider_than_the_terminal_and_the_rul_is_always_there(width):
+    lines = people_text(width=width).splitlines()
+
+    assert max(map(len, lines[: 2 + len(ROWS)])) <= width
+    assert " 38.2" in lines[2]
+
+
+def test_a_terminal_without_unicode_gets_plain_signs():
+    text = people_text(encoding="ascii")
+
+    assert ">= 125" in text
+    assert "27.5 -   51.0" in text
+
+
+def test_health_has_its_colour():
+    text = people_text(colour=True)
+
+    assert "\x1b[1;31m" in text
+    assert "\x1b[33m" in text
+    assert "\x1b[32m" in text
