@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from model.domain import RulError
-from model.network import NetworkConfig, RulNetwork, build_network, config_from_json
+from model.network import NetworkConfig, RulNetwork
+from model.networks import build_network, config_from_json
 
 NETWORK_FILE: Final = "network.pt"
 RUN_FILE: Final = "run.json"

@@ -13,15 +13,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from model.domain import RulError
 from model.layers import (
-    MaskedConvolution,
-    RaggedBiLstm,
     Standardise,
     cycle_age,
     features_of_change,
@@ -32,10 +29,6 @@ QUANTILES: Final = 41
 """Points of the calibrated distribution, evenly spaced probabilities from 0 to 1."""
 
 SMALLEST_SCALE_CYCLES: Final = 0.5
-
-
-class UnknownNetwork(RulError):
-    """A network by a name that nobody has registered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,60 +242,3 @@ def at_last_cycle(x: Tensor, lengths: Tensor) -> Tensor:
     """What each window has at its last valid cycle, [B, T, D] -> [B, D]."""
     last = (lengths - 1)[:, None, None].expand(-1, 1, x.shape[-1])
     return x.gather(1, last).squeeze(1)
-
-
-class Flagship(RulNetwork):
-    """CNN and BiLSTM over the readings, a perceptron over the features of change, additive attention.
-
-    The features of change go around the recurrent part: inside it they over-fit within two
-    passes over the data, beside it they also make the attention more telling.
-    """
-
-    def __init__(self, config: NetworkConfig) -> None:
-        super().__init__(config)
-        age = 2
-        width = 2 * config.hidden + config.perceptron
-        self.convolution = MaskedConvolution(config.columns + age, config.hidden, width=5)
-        self.recurrent = RaggedBiLstm(config.hidden, config.hidden)
-        self.perceptron = nn.Sequential(
-            nn.Linear(4 * config.columns + age, config.perceptron),
-            nn.ReLU(),
-            nn.Linear(config.perceptron, config.perceptron),
-            nn.ReLU(),
-        )
-        self.value = nn.Sequential(nn.Linear(width, config.values), nn.Tanh())
-        self.score = nn.Sequential(
-            nn.Linear(width, config.attention), nn.Tanh(), nn.Linear(config.attention, 1)
-        )
-
-    def read_cycles(self, inputs: Inputs) -> Cycles:
-        """See `RulNetwork`."""
-        h = self.convolution(torch.cat((inputs.z, inputs.age), dim=-1), inputs.valid)  # [B, T, H]
-        h = self.recurrent(h, inputs.lengths)  # [B, T, 2H]
-        seen = inputs.observed.to(inputs.z.dtype)
-        change = self.perceptron(torch.cat((inputs.change, seen, inputs.age), dim=-1))  # [B, T, P]
-        joint = torch.cat((h, change), dim=-1)  # [B, T, 2H + P]
-        return Cycles(self.score(joint).squeeze(-1), self.value(joint))
-
-
-NETWORKS: Final[dict[str, type[RulNetwork]]] = {"flagship": Flagship}
-
-
-def build_network(config: NetworkConfig) -> RulNetwork:
-    """A network with fresh weights, drawn from torch's own random numbers.
-
-    Raises:
-        UnknownNetwork: nobody has registered the name.
-    """
-    if config.network not in NETWORKS:
-        raise UnknownNetwork(f"no network {config.network!r}, there are: {', '.join(NETWORKS)}")
-    return NETWORKS[config.network](config)
-
-
-def config_from_json(fields: dict[str, Any]) -> NetworkConfig:
-    """The config that `dataclasses.asdict` made a JSON object from."""
-    known: dict[str, Any] = {
-        name: tuple(cast("list[int]", value)) if isinstance(value, list) else value
-        for name, value in fields.items()
-    }
-    return NetworkConfig(**known)

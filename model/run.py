@@ -32,7 +32,8 @@ from model.checkpoint import STATE_FILE, Checkpoint, load_tensors, save_tensors
 from model.domain import Trajectory
 from model.evaluation import Answered, Figure, figures, join_answers
 from model.fleet import Fleet
-from model.network import NetworkConfig, RulNetwork, build_network
+from model.network import NetworkConfig, RulNetwork
+from model.networks import build_network
 from model.parts import Parts, deal, deal_fold
 from model.reference import Reference, fit_reference
 from model.training import InvalidState, Learned, TrainConfig, Trainer, Watcher

@@ -14,7 +14,8 @@ from model.layers import (
     masked_softmax,
     valid_cycles,
 )
-from model.network import Distribution, NetworkConfig, Novelty, UnknownNetwork, build_network
+from model.network import Distribution, NetworkConfig, Novelty
+from model.networks import UnknownNetwork, build_network
 
 CONFIG = NetworkConfig(
     network="flagship",
