@@ -43,7 +43,7 @@ def train(
     fleet: Annotated[str, typer.Option(help="A TOML file, or the name of a fleet that ships.")] = "cmapss",
     network: Annotated[str, typer.Option(help="Which network.")] = "flagship",
     seed: Annotated[int, typer.Option(help="Of the split, the weights and every draw.", min=0)] = 0,
-    steps: Annotated[int, typer.Option(help="Most updates.", min=1)] = 800,
+    steps: Annotated[int, typer.Option(help="Most updates.", min=1)] = 500,
     folds: Annotated[
         int, typer.Option(help="Also train this many times over, so that every unit is held out once.", min=0)
     ] = 0,

@@ -50,14 +50,14 @@ class TrainConfig:
         truncations: Windows that each validation unit gives.
     """
 
-    seed: int = 1
-    steps: int = 1500
+    seed: int = 0
+    steps: int = 500
     batch: int = 256
     learning_rate: float = 3e-3
     weight_decay: float = 0.01
     noise: float = 0.12
-    offset: float = 0.0
-    age_jitter: float = 0.0
+    offset: float = 0.15
+    age_jitter: float = 0.1
     age_missing: float = 0.15
     columns_missing: float = 0.3
     readings_missing: float = 0.2
@@ -65,7 +65,7 @@ class TrainConfig:
     average: float = 0.995
     clip: float = 1.0
     check_every: int = 50
-    patience: int = 12
+    patience: int = 8
     truncations: int = 20
 
 
