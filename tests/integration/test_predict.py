@@ -1,0 +1,196 @@
+"""`rul predict` as a user runs it: here, by HTTP and by gRPC, the same table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from export.bundle import BUNDLED
+from model.domain import Schema
+from model.writers import csv_text
+from service.asking import COLUMNS
+from tests.integration.conftest import free_port, running
+from tests.tiny_bundle import COLUMNS as PUMP_COLUMNS
+from tests.tiny_bundle import pumps
+
+DATA = Path(os.environ.get("RUL_DATA", Path(__file__).parents[3] / "shared" / "data")) / "cmapss"
+NUMBERS = ("rul", "rul_lower", "rul_upper", "entropy_ratio")
+TEXTS = ("unit", "last_cycle", "rul_state", "health_state")
+KEY = "key-of-the-test"
+
+
+def rul_predict(*options, cwd=None, **environment):
+    """The command in a process of its own, with no settings but these."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RUL_")}
+    return subprocess.run(
+        [str(Path(sys.executable).with_name("rul")), "predict", *map(str, options)],
+        env=clean | environment,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+def table(done):
+    assert done.returncode == 0, done.stderr
+    return list(csv.DictReader(io.StringIO(done.stdout)))
+
+
+def assert_same(rows, others):
+    assert [[row[name] for name in TEXTS] for row in rows] == [
+        [row[name] for name in TEXTS] for row in others
+    ]
+    for name in NUMBERS:
+        got = [float(row[name] or -1) for row in rows]
+        assert got == pytest.approx([float(row[name] or -1) for row in others], abs=1e-4), name
+
+
+@pytest.fixture(scope="module")
+def pumps_csv(tmp_path_factory):
+    """Five pumps at work, one of which lost a reading."""
+    units = [replace(pump, readings=pump.readings.copy()) for pump in pumps(units=5, seed=21)]
+    units[1].readings[4, 2] = float("nan")
+    path = tmp_path_factory.mktemp("units") / "pumps.csv"
+    path.write_bytes(csv_text(units, Schema(PUMP_COLUMNS)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def here(tiny_bundle, pumps_csv):
+    return table(rul_predict("--bundle", tiny_bundle.path, "--input", pumps_csv))
+
+
+def test_there_is_a_row_for_every_cycle_in_the_order_of_the_file(here, pumps_csv):
+    read = list(csv.DictReader(io.StringIO(pumps_csv.read_text(encoding="utf-8"))))
+
+    assert tuple(here[0]) == COLUMNS
+    assert [(row["unit"], row["last_cycle"]) for row in here] == [(row["unit"], row["cycle"]) for row in read]
+
+
+def test_the_last_rows_are_those_of_each_units_last_cycle(here, tiny_bundle, pumps_csv):
+    last = table(rul_predict("--bundle", tiny_bundle.path, "--input", pumps_csv, "--last"))
+
+    assert [row["unit"] for row in last] == [f"pump-{n}" for n in range(1, 6)]
+    assert_same(last, [{row["unit"]: row for row in here}[row["unit"]] for row in last])
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_service_gives_the_table_that_the_bundle_gives_here(here, server, pumps_csv, protocol):
+    url = server.http if protocol == "http" else f"grpc://{server.grpc}"
+
+    there = table(rul_predict("--url", url, "--input", pumps_csv))
+
+    assert_same(there, here)
+
+
+@pytest.mark.parametrize("suffix", ["json", "parquet", "txt"])
+def test_every_format_holds_every_row(here, tiny_bundle, pumps_csv, tmp_path, suffix):
+    output = tmp_path / f"rul.{suffix}"
+
+    done = rul_predict("--bundle", tiny_bundle.path, "--input", pumps_csv, "--output", output)
+
+    assert done.returncode == 0, done.stderr
+    if suffix == "txt":
+        lines = output.read_text(encoding="utf-8").splitlines()
+        assert len(lines) == len(here) + 4
+        assert f"{len(here)} windows of 5 units" in lines[-1]
+    else:
+        rows = json.loads(output.read_text()) if suffix == "json" else pq.read_table(output).to_pylist()
+        assert [row["rul"] for row in rows] == pytest.approx([float(row["rul"]) for row in here], abs=1e-4)
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_a_service_that_is_not_there_is_one_line_and_1(pumps_csv, scheme):
+    done = rul_predict("--url", f"{scheme}://127.0.0.1:{free_port()}", "--input", pumps_csv)
+
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "cannot be reached" in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_file_that_is_not_there_is_one_line_and_1(tiny_bundle, tmp_path):
+    done = rul_predict("--bundle", tiny_bundle.path, "--input", tmp_path / "units.csv")
+
+    assert (done.returncode, done.stderr) == (1, f"rul: {tmp_path / 'units.csv'}: no such file\n")
+
+
+def test_wrong_usage_is_2(pumps_csv):
+    done = rul_predict("--input", pumps_csv)
+
+    assert done.returncode == 2
+    assert "give one of --bundle and --url" in done.stderr
+
+
+def test_a_reader_that_leaves_early_is_no_error(tiny_bundle, pumps_csv):
+    rul = Path(sys.executable).with_name("rul")
+    command = f'"{rul}" predict --bundle "{tiny_bundle.path}" --input "{pumps_csv}" | head -n 1'
+
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False, timeout=300
+    )
+
+    assert done.stdout == ",".join(COLUMNS) + "\n"
+    assert done.stderr == ""
+
+
+@pytest.fixture(scope="module")
+def guarded(tiny_bundle, tmp_path_factory):
+    """A service that asks for a key."""
+    with running(tmp_path_factory.mktemp("guarded"), str(tiny_bundle.path), api_keys=KEY) as started:
+        yield started
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_key_is_asked_for_in_one_line_and_read_from_the_environment(here, guarded, pumps_csv, protocol):
+    url = guarded.http if protocol == "http" else f"grpc://{guarded.grpc}"
+
+    without = rul_predict("--url", url, "--input", pumps_csv)
+    with_key = rul_predict("--url", url, "--input", pumps_csv, RUL_API_KEY=KEY)
+
+    assert without.returncode == 1
+    assert without.stderr.count("\n") == 1
+    assert "RUL_API_KEY" in without.stderr
+    assert_same(table(with_key), here)
+
+
+@pytest.fixture(scope="module")
+def turbofans():
+    path = DATA / "test_FD001.txt"
+    if not path.is_file():
+        pytest.skip(f"no real data: {path} is missing (set RUL_DATA)")
+    if not (BUNDLED / "fd001" / "model.onnx").is_file():
+        pytest.skip("the bundle fd001 does not ship with this copy")
+    return path
+
+
+@pytest.mark.data
+def test_the_hundred_test_units_of_fd001_have_equal_rows_here_by_http_and_by_grpc(turbofans, tmp_path):
+    last = table(rul_predict("--bundle", "fd001", "--input", turbofans, "--last"))
+
+    with running(tmp_path, "fd001") as service:
+        by_http = table(rul_predict("--url", service.http, "--input", turbofans, "--last"))
+        by_grpc = table(rul_predict("--url", f"grpc://{service.grpc}", "--input", turbofans, "--last"))
+
+    assert [row["unit"] for row in last] == [str(n) for n in range(1, 101)]
+    assert_same(by_http, last)
+    assert_same(by_grpc, last)
+
+
+@pytest.mark.data
+def test_a_fleet_by_name_gives_what_recognising_the_file_gives(turbofans):
+    recognised = table(rul_predict("--bundle", "fd001", "--input", turbofans, "--last"))
+    described = table(rul_predict("--bundle", "fd001", "--input", turbofans, "--last", "--fleet", "cmapss"))
+
+    assert described == recognised
