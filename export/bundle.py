@@ -244,7 +244,9 @@ class BundleFolder:
     def __post_init__(self) -> None:
         missing = [file.name for file in (self.model, self.golden) if not file.is_file()]
         if missing:
-            raise InvalidBundle(f"{self.path}: not a bundle, {' and '.join(missing)} missing")
+            raise InvalidBundle(
+                f"{self.path}: not a bundle, {' and '.join(missing)} missing: export the model again"
+            )
 
     @property
     def model(self) -> Path:

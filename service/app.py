@@ -20,7 +20,7 @@ import bentoml
 import grpc.aio
 from prometheus_client import CollectorRegistry, ProcessCollector
 
-from export.bundle import BundleFolder, Golden, InvalidBundle, find_bundle
+from export.bundle import BundleFolder, Golden
 from model.domain import RulError
 from service import logs
 from service.access import Credentials
@@ -32,6 +32,7 @@ from service.grpc_asgi import GrpcOverAsgi, speaks_grpc
 from service.http_api import HttpApi
 from service.labels import Stage
 from service.lifecycle import Lifecycle, Phase
+from service.loading import load_bundles
 from service.metrics import Metrics
 from service.predictor import LoadedModel, Predictor
 from service.runtime import OnnxRuntime, replay_golden
@@ -53,12 +54,7 @@ class Parts:
     def __init__(self, settings: Settings) -> None:
         self._settings: Final = settings
         self._log: Final = logs.logger()
-        folders = [find_bundle(name) for name in settings.bundle_names()]
-        if not folders:
-            raise InvalidBundle("no bundle to serve: none is shipped with this copy; name one in RUL_BUNDLES")
-        self._loaded: Final = [
-            (folder, OnnxRuntime.load(folder, provider=settings.provider)) for folder in folders
-        ]
+        self._loaded: Final = load_bundles(settings)
         registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         metrics = Metrics(registry, [runtime for _, runtime in self._loaded])

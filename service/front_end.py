@@ -62,8 +62,11 @@ def run(settings: Settings, *, announce: bool = True) -> int:
 
 def _run_uvicorn(settings: Settings) -> int:
     """Become `bentoml serve`: its own supervisor answers signals and starts the worker again."""
+    from service.loading import load_bundles  # noqa: PLC0415 ONNX Runtime, which Envoy's parent does without
+
     for port in (settings.port, settings.grpc_port):
         _check_free(settings.host, port)
+    load_bundles(settings)  # what is damaged ends here: the supervisor would start it again and again
     arguments = ["serve", BENTO, "--host", settings.host, "--port", str(settings.port)]
     os.environ.update(settings.as_environment(), RUL_FRONT_END=FrontEnd.UVICORN.value)
     os.execv(sys.executable, [sys.executable, "-m", "bentoml", *arguments])  # noqa: S606 our own arguments

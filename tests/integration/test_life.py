@@ -1,0 +1,291 @@
+"""From start to end: what a service that cannot start says, and how one that is told to stop does so."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import httpx
+import numpy as np
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from export.bundle import Golden
+from service.proto import rul_v1_pb2 as pb
+from service.proto import rul_v1_pb2_grpc
+from tests.integration.conftest import (
+    ANSWER_SECONDS,
+    FRONT_ENDS,
+    START_SECONDS,
+    STOP_SECONDS,
+    Server,
+    metrics_of,
+    running,
+)
+from tests.waiting import wait_until
+
+LONG = 500
+"""Windows of a request that is explained in full: two thousand batches, some seconds."""
+
+PATIENT = {
+    "request_timeout_seconds": "25",
+    "drain_seconds": "25",
+    "inference_threads": "1",
+    "log_level": "warning",
+}
+
+
+@pytest.fixture(params=FRONT_ENDS)
+def front_end(request) -> str:
+    return request.param
+
+
+def left_over(server: Server) -> list[str]:
+    """Processes of the service's session that are still there."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, _, rest = stat.read_text().rpartition(")")
+        except OSError:  # it has just ended
+            continue
+        state, _, _, session, *_ = rest.split()
+        if int(session) == server.process.pid and state != "Z":
+            found.append(name)
+    return found
+
+
+def ask_long(server: Server, windows, done: Callable[[], None]) -> httpx.Response:
+    body = {"windows": [windows[0].json()] * LONG, "explain": "full"}
+    try:
+        return httpx.post(server.http + "/v1/predict", json=body, timeout=60, trust_env=False)
+    finally:
+        done()
+
+
+def ask_long_by_grpc(channel: grpc.Channel, windows) -> pb.PredictReply:
+    request = pb.PredictRequest(windows=[windows[0].message()] * LONG, explain=pb.EXPLAIN_FULL)
+    return rul_v1_pb2_grpc.RulServiceStub(channel).Predict(request, timeout=60)
+
+
+def in_flight(server: Server) -> float:
+    return metrics_of(server)["rul_inflight_requests", ()] - 1  # but for the one that asks
+
+
+def refusal(server: Server, windows) -> tuple[int, str] | None:
+    """How a new HTTP request is refused; None where it is not."""
+    try:
+        reply = httpx.post(
+            server.http + "/v1/predict", json={"windows": [windows[0].json()]}, timeout=2, trust_env=False
+        )
+    except httpx.TransportError:
+        return (0, "")  # uvicorn no longer accepts connections while it drains
+    return None if reply.is_success else (reply.status_code, reply.headers.get("retry-after", ""))
+
+
+def test_requests_in_flight_are_answered_and_new_ones_refused_when_it_is_told_to_stop(
+    front_end, tiny_bundle, tmp_path, windows
+):
+    finished = threading.Event()
+    with (
+        running(tmp_path, str(tiny_bundle.path), front_end=front_end, **PATIENT) as server,
+        grpc.insecure_channel(server.grpc) as channel,
+        ThreadPoolExecutor(2) as callers,
+    ):
+        watched = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=60)
+        assert next(watched).status == health_pb2.HealthCheckResponse.SERVING
+        by_http = callers.submit(ask_long, server, windows, finished.set)
+        by_grpc = callers.submit(ask_long_by_grpc, channel, windows)
+        wait_until(lambda: in_flight(server) == 2, ANSWER_SECONDS, what="two requests in flight", pause=0.01)
+
+        server.process.send_signal(signal.SIGTERM)
+        told = next(watched).status
+        refused = wait_until(lambda: refusal(server, windows), ANSWER_SECONDS, what="refusal", pause=0.01)
+        with pytest.raises(grpc.RpcError) as caught:
+            rul_v1_pb2_grpc.RulServiceStub(channel).Predict(pb.PredictRequest(windows=[windows[0].message()]))
+        in_time = not finished.is_set()
+        code = server.process.wait(STOP_SECONDS)
+
+        assert in_time, "the request in flight had ended before anything was refused: make it longer"
+        assert told == health_pb2.HealthCheckResponse.NOT_SERVING
+        assert refused == ((503, "5") if front_end == "envoy" else (0, ""))
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert "shutting down" in caught.value.details()
+        assert len(by_http.result().json()["predictions"]) == LONG
+        assert len(by_grpc.result().predictions) == LONG
+        assert code == 0, server.output()
+        wait_until(lambda: not left_over(server), STOP_SECONDS, what="end of every process")
+        assert "Traceback" not in server.output()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "ctrl-c"])
+def test_a_signal_to_the_whole_process_group_ends_it_without_an_alarm(
+    front_end, tiny_bundle, tmp_path, number
+):
+    settings = {"log_level": "error"}
+    with running(tmp_path, str(tiny_bundle.path), front_end=front_end, **settings) as server:
+        os.killpg(server.process.pid, number)
+        code = server.process.wait(STOP_SECONDS)
+
+        assert code == 0
+        wait_until(lambda: not left_over(server), STOP_SECONDS, what="end of every process")
+        for word in ("could not drain", "Traceback", "rror", "critical"):
+            assert word not in server.output()
+
+
+def test_ctrl_c_lets_a_request_in_flight_finish(tiny_bundle, tmp_path, windows):
+    with (
+        running(tmp_path, str(tiny_bundle.path), front_end="envoy", **PATIENT) as server,
+        ThreadPoolExecutor(1) as callers,
+    ):
+        answer = callers.submit(ask_long, server, windows, lambda: None)
+        wait_until(lambda: in_flight(server) == 1, ANSWER_SECONDS, what="a request in flight", pause=0.01)
+
+        os.killpg(server.process.pid, signal.SIGINT)
+
+        assert len(answer.result().json()["predictions"]) == LONG
+        assert server.process.wait(STOP_SECONDS) == 0
+
+
+def test_a_drain_ends_when_its_patience_does(tiny_bundle, tmp_path, windows):
+    settings = {**PATIENT, "drain_seconds": "0.1"}
+    with (
+        running(tmp_path, str(tiny_bundle.path), front_end="envoy", **settings) as server,
+        ThreadPoolExecutor(1) as callers,
+    ):
+        left = callers.submit(ask_long, server, windows, lambda: None)
+        wait_until(lambda: in_flight(server) == 1, ANSWER_SECONDS, what="a request in flight", pause=0.01)
+
+        code = server.stop()
+
+        assert code == 0
+        assert isinstance(left.exception(), httpx.TransportError) or left.result().status_code == 503
+
+
+# What cannot start
+
+
+def damaged(bundle: Path, folder: Path, how: str) -> Path:
+    copy = folder / "damaged"
+    shutil.copytree(bundle, copy)
+    if how == "truncated":
+        os.truncate(copy / "model.onnx", 50_000)
+    elif how == "without golden windows":
+        (copy / "golden.npz").unlink()
+    elif how == "another file":
+        (copy / "model.onnx").write_text("not a model", encoding="utf-8")
+    elif how == "golden windows of another model":
+        golden = Golden.load(copy / "golden.npz")
+        expected = {name: value + np.float32(0.5) for name, value in golden.expected.items()}
+        Golden(golden.readings, golden.lengths, golden.last_cycle, expected).save(copy / "golden.npz")
+    return copy
+
+
+@pytest.mark.parametrize("how", ["truncated", "without golden windows", "another file"])
+def test_a_damaged_bundle_stops_the_start_with_one_clear_line(front_end, tiny_bundle, tmp_path, how):
+    bundle = damaged(tiny_bundle.path, tmp_path, how)
+    with running(tmp_path, str(bundle), front_end=front_end, ready=False) as server:
+        code = server.process.wait(START_SECONDS)
+
+        assert code == 1
+        clear = [line for line in server.output().splitlines() if str(bundle) in line]
+        assert len(clear) == 1
+        assert "export" in clear[0]
+        assert "Traceback" not in server.output()
+        wait_until(lambda: not left_over(server), STOP_SECONDS, what="end of every process")
+
+
+def test_a_bundle_that_is_not_there_is_said_with_those_that_are(front_end, tmp_path):
+    with running(tmp_path, "no-such-bundle", front_end=front_end, ready=False) as server:
+        code = server.process.wait(START_SECONDS)
+
+        assert code == 1
+        assert "no bundle 'no-such-bundle'" in server.output()
+        assert "Traceback" not in server.output()
+
+
+def test_golden_windows_that_disagree_keep_it_from_ever_being_ready(
+    front_end, tiny_bundle, tmp_path, windows
+):
+    bundle = damaged(tiny_bundle.path, tmp_path, "golden windows of another model")
+    with running(tmp_path, str(bundle), front_end=front_end, ready=False) as server:
+
+        def readiness() -> httpx.Response | None:
+            reply = httpx.get(server.http + "/readyz", timeout=5, trust_env=False)
+            return reply if "failed" in reply.json()["detail"] else None
+
+        reply = wait_until(readiness, START_SECONDS, what="verdict on the golden windows")
+        predicted = httpx.post(
+            server.http + "/v1/predict", json={"windows": [windows[0].json()]}, trust_env=False
+        )
+        with grpc.insecure_channel(server.grpc) as channel:
+            health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
+            with pytest.raises(grpc.RpcError) as caught:
+                rul_v1_pb2_grpc.RulServiceStub(channel).Predict(
+                    pb.PredictRequest(windows=[windows[0].message()])
+                )
+
+        for answer in (reply, predicted):
+            assert answer.status_code == 503
+            assert answer.headers["retry-after"] == "5"
+            assert answer.headers["content-type"] == "application/problem+json"
+            assert "golden rul[" in answer.json()["detail"]
+            assert "export the model again" in answer.json()["detail"]
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert health.status == health_pb2.HealthCheckResponse.NOT_SERVING
+        assert httpx.get(server.http + "/livez", trust_env=False).status_code == 200
+
+
+def test_a_port_that_is_taken_is_said_in_one_line(front_end, tiny_bundle, tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+
+        done = serve(front_end, tiny_bundle.path, tmp_path, RUL_PORT=str(port))
+
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"rul: cannot listen on 127.0.0.1:{port}: Address already in use; choose another")
+
+
+def test_a_grpc_port_that_is_taken_is_said_too(tiny_bundle, tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+
+        done = serve("uvicorn", tiny_bundle.path, tmp_path, RUL_PORT="0", RUL_GRPC_PORT=str(port))
+
+    assert done.returncode == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
+
+
+def test_a_setting_that_cannot_be_used_is_named(front_end, tiny_bundle, tmp_path):
+    done = serve(front_end, tiny_bundle.path, tmp_path, RUL_PORT="many")
+
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert "RUL_PORT" in done.stderr
+
+
+def serve(front_end: str, bundle: Path, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`rul serve` where it is to end by itself."""
+    given = {name: value for name, value in os.environ.items() if not name.startswith("RUL_")}
+    given |= {"RUL_HOST": "127.0.0.1", "RUL_FRONT_END": front_end, "RUL_BUNDLES": str(bundle)}
+    given |= {"BENTOML_HOME": str(folder), **environment}
+    return subprocess.run(
+        [str(Path(sys.executable).with_name("rul")), "serve"],
+        env=given,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=START_SECONDS,
+        check=False,
+    )
