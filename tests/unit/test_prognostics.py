@@ -1,0 +1,230 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model.domain import InvalidData
+from model.evaluation import Answered
+from model.prognostics import (
+    Life,
+    alpha_lambda_accuracy,
+    by_rul,
+    cumulative_relative_accuracy,
+    life_coverage,
+    monotonicity,
+    prognostic_figures,
+    prognostic_horizon,
+    reliability,
+    within_alpha,
+)
+
+CAP = 10.0
+
+
+def life(rul, *, truth=None, half_width=1.0, unit="1"):
+    """A unit answered with `rul` while its RUL counts down to 0."""
+    rul = np.array(rul, dtype=float)
+    truth = np.arange(len(rul) - 1.0, -1.0, -1.0) if truth is None else np.array(truth, dtype=float)
+    cycle = truth[0] - truth + 1.0
+    return Life(unit, cycle, truth, rul, rul - half_width, rul + half_width)
+
+
+def answered(truth, rul, *, half_width=1.0, unit=None):
+    truth, rul = np.array(truth, dtype=float), np.array(rul, dtype=float)
+    names = [str(i) for i in range(len(truth))] if unit is None else unit
+    return Answered(truth, rul, rul - half_width, rul + half_width, np.array(names))
+
+
+PERFECT = life([5, 4, 3, 2, 1, 0])
+
+
+def test_a_perfect_prognosis_has_the_best_of_every_metric():
+    assert within_alpha(PERFECT, cap=CAP) == 1.0
+    assert alpha_lambda_accuracy(PERFECT, cap=CAP) == 1.0
+    assert prognostic_horizon(PERFECT, cap=CAP) == 5.0
+    assert cumulative_relative_accuracy(PERFECT, cap=CAP) == 1.0
+    assert monotonicity(PERFECT, cap=CAP) == 1.0
+    assert life_coverage(PERFECT, cap=CAP) == 1.0
+
+
+def test_the_cone_closes_with_what_is_left():
+    """An error of 0.4 is allowed at a RUL of 2 and more (alpha = 0.2), and no longer at 1."""
+    unit = life([5.4, 4.4, 3.4, 2.4, 1.4, 0.4])
+
+    assert within_alpha(unit, cap=CAP) == pytest.approx(4 / 5)
+
+
+def test_alpha_lambda_looks_half_way_from_the_first_prediction():
+    """t_P is where the RUL meets the cap, 4; half of the way on, 2 cycles are left."""
+    only_there = life([99, 99, 99, 2.3, 99, 99])
+
+    assert alpha_lambda_accuracy(only_there, cap=4.0) == 1.0
+    assert alpha_lambda_accuracy(only_there, cap=4.0, alpha=0.1) == 0.0
+    assert alpha_lambda_accuracy(only_there, cap=4.0, part=0.25) == 0.0
+
+
+def test_alpha_lambda_takes_the_next_reading_where_there_is_none_half_way():
+    """Readings are missing: after RUL 8 comes RUL 3, though half-way would be 4."""
+    unit = life([8, 3, 99, 99], truth=[8, 3, 1, 0])
+
+    assert alpha_lambda_accuracy(unit, cap=CAP) == 1.0
+
+
+def test_the_horizon_is_where_answers_become_right_and_stay_right():
+    """Life of 20 cycles, so 5 % allow an error of 1. Right at a RUL of 8, wrong at 7, right from 6 on."""
+    truth = np.arange(19.0, -1.0, -1.0)
+    rul = truth + 5.0
+    rul[truth == 8] = 8.0
+    rul[truth <= 6] = truth[truth <= 6] + 1.0
+    unit = life(rul)
+
+    assert prognostic_horizon(unit, cap=CAP) == 6.0
+    assert prognostic_horizon(unit, cap=CAP, lasting=False) == 8.0
+
+
+def test_the_horizon_of_a_prognosis_that_is_never_right_is_zero():
+    assert prognostic_horizon(life([9, 9, 9, 9]), cap=CAP) == 0.0
+
+
+def test_the_horizon_does_not_reach_beyond_the_cap():
+    assert prognostic_horizon(PERFECT, cap=3.0) == 3.0
+
+
+def test_relative_accuracy_is_the_mean_of_one_less_the_relative_error():
+    """Errors of 1 at RUL 2 and of 1 at RUL 1: relative accuracies 0.5 and 0."""
+    unit = life([1, 2, 0])
+
+    assert cumulative_relative_accuracy(unit, cap=CAP) == pytest.approx(0.25)
+    assert cumulative_relative_accuracy(unit, cap=CAP, by_rul=True) == pytest.approx(1 - 2 / 3)
+
+
+def test_relative_accuracy_falls_below_zero_where_the_error_exceeds_the_truth():
+    assert cumulative_relative_accuracy(life([4, 4, 0]), cap=CAP) == pytest.approx((0 - 2) / 2)
+
+
+def test_monotonicity_is_falls_less_rises():
+    assert monotonicity(life([5, 4, 6, 3, 3]), cap=CAP) == pytest.approx((2 - 1) / 4)
+    assert monotonicity(life([1, 2, 3]), cap=CAP) == -1.0
+
+
+def test_cycles_above_the_cap_are_no_predictions():
+    """Answers above the cap are wildly off here, and nothing counts them."""
+    wild = life([500, -3, 3, 2, 1, 0])
+
+    assert within_alpha(wild, cap=3.0) == 1.0
+    assert prognostic_horizon(wild, cap=3.0) == 3.0
+    assert cumulative_relative_accuracy(wild, cap=3.0) == 1.0
+    assert monotonicity(wild, cap=3.0) == 1.0
+    assert life_coverage(wild, cap=3.0) == 1.0
+
+
+def test_a_unit_of_one_cycle_has_no_prediction_to_judge():
+    only_the_failure = life([0.0])
+
+    assert np.isnan(within_alpha(only_the_failure, cap=CAP))
+    assert np.isnan(cumulative_relative_accuracy(only_the_failure, cap=CAP))
+    assert np.isnan(monotonicity(only_the_failure, cap=CAP))
+
+
+def test_a_unit_without_predictions_does_not_spoil_the_figures_of_the_others():
+    found = prognostic_figures([PERFECT, life([0.0])], cap=CAP, resamples=50)
+
+    assert found["within_alpha"].value == 1.0
+    assert found["within_alpha"].low == 1.0
+
+
+def test_figures_are_means_over_units_and_not_over_cycles():
+    long_and_right = life(np.arange(9.0, -1.0, -1.0))
+    short_and_wrong = life([9.0, 9.0])
+
+    found = prognostic_figures([long_and_right, short_and_wrong], cap=CAP)
+
+    assert found["within_alpha"].value == 0.5
+    assert (found["within_alpha"].low, found["within_alpha"].high) == (0.0, 1.0)
+
+
+def test_no_unit_is_said():
+    with pytest.raises(InvalidData, match="no unit whose failure is known"):
+        prognostic_figures([], cap=CAP)
+
+
+errors = st.lists(st.floats(-20, 20), min_size=2, max_size=30)
+
+
+@settings(max_examples=60, deadline=None)
+@given(errors)
+def test_every_metric_keeps_to_its_range(error):
+    truth = np.arange(len(error) - 1.0, -1.0, -1.0)
+    unit = life(truth + np.array(error))
+
+    assert 0 <= within_alpha(unit, cap=CAP) <= 1
+    assert alpha_lambda_accuracy(unit, cap=CAP) in {0.0, 1.0}
+    lasting, first = (prognostic_horizon(unit, cap=CAP, lasting=lasting) for lasting in (True, False))
+    assert 0 <= lasting <= first <= min(CAP, truth[0])
+    assert cumulative_relative_accuracy(unit, cap=CAP) <= 1
+    assert -1 <= monotonicity(unit, cap=CAP) <= 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(errors, st.floats(0, 1))
+def test_smaller_errors_of_the_same_shape_are_never_judged_worse(error, part):
+    truth = np.arange(len(error) - 1.0, -1.0, -1.0)
+    worse, better = life(truth + np.array(error)), life(truth + part * np.array(error))
+
+    assert within_alpha(better, cap=CAP) >= within_alpha(worse, cap=CAP)
+    assert prognostic_horizon(better, cap=CAP) >= prognostic_horizon(worse, cap=CAP)
+    assert (
+        cumulative_relative_accuracy(better, cap=CAP) >= cumulative_relative_accuracy(worse, cap=CAP) - 1e-9
+    )
+
+
+def test_bands_are_equal_below_the_cap_with_one_at_and_above_it():
+    bands = by_rul(answered([0, 1.9, 2, 9.9, 10, 300], [0] * 6), cap=CAP, resamples=10)
+
+    assert [(band.low, band.high, band.windows) for band in bands] == [
+        (0.0, 2.0, 2),
+        (2.0, 4.0, 1),
+        (8.0, 10.0, 1),
+        (10.0, float("inf"), 2),
+    ]
+
+
+def test_a_bands_figures_are_of_its_windows_alone():
+    found = by_rul(answered([1, 1, 9], [1, 4, 9], half_width=2.0, unit=["a", "b", "c"]), cap=CAP)
+
+    near, far = found[0], found[-1]
+    assert near.figures["rmse"].value == pytest.approx(np.sqrt(4.5))
+    assert near.figures["bias"].value == 1.5
+    assert near.figures["coverage"].value == 0.5
+    assert near.figures["width"].value == 4.0
+    assert near.units == 2
+    assert far.figures["coverage"].value == 1.0
+
+
+def test_truth_beyond_the_cap_counts_as_the_cap():
+    found = by_rul(answered([300], [10]), cap=CAP)
+
+    assert found[0].figures["rmse"].value == 0.0
+    assert found[0].figures["coverage"].value == 1.0
+
+
+def test_reliability_sets_what_was_stated_beside_what_happened():
+    stated = np.array([0.02, 0.04, 0.95, 1.0])
+    truth = np.array([50.0, 5.0, 5.0, 10.0])
+
+    found = reliability(stated, truth, horizon=10)
+
+    np.testing.assert_allclose(found.stated, [0.03, 0.975])
+    np.testing.assert_allclose(found.observed, [0.5, 1.0])
+    assert found.windows.tolist() == [2, 2]
+    assert found.brier == pytest.approx((0.02**2 + 0.96**2 + 0.05**2) / 4)
+    assert found.reference == pytest.approx(0.75 * 0.25)
+
+
+def test_a_failure_right_at_the_horizon_is_within_it():
+    assert reliability(np.array([1.0]), np.array([10.0]), horizon=10).brier == 0.0
+
+
+def test_reliability_of_nothing_is_said():
+    with pytest.raises(InvalidData, match="nothing to evaluate"):
+        reliability(np.zeros(0), np.zeros(0), horizon=10)
