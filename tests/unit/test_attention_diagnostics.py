@@ -1,0 +1,336 @@
+import numpy as np
+import pytest
+
+from export.attention import (
+    bundle_faithfulness,
+    head_redundancy,
+    heads_of,
+    regimes_of,
+    report_head,
+    report_heads,
+    sinks,
+    spread_windows,
+)
+from export.bundle import EntropyReference
+from export.session import open_bundle
+from model.domain import InvalidData, Trajectory, WindowSet
+from model.faithfulness import (
+    FEWEST_CYCLES,
+    Reply,
+    faithfulness_figures,
+    measure_faithfulness,
+    rank_correlation,
+    typical_readings,
+)
+from model.reference import fit_reference
+from model.regimes import Regimes, find_regimes
+from tests.tiny_bundle import FLEET, pumps
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+T = 20
+BAND = EntropyReference(head="mean", low=0.3, median=0.6, high=0.9)
+
+
+def windows_of(readings, *, lengths=None, unit=None):
+    count = len(readings)
+    return WindowSet(
+        np.asarray(readings, np.float32),
+        np.full(count, readings.shape[1]) if lengths is None else np.asarray(lengths),
+        np.full(count, 50, np.float32),
+        np.full(count, np.nan, np.float32),
+        np.array([str(i) for i in range(count)] if unit is None else unit),
+    )
+
+
+def uniform(lengths, cycles=T):
+    valid = np.arange(cycles) < np.asarray(lengths)[:, None]
+    return valid / valid.sum(1, keepdims=True)
+
+
+def one_hot(count, at, cycles=T):
+    attention = np.zeros((count, cycles))
+    attention[:, at] = 1.0
+    return attention
+
+
+def test_uniform_attention_says_nothing_and_is_told_so():
+    lengths = np.array([5, 20])
+
+    report = report_head("mean", uniform(lengths), lengths, BAND)
+
+    assert report.entropy_ratio == pytest.approx(1.0)
+    assert report.effective_cycles == pytest.approx(12.5)  # median of 5 and 20
+    assert (report.collapsed, report.uniform) == (0.0, 1.0)
+    assert report.first_over_equal == pytest.approx(1.0)
+    assert report.last_over_equal == pytest.approx(1.0)
+
+
+def test_attention_on_one_cycle_is_collapsed():
+    report = report_head("mean", one_hot(3, at=7), np.full(3, T), BAND)
+
+    assert report.entropy_ratio == 0.0
+    assert report.effective_cycles == 1.0
+    assert report.peak_weight == 1.0
+    assert (report.collapsed, report.uniform) == (1.0, 0.0)
+
+
+def test_sinks_are_the_first_and_the_last_valid_cycle():
+    attention = np.array([[0.7, 0.1, 0.2, 0.0], [0.1, 0.2, 0.3, 0.4]])
+
+    first, last = sinks(attention, np.array([3, 4]))
+
+    assert first.tolist() == [0.7, 0.1]
+    assert last.tolist() == [0.2, 0.4]
+
+
+def test_a_sink_is_held_against_equal_weights():
+    report = report_head("0", one_hot(2, at=0), np.full(2, T), None)
+
+    assert report.first_over_equal == T
+    assert report.last_mass == 0.0
+
+
+def test_without_a_band_neither_collapse_nor_uniformity_is_claimed():
+    report = report_head("0", uniform([T]), np.array([T]), None)
+
+    assert np.isnan(report.collapsed)
+    assert np.isnan(report.uniform)
+
+
+def test_windows_of_one_cycle_leave_no_choice_and_do_not_count():
+    lengths = np.array([1, T])
+
+    alone = report_head("mean", uniform([1]), np.array([1]), BAND)
+    beside = report_head("mean", np.concatenate([one_hot(1, at=0), one_hot(1, at=3)]), lengths, BAND)
+
+    assert np.isnan(alone.entropy_ratio)
+    assert np.isnan(alone.peak_weight)
+    assert beside.first_mass == 0.0
+
+
+def test_heads_are_reported_one_by_one_before_any_averaging():
+    heads = np.stack([one_hot(2, at=0), one_hot(2, at=5)], axis=1)
+
+    found = heads_of({"attention": heads.mean(1), "head_attention": heads})
+
+    assert list(found) == ["mean", "0", "1"]
+    assert report_head("0", found["0"], np.full(2, T), None).entropy_ratio == 0.0
+    assert report_head("mean", found["mean"], np.full(2, T), None).effective_cycles == pytest.approx(2.0)
+
+
+def test_equal_heads_are_redundant_and_disjoint_ones_are_not():
+    heads = np.stack([one_hot(2, at=0), one_hot(2, at=0), one_hot(2, at=5)], axis=1)
+
+    apart = head_redundancy(heads, np.full(2, T))
+
+    np.testing.assert_allclose(apart, [[0, 0, 1], [0, 0, 1], [1, 1, 0]], atol=1e-12)
+
+
+def test_redundancy_of_known_weights_is_the_jensen_shannon_divergence():
+    heads = np.array([[[1.0, 0.0], [0.5, 0.5]]])
+
+    apart = head_redundancy(heads, np.array([2]))
+
+    middle = -(0.75 * np.log2(0.75) + 0.25 * np.log2(0.25))
+    assert apart[0, 1] == pytest.approx(middle - 0.5)
+    assert apart[0, 1] == apart[1, 0]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        ([1, 2, 3], [2, 4, 9], 1.0),
+        ([1, 2, 3], [3, 2, 1], -1.0),
+        ([1, 1, 2], [1, 2, 3], np.sqrt(3) / 2),  # ties share their ranks: 1.5, 1.5, 3
+        ([1, 1, 1], [1, 2, 3], 0.0),
+    ],
+)
+def test_rank_correlation_is_spearmans(a, b, expected):
+    assert rank_correlation(np.array(a, float), np.array(b, float)) == pytest.approx(expected)
+
+
+class Weighted:
+    """Answers 100 * sum of weight_t * reading_t, and says that it attends as it likes."""
+
+    def __init__(self, weight, attention):
+        self.weight, self.attention, self.asked = weight, attention, 0
+
+    def __call__(self, readings, lengths, last_cycle):
+        assert (lengths == readings.shape[1]).all()
+        self.asked += 1
+        return Reply(
+            100 * (readings[:, :, 0] * self.weight).sum(1),
+            np.broadcast_to(self.attention, readings.shape[:2]),
+        )
+
+
+PEAK = np.array([0.25, 0.25, 0.2, 0.1] + [0.2 / 16] * 16)
+"""The first four of twenty cycles carry four fifths of the answer."""
+
+
+def measured(ask, **options):
+    windows = windows_of(np.ones((6, T, 1)), unit=["a", "a", "b", "b", "c", "c"])
+    return measure_faithfulness(ask, windows, np.zeros((6, T, 1), np.float32), **options)
+
+
+def test_attention_that_carries_the_answer_beats_random_cycles_and_the_last_ones():
+    figures = faithfulness_figures(measured(Weighted(PEAK, PEAK), draws=200))
+
+    assert figures["hidden_20_attended"].value == pytest.approx(80.0)
+    assert figures["hidden_20_last"].value == pytest.approx(5.0)
+    assert figures["hidden_20_random"].value == pytest.approx(20.0, rel=0.1)
+    assert figures["hidden_20_over_last"].value == pytest.approx(16.0)
+    assert figures["kept_20_attended"].value == pytest.approx(20.0)
+    assert figures["kept_20_last"].value == pytest.approx(95.0)
+    assert figures["hidden_5_attended"].value == pytest.approx(25.0)
+
+
+def test_attention_that_points_elsewhere_is_found_out():
+    figures = faithfulness_figures(measured(Weighted(PEAK, PEAK[::-1])))
+
+    assert figures["hidden_20_over_random"].value < 0.5
+    assert figures["hidden_20_over_last"].value == pytest.approx(1.0)
+    assert figures["agreement"].value < 0
+
+
+def test_agreement_is_one_where_attention_ranks_cycles_as_hiding_them_does():
+    weight = np.linspace(0.01, 0.09, T)
+
+    assert measured(Weighted(weight, weight**2)).agreement == pytest.approx(1.0)
+
+
+def test_uniform_attention_is_no_better_than_random():
+    figures = faithfulness_figures(measured(Weighted(PEAK, np.full(T, 1 / T)), draws=200, seed=1))
+
+    assert figures["hidden_50_over_random"].value == pytest.approx(1.0, abs=0.35)
+    assert figures["agreement"].value == 0.0
+
+
+def test_the_same_seed_draws_the_same_cycles():
+    first, again, other = (measured(Weighted(PEAK, PEAK), seed=seed).hidden["random"] for seed in (1, 1, 2))
+
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
+
+
+def test_progress_is_told_after_each_pass_and_ends_at_the_total():
+    told = []
+
+    measured(
+        Weighted(PEAK, PEAK), draws=2, shares=(0.2,), watch=lambda done, total: told.append((done, total))
+    )
+
+    assert told == [(i + 1, 2 * (2 + 2) + T) for i in range(2 * (2 + 2) + T)]
+
+
+def test_a_figure_over_a_move_of_nothing_has_no_value():
+    """The answer does not depend on the readings at all."""
+    figures = faithfulness_figures(measured(Weighted(np.zeros(T), PEAK)))
+
+    assert np.isnan(figures["hidden_20_over_random"].value)
+    assert figures["hidden_20_attended"].value == 0.0
+
+
+def test_windows_too_short_to_hide_a_share_of_are_left_out():
+    windows = windows_of(np.ones((2, 30, 1)), lengths=[FEWEST_CYCLES - 1, 30])
+
+    def ask(readings, lengths, last_cycle):
+        valid = np.arange(30) < lengths[:, None]
+        return Reply((readings[:, :, 0] * valid).sum(1), valid / valid.sum(1, keepdims=True))
+
+    assert measure_faithfulness(ask, windows, np.zeros((2, 30, 1), np.float32)).unit.tolist() == ["1"]
+    with pytest.raises(InvalidData, match="20 cycles or more"):
+        measure_faithfulness(ask, windows.take(np.array([0])), np.zeros((1, 30, 1), np.float32))
+
+
+def test_padding_is_never_hidden():
+    windows = windows_of(np.ones((1, 30, 1)), lengths=[20])
+
+    def ask(readings, lengths, last_cycle):
+        assert (readings[:, 20:] == 1).all()
+        return Reply(readings[:, :, 0].sum(1), uniform(lengths, 30))
+
+    measure_faithfulness(ask, windows, np.zeros((1, 30, 1), np.float32), draws=1)
+
+
+def test_a_hidden_cycle_reads_its_own_regimes_mean():
+    regimes = Regimes(np.array([[0.0], [10.0]]), np.ones(1))
+    mean = np.array([[0.1, 5.0], [9.9, 50.0]])
+    readings = np.array([[[0.0, 1.0], [11.0, np.nan], [np.nan, 3.0]]])
+
+    typical = typical_readings(readings, regimes, settings=(0,), mean=mean)
+
+    np.testing.assert_allclose(typical, [[[0.1, 5.0], [9.9, 50.0], [0.1, 5.0]]], rtol=1e-6)
+
+
+def test_the_regimes_in_a_manifest_are_those_that_training_found(tiny_bundle):
+    _, manifest = open_bundle(tiny_bundle)
+    units = pumps(units=8, seed=2)
+    settings = np.concatenate([unit.readings for unit in units])[:, [0, 1]]
+    trained = find_regimes(pumps(units=16, seed=11), FLEET.schema)
+
+    found = regimes_of(manifest)
+
+    np.testing.assert_allclose(found.scale, trained.scale, rtol=0.05)
+    np.testing.assert_array_equal(found.of(settings), trained.of(settings))
+    assert len(fit_reference(units, FLEET.schema).regimes) == len(found)
+
+
+def test_windows_are_spread_over_each_life_and_its_end_is_among_them(tiny_bundle):
+    _, manifest = open_bundle(tiny_bundle)
+    failed, running = pumps(units=2, seed=1)
+    running = Trajectory(running.unit, running.cycles, running.readings, failed=False)
+
+    windows = spread_windows([failed, running], manifest, per_unit=5)
+
+    assert windows.unit.tolist() == [failed.unit] * 5 + [running.unit] * 5
+    assert windows.last_cycle[[0, 4]].tolist() == [1.0, float(len(failed))]
+    assert windows.rul[4] == 0.0
+    assert np.isnan(windows.rul[5:]).all()
+    np.testing.assert_array_equal(windows.readings[4], failed.readings[-manifest.context :])
+    assert windows.lengths.tolist()[0] == 1
+
+
+def test_a_unit_shorter_than_the_windows_asked_for_gives_one_for_each_cycle(tiny_bundle):
+    _, manifest = open_bundle(tiny_bundle)
+    unit = pumps(units=1, seed=1)[0]
+    short = Trajectory("short", unit.cycles[:3], unit.readings[:3], failed=False)
+
+    assert spread_windows([short], manifest, per_unit=9).last_cycle.tolist() == [1.0, 2.0, 3.0]
+
+
+def test_a_bundle_is_held_against_its_own_bands(tiny_bundle):
+    session, manifest = open_bundle(tiny_bundle)
+    windows = spread_windows(pumps(units=6, seed=5), manifest, per_unit=10)
+    answers = session.answer_all(windows.readings, windows.lengths, windows.last_cycle)
+
+    (report,) = report_heads(answers, windows.lengths, manifest)
+
+    assert report.reference == manifest.entropy[0]
+    assert 0 <= report.collapsed + report.uniform < 0.5
+    assert report.entropy_low <= report.entropy_ratio <= report.entropy_high
+
+
+def test_a_bundles_answer_moves_when_all_that_it_reads_becomes_typical(tiny_bundle):
+    """Keeping no more than the last of twelve cycles moves worn pumps; hiding nothing moves none."""
+    session, manifest = open_bundle(tiny_bundle)
+    units = pumps(units=6, seed=5)
+    windows = spread_windows(units, manifest, per_unit=4)
+
+    found = bundle_faithfulness(session, manifest, windows, draws=2)
+
+    assert set(found.unit) == {unit.unit for unit in units}
+    assert all(np.isfinite(moves).all() for moves in found.hidden.values())
+    assert found.hidden["attended"][-1].mean() > found.hidden["attended"][0].mean()
+    assert (np.abs(found.agreement) <= 1).all()
+
+
+def test_windows_that_are_typical_already_do_not_move(tiny_bundle):
+    session, manifest = open_bundle(tiny_bundle)
+    regime = manifest.regimes[0]
+    average = np.tile(np.array(regime.mean, np.float32), (2, manifest.context, 1))
+
+    found = bundle_faithfulness(session, manifest, windows_of(average), draws=1)
+
+    assert max(moves.max() for moves in found.hidden.values()) < 1e-3
