@@ -24,8 +24,8 @@ SCALE_STEPS: Final = 300
 SCALE_RATE: Final = 1e-2
 SCALE_DECAY: Final = 0.3
 NOVELTY_QUANTILE: Final = 0.995
-SHRINKAGE: Final = 0.1
-"""Share of the diagonal in the covariance: one missing or odd column must not look like a new world."""
+SHRINKAGE: Final = 0.3
+"""Share of the diagonal in the covariance: a column that is missing must not look like a new world."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +40,7 @@ class Read:
     context: FloatArray
     attention: FloatArray
     statistics: FloatArray
+    head_attention: FloatArray | None = None
 
 
 def tensors(windows: WindowSet) -> tuple[Tensor, Tensor, Tensor]:
@@ -65,7 +66,10 @@ def read_windows(net: RulNetwork, windows: WindowSet) -> Read:
 
     with torch.no_grad():
         scale = torch.cat([net.error_scale(part.context) for part in parts]).numpy()
-    return Read(joined("unclipped"), scale, joined("context"), joined("attention"), joined("statistics"))
+    heads = joined("head_attention") if net.config.heads else None
+    return Read(
+        joined("unclipped"), scale, joined("context"), joined("attention"), joined("statistics"), heads
+    )
 
 
 def answer_windows(net: RulNetwork, windows: WindowSet) -> Answered:
@@ -197,11 +201,20 @@ def held_out_coverage(read: Read, windows: WindowSet, *, cap: float, coverage: f
     return Answered(windows.rul, rul, np.clip(lower, 0, cap), np.clip(upper, 0, cap), windows.unit)
 
 
-def entropy_reference(read: Read, lengths: IntArray) -> dict[str, float]:
-    """0.5 %, 50 % and 99.5 % quantiles of the attention entropy ratio of windows of two cycles or more."""
-    ratio = attention_entropy_ratio(read.attention, lengths)
-    low, median, high = np.quantile(ratio[lengths > 1], (0.005, 0.5, 0.995))
-    return {"low": float(low), "median": float(median), "high": float(high)}
+def entropy_references(read: Read, lengths: IntArray) -> list[dict[str, str | float]]:
+    """Where the attention entropy ratio of windows of two cycles or more lies: of the attention, of each head.
+
+    0.5 %, 50 % and 99.5 % quantiles; the attention itself is the head `mean`.
+    """
+    heads = {"mean": read.attention}
+    if read.head_attention is not None:
+        heads |= {str(h): read.head_attention[:, h] for h in range(read.head_attention.shape[1])}
+    found: list[dict[str, str | float]] = []
+    for head, attention in heads.items():
+        ratio = attention_entropy_ratio(attention, lengths)[lengths > 1]
+        low, median, high = (float(q) for q in np.quantile(ratio, (0.005, 0.5, 0.995)))
+        found.append({"head": head, "low": low, "median": median, "high": high})
+    return found
 
 
 def _fill(buffer: Tensor, values: FloatArray) -> None:
