@@ -29,7 +29,7 @@ def measure_parity(net: RulNetwork, session: Session, manifest: Manifest) -> Par
         InvalidBundle: names or shapes differ, or a difference is above its tolerance.
     """
     net.eval()
-    worst = {"rul": 0.0, "attention": 0.0}
+    worst = {"rul": 0.0, "attention": 0.0} | ({"head_attention": 0.0} if manifest.heads else {})
     windows = probe_windows(manifest)
     for rows in _batches(len(windows)):
         part = windows.take(rows)
@@ -45,7 +45,8 @@ def measure_parity(net: RulNetwork, session: Session, manifest: Manifest) -> Par
         for name, largest in worst.items():
             difference = np.abs(served[name].astype(np.float64) - trained[name].astype(np.float64))
             worst[name] = max(largest, float(difference.max()))
-    parity = Parity(rul_cycles=worst["rul"], attention=worst["attention"])
+    attention = max(worst["attention"], worst.get("head_attention", 0.0))
+    parity = Parity(rul_cycles=worst["rul"], attention=attention)
     if parity.rul_cycles > RUL_TOLERANCE_CYCLES or parity.attention > ATTENTION_TOLERANCE:
         raise InvalidBundle(
             f"the graph does not answer what the network does: RUL differs by {parity.rul_cycles:.2g} cycles "
@@ -63,7 +64,7 @@ def torch_answers(net: RulNetwork, windows: WindowSet) -> dict[str, FloatArray]:
             torch.from_numpy(windows.lengths),
             torch.from_numpy(windows.last_cycle),
         )
-    return {name: value.numpy() for name, value in answers._asdict().items()}
+    return {name: value.numpy() for name, value in answers._asdict().items() if value is not None}
 
 
 def _batches(windows: int) -> Iterator[IntArray]:

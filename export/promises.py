@@ -125,16 +125,20 @@ def answers_are_finite(probe: Probe) -> Finding:
 
 def attention_sums_to_one(probe: Probe) -> Finding:
     """Over the valid cycles."""
-    total = probe.answers["attention"].astype(np.float64).sum(axis=-1)
-    return Finding("attention sums to 1", float(np.abs(total - 1).max()), 1e-5)
+    off = [
+        float(np.abs(probe.answers[name].astype(np.float64).sum(axis=-1) - 1).max())
+        for name in ("attention", "head_attention")
+        if name in probe.answers
+    ]
+    return Finding("attention sums to 1", max(off), 1e-5)
 
 
 def padding_gets_nothing(probe: Probe) -> Finding:
     """Neither attention nor contribution, to the bit."""
-    stray = [
-        float(np.abs(probe.answers[name][probe.padding]).max(initial=0.0))
-        for name in ("attention", "contribution")
-    ]
+    per_cycle = [probe.answers["attention"], probe.answers["contribution"]]
+    if "head_attention" in probe.answers:
+        per_cycle.extend(np.moveaxis(probe.answers["head_attention"], 1, 0))
+    stray = [float(np.abs(values[probe.padding]).max(initial=0.0)) for values in per_cycle]
     return Finding("attention and contribution on padding", max(stray), 0)
 
 
@@ -233,8 +237,9 @@ def _relative(got: Answers, expected: Answers, cycles: int, cap: float) -> float
     """Largest difference of RUL and contribution over the cap, and of attention and probabilities."""
     unit = {"rul": cap, "rul_interval": cap, "contribution": cap}
     worst = 0.0
-    for name in ("rul", "rul_interval", "contribution", "attention", "failure_probability", "health_state"):
-        want = expected[name][:, :cycles] if name in ("contribution", "attention") else expected[name]
+    for name in set(expected) - {"novelty"}:
+        per_cycle = name in ("contribution", "attention", "head_attention")
+        want = expected[name][..., :cycles] if per_cycle else expected[name]
         worst = max(worst, _farthest(got[name], want) / unit.get(name, 1.0))
     return worst
 

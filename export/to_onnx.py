@@ -57,6 +57,7 @@ def to_onnx(net: RulNetwork, path: Path) -> None:
             dynamo=False,
         )
     graph = onnx.load(str(path))
+    _declare_every_input(graph, columns)
     _give_lstms_the_lengths(graph)
     onnx.checker.check_model(graph, full_check=True)
     onnx.save(graph, str(path))
@@ -79,6 +80,20 @@ class _Served(nn.Module):
     def forward(self, readings: Tensor, lengths: Tensor, last_cycle: Tensor) -> tuple[Tensor, ...]:
         answers = self.net(readings, lengths, last_cycle)
         return tuple(getattr(answers, name) for name in outputs_of(self.net))
+
+
+def _declare_every_input(graph: onnx.ModelProto, columns: int) -> None:
+    """A network need not read every input; the contract has all of them, and the tracer drops some."""
+    shapes = {"readings": ("B", "T", columns), "lengths": ("B",), "last_cycle": ("B",)}
+    kinds = {"lengths": onnx.TensorProto.INT64}
+    traced = {each.name: each for each in graph.graph.input}
+    inputs = [
+        traced.get(name)
+        or helper.make_tensor_value_info(name, kinds.get(name, onnx.TensorProto.FLOAT), shapes[name])
+        for name in INPUTS
+    ]
+    del graph.graph.input[:]
+    graph.graph.input.extend(inputs)
 
 
 def _give_lstms_the_lengths(graph: onnx.ModelProto) -> None:

@@ -202,7 +202,7 @@ def held_out_coverage(read: Read, windows: WindowSet, *, cap: float, coverage: f
 
 
 def entropy_references(read: Read, lengths: IntArray) -> list[dict[str, str | float]]:
-    """Where the attention entropy ratio of windows of two cycles or more lies: of the attention, of each head.
+    """Where the entropy ratio of windows of two cycles or more lies: of the attention and of each head.
 
     0.5 %, 50 % and 99.5 % quantiles; the attention itself is the head `mean`.
     """

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 import torch
 from torch import nn
 
@@ -15,6 +18,14 @@ class Flagship(RulNetwork):
     The features of change go around the recurrent part: inside it they over-fit within two
     passes over the data, beside it they also make the attention more telling.
     """
+
+    options: ClassVar[Mapping[str, Any]] = {
+        "hidden": 32,
+        "perceptron": 48,
+        "values": 32,
+        "attention": 24,
+        "attention_dropout": 0.0,
+    }
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__(config)

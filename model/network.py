@@ -12,12 +12,14 @@ and the attention sums to 1, so each cycle's share of the answer is exact, not a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from model.attention import CycleDropout
 from model.layers import (
     Standardise,
     cycle_age,
@@ -47,10 +49,18 @@ class NetworkConfig:
         critical_below: RUL in cycles.
         degrading_below: RUL in cycles.
         heads: Attention heads whose weights are an output of their own; 0 for none.
-        hidden: Width of the convolution and of each LSTM direction.
+        hidden: Width of each LSTM direction; the flagship's convolution is as wide.
         perceptron: Width of the perceptron that reads the features of change.
         values: Width of a cycle's value.
-        attention: Width of the additive score.
+        attention: Width in which cycles are scored.
+        convolution: Width of the convolution.
+        head_width: Width of each head's queries, keys and values.
+        score: The score function, one of `attention.SCORES`.
+        attention_dropout: Share of the attention that is dropped while training.
+        learnable_temperature: Whether the sharpness of the attention is learnt.
+        causal: Whether self-attention reads earlier cycles alone.
+        positions: Whether self-attention is told where each cycle stands.
+        age: Whether the cycle number is read beside the columns.
     """
 
     network: str
@@ -68,6 +78,14 @@ class NetworkConfig:
     perceptron: int = 48
     values: int = 32
     attention: int = 24
+    convolution: int = 64
+    head_width: int = 64
+    score: str = "additive"
+    attention_dropout: float = 0.0
+    learnable_temperature: bool = False
+    causal: bool = False
+    positions: bool = False
+    age: bool = False
 
 
 class Inputs(NamedTuple):
@@ -91,10 +109,17 @@ class Inputs(NamedTuple):
 
 
 class Cycles(NamedTuple):
-    """What a network makes of each cycle: score [B, T] and value [B, T, D]."""
+    """What a network makes of each cycle.
+
+    Attributes:
+        score: [B, T], how much each cycle is to be attended to.
+        value: [B, T, D].
+        heads: [B, H, T, T], how much of each cycle every head gave each value; None without heads.
+    """
 
     score: Tensor
     value: Tensor
+    heads: Tensor | None = None
 
 
 class Estimate(NamedTuple):
@@ -106,6 +131,8 @@ class Estimate(NamedTuple):
         attention: [B, T].
         cycle_rul: [B, T] cycles, what each cycle alone would answer.
         statistics: [B, 3F], of the window, for novelty.
+        head_attention: [B, H, T], where the network has heads.
+        health: [B, 3], logits of a health state head, where the network has one.
     """
 
     unclipped: Tensor
@@ -113,10 +140,12 @@ class Estimate(NamedTuple):
     attention: Tensor
     cycle_rul: Tensor
     statistics: Tensor
+    head_attention: Tensor | None = None
+    health: Tensor | None = None
 
 
 class Answers(NamedTuple):
-    """The outputs of the graph, by their names and in their order; no `head_attention` without heads."""
+    """The outputs of the graph, by their names; no `head_attention` without heads."""
 
     rul: Tensor
     rul_interval: Tensor
@@ -125,6 +154,7 @@ class Answers(NamedTuple):
     attention: Tensor
     contribution: Tensor
     novelty: Tensor
+    head_attention: Tensor | None = None
 
 
 class Distribution(nn.Module):
@@ -185,17 +215,30 @@ class Novelty(nn.Module):
 
 
 class RulNetwork(nn.Module, ABC):
-    """What every network shares. Weights are learnt; buffers are fitted or calibrated."""
+    """What every network shares. Weights are learnt; buffers are fitted or calibrated.
 
-    def __init__(self, config: NetworkConfig) -> None:
+    Attributes:
+        longest: Most cycles that it reads, where a fleet's context would be longer; None for any.
+        options: The fields of `NetworkConfig` that it goes by beside the fleet's, with its own defaults.
+        recipe: Fields of `TrainConfig` for which it has defaults of its own.
+    """
+
+    longest: ClassVar[int | None] = None
+    options: ClassVar[Mapping[str, Any]] = {}
+    recipe: ClassVar[Mapping[str, Any]] = {}
+
+    def __init__(self, config: NetworkConfig, *, values: int | None = None) -> None:
+        """`values` is the width of a cycle's value, where it is not the config's."""
         super().__init__()
         self.config = config
+        values = values or config.values
+        self.drop = CycleDropout(config.attention_dropout)
         self.standardise = Standardise(
             columns=config.columns, settings=config.settings, regimes=config.regimes
         )
-        self.head = nn.Linear(config.values, 1)
+        self.head = nn.Linear(values, 1)
         # Reads the attention-weighted sum; fitted once the rest is learnt, so the RUL is not traded for it.
-        self.scale = nn.Sequential(nn.Linear(config.values, 16), nn.ReLU(), nn.Linear(16, 1))
+        self.scale = nn.Sequential(nn.Linear(values, 16), nn.ReLU(), nn.Linear(16, 1))
         self.distribution = Distribution(config)
         self.novelty = Novelty(3 * config.columns)
         self.register_buffer("baseline", torch.tensor(config.cap / 2))
@@ -205,17 +248,28 @@ class RulNetwork(nn.Module, ABC):
     def read_cycles(self, inputs: Inputs) -> Cycles:
         """Score and value of each cycle; what stands on padding does not matter, if it is finite."""
 
+    def read_health(self, context: Tensor) -> Tensor | None:  # noqa: ARG002 - for those that have a head for it
+        """Logits of the health states from the attention-weighted sum, [B, D] -> [B, 3], or None."""
+        return None
+
     def estimate(self, readings: Tensor, lengths: Tensor, last_cycle: Tensor) -> Estimate:
         """[B, T, F], [B], [B] -> what the answer is made from."""
         z, observed, valid = self.standardise(readings, lengths)
         age = cycle_age(lengths, last_cycle, oldest=self.get_buffer("oldest"), valid=valid)
         change = features_of_change(z).joined()  # [B, T, 3F]
-        score, value = self.read_cycles(Inputs(z, observed, valid, lengths, age, change))
-        attention = masked_softmax(score, valid)  # [B, T]
+        score, value, heads = self.read_cycles(Inputs(z, observed, valid, lengths, age, change))
+        attention = masked_softmax(score, self.drop(valid))  # [B, T]
         cycle_rul = self.config.cap * self.head(value).squeeze(-1)  # [B, T]
-        unclipped = (attention * cycle_rul).sum(-1)  # [B]
-        context = (attention.unsqueeze(-1) * value).sum(1).detach()  # [B, D]
-        return Estimate(unclipped, context, attention, cycle_rul, at_last_cycle(change, lengths))
+        context = (attention.unsqueeze(-1) * value).sum(1)  # [B, D]
+        return Estimate(
+            (attention * cycle_rul).sum(-1),
+            context.detach(),
+            attention,
+            cycle_rul,
+            at_last_cycle(change, lengths),
+            None if heads is None else (attention[:, None, None, :] @ heads).squeeze(2),  # [B, H, T]
+            self.read_health(context),
+        )
 
     def error_scale(self, context: Tensor) -> Tensor:
         """How wide the error is expected to be, in cycles, [B, D] -> [B]."""
@@ -227,6 +281,8 @@ class RulNetwork(nn.Module, ABC):
         estimate = self.estimate(readings, lengths, last_cycle)
         rul = estimate.unclipped.clamp(0.0, self.config.cap)
         interval, failure, health = self.distribution(rul, self.error_scale(estimate.context))
+        if estimate.health is not None:
+            health = estimate.health.softmax(-1)
         return Answers(
             rul,
             interval,
@@ -235,6 +291,7 @@ class RulNetwork(nn.Module, ABC):
             estimate.attention,
             estimate.attention * (estimate.cycle_rul - self.get_buffer("baseline")),
             self.novelty(estimate.statistics, lengths),
+            estimate.head_attention,
         )
 
 

@@ -8,7 +8,7 @@ how files are read or what is shown on a screen.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from model.calibration import (
     answer_windows,
-    entropy_reference,
+    entropy_references,
     fit_baseline,
     fit_distribution,
     fit_novelty,
@@ -32,8 +32,8 @@ from model.checkpoint import STATE_FILE, Checkpoint, load_tensors, save_tensors
 from model.domain import Trajectory
 from model.evaluation import Answered, Figure, figures, join_answers
 from model.fleet import Fleet
-from model.network import NetworkConfig, RulNetwork
-from model.networks import build_network
+from model.network import RulNetwork
+from model.networks import build_network, fleet_for, network_config
 from model.parts import Parts, deal, deal_fold
 from model.reference import Reference, fit_reference
 from model.training import InvalidState, Learned, TrainConfig, Trainer, Watcher
@@ -58,21 +58,25 @@ def train_run(
     folder: Path,
     watch: Watcher,
     resume: bool = False,
+    options: Mapping[str, Any] | None = None,
 ) -> tuple[Checkpoint, Learned]:
-    """Train, calibrate and save one network in `folder`.
+    """Train, calibrate and save one network in `folder`; `options` are fields of `NetworkConfig`.
 
     Interrupted, it leaves its state there; `resume` goes on from that to the same result.
 
     Raises:
         InvalidData: the units cannot be dealt or hold nothing to learn from.
         UnknownNetwork: there is no network of that name.
+        UnknownOption: it does not go by one of the options.
         InvalidCheckpoint: there is no state to resume from, or it cannot be read.
         InvalidState: the state is of another run.
     """
+    fleet = fleet_for(fleet, network)
     parts = deal(trajectories, fleet, seed=config.seed, truncations=config.truncations)
-    trainer, reference = prepare(parts, fleet, network=network, config=config)
+    trainer, reference = prepare(parts, fleet, network=network, config=config, options=options)
     folder.mkdir(parents=True, exist_ok=True)
-    state, origin = folder / STATE_FILE, {"network": network, "data_sha256": source.sha256}
+    state = folder / STATE_FILE
+    origin = {"network": json.dumps(asdict(trainer.net.config)), "data_sha256": source.sha256}
     if resume:
         _resume(trainer, state, origin)
     learned = trainer.learn(watch, keep=lambda: save_tensors(state, {**trainer.state(), **origin}))
@@ -86,11 +90,19 @@ def train_run(
     return checkpoint, learned
 
 
-def prepare(parts: Parts, fleet: Fleet, *, network: str, config: TrainConfig) -> tuple[Trainer, Reference]:
+def prepare(
+    parts: Parts,
+    fleet: Fleet,
+    *,
+    network: str,
+    config: TrainConfig,
+    options: Mapping[str, Any] | None = None,
+) -> tuple[Trainer, Reference]:
     """A trainer whose network scales readings as its training units have them."""
     reference = fit_reference(parts.trained, fleet.schema)
     torch.manual_seed(config.seed)
-    net = build_network(network_config(fleet, network=network, regimes=len(reference.regimes)))
+    regimes = len(reference.regimes)
+    net = build_network(network_config(fleet, network=network, regimes=regimes, options=options))
     fit_inputs(net, reference, oldest=float(parts.training.last_cycle.max()))
     return Trainer(net, training=parts.training, validation=parts.validation, config=config), reference
 
@@ -103,6 +115,7 @@ def cross_validate(
     network: str,
     config: TrainConfig,
     watch: Watcher,
+    options: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
     """Figures over all units, each answered by a network that neither trained nor selected on it.
 
@@ -111,12 +124,13 @@ def cross_validate(
     Raises:
         InvalidData: there are fewer units than folds, or too few to split what is left.
     """
+    fleet = fleet_for(fleet, network)
     answers: list[Answered] = []
     for fold in range(folds):
         parts = deal_fold(
             trajectories, fleet, fold=fold, folds=folds, seed=config.seed, truncations=config.truncations
         )
-        trainer, _ = prepare(parts, fleet, network=network, config=config)
+        trainer, _ = prepare(parts, fleet, network=network, config=config, options=options)
         done = fold * config.steps
         learned = trainer.learn(lambda step, loss, check, done=done: watch(done + step, loss, check))
         net = trainer.net
@@ -125,22 +139,6 @@ def cross_validate(
         fit_distribution(net, read_windows(net, parts.validation), parts.validation)
         answers.append(answer_windows(net, parts.calibration))
     return _flat("crossvalidation", figures(join_answers(answers), cap=fleet.cap))
-
-
-def network_config(fleet: Fleet, *, network: str, regimes: int) -> NetworkConfig:
-    """What a network for this fleet is built from."""
-    return NetworkConfig(
-        network=network,
-        columns=len(fleet.schema),
-        settings=fleet.schema.indices("setting"),
-        regimes=regimes,
-        context=fleet.context,
-        cap=fleet.cap,
-        horizons=fleet.horizons,
-        coverage=fleet.nominal_coverage,
-        critical_below=fleet.critical_below,
-        degrading_below=fleet.degrading_below,
-    )
 
 
 def fit_inputs(net: RulNetwork, reference: Reference, *, oldest: float) -> None:
@@ -195,7 +193,7 @@ def facts(
         }
         for column, seen in zip(fleet.schema.columns, reference.columns, strict=True)
     ]
-    entropy = entropy_reference(read_windows(net, parts.calibration), parts.calibration.lengths)
+    entropy = entropy_references(read_windows(net, parts.calibration), parts.calibration.lengths)
     found = {
         "columns": columns,
         "context": fleet.context,
@@ -208,7 +206,7 @@ def facts(
         "health_bounds": {"critical_below": fleet.critical_below, "degrading_below": fleet.degrading_below},
         "regimes": [asdict(regime) for regime in reference.regimes],
         "degradation": asdict(reference.degradation),
-        "entropy": [{"head": "mean", **entropy}],
+        "entropy": entropy,
         "training": {
             "data_sha256": source.sha256,
             "data_name": source.name,

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from model.calibration import read_windows
 from model.domain import RulError, WindowSet, capped_rul
 from model.evaluation import root_mean_square_error
+from model.losses import AdaptiveNormaliser, entropy_loss, task_losses
 from model.network import RulNetwork
 
 
@@ -48,6 +49,8 @@ class TrainConfig:
         check_every: Updates between two looks at the validation windows.
         patience: Checks without a better one after which training stops.
         truncations: Windows that each validation unit gives.
+        low_rul_weight: How much more a window at failure weighs than one at the cap; 1 is twice as much.
+        entropy_weight: Of the loss that spreads attention out; below 0 it sharpens it.
     """
 
     seed: int = 0
@@ -67,6 +70,8 @@ class TrainConfig:
     check_every: int = 50
     patience: int = 8
     truncations: int = 20
+    low_rul_weight: float = 0.0
+    entropy_weight: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,7 @@ class Trainer:
         self.learned = Learned()
         self.step = 0
         self._averaged = copy.deepcopy(net)
+        self._normalise = AdaptiveNormaliser()
         self._readings = torch.from_numpy(training.readings)
         self._lengths = torch.from_numpy(training.lengths)
         self._last_cycle = torch.from_numpy(training.last_cycle)
@@ -137,14 +143,19 @@ class Trainer:
         return self.learned
 
     def update(self) -> float:
-        """One update on a random batch; its loss."""
+        """One update on a random batch; its loss, of the RUL alone."""
         self.net.train()
         rows = torch.randint(len(self._rul), (self.config.batch,), generator=self._generator)
         readings, lengths, last_cycle = self._worn(
             self._readings[rows], self._lengths[rows], self._last_cycle[rows]
         )
         estimate = self.net.estimate(readings, lengths, last_cycle)
-        loss = ((estimate.unclipped - self._rul[rows]) / self.net.config.cap).square().mean()
+        losses = task_losses(
+            estimate, self._rul[rows], self.net.config, low_rul_weight=self.config.low_rul_weight
+        )
+        loss = self._normalise(losses)
+        if self.config.entropy_weight != 0.0:
+            loss = loss + self.config.entropy_weight * entropy_loss(estimate, lengths)
         self._optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(self.net.parameters(), self.config.clip)
@@ -153,7 +164,7 @@ class Trainer:
             self._schedule.step()
         self.step += 1
         self._average()
-        return float(loss.detach())
+        return float(losses["rul"].detach())
 
     def check(self, loss: float) -> Check:
         """Judge the averaged weights on the validation windows, and keep the best."""
@@ -180,6 +191,7 @@ class Trainer:
             "schedule": self._schedule.state_dict(),
             "generator": self._generator.get_state(),
             "torch_generator": torch.get_rng_state(),
+            "loss_averages": dict(self._normalise.averages),
             "curve": [asdict(check) for check in self.learned.curve],
             "best_rmse": self.learned.best_rmse,
             "best_step": self.learned.best_step,
@@ -204,6 +216,7 @@ class Trainer:
             self._schedule.load_state_dict(state["schedule"])
             self._generator.set_state(state["generator"])
             torch.set_rng_state(state["torch_generator"])
+            self._normalise.averages = dict(state["loss_averages"])
             self.step = state["step"]
             curve = [Check(**check) for check in state["curve"]]
             self.learned = Learned(curve, state["best_rmse"], state["best_step"], state["best_weights"])

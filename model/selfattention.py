@@ -1,0 +1,74 @@
+"""`selfattention`: CNN, BiLSTM, self-attention between cycles, and temporal attention on top.
+
+The reference of a well-known backbone: 512 numbers a cycle, 8 heads of 64, residual and layer
+norm. This module must not know data, losses or ONNX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from torch import nn
+
+from model.amnl import Frontend
+from model.attention import (
+    MultiHeadSelfAttention,
+    TemporalScore,
+    causal_mask,
+    padding_mask,
+    sinusoidal_positions,
+)
+from model.network import Cycles, Inputs, NetworkConfig, RulNetwork
+
+
+class SelfAttention(RulNetwork):
+    """CNN -> BiLSTM -> every cycle reads every other -> one weighted sum, read by a linear RUL head.
+
+    `score`, the attention's dropout and the temperature act on the heads, dropout also on the sum
+    that carries the answer; that is asked by an additive score. With `causal`, heads read earlier
+    cycles alone; the backward half of the BiLSTM still tells a cycle what follows in the window.
+    """
+
+    longest: ClassVar[int | None] = 30
+    options: ClassVar[Mapping[str, Any]] = {
+        "convolution": 64,
+        "hidden": 256,
+        "heads": 8,
+        "head_width": 64,
+        "attention": 64,
+        "score": "scaled_dot",
+        "attention_dropout": 0.0,
+        "learnable_temperature": False,
+        "causal": False,
+        "positions": False,
+        "age": False,
+    }
+    recipe: ClassVar[Mapping[str, Any]] = {"batch": 64, "learning_rate": 1e-3}
+
+    def __init__(self, config: NetworkConfig) -> None:
+        values = 2 * config.hidden
+        super().__init__(config, values=values)
+        self.frontend = Frontend(config)
+        self.between = MultiHeadSelfAttention(
+            values,
+            heads=config.heads,
+            head_width=config.head_width,
+            score=config.score,
+            dropout=config.attention_dropout,
+            learnable_temperature=config.learnable_temperature,
+        )
+        self.norm = nn.LayerNorm(values)
+        self.score = TemporalScore(values, config.attention, score="additive")
+        place = sinusoidal_positions(config.context, values)
+        self.register_buffer("place", place, persistent=False)
+
+    def read_cycles(self, inputs: Inputs) -> Cycles:
+        """See `RulNetwork`."""
+        h = self.frontend(inputs)  # [B, T, 2H]
+        if self.config.positions:
+            h = h + self.get_buffer("place")[: h.shape[1]]
+        allowed = causal_mask(inputs.valid) if self.config.causal else padding_mask(inputs.valid)
+        read, heads = self.between(h, allowed)  # [B, T, 2H], [B, H, T, T]
+        h = self.norm(h + read)
+        return Cycles(self.score(h), h, heads)
