@@ -29,13 +29,17 @@ DRAIN_PATH = "/-/drain"
 READY_POLL_SECONDS = 0.05
 
 
-def choose(settings: Settings) -> FrontEnd:
+def choose(settings: Settings, *, obstacle: str | None = None) -> FrontEnd:
     """The front end to run: what the settings ask for, or the best that this machine can run.
+
+    Args:
+        settings: What the operator asks for.
+        obstacle: Why Envoy cannot run, "" where it can; None: look.
 
     Raises:
         FrontEndFailed: Envoy is asked for and cannot run here.
     """
-    obstacle = _obstacle_to_envoy()
+    obstacle = _obstacle_to_envoy() if obstacle is None else obstacle
     if settings.front_end is FrontEnd.ENVOY and obstacle:
         raise FrontEndFailed(f"the Envoy front end cannot run here: {obstacle}; use --front-end uvicorn")
     if settings.front_end is not FrontEnd.AUTO:

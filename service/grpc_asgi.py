@@ -19,7 +19,9 @@ from urllib.parse import quote
 import grpc
 from google.protobuf.message import DecodeError
 
+from service import logs
 from service.asgi import Disconnected, Receive, Scope, Send, header, unless_disconnected
+from service.errors import public_detail
 
 Metadata = Sequence[tuple[str, str | bytes]]
 
@@ -122,6 +124,9 @@ class GrpcOverAsgi:
             status, details = grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline passed"
         except Disconnected:
             return
+        except Exception as error:  # noqa: BLE001 without trailers the caller would wait or guess
+            logs.logger().error("failed", protocol="grpc", exc_info=error)
+            status, details = grpc.StatusCode.INTERNAL, public_detail(error)
         await start()
         if not body_ended:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -191,14 +196,16 @@ class GrpcOverAsgi:
             )
         inflater = zlib.decompressobj(GZIP)
         try:
-            plain = inflater.decompress(message, self._max_message_bytes)
+            plain = inflater.decompress(message, self._max_message_bytes + 1)
         except zlib.error as error:
             raise Aborted(grpc.StatusCode.INVALID_ARGUMENT, "the message is not gzip") from error
-        if inflater.unconsumed_tail:
+        if len(plain) > self._max_message_bytes:
             raise Aborted(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"the message inflates to more than {self._max_message_bytes} bytes",
             )
+        if not inflater.eof or inflater.unused_data:
+            raise Aborted(grpc.StatusCode.INVALID_ARGUMENT, "the message is not one whole gzip member")
         return plain
 
 

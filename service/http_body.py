@@ -78,5 +78,5 @@ def located(message: str) -> tuple[str, str]:
     ('Expected `str`, got `int`', '/windows/3/unit')
     """
     detail, _, path = message.partition(" - at `")
-    pointer = path.rstrip("`").removeprefix("$").replace("[", "/").replace("]", "").replace(".", "/")
-    return detail, pointer.replace("/...", "")
+    plain = path.rstrip("`").removeprefix("$").replace("[...]", "")  # which key it is, msgspec does not say
+    return detail, plain.replace("[", "/").replace("]", "").replace(".", "/")

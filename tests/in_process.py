@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Sequence
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ import httpx
 from google.rpc import error_details_pb2, status_pb2
 from prometheus_client import CollectorRegistry
 
+from model.domain import FloatArray, IntArray
 from service import logs
 from service.access import Credentials
 from service.batcher import MicroBatcher
@@ -32,10 +34,23 @@ from service.lifecycle import Lifecycle, Phase
 from service.metrics import Metrics
 from service.predictor import LoadedModel, Predictor
 from service.proto import rul_v1_pb2 as pb
+from service.runtime import Outputs
 from tests.fakes import FakeRuntime, window_input
 
 PREDICT = "/rul.v1.RulService/Predict"
 CODES = {code.value[0]: code for code in grpc.StatusCode}
+
+
+SLOW_SECONDS = 0.05
+
+
+class SlowRuntime(FakeRuntime):
+    """A runtime that takes 50 ms, whether it answers or fails."""
+
+    def run(self, readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> Outputs:
+        """Answer or fail, late."""
+        threading.Event().wait(SLOW_SECONDS)
+        return super().run(readings, lengths, last_cycle)
 
 
 @dataclass
@@ -210,6 +225,12 @@ async def ask_grpc(
     }
     code = CODES[int(trailers.pop("grpc-status"))] if trailers else grpc.StatusCode.CANCELLED
     return Answer(unframed(body), code, unquote(trailers.pop("grpc-message", "")), trailers)
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    """Let the loop run until something has happened that nobody signals to it."""
+    while not happened():  # noqa: ASYNC110 there is no event to wait for
+        await asyncio.sleep(0)
 
 
 def _unpadded(text: str) -> bytes:

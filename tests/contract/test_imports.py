@@ -1,0 +1,44 @@
+"""Who may import whom, and what serving must never load."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HEAVY = {"torch", "onnx", "pandas", "matplotlib", "scipy"}
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_import_rules_are_kept():
+    lint = Path(sys.executable).with_name("lint-imports")
+
+    done = subprocess.run([str(lint), "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("module", ["service.app", "service.front_end", "service.cli"])
+def test_serving_loads_nothing_of_training(module):
+    loaded = set(run(f"import sys, {module}; print(*{{m.partition('.')[0] for m in sys.modules}})").split())
+
+    assert module.partition(".")[0] in loaded
+    assert loaded & HEAVY == set()
+
+
+def test_what_stays_beside_envoy_does_without_onnxruntime_and_bentoml():
+    loaded = run("import sys, service.front_end; print(*sys.modules)").split()
+
+    assert {"onnxruntime", "bentoml"}.isdisjoint(loaded)
+
+
+def test_importing_the_application_starts_nothing():
+    code = "import threading, service.app; print(threading.active_count(), service.app.HOST.parts)"
+
+    assert run(code).split() == ["1", "None"]

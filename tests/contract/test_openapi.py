@@ -1,0 +1,80 @@
+"""The OpenAPI document says what the service does, and nothing in it leads nowhere."""
+
+import pytest
+
+from service.errors import STATUS
+from service.http_api import ModelBody, ModelsBody, ProblemBody, ReadyBody
+from service.messages import PredictQuery
+from service.openapi import document
+
+DOCUMENT = document([PredictQuery, ModelsBody, ModelBody, ReadyBody, ProblemBody])
+OPERATIONS = {
+    f"{method} {path}": operation
+    for path, operations in DOCUMENT["paths"].items()
+    for method, operation in operations.items()
+}
+
+
+def references(node):
+    if isinstance(node, dict):
+        yield from (value for key, value in node.items() if key == "$ref")
+        for value in node.values():
+            yield from references(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from references(value)
+
+
+def test_every_reference_leads_somewhere():
+    found = set(references(DOCUMENT))
+
+    for reference in found:
+        node = DOCUMENT
+        for part in reference.removeprefix("#/").split("/"):
+            node = node[part]
+    assert found
+
+
+def test_it_is_openapi_3_1_with_a_title_and_a_version():
+    assert DOCUMENT["openapi"] == "3.1.0"
+    assert DOCUMENT["info"]["title"]
+    assert DOCUMENT["info"]["version"]
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_every_operation_has_a_summary_and_describes_each_answer(name):
+    operation = OPERATIONS[name]
+
+    assert operation["summary"]
+    assert "200" in operation["responses"]
+    assert all(response["description"] for response in operation["responses"].values())
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_every_status_that_is_documented_exists(name):
+    known = {"200", *(str(status.http) for status in STATUS.values())}
+
+    assert set(OPERATIONS[name]["responses"]) <= known
+
+
+def test_every_refusal_of_a_prediction_is_documented():
+    elsewhere = {405}  # of the path, not of this operation
+
+    documented = {int(code) for code in OPERATIONS["post /v1/predict"]["responses"]}
+
+    assert documented == {200} | {status.http for status in STATUS.values()} - elsewhere
+
+
+def test_every_path_parameter_is_declared():
+    for path, operations in DOCUMENT["paths"].items():
+        named = {part.strip("{}") for part in path.split("/") if part.startswith("{")}
+        for operation in operations.values():
+            assert {p["name"] for p in operation.get("parameters", []) if p["in"] == "path"} == named
+
+
+def test_a_refusal_is_a_problem():
+    content = OPERATIONS["post /v1/predict"]["responses"]["422"]["content"]
+
+    assert list(content) == ["application/problem+json"]
+    problem = DOCUMENT["components"]["schemas"]["ProblemBody"]
+    assert set(problem["required"]) == {"type", "title", "status", "detail", "errors", "request_id"}

@@ -1,0 +1,27 @@
+"""The generated gRPC code is what protoc makes of the .proto file today."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROTO = "service/proto/rul_v1.proto"
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("generated")
+    outputs = [f"--{kind}={folder}" for kind in ("python_out", "pyi_out", "grpc_python_out")]
+    subprocess.run([sys.executable, "-m", "grpc_tools.protoc", "-I.", *outputs, PROTO], cwd=ROOT, check=True)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["rul_v1_pb2.py", "rul_v1_pb2.pyi", "rul_v1_pb2_grpc.py"])
+def test_what_is_committed_is_what_make_generate_writes(generated, name):
+    committed = ROOT / "service" / "proto" / name
+
+    made = (generated / "service" / "proto" / name).read_text("utf-8")
+
+    assert committed.read_text("utf-8") == made, "run make generate"

@@ -1,0 +1,73 @@
+"""Which front end runs, and what an operator is told where none can."""
+
+import signal
+import socket
+import threading
+
+import pytest
+
+from service import front_end
+from service.errors import FrontEndFailed
+from service.settings import FrontEnd, Settings
+
+pytestmark = pytest.mark.usefixtures("no_settings")
+
+
+def test_what_is_asked_for_is_chosen():
+    assert front_end.choose(Settings(front_end=FrontEnd.UVICORN)) is FrontEnd.UVICORN
+
+
+def test_envoy_is_chosen_where_it_can_run():
+    assert front_end.choose(Settings(), obstacle="") is FrontEnd.ENVOY
+
+
+def test_where_envoy_cannot_run_bentomls_own_server_is_chosen():
+    assert front_end.choose(Settings(), obstacle="no libpython") is FrontEnd.UVICORN
+
+
+def test_envoy_asked_for_where_it_cannot_run_is_an_error_that_says_what_to_do():
+    with pytest.raises(FrontEndFailed, match="no libpython; use --front-end uvicorn"):
+        front_end.choose(Settings(front_end=FrontEnd.ENVOY), obstacle="no libpython")
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [("0.0.0.0", "localhost"), ("::", "localhost"), ("127.0.0.1", "localhost"), ("10.0.0.7", "10.0.0.7")],
+)
+def test_the_address_that_is_announced_can_be_reached(host, expected):
+    assert front_end._reachable(host) == expected
+
+
+def test_an_ipv6_address_is_announced_as_urls_have_it():
+    assert front_end._reachable("fd00::7") == "[fd00::7]"
+
+
+def test_a_taken_port_is_an_error_that_says_what_to_do():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+
+        with pytest.raises(FrontEndFailed, match=rf"127\.0\.0\.1:{port}: .*choose another"):
+            front_end._check_free("127.0.0.1", port)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "localhost"])
+def test_a_free_port_is_no_error(host):
+    front_end._check_free(host, 0)
+
+
+def test_a_host_that_is_not_this_machine_is_an_error():
+    with pytest.raises(FrontEndFailed, match=r"192\.0\.2\.1:3000"):
+        front_end._check_free("192.0.2.1", 3000)
+
+
+def test_interrupts_are_held_only_while_the_front_end_starts():
+    assert threading.current_thread() is threading.main_thread()
+
+    with front_end._interrupts_held():
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    after = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+    assert signal.SIGINT in held
+    assert signal.SIGINT not in after

@@ -1,0 +1,307 @@
+"""gRPC over ASGI: framing, compression, deadlines and statuses, and the service behind them."""
+
+import asyncio
+import gzip
+import math
+
+import grpc
+import pytest
+from google.protobuf import wrappers_pb2
+from grpc_health.v1 import health_pb2
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.grpc_asgi import PREFIX, GrpcOverAsgi, speaks_grpc
+from service.proto import rul_v1_pb2 as pb
+from tests.fakes import FakeRuntime
+from tests.in_process import (
+    PREDICT,
+    SLOW_SECONDS,
+    SlowRuntime,
+    ask_grpc,
+    framed,
+    in_process,
+    message_window,
+    unframed,
+    until,
+)
+
+LIMIT = 1000
+GZIP = [("grpc-encoding", "gzip")]
+
+
+async def echo(messages, _call):
+    async for message in messages:
+        yield message
+
+
+async def repeat(message, _call):
+    return message
+
+
+async def countdown(message, _call):
+    for i in range(int(message), 0, -1):
+        yield str(i).encode()
+
+
+async def upload(messages, _call):
+    raise NotImplementedError
+
+
+async def breaks(_message, _call):
+    raise KeyError("a secret")
+
+
+async def parsed(message, _call):
+    return message.value.encode()
+
+
+@pytest.fixture(scope="module")
+def app():
+    served = GrpcOverAsgi(max_message_bytes=LIMIT)
+    served.add_registered_method_handlers(
+        "test.Service",
+        {
+            "Echo": grpc.stream_stream_rpc_method_handler(echo, None, bytes),
+            "Repeat": grpc.unary_unary_rpc_method_handler(repeat, None, bytes),
+            "Countdown": grpc.unary_stream_rpc_method_handler(countdown, None, bytes),
+            "Upload": grpc.stream_unary_rpc_method_handler(upload, None, bytes),
+            "Breaks": grpc.unary_unary_rpc_method_handler(breaks, None, bytes),
+            "Parsed": grpc.unary_unary_rpc_method_handler(parsed, wrappers_pb2.StringValue.FromString, bytes),
+        },
+    )
+    return served
+
+
+async def ask(app, method, *parts, metadata=()):
+    return await ask_grpc(app, f"/test.Service/{method}", *parts, metadata=metadata)
+
+
+@st.composite
+def messages_in_parts(draw):
+    """Messages, some compressed, and their bytes cut anywhere into ASGI events."""
+    messages = draw(st.lists(st.tuples(st.binary(max_size=40), st.booleans()), max_size=5))
+    body = b"".join(
+        framed(gzip.compress(message) if compressed else message, compressed=compressed)
+        for message, compressed in messages
+    )
+    cuts = sorted(draw(st.lists(st.integers(0, len(body)), max_size=8)))
+    parts = [body[i:j] for i, j in zip([0, *cuts], [*cuts, len(body)], strict=True)]
+    return [message for message, _ in messages], parts
+
+
+@given(messages_in_parts())
+def test_however_the_bytes_are_cut_into_events_the_messages_are_the_same(app, case):
+    messages, parts = case
+
+    answer = asyncio.run(ask(app, "Echo", *parts, metadata=GZIP))
+
+    assert answer.code is grpc.StatusCode.OK
+    assert answer.messages == messages
+
+
+@given(st.binary(min_size=1, max_size=60), st.data())
+def test_a_body_that_ends_within_a_message_is_never_a_message(app, message, data):
+    body = framed(message)
+    cut = data.draw(st.integers(1, len(body) - 1))
+
+    answer = asyncio.run(ask(app, "Repeat", body[:cut]))
+
+    assert answer.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert answer.messages == []
+
+
+async def test_a_call_without_a_message_is_refused(app):
+    assert (await ask(app, "Repeat")).code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_stream_of_answers_keeps_its_order(app):
+    assert (await ask(app, "Countdown", framed(b"3"))).messages == [b"3", b"2", b"1"]
+
+
+async def test_a_message_above_the_limit_is_refused_before_it_has_come(app):
+    answer = await ask(app, "Repeat", PREFIX.pack(0, LIMIT + 1))
+
+    assert answer.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_a_message_that_inflates_above_the_limit_is_refused(app):
+    bomb = framed(gzip.compress(b"0" * (LIMIT + 1)), compressed=True)
+
+    answer = await ask(app, "Repeat", bomb, metadata=GZIP)
+
+    assert answer.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_a_message_that_inflates_to_the_limit_is_read(app):
+    most = framed(gzip.compress(b"0" * LIMIT), compressed=True)
+
+    assert (await ask(app, "Repeat", most, metadata=GZIP)).messages == [b"0" * LIMIT]
+
+
+@pytest.mark.parametrize("body", [b"no gzip", gzip.compress(b"cut short")[:-9], gzip.compress(b"a") * 2])
+async def test_what_is_not_whole_gzip_is_refused(app, body):
+    answer = await ask(app, "Repeat", framed(body, compressed=True), metadata=GZIP)
+
+    assert answer.code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_an_encoding_that_is_not_known_is_told_which_are(app):
+    answer = await ask(app, "Repeat", framed(b"", compressed=True), metadata=[("grpc-encoding", "zstd")])
+
+    assert answer.code is grpc.StatusCode.UNIMPLEMENTED
+    assert answer.metadata["grpc-accept-encoding"] == "identity,gzip"
+
+
+@pytest.mark.parametrize("method", ["Nothing", "Upload"])
+async def test_what_is_not_served_is_unimplemented(app, method):
+    assert (await ask(app, method, framed(b""))).code is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_a_message_that_cannot_be_read_is_refused(app):
+    assert (await ask(app, "Parsed", framed(b"\xff"))).code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_servicer_that_breaks_ends_its_call_as_our_fault_and_shows_nothing(app):
+    answer = await ask(app, "Breaks", framed(b""))
+
+    assert answer.code is grpc.StatusCode.INTERNAL
+    assert "secret" not in answer.detail
+
+
+@pytest.mark.parametrize(
+    ("version", "extensions", "content_type", "expected"),
+    [
+        ("2", {"http.response.trailers": {}}, b"application/grpc", True),
+        ("2", {"http.response.trailers": {}}, b"application/grpc+proto", True),
+        ("2", {"http.response.trailers": {}}, b"application/json", False),
+        ("1.1", {"http.response.trailers": {}}, b"application/grpc", False),
+        ("1.1", {}, b"application/grpc", False),
+    ],
+)
+def test_grpc_is_spoken_only_where_trailers_can_be_sent(version, extensions, content_type, expected):
+    scope = {"http_version": version, "extensions": extensions, "headers": [(b"content-type", content_type)]}
+
+    assert speaks_grpc(scope) is expected
+
+
+def test_frames_are_what_the_protocol_says():
+    assert framed(b"ab") == b"\x00\x00\x00\x00\x02ab"
+    assert unframed(b"\x00\x00\x00\x00\x02ab\x00\x00\x00\x00\x00") == [b"ab", b""]
+
+
+# The service behind it
+
+
+async def test_a_window_is_answered():
+    async with in_process() as service:
+        answer = await service.predict_grpc(windows=[message_window(33.0)])
+
+    (prediction,) = pb.PredictReply.FromString(answer.messages[0]).predictions
+    assert answer.code is grpc.StatusCode.OK
+    assert prediction.rul == 33.0
+
+
+async def test_a_runtime_that_fails_is_our_fault_and_nothing_of_it_is_shown():
+    runtime = FakeRuntime()
+    runtime.failures = 1
+
+    async with in_process(runtime) as service:
+        answer = await service.predict_grpc()
+
+    assert answer.code is grpc.StatusCode.INTERNAL
+    assert "secret" not in answer.detail
+    assert "grpc-status-details-bin" not in answer.metadata
+
+
+@pytest.mark.parametrize("failures", [0, 1])
+async def test_a_runtime_that_takes_50_ms_shows_at_least_50_ms_also_on_error(failures):
+    runtime = SlowRuntime()
+    runtime.failures = failures
+
+    async with in_process(runtime) as service:
+        await service.predict_grpc()
+
+        labels = {"protocol": "grpc", "route": "rul.v1.RulService/Predict"}
+        assert service.value("rul_request_duration_seconds_count", **labels) == 1
+        assert service.value("rul_request_duration_seconds_sum", **labels) >= SLOW_SECONDS
+        assert service.value("rul_request_duration_seconds_bucket", **labels, le="0.02") == 0
+
+
+async def test_a_deadline_that_passes_while_the_runtime_works_is_said():
+    runtime = FakeRuntime()
+    runtime.gate.clear()
+
+    async with in_process(runtime) as service:
+        answer = await service.predict_grpc(metadata=[("grpc-timeout", "1m")])
+
+    assert answer.code is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+async def test_a_caller_who_leaves_is_counted_and_its_windows_are_dropped():
+    runtime = FakeRuntime()
+    runtime.gate.clear()
+    leaves = asyncio.Event()
+    request = framed(pb.PredictRequest(windows=[message_window()] * 3).SerializeToString())
+
+    async with in_process(runtime) as service:
+        running = asyncio.create_task(service.predict_grpc())
+        await until(runtime.entered.is_set)
+        leaver = asyncio.create_task(ask_grpc(service.grpc, PREDICT, request, leaves=leaves))
+        await until(lambda: service.batcher.pending_windows == 3)
+
+        leaves.set()
+        left = await leaver
+        pending = service.batcher.pending_windows
+        runtime.gate.set()
+        stayed = await running
+
+        labels = {"protocol": "grpc", "route": "rul.v1.RulService/Predict", "code": "CANCELLED"}
+        assert (left.messages, pending) == ([], 0)
+        assert service.value("rul_cancelled_total") == 3
+        assert service.value("rul_requests_total", **labels) == 1
+        assert stayed.code is grpc.StatusCode.OK
+
+
+async def test_a_message_that_is_none_is_counted_as_refused():
+    async with in_process() as service:
+        answer = await ask_grpc(service.grpc, PREDICT, framed(b"\xff"))
+
+        assert answer.code is grpc.StatusCode.INVALID_ARGUMENT
+        assert service.value("rul_rejected_total", reason="invalid") == 1
+
+
+async def test_problems_are_named_as_field_violations():
+    async with in_process() as service:
+        answer = await service.predict_grpc(windows=[message_window(math.inf)])
+
+    assert answer.violations()[0] == "/windows/0/columns/sensor_1/0"
+
+
+async def test_health_is_not_serving_until_the_service_is_ready():
+    request = framed(health_pb2.HealthCheckRequest().SerializeToString())
+    statuses = []
+
+    async with in_process(ready=False) as service:
+        for serving in (False, True, False):
+            service.health.advertise(serving=serving)
+            answer = await ask_grpc(service.grpc, "/grpc.health.v1.Health/Check", request)
+            statuses.append(health_pb2.HealthCheckResponse.FromString(answer.messages[0]).status)
+
+    reply = health_pb2.HealthCheckResponse
+    assert statuses == [reply.NOT_SERVING, reply.SERVING, reply.NOT_SERVING]
+
+
+async def test_every_watcher_hears_of_each_change_also_when_another_has_left():
+    async with in_process() as service:
+        watchers = [service.health.Watch(health_pb2.HealthCheckRequest(), None) for _ in range(3)]
+        first = [(await anext(watcher)).status for watcher in watchers]
+        await watchers.pop().aclose()
+
+        waiting = [asyncio.ensure_future(anext(watcher)) for watcher in watchers]
+        await asyncio.sleep(0)
+        service.health.advertise(serving=False)
+        then = [(await told).status for told in waiting]
+
+    assert set(first) == {health_pb2.HealthCheckResponse.SERVING}
+    assert then == [health_pb2.HealthCheckResponse.NOT_SERVING] * 2

@@ -1,0 +1,152 @@
+"""HTTP around a runtime that does as it is told: what the real process cannot be made to show."""
+
+import asyncio
+
+import pytest
+
+from service.errors import MalformedBody
+from service.http_body import QueryDecoder, located
+from service.labels import Route
+from service.lifecycle import Phase
+from tests.fakes import FakeRuntime
+from tests.in_process import SLOW_SECONDS, SlowRuntime, in_process, json_window, until
+
+
+async def test_a_runtime_that_fails_is_our_fault_and_nothing_of_it_is_shown():
+    runtime = FakeRuntime()
+    runtime.failures = 1
+
+    async with in_process(runtime) as service:
+        failed = await service.predict_http()
+        next_one = await service.predict_http()
+
+    assert failed.status_code == 500
+    assert failed.headers["content-type"] == "application/problem+json"
+    assert failed.json()["type"] == "urn:rulserve:problem:internal"
+    assert failed.json()["request_id"] == failed.headers["x-request-id"]
+    assert "secret" not in failed.text
+    assert "ValueError" not in failed.text
+    assert next_one.status_code == 200
+
+
+@pytest.mark.parametrize("failures", [0, 1])
+async def test_a_runtime_that_takes_50_ms_shows_at_least_50_ms_also_on_error(failures):
+    runtime = SlowRuntime()
+    runtime.failures = failures
+
+    async with in_process(runtime) as service:
+        await service.predict_http()
+
+        labels = {"protocol": "http", "route": "/v1/predict"}
+        assert service.value("rul_request_duration_seconds_count", **labels) == 1
+        assert service.value("rul_request_duration_seconds_sum", **labels) >= SLOW_SECONDS
+        assert service.value("rul_request_duration_seconds_bucket", **labels, le="0.02") == 0
+
+
+async def test_a_queue_that_is_full_turns_callers_away_until_it_is_not():
+    runtime = FakeRuntime()
+    runtime.gate.clear()
+
+    async with in_process(runtime, max_pending_windows=2) as service:
+        running = asyncio.create_task(service.predict_http())
+        await until(runtime.entered.is_set)
+        waiting = asyncio.create_task(service.predict_http(windows=[json_window()] * 2))
+        await until(lambda: service.batcher.pending_windows == 2)
+
+        refused = await service.predict_http()
+        runtime.gate.set()
+        answered = [await running, await waiting, await service.predict_http()]
+
+    assert refused.status_code == 429
+    assert int(refused.headers["retry-after"]) >= 1
+    assert [reply.status_code for reply in answered] == [200, 200, 200]
+
+
+async def test_a_deadline_that_passes_while_the_runtime_works_is_504():
+    runtime = FakeRuntime()
+    runtime.gate.clear()
+
+    async with in_process(runtime) as service:
+        reply = await service.predict_http(headers={"request-timeout": "0.001"})
+
+    assert reply.status_code == 504
+    assert reply.json()["type"] == "urn:rulserve:problem:deadline_exceeded"
+
+
+@pytest.mark.parametrize("phase", [Phase.STARTING, Phase.DRAINING, Phase.FAILED])
+async def test_a_service_that_is_not_ready_says_so_and_when_to_come_back(phase):
+    async with in_process(ready=False) as service:
+        service.lifecycle.enter(phase, "for a reason")
+
+        replies = [await service.predict_http(), await service.http.get("/readyz")]
+
+        for reply in replies:
+            assert reply.status_code == 503
+            assert int(reply.headers["retry-after"]) >= 1
+            assert reply.json()["detail"] == f"the service is {phase}: for a reason"
+        assert (await service.http.get("/livez")).status_code == 200
+        assert (await service.http.get("/v1/models")).status_code == 200
+
+
+async def test_a_batcher_that_stopped_turns_readiness_and_liveness_false():
+    async with in_process() as service:
+        service.batcher._stop(RuntimeError("broken"))
+
+        codes = [(await service.http.get(path)).status_code for path in ("/livez", "/readyz")]
+
+    assert codes == [500, 500]
+
+
+async def test_a_request_without_an_id_that_fits_is_given_one():
+    async with in_process() as service:
+        reply = await service.http.get("/livez", headers={"x-request-id": "no good"})
+
+    assert len(reply.headers["x-request-id"]) == 32
+
+
+async def test_every_route_of_http_is_counted_under_a_label_of_its_own():
+    async with in_process() as service:
+        for route in Route:
+            if route.transport == "http":
+                await service.http.request("POST" if route is Route.PREDICT else "GET", route.value)
+
+        for route in Route:
+            if route.transport == "http":
+                count = service.value(
+                    "rul_request_duration_seconds_count", protocol="http", route=route.value
+                )
+                assert count == 1, route
+
+
+def test_a_query_that_is_right_is_known_to_be_typed():
+    query, typed = QueryDecoder().decode(b'{"windows": [{"readings": [[1, null, 2.5]]}]}')
+
+    assert typed
+    assert query.windows[0].readings == [[1, None, 2.5]]
+
+
+@pytest.mark.parametrize("reading", ['"x"', "true", "1e999", "{}"])
+def test_a_query_with_a_reading_that_is_none_is_left_to_the_windows_check(reading):
+    query, typed = QueryDecoder().decode(b'{"windows": [{"readings": [[%s]]}]}' % reading.encode())
+
+    assert not typed
+    assert len(query.windows) == 1
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b'{"windows": [{"readings": [[NaN]]}]}'])
+def test_what_is_not_json_is_malformed(body):
+    with pytest.raises(MalformedBody, match="not JSON"):
+        QueryDecoder().decode(body)
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("Expected `str` - at `$.windows[3].unit`", ("Expected `str`", "/windows/3/unit")),
+        ("Object missing required field `windows`", ("Object missing required field `windows`", "")),
+        ("Expected `object`, got `array` - at `$`", ("Expected `object`, got `array`", "")),
+        ("no - at `$.windows[0].columns[...]`", ("no", "/windows/0/columns")),
+    ],
+)
+def test_the_decoders_path_becomes_a_json_pointer(message, expected):
+    assert located(message) == expected
