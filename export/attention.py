@@ -20,11 +20,9 @@ from model.domain import (
     BoolArray,
     FloatArray,
     IntArray,
-    Trajectory,
     WindowSet,
     attention_entropy_ratio,
     effective_cycles,
-    pad_windows,
 )
 from model.faithfulness import (
     DRAWS,
@@ -154,32 +152,6 @@ def head_redundancy(head_attention: FloatArray, lengths: IntArray) -> FloatArray
     return np.clip(apart, 0.0, 1.0)
 
 
-def spread_windows(trajectories: list[Trajectory], manifest: Manifest, *, per_unit: int) -> WindowSet:
-    """Windows that end evenly spread over each unit's life, its last cycle among them.
-
-    For looking at attention, so units need not have failed: `rul` is NaN where it is not known.
-    """
-    context = manifest.context
-    readings: list[FloatArray] = []
-    last_cycle: list[float] = []
-    rul: list[float] = []
-    unit: list[str] = []
-    for trajectory in trajectories:
-        for end in _ends(len(trajectory), manifest.min_cycles, per_unit):
-            readings.append(trajectory.readings[max(0, end + 1 - context) : end + 1])
-            last_cycle.append(float(trajectory.cycles[end]))
-            left = float(trajectory.cycles[-1] - trajectory.cycles[end])
-            rul.append(left if trajectory.failed else float("nan"))
-            unit.append(trajectory.unit)
-    return WindowSet(
-        pad_windows(readings, length=context),
-        np.array([len(window) for window in readings], dtype=np.int64),
-        np.array(last_cycle, dtype=np.float32),
-        np.array(rul, dtype=np.float32),
-        np.array(unit),
-    )
-
-
 def regimes_of(manifest: Manifest) -> Regimes:
     """The regimes as the graph tells them apart.
 
@@ -229,9 +201,3 @@ def bundle_faithfulness(
 def _bits(attention: FloatArray) -> FloatArray:
     """Shannon entropy in bits, [..., T] -> [...]."""
     return -(attention * np.log2(np.where(attention > 0, attention, 1.0))).sum(axis=-1)
-
-
-def _ends(cycles: int, shortest: int, count: int) -> list[int]:
-    """At most `count` reading indices, from the first that is answered to the last."""
-    first = min(shortest, cycles) - 1
-    return np.unique(np.linspace(cycles - 1, first, min(count, cycles - first)).round().astype(int)).tolist()

@@ -2,38 +2,62 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
-import numpy as np
 import typer
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 
 from export.bundle import Manifest, find_bundle
-from model.dataset import truncated_windows
-from model.domain import InvalidData, Trajectory, WindowSet
-from model.evaluation import Answered, figures
-from model.fleet import Fleet, fleet_named
-from model.parts import deal
+from export.held_out import TRUNCATIONS, Part, fleet_for, judged_windows, knows, units_of
+from model.domain import RulError, WindowSet
+from model.evaluation import Answered, Figure, figures
+
+if TYPE_CHECKING:
+    from model.prognostics import Band, Life
 
 HELP = """
 Judge a bundle on units whose failure is known.
 
-Windows are cut at random cycles of each unit. On the very data that a bundle was trained on, say
-which part: the units that selected (validation) or those that did neither (calibration).
+Windows are cut at random cycles of each unit, and each unit is answered at every cycle of its life.
+On the very data that a bundle was trained on, say which part: the units that selected (validation)
+or those that did neither (calibration).
 
-Example: rul evaluate fd001 --fleet cmapss --data train_FD001.txt --part validation
+Example: rul evaluate fd001 --fleet cmapss --data train_FD001.txt --part validation --plot pictures
 """
 
+OF_WINDOWS: Final = {
+    "rmse": "RMSE, cycles",
+    "mae": "MAE, cycles",
+    "bias": "bias, cycles",
+    "score": "NASA score, mean a window",
+    "coverage": "coverage of the interval",
+    "width": "width of the interval, cycles",
+}
+OF_LIVES: Final = {
+    "alpha_lambda": "alpha-lambda accuracy (20 %, half-way)",
+    "within_alpha": "cycles within 20 % of the truth",
+    "horizon": "prognostic horizon, lasting, cycles",
+    "first_horizon": "prognostic horizon, first met, cycles",
+    "relative_accuracy": "cumulative relative accuracy",
+    "relative_accuracy_by_rul": "the same, weighed by RUL",
+    "monotonicity": "monotonicity of the answers",
+    "life_coverage": "coverage of the interval",
+}
 
-class Part(StrEnum):
-    """Which units to judge on."""
 
-    ALL = "all"
-    VALIDATION = "validation"
-    CALIBRATION = "calibration"
+CAUTIONS: Final = {
+    Part.ALL: "Most of these units trained the network: the figures flatter it. See --part.",
+    Part.VALIDATION: "These units chose the weights: the errors flatter them a little.",
+    Part.CALIBRATION: "The interval was set on these units: their coverage over all is made, not found.",
+}
+
+
+class CannotDraw(RulError):
+    """Pictures that cannot be drawn or written here."""
 
 
 def add_evaluate(app: typer.Typer) -> None:
@@ -47,77 +71,153 @@ def evaluate(
     data: Annotated[list[Path], typer.Option(help="File or folder of readings; may be repeated.")],
     fleet: Annotated[str, typer.Option(help="A TOML file, or the name of a fleet that ships.")] = "cmapss",
     part: Annotated[Part, typer.Option(help="Which units to judge on.")] = Part.ALL,
-    truncations: Annotated[int, typer.Option(help="Windows that each unit gives.", min=1)] = 20,
+    truncations: Annotated[int, typer.Option(help="Windows that each unit gives.", min=1)] = TRUNCATIONS,
     seed: Annotated[int, typer.Option(help="Of where the units are cut, with --part all.", min=0)] = 0,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Folder for pictures: trajectories, residuals, reliability. Needs matplotlib."),
+    ] = None,
 ) -> None:
     """Judge a bundle; see HELP."""
+    from export.lives import answer_life  # noqa: PLC0415 with ONNX Runtime
     from export.session import open_bundle  # noqa: PLC0415 with ONNX Runtime
-    from model.readers import data_files, data_sha256, read_trajectories  # noqa: PLC0415 with PyArrow
+    from model.prognostics import brier_figures, by_rul, join_lives, prognostic_figures  # noqa: PLC0415
+    from model.readers import read_trajectories  # noqa: PLC0415 with PyArrow
 
+    if plot is not None:
+        require_matplotlib()
     session, manifest = open_bundle(find_bundle(bundle))
-    kind = fleet_named(fleet)
-    if kind.schema.names != manifest.schema_of_columns.names:
-        raise InvalidData(
-            f"fleet {kind.name!r} has the columns {', '.join(kind.schema.names)}; "
-            f"{manifest.name!r} reads {', '.join(manifest.schema_of_columns.names)}"
-        )
-    same_data = data_sha256(data_files(data, kind)) == manifest.training.data_sha256
-    if part is not Part.ALL and not same_data:
-        raise InvalidData(
-            f"--part {part}: {manifest.name!r} was not trained on this data, so it has no parts"
-        )
+    kind = fleet_for(manifest, fleet)
+    same_data = knows(manifest, data, kind, part=part)
     trajectories = read_trajectories(data, kind)
-    windows = _windows(trajectories, kind, manifest, part=part, truncations=truncations, seed=seed)
-    with Console(stderr=True).status(f"answering {len(windows)} windows"):
+    windows = judged_windows(trajectories, kind, manifest, part=part, truncations=truncations, seed=seed)
+    screen = Console(stderr=True)
+    with screen.status(f"answering {len(windows)} windows"):
         answers = session.answer_all(windows.readings, windows.lengths, windows.last_cycle)
+    units = units_of(windows, trajectories)
+    lives = [
+        answer_life(session, manifest, unit)
+        for unit in track(units, "answering every cycle", console=screen, transient=True)
+    ]
     lower, upper = answers["rul_interval"].T
-    found = figures(Answered(windows.rul, answers["rul"], lower, upper, windows.unit), cap=manifest.cap)
-    units = len(set(windows.unit.tolist()))
-    table = Table(
-        title=f"{manifest.name}: {len(windows)} windows of {units} units, RUL capped at {manifest.cap:g}"
-    )
-    for title in ("figure", "value", "95 % by bootstrap over units"):
-        table.add_column(title)
-    for name, figure in found.items():
-        table.add_row(TITLES[name], f"{figure.value:.3f}", f"{figure.low:.3f} .. {figure.high:.3f}")
-    Console().print(table)
-    if part is Part.ALL and same_data:
-        Console(stderr=True).print(
-            "Most of these units trained the network: the figures flatter it. See --part.", highlight=False
+    answered = Answered(windows.rul, answers["rul"], lower, upper, windows.unit)
+    cap = manifest.cap
+    with screen.status("resampling units"):
+        of_windows = figures(answered, cap=cap)
+        of_lives = prognostic_figures(lives, cap=cap)
+        bands = by_rul(join_lives(lives), cap=cap)
+        brier = brier_figures(
+            answers["failure_probability"], windows.rul, windows.unit, horizons=manifest.horizons
         )
+    console = Console()
+    console.print(windows_table(manifest, windows, of_windows, brier))
+    console.print(lives_table(manifest, of_lives, lives))
+    console.print(bands_table(manifest, bands))
+    if plot is not None:
+        with screen.status("drawing"):
+            written = _draw(plot, manifest, lives=lives, bands=bands)
+        console.print("\n".join(map(str, written)), soft_wrap=True, highlight=False)
+    if same_data and part in CAUTIONS:
+        screen.print(CAUTIONS[part], highlight=False)
 
 
-TITLES = {
-    "rmse": "RMSE, cycles",
-    "mae": "MAE, cycles",
-    "bias": "bias, cycles",
-    "score": "NASA score, mean a window",
-    "coverage": "coverage of the interval",
-    "width": "width of the interval, cycles",
-}
+def windows_table(
+    manifest: Manifest, windows: WindowSet, found: Mapping[str, Figure], brier: Mapping[int, Figure]
+) -> Table:
+    """One window cut at random: what to expect of a single question."""
+    from model.prognostics import ignorant_brier  # noqa: PLC0415
+
+    units = len(set(windows.unit.tolist()))
+    table = _figures_table(
+        f"{manifest.name}: {len(windows)} windows of {units} units, RUL capped at {manifest.cap:g}"
+    )
+    for name, title in OF_WINDOWS.items():
+        table.add_row(title, *_cells(found[name]))
+    for horizon, figure in brier.items():
+        ignorant = ignorant_brier(windows.rul, horizon=horizon)
+        title = f"Brier score at {horizon} (knowing nothing {ignorant:.3f})"
+        table.add_row(title, *_cells(figure))
+    return table
 
 
-def _windows(
-    trajectories: list[Trajectory],
-    fleet: Fleet,
+def lives_table(manifest: Manifest, found: Mapping[str, Figure], lives: Sequence[Life]) -> Table:
+    """Whole lives, cycle by cycle, from where the RUL meets the cap."""
+    table = _figures_table(
+        f"{manifest.name}: {len(lives)} lives, every cycle from RUL {manifest.cap:g} on, mean over units"
+    )
+    for name, title in OF_LIVES.items():
+        table.add_row(title, *_cells(found[name]))
+    return table
+
+
+def bands_table(manifest: Manifest, bands: Sequence[Band]) -> Table:
+    """Where in a life errors and intervals are good; each figure above its interval."""
+    table = Table(title=f"{manifest.name}: every cycle by true RUL, 95 % over units below")
+    table.add_column("RUL")
+    for title in ("cycles", "RMSE", "bias", "coverage", "width"):
+        table.add_column(title, justify="right")
+    for band in bands:
+        shown = band.figures
+        table.add_row(
+            f"{band.low:g} to {band.high:g}" if band.high != float("inf") else f"from {band.low:g}",
+            str(band.windows),
+            *(_stacked(shown[name], digits=1) for name in ("rmse", "bias")),
+            _stacked(shown["coverage"], digits=2),
+            _stacked(shown["width"], digits=1),
+        )
+    return table
+
+
+def require_matplotlib() -> None:
+    """Say at once what is missing, and not after the work is done.
+
+    Raises:
+        CannotDraw: matplotlib is not installed.
+    """
+    try:
+        import matplotlib as _  # noqa: F401, ICN001, PLC0415 never loaded in a service
+    except ImportError as error:
+        raise CannotDraw("pictures need matplotlib: pip install 'rulserve[train]'") from error
+
+
+def _draw(
+    folder: Path,
     manifest: Manifest,
     *,
-    part: Part,
-    truncations: int,
-    seed: int,
-) -> WindowSet:
-    """Truncated windows of the units that are asked for, and whose failure is known."""
-    if part is Part.ALL:
-        known = [trajectory for trajectory in trajectories if trajectory.failed]
-        if not known:
-            raise InvalidData("no unit's failure is known: there is nothing to compare answers with")
-        return truncated_windows(
-            known,
-            length=manifest.context,
-            per_unit=truncations,
-            rng=np.random.default_rng(seed),
-            shortest=manifest.min_cycles,
-        )
-    kept = manifest.training.config.get("truncations", truncations)
-    parts = deal(trajectories, fleet, seed=manifest.training.seed, truncations=kept)
-    return parts.validation if part is Part.VALIDATION else parts.calibration
+    lives: Sequence[Life],
+    bands: Sequence[Band],
+) -> list[Path]:
+    from export.evaluation_pictures import (  # noqa: PLC0415 with matplotlib
+        reliability_picture,
+        residual_picture,
+        trajectory_picture,
+    )
+
+    pictures = {
+        "trajectories.png": trajectory_picture(lives, manifest),
+        "residuals.png": residual_picture(lives, manifest),
+        "reliability.png": reliability_picture(lives, bands, manifest),
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, picture in pictures.items():
+            picture.savefig(folder / name, dpi=130)
+    except OSError as error:
+        raise CannotDraw(f"{folder}: pictures cannot be written: {error.strerror}") from error
+    return [folder / name for name in pictures]
+
+
+def _figures_table(title: str) -> Table:
+    table = Table(title=title)
+    table.add_column("figure")
+    table.add_column("value", justify="right")
+    table.add_column("95 % over units", justify="right")
+    return table
+
+
+def _cells(figure: Figure) -> tuple[str, str]:
+    return f"{figure.value:.3f}", f"{figure.low:.3f} .. {figure.high:.3f}"
+
+
+def _stacked(figure: Figure, *, digits: int) -> str:
+    return f"{figure.value:.{digits}f}\n{figure.low:.{digits}f}..{figure.high:.{digits}f}"

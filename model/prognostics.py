@@ -20,9 +20,10 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from model.domain import BoolArray, FloatArray, IntArray, InvalidData, capped_rul
-from model.evaluation import RESAMPLES, Answered, Figure, bootstrapped, root_mean_square_error
+from model.evaluation import RESAMPLES, Answered, Figure, bootstrapped, join_answers, root_mean_square_error
 
 ALPHA: Final = 0.2
 """Error allowed around r*, as a part of it."""
@@ -45,6 +46,7 @@ class Life:
         rul: [N] answers.
         lower: [N] of the interval.
         upper: [N] of the interval.
+        failure_probability: [N, K] of failing within each horizon.
     """
 
     unit: str
@@ -53,6 +55,17 @@ class Life:
     rul: FloatArray
     lower: FloatArray
     upper: FloatArray
+    failure_probability: FloatArray
+
+
+def join_lives(lives: Sequence[Life]) -> Answered:
+    """Every cycle of every life as a window of its unit, in order."""
+    return join_answers(
+        [
+            Answered(life.truth, life.rul, life.lower, life.upper, np.full(len(life.truth), life.unit))
+            for life in lives
+        ]
+    )
 
 
 def within_alpha(life: Life, *, cap: float, alpha: float = ALPHA) -> float:
@@ -61,7 +74,8 @@ def within_alpha(life: Life, *, cap: float, alpha: float = ALPHA) -> float:
     Alpha-lambda accuracy (Saxena 2010) over all lambda below 1: the cone closes at
     EoL, where nothing but 0 would be right. NaN where there is no prediction.
 
-    >>> unit = Life("1", *(np.array(v, float) for v in ([1, 2, 3], [2, 1, 0], [2, 2, 0], [0] * 3, [9] * 3)))
+    >>> cycle, truth, rul = (np.array(values) for values in ([1, 2, 3], [2, 1, 0], [2, 2, 0]))
+    >>> unit = Life("1", cycle, truth, rul, rul - 1, rul + 1, np.zeros((3, 0)))
     >>> within_alpha(unit, cap=125.0)
     0.5
     """
@@ -213,16 +227,12 @@ class Reliability:
         stated: [K] mean probability of the windows in each bin.
         observed: [K] share of them that failed within the horizon.
         windows: [K].
-        brier: Mean square of stated less happened over all windows; 0 is perfect (Brier 1950).
-        reference: The same where every window is told the share of all: what knowing nothing gives.
     """
 
     horizon: int
     stated: FloatArray
     observed: FloatArray
     windows: IntArray
-    brier: float
-    reference: float
 
 
 def reliability(probability: FloatArray, truth: FloatArray, *, horizon: int, bins: int = 10) -> Reliability:
@@ -235,18 +245,41 @@ def reliability(probability: FloatArray, truth: FloatArray, *, horizon: int, bin
     """
     if len(probability) == 0:
         raise InvalidData("nothing to evaluate: no window of a unit whose failure is known")
-    failed = truth <= horizon
     which = np.minimum((probability * bins).astype(np.int64), bins - 1)
     counts = np.bincount(which, minlength=bins)
     there = counts > 0
     return Reliability(
         horizon=horizon,
         stated=np.bincount(which, probability, minlength=bins)[there] / counts[there],
-        observed=np.bincount(which, failed, minlength=bins)[there] / counts[there],
+        observed=np.bincount(which, truth <= horizon, minlength=bins)[there] / counts[there],
         windows=counts[there],
-        brier=float(np.square(probability - failed).mean()),
-        reference=float(failed.mean() * (1 - failed.mean())),
     )
+
+
+def brier_figures(
+    probability: FloatArray,
+    truth: FloatArray,
+    unit: NDArray[np.str_],
+    *,
+    horizons: Sequence[int],
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> dict[int, Figure]:
+    """Brier score of each horizon, [W, K], [W] and [W] names: 0 is perfect.
+
+    Mean square of the stated probability less what happened, 0 or 1; Brier, "Verification of
+    forecasts expressed in terms of probability" (Monthly Weather Review 78, 1950).
+    """
+    square = np.square(probability - (truth[:, None] <= np.array(horizons)))
+    of_rows = {str(horizon): _mean_of(square[:, k]) for k, horizon in enumerate(horizons)}
+    found = bootstrapped(of_rows, unit, seed=seed, resamples=resamples)
+    return {horizon: found[str(horizon)] for horizon in horizons}
+
+
+def ignorant_brier(truth: FloatArray, *, horizon: int) -> float:
+    """The Brier score of stating the share of all windows that fail within the horizon."""
+    share = float((truth <= horizon).mean())
+    return share * (1 - share)
 
 
 def _before_end(life: Life, cap: float) -> BoolArray:

@@ -9,9 +9,9 @@ from export.attention import (
     report_head,
     report_heads,
     sinks,
-    spread_windows,
 )
 from export.bundle import EntropyReference
+from export.lives import spread_windows
 from export.session import open_bundle
 from model.domain import InvalidData, Trajectory, WindowSet
 from model.faithfulness import (

@@ -8,8 +8,10 @@ from model.evaluation import Answered
 from model.prognostics import (
     Life,
     alpha_lambda_accuracy,
+    brier_figures,
     by_rul,
     cumulative_relative_accuracy,
+    ignorant_brier,
     life_coverage,
     monotonicity,
     prognostic_figures,
@@ -26,7 +28,7 @@ def life(rul, *, truth=None, half_width=1.0, unit="1"):
     rul = np.array(rul, dtype=float)
     truth = np.arange(len(rul) - 1.0, -1.0, -1.0) if truth is None else np.array(truth, dtype=float)
     cycle = truth[0] - truth + 1.0
-    return Life(unit, cycle, truth, rul, rul - half_width, rul + half_width)
+    return Life(unit, cycle, truth, rul, rul - half_width, rul + half_width, np.zeros((len(rul), 0)))
 
 
 def answered(truth, rul, *, half_width=1.0, unit=None):
@@ -217,12 +219,24 @@ def test_reliability_sets_what_was_stated_beside_what_happened():
     np.testing.assert_allclose(found.stated, [0.03, 0.975])
     np.testing.assert_allclose(found.observed, [0.5, 1.0])
     assert found.windows.tolist() == [2, 2]
-    assert found.brier == pytest.approx((0.02**2 + 0.96**2 + 0.05**2) / 4)
-    assert found.reference == pytest.approx(0.75 * 0.25)
+
+
+def test_the_brier_score_is_the_mean_square_of_stated_less_happened():
+    stated = np.array([[0.02, 1.0], [0.04, 1.0], [0.95, 1.0], [1.0, 1.0]])
+    truth = np.array([50.0, 5.0, 5.0, 10.0])
+
+    found = brier_figures(stated, truth, np.array(["a", "b", "c", "d"]), horizons=(10, 60))
+
+    assert found[10].value == pytest.approx((0.02**2 + 0.96**2 + 0.05**2) / 4)
+    assert found[10].low < found[10].value < found[10].high
+    assert found[60].value == 0.0
+    assert ignorant_brier(truth, horizon=10) == pytest.approx(0.75 * 0.25)
 
 
 def test_a_failure_right_at_the_horizon_is_within_it():
-    assert reliability(np.array([1.0]), np.array([10.0]), horizon=10).brier == 0.0
+    found = brier_figures(np.ones((1, 1)), np.array([10.0]), np.array(["a"]), horizons=(10,))
+
+    assert found[10].value == 0.0
 
 
 def test_reliability_of_nothing_is_said():

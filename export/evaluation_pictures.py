@@ -1,0 +1,183 @@
+"""What `rul evaluate --plot` draws: trajectories, residuals, reliability. It needs matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from export.bundle import Manifest
+from export.pictures import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION, new_picture, quiet
+from model.domain import FloatArray, capped_rul
+from model.prognostics import ALPHA, Band, Life, reliability
+
+SHOWN_UNITS: Final = 6
+FEWEST_CYCLES: Final = 10
+"""A mark of fewer would be chance."""
+MARKERS: Final = ("o", "s", "^", "D", "v", "P")
+COLOURS: Final = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY)
+
+
+def trajectory_picture(lives: Sequence[Life], manifest: Manifest, *, shown: int = SHOWN_UNITS) -> Figure:
+    """RUL with its interval against the truth, cycle by cycle, for units from short to long lives."""
+    chosen = _from_short_to_long(lives, shown)
+    rows = -(-len(chosen) // 3)
+    figure = new_picture(
+        width=11,
+        height=1.2 + 2.9 * rows,
+        title=f"{manifest.name}: RUL at every cycle, with its {manifest.nominal_coverage:.0%} interval",
+    )
+    axes = figure.subplots(rows, min(3, len(chosen)), squeeze=False, sharey=True)
+    for each in axes.flat[len(chosen) :]:
+        each.set_visible(False)
+    for each, life in zip(axes.flat, chosen, strict=False):
+        _draw_life(quiet(each), life, manifest)
+    for each in axes[:, 0]:
+        each.set_ylabel("RUL, cycles")
+    for column in range(axes.shape[1]):
+        lowest = max(row for row in range(rows) if row * 3 + column < len(chosen))
+        axes[lowest, column].set_xlabel("cycle of the unit")
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    return figure
+
+
+def _draw_life(axes: Axes, life: Life, manifest: Manifest) -> None:
+    truth = capped_rul(life.truth, cap=manifest.cap)
+    predicted = life.truth <= manifest.cap
+    axes.fill_between(
+        life.cycle, life.lower, life.upper, color=SKY, alpha=0.35, linewidth=0, label="interval"
+    )
+    for edge in (1 - ALPHA, 1 + ALPHA):
+        axes.plot(
+            life.cycle[predicted],
+            edge * life.truth[predicted],
+            color=GREY,
+            linewidth=0.9,
+            linestyle=":",
+            label=f"truth ± {ALPHA:.0%}" if edge < 1 else None,
+        )
+    axes.plot(
+        life.cycle,
+        truth,
+        color=BLACK,
+        linewidth=1.4,
+        linestyle="--",
+        label=f"truth, at most {manifest.cap:g}",
+    )
+    axes.plot(life.cycle, life.rul, color=BLUE, linewidth=1.6, label="answer")
+    axes.set_ylim(0, 1.06 * manifest.cap)
+    axes.set_xlim(left=0)
+    axes.set_title(f"unit {life.unit}, failed at cycle {life.cycle[-1]:g}", fontsize=10)
+
+
+def residual_picture(lives: Sequence[Life], manifest: Manifest) -> Figure:
+    """Errors over the true RUL, with what nine in ten cycles keep to, and how they spread."""
+    truth = np.concatenate([life.truth for life in lives])
+    error = np.concatenate([life.rul - capped_rul(life.truth, cap=manifest.cap) for life in lives])
+    below = truth < manifest.cap
+    truth, error = truth[below], error[below]
+    figure = new_picture(
+        width=10, height=5, title=f"{manifest.name}: error of the RUL at every cycle of {len(lives)} units"
+    )
+    main, side = figure.subplots(1, 2, width_ratios=(4, 1), sharey=True)
+    quiet(main).scatter(
+        truth, error, s=6, color=SKY, alpha=0.35, linewidths=0, rasterized=True, label="a cycle"
+    )
+    middle, low, median, high = _running(truth, error, cap=manifest.cap)
+    main.plot(middle, median, color=BLUE, linewidth=2, label="median")
+    main.plot(middle, low, color=VERMILLION, linewidth=1.4, linestyle="--", label="5 % and 95 %")
+    main.plot(middle, high, color=VERMILLION, linewidth=1.4, linestyle="--")
+    main.axhline(0, color=BLACK, linewidth=0.9)
+    main.set_xlim(manifest.cap, 0)
+    main.set_xlabel("true RUL, cycles (failure at the right)")
+    main.set_ylabel("answer - truth, cycles (above 0: failure comes earlier than told)")
+    main.legend(loc="upper right", frameon=False, markerscale=2)
+    quiet(side).hist(error, bins=40, orientation="horizontal", color=BLUE)
+    side.axhline(0, color=BLACK, linewidth=0.9)
+    side.axhline(float(error.mean()), color=ORANGE, linewidth=2, label=f"mean {error.mean():+.1f}")
+    side.set_xlabel("cycles of units")
+    side.legend(loc="upper right", frameon=False)
+    return figure
+
+
+def reliability_picture(lives: Sequence[Life], bands: Sequence[Band], manifest: Manifest) -> Figure:
+    """Whether probabilities come true, whether intervals hold what they promise, and how wide they are."""
+    figure = new_picture(
+        width=13,
+        height=4.6,
+        title=f"{manifest.name}: what its doubt is worth, every cycle of {len(lives)} units",
+    )
+    diagram, coverage, width = figure.subplots(1, 3)
+    _draw_reliability(quiet(diagram), lives, manifest)
+    _bars(quiet(coverage), bands, "coverage", manifest)
+    coverage.axhline(
+        manifest.nominal_coverage,
+        color=VERMILLION,
+        linestyle="--",
+        label=f"promised {manifest.nominal_coverage:.0%}",
+    )
+    coverage.set_ylim(0, 1.05)
+    coverage.set_ylabel("share of cycles whose interval holds the truth")
+    coverage.set_title("coverage", fontsize=10)
+    coverage.legend(loc="lower right", frameon=True, framealpha=0.9, edgecolor="none")
+    _bars(quiet(width), bands, "width", manifest)
+    width.set_ylabel("width of the interval, cycles")
+    width.set_title("width (lines: 95 % by bootstrap over units)", fontsize=10)
+    return figure
+
+
+def _draw_reliability(axes: Axes, lives: Sequence[Life], manifest: Manifest) -> None:
+    truth = np.concatenate([life.truth for life in lives])
+    probability = np.concatenate([life.failure_probability for life in lives])
+    axes.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle="--")
+    for k, (horizon, colour, marker) in enumerate(zip(manifest.horizons, COLOURS, MARKERS, strict=False)):
+        found = reliability(probability[:, k], truth, horizon=horizon)
+        enough = found.windows >= FEWEST_CYCLES
+        axes.plot(
+            found.stated[enough],
+            found.observed[enough],
+            color=colour,
+            marker=marker,
+            label=f"within {horizon} cycles",
+        )
+    axes.set_xlabel("probability of failure as stated")
+    axes.set_ylabel("share of cycles where it came true")
+    axes.set_title(f"failure probability ({FEWEST_CYCLES} cycles or more a mark)", fontsize=10)
+    axes.set_aspect("equal")
+    axes.legend(loc="lower right", frameon=True, framealpha=0.9, edgecolor="none")
+
+
+def _bars(axes: Axes, bands: Sequence[Band], name: str, manifest: Manifest) -> None:
+    found = [band.figures[name] for band in bands]
+    value = np.array([figure.value for figure in found])
+    reach = np.abs(np.array([[figure.low, figure.high] for figure in found]).T - value)
+    axes.bar(range(len(bands)), value, color=SKY, yerr=reach, ecolor=BLACK, capsize=3)
+    axes.set_xticks(range(len(bands)), [_named(band) for band in bands])
+    axes.set_xlabel(f"true RUL, cycles (cap {manifest.cap:g})")
+    axes.grid(visible=False, axis="x")
+
+
+def _named(band: Band) -> str:
+    return f"{band.low:g}\N{EN DASH}{band.high:g}" if np.isfinite(band.high) else f"≥ {band.low:g}"
+
+
+def _from_short_to_long(lives: Sequence[Life], count: int) -> list[Life]:
+    """Some units, evenly spread over the lengths of their lives."""
+    ordered = sorted(lives, key=lambda life: len(life.truth))
+    places = np.unique(np.linspace(0, len(ordered) - 1, min(count, len(ordered))).round().astype(int))
+    return [ordered[place] for place in places]
+
+
+def _running(
+    truth: FloatArray, error: FloatArray, *, cap: float, bins: int = 25
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Middle of each bin of RUL that has errors, and their 5, 50 and 95 % quantiles."""
+    which = np.minimum((truth / cap * bins).astype(int), bins - 1)
+    there = np.unique(which)
+    quantiles = np.array([np.quantile(error[which == b], (0.05, 0.5, 0.95)) for b in there])
+    low, median, high = quantiles.reshape(len(there), 3).T
+    return (there + 0.5) * cap / bins, low, median, high
