@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import bentoml
 import grpc.aio
-from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
 
 from export.bundle import BundleFolder, Golden
 from model.domain import RulError
@@ -236,6 +236,7 @@ class RulService:
     async def start(self) -> None:
         """Load every bundle; a damaged one ends start-up here."""
         settings = Settings.read()
+        disable_created_metrics()  # a second series for each counter, which nothing here reads
         logs.configure(level=settings.log_level, log_format=settings.log_format)
         try:
             HOST.parts = Parts(settings)

@@ -138,7 +138,7 @@ class RulServicer:
             with desk.metrics.stage(Stage.DECODE):
                 query = self._query(_parsed(pb.PredictRequest, raw))
             exchange.windows = len(query.windows)
-            reply = await desk.predictor.predict(query, timeout_seconds=timeout, typed=True)
+            reply = await desk.predictor.predict(query, timeout_seconds=timeout, typed=True, consume=True)
             with desk.metrics.stage(Stage.ENCODE):
                 return _reply(reply)
 

@@ -194,7 +194,7 @@ class HttpApi:
             with desk.metrics.stage(Stage.DECODE):
                 query, typed = self._decoder.decode(body)
             exchange.windows = len(query.windows)
-            work = desk.predictor.predict(query, timeout_seconds=timeout, typed=typed)
+            work = desk.predictor.predict(query, timeout_seconds=timeout, typed=typed, consume=True)
             reply = await unless_disconnected(work, request.receive)
             with desk.metrics.stage(Stage.ENCODE):
                 return self._json(reply)

@@ -83,6 +83,7 @@ def main(
                 ceilings.append(ceiling)
                 with serving(front_end, processes, bundle, Path(folder)) as (http, grpc, pids):
                     for load in LOADS:
+                        progress.update(steps, description=f"{name}: {load}")
                         busy = cpu_seconds(pids)
                         rate = measure(load, http, grpc, bodies, seconds)
                         used = cpu_seconds(pids) - busy
@@ -213,6 +214,7 @@ def serving(
     command = [str(Path(sys.executable).with_name("rul")), "serve"]
     if processes > 1:
         workers = ["--workers", str(processes), "--loop", "uvloop", "--http", "httptools", "--no-access-log"]
+        workers += ["--timeout-worker-healthcheck", "60"]  # a busy worker is not a dead one
         address = ["--host", "127.0.0.1", "--port", str(port), "--log-level", "error"]
         command = [sys.executable, "-m", "uvicorn", "service.app:application", *address, *workers]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -226,8 +228,18 @@ def serving(
             [process.pid, *(c.pid for c in children)],
         )
     finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(30)
+        stop(process)
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End a server and whatever it started; one that does not end by itself is killed."""
+    parent = psutil.Process(process.pid)
+    family = [parent, *parent.children(recursive=True)]
+    process.send_signal(signal.SIGTERM)
+    _, alive = psutil.wait_procs(family, 20)
+    for member in alive:
+        member.kill()
+    process.wait()
 
 
 def _ready(http: str) -> bool:

@@ -144,13 +144,15 @@ def test_the_grpc_call_answers_the_same(copy, served):
     assert "weights sum to 1.0000" in printed
 
 
-def test_the_shell_commands_answer(copy, served):
+def test_the_shell_commands_give_the_same_table_here_and_by_the_service(copy, served):
     printed = pasted(
         block("source .venv/serve/bin/activate\nrul simulate --bundle fd001 --units 5"), copy, served
     )
 
     rows = [line for line in printed.splitlines() if re.match(r"^\d+,", line)]
-    assert len(rows) == 5
+    here, by_the_service = rows[:5], rows[5:]
+    assert len(here) == 5
+    assert by_the_service == here
 
 
 def test_a_fleet_of_ones_own_trains_exports_and_passes_its_check(copy):
