@@ -6,6 +6,7 @@ For commands that hold a bundle against data. This module must not know torch or
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -89,6 +90,7 @@ def judged_windows(
             shortest=manifest.min_cycles,
         )
     kept = manifest.training.config.get("truncations", truncations)
+    kind = replace(kind, context=manifest.context)  # some networks read less than the fleet allows
     parts = deal(trajectories, kind, seed=manifest.training.seed, truncations=kept)
     return parts.validation if part is Part.VALIDATION else parts.calibration
 

@@ -21,7 +21,14 @@ Train a network on units that ran to failure.
 Units are dealt by the seed into those that train (70 %), select (15 %) and calibrate (15 %). An
 interrupted run goes on with the same command and --resume.
 
+Networks: flagship; amnl (additive temporal attention, with a second task: the health state);
+selfattention (eight heads between cycles). --set changes what one goes by, or its training: score
+(additive, dot, scaled_dot), attention_dropout, learnable_temperature, entropy_weight, causal,
+positions, age, hidden, learning_rate and more; an unknown name lists them all with their defaults.
+
 Example: rul train --fleet cmapss --data train_FD001.txt --name fd001 --out runs/fd001
+
+Example: rul train --network amnl --set score=dot --data train_FD001.txt --name dot --out runs/dot
 """
 
 
@@ -44,6 +51,10 @@ def train(
     network: Annotated[str, typer.Option(help="Which network.")] = "flagship",
     seed: Annotated[int, typer.Option(help="Of the split, the weights and every draw.", min=0)] = 0,
     steps: Annotated[int, typer.Option(help="Most updates.", min=1)] = 500,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Of the network or its training; may be repeated."),
+    ] = None,
     folds: Annotated[
         int, typer.Option(help="Also train this many times over, so that every unit is held out once.", min=0)
     ] = 0,
@@ -58,16 +69,18 @@ def train(
 
     from model.curve import write_curve  # noqa: PLC0415 with matplotlib
     from model.fleet import fleet_named  # noqa: PLC0415
+    from model.options import read_options  # noqa: PLC0415 with torch
     from model.readers import data_files, data_sha256, read_trajectories  # noqa: PLC0415
     from model.run import Source, cross_validate, train_run  # noqa: PLC0415 with torch
     from model.training import TrainConfig  # noqa: PLC0415 with torch
 
     _refuse_to_lose(out, resume=resume, overwrite=overwrite)
     torch.set_num_threads(threads)
+    options, training = read_options(set_ or [], network=network)
     kind = fleet_named(fleet)
     files = data_files(data, kind)
     trajectories = read_trajectories(data, kind)
-    config = TrainConfig(seed=seed, steps=steps)
+    config = TrainConfig(seed=seed, steps=steps, **training)
     source = Source(", ".join(file.name for file in files), data_sha256(files))
     console = Console(stderr=True)
     try:
@@ -82,6 +95,7 @@ def train(
                 folder=out,
                 watch=watched,
                 resume=resume,
+                options=options,
             )
     except KeyboardInterrupt:
         console.print(f"{out}: go on with the same command and --resume", soft_wrap=True, highlight=False)
@@ -90,7 +104,13 @@ def train(
     if folds:
         with Watched(console, steps * folds) as watched:
             found = cross_validate(
-                trajectories, kind, folds=folds, network=network, config=config, watch=watched
+                trajectories,
+                kind,
+                folds=folds,
+                network=network,
+                config=config,
+                watch=watched,
+                options=options,
             )
         checkpoint = checkpoint.with_metrics(found).with_config(folds=folds)
         checkpoint.save(out)

@@ -21,7 +21,7 @@ class UnknownNetwork(RulError):
     """A network by a name that nobody has registered."""
 
 
-class UnknownOption(RulError):
+class InvalidOption(RulError):
     """An option that the network or the training does not have, or a value that it cannot be."""
 
 
@@ -50,12 +50,12 @@ def network_config(
 
     Raises:
         UnknownNetwork: nobody has registered the name.
-        UnknownOption: the network does not go by one of the options.
+        InvalidOption: the network does not go by one of the options.
     """
     own = network_class(network).options
     strange = sorted(set(options or {}) - set(own))
     if strange:
-        raise UnknownOption(f"network {network!r} has no {', '.join(strange)}, it has: {', '.join(own)}")
+        raise InvalidOption(f"network {network!r} has no {', '.join(strange)}, it has: {', '.join(own)}")
     return NetworkConfig(
         network=network,
         columns=len(fleet.schema),

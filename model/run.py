@@ -67,7 +67,7 @@ def train_run(
     Raises:
         InvalidData: the units cannot be dealt or hold nothing to learn from.
         UnknownNetwork: there is no network of that name.
-        UnknownOption: it does not go by one of the options.
+        InvalidOption: it does not go by one of the options.
         InvalidCheckpoint: there is no state to resume from, or it cannot be read.
         InvalidState: the state is of another run.
     """
