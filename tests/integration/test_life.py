@@ -31,8 +31,11 @@ from tests.integration.conftest import (
 )
 from tests.waiting import wait_until
 
-LONG = 500
-"""Windows of a request that is explained in full: two thousand batches, some seconds."""
+LONG = 1000
+"""Windows of a request that is explained in full: some thousand batches, one after the other."""
+
+REFUSED_SECONDS = 0.3
+"""While uvicorn drains, its supervisor's socket still takes connections that nobody answers."""
 
 PATIENT = {
     "request_timeout_seconds": "25",
@@ -82,10 +85,13 @@ def refusal(server: Server, windows) -> tuple[int, str] | None:
     """How a new HTTP request is refused; None where it is not."""
     try:
         reply = httpx.post(
-            server.http + "/v1/predict", json={"windows": [windows[0].json()]}, timeout=2, trust_env=False
+            server.http + "/v1/predict",
+            json={"windows": [windows[0].json()]},
+            timeout=REFUSED_SECONDS if server.front_end == "uvicorn" else ANSWER_SECONDS,
+            trust_env=False,
         )
     except httpx.TransportError:
-        return (0, "")  # uvicorn no longer accepts connections while it drains
+        return (0, "")
     return None if reply.is_success else (reply.status_code, reply.headers.get("retry-after", ""))
 
 
