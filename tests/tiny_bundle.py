@@ -1,6 +1,7 @@
 """A tiny bundle, truly trained for a moment and truly exported: what the service is tested against."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,6 +31,12 @@ FLEET = Fleet(
     critical_below=10.0,
     degrading_below=30.0,
 )
+SMALL: dict[str, dict[str, Any]] = {
+    "flagship": {},
+    "amnl": {"convolution": 8, "hidden": 8, "attention": 8},
+    "selfattention": {"convolution": 8, "hidden": 8, "attention": 8, "heads": 2, "head_width": 4},
+}
+"""Each network, in a size that trains in a moment."""
 CONFIG = TrainConfig(seed=3, steps=60, batch=64, check_every=30, truncations=6)
 
 
@@ -59,7 +66,7 @@ def pumps(*, units: int, seed: int) -> list[Trajectory]:
     return made
 
 
-def make_tiny_run(folder: Path) -> Path:
+def make_tiny_run(folder: Path, *, network: str = "flagship", **options: Any) -> Path:
     """Train for a moment in `folder`; a few seconds, always the same."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -68,19 +75,20 @@ def make_tiny_run(folder: Path) -> Path:
             pumps(units=16, seed=11),
             FLEET,
             name="tiny",
-            network="flagship",
+            network=network,
             config=CONFIG,
             source=Source("simulated pumps", "0" * 64),
             folder=folder,
             watch=lambda step, loss, check: None,
+            options={**SMALL[network], **options},
         )
     finally:
         torch.set_num_threads(threads)
     return folder
 
 
-def make_tiny_bundle(folder: Path) -> Path:
+def make_tiny_bundle(folder: Path, *, network: str = "flagship", **options: Any) -> Path:
     """Train for a moment and export into `folder`/tiny; its path. A few seconds, always the same."""
-    run = make_tiny_run(folder / "tiny-run")
+    run = make_tiny_run(folder / "tiny-run", network=network, **options)
     export_bundle(Checkpoint.load(run), folder / "tiny", version="1.0.0")
     return folder / "tiny"

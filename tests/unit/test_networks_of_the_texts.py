@@ -1,0 +1,282 @@
+"""`amnl` and `selfattention`: their widths, what they promise, and what their options do."""
+
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+import torch
+
+from model.fleet import fleet_named
+from model.layers import valid_cycles
+from model.network import Answers
+from model.networks import InvalidOption, build_network, config_from_json, fleet_for, network_config
+from model.run import prepare, train_run
+from model.training import TrainConfig
+from tests.fleets import PUMPS, worn_pumps
+from tests.tiny_bundle import SMALL
+from tests.unit.test_training import SOURCE, PowerCut, power_cut_at
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+FLEET = replace(PUMPS, context=12)
+VARIANTS = [
+    ("amnl", {}),
+    ("amnl", {"score": "dot", "learnable_temperature": True}),
+    ("amnl", {"score": "scaled_dot", "age": True}),
+    ("selfattention", {}),
+    ("selfattention", {"causal": True, "positions": True, "learnable_temperature": True}),
+    ("selfattention", {"score": "additive", "age": True}),
+    ("selfattention", {"score": "dot"}),
+]
+CONFIG = TrainConfig(seed=5, steps=12, batch=16, check_every=4, truncations=4)
+
+
+def network(name, **options):
+    torch.manual_seed(0)
+    config = network_config(FLEET, network=name, regimes=1, options={**SMALL[name], **options})
+    net = build_network(config)
+    net.oldest.fill_(100.0)
+    return net.eval()
+
+
+def batch(windows=6, cycles=12, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    readings = torch.randn(windows, cycles, len(FLEET.schema), generator=generator)
+    lengths = torch.randint(1, cycles + 1, (windows,), generator=generator)
+    lengths[0] = cycles
+    readings[~valid_cycles(lengths, readings)] = torch.nan
+    return readings, lengths, lengths + torch.arange(windows, dtype=torch.float32)
+
+
+def answers(net, windows):
+    with torch.no_grad():
+        got = net(*windows)
+    return {name: value for name, value in got._asdict().items() if value is not None}
+
+
+def cmapss(name):
+    fleet = fleet_for(fleet_named("cmapss"), name)
+    return network_config(fleet, network=name, regimes=1)
+
+
+def test_amnl_has_the_sizes_of_its_text():
+    config = cmapss("amnl")
+    net = build_network(config)
+
+    h = net.frontend.second(
+        net.frontend.first(torch.zeros(2, 30, 17), torch.ones(2, 30).bool()), torch.ones(2, 30).bool()
+    )
+
+    assert config.context == 30
+    assert config.columns == 17
+    assert config.context * config.columns == 510
+    assert h.shape == (2, 30, 64)
+    assert net.head.in_features == 128
+    assert net.health.in_features == 128
+    assert net.score.key.weight.shape == (64, 128)
+
+
+def test_selfattention_has_the_sizes_of_its_text():
+    net = build_network(cmapss("selfattention"))
+
+    assert net.config.context == 30
+    assert net.head.in_features == 512
+    assert (net.between.heads, net.between.head_width) == (8, 64)
+    assert net.between.query.weight.shape == (512, 512)
+    assert net.norm.normalized_shape == (512,)
+
+
+def test_a_fleet_with_less_context_than_the_text_keeps_its_own():
+    assert fleet_for(FLEET, "amnl").context == 12
+    assert fleet_for(replace(FLEET, context=200), "amnl").context == 30
+    assert fleet_for(replace(FLEET, context=200), "flagship").context == 200
+
+
+def test_an_option_of_another_network_is_refused():
+    with pytest.raises(InvalidOption, match="network 'amnl' has no causal, it has: convolution, hidden"):
+        network_config(FLEET, network="amnl", regimes=1, options={"causal": True})
+
+
+def test_a_config_comes_back_from_json():
+    config = network_config(FLEET, network="selfattention", regimes=1, options={"score": "dot"})
+
+    assert config_from_json(asdict(config)) == config
+
+
+@pytest.mark.parametrize(("name", "options"), VARIANTS)
+def test_a_window_alone_answers_as_in_a_ragged_batch_whatever_its_padding(name, options):
+    net = network(name, **options)
+    readings, lengths, last_cycle = batch()
+    together = answers(net, (readings, lengths, last_cycle))
+    readings[~valid_cycles(lengths, readings)] = 1e30
+
+    for i, n in enumerate(lengths.tolist()):
+        alone = answers(net, (readings[i : i + 1, :n], lengths[i : i + 1], last_cycle[i : i + 1]))
+        padded = answers(net, (readings[i : i + 1], lengths[i : i + 1], last_cycle[i : i + 1]))
+
+        for got, cycles in ((alone, n), (padded, readings.shape[1])):
+            for output, value in got.items():
+                per_cycle = output in {"attention", "contribution", "head_attention"}
+                expected = together[output][i][..., :cycles] if per_cycle else together[output][i]
+                torch.testing.assert_close(value[0], expected, rtol=1e-5, atol=1e-5, msg=output)
+
+
+@pytest.mark.parametrize(("name", "options"), VARIANTS)
+def test_baseline_and_contributions_are_the_unclipped_rul(name, options):
+    net = network(name, **options)
+    net.baseline.fill_(41.0)
+    windows = batch(windows=32)
+
+    with torch.no_grad():
+        total = 41.0 + net(*windows).contribution.double().sum(-1)
+        unclipped = net.estimate(*windows).unclipped.double()
+
+    torch.testing.assert_close(total, unclipped, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(("name", "options"), VARIANTS)
+def test_probabilities_and_attention_sum_to_one(name, options):
+    net = network(name, **options)
+    readings, lengths, last_cycle = batch(windows=16)
+
+    got = answers(net, (readings, lengths, last_cycle))
+
+    torch.testing.assert_close(got["health_state"].sum(-1), torch.ones(16))
+    torch.testing.assert_close(got["attention"].sum(-1), torch.ones(16))
+    assert (got["attention"][~valid_cycles(lengths, readings)] == 0).all()
+
+
+def test_only_a_network_with_heads_shows_what_they_attend_to():
+    assert "head_attention" not in answers(network("amnl"), batch())
+    assert answers(network("selfattention", heads=3), batch())["head_attention"].shape == (6, 3, 12)
+    assert "head_attention" in Answers._fields
+
+
+def test_each_heads_attention_sums_to_one_over_the_valid_cycles():
+    readings, lengths, last_cycle = batch()
+
+    heads = answers(network("selfattention"), (readings, lengths, last_cycle))["head_attention"]
+
+    torch.testing.assert_close(heads.sum(-1), torch.ones(heads.shape[:2]))
+    for head in heads.unbind(1):
+        assert (head[~valid_cycles(lengths, readings)] == 0).all()
+
+
+def test_a_heads_attention_is_the_mean_over_its_queries_by_their_weight_in_the_answer():
+    net, windows = network("selfattention"), batch(windows=2)
+    weights = []
+    net.between.register_forward_hook(lambda layer, inputs, output: weights.append(output[1]))
+
+    got = answers(net, windows)
+
+    expected = np.einsum("bq,bhqt->bht", got["attention"].numpy(), weights[0].numpy())
+    np.testing.assert_allclose(got["head_attention"], expected, atol=1e-6)
+
+
+def test_under_a_causal_mask_heads_of_the_first_cycle_see_nothing_else():
+    net, windows = network("selfattention", causal=True), batch(windows=2)
+    weights = []
+    net.between.register_forward_hook(lambda layer, inputs, output: weights.append(output[1]))
+
+    answers(net, windows)
+
+    assert (weights[0].triu(1) == 0).all()
+    torch.testing.assert_close(weights[0][:, :, 0, 0], torch.ones(2, net.config.heads))
+
+
+@pytest.mark.parametrize("option", ["positions", "causal"])
+def test_an_option_of_self_attention_changes_the_answer(option):
+    plain, other = network("selfattention"), network("selfattention", **{option: True})
+    other.load_state_dict(plain.state_dict())
+
+    assert not torch.equal(answers(plain, batch())["rul"], answers(other, batch())["rul"])
+
+
+@pytest.mark.parametrize("name", ["amnl", "selfattention"])
+def test_the_age_is_read_where_that_is_asked_for_and_not_otherwise(name):
+    readings, lengths, last_cycle = batch()
+    older = (readings, lengths, last_cycle + 40.0)
+
+    for asked in (False, True):
+        net = network(name, age=asked)
+        one, two = answers(net, (readings, lengths, last_cycle)), answers(net, older)
+        assert torch.equal(one["rul"], two["rul"]) is not asked
+
+
+@pytest.mark.parametrize("name", ["amnl", "selfattention"])
+def test_attention_dropout_acts_in_training_alone(name):
+    net, windows = network(name, attention_dropout=0.5), batch()
+
+    assert torch.equal(answers(net, windows)["rul"], answers(net, windows)["rul"])
+    with torch.no_grad():
+        first, second = net.train().estimate(*windows), net.estimate(*windows)
+
+    assert not torch.equal(first.unclipped, second.unclipped)
+    torch.testing.assert_close(first.attention.sum(-1), torch.ones(6))
+
+
+def test_the_health_state_of_amnl_is_its_own_heads():
+    net, windows = network("amnl"), batch()
+    with torch.no_grad():
+        net.health.bias.copy_(torch.tensor([0.0, 50.0, 0.0]))
+
+    assert (answers(net, windows)["health_state"][:, 1] > 0.99).all()
+
+
+def test_both_tasks_of_amnl_teach_what_they_share():
+    net = network("amnl").train()
+    estimate = net.estimate(*batch())
+
+    grads = [
+        torch.autograd.grad(loss, net.score.key.weight, retain_graph=True)[0]
+        for loss in (estimate.unclipped.square().mean(), estimate.health.square().mean())
+    ]
+
+    assert all(grad.abs().sum() > 0 for grad in grads)
+
+
+@pytest.mark.parametrize("name", ["amnl", "selfattention"])
+def test_an_interrupted_run_ends_as_one_that_was_not(name, tmp_path):
+    units = worn_pumps(units=12, seed=2)
+    options = {**SMALL[name], "attention_dropout": 0.2}
+
+    def run(folder, watch=lambda step, loss, check: None, **more):
+        return train_run(
+            units,
+            FLEET,
+            name="pumps",
+            network=name,
+            config=CONFIG,
+            source=SOURCE,
+            folder=folder,
+            watch=watch,
+            options=options,
+            **more,
+        )
+
+    whole, _ = run(tmp_path / "whole")
+    with pytest.raises(PowerCut):
+        run(tmp_path / "cut", power_cut_at(6))
+    resumed, _ = run(tmp_path / "cut", resume=True)
+
+    assert resumed.digest() == whole.digest()
+
+
+def test_spreading_attention_out_in_training_raises_its_entropy():
+    from model.calibration import entropy_references, read_windows
+    from model.parts import deal
+
+    parts = deal(worn_pumps(units=12, seed=2), FLEET, seed=5, truncations=4)
+    median = {}
+    for weight in (-1.0, 1.0):
+        config = replace(CONFIG, steps=40, learning_rate=1e-2, entropy_weight=weight)
+        trainer, _ = prepare(parts, FLEET, network="amnl", config=config, options=SMALL["amnl"])
+        with torch.no_grad():  # even attention is a saddle: begin beside it
+            trainer.net.score.score.vector.mul_(20.0)
+        for _ in range(40):
+            trainer.update()
+
+        read = read_windows(trainer.net, parts.validation)
+
+        median[weight] = entropy_references(read, parts.validation.lengths)[0]["median"]
+    assert median[1.0] > median[-1.0] + 0.2
