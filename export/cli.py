@@ -1,4 +1,4 @@
-"""`rul export`, `rul check`, `rul evaluate`, `rul simulate`. Torch is imported by `export` alone."""
+"""`rul export` and `rul check`, with the package's other commands. Torch is imported by `export` alone."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from export.attention_cli import add_attention
 from export.bundle import Golden, InvalidBundle, find_bundle
 from export.evaluate_cli import add_evaluate
 from export.simulate_cli import add_simulate
@@ -29,9 +30,10 @@ Example: rul check fd001
 
 
 def register(app: typer.Typer) -> None:
-    """Add `export`, `check`, `evaluate` and `simulate`."""
+    """Add `export`, `check`, `attention`, `evaluate` and `simulate`."""
     app.command("export", help=EXPORT_HELP)(export_command)
     app.command(help=CHECK_HELP)(check)
+    add_attention(app)
     add_evaluate(app)
     add_simulate(app)
 

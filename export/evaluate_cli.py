@@ -12,8 +12,9 @@ from rich.progress import track
 from rich.table import Table
 
 from export.bundle import Manifest, find_bundle
+from export.drawing import require_matplotlib, save_picture
 from export.held_out import TRUNCATIONS, Part, fleet_for, judged_windows, knows, units_of
-from model.domain import RulError, WindowSet
+from model.domain import WindowSet
 from model.evaluation import Answered, Figure, figures
 
 if TYPE_CHECKING:
@@ -54,10 +55,6 @@ CAUTIONS: Final = {
     Part.VALIDATION: "These units chose the weights: the errors flatter them a little.",
     Part.CALIBRATION: "The interval was set on these units: their coverage over all is made, not found.",
 }
-
-
-class CannotDraw(RulError):
-    """Pictures that cannot be drawn or written here."""
 
 
 def add_evaluate(app: typer.Typer) -> None:
@@ -168,18 +165,6 @@ def bands_table(manifest: Manifest, bands: Sequence[Band]) -> Table:
     return table
 
 
-def require_matplotlib() -> None:
-    """Say at once what is missing, and not after the work is done.
-
-    Raises:
-        CannotDraw: matplotlib is not installed.
-    """
-    try:
-        import matplotlib as _  # noqa: F401, ICN001, PLC0415 never loaded in a service
-    except ImportError as error:
-        raise CannotDraw("pictures need matplotlib: pip install 'rulserve[train]'") from error
-
-
 def _draw(
     folder: Path,
     manifest: Manifest,
@@ -198,12 +183,8 @@ def _draw(
         "residuals.png": residual_picture(lives, manifest),
         "reliability.png": reliability_picture(lives, bands, manifest),
     }
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, picture in pictures.items():
-            picture.savefig(folder / name, dpi=130)
-    except OSError as error:
-        raise CannotDraw(f"{folder}: pictures cannot be written: {error.strerror}") from error
+    for name, picture in pictures.items():
+        save_picture(picture, folder / name)
     return [folder / name for name in pictures]
 
 

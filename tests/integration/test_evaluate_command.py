@@ -10,7 +10,8 @@ from matplotlib.image import imread
 from typer.testing import CliRunner
 
 from export.bundle import find_bundle
-from export.evaluate_cli import CannotDraw, add_evaluate
+from export.drawing import CannotDraw
+from export.evaluate_cli import add_evaluate
 from export.evaluation_pictures import trajectory_picture
 from export.lives import answer_life
 from export.session import open_bundle

@@ -1,0 +1,155 @@
+"""What `rul attention --out` draws: where one unit's predictions looked. It needs matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colorbar import Colorbar
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+
+from export.attention import heads_of
+from export.bundle import Manifest
+from export.lives import life_windows
+from export.pictures import BLACK, BLUE, GREY, SKY, VERMILLION, new_picture, quiet
+from export.session import Session
+from model.domain import (
+    FloatArray,
+    IntArray,
+    Trajectory,
+    WindowSet,
+    attention_entropy_ratio,
+    capped_rul,
+)
+
+COLOURS: Final = "cividis"
+"""Even in lightness, and the same to eyes that do not tell red from green."""
+SCALE: Final = (0.1, 10.0)
+"""Weight over equal weights that gets the first and the last colour; the same in every picture."""
+TICKS: Final = (0.1, 0.3, 1.0, 3.0, 10.0)
+
+
+def attention_picture(session: Session, manifest: Manifest, trajectory: Trajectory) -> Figure:
+    """One unit's whole life: the cycles that each prediction looked at, its RUL and its entropy.
+
+    Above that, where the network has heads, where each looked at the last prediction.
+    """
+    windows = life_windows(trajectory, manifest)
+    answers = session.answer_all(windows.readings, windows.lengths, windows.last_cycle)
+    heads = heads_of(answers)
+    many = len(heads) > 1
+    figure = new_picture(
+        width=12,
+        height=6.4 + (0.9 + 0.28 * len(heads)) * many,
+        title=f"{manifest.name}: where unit {trajectory.unit} was looked at, {len(windows)} predictions",
+    )
+    ratios = ([0.9 + 0.28 * len(heads)] if many else []) + [5.6]
+    grid = figure.add_gridspec(len(ratios), 3, width_ratios=(4, 1.3, 1.1), height_ratios=ratios)
+    life = figure.add_subplot(grid[-1, 0])
+    _draw_life(figure, life, answers["attention"], windows)
+    rul = figure.add_subplot(grid[-1, 1], sharey=life)
+    _draw_rul(rul, answers, windows, manifest)
+    entropy = figure.add_subplot(grid[-1, 2], sharey=life)
+    _draw_entropy(entropy, answers["attention"], windows, manifest)
+    for axes in (rul, entropy):
+        axes.tick_params(labelleft=False)
+    if many:
+        _draw_heads(figure.add_subplot(grid[0, 0], sharex=life), heads, windows)
+    return figure
+
+
+def life_map(attention: FloatArray, lengths: IntArray) -> FloatArray:
+    """Weight over what equal weights would give, [W, T] -> [W, W]: prediction by attended reading.
+
+    Window i ends at reading i of those that are shown; NaN where a window does not reach.
+    """
+    count = len(lengths)
+    shown = np.full((count, count), np.nan)
+    for end, length in enumerate(lengths):
+        reach = min(int(length), end + 1)
+        shown[end, end + 1 - reach : end + 1] = attention[end, length - reach : length] * length
+    return shown
+
+
+def _draw_life(figure: Figure, axes: Axes, attention: FloatArray, windows: WindowSet) -> None:
+    shown = life_map(attention, windows.lengths)
+    first, last = windows.last_cycle[0] - 0.5, windows.last_cycle[-1] + 0.5
+    image = axes.imshow(
+        shown,
+        origin="lower",
+        extent=(first, last, first, last),
+        aspect="auto",
+        interpolation="nearest",
+        cmap=COLOURS,
+        norm=LogNorm(*SCALE),
+    )
+    axes.set_facecolor("#f2f2f2")
+    axes.set_xlabel("attended cycle of the unit")
+    axes.set_ylabel("cycle of the prediction")
+    axes.set_title("attention (grey: not in the window)", fontsize=10)
+    bar = figure.colorbar(
+        image, cax=axes.inset_axes((0.56, 0.13, 0.4, 0.03)), orientation="horizontal", extend="both"
+    )
+    _label(bar)
+
+
+def _draw_rul(axes: Axes, answers: Mapping[str, FloatArray], windows: WindowSet, manifest: Manifest) -> None:
+    cycle, interval = windows.last_cycle, answers["rul_interval"]
+    quiet(axes).fill_betweenx(
+        cycle,
+        interval[:, 0],
+        interval[:, 1],
+        color=SKY,
+        alpha=0.35,
+        linewidth=0,
+        label=f"{manifest.nominal_coverage:.0%} interval",
+    )
+    axes.plot(answers["rul"], cycle, color=BLUE, label="answer")
+    if not np.isnan(windows.rul).all():
+        truth = capped_rul(windows.rul, cap=manifest.cap)
+        axes.plot(truth, cycle, color=BLACK, linestyle="--", linewidth=1.2, label="truth")
+    axes.set_xlim(0, 1.04 * manifest.cap)
+    axes.set_xlabel("RUL, cycles")
+    axes.set_title("what it answered", fontsize=10)
+    axes.legend(loc="lower left", frameon=True, framealpha=0.9, edgecolor="none", fontsize=8)
+
+
+def _draw_entropy(axes: Axes, attention: FloatArray, windows: WindowSet, manifest: Manifest) -> None:
+    band = manifest.entropy[0]
+    quiet(axes).axvspan(band.low, band.high, color=GREY, alpha=0.18, linewidth=0, label="99 % of calibration")
+    ratio = attention_entropy_ratio(attention, windows.lengths)
+    inside = (ratio >= band.low) & (ratio <= band.high)
+    axes.plot(ratio, windows.last_cycle, color=BLUE, linewidth=1.3)
+    outside = ~inside & ~np.isnan(ratio)
+    if outside.any():
+        axes.plot(ratio[outside], windows.last_cycle[outside], "o", ms=3, color=VERMILLION, label="outside")
+    axes.set_xlim(0, 1.02)
+    axes.set_xlabel("entropy ratio\n(0: one cycle, 1: all alike)")
+    axes.set_title("how even", fontsize=10)
+    axes.legend(loc="lower left", frameon=True, framealpha=0.9, edgecolor="none", fontsize=8)
+
+
+def _draw_heads(axes: Axes, heads: Mapping[str, FloatArray], windows: WindowSet) -> None:
+    length = int(windows.lengths[-1])
+    shown = np.stack([weights[-1, :length] for weights in heads.values()]) * length
+    last = float(windows.last_cycle[-1]) + 0.5
+    axes.imshow(
+        shown,
+        extent=(last - length, last, len(heads) - 0.5, -0.5),
+        aspect="auto",
+        interpolation="nearest",
+        cmap=COLOURS,
+        norm=LogNorm(*SCALE),
+    )
+    axes.set_yticks(range(len(heads)), list(heads))
+    axes.set_ylabel("head")
+    axes.set_title(f"each head, prediction at cycle {windows.last_cycle[-1]:g}", fontsize=10)
+
+
+def _label(bar: Colorbar) -> None:
+    bar.set_ticks(TICKS, labels=[f"{tick:g}" for tick in TICKS])
+    bar.ax.minorticks_off()
+    bar.set_label("weight over equal weights (1: no preference)")

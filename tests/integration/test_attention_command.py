@@ -1,0 +1,171 @@
+"""`rul attention` on a real bundle: its tables, and its picture for one head and for several."""
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import typer
+from matplotlib.image import imread
+from typer.testing import CliRunner
+
+from export.attention import head_redundancy
+from export.attention_cli import add_attention, redundancy_table
+from export.attention_picture import attention_picture, life_map
+from export.bundle import find_bundle
+from export.drawing import CannotDraw
+from export.session import open_bundle
+from model.domain import InvalidData
+from model.fleet import fleet_toml
+from model.writers import csv_text
+from tests.tiny_bundle import FLEET, pumps
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Pumps that the tiny bundle has not seen, with the fleet that reads them."""
+    folder = tmp_path_factory.mktemp("pumps")
+    (folder / "pumps.csv").write_bytes(csv_text(pumps(units=5, seed=21), FLEET.schema))
+    (folder / "fleet.toml").write_text(fleet_toml(FLEET), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def attention(tiny_bundle, folder):
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    add_attention(app)
+    given = [str(tiny_bundle.path), "--input", str(folder / "pumps.csv")]
+
+    def run(*options):
+        return CliRunner().invoke(app, ["attention", *given, *map(str, options)])
+
+    return run
+
+
+class TwoHeads:
+    """The session of a network with two heads: one as the attention is, one on the first cycle."""
+
+    def __init__(self, session):
+        self.session = session
+
+    def answer_all(self, readings, lengths, last_cycle):
+        answers = self.session.answer_all(readings, lengths, last_cycle)
+        first = np.zeros_like(answers["attention"])
+        first[:, 0] = 1.0
+        return answers | {"head_attention": np.stack([answers["attention"], first], axis=1)}
+
+
+def test_the_tables_say_where_attention_lies_and_what_hiding_cycles_does(attention):
+    result = attention("--windows", 40)
+
+    assert result.exit_code == 0, result.exception
+    for said in (
+        "40 windows of 5 units",
+        "mean",
+        "x equal",
+        "20% hidden",
+        "50% alone kept",
+        "rank correlation",
+    ):
+        assert said in result.stdout
+
+
+def test_no_line_is_wider_than_a_plain_terminal(attention):
+    assert max(map(len, attention("--windows", 40).stdout.splitlines())) <= 80
+
+
+def test_the_same_seed_says_the_same(attention):
+    assert attention("--windows", 20).stdout == attention("--windows", 20).stdout
+
+
+def test_one_unit_is_looked_at_alone_and_claims_nothing_about_others(attention):
+    result = attention("--unit", "pump-3")
+
+    assert "unit pump-3" in result.stdout
+    assert "over units" not in result.stdout
+
+
+def test_hiding_can_be_left_out(attention):
+    assert "hidden" not in attention("--no-hide").stdout
+
+
+def test_a_unit_that_is_not_there_is_named(attention):
+    result = attention("--unit", "pump-99")
+
+    assert isinstance(result.exception, InvalidData)
+    assert "no unit 'pump-99'" in str(result.exception)
+
+
+def test_a_part_without_its_fleet_is_wrong_usage(attention):
+    assert attention("--part", "calibration").exit_code == 2
+
+
+def test_a_part_of_other_data_is_refused(attention, folder):
+    result = attention("--part", "calibration", "--fleet", folder / "fleet.toml")
+
+    assert isinstance(result.exception, InvalidData)
+
+
+def test_the_picture_is_drawn_and_named(attention, tmp_path):
+    out = tmp_path / "new" / "attention.png"
+
+    result = attention("--windows", 5, "--no-hide", "--out", out)
+
+    assert result.exit_code == 0, result.exception
+    assert "attention.png" in result.stdout.replace("\n", "")
+    assert imread(out).std() > 0.05
+
+
+@pytest.mark.parametrize("name", ["attention.what", "taken/attention.png"])
+def test_a_picture_that_cannot_be_written_is_named(attention, tmp_path, name):
+    (tmp_path / "taken").write_text("a file")
+
+    result = attention("--windows", 5, "--no-hide", "--out", tmp_path / name)
+
+    assert isinstance(result.exception, CannotDraw)
+    assert name in str(result.exception)
+
+
+def test_a_picture_without_matplotlib_is_refused_before_the_work_is_done(attention, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+
+    result = attention("--out", tmp_path / "attention.png")
+
+    assert isinstance(result.exception, CannotDraw)
+    assert result.stdout == ""
+
+
+def test_the_picture_of_several_heads_shows_each(tiny_bundle):
+    session, manifest = open_bundle(find_bundle(str(tiny_bundle.path)))
+
+    figure = attention_picture(TwoHeads(session), manifest, replace(pumps(units=1, seed=2)[0], failed=False))
+
+    heads = figure.axes[-1]
+    assert [label.get_text() for label in heads.get_yticklabels()] == ["mean", "0", "1"]
+    shown = heads.images[0].get_array()
+    np.testing.assert_allclose(shown[0], shown[1])
+    assert shown[2, 0] == manifest.context
+
+
+def test_the_map_of_a_life_puts_each_weight_at_the_cycle_that_was_attended():
+    attention = np.array([[1.0, 0, 0], [0.25, 0.75, 0], [0.2, 0.3, 0.5], [0.1, 0.1, 0.8]])
+
+    shown = life_map(attention, np.array([1, 2, 3, 3]))
+
+    nan = np.nan
+    np.testing.assert_allclose(
+        shown, [[1, nan, nan, nan], [0.5, 1.5, nan, nan], [0.6, 0.9, 1.5, nan], [nan, 0.3, 0.3, 2.4]]
+    )
+
+
+def test_redundancy_is_shown_for_each_pair_of_heads():
+    heads = np.stack([np.eye(4)[:2], np.eye(4)[:2], np.eye(4)[2:]], axis=1)
+
+    table = redundancy_table(head_redundancy(heads, np.array([4, 4])))
+
+    assert [list(column.cells) for column in table.columns[1:]] == [
+        ["", "0.00", "1.00"],
+        ["0.00", "", "1.00"],
+        ["1.00", "1.00", ""],
+    ]
