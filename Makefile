@@ -69,7 +69,7 @@ lint: setup ## style and common errors
 	$(BIN)/ruff check .
 
 types: setup ## pyright, strict
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 imports: setup ## who may import whom
 	$(BIN)/lint-imports
