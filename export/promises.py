@@ -65,11 +65,10 @@ def expected_shapes(manifest: Manifest, *, windows: int, cycles: int) -> dict[st
         "health_state": (windows, 3),
         "attention": (windows, cycles),
         "contribution": (windows, cycles),
+        "head_attention": (windows, manifest.heads, cycles),
         "novelty": (windows,),
     }
-    if manifest.heads:
-        shapes["head_attention"] = (windows, manifest.heads, cycles)
-    return shapes
+    return {name: shape for name, shape in shapes.items() if name != "head_attention" or manifest.heads}
 
 
 def replay_golden(session: Session, golden: Golden) -> list[Finding]:

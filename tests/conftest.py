@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,18 +17,28 @@ from export.bundle import BundleFolder
 @pytest.fixture(scope="session")
 def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> BundleFolder:
     """A bundle of a network that was trained for a moment; made once, also for parallel workers."""
+    return _made_once(tmp_path_factory, "flagship")
+
+
+@pytest.fixture(scope="session")
+def tiny_bundles(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], BundleFolder]:
+    """The same for any network, by its name; each is made when it is first asked for."""
+    return partial(_made_once, tmp_path_factory)
+
+
+def _made_once(tmp_path_factory: pytest.TempPathFactory, network: str) -> BundleFolder:
     from tests.tiny_bundle import make_tiny_bundle
 
     root = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         root = root.parent
-    folder = root / "tiny-bundle"
-    with (root / "tiny-bundle.lock").open("w") as lock:
+    folder = root / f"tiny-bundle-{network}"
+    with (root / f"tiny-bundle-{network}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "done").exists():
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of the exporter: here the bundle is a means
-                made = make_tiny_bundle(folder)
+                made = make_tiny_bundle(folder, network=network)
             (folder / "done").write_text(str(made), encoding="utf-8")
     return BundleFolder(Path((folder / "done").read_text(encoding="utf-8")))
 

@@ -1,4 +1,4 @@
-"""Every promise of the model contract, on the graphs that are served: the tiny one and the shipped ones."""
+"""Every promise of the model contract, on served graphs: tiny ones of every network and the shipped ones."""
 
 import numpy as np
 import pytest
@@ -13,10 +13,13 @@ SHIPPED = sorted(folder.name for folder in BUNDLED.iterdir() if (folder / "model
 RUL_TOLERANCE_CYCLES = 1e-4  # of 125: about thirteen steps of float32
 
 
-@pytest.fixture(scope="module", params=["tiny", *SHIPPED])
-def folder(request):
-    if request.param == "tiny":
-        return request.getfixturevalue("tiny_bundle")
+TINY = [f"tiny {network}" for network in ("flagship", "amnl", "selfattention")]
+
+
+@pytest.fixture(scope="module", params=[*TINY, *SHIPPED])
+def folder(request, tiny_bundles):
+    if request.param in TINY:
+        return tiny_bundles(request.param.removeprefix("tiny "))
     return BundleFolder(BUNDLED / request.param)
 
 
@@ -32,6 +35,22 @@ def probe(opened):
 
 def test_fd001_ships():
     assert "fd001" in SHIPPED
+
+
+def test_a_bundle_of_every_network_is_held_to_the_contract():
+    from model.networks import NETWORKS
+
+    assert [f"tiny {name}" for name in NETWORKS] == TINY
+
+
+def test_entropy_has_a_reference_for_the_attention_and_for_each_head(opened):
+    _, manifest = opened
+
+    assert [each.head for each in manifest.entropy] == ["mean", *map(str, range(manifest.heads))]
+
+
+def test_only_a_network_with_heads_answers_what_they_attend_to(probe):
+    assert ("head_attention" in probe.answers) is (probe.manifest.heads > 0)
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
