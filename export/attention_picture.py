@@ -29,6 +29,8 @@ COLOURS: Final = "cividis"
 """Even in lightness, and the same to eyes that do not tell red from green."""
 SCALE: Final = (0.1, 10.0)
 """Weight over equal weights that gets the first and the last colour; the same in every picture."""
+NOTHING: Final = 1e-9
+"""Has a logarithm, unlike 0, and the first colour."""
 TICKS: Final = (0.1, 0.3, 1.0, 3.0, 10.0)
 
 
@@ -43,7 +45,7 @@ def attention_picture(session: Session, manifest: Manifest, trajectory: Trajecto
     many = len(heads) > 1
     figure = new_picture(
         width=12,
-        height=6.4 + (0.9 + 0.28 * len(heads)) * many,
+        height=6.4 + (1.2 + 0.28 * len(heads)) * many,
         title=f"{manifest.name}: where unit {trajectory.unit} was looked at, {len(windows)} predictions",
     )
     ratios = ([0.9 + 0.28 * len(heads)] if many else []) + [5.6]
@@ -57,7 +59,7 @@ def attention_picture(session: Session, manifest: Manifest, trajectory: Trajecto
     for axes in (rul, entropy):
         axes.tick_params(labelleft=False)
     if many:
-        _draw_heads(figure.add_subplot(grid[0, 0], sharex=life), heads, windows)
+        _draw_heads(figure.add_subplot(grid[0, :]), heads, windows)
     return figure
 
 
@@ -75,7 +77,7 @@ def life_map(attention: FloatArray, lengths: IntArray) -> FloatArray:
 
 
 def _draw_life(figure: Figure, axes: Axes, attention: FloatArray, windows: WindowSet) -> None:
-    shown = life_map(attention, windows.lengths)
+    shown = np.maximum(life_map(attention, windows.lengths), NOTHING)
     first, last = windows.last_cycle[0] - 0.5, windows.last_cycle[-1] + 0.5
     image = axes.imshow(
         shown,
@@ -135,6 +137,7 @@ def _draw_entropy(axes: Axes, attention: FloatArray, windows: WindowSet, manifes
 def _draw_heads(axes: Axes, heads: Mapping[str, FloatArray], windows: WindowSet) -> None:
     length = int(windows.lengths[-1])
     shown = np.stack([weights[-1, :length] for weights in heads.values()]) * length
+    shown = np.maximum(shown, NOTHING)
     last = float(windows.last_cycle[-1]) + 0.5
     axes.imshow(
         shown,
@@ -146,6 +149,8 @@ def _draw_heads(axes: Axes, heads: Mapping[str, FloatArray], windows: WindowSet)
     )
     axes.set_yticks(range(len(heads)), list(heads))
     axes.set_ylabel("head")
+    axes.set_xlabel("attended cycle of the unit")
+    axes.axhline(0.5, color="white", linewidth=3)
     axes.set_title(f"each head, prediction at cycle {windows.last_cycle[-1]:g}", fontsize=10)
 
 
