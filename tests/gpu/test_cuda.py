@@ -1,0 +1,70 @@
+"""The CUDA provider is really used, and answers what the CPU answers. Skipped, and said, where there is none."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+
+from export.bundle import BUNDLED, BundleFolder, Golden
+from export.probes import probe_windows
+from service.runtime import CPU, CUDA, TOLERANCE, OnnxRuntime, output_names, replay_golden
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(CUDA not in ort.get_available_providers(), reason=f"this ONNX Runtime has no {CUDA}"),
+]
+
+SHIPPED = sorted(folder.name for folder in BUNDLED.iterdir() if (folder / "model.onnx").is_file())
+
+
+@pytest.fixture(scope="module", params=SHIPPED)
+def folder(request) -> BundleFolder:
+    return BundleFolder(BUNDLED / request.param)
+
+
+def test_auto_takes_the_gpu(folder):
+    runtime = OnnxRuntime.load(folder, provider="auto")
+
+    assert runtime.provider == CUDA
+
+
+def test_cpu_is_obeyed_where_there_is_a_gpu(folder):
+    runtime = OnnxRuntime.load(folder, provider="cpu")
+
+    assert runtime.provider == CPU
+
+
+def test_golden_windows_agree_on_the_gpu(folder):
+    runtime = OnnxRuntime.load(folder, provider="cuda")
+
+    replay_golden(runtime, Golden.load(folder.golden))
+
+
+@pytest.mark.parametrize("batch", [1, 2, 64])
+def test_the_gpu_answers_what_the_cpu_answers(folder, batch):
+    gpu, cpu = (OnnxRuntime.load(folder, provider=provider) for provider in ("cuda", "cpu"))
+    windows = probe_windows(gpu.manifest).take(np.arange(batch))
+
+    got = gpu.run(windows.readings, windows.lengths, windows.last_cycle)
+
+    expected = cpu.run(windows.readings, windows.lengths, windows.last_cycle)
+    for name in output_names(gpu.manifest):
+        np.testing.assert_allclose(
+            getattr(got, name), getattr(expected, name), atol=TOLERANCE[name], err_msg=name
+        )
+
+
+def test_a_batch_on_the_gpu_answers_each_window_as_alone(folder):
+    runtime = OnnxRuntime.load(folder, provider="cuda")
+    windows = probe_windows(runtime.manifest)
+    together = runtime.run(windows.readings, windows.lengths, windows.last_cycle)
+
+    alone = [
+        runtime.run(
+            windows.readings[i : i + 1], windows.lengths[i : i + 1], windows.last_cycle[i : i + 1]
+        ).rul[0]
+        for i in range(len(windows))
+    ]
+
+    np.testing.assert_allclose(together.rul, alone, atol=TOLERANCE["rul"])
