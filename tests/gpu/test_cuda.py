@@ -1,4 +1,4 @@
-"""The CUDA provider is really used, and answers what the CPU answers. Skipped, and said, where there is none."""
+"""The CUDA provider is really used, and answers what the CPU answers. Skipped where there is none."""
 
 from __future__ import annotations
 
