@@ -1,0 +1,110 @@
+"""Each network's bundle through what serves it: runtime, batcher, predictor, metrics."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry
+
+from export.bundle import Golden
+from export.probes import simulated_windows
+from service.batcher import MicroBatcher
+from service.labels import Stage
+from service.messages import Explain, PredictQuery
+from service.metrics import Metrics
+from service.predictor import LoadedModel, Predictor
+from service.runtime import OnnxRuntime, replay_golden
+from service.settings import ProviderChoice
+from service.window import WindowInput
+
+NETWORKS = ["flagship", "amnl", "selfattention"]
+
+
+@pytest.fixture(params=NETWORKS)
+def runtime(request, tiny_bundles):
+    folder = tiny_bundles(request.param)
+    runtime = OnnxRuntime.load(folder, provider=ProviderChoice.CPU)
+    replay_golden(runtime, Golden.load(folder.golden))
+    return runtime
+
+
+@pytest.fixture
+def registry():
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def executor():
+    with ThreadPoolExecutor(1) as executor:
+        yield executor
+
+
+def windows_for(runtime, count=5):
+    drawn = simulated_windows(runtime.manifest, count=count, seed=1)
+    return [
+        WindowInput(
+            unit=f"unit-{i}",
+            last_cycle=float(drawn.last_cycle[i]),
+            readings=drawn.readings[i, : drawn.lengths[i]].tolist(),
+        )
+        for i in range(count)
+    ]
+
+
+async def predicted(runtime, registry, executor, windows):
+    metrics = Metrics(registry, [runtime])
+    name = runtime.manifest.name
+    batcher = MicroBatcher(
+        runtime,
+        executor=executor,
+        threads=1,
+        max_batch_windows=8,
+        max_pending_windows=64,
+        observer=metrics.models[name],
+    )
+    predictor = Predictor(
+        {name: LoadedModel.of(runtime, batcher, max_window_cycles=1000)},
+        max_request_windows=64,
+        explain_timer=metrics.stages[Stage.EXPLAIN],
+    )
+    try:
+        return (await predictor.predict(PredictQuery(windows, explain=Explain.ATTENTION))).predictions
+    finally:
+        await batcher.close(drain_seconds=5)
+
+
+async def test_a_network_answers_through_the_same_words(runtime, registry, executor):
+    predictions = await predicted(runtime, registry, executor, windows_for(runtime))
+
+    assert [prediction.unit for prediction in predictions] == [f"unit-{i}" for i in range(5)]
+    for prediction in predictions:
+        assert 0 <= prediction.interval.lower <= prediction.rul <= runtime.manifest.cap
+        assert sum(prediction.health_state.probabilities.values()) == pytest.approx(1.0, abs=1e-5)
+        assert sum(prediction.attention.weights) == pytest.approx(1.0, abs=1e-5)
+
+
+async def test_each_heads_entropy_is_a_series_of_its_own(runtime, registry, executor):
+    windows = windows_for(runtime)
+    choosing = sum(len(window.readings) > 1 for window in windows)
+
+    await predicted(runtime, registry, executor, windows)
+
+    series = {
+        sample.labels["head"]: sample.value
+        for metric in registry.collect()
+        for sample in metric.samples
+        if sample.name == "rul_attention_entropy_ratio_count"
+    }
+    assert series == dict.fromkeys(["mean", *map(str, range(runtime.manifest.heads))], choosing)
+
+
+async def test_a_window_longer_than_a_network_reads_is_answered_from_its_end(runtime, registry, executor):
+    (window,) = windows_for(runtime, count=1)
+    tiled = np.tile(window.readings, (3, 1)).tolist()[-25:]
+    kept = tiled[-runtime.manifest.context :]
+    given = [WindowInput(unit="1", last_cycle=60.0, readings=rows) for rows in (tiled, kept)]
+
+    long, short = await predicted(runtime, registry, executor, given)
+
+    assert long.rul == pytest.approx(short.rul, abs=1e-4)
+    assert len(long.attention.weights) == runtime.manifest.context
