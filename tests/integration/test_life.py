@@ -31,8 +31,8 @@ from tests.integration.conftest import (
 )
 from tests.waiting import wait_until
 
-LONG = 1000
-"""Windows of a request that is explained in full: some thousand batches, one after the other."""
+LONG = 1200
+"""Windows of a request that is explained in full: six thousand batches of one, two seconds at least."""
 
 REFUSED_SECONDS = 0.3
 """While uvicorn drains, its supervisor's socket still takes connections that nobody answers."""
@@ -41,6 +41,8 @@ PATIENT = {
     "request_timeout_seconds": "25",
     "drain_seconds": "25",
     "inference_threads": "1",
+    "max_batch_windows": "1",
+    "max_request_windows": str(LONG),
     "log_level": "warning",
 }
 
