@@ -69,7 +69,7 @@ def attention(
     """Show a bundle's attention; see HELP."""
     from export.attention import bundle_faithfulness, head_redundancy, report_heads  # noqa: PLC0415
     from export.session import open_bundle  # noqa: PLC0415 with ONNX Runtime
-    from model.faithfulness import FEWEST_CYCLES  # noqa: PLC0415
+    from model.faithfulness import fewest_cycles  # noqa: PLC0415
 
     if out is not None:
         require_matplotlib()
@@ -82,7 +82,7 @@ def attention(
     console.print(heads_table(manifest, report_heads(answers, chosen.lengths, manifest), chosen))
     if "head_attention" in answers and answers["head_attention"].shape[1] > 1:
         console.print(redundancy_table(head_redundancy(answers["head_attention"], chosen.lengths)))
-    if hide and (chosen.lengths >= min(FEWEST_CYCLES, manifest.context)).any():
+    if hide and (chosen.lengths >= fewest_cycles(chosen)).any():
         with Progress(console=screen, transient=True) as progress:
             task = progress.add_task("hiding cycles", total=None)
             found = bundle_faithfulness(
@@ -94,7 +94,7 @@ def attention(
             )
         console.print(faithfulness_table(manifest, found))
     elif hide:
-        screen.print(f"No window has {FEWEST_CYCLES} cycles: nothing was hidden.", highlight=False)
+        screen.print(f"No window has {fewest_cycles(chosen)} cycles: nothing was hidden.", highlight=False)
     if out is not None:
         _draw(session, manifest, max(units, key=len), out)
         console.print(str(out), soft_wrap=True, highlight=False)

@@ -7,7 +7,7 @@ training windows. This module must not know files or how the weights came about.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Final
 
 import numpy as np
@@ -16,13 +16,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model.domain import FloatArray, IntArray, WindowSet, attention_entropy_ratio, capped_rul
-from model.evaluation import Answered
+from model.evaluation import Answered, Figure
+from model.faithfulness import (
+    Reply,
+    faithfulness_figures,
+    fewest_cycles,
+    measure_faithfulness,
+    typical_readings,
+)
 from model.network import QUANTILES, Answers, Estimate, RulNetwork
+from model.regimes import Regimes
 
 AT_ONCE: Final = 512
 SCALE_STEPS: Final = 300
 SCALE_RATE: Final = 1e-2
 SCALE_DECAY: Final = 0.3
+HIDDEN_SHARE: Final = 0.2
+"""Of a window's cycles: what the card tells of hiding them."""
 NOVELTY_QUANTILE: Final = 0.995
 SHRINKAGE: Final = 0.3
 """Share of the diagonal in the covariance: a column that is missing must not look like a new world."""
@@ -199,6 +209,30 @@ def held_out_coverage(read: Read, windows: WindowSet, *, cap: float, coverage: f
         lower[own] = rul[own] + low * read.scale[own]
         upper[own] = rul[own] + high * read.scale[own]
     return Answered(windows.rul, rul, np.clip(lower, 0, cap), np.clip(upper, 0, cap), windows.unit)
+
+
+def attention_worth(net: RulNetwork, windows: WindowSet) -> dict[str, Figure]:
+    """How far the RUL moves when the most attended fifth of the cycles is hidden, against others.
+
+    Figures of `model.faithfulness`, by their names there; none where no window is long enough, and
+    no ratio over a move of nothing.
+    """
+    if (windows.lengths < fewest_cycles(windows)).all():
+        return {}
+
+    def ask(readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> Reply:
+        nobody = np.full(len(lengths), "")
+        read = read_windows(net, WindowSet(readings, lengths, last_cycle, last_cycle, nobody))
+        return Reply(read.unclipped, read.attention)
+
+    centre, scale, mean = (
+        net.standardise.get_buffer(name).numpy().astype(np.float64)
+        for name in ("centre", "setting_scale", "mean")
+    )
+    regimes, settings = Regimes(centre, scale), net.config.settings
+    typical = typical_readings(windows.readings, regimes, settings=settings, mean=mean)
+    found = faithfulness_figures(measure_faithfulness(ask, windows, typical, shares=(HIDDEN_SHARE,)))
+    return {name: figure for name, figure in found.items() if np.isfinite(astuple(figure)).all()}
 
 
 def entropy_references(read: Read, lengths: IntArray) -> list[dict[str, str | float]]:

@@ -86,6 +86,11 @@ def typical_readings(
     return mean[regime].reshape(readings.shape).astype(np.float32)
 
 
+def fewest_cycles(windows: WindowSet) -> int:
+    """What a window must have to be long enough: `FEWEST_CYCLES`, or all that these can hold."""
+    return min(FEWEST_CYCLES, windows.readings.shape[1])
+
+
 def measure_faithfulness(
     ask: Ask,
     windows: WindowSet,
@@ -104,7 +109,7 @@ def measure_faithfulness(
     Raises:
         InvalidData: no window is long enough.
     """
-    long = windows.lengths >= min(FEWEST_CYCLES, windows.readings.shape[1])
+    long = windows.lengths >= fewest_cycles(windows)
     if not long.any():
         raise InvalidData(f"faithfulness needs windows of {FEWEST_CYCLES} cycles or more, there is none")
     asked = _Asked(ask, windows.take(long), typical[long])

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from model.calibration import (
     answer_windows,
+    attention_worth,
     entropy_references,
     fit_baseline,
     fit_distribution,
@@ -169,6 +170,7 @@ def calibrate(net: RulNetwork, parts: Parts) -> dict[str, float]:
     return {
         **_flat("validation", figures(answer_windows(net, parts.validation), cap=config.cap)),
         **_flat("calibration", figures(left_out, cap=config.cap)),
+        **_flat("attention", attention_worth(net, parts.calibration)),
     }
 
 

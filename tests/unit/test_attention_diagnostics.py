@@ -11,6 +11,7 @@ from export.attention import (
     sinks,
 )
 from export.bundle import EntropyReference
+from export.card import model_card
 from export.lives import spread_windows
 from export.session import open_bundle
 from model.domain import InvalidData, Trajectory, WindowSet
@@ -22,9 +23,10 @@ from model.faithfulness import (
     rank_correlation,
     typical_readings,
 )
+from model.parts import deal
 from model.reference import fit_reference
 from model.regimes import Regimes, find_regimes
-from tests.tiny_bundle import FLEET, pumps
+from tests.tiny_bundle import CONFIG, FLEET, pumps
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -334,3 +336,29 @@ def test_windows_that_are_typical_already_do_not_move(tiny_bundle):
     found = bundle_faithfulness(session, manifest, windows_of(average), draws=1)
 
     assert max(moves.max() for moves in found.hidden.values()) < 1e-3
+
+
+def test_training_records_what_the_bundle_shows_of_its_attention(tiny_bundle):
+    """Measured on the network when it was calibrated, and again on the graph."""
+    session, manifest = open_bundle(tiny_bundle)
+    calibration = deal(
+        pumps(units=16, seed=11), FLEET, seed=CONFIG.seed, truncations=CONFIG.truncations
+    ).calibration
+
+    found = faithfulness_figures(bundle_faithfulness(session, manifest, calibration, shares=(0.2,)))
+
+    for name, figure in found.items():
+        assert manifest.metrics[f"attention_{name}"] == pytest.approx(figure.value, abs=1e-4), name
+
+
+def test_the_card_says_what_the_attention_is_worth_where_it_was_measured(tiny_bundle):
+    _, manifest = open_bundle(tiny_bundle)
+    without = manifest.model_copy(
+        update={"metrics": {k: v for k, v in manifest.metrics.items() if not k.startswith("attention_")}}
+    )
+
+    card = model_card(manifest)
+
+    assert "What the attention is worth" in card
+    assert f"{manifest.metrics['attention_hidden_20_over_last']:.2f} [" in card
+    assert "What the attention is worth" not in model_card(without)
