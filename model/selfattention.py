@@ -58,7 +58,7 @@ class SelfAttention(RulNetwork):
             dropout=config.attention_dropout,
             learnable_temperature=config.learnable_temperature,
         )
-        self.norm = nn.LayerNorm(values)
+        self.before, self.after = nn.LayerNorm(values), nn.LayerNorm(values)
         self.score = TemporalScore(values, config.attention, score="additive")
         place = sinusoidal_positions(config.context, values)
         self.register_buffer("place", place, persistent=False)
@@ -69,6 +69,7 @@ class SelfAttention(RulNetwork):
         if self.config.positions:
             h = h + self.get_buffer("place")[: h.shape[1]]
         allowed = causal_mask(inputs.valid) if self.config.causal else padding_mask(inputs.valid)
-        read, heads = self.between(h, allowed)  # [B, T, 2H], [B, H, T, T]
-        h = self.norm(h + read)
+        # Normed before, too: the small outputs of an LSTM make small scores, and even heads stay even.
+        read, heads = self.between(self.before(h), allowed)  # [B, T, 2H], [B, H, T, T]
+        h = self.after(h + read)
         return Cycles(self.score(h), h, heads)

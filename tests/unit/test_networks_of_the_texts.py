@@ -83,7 +83,7 @@ def test_selfattention_has_the_sizes_of_its_text():
     assert net.head.in_features == 512
     assert (net.between.heads, net.between.head_width) == (8, 64)
     assert net.between.query.weight.shape == (512, 512)
-    assert net.norm.normalized_shape == (512,)
+    assert net.after.normalized_shape == (512,)
 
 
 def test_a_fleet_with_less_context_than_the_text_keeps_its_own():

@@ -13,6 +13,7 @@ from export.session import open_bundle
 from model import cli as model_cli
 from model.cli import RunExists
 from model.fleet import fleet_toml
+from model.networks import InvalidOption
 from model.training import InvalidState
 from model.writers import csv_text
 from tests.fleets import PUMPS, worn_pumps
@@ -181,3 +182,24 @@ def test_wrong_usage_exits_with_2(command, status):
 @pytest.mark.parametrize("command", ["train", "plot", "export", "check", "evaluate"])
 def test_every_command_explains_itself_with_an_example(command):
     assert f"Example: rul {command}" in rul(command, "--help").output
+
+
+def test_a_network_and_what_it_goes_by_are_set_in_the_command(files, tmp_path):
+    small = ("hidden=4", "convolution=4", "heads=2", "head_width=4", "causal=true", "entropy_weight=0.01")
+    options = [word for setting in small for word in ("--set", setting)]
+
+    result = train(files, tmp_path / "run", "--network", "selfattention", *options)
+
+    assert result.exit_code == 0, result.exception
+    stored = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert stored["config"]["network"] == "selfattention"
+    assert (stored["config"]["heads"], stored["config"]["causal"]) == (2, True)
+    assert stored["facts"]["training"]["config"]["entropy_weight"] == 0.01
+    assert [each["head"] for each in stored["facts"]["entropy"]] == ["mean", "0", "1"]
+
+
+def test_an_option_that_a_network_does_not_go_by_is_refused_before_data_is_read(files, tmp_path):
+    result = train(files, tmp_path / "run", "--data", tmp_path / "missing.csv", "--set", "causal=true")
+
+    assert isinstance(result.exception, InvalidOption)
+    assert not (tmp_path / "run").exists()
