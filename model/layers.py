@@ -12,6 +12,8 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from model.reference import Reference
+
 Z_LIMIT: Final = 10.0
 """Scaled readings are clipped here: a broken sensor is extreme, not infinite."""
 
@@ -53,6 +55,19 @@ class Standardise(nn.Module):
         self.register_buffer("setting_scale", torch.ones(len(settings)))
         self.register_buffer("mean", torch.zeros(regimes, columns))
         self.register_buffer("standard_deviation", torch.ones(regimes, columns))
+
+    def fit(self, reference: Reference) -> None:
+        """Take over what the training readings are like."""
+        columns = {
+            "centre": [regime.centre for regime in reference.regimes],
+            "mean": [regime.mean for regime in reference.regimes],
+            "standard_deviation": [regime.standard_deviation for regime in reference.regimes],
+            "setting_scale": reference.setting_scale,
+        }
+        with torch.no_grad():
+            for buffer, values in columns.items():
+                target = self.get_buffer(buffer)
+                target.copy_(torch.tensor(values, dtype=torch.float32).reshape(target.shape))
 
     def forward(self, readings: Tensor, lengths: Tensor) -> Scaled:
         """[B, T, F] raw readings, [B] lengths -> scaled readings."""

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from model.calibration import (
     answer_windows,
@@ -144,16 +143,8 @@ def cross_validate(
 
 def fit_inputs(net: RulNetwork, reference: Reference, *, oldest: float) -> None:
     """Set what turns raw readings into scaled ones."""
-    columns = {
-        "centre": [regime.centre for regime in reference.regimes],
-        "mean": [regime.mean for regime in reference.regimes],
-        "standard_deviation": [regime.standard_deviation for regime in reference.regimes],
-        "setting_scale": reference.setting_scale,
-    }
+    net.standardise.fit(reference)
     with torch.no_grad():
-        for buffer, values in columns.items():
-            target: Tensor = net.standardise.get_buffer(buffer)
-            target.copy_(torch.tensor(values, dtype=torch.float32).reshape(target.shape))
         net.get_buffer("oldest").fill_(oldest)
 
 

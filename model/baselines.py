@@ -1,0 +1,146 @@
+"""What a network must beat: answers from statistics of a window, without any network.
+
+Gradient boosting on window statistics, a ridge on the last readings, and the mean. They see the
+same windows as a network and are judged by the same figures. This module must not know training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import numpy as np
+import torch
+
+from model.domain import FloatArray, RulError, WindowSet, capped_rul
+from model.layers import Standardise, features_of_change
+from model.network import at_last_cycle
+
+AT_ONCE: Final = 2048
+RIDGE: Final = 1.0
+"""Weight of the squared coefficients against the sum of squared errors."""
+
+
+class MissingLibrary(RulError):
+    """A baseline needs a library that is not installed."""
+
+
+class Baseline(Protocol):
+    """Learns from windows, answers windows in cycles, 0..cap."""
+
+    def fit(self, windows: WindowSet) -> None:
+        """Learn from labelled windows."""
+        ...
+
+    def answer(self, windows: WindowSet) -> FloatArray:
+        """RUL of each window, [W]."""
+        ...
+
+
+def window_statistics(windows: WindowSet, standardise: Standardise) -> FloatArray:
+    """What there is to say about a window in a few numbers, [W, 8F + 2].
+
+    Of each scaled column: last reading, mean, mean of the last ten, trend, standard deviation,
+    smallest, largest, and mean of the first ten; and the window's length and the unit's age.
+    """
+    parts: list[FloatArray] = []
+    with torch.no_grad():
+        for start in range(0, len(windows), AT_ONCE):
+            part = windows.take(np.arange(start, min(start + AT_ONCE, len(windows))))
+            lengths = torch.from_numpy(part.lengths)
+            z, _, valid = standardise(torch.from_numpy(part.readings), lengths)  # [B, T, F]
+            there, count = valid.unsqueeze(-1), lengths.unsqueeze(-1).to(z.dtype)
+            last = at_last_cycle(torch.cat((z, *features_of_change(z)), dim=-1), lengths)  # [B, 4F]
+            mean = z.sum(1) / count
+            deviation = ((z - mean.unsqueeze(1)).square() * there).sum(1).div(count).sqrt()
+            least, most = (z.masked_fill(~there, edge) for edge in (torch.inf, -torch.inf))
+            first = z[:, :10].sum(1) / count.clamp(max=10.0)
+            age = torch.from_numpy(part.last_cycle).unsqueeze(-1)
+            columns = (last, deviation, least.amin(1), most.amax(1), first, count, age)
+            parts.append(torch.cat(columns, dim=-1).numpy())
+    return np.concatenate(parts)
+
+
+class Mean:
+    """Always the mean of what it saw."""
+
+    def __init__(self, *, cap: float) -> None:
+        self._cap = cap
+        self._mean = cap / 2
+
+    def fit(self, windows: WindowSet) -> None:
+        """See `Baseline`."""
+        self._mean = float(capped_rul(windows.rul, cap=self._cap).mean())
+
+    def answer(self, windows: WindowSet) -> FloatArray:
+        """See `Baseline`."""
+        return np.full(len(windows), self._mean)
+
+
+class Ridge:
+    """A straight line in the last scaled readings and the unit's age."""
+
+    def __init__(self, standardise: Standardise, *, cap: float) -> None:
+        self._standardise = standardise
+        self._cap = cap
+        self._weights = np.zeros(0)
+
+    def fit(self, windows: WindowSet) -> None:
+        """See `Baseline`."""
+        x = self._columns(windows)
+        penalty = RIDGE * np.eye(x.shape[1])
+        penalty[-1, -1] = 0.0  # the intercept
+        self._weights = np.linalg.solve(x.T @ x + penalty, x.T @ capped_rul(windows.rul, cap=self._cap))
+
+    def answer(self, windows: WindowSet) -> FloatArray:
+        """See `Baseline`."""
+        return np.clip(self._columns(windows) @ self._weights, 0.0, self._cap)
+
+    def _columns(self, windows: WindowSet) -> FloatArray:
+        columns = windows.readings.shape[-1]
+        found = window_statistics(windows, self._standardise)
+        age = np.log1p(found[:, -1:])
+        return np.hstack((found[:, :columns], age, np.ones((len(windows), 1)))).astype(np.float64)
+
+
+class GradientBoosting:
+    """scikit-learn's histogram gradient boosting on the statistics of the window.
+
+    Raises:
+        MissingLibrary: scikit-learn is not installed.
+    """
+
+    def __init__(self, standardise: Standardise, *, cap: float) -> None:
+        try:
+            from sklearn.ensemble import HistGradientBoostingRegressor  # noqa: PLC0415 for training alone
+        except ImportError as error:
+            raise MissingLibrary(
+                "gradient boosting needs scikit-learn: pip install rulserve[train]"
+            ) from error
+        self._standardise = standardise
+        self._cap = cap
+        self._trees = HistGradientBoostingRegressor(
+            learning_rate=0.05,
+            max_iter=300,
+            max_leaf_nodes=15,
+            min_samples_leaf=40,
+            l2_regularization=1.0,
+            early_stopping=False,  # pyright: ignore[reportArgumentType]
+            random_state=0,
+        )
+
+    def fit(self, windows: WindowSet) -> None:
+        """See `Baseline`."""
+        self._trees.fit(window_statistics(windows, self._standardise), capped_rul(windows.rul, cap=self._cap))
+
+    def answer(self, windows: WindowSet) -> FloatArray:
+        """See `Baseline`."""
+        answers = self._trees.predict(window_statistics(windows, self._standardise))
+        return np.clip(np.asarray(answers, dtype=np.float64), 0.0, self._cap)
+
+
+BASELINES: Final[dict[str, Callable[[Standardise, float], Baseline]]] = {
+    "mean": lambda _, cap: Mean(cap=cap),
+    "ridge": lambda standardise, cap: Ridge(standardise, cap=cap),
+    "gradient_boosting": lambda standardise, cap: GradientBoosting(standardise, cap=cap),
+}

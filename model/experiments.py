@@ -1,0 +1,187 @@
+"""Variants compared by cross-validation over units: the rows of docs/experiments.md.
+
+A row is a network with its options and recipe, or a baseline. All rows of a fleet are judged on
+the same windows: every unit is held out once and cut at random cycles, as a test set has them.
+This module must not know files or screens.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+
+from model.baselines import BASELINES
+from model.calibration import answer_windows, attention_worth, fit_distribution, fit_scale, read_windows
+from model.domain import RulError, Trajectory, WindowSet
+from model.evaluation import Answered, Figure, figures, join_answers
+from model.fleet import Fleet
+from model.layers import Standardise
+from model.networks import fleet_for
+from model.parts import Parts, deal_fold
+from model.reference import fit_reference
+from model.run import prepare
+from model.training import TrainConfig, Watcher
+
+BATCH: Final = 16
+"""Windows a call, when the cost of a window is measured."""
+CALLS: Final = 20
+
+
+class UnknownRow(RulError):
+    """A row by a name that the table does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table.
+
+    Attributes:
+        says: What is different about it.
+        network: The network; None for the baseline that has the row's name.
+        options: Fields of `NetworkConfig` that are not the network's own defaults.
+        recipe: Fields of `TrainConfig` that are not its defaults.
+    """
+
+    says: str
+    network: str | None = "flagship"
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    recipe: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a row reached.
+
+    Attributes:
+        figures: As `rul evaluate` has them; coverage and width for networks alone.
+        attention: What hiding cycles did, where it was measured.
+        microseconds: A window costs at batch 16 on one thread, in Python.
+        training_seconds: Of all folds.
+    """
+
+    figures: dict[str, Figure]
+    attention: dict[str, Figure]
+    microseconds: float
+    training_seconds: float
+
+
+ROWS: Final[dict[str, Row]] = {
+    "mean": Row("always the mean", network=None),
+    "ridge": Row("a line in the last readings and the age", network=None),
+    "gradient_boosting": Row("gradient boosting on window statistics", network=None),
+    "flagship": Row("what ships"),
+}
+
+
+def row_named(name: str) -> Row:
+    """A row of the table.
+
+    Raises:
+        UnknownRow: there is none of that name.
+    """
+    if name not in ROWS:
+        raise UnknownRow(f"no row {name!r}, there are: {', '.join(ROWS)}")
+    return ROWS[name]
+
+
+def run_row(
+    name: str,
+    trajectories: Sequence[Trajectory],
+    fleet: Fleet,
+    *,
+    folds: int,
+    config: TrainConfig,
+    watch: Watcher,
+    attention: bool = False,
+) -> Found:
+    """Cross-validate one row; `watch` counts the updates of all folds, or the folds of a baseline.
+
+    Raises:
+        UnknownRow: there is none of that name.
+        InvalidData: there are fewer units than folds.
+        MissingLibrary: the baseline needs one.
+    """
+    row = row_named(name)
+    if row.network is None:
+        return _run_baseline(name, trajectories, fleet, folds=folds, config=config, watch=watch)
+    config, fleet = replace(config, **row.recipe), fleet_for(fleet, row.network)
+    answers: list[Answered] = []
+    worth: dict[str, Figure] = {}
+    microseconds = 0.0
+    started = time.monotonic()
+    for fold in range(folds):
+        parts = _fold(trajectories, fleet, fold=fold, folds=folds, config=config)
+        trainer, _ = prepare(parts, fleet, network=row.network, config=config, options=row.options)
+        done = fold * config.steps
+        learned = trainer.learn(lambda step, loss, check, done=done: watch(done + step, loss, check))
+        net = trainer.net
+        net.load_state_dict(learned.weights)
+        fit_scale(net, read_windows(net, parts.training), parts.training)
+        fit_distribution(net, read_windows(net, parts.validation), parts.validation)
+        answers.append(answer_windows(net, parts.calibration))
+        if fold == 0:
+            microseconds = cost(lambda windows, net=net: answer_windows(net, windows), parts.calibration)
+            worth = attention_worth(net, parts.calibration) if attention else {}
+    seconds = time.monotonic() - started
+    return Found(figures(join_answers(answers), cap=fleet.cap), worth, microseconds, seconds)
+
+
+def cost(answer: Callable[[WindowSet], object], windows: WindowSet) -> float:
+    """Microseconds a window, the best of some calls of `BATCH` windows."""
+    few = windows.take(np.arange(min(BATCH, len(windows))))
+    seconds: list[float] = []
+    for _ in range(CALLS):
+        started = time.perf_counter()
+        answer(few)
+        seconds.append(time.perf_counter() - started)
+    return min(seconds) / len(few) * 1e6
+
+
+def _run_baseline(
+    name: str,
+    trajectories: Sequence[Trajectory],
+    fleet: Fleet,
+    *,
+    folds: int,
+    config: TrainConfig,
+    watch: Watcher,
+) -> Found:
+    answers: list[Answered] = []
+    microseconds = 0.0
+    started = time.monotonic()
+    for fold in range(folds):
+        parts = _fold(trajectories, fleet, fold=fold, folds=folds, config=config)
+        baseline = BASELINES[name](_standardise(parts, fleet), fleet.cap)
+        baseline.fit(parts.training)
+        held_out = parts.calibration
+        rul = baseline.answer(held_out)
+        answers.append(Answered(held_out.rul, rul, rul, rul, held_out.unit))
+        microseconds = cost(baseline.answer, held_out)
+        watch(fold + 1, float("nan"), None)
+    seconds = time.monotonic() - started
+    found = figures(join_answers(answers), cap=fleet.cap)
+    points = {name: figure for name, figure in found.items() if name not in ("coverage", "width")}
+    return Found(points, {}, microseconds, seconds)
+
+
+def _fold(
+    trajectories: Sequence[Trajectory], fleet: Fleet, *, fold: int, folds: int, config: TrainConfig
+) -> Parts:
+    return deal_fold(
+        trajectories, fleet, fold=fold, folds=folds, seed=config.seed, truncations=config.truncations
+    )
+
+
+def _standardise(parts: Parts, fleet: Fleet) -> Standardise:
+    reference = fit_reference(parts.trained, fleet.schema)
+    layer = Standardise(
+        columns=len(fleet.schema),
+        settings=fleet.schema.indices("setting"),
+        regimes=len(reference.regimes),
+    )
+    layer.fit(reference)
+    return layer
