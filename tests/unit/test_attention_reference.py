@@ -251,6 +251,15 @@ def test_softmax_is_stable_at_huge_scores(dtype, huge):
         assert np.exp(np.float64(1000.0)) == np.inf  # what is avoided
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_softmax_is_stable_in_half_precision(dtype):
+    score = torch.tensor([[1e3, 1e3, -1e3, 6e4]], dtype=dtype)
+
+    weight = masked_softmax(score, torch.tensor([[True, True, True, False]]))
+
+    assert weight.tolist() == [[0.5, 0.5, 0.0, 0.0]]
+
+
 def test_softmax_does_not_change_when_all_scores_shift():
     score = torch.from_numpy(drawn(4, 6))
     everything = torch.ones(4, 6, dtype=torch.bool)
@@ -375,6 +384,37 @@ def test_one_head_of_32_over_64_columns_has_8192_parameters():
     assert out.shape == (2, 6, 64)
     assert weight.shape == (2, 1, 6, 6)
     torch.testing.assert_close(weight.sum(-1), torch.ones(2, 1, 6))
+
+
+def test_a_batch_of_one_headed_layers_agrees_with_the_texts_own_steps():
+    """Two windows of 5 cycles, 8 wide, d_k = d_v = 4, weights * 0.1, drawn as in the text."""
+    legacy = np.random.RandomState(42)
+    w_q, w_k, w_v, w_o = (0.1 * legacy.randn(*shape) for shape in [(8, 4)] * 3 + [(4, 8)])
+    x = legacy.randn(2, 5, 8)
+    score = (x @ w_q) @ (x @ w_k).transpose(0, 2, 1) / np.sqrt(4)
+    expected = reference_softmax(score, np.ones_like(score, bool))
+    layer = MultiHeadSelfAttention(8, heads=1, head_width=4, bias=False).double()
+    with torch.no_grad():
+        for linear, matrix in zip(
+            (layer.query, layer.key, layer.value, layer.out), (w_q, w_k, w_v, w_o), strict=True
+        ):
+            linear.weight.copy_(torch.from_numpy(matrix.T))
+
+        out, weight = layer(torch.from_numpy(x), torch.ones(2, 1, 5, dtype=torch.bool))
+
+    np.testing.assert_allclose(weight[:, 0], expected, atol=TOLERANCE)
+    np.testing.assert_allclose(out, expected @ (x @ w_v) @ w_o, atol=TOLERANCE)
+    assert out.shape == (2, 5, 8)
+    assert round(float(weight[0, 0, 0].sum()), 4) == 1.0
+
+
+@pytest.mark.parametrize(("cycles", "megabytes"), [(4096, 33.5), (8192, 134.2)])
+def test_the_memory_of_all_pairs_grows_with_the_square_of_the_cycles(cycles, megabytes):
+    query = torch.empty(cycles, 64, dtype=torch.float16, device="meta")
+
+    score = ScaledDotScore()(query, query)
+
+    assert score.numel() * score.element_size() / 1e6 == pytest.approx(megabytes, abs=0.1)
 
 
 # Many heads.
