@@ -42,6 +42,12 @@ WINDOWS: Final = 300
 """In all, unless told: what `hide` takes seconds for."""
 ODD: Final = 0.05
 """More windows than this outside the band, where one in a hundred is expected, deserve a word."""
+EVEN: Final = 0.98
+"""A median entropy ratio above this tells no cycles apart, whatever calibration saw."""
+ALONE: Final = 1.5
+"""Fewer effective cycles than this are one."""
+SAME: Final = 0.01
+"""Heads that are less than this apart, in bits, are one head twice."""
 
 
 def add_attention(app: typer.Typer) -> None:
@@ -81,7 +87,9 @@ def attention(
     console, screen = Console(), Console(stderr=True)
     console.print(heads_table(manifest, report_heads(answers, chosen.lengths, manifest), chosen))
     if "head_attention" in answers and answers["head_attention"].shape[1] > 1:
-        console.print(redundancy_table(head_redundancy(answers["head_attention"], chosen.lengths)))
+        apart = head_redundancy(answers["head_attention"], chosen.lengths)
+        console.print(redundancy_table(apart))
+        console.print(redundant_pairs(apart), highlight=False)
     if hide and (chosen.lengths >= fewest_cycles(chosen)).any():
         with Progress(console=screen, transient=True) as progress:
             task = progress.add_task("hiding cycles", total=None)
@@ -122,8 +130,8 @@ def heads_table(manifest: Manifest, reports: Sequence[HeadReport], windows: Wind
 
 
 def redundancy_table(apart: FloatArray) -> Table:
-    """The heads that look most alike, and most apart."""
-    table = Table(title="heads apart: Jensen-Shannon divergence, 0 the same, 1 no cycle shared")
+    """How far apart each two heads look; 0 is the same, 1 shares no cycle."""
+    table = Table(title="heads apart, bits")
     table.add_column("head")
     for head in range(len(apart)):
         table.add_column(str(head), justify="right")
@@ -132,6 +140,14 @@ def redundancy_table(apart: FloatArray) -> Table:
             str(head), *("" if other == head else f"{value:.2f}" for other, value in enumerate(row))
         )
     return table
+
+
+def redundant_pairs(apart: FloatArray) -> str:
+    """A line that names the heads which look at the same, or says that none do."""
+    first, second = np.nonzero(np.triu(apart < SAME, k=1))
+    pairs = ", ".join(f"{a} and {b}" for a, b in zip(first, second, strict=True))
+    meaning = "Jensen-Shannon divergence: 0 the same, 1 no cycle shared."
+    return f"{meaning} Redundant (below {SAME:g}): {pairs or 'none'}."
 
 
 def faithfulness_table(manifest: Manifest, found: Faithfulness) -> Table:
@@ -197,14 +213,21 @@ def _plain_fleet(manifest: Manifest) -> Fleet:
 
 
 def _verdict(report: HeadReport) -> str:
-    if report.reference is None:
-        return "no band"
-    band = f"{report.reference.low:.2f}..{report.reference.high:.2f}"
+    """First what is so in itself, for a band that calibration found even is even; then the band."""
+    where = "no band"
+    if report.reference is not None:
+        where = f"{report.reference.low:.2f}..{report.reference.high:.2f}"
+    if report.entropy_ratio > EVEN:
+        return f"{where}\nEVEN everywhere"
+    if report.effective_cycles < ALONE:
+        return f"{where}\nONE CYCLE alone"
     if report.collapsed > ODD:
-        return f"{band}\n{report.collapsed:.0%} COLLAPSED"
+        return f"{where}\n{report.collapsed:.0%} COLLAPSED"
     if report.uniform > ODD:
-        return f"{band}\n{report.uniform:.0%} UNIFORM"
-    return f"{band}\n{1 - report.collapsed - report.uniform:.1%} inside"
+        return f"{where}\n{report.uniform:.0%} UNIFORM"
+    return (
+        where if report.reference is None else f"{where}\n{1 - report.collapsed - report.uniform:.1%} inside"
+    )
 
 
 def _brief(figure: Figure) -> str:

@@ -9,11 +9,12 @@ import typer
 from matplotlib.image import imread
 from typer.testing import CliRunner
 
-from export.attention import head_redundancy
-from export.attention_cli import add_attention, redundancy_table
+from export.attention import head_redundancy, report_head
+from export.attention_cli import add_attention, heads_table, redundancy_table, redundant_pairs
 from export.attention_picture import attention_picture, life_map
-from export.bundle import find_bundle
+from export.bundle import EntropyReference, find_bundle
 from export.drawing import CannotDraw
+from export.lives import spread_windows
 from export.session import open_bundle
 from model.domain import InvalidData
 from model.fleet import fleet_toml
@@ -159,13 +160,39 @@ def test_the_map_of_a_life_puts_each_weight_at_the_cycle_that_was_attended():
     )
 
 
-def test_redundancy_is_shown_for_each_pair_of_heads():
+def test_redundancy_is_shown_for_each_pair_of_heads_and_named_where_it_is():
     heads = np.stack([np.eye(4)[:2], np.eye(4)[:2], np.eye(4)[2:]], axis=1)
+    apart = head_redundancy(heads, np.array([4, 4]))
 
-    table = redundancy_table(head_redundancy(heads, np.array([4, 4])))
+    table = redundancy_table(apart)
+
+    assert redundant_pairs(apart).endswith("Redundant (below 0.01): 0 and 1.")
+    assert redundant_pairs(apart[1:, 1:]).endswith(": none.")
 
     assert [list(column.cells) for column in table.columns[1:]] == [
         ["", "0.00", "1.00"],
         ["0.00", "", "1.00"],
         ["1.00", "1.00", ""],
     ]
+
+
+@pytest.mark.parametrize(
+    ("weights", "band", "verdict"),
+    [
+        ([0.25, 0.25, 0.25, 0.25], (0.999, 1.0), "EVEN everywhere"),
+        ([0.0, 0.0, 1.0, 0.0], (0.0, 0.1), "ONE CYCLE alone"),
+        ([0.1, 0.1, 0.1, 0.7], (0.8, 0.9), "100% COLLAPSED"),
+        ([0.1, 0.1, 0.1, 0.7], (0.1, 0.2), "100% UNIFORM"),
+        ([0.1, 0.1, 0.1, 0.7], (0.1, 0.9), "100.0% inside"),
+        ([0.1, 0.1, 0.1, 0.7], None, "no band"),
+    ],
+)
+def test_a_head_is_judged_in_itself_before_it_is_held_against_its_band(tiny_bundle, weights, band, verdict):
+    _, manifest = open_bundle(find_bundle(str(tiny_bundle.path)))
+    reference = band and EntropyReference(head="mean", low=band[0], median=0.5, high=band[1])
+    windows = spread_windows(pumps(units=1, seed=1), manifest, per_unit=3)
+    attention, lengths = np.array([weights] * 3), np.full(3, 4)
+
+    table = heads_table(manifest, [report_head("mean", attention, lengths, reference)], windows)
+
+    assert verdict in next(iter(list(table.columns)[-1].cells))
