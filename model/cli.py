@@ -1,4 +1,4 @@
-"""`rul train` and `rul plot`. Torch is imported when a command runs, not before."""
+"""`rul train`, `rul plot`; `rul experiment`. Torch is imported when a command runs, not before."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from model.domain import RulError
+from model.experiment_cli import add_experiment
 
 if TYPE_CHECKING:
     from model.training import Check
@@ -37,9 +38,10 @@ class RunExists(RulError):
 
 
 def register(app: typer.Typer) -> None:
-    """Add `train` and `plot`."""
+    """Add `train`, `plot` and `experiment`."""
     app.command(help=TRAIN_HELP)(train)
     app.command()(plot)
+    add_experiment(app)
 
 
 def train(

@@ -74,6 +74,24 @@ ROWS: Final[dict[str, Row]] = {
     "ridge": Row("a line in the last readings and the age", network=None),
     "gradient_boosting": Row("gradient boosting on window statistics", network=None),
     "flagship": Row("what ships"),
+    "even_start": Row("attention starts out even, not late", options={"recency": 0.0}),
+    "wide": Row("recurrent part twice as wide", options={"hidden": 32}),
+    "sure_recurrence": Row("no dropout behind the recurrent part", options={"recurrent_dropout": 0.0}),
+    "unworn": Row(
+        "training windows hardly worn",
+        recipe={
+            "columns_missing": 0.1,
+            "readings_missing": 0.1,
+            "history_missing": 0.05,
+            "age_missing": 0.05,
+            "offset": 0.05,
+            "age_jitter": 0.03,
+        },
+    ),
+    "low_rul": Row("windows near failure weigh twice", recipe={"low_rul_weight": 1.0}),
+    "short": Row("400 updates", recipe={"steps": 400}),
+    "amnl": Row("additive temporal attention over raw readings", network="amnl"),
+    "selfattention": Row("eight heads between cycles", network="selfattention"),
 }
 
 
@@ -88,6 +106,16 @@ def row_named(name: str) -> Row:
     return ROWS[name]
 
 
+def updates(name: str, config: TrainConfig) -> int:
+    """How often `run_row` tells its watcher in a fold, at most.
+
+    Raises:
+        UnknownRow: there is none of that name.
+    """
+    row = row_named(name)
+    return 1 if row.network is None else replace(config, **row.recipe).steps
+
+
 def run_row(
     name: str,
     trajectories: Sequence[Trajectory],
@@ -96,9 +124,12 @@ def run_row(
     folds: int,
     config: TrainConfig,
     watch: Watcher,
+    only: int | None = None,
     attention: bool = False,
 ) -> Found:
-    """Cross-validate one row; `watch` counts the updates of all folds, or the folds of a baseline.
+    """Cross-validate one row, or `only` the first of its folds.
+
+    `watch` counts the updates of all folds, or the folds of a baseline.
 
     Raises:
         UnknownRow: there is none of that name.
@@ -107,13 +138,13 @@ def run_row(
     """
     row = row_named(name)
     if row.network is None:
-        return _run_baseline(name, trajectories, fleet, folds=folds, config=config, watch=watch)
+        return _run_baseline(name, trajectories, fleet, folds=folds, config=config, watch=watch, only=only)
     config, fleet = replace(config, **row.recipe), fleet_for(fleet, row.network)
     answers: list[Answered] = []
     worth: dict[str, Figure] = {}
     microseconds = 0.0
     started = time.monotonic()
-    for fold in range(folds):
+    for fold in range(only or folds):
         parts = _fold(trajectories, fleet, fold=fold, folds=folds, config=config)
         trainer, _ = prepare(parts, fleet, network=row.network, config=config, options=row.options)
         done = fold * config.steps
@@ -149,11 +180,12 @@ def _run_baseline(
     folds: int,
     config: TrainConfig,
     watch: Watcher,
+    only: int | None,
 ) -> Found:
     answers: list[Answered] = []
     microseconds = 0.0
     started = time.monotonic()
-    for fold in range(folds):
+    for fold in range(only or folds):
         parts = _fold(trajectories, fleet, fold=fold, folds=folds, config=config)
         baseline = BASELINES[name](_standardise(parts, fleet), fleet.cap)
         baseline.fit(parts.training)

@@ -3,38 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from model.layers import MaskedConvolution, RaggedBiLstm
 from model.network import Cycles, Inputs, NetworkConfig, RulNetwork
+
+AGE_MIDDLE: Final = 0.8
+AGE_SPREAD: Final = 1 / 6
+"""Of log age over log oldest age: brought to the size of a z-score, for a small input is learnt late."""
 
 
 class Flagship(RulNetwork):
     """CNN and BiLSTM over the readings, a perceptron over the features of change, additive attention.
 
     The features of change go around the recurrent part: inside it they over-fit within two
-    passes over the data, beside it they also make the attention more telling.
+    passes over the data, beside it they also make the attention more telling. Settings are read
+    through the regimes alone. Before training the attention falls off with the distance from the
+    last cycle, because a late cycle knows all earlier ones; how far it does so after is learnt.
     """
 
     options: ClassVar[Mapping[str, Any]] = {
-        "hidden": 32,
+        "hidden": 16,
         "perceptron": 48,
         "values": 32,
         "attention": 24,
         "attention_dropout": 0.0,
+        "recurrent_dropout": 0.3,
+        "recency": 3.0,
     }
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__(config)
-        age = 2
+        self.sensors = [i for i in range(config.columns) if i not in config.settings]
+        self.of_change = [k * config.columns + i for k in range(3) for i in self.sensors]
+        sensors, age, place = len(self.sensors), 2, 2
         width = 2 * config.hidden + config.perceptron
-        self.convolution = MaskedConvolution(config.columns + age, config.hidden, width=5)
+        self.convolution = MaskedConvolution(sensors + age, config.hidden, width=5)
         self.recurrent = RaggedBiLstm(config.hidden, config.hidden)
+        self.forget = nn.Dropout(config.recurrent_dropout)
         self.perceptron = nn.Sequential(
-            nn.Linear(4 * config.columns + age, config.perceptron),
+            nn.Linear(3 * sensors + config.columns + age + place, config.perceptron),
             nn.ReLU(),
             nn.Linear(config.perceptron, config.perceptron),
             nn.ReLU(),
@@ -43,12 +54,31 @@ class Flagship(RulNetwork):
         self.score = nn.Sequential(
             nn.Linear(width, config.attention), nn.Tanh(), nn.Linear(config.attention, 1)
         )
+        self.recency = nn.Parameter(torch.tensor(config.recency))
 
     def read_cycles(self, inputs: Inputs) -> Cycles:
         """See `RulNetwork`."""
-        h = self.convolution(torch.cat((inputs.z, inputs.age), dim=-1), inputs.valid)  # [B, T, H]
-        h = self.recurrent(h, inputs.lengths)  # [B, T, 2H]
-        seen = inputs.observed.to(inputs.z.dtype)
-        change = self.perceptron(torch.cat((inputs.change, seen, inputs.age), dim=-1))  # [B, T, P]
-        joint = torch.cat((h, change), dim=-1)  # [B, T, 2H + P]
-        return Cycles(self.score(joint).squeeze(-1), self.value(joint))
+        age = spread_age(inputs.age)  # [B, T, 2]
+        before, behind = self.place(inputs)  # [B, T]
+        z = inputs.z[:, :, self.sensors]
+        h = self.convolution(torch.cat((z, age), dim=-1), inputs.valid)  # [B, T, H]
+        h = self.forget(self.recurrent(h, inputs.lengths))  # [B, T, 2H]
+        seen = inputs.observed.to(z.dtype)
+        place = torch.stack((3.0 * before - 1.5, 3.0 * behind), dim=-1)  # [B, T, 2]
+        features = (inputs.change[:, :, self.of_change], seen, age, place)
+        joint = torch.cat((h, self.perceptron(torch.cat(features, dim=-1))), dim=-1)  # [B, T, 2H + P]
+        late = self.recency * behind * (self.config.context / 10.0)
+        return Cycles(self.score(joint).squeeze(-1) - late, self.value(joint))
+
+    def place(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        """Cycles of the window up to each, and cycles after it, over the context: both [B, T]."""
+        number = torch.arange(inputs.z.shape[1], device=inputs.z.device).to(inputs.z.dtype)[None, :] + 1.0
+        after = (inputs.lengths[:, None].to(inputs.z.dtype) - number).clamp(min=0.0)
+        context = float(self.config.context)
+        return (number / context).expand_as(after), after / context
+
+
+def spread_age(age: Tensor) -> Tensor:
+    """Age and whether it is known, [B, T, 2], with ages in the size of z-scores; 0 where not known."""
+    known = age[:, :, 1:]
+    return torch.cat(((age[:, :, :1] - AGE_MIDDLE) / AGE_SPREAD * known, known), dim=-1)

@@ -61,6 +61,8 @@ class NetworkConfig:
         causal: Whether self-attention reads earlier cycles alone.
         positions: Whether self-attention is told where each cycle stands.
         age: Whether the cycle number is read beside the columns.
+        recurrent_dropout: Share of what the recurrent part says that is dropped while training.
+        recency: By how much a cycle's score falls for each ten cycles before the last, before training.
     """
 
     network: str
@@ -86,6 +88,8 @@ class NetworkConfig:
     causal: bool = False
     positions: bool = False
     age: bool = False
+    recurrent_dropout: float = 0.0
+    recency: float = 0.0
 
 
 class Inputs(NamedTuple):
