@@ -65,11 +65,11 @@ class SelfAttention(RulNetwork):
 
     def read_cycles(self, inputs: Inputs) -> Cycles:
         """See `RulNetwork`."""
-        h = self.frontend(inputs)  # [B, T, 2H]
+        # An LSTM's small outputs would make small, even scores, and drown in what the heads add to them.
+        h = self.before(self.frontend(inputs))  # [B, T, 2H]
         if self.config.positions:
             h = h + self.get_buffer("place")[: h.shape[1]]
         allowed = causal_mask(inputs.valid) if self.config.causal else padding_mask(inputs.valid)
-        # Normed before, too: the small outputs of an LSTM make small scores, and even heads stay even.
-        read, heads = self.between(self.before(h), allowed)  # [B, T, 2H], [B, H, T, T]
+        read, heads = self.between(h, allowed)  # [B, T, 2H], [B, H, T, T]
         h = self.after(h + read)
         return Cycles(self.score(h), h, heads)
