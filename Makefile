@@ -83,6 +83,18 @@ generate: setup ## code and files that are made from others
 .PHONY: check
 check: lint types imports test ## everything CI runs, in CI's order
 
+DATA ?= data/cmapss
+FOLDS ?= 5
+.PHONY: bundles
+bundles: setup ## train, export and check fd001..fd004 (DATA=folder with train_FD001.txt and so on)
+	for n in 1 2 3 4; do \
+	  run=runs/fd00$$n; \
+	  [ -e $$run/run.json ] || $(BIN)/rul train --fleet cmapss --data $(DATA)/train_FD00$$n.txt --name fd00$$n \
+	    --folds $(FOLDS) --out $$run $$([ ! -e $$run/state.pt ] || echo --resume); \
+	  $(BIN)/rul export $$run --out export/bundles/fd00$$n; \
+	  $(BIN)/rul check export/bundles/fd00$$n; \
+	done
+
 .PHONY: up down
 up: ## service, Prometheus and Grafana in containers
 	docker compose up --build --detach --wait

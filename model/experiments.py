@@ -20,7 +20,7 @@ from model.domain import RulError, Trajectory, WindowSet
 from model.evaluation import Answered, Figure, figures, join_answers
 from model.fleet import Fleet
 from model.layers import Standardise
-from model.networks import fleet_for
+from model.networks import fleet_for, network_class
 from model.parts import Parts, deal_fold
 from model.reference import fit_reference
 from model.run import prepare
@@ -88,6 +88,7 @@ ROWS: Final[dict[str, Row]] = {
             "age_jitter": 0.03,
         },
     ),
+    "windows_alike": Row("long units are drawn more often", recipe={"units_alike": False}),
     "low_rul": Row("windows near failure weigh twice", recipe={"low_rul_weight": 1.0}),
     "short": Row("400 updates", recipe={"steps": 400}),
     "amnl": Row("additive temporal attention over raw readings", network="amnl"),
@@ -113,7 +114,7 @@ def updates(name: str, config: TrainConfig) -> int:
         UnknownRow: there is none of that name.
     """
     row = row_named(name)
-    return 1 if row.network is None else replace(config, **row.recipe).steps
+    return 1 if row.network is None else _config(row, config).steps
 
 
 def run_row(
@@ -139,7 +140,7 @@ def run_row(
     row = row_named(name)
     if row.network is None:
         return _run_baseline(name, trajectories, fleet, folds=folds, config=config, watch=watch, only=only)
-    config, fleet = replace(config, **row.recipe), fleet_for(fleet, row.network)
+    config, fleet = _config(row, config), fleet_for(fleet, row.network)
     answers: list[Answered] = []
     worth: dict[str, Figure] = {}
     microseconds = 0.0
@@ -198,6 +199,11 @@ def _run_baseline(
     found = figures(join_answers(answers), cap=fleet.cap)
     points = {name: figure for name, figure in found.items() if name not in ("coverage", "width")}
     return Found(points, {}, microseconds, seconds)
+
+
+def _config(row: Row, config: TrainConfig) -> TrainConfig:
+    own = {} if row.network is None else network_class(row.network).recipe
+    return replace(config, **{**own, **row.recipe})
 
 
 def _fold(

@@ -14,6 +14,8 @@ from model.network import Cycles, Inputs, NetworkConfig, RulNetwork
 AGE_MIDDLE: Final = 0.8
 AGE_SPREAD: Final = 1 / 6
 """Of log age over log oldest age: brought to the size of a z-score, for a small input is learnt late."""
+CHANGE_SPREAD: Final = 0.6
+"""Of the features of change, in z-scores: they are means, and scatter less than readings."""
 
 
 class Flagship(RulNetwork):
@@ -31,8 +33,14 @@ class Flagship(RulNetwork):
         "values": 32,
         "attention": 24,
         "attention_dropout": 0.0,
-        "recurrent_dropout": 0.3,
+        "recurrent_dropout": 0.5,
         "recency": 3.0,
+    }
+    recipe: ClassVar[Mapping[str, Any]] = {
+        "learning_rate": 5e-3,
+        "offset": 0.05,
+        "age_jitter": 0.03,
+        "history_missing": 0.05,
     }
 
     def __init__(self, config: NetworkConfig) -> None:
@@ -65,7 +73,7 @@ class Flagship(RulNetwork):
         h = self.forget(self.recurrent(h, inputs.lengths))  # [B, T, 2H]
         seen = inputs.observed.to(z.dtype)
         place = torch.stack((3.0 * before - 1.5, 3.0 * behind), dim=-1)  # [B, T, 2]
-        features = (inputs.change[:, :, self.of_change], seen, age, place)
+        features = (inputs.change[:, :, self.of_change] / CHANGE_SPREAD, seen, age, place)
         joint = torch.cat((h, self.perceptron(torch.cat(features, dim=-1))), dim=-1)  # [B, T, 2H + P]
         late = self.recency * behind * (self.config.context / 10.0)
         return Cycles(self.score(joint).squeeze(-1) - late, self.value(joint))

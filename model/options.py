@@ -18,6 +18,7 @@ ELSEWHERE: Final = ("seed", "steps")
 
 SHARES: Final = (
     "attention_dropout",
+    "recurrent_dropout",
     "average",
     "age_missing",
     "columns_missing",

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from model.calibration import read_windows
+from model.calibration import read_windows, unit_weights
 from model.domain import RulError, WindowSet, capped_rul
 from model.evaluation import root_mean_square_error
 from model.losses import AdaptiveNormaliser, entropy_loss, task_losses
@@ -51,6 +51,7 @@ class TrainConfig:
         truncations: Windows that each validation unit gives.
         low_rul_weight: How much more a window at failure weighs than one at the cap; 1 is twice as much.
         entropy_weight: Of the loss that spreads attention out; below 0 it sharpens it.
+        units_alike: Whether units are drawn equally often, as a test set has them, and not by length.
     """
 
     seed: int = 0
@@ -72,6 +73,7 @@ class TrainConfig:
     truncations: int = 20
     low_rul_weight: float = 0.0
     entropy_weight: float = 0.0
+    units_alike: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,8 @@ class Trainer:
         self._lengths = torch.from_numpy(training.lengths)
         self._last_cycle = torch.from_numpy(training.last_cycle)
         self._rul = torch.from_numpy(capped_rul(training.rul, cap=net.config.cap))
+        share = unit_weights(training.unit) if config.units_alike else np.ones(len(training))
+        self._share = torch.from_numpy(np.cumsum(share) / np.sum(share))
         self._generator = torch.Generator().manual_seed(config.seed)
         self._optimizer = torch.optim.AdamW(_weight_groups(net, config), lr=config.learning_rate)
         self._schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -145,7 +149,7 @@ class Trainer:
     def update(self) -> float:
         """One update on a random batch; its loss, of the RUL alone."""
         self.net.train()
-        rows = torch.randint(len(self._rul), (self.config.batch,), generator=self._generator)
+        rows = self._draw()
         readings, lengths, last_cycle = self._worn(
             self._readings[rows], self._lengths[rows], self._last_cycle[rows]
         )
@@ -222,6 +226,11 @@ class Trainer:
             self.learned = Learned(curve, state["best_rmse"], state["best_step"], state["best_weights"])
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise InvalidState(f"the interrupted run cannot be read, start over: {error}") from error
+
+    def _draw(self) -> Tensor:
+        """Rows of the windows of a batch."""
+        drawn = torch.rand(self.config.batch, generator=self._generator, dtype=torch.float64)
+        return torch.searchsorted(self._share, drawn).clamp(max=len(self._rul) - 1)
 
     def _average(self) -> None:
         # Early on the average must forget the random start faster than its constant would.

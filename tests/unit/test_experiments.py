@@ -1,0 +1,118 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from model.baselines import BASELINES, window_statistics
+from model.experiments import ROWS, UnknownRow, row_named, run_row, updates
+from model.flagship import spread_age
+from model.layers import Standardise
+from model.networks import network_class
+from model.parts import deal
+from model.reference import fit_reference
+from model.run import prepare
+from model.training import TrainConfig, Trainer
+from tests.fleets import PUMPS, worn_pumps
+
+CONFIG = TrainConfig(seed=5, steps=4, batch=16, check_every=4, truncations=4)
+FLEET = replace(PUMPS, context=10)
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def units():
+    return worn_pumps(units=12, seed=2)
+
+
+@pytest.fixture(scope="module")
+def parts(units):
+    return deal(units, FLEET, seed=5, truncations=4)
+
+
+@pytest.fixture(scope="module")
+def standardise(parts):
+    reference = fit_reference(parts.trained, FLEET.schema)
+    layer = Standardise(
+        columns=len(FLEET.schema),
+        settings=FLEET.schema.indices("setting"),
+        regimes=len(reference.regimes),
+    )
+    layer.fit(reference)
+    return layer
+
+
+def error(answers, windows):
+    return float(np.sqrt(np.mean((answers - np.minimum(windows.rul, FLEET.cap)) ** 2)))
+
+
+def test_statistics_of_a_window_do_not_see_its_padding(parts, standardise):
+    windows = parts.validation
+    other = replace(windows, readings=np.where(np.isnan(windows.readings), 1e6, windows.readings))
+
+    found = window_statistics(windows, standardise)
+
+    assert found.shape == (len(windows), 8 * len(FLEET.schema) + 2)
+    assert np.isfinite(found).all()
+    np.testing.assert_allclose(window_statistics(other, standardise), found, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["ridge", "gradient_boosting"])
+def test_a_baseline_that_looks_beats_the_mean(name, parts, standardise):
+    if name == "gradient_boosting":
+        pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    mean = BASELINES["mean"](standardise, FLEET.cap)
+    looking = BASELINES[name](standardise, FLEET.cap)
+
+    mean.fit(parts.training)
+    looking.fit(parts.training)
+
+    windows = parts.validation
+    assert error(looking.answer(windows), windows) < 0.9 * error(mean.answer(windows), windows)
+
+
+@pytest.mark.parametrize("name", ["mean", "flagship"])
+def test_a_row_is_judged_on_every_unit_once(name, units):
+    told = []
+
+    found = run_row(
+        name, units, FLEET, folds=3, config=CONFIG, watch=lambda step, loss, check: told.append(step)
+    )
+
+    assert told[-1] == 3 * updates(name, CONFIG)
+    assert found.figures["rmse"].low <= found.figures["rmse"].value <= found.figures["rmse"].high
+    assert ("coverage" in found.figures) == (name == "flagship")
+    assert found.microseconds > 0
+
+
+def test_an_unknown_row_is_refused_by_name():
+    with pytest.raises(UnknownRow, match="no row 'crystal_ball', there are: mean, ridge"):
+        row_named("crystal_ball")
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_each_row_names_options_that_exist(name):
+    row = ROWS[name]
+
+    replace(TrainConfig(), **row.recipe)
+
+    if row.network is not None:
+        assert set(row.options) <= set(network_class(row.network).options)
+
+
+def test_units_are_drawn_equally_often_however_long_they_are(parts):
+    config = replace(CONFIG, batch=4000)
+    trainer: Trainer = prepare(parts, FLEET, network="flagship", config=config)[0]
+
+    unit = parts.training.unit[trainer._draw().numpy()]
+
+    _, counts = np.unique(unit, return_counts=True)
+    assert len(counts) == len(parts.trained)
+    assert counts.max() < 1.3 * counts.min()
+
+
+def test_ages_that_are_not_known_say_nothing():
+    age = spread_age(torch.tensor([[[0.0, 0.0], [0.8, 1.0], [1.0, 1.0]]]))
+
+    torch.testing.assert_close(age, torch.tensor([[[0.0, 0.0], [0.0, 1.0], [1.2, 1.0]]]), atol=1e-6, rtol=0)
