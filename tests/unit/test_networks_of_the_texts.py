@@ -189,7 +189,7 @@ def test_an_option_of_self_attention_changes_the_answer(option):
     plain, other = network("selfattention"), network("selfattention", **{option: True})
     other.load_state_dict(plain.state_dict())
 
-    assert not torch.equal(answers(plain, batch())["rul"], answers(other, batch())["rul"])
+    assert not torch.equal(answers(plain, batch())["contribution"], answers(other, batch())["contribution"])
 
 
 @pytest.mark.parametrize("name", ["amnl", "selfattention"])
