@@ -1,0 +1,183 @@
+"""Many heads, causal and padding masks and positions against NumPy, torch and the texts."""
+
+import numpy as np
+import pytest
+import torch
+
+from model.attention import (
+    MultiHeadSelfAttention,
+    causal_mask,
+    padding_mask,
+    sinusoidal_positions,
+)
+from model.layers import valid_cycles
+from tests.attention_reference import (
+    TOLERANCE,
+    drawn,
+    reference_heads,
+    reference_positions,
+    reference_softmax,
+    self_attention,
+    torch_twin,
+    weights_of,
+)
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.mark.parametrize("kind", ["none", "padding", "causal"])
+@pytest.mark.parametrize(("inputs", "heads"), [(8, 2), (16, 4), (64, 8)])
+def test_many_heads_agree_with_numpy_and_with_torch(inputs, heads, kind):
+    layer = self_attention(inputs, heads=heads, head_width=inputs // heads)
+    x = torch.from_numpy(drawn(3, 6, inputs))
+    lengths = torch.tensor([6, 4, 1]) if kind != "none" else torch.tensor([6, 6, 6])
+    valid = valid_cycles(lengths, x)
+    allowed = causal_mask(valid) if kind == "causal" else padding_mask(valid).expand(3, 6, 6)
+
+    with torch.no_grad():
+        out, weight = layer(x, allowed)
+        twin_out, twin_weight = torch_twin(layer, inputs)(
+            x, x, x, attn_mask=~allowed.repeat_interleave(heads, dim=0), average_attn_weights=False
+        )
+
+    for window in range(3):
+        expected_out, expected_weight = reference_heads(
+            x[window].numpy(), allowed[window].numpy(), weights_of(layer), heads=heads
+        )
+        np.testing.assert_allclose(out[window], expected_out, atol=TOLERANCE)
+        np.testing.assert_allclose(weight[window], expected_weight, atol=TOLERANCE)
+    torch.testing.assert_close(out, twin_out, rtol=0, atol=TOLERANCE)
+    torch.testing.assert_close(weight, twin_weight, rtol=0, atol=TOLERANCE)
+
+
+def test_padding_means_to_us_what_key_padding_means_to_torch():
+    layer = self_attention(16, heads=4, head_width=4)
+    x, lengths = torch.from_numpy(drawn(2, 5, 16)), torch.tensor([5, 2])
+    valid = valid_cycles(lengths, x)
+
+    with torch.no_grad():
+        out, weight = layer(x, padding_mask(valid))
+        expected, mean = torch_twin(layer, 16)(x, x, x, key_padding_mask=~valid)
+
+    torch.testing.assert_close(out, expected, rtol=0, atol=TOLERANCE)
+    torch.testing.assert_close(weight.mean(1), mean, rtol=0, atol=TOLERANCE)
+
+
+def test_a_query_that_may_read_nothing_reads_nothing_where_torch_answers_nan():
+    layer = self_attention(8, heads=2, head_width=4)
+    x = torch.from_numpy(drawn(1, 4, 8))
+    allowed = torch.ones(1, 4, 4, dtype=torch.bool)
+    allowed[0, 1] = False
+
+    with torch.no_grad():
+        out, weight = layer(x, allowed)
+        expected, _ = torch_twin(layer, 8)(x, x, x, attn_mask=~allowed[0])
+
+    assert (weight[0, :, 1] == 0).all()
+    torch.testing.assert_close(out[0, 1], layer.out.bias)
+    assert expected[0, 1].isnan().all()
+    rest = [0, 2, 3]
+    torch.testing.assert_close(out[0, rest], expected[0, rest], rtol=0, atol=TOLERANCE)
+    reference, _ = reference_heads(x[0].numpy(), allowed[0].numpy(), weights_of(layer), heads=2)
+    np.testing.assert_allclose(out[0], reference, atol=TOLERANCE)
+
+
+def test_a_window_of_padding_alone_reads_nothing_and_its_gradient_is_finite():
+    layer = self_attention(8, heads=2, head_width=4)
+    x = torch.from_numpy(drawn(2, 3, 8)).requires_grad_()
+
+    out, weight = layer(x, padding_mask(valid_cycles(torch.tensor([0, 3]), x)))
+    out.square().sum().backward()
+
+    assert (weight[0] == 0).all()
+    assert x.grad.isfinite().all()
+
+
+def test_heads_with_matrices_of_their_own_are_slices_of_one_matrix():
+    """Per-head matrices drawn as in a text's class: 4 tokens, 8 wide, 2 heads, RandomState(0) * 0.1."""
+    x = np.random.RandomState(42).randn(4, 8)
+    legacy = np.random.RandomState(0)
+    per_head = {name: 0.1 * legacy.randn(2, 8, 4) for name in ("query", "key", "value")}
+    joined_out = 0.1 * legacy.randn(8, 8)
+    read = []
+    for head in range(2):
+        q, k, v = (x @ per_head[name][head] for name in ("query", "key", "value"))
+        read.append(reference_softmax(q @ k.T / np.sqrt(4), np.ones((4, 4), bool)) @ v)
+    expected = np.concatenate(read, axis=-1) @ joined_out
+    layer = MultiHeadSelfAttention(8, heads=2, head_width=4, bias=False).double()
+    with torch.no_grad():
+        for name, matrices in per_head.items():
+            getattr(layer, name).weight.copy_(torch.from_numpy(np.concatenate(matrices, axis=1).T))
+        layer.out.weight.copy_(torch.from_numpy(joined_out.T))
+
+        out, _ = layer(torch.from_numpy(x)[None], torch.ones(1, 1, 4, dtype=torch.bool))
+
+    np.testing.assert_allclose(out[0], expected, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "heads", "head_width"), [(512, 8, 64), (64, 8, 8), (16, 4, 4), (512, 12, 64)]
+)
+def test_shapes_and_parameters_of_the_usual_sizes(inputs, heads, head_width):
+    layer = MultiHeadSelfAttention(inputs, heads=heads, head_width=head_width)
+
+    out, weight = layer(torch.randn(2, 30, inputs), torch.ones(2, 1, 30, dtype=torch.bool))
+
+    assert out.shape == (2, 30, inputs)
+    assert weight.shape == (2, heads, 30, 30)
+    assert weight[0, 0].numel() == 900
+    joined = heads * head_width
+    assert sum(p.numel() for p in layer.parameters()) == 4 * inputs * joined + 3 * joined + inputs
+
+
+def test_eight_heads_of_64_cost_as_many_parameters_as_one_of_512():
+    def count(heads, head_width):
+        return sum(
+            p.numel()
+            for p in MultiHeadSelfAttention(512, heads=heads, head_width=head_width, bias=False).parameters()
+        )
+
+    assert count(8, 64) == count(1, 512) == 4 * 512 * 512
+
+
+def test_a_causal_query_does_not_know_what_comes_later():
+    layer = self_attention(8, heads=2, head_width=4)
+    x = torch.from_numpy(drawn(1, 6, 8))
+    later = x.clone()
+    later[:, 4:] += 3.0
+    allowed = causal_mask(torch.ones(1, 6, dtype=torch.bool))
+
+    with torch.no_grad():
+        (one, weight), (two, _) = layer(x, allowed), layer(later, allowed)
+
+    assert torch.equal(one[:, :4], two[:, :4])
+    assert not torch.equal(one[:, 4:], two[:, 4:])
+    assert (weight.triu(1) == 0).all()
+    torch.testing.assert_close(weight.sum(-1), torch.ones(1, 2, 6, dtype=torch.float64))
+
+
+def test_without_positions_self_attention_does_not_know_the_order_of_cycles():
+    layer = self_attention(8, heads=2, head_width=4)
+    x = torch.from_numpy(drawn(1, 6, 8))
+    order = torch.tensor([3, 1, 5, 0, 4, 2])
+    allowed = torch.ones(1, 1, 6, dtype=torch.bool)
+    place = sinusoidal_positions(6, 8).double()
+
+    with torch.no_grad():
+        plain, shuffled = layer(x, allowed)[0], layer(x[:, order], allowed)[0]
+        placed, moved = layer(x + place, allowed)[0], layer(x[:, order] + place, allowed)[0]
+
+    torch.testing.assert_close(shuffled, plain[:, order], rtol=0, atol=TOLERANCE)
+    assert (moved - placed[:, order]).abs().max() > 0.01
+
+
+@pytest.mark.parametrize(("cycles", "width"), [(50, 64), (30, 128), (60, 512), (1, 2)])
+def test_positions_equal_the_formula(cycles, width):
+    got = sinusoidal_positions(cycles, width)
+
+    np.testing.assert_allclose(got, reference_positions(cycles, width), atol=TOLERANCE)
+    assert got[0].tolist() == [0.0, 1.0] * (width // 2)
+
+
+def test_positions_are_a_beginning_of_longer_ones():
+    assert torch.equal(sinusoidal_positions(60, 16)[:30], sinusoidal_positions(30, 16))

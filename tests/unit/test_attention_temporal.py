@@ -1,0 +1,244 @@
+"""Temporal attention against NumPy and its text, and what keeps attention from collapsing."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from model.attention import (
+    AdditiveScore,
+    CycleDropout,
+    Temperature,
+    TemporalScore,
+    entropy_ratio,
+)
+from model.domain import attention_entropy_ratio
+from model.layers import masked_softmax, valid_cycles
+from tests.attention_reference import (
+    SEED,
+    TOLERANCE,
+    drawn,
+    entropy,
+    reference_score,
+    reference_softmax,
+    self_attention,
+)
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def temporal(score="additive", *, inputs=128, width=64):
+    torch.manual_seed(SEED)
+    return TemporalScore(inputs, width, score=score).double().eval()
+
+
+def test_additive_temporal_attention_is_tanh_of_a_projection_times_a_vector():
+    layer, h = temporal(), drawn(2, 30, 128)
+    w_a = layer.key.weight.detach().numpy()  # [d_a, 2H]
+    b_a = layer.query.detach().numpy()  # [d_a]
+    v_a = layer.score.vector.detach().numpy().reshape(-1)  # [d_a]
+    u = np.tanh(h @ w_a.T + b_a)  # [B, T, d_a]
+    e = u @ v_a  # [B, T]
+    alpha = reference_softmax(e, np.ones_like(e, bool))
+    context = (alpha[..., None] * h).sum(1)  # [B, 2H]
+
+    with torch.no_grad():
+        got = layer(torch.from_numpy(h))
+        weight = masked_softmax(got, torch.ones(2, 30, dtype=torch.bool))
+
+    np.testing.assert_allclose(got, e, atol=TOLERANCE)
+    np.testing.assert_allclose(weight, alpha, atol=TOLERANCE)
+    np.testing.assert_allclose((weight.unsqueeze(-1) * torch.from_numpy(h)).sum(1), context, atol=TOLERANCE)
+    assert context.shape == (2, 128)
+
+
+def test_temporal_attention_is_the_general_additive_form_with_one_query_for_all():
+    """v . tanh(W_q q + W_k k): the learnt W_q q is the bias of the projection."""
+    layer, h = temporal(inputs=12, width=6), drawn(1, 9, 12)
+    w_q = drawn(6, 5, seed=3)
+    q = np.linalg.lstsq(w_q, layer.query.detach().numpy(), rcond=None)[0]
+    w_q[:, 0] += (layer.query.detach().numpy() - w_q @ q) / q[0]  # now W_q q is the bias, exactly
+    key = h[0] @ layer.key.weight.detach().numpy().T
+    vector = layer.score.vector.detach().numpy().reshape(-1)
+
+    with torch.no_grad():
+        got = layer(torch.from_numpy(h))[0]
+
+    expected = reference_score("additive", (w_q @ q)[None], key, vector)[0]
+    np.testing.assert_allclose(got, expected, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("score", ["dot", "scaled_dot"])
+def test_temporal_attention_by_products_asks_one_learnt_query(score):
+    layer, h = temporal(score, inputs=12, width=6), drawn(3, 9, 12)
+    query = layer.query.detach().numpy()[None]
+
+    with torch.no_grad():
+        got = layer(torch.from_numpy(h))
+
+    for window in range(3):
+        key = h[window] @ layer.key.weight.detach().numpy().T
+        np.testing.assert_allclose(got[window], reference_score(score, query, key)[0], atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("width", [16, 32, 64, 128])
+def test_parameters_of_temporal_attention_grow_with_its_width(width):
+    layer = TemporalScore(128, width, score="additive")
+
+    assert sum(p.numel() for p in layer.parameters()) == width * 128 + width + width
+
+
+# What keeps attention from collapsing.
+
+
+def test_a_fixed_temperature_has_no_parameter_and_changes_nothing():
+    score = torch.from_numpy(drawn(2, 3, 4))
+    temperature = Temperature(learnable=False)
+
+    assert list(temperature.parameters()) == []
+    assert temperature(score) is score
+
+
+def test_a_learnable_temperature_starts_at_one_and_divides_each_heads_scores():
+    score = torch.from_numpy(drawn(2, 3, 4, 4))
+    temperature = Temperature(learnable=True, heads=3).double()
+
+    at_first = temperature(score)
+    with torch.no_grad():
+        temperature.logarithm.copy_(torch.tensor([0.5, 1.0, 4.0]).log())
+    later = temperature(score)
+
+    torch.testing.assert_close(at_first, score)
+    divided = score / torch.tensor([0.5, 1.0, 4.0], dtype=torch.float64)[:, None, None]
+    torch.testing.assert_close(later, divided)
+    spread = entropy(later.softmax(-1).detach().numpy()).mean(axis=(0, 2))
+    plain = entropy(score.softmax(-1).numpy()).mean(axis=(0, 2))
+    assert spread[0] < plain[0]
+    assert spread[2] > plain[2]
+
+
+def test_a_learnable_temperature_learns_to_sharpen_and_to_spread():
+    score = torch.from_numpy(drawn(8, 1, 1, 6))
+    lengths = torch.full((8, 1, 1), 6)
+    for sign in (1.0, -1.0):
+        temperature = Temperature(learnable=True).double()
+
+        (sign * entropy_ratio(temperature(score).softmax(-1), lengths).mean()).backward()
+
+        step = -temperature.logarithm.grad.item()  # of gradient descent
+        assert step * sign < 0
+
+
+def test_attention_dropout_in_eval_changes_no_bit():
+    layer = self_attention(8, heads=2, head_width=4, dropout=0.9)
+    x, allowed = torch.from_numpy(drawn(2, 5, 8)), torch.ones(2, 1, 5, dtype=torch.bool)
+    valid = torch.ones(4, 6, dtype=torch.bool)
+
+    with torch.no_grad():
+        first, second = layer(x, allowed)[0], layer(x, allowed)[0]
+
+    assert torch.equal(first, second)
+    assert CycleDropout(0.9).eval()(valid) is valid
+
+
+def test_attention_dropout_zeroes_weights_and_scales_the_rest_as_torch_does():
+    torch.manual_seed(SEED)
+    layer = self_attention(8, heads=2, head_width=4, dropout=0.25).train()
+    with torch.no_grad():
+        for linear in (layer.value, layer.out):
+            linear.weight.copy_(torch.eye(8))
+            linear.bias.zero_()
+    x = torch.zeros(400, 5, 8, dtype=torch.float64) + torch.tensor([1.0] + [0.0] * 7)
+
+    out, _ = layer(x, torch.ones(400, 1, 5, dtype=torch.bool))
+
+    survived = out[:, 0, 0] * 0.75 * 5  # every key weighs a fifth here: how many were left
+    torch.testing.assert_close(survived, survived.round())
+    assert survived.mean().item() / 5 == pytest.approx(0.75, abs=0.03)
+    assert out[:, 0, 0].mean().item() == pytest.approx(1.0, abs=0.04)
+
+
+def test_dropped_cycles_get_nothing_and_the_rest_still_sums_to_one():
+    torch.manual_seed(SEED)
+    valid = valid_cycles(torch.tensor([12] * 50 + [3] * 50), torch.zeros(100, 12, 1))
+    score = torch.from_numpy(drawn(100, 12))
+
+    kept = CycleDropout(0.4)(valid)
+    weight = masked_softmax(score, kept)
+
+    assert not (kept & ~valid).any()
+    assert (weight[~kept] == 0).all()
+    torch.testing.assert_close(weight.sum(-1), torch.ones(100, dtype=torch.float64))
+    assert kept[:50].double().mean().item() == pytest.approx(0.6, abs=0.06)
+
+
+def test_a_window_never_loses_all_of_its_cycles():
+    torch.manual_seed(SEED)
+    valid = valid_cycles(torch.tensor([1] * 40 + [4] * 40), torch.zeros(80, 4, 1))
+
+    kept = CycleDropout(0.95)(valid)
+
+    assert kept.any(-1).all()
+    assert torch.equal(kept[:40], valid[:40])
+
+
+def test_the_differentiable_entropy_is_the_domains():
+    weight = masked_softmax(
+        torch.from_numpy(drawn(4, 7, scale=2.0)),
+        valid_cycles(torch.tensor([7, 4, 2, 1]), torch.zeros(4, 7, 1)),
+    )
+    lengths = torch.tensor([7, 4, 2, 1])
+
+    got = entropy_ratio(weight, lengths)
+
+    expected = attention_entropy_ratio(weight.numpy(), lengths.numpy())
+    np.testing.assert_allclose(got[:3], expected[:3], atol=TOLERANCE)
+    assert got[3] == 1.0
+    assert np.isnan(expected[3])
+
+
+@pytest.mark.parametrize(("weight", "goes"), [(1.0, "up"), (-1.0, "down")])
+def test_the_entropy_regulariser_moves_entropy_its_way(weight, goes):
+    lengths = torch.tensor([6, 4, 1])
+    valid = valid_cycles(lengths, torch.zeros(3, 6, 1))
+    score = torch.from_numpy(drawn(3, 6)).requires_grad_()
+
+    before = entropy_ratio(masked_softmax(score, valid), lengths)
+    (weight * (1.0 - before).mean()).backward()
+    after = entropy_ratio(masked_softmax(score - 0.5 * score.grad, valid), lengths)
+
+    assert score.grad.isfinite().all()
+    assert score.grad[2].tolist() == [0.0] * 6
+    assert all((after > before)[:2] if goes == "up" else (after < before)[:2])
+
+
+def test_entropy_of_attention_on_one_cycle_is_zero_with_a_finite_gradient():
+    weight = torch.tensor([[1.0, 0.0, 0.0]], requires_grad=True)
+
+    ratio = entropy_ratio(weight, torch.tensor([3]))
+    ratio.sum().backward()
+
+    assert ratio.item() == 0.0
+    assert weight.grad.isfinite().all()
+
+
+def test_a_window_of_510_numbers_becomes_a_context_of_128_by_way_of_all_cycles():
+    """30 cycles of 17 columns; the weighted sum reads every hidden state, not the last alone."""
+    layer = temporal()
+    h = torch.from_numpy(drawn(1, 30, 128)).requires_grad_()
+
+    context = (masked_softmax(layer(h), torch.ones(1, 30, dtype=torch.bool)).unsqueeze(-1) * h).sum(1)
+    context.sum().backward()
+
+    assert 30 * 17 == 510
+    assert context.shape == (1, 128)
+    assert (h.grad.abs().sum(-1) > 0).all()
+
+
+def test_additive_scores_take_queries_and_keys_of_other_widths_through_their_projections():
+    score = AdditiveScore(6).double()
+    query, key = nn.Linear(5, 6, bias=False).double(), nn.Linear(9, 6, bias=False).double()
+
+    got = score(query(torch.from_numpy(drawn(2, 5))), key(torch.from_numpy(drawn(3, 9))))
+
+    assert got.shape == (2, 3)
