@@ -13,6 +13,7 @@ asks whatever answers windows, and must not know torch, ONNX or files.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, Protocol, get_args
@@ -81,8 +82,8 @@ def typical_readings(
 
     [W, T, F] and [R, F] -> float32 [W, T, F]. Settings take the mean too, so the regime stays.
     """
-    where = readings[..., settings]
-    regime = regimes.of(where.reshape(-1, len(settings)))
+    where = readings[..., list(settings)]
+    regime = regimes.of(where.reshape(math.prod(readings.shape[:2]), len(settings)))
     return mean[regime].reshape(readings.shape).astype(np.float32)
 
 

@@ -362,3 +362,13 @@ def test_the_card_says_what_the_attention_is_worth_where_it_was_measured(tiny_bu
     assert "What the attention is worth" in card
     assert f"{manifest.metrics['attention_hidden_20_over_last']:.2f} [" in card
     assert "What the attention is worth" not in model_card(without)
+
+
+def test_a_fleet_without_settings_has_typical_readings_too():
+    readings = np.random.default_rng(0).normal(size=(3, T, 2)).astype(np.float32)
+    regimes = Regimes(np.zeros((1, 0)), np.ones(0))
+
+    typical = typical_readings(readings, regimes, settings=(), mean=np.array([[4.0, 7.0]]))
+
+    assert typical.shape == readings.shape
+    assert np.all(typical == [4.0, 7.0])
