@@ -47,7 +47,7 @@ def to_onnx(net: RulNetwork, path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # shapes that vary are what the dynamic axes declare
         torch.onnx.export(
-            _Served(net),
+            _Served(net).eval(),  # torch puts back the mode it finds here, in every part of it
             (readings, lengths, last_cycle),
             str(path),
             input_names=list(INPUTS),

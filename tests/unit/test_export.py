@@ -16,6 +16,7 @@ from export.parity import measure_parity
 from export.probes import probe_windows
 from export.promises import Finding, check_shapes, measure_promises, replay_golden
 from export.session import Session, open_bundle
+from export.to_onnx import to_onnx
 from model.checkpoint import Checkpoint
 from model.domain import RulError
 from tests.tiny_bundle import make_tiny_run
@@ -86,6 +87,14 @@ def test_an_export_replaces_an_older_bundle(checkpoint, tmp_path):
     export_bundle(checkpoint, tmp_path / "tiny", version="2")
 
     assert open_bundle(BundleFolder(tmp_path / "tiny"))[1].version == "2"
+
+
+def test_exporting_leaves_no_dropout_active(checkpoint, tmp_path):
+    net = checkpoint.network()
+
+    to_onnx(net, tmp_path / "model.onnx")
+
+    assert not any(module.training for module in net.modules())
 
 
 def test_every_lstm_of_the_graph_is_told_the_lengths(tiny_bundle):
