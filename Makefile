@@ -42,6 +42,10 @@ serve: $(SERVE)/.made-$(ACCELERATOR) ## serve the bundled models on http://local
 .PHONY: setup
 setup: $(DEV)/.made ## the environment for everything below
 
+.PHONY: demo
+demo: setup ## simulate, train, export, check, serve and ask, in under two minutes (PORT=...)
+	tools/demo $(CURDIR)/$(BIN) $(PORT)
+
 .PHONY: test
 test: setup ## every test
 	$(BIN)/python -m pytest $(TESTS)
