@@ -90,10 +90,11 @@ class Standardise(nn.Module):
     def regime(self, readings: Tensor, observed: Tensor) -> Tensor:
         """The nearest centre of each cycle, [B, T]; the first where no setting is there."""
         where = list(self.settings)
-        scale = self.get_buffer("setting_scale")
-        # Clipped before the difference, so that an absurd setting still has one nearest centre.
-        setting = (readings[:, :, where] / scale).clamp(-1e3, 1e3).unsqueeze(2)  # [B, T, 1, S]
-        square = (setting - self.get_buffer("centre") / scale).square()  # [B, T, R, S]
+        scale, centre = self.get_buffer("setting_scale"), self.get_buffer("centre")  # [S], [R, S]
+        # Clipped well outside the centres, so that an absurd setting still has one nearest centre.
+        lowest, highest = centre.amin(0) - 1e3 * scale, centre.amax(0) + 1e3 * scale
+        setting = readings[:, :, where].clamp(lowest, highest).unsqueeze(2)  # [B, T, 1, S]
+        square = ((setting - centre) / scale).square()  # [B, T, R, S]
         there = observed[:, :, where].unsqueeze(2)
         return torch.where(there, square, torch.zeros_like(square)).sum(-1).argmin(-1)
 

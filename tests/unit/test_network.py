@@ -207,6 +207,17 @@ def test_a_column_without_readings_becomes_the_regimes_mean():
     assert not scaled.observed[0, :, 1].any()
 
 
+def test_a_setting_far_from_zero_with_a_small_spread_still_tells_its_regime():
+    layer = Standardise(columns=1, settings=(0,), regimes=2)
+    layer.centre.copy_(torch.tensor([[300.0], [300.3]]))
+    layer.setting_scale.copy_(torch.tensor([0.1]))
+    readings = torch.tensor([[[299.9], [300.4], [1e30], [-1e30]]])
+
+    regime = layer.regime(readings, ~torch.isnan(readings))
+
+    assert regime.tolist() == [[0, 1, 1, 0]]
+
+
 def test_a_missing_setting_leaves_the_choice_of_regime_to_the_others():
     layer = Standardise(columns=2, settings=(0, 1), regimes=2)
     layer.centre.copy_(torch.tensor([[0.0, 0.0], [1.0, 1.0]]))
