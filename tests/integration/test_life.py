@@ -122,7 +122,8 @@ def test_requests_in_flight_are_answered_and_new_ones_refused_when_it_is_told_to
 
         assert in_time, "the request in flight had ended before anything was refused: make it longer"
         assert told == health_pb2.HealthCheckResponse.NOT_SERVING
-        assert refused == ((503, "5") if front_end == "envoy" else (0, ""))
+        # uvicorn closes its port a moment after the signal: until then it passes our 503 on.
+        assert refused in ({(503, "5")} if front_end == "envoy" else {(503, "5"), (0, "")})
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         assert "shutting down" in caught.value.details()
         assert len(by_http.result().json()["predictions"]) == LONG
