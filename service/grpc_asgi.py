@@ -66,9 +66,6 @@ class Call:
         """End the call with this status."""
         raise Aborted(code, details, trailing_metadata)
 
-    def add_done_callback(self, _callback: object) -> None:
-        """The stock health servicer asks for this; a call here ends by cancelling its task."""
-
 
 class GrpcOverAsgi:
     """An ASGI application that calls registered gRPC method handlers.
