@@ -16,6 +16,8 @@ AGE_SPREAD: Final = 1 / 6
 """Of log age over log oldest age: brought to the size of a z-score, for a small input is learnt late."""
 CHANGE_SPREAD: Final = 0.6
 """Of the features of change, in z-scores: they are means, and scatter less than readings."""
+CHANGE_LIMIT: Final = 10.0
+"""Of a feature of change, spread: a broken sensor is extreme, and must not cost the others their digits."""
 
 
 class Flagship(RulNetwork):
@@ -73,7 +75,8 @@ class Flagship(RulNetwork):
         h = self.forget(self.recurrent(h, inputs.lengths))  # [B, T, 2H]
         seen = inputs.observed.to(z.dtype)
         place = torch.stack((3.0 * before - 1.5, 3.0 * behind), dim=-1)  # [B, T, 2]
-        features = (inputs.change[:, :, self.of_change] / CHANGE_SPREAD, seen, age, place)
+        change = (inputs.change[:, :, self.of_change] / CHANGE_SPREAD).clamp(-CHANGE_LIMIT, CHANGE_LIMIT)
+        features = (change, seen, age, place)
         joint = torch.cat((h, self.perceptron(torch.cat(features, dim=-1))), dim=-1)  # [B, T, 2H + P]
         late = self.recency * behind * (self.config.context / 10.0)
         return Cycles(self.score(joint).squeeze(-1) - late, self.value(joint))
