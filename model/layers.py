@@ -127,14 +127,18 @@ def features_of_change(z: Tensor) -> Change:
     """
     place = torch.arange(z.shape[1], device=z.device).to(z.dtype)[None, :, None]  # [1, T, 1]
     count = place + 1.0
-    total = z.cumsum(1)
+    # Sums run over what is left of the first cycle and of the mean so far: over the readings themselves
+    # they are large and nearly cancel, which costs float32 half of its digits in a hundred cycles.
+    first = z[:, :1]
+    left = z - first
+    total = left.cumsum(1)
     earlier = nn.functional.pad(total, (0, 0, RECENT_CYCLES, 0))[:, :-RECENT_CYCLES]
     recent = (total - earlier) / count.clamp(max=float(RECENT_CYCLES))
-    # Least squares on 0..n-1: slope = sum (t - (n-1)/2) z_t * 12 / (n (n^2 - 1)); 0 where n = 1.
-    slope = (
-        ((place * z).cumsum(1) - place / 2.0 * total) * 12.0 / (count * (count.square() - 1.0)).clamp(min=1.0)
-    )
-    return Change(total / count, recent, slope * count)
+    # Least squares on 0..n-1: slope = sum (t - (n-1)/2) z_t * 12 / (n (n^2 - 1)); 0 where n = 1. One
+    # cycle more adds t/2 (z_t - mean before it) to the sum.
+    surprise = left - (total - left) / place.clamp(min=1.0)
+    slope = (place / 2.0 * surprise).cumsum(1) * 12.0 / (count * (count.square() - 1.0)).clamp(min=1.0)
+    return Change(first + total / count, first + recent, slope * count)
 
 
 def cycle_age(lengths: Tensor, last_cycle: Tensor, *, oldest: Tensor, valid: Tensor) -> Tensor:

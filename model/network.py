@@ -265,8 +265,10 @@ class RulNetwork(nn.Module, ABC):
         attention = masked_softmax(score, self.drop(valid))  # [B, T]
         cycle_rul = self.config.cap * self.head(value).squeeze(-1)  # [B, T]
         context = (attention.unsqueeze(-1) * value).sum(1)  # [B, D]
+        # Of what differs from the baseline: so a last digit by which the attention misses 1 weighs little.
+        baseline = self.get_buffer("baseline")
         return Estimate(
-            (attention * cycle_rul).sum(-1),
+            baseline + (attention * (cycle_rul - baseline)).sum(-1),
             context.detach(),
             attention,
             cycle_rul,

@@ -250,6 +250,15 @@ def test_features_of_change_agree_with_numpy():
         np.testing.assert_allclose(change.trend[:, t], slope * (t + 1), atol=1e-4)
 
 
+def test_features_of_change_keep_their_digits_far_from_zero():
+    place = torch.arange(100.0, dtype=torch.float64)[None, :, None]
+    z = 9.0 + torch.cat((0.0 * place, 0.001 * place, torch.sin(place)), dim=-1)  # float64 [1, T, 3]
+
+    change = features_of_change(z.float()).joined().double()
+
+    torch.testing.assert_close(change, features_of_change(z.float().double()).joined(), atol=1e-6, rtol=0)
+
+
 def test_features_of_change_look_back_only():
     z = torch.randn(1, 20, 2, generator=torch.Generator().manual_seed(1))
     later = z.clone()
