@@ -5,6 +5,7 @@
     └── ServiceError
         ├── InvalidRequest      what was sent cannot be answered; `problems` point at it
         │   ├── MalformedBody
+        │   ├── InvalidTensor   of the Open Inference Protocol
         │   ├── InvalidWindow   one window, pointers relative to it
         │   └── InvalidWindows  a whole request, pointers from its root
         ├── Unauthenticated
@@ -72,6 +73,10 @@ class InvalidRequest(ServiceError):
 
 class MalformedBody(InvalidRequest):
     """A body that is not what its media type says, or not the shape that the route reads."""
+
+
+class InvalidTensor(InvalidRequest):
+    """A tensor that the protocol or the model cannot read: its name, datatype, shape or a value is wrong."""
 
 
 class InvalidWindow(InvalidRequest):
@@ -156,6 +161,7 @@ _INVALID: Final = StatusCode.INVALID_ARGUMENT
 STATUS: Final[dict[type[ServiceError], Status]] = {
     InvalidRequest: Status(422, _INVALID, "The request cannot be answered", "invalid_request"),
     MalformedBody: Status(400, _INVALID, "The body is malformed", "malformed_body"),
+    InvalidTensor: Status(400, _INVALID, "A tensor cannot be read", "invalid_tensor"),
     InvalidWindow: Status(422, _INVALID, "The window cannot be read", "invalid_window"),
     InvalidWindows: Status(422, _INVALID, "A window cannot be read", "invalid_windows"),
     Unauthenticated: Status(401, StatusCode.UNAUTHENTICATED, "An API key is needed", "unauthenticated"),

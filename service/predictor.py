@@ -170,12 +170,37 @@ class Predictor:
         self._explain_timer.observe(perf_counter() - start)
         return PredictReply(model.name, predictions)
 
+    async def outputs(
+        self, model: LoadedModel, windows: Sequence[Window], *, timeout_seconds: float
+    ) -> list[WindowOutputs]:
+        """The answers to checked windows, for a protocol that words them itself.
+
+        Raises:
+            Overloaded, NotReady, RuntimeFailed: as the batcher says.
+            DeadlineExceeded: the time has passed.
+        """
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                return await model.batcher.submit(windows)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"{len(windows)} windows were not answered within {timeout_seconds:g} s"
+            ) from None
+
+    def check_count(self, windows: int) -> None:
+        """Refuse a request of too many windows before any of them is looked at.
+
+        Raises:
+            TooLarge: more windows than a request may have.
+        """
+        if windows > self._max_windows:
+            raise TooLarge(f"at most {self._max_windows} windows a request, got {windows}")
+
     def _check_size(self, query: PredictQuery) -> None:
         if not query.windows:
             detail = "expected at least one window, got none"
             raise InvalidRequest(detail, [Problem("/windows", "empty", detail)])
-        if len(query.windows) > self._max_windows:
-            raise TooLarge(f"at most {self._max_windows} windows a request, got {len(query.windows)}")
+        self.check_count(len(query.windows))
 
 
 async def _checked(
