@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
@@ -20,6 +21,26 @@ from model.fleet import ONE_FILE_A_UNIT, Fleet
 from model.tables import SUFFIXES, Table, read_table
 
 logger = logging.getLogger(__name__)
+
+MOST_LISTED: Final = 20
+"""Places that a warning names; how many more there are, it counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Infinite:
+    """Values of one column in one file that were infinite and now are missing.
+
+    Attributes:
+        file: Where.
+        column: As the file names it.
+        count: How many.
+        first: The line or row of the first, such as `line 7`.
+    """
+
+    file: Path
+    column: str
+    count: int
+    first: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +54,7 @@ class ReadReport:
         censored: Trajectories that did not run to failure.
         missing: Values that a file left out, by column; columns without any are not listed.
         infinite: Values that were infinite and now are missing, by column.
+        infinite_at: The same, by file and column.
     """
 
     files: int
@@ -41,6 +63,7 @@ class ReadReport:
     censored: int
     missing: dict[str, int]
     infinite: dict[str, int]
+    infinite_at: tuple[Infinite, ...] = ()
 
 
 def read_trajectories(
@@ -53,7 +76,7 @@ def read_trajectories(
     """Read every unit in a file, a folder of files, or several of either.
 
     A unit's rows may stand in any order, among those of others and in several files. Infinite
-    values become missing, and are counted in a warning.
+    values become missing; one warning says how many and where, another what else is missing.
 
     Args:
         path: Where to read; in a folder, the files whose suffix is the fleet's format.
@@ -80,21 +103,20 @@ def read_with_report(
     files = data_files(path, fleet)
     judged = fleet.failure is not None and run_to_failure is None
     rows = _Rows.read(files, fleet, allow_absent=allow_absent, with_failure=judged)
-    infinite = _counts(fleet, np.isinf(rows.readings))
-    missing = _counts(fleet, np.isnan(rows.readings))
-    rows.readings[np.isinf(rows.readings)] = np.nan  # our own array, not yet handed out
-    if infinite:
-        counts = ", ".join(f"{name} {count}" for name, count in infinite.items())
-        logger.warning("%s: infinite values read as missing: %s", files[0].parent, counts)
+    infinite = np.isinf(rows.readings)
+    missing = np.isnan(rows.readings)
+    rows.readings[infinite] = np.nan  # our own array, not yet handed out
     trajectories = rows.trajectories(fleet, run_to_failure=run_to_failure)
     report = ReadReport(
         files=len(files),
         rows=len(rows.readings),
         units=len(trajectories),
         censored=sum(not trajectory.failed for trajectory in trajectories),
-        missing=missing,
-        infinite=infinite,
+        missing=_counts(fleet, missing),
+        infinite=_counts(fleet, infinite),
+        infinite_at=tuple(_places(files, rows.tables, fleet, infinite)),
     )
+    _warn(report)
     return trajectories, report
 
 
@@ -219,7 +241,8 @@ def _read_file(file: Path, fleet: Fleet, *, allow_absent: bool, with_failure: bo
 
 def _failure_values(table: Table, fleet: Fleet, *, with_failure: bool) -> FloatArray:
     if with_failure and fleet.failure:
-        return table.numbers[fleet.failure.column]
+        value = table.numbers[fleet.failure.column]
+        return np.where(np.isinf(value), np.nan, value)  # a broken reading is no failure
     return np.full(len(table.codes), np.nan)
 
 
@@ -250,3 +273,35 @@ def _count_within(unit: IntArray) -> IntArray:
 def _counts(fleet: Fleet, marked: BoolArray) -> dict[str, int]:
     counts = marked.sum(axis=0)
     return {name: int(n) for name, n in zip(fleet.schema.names, counts, strict=True) if n}
+
+
+def _places(
+    files: Sequence[Path], tables: Sequence[Table], fleet: Fleet, marked: BoolArray
+) -> Iterator[Infinite]:
+    """In which files and columns values are marked, [n, F] over all tables."""
+    start = 0
+    for file, table in zip(files, tables, strict=True):
+        part = marked[start : start + len(table.codes)]
+        start += len(table.codes)
+        for column in np.flatnonzero(part.any(axis=0)):
+            rows = np.flatnonzero(part[:, column])
+            first = table.locate(int(rows[0])).removeprefix(f"{file}: ")
+            yield Infinite(file, fleet.sources[column], len(rows), first)
+
+
+def _warn(report: ReadReport) -> None:
+    """Say what is missing, so that nobody learns of a broken sensor from a model that learnt it."""
+    if report.infinite_at:
+        listed = [
+            f"  {each.file}, column {each.column!r}: {each.count}, the first in {each.first}"
+            for each in report.infinite_at[:MOST_LISTED]
+        ]
+        more = report.infinite_at[MOST_LISTED:]
+        listed += [f"  and {sum(each.count for each in more)} in {len(more)} more places"] if more else []
+        count = sum(report.infinite.values())
+        logger.warning("infinite values, read as missing: %d\n%s", count, "\n".join(listed))
+    # A column without any reading is for the caller to judge: it may be allowed, or an error.
+    some = {name: count for name, count in report.missing.items() if count < report.rows}
+    if some:
+        counts = ", ".join(f"{name} {count}" for name, count in some.items())
+        logger.warning("missing values, of %d readings: %s", report.rows, counts)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from model.domain import Column, InvalidData, Schema, Trajectory
 from model.fleet import FailureRule, Fleet, fleet_named
-from model.readers import data_sha256, read_trajectories, read_with_report
+from model.readers import Infinite, data_sha256, read_trajectories, read_with_report
 from model.writers import csv_text, write_parquet
 from tests.fleets import PUMP_SCHEMA, PUMPS
 
@@ -150,7 +150,59 @@ def test_infinite_values_become_missing_and_are_counted_and_reported(tmp_path, c
     assert report.infinite == {"load": 1, "vibration": 2}
     assert report.missing == {"pressure": 1}
     assert (report.files, report.rows, report.units, report.censored) == (1, 3, 1, 0)
-    assert "infinite values read as missing: load 1, vibration 2" in caplog.text
+    infinite, missing = caplog.messages
+    assert infinite.splitlines() == [
+        "infinite values, read as missing: 3",
+        f"  {path}, column 'load': 1, the first in line 2",
+        f"  {path}, column 'vibration': 2, the first in line 2",
+    ]
+    assert missing == "missing values, of 3 readings: pressure 1"
+
+
+def test_infinite_values_are_reported_by_file_and_by_the_files_own_name_of_the_column(tmp_path, caplog):
+    fleet = replace(FILE_A_UNIT, sources=("load", "Vib (mm/s)", "pressure"))
+    header = "load,Vib (mm/s),pressure"
+    write(tmp_path, header, "1,2,3", "1,2,3", name="sound.csv")
+    second = write(tmp_path, header, "1,2,3", "", "1,inf,3", "1,-inf,3", name="worn.csv")
+
+    with caplog.at_level(logging.WARNING):
+        _, report = read_with_report(tmp_path, fleet)
+
+    assert report.infinite_at == (Infinite(second, "Vib (mm/s)", 2, "line 4"),)
+    assert f"{second}, column 'Vib (mm/s)': 2, the first in line 4" in caplog.text
+    assert "sound.csv" not in caplog.text
+
+
+def test_a_warning_names_no_more_places_than_a_person_reads(tmp_path, caplog):
+    for i in range(23):
+        write(tmp_path, "load,vibration,pressure", "1,inf,3", name=f"pump-{i:02}.csv")
+
+    with caplog.at_level(logging.WARNING):
+        read_trajectories(tmp_path, FILE_A_UNIT)
+
+    assert "infinite values, read as missing: 23" in caplog.text
+    assert "pump-19.csv" in caplog.text
+    assert "pump-20.csv" not in caplog.text
+    assert "and 3 in 3 more places" in caplog.text
+
+
+def test_data_without_a_gap_is_read_without_a_word(tmp_path, caplog):
+    path = write(tmp_path, HEADER, "a,1,40,2,9")
+
+    with caplog.at_level(logging.WARNING):
+        read_trajectories(path, PUMPS)
+
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("value", ["inf", "-inf", "", "NaN"])
+@pytest.mark.parametrize("rule", [FailureRule("wear", at_least=0.5), FailureRule("wear", at_most=0.5)])
+def test_a_last_reading_that_is_no_number_is_no_failure(tmp_path, rule, value):
+    path = write(tmp_path, HEADER + ",wear", "a,1,0,0,0,0.1", f"a,2,0,0,0,{value}")
+
+    (unit,) = read_trajectories(path, replace(PUMPS, failure=rule))
+
+    assert not unit.failed
 
 
 def test_a_unit_may_be_called_anything_and_blanks_around_its_name_do_not_count(tmp_path):
