@@ -14,7 +14,7 @@ from rich.table import Table
 
 from export.bundle import Manifest, find_bundle
 from export.drawing import require_matplotlib, save_picture
-from export.held_out import Part, fleet_for, judged_windows, knows, units_of
+from export.held_out import fleet_for
 from model.domain import FloatArray, InvalidData, Trajectory, WindowSet
 from model.fleet import Fleet, fleet_of_schema
 
@@ -33,9 +33,6 @@ answer moves the RUL further than both. --out draws one unit: at each cycle of i
 it looked at.
 
 Example: rul attention fd001 --input test_FD001.txt --unit 17 --out attention.png
-
-On the units that a bundle neither trained nor chose with: rul attention fd001 --input
-train_FD001.txt --fleet cmapss --part calibration
 """
 
 WINDOWS: Final = 300
@@ -64,7 +61,6 @@ def attention(
         typer.Option(help="A TOML file or a shipped fleet; left out: columns named as the model does."),
     ] = None,
     unit: Annotated[str | None, typer.Option(help="This unit alone; --out draws it.")] = None,
-    part: Annotated[Part, typer.Option(help="Of the data that trained the bundle.")] = Part.ALL,
     windows: Annotated[int, typer.Option(help="Most windows, over all units.", min=1)] = WINDOWS,
     hide: Annotated[bool, typer.Option(help="Hide cycles, to see what the answers rest on.")] = True,
     seed: Annotated[int, typer.Option(help="Of the random cycles.", min=0)] = 0,
@@ -79,10 +75,8 @@ def attention(
 
     if out is not None:
         require_matplotlib()
-    if part is not Part.ALL and fleet is None:
-        raise typer.BadParameter("a part needs the --fleet that was trained on", param_hint="--part")
     session, manifest = open_bundle(find_bundle(bundle))
-    units, chosen = _windows(manifest, data, fleet=fleet, unit=unit, part=part, most=windows)
+    units, chosen = _windows(manifest, data, fleet=fleet, unit=unit, most=windows)
     answers = session.answer_all(chosen.readings, chosen.lengths, chosen.last_cycle)
     console, screen = Console(), Console(stderr=True)
     console.print(heads_table(manifest, report_heads(answers, chosen.lengths, manifest), chosen))
@@ -180,7 +174,7 @@ def faithfulness_table(manifest: Manifest, found: Faithfulness) -> Table:
 
 
 def _windows(
-    manifest: Manifest, data: Path, *, fleet: str | None, unit: str | None, part: Part, most: int
+    manifest: Manifest, data: Path, *, fleet: str | None, unit: str | None, most: int
 ) -> tuple[list[Trajectory], WindowSet]:
     """The units that are asked for, and at most so many windows of them."""
     from export.lives import spread_windows  # noqa: PLC0415 with ONNX Runtime
@@ -191,18 +185,11 @@ def _windows(
     units = read_trajectories(
         data, kind, run_to_failure=False if fleet is None else None, allow_absent=fleet is None
     )
-    windows: WindowSet | None = None
-    if part is not Part.ALL:
-        knows(manifest, [data], kind, part=part)
-        windows = judged_windows(units, kind, manifest, part=part)
-        units = units_of(windows, units)
     if unit is not None:
         units = [each for each in units if each.unit == unit]
         if not units:
             raise InvalidData(f"{data}: there is no unit {unit!r} to look at")
-        windows = None
-    if windows is None:
-        windows = spread_windows(units, manifest, per_unit=max(1, most // len(units)))
+    windows = spread_windows(units, manifest, per_unit=max(1, most // len(units)))
     if len(windows) > most:
         windows = windows.take(np.linspace(0, len(windows) - 1, most).round().astype(np.int64))
     return units, windows

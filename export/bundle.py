@@ -113,9 +113,8 @@ class Training(Frozen):
     data_name: str
     seed: int
     code_version: str
-    units_trained: int
-    units_validated: int
-    units_calibrated: int
+    units: int = Field(ge=1, description="whose failure was known; the network learnt from all of them")
+    folds: int = Field(ge=2, description="each held out once, for the interval and the figures")
     config: dict[str, Any]
 
 

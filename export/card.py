@@ -6,11 +6,6 @@ from typing import Final
 
 from export.bundle import Manifest
 
-PARTS: Final = {
-    "validation": "validation: chose the weights",
-    "calibration": "calibration: neither trained nor chose",
-    "crossvalidation": "cross-validation: every unit held out once",
-}
 FIGURES: Final = {
     "rmse": "RMSE, cycles",
     "mae": "MAE, cycles",
@@ -46,16 +41,18 @@ add up to it.
 {_figures(manifest)}
 
 RUL is capped at {manifest.cap:g} cycles, in truth and answer. Brackets: 95 % by bootstrap over units.
-Windows end at random cycles of a unit's life. {training.units_trained} units trained, \
-{training.units_validated} chose, {training.units_calibrated} calibrated.
-The interval aims at {manifest.nominal_coverage:.0%}; under calibration it was made from the other units
-each time. With so few units, a difference of one cycle of RMSE means little.
+Windows end at random cycles of a unit's life. {training.units} units were dealt into {training.folds} \
+folds, and
+each was answered by a network that learnt from the other folds alone; the network of this bundle
+learnt from all of them. The interval aims at {manifest.nominal_coverage:.0%} and is set on these errors; \
+its coverage here
+is that of intervals made without the unit's own.
 
 {_attention(manifest)}## What to be careful with
 
 - Above {manifest.cap:g} cycles the answer is "at least".
 - `novelty` above 1: further from the training data than 99.5 % of it. Do not trust such an answer.
-- The attention entropy ratio of 99 % of the calibration windows is {entropy.low:.2f} to \
+- The attention entropy ratio of 99 % of these windows is {entropy.low:.2f} to \
 {entropy.high:.2f}, its median {entropy.median:.2f}.
 - Golden windows are simulated: they show that the model runs as exported, not that it is right.
 
@@ -73,14 +70,11 @@ each time. With so few units, a difference of one cycle of RMSE means little.
 
 
 def _figures(manifest: Manifest) -> str:
-    metrics = manifest.metrics
-    parts = [part for part in PARTS if f"{part}_rmse" in metrics]
-    head = ["| | " + " | ".join(PARTS[part] for part in parts) + " |", "|---" * (len(parts) + 1) + "|"]
     rows = [
-        f"| {title} | " + " | ".join(_figure(metrics, f"{part}_{name}") for part in parts) + " |"
+        f"| {title} | {_figure(manifest.metrics, f'crossvalidation_{name}')} |"
         for name, title in FIGURES.items()
     ]
-    return "\n".join([*head, *rows])
+    return "\n".join(["| cross-validation | |", "|---|---|", *rows])
 
 
 def _attention(manifest: Manifest) -> str:
@@ -94,7 +88,7 @@ def _attention(manifest: Manifest) -> str:
         return ""
     return f"""## What the attention is worth
 
-On the calibration units, cycles were hidden: they took the training mean of their regime.
+On held-out units, cycles were hidden: they took the training mean of their regime.
 
 | 20 % of a window's cycles | hidden: the RUL moves, cycles | alone kept: the RUL moves, cycles |
 |---|---|---|
@@ -113,12 +107,11 @@ as far as the last. Attention and what hiding each cycle alone does agree in ran
 
 def _commands(manifest: Manifest) -> str:
     training, config, name = manifest.training, manifest.training.config, manifest.name
-    folds = f" --folds {config['folds']}" if config.get("folds") else ""
     return "\n".join(
         (
             f"rul train --fleet {config['fleet']} --data {training.data_name} --name {name} \\",
-            f"  --network {manifest.network} --seed {training.seed} --steps {config['steps']}{folds} \\",
-            f"  --out runs/{name}",
+            f"  --network {manifest.network} --seed {training.seed} --steps {config['steps']} \\",
+            f"  --folds {training.folds} --out runs/{name}",
             f"rul export runs/{name} --out bundles/{name}",
             f"rul check bundles/{name}",
         )

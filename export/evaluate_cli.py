@@ -13,7 +13,7 @@ from rich.table import Table
 
 from export.bundle import Manifest, find_bundle
 from export.drawing import require_matplotlib, save_picture
-from export.held_out import TRUNCATIONS, Part, fleet_for, judged_windows, knows, units_of
+from export.held_out import TRUNCATIONS, fleet_for, judged_windows, knows, units_of
 from model.domain import WindowSet
 from model.evaluation import Answered, Figure, figures
 
@@ -24,10 +24,10 @@ HELP = """
 Judge a bundle on units whose failure is known.
 
 Windows are cut at random cycles of each unit, and each unit is answered at every cycle of its life.
-On the very data that a bundle was trained on, say which part: the units that selected (validation)
-or those that did neither (calibration).
+Judge on units that did not train: on the very data that a bundle was trained on the figures flatter
+it, and its model card has the cross-validated ones.
 
-Example: rul evaluate fd001 --fleet cmapss --data train_FD001.txt --part validation --plot pictures
+Example: rul evaluate bundles/mine --fleet fleet.toml --data new_units.csv --plot pictures
 """
 
 OF_WINDOWS: Final = {
@@ -50,11 +50,10 @@ OF_LIVES: Final = {
 }
 
 
-CAUTIONS: Final = {
-    Part.ALL: "Most of these units trained the network: the figures flatter it. See --part.",
-    Part.VALIDATION: "These units chose the weights: the errors flatter them a little.",
-    Part.CALIBRATION: "The interval was set on these units: their coverage over all is made, not found.",
-}
+CAUTION: Final = (
+    "This is the data that trained the network: the figures flatter it. The model card has those of "
+    "cross-validation."
+)
 
 
 def add_evaluate(app: typer.Typer) -> None:
@@ -67,9 +66,8 @@ def evaluate(
     *,
     data: Annotated[list[Path], typer.Option(help="File or folder of readings; may be repeated.")],
     fleet: Annotated[str, typer.Option(help="A TOML file, or the name of a fleet that ships.")] = "cmapss",
-    part: Annotated[Part, typer.Option(help="Which units to judge on.")] = Part.ALL,
     truncations: Annotated[int, typer.Option(help="Windows that each unit gives.", min=1)] = TRUNCATIONS,
-    seed: Annotated[int, typer.Option(help="Of where the units are cut, with --part all.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Of where the units are cut.", min=0)] = 0,
     plot: Annotated[
         Path | None,
         typer.Option(help="Folder for pictures: trajectories, residuals, reliability. Needs matplotlib."),
@@ -85,9 +83,9 @@ def evaluate(
         require_matplotlib()
     session, manifest = open_bundle(find_bundle(bundle))
     kind = fleet_for(manifest, fleet)
-    same_data = knows(manifest, data, kind, part=part)
+    same_data = knows(manifest, data, kind)
     trajectories = read_trajectories(data, kind)
-    windows = judged_windows(trajectories, kind, manifest, part=part, truncations=truncations, seed=seed)
+    windows = judged_windows(trajectories, manifest, truncations=truncations, seed=seed)
     screen = Console(stderr=True)
     with screen.status(f"answering {len(windows)} windows"):
         answers = session.answer_all(windows.readings, windows.lengths, windows.last_cycle)
@@ -114,8 +112,8 @@ def evaluate(
         with screen.status("drawing"):
             written = _draw(plot, manifest, lives=lives, bands=bands)
         console.print("\n".join(map(str, written)), soft_wrap=True, highlight=False)
-    if same_data and part in CAUTIONS:
-        screen.print(CAUTIONS[part], highlight=False)
+    if same_data:
+        screen.print(CAUTION, highlight=False)
 
 
 def windows_table(

@@ -1,4 +1,4 @@
-"""Which units of the data a bundle may be judged on: its fleet, its parts, whether it knows them.
+"""What a bundle may be judged on: its fleet, windows of its units, whether it trained on them.
 
 For commands that hold a bundle against data. This module must not know torch or screens.
 """
@@ -6,8 +6,6 @@ For commands that hold a bundle against data. This module must not know torch or
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
@@ -17,18 +15,10 @@ from export.bundle import Manifest
 from model.dataset import truncated_windows, with_units
 from model.domain import InvalidData, Trajectory, WindowSet
 from model.fleet import Fleet, fleet_named
-from model.parts import deal
+from model.parts import failed
 
 TRUNCATIONS: Final = 20
 """Windows that each unit gives."""
-
-
-class Part(StrEnum):
-    """Which units to judge on."""
-
-    ALL = "all"
-    VALIDATION = "validation"
-    CALIBRATION = "calibration"
 
 
 def fleet_for(manifest: Manifest, name_or_path: str) -> Fleet:
@@ -46,53 +36,31 @@ def fleet_for(manifest: Manifest, name_or_path: str) -> Fleet:
     return kind
 
 
-def knows(manifest: Manifest, data: Sequence[Path], kind: Fleet, *, part: Part) -> bool:
-    """Whether this is the very data that the bundle was trained on.
-
-    Raises:
-        InvalidData: it is not, and one of its parts is asked for.
-    """
+def knows(manifest: Manifest, data: Sequence[Path], kind: Fleet) -> bool:
+    """Whether this is the very data that the bundle was trained on."""
     from model.readers import data_files, data_sha256  # noqa: PLC0415 with PyArrow
 
-    same = data_sha256(data_files(data, kind)) == manifest.training.data_sha256
-    if part is not Part.ALL and not same:
-        raise InvalidData(
-            f"--part {part}: {manifest.name!r} was not trained on this data, so it has no parts"
-        )
-    return same
+    return data_sha256(data_files(data, kind)) == manifest.training.data_sha256
 
 
 def judged_windows(
-    trajectories: Sequence[Trajectory],
-    kind: Fleet,
-    manifest: Manifest,
-    *,
-    part: Part,
-    truncations: int = TRUNCATIONS,
-    seed: int = 0,
+    trajectories: Sequence[Trajectory], manifest: Manifest, *, truncations: int = TRUNCATIONS, seed: int = 0
 ) -> WindowSet:
-    """Truncated windows of the units that are asked for, and whose failure is known.
-
-    Of a part they are those that training itself looked at, whatever `truncations` and `seed` say.
+    """Truncated windows of the units whose failure is known.
 
     Raises:
         InvalidData: no unit's failure is known.
     """
-    if part is Part.ALL:
-        known = [trajectory for trajectory in trajectories if trajectory.failed]
-        if not known:
-            raise InvalidData("no unit's failure is known: there is nothing to compare answers with")
-        return truncated_windows(
-            known,
-            length=manifest.context,
-            per_unit=truncations,
-            rng=np.random.default_rng(seed),
-            shortest=manifest.min_cycles,
-        )
-    kept = manifest.training.config.get("truncations", truncations)
-    kind = replace(kind, context=manifest.context)  # some networks read less than the fleet allows
-    parts = deal(trajectories, kind, seed=manifest.training.seed, truncations=kept)
-    return parts.validation if part is Part.VALIDATION else parts.calibration
+    known = failed(trajectories)
+    if not known:
+        raise InvalidData("no unit's failure is known: there is nothing to compare answers with")
+    return truncated_windows(
+        known,
+        length=manifest.context,
+        per_unit=truncations,
+        rng=np.random.default_rng(seed),
+        shortest=manifest.min_cycles,
+    )
 
 
 def units_of(windows: WindowSet, trajectories: Sequence[Trajectory]) -> list[Trajectory]:

@@ -1,13 +1,13 @@
 """Calibration: what the answers of a trained network are worth.
 
 Fits the buffers of a network that are not learnt by gradient: the quantiles of its normalised
-error and the interval on units that it has never seen, the baseline and the novelty on its
-training windows. This module must not know files or how the weights came about.
+error and the interval on errors of held-out units, the baseline and the novelty on its training
+windows. This module must not know files or how the weights came about.
 """
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -16,23 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model.domain import FloatArray, IntArray, WindowSet, attention_entropy_ratio, capped_rul
-from model.evaluation import Answered, Figure
-from model.faithfulness import (
-    Reply,
-    faithfulness_figures,
-    fewest_cycles,
-    measure_faithfulness,
-    typical_readings,
-)
-from model.network import QUANTILES, Answers, Estimate, RulNetwork
-from model.regimes import Regimes
+from model.evaluation import Answered
+from model.network import QUANTILES, Estimate, RulNetwork
 
 AT_ONCE: Final = 512
 SCALE_STEPS: Final = 300
 SCALE_RATE: Final = 1e-2
 SCALE_DECAY: Final = 0.3
-HIDDEN_SHARE: Final = 0.2
-"""Of a window's cycles: what the card tells of hiding them."""
 NOVELTY_QUANTILE: Final = 0.995
 SHRINKAGE: Final = 0.3
 """Share of the diagonal in the covariance: a column that is missing must not look like a new world."""
@@ -80,19 +70,6 @@ def read_windows(net: RulNetwork, windows: WindowSet) -> Read:
     return Read(
         joined("unclipped"), scale, joined("context"), joined("attention"), joined("statistics"), heads
     )
-
-
-def answer_windows(net: RulNetwork, windows: WindowSet) -> Answered:
-    """The network's calibrated answers beside the truth."""
-    net.eval()
-    parts: list[Answers] = []
-    with torch.no_grad():
-        for start in range(0, len(windows), AT_ONCE):
-            part = windows.take(np.arange(start, min(start + AT_ONCE, len(windows))))
-            parts.append(net(*tensors(part)))
-    rul = torch.cat([part.rul for part in parts]).numpy()
-    interval = torch.cat([part.rul_interval for part in parts]).numpy()
-    return Answered(windows.rul, rul, interval[:, 0], interval[:, 1], windows.unit)
 
 
 def normalised_error(read: Read, windows: WindowSet, *, cap: float) -> FloatArray:
@@ -148,7 +125,10 @@ def fit_scale(net: RulNetwork, read: Read, windows: WindowSet) -> None:
 
 
 def fit_distribution(net: RulNetwork, read: Read, windows: WindowSet) -> None:
-    """Set the quantile table and the interval from windows of units that neither trained nor selected."""
+    """Set the quantile table and the interval from what was answered to units that had not trained it.
+
+    `read` may be of other networks, trained alike on other units: their errors stand for this one's.
+    """
     config = net.config
     error = normalised_error(read, windows, cap=config.cap)
     quantile = weighted_quantiles(error, unit_weights(windows.unit), np.linspace(0.0, 1.0, QUANTILES))
@@ -193,7 +173,7 @@ def fit_novelty(net: RulNetwork, read: Read, lengths: IntArray) -> None:
 
 
 def held_out_coverage(read: Read, windows: WindowSet, *, cap: float, coverage: float) -> Answered:
-    """Intervals of calibration windows, each unit's made from all the other units.
+    """Intervals of held-out windows, each unit's made from the errors of all the other units.
 
     On the very windows that set an interval its coverage is nominal by construction; leaving one
     unit out says what to expect of a new one.
@@ -209,30 +189,6 @@ def held_out_coverage(read: Read, windows: WindowSet, *, cap: float, coverage: f
         lower[own] = rul[own] + low * read.scale[own]
         upper[own] = rul[own] + high * read.scale[own]
     return Answered(windows.rul, rul, np.clip(lower, 0, cap), np.clip(upper, 0, cap), windows.unit)
-
-
-def attention_worth(net: RulNetwork, windows: WindowSet) -> dict[str, Figure]:
-    """How far the RUL moves when the most attended fifth of the cycles is hidden, against others.
-
-    Figures of `model.faithfulness`, by their names there; none where no window is long enough, and
-    no ratio over a move of nothing.
-    """
-    if (windows.lengths < fewest_cycles(windows)).all():
-        return {}
-
-    def ask(readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> Reply:
-        nobody = np.full(len(lengths), "")
-        read = read_windows(net, WindowSet(readings, lengths, last_cycle, last_cycle, nobody))
-        return Reply(read.unclipped, read.attention)
-
-    centre, scale, mean = (
-        net.standardise.get_buffer(name).numpy().astype(np.float64)
-        for name in ("centre", "setting_scale", "mean")
-    )
-    regimes, settings = Regimes(centre, scale), net.config.settings
-    typical = typical_readings(windows.readings, regimes, settings=settings, mean=mean)
-    found = faithfulness_figures(measure_faithfulness(ask, windows, typical, shares=(HIDDEN_SHARE,)))
-    return {name: figure for name, figure in found.items() if np.isfinite(astuple(figure)).all()}
 
 
 def entropy_references(read: Read, lengths: IntArray) -> list[dict[str, str | float]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, Final, cast
@@ -46,16 +46,6 @@ class Checkpoint:
     config: NetworkConfig
     weights: dict[str, Tensor]
     facts: dict[str, Any]
-
-    def with_metrics(self, metrics: dict[str, float]) -> Checkpoint:
-        """The same with more figures."""
-        return replace(self, facts={**self.facts, "metrics": {**self.facts["metrics"], **metrics}})
-
-    def with_config(self, **fields: Any) -> Checkpoint:  # noqa: ANN401 - whatever JSON holds
-        """The same, with more recorded of how it was made."""
-        training = self.facts["training"]
-        training = {**training, "config": {**training["config"], **fields}}
-        return replace(self, facts={**self.facts, "training": training})
 
     def network(self) -> RulNetwork:
         """The network with its weights, in eval mode."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
 
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
 TRAIN_HELP = """
 Train a network on units that ran to failure.
 
-Units are dealt by the seed into those that train (70 %), select (15 %) and calibrate (15 %). An
-interrupted run goes on with the same command and --resume.
+Units are dealt into folds by the seed. A network for each fold learns from the others and answers its
+units, so that every unit is answered by a network that has not seen it: that calibrates, and says
+what to expect, of the network that is kept, which learns from all. An interrupted run goes on with
+the same command and --resume.
 
 Networks: flagship; amnl (additive temporal attention, with a second task: the health state);
 selfattention (eight heads between cycles). --set changes what one goes by, or its training: score
@@ -52,14 +55,14 @@ def train(
     fleet: Annotated[str, typer.Option(help="A TOML file, or the name of a fleet that ships.")] = "cmapss",
     network: Annotated[str, typer.Option(help="Which network.")] = "flagship",
     seed: Annotated[int, typer.Option(help="Of the split, the weights and every draw.", min=0)] = 0,
-    steps: Annotated[int, typer.Option(help="Most updates.", min=1)] = 500,
+    steps: Annotated[int, typer.Option(help="Updates of each network.", min=1)] = 500,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Of the network or its training; may be repeated."),
     ] = None,
     folds: Annotated[
-        int, typer.Option(help="Also train this many times over, so that every unit is held out once.", min=0)
-    ] = 0,
+        int, typer.Option(help="Parts that the units are dealt into; each is another network.", min=2)
+    ] = 5,
     threads: Annotated[
         int, typer.Option(help="Of the processor; more can change the last digits.", min=1)
     ] = 1,
@@ -73,7 +76,7 @@ def train(
     from model.fleet import fleet_named  # noqa: PLC0415
     from model.options import read_options  # noqa: PLC0415 with torch
     from model.readers import data_files, data_sha256, read_trajectories  # noqa: PLC0415
-    from model.run import Source, cross_validate, train_run  # noqa: PLC0415 with torch
+    from model.run import Source, train_run  # noqa: PLC0415 with torch
     from model.training import TrainConfig  # noqa: PLC0415 with torch
 
     _refuse_to_lose(out, resume=resume, overwrite=overwrite)
@@ -86,13 +89,14 @@ def train(
     source = Source(", ".join(file.name for file in files), data_sha256(files))
     console = Console(stderr=True)
     try:
-        with Watched(console, steps) as watched:
-            checkpoint, learned = train_run(
+        with Watched(console, steps * (folds + 1)) as watched:
+            checkpoint, curve = train_run(
                 trajectories,
                 kind,
                 name=name,
                 network=network,
                 config=config,
+                folds=folds,
                 source=source,
                 folder=out,
                 watch=watched,
@@ -102,20 +106,7 @@ def train(
     except KeyboardInterrupt:
         console.print(f"{out}: go on with the same command and --resume", soft_wrap=True, highlight=False)
         raise
-    write_curve(learned.curve, out)
-    if folds:
-        with Watched(console, steps * folds) as watched:
-            found = cross_validate(
-                trajectories,
-                kind,
-                folds=folds,
-                network=network,
-                config=config,
-                watch=watched,
-                options=options,
-            )
-        checkpoint = checkpoint.with_metrics(found).with_config(folds=folds)
-        checkpoint.save(out)
+    write_curve(curve, out)
     Console().print(_metrics_table(name, checkpoint.facts["metrics"]))
     Console().print(
         f"{out}: the run, with curve.csv and curve.png. Next: rul export {out} --out bundles/{name}",
@@ -140,7 +131,7 @@ def plot(
 
 
 class Watched:
-    """A progress bar with the loss and the validation RMSE; what `train_run` tells as it goes."""
+    """A progress bar with the loss and the RMSE on held-out units; what `train_run` tells as it goes."""
 
     def __init__(self, console: Console, steps: int) -> None:
         self._progress = Progress(
@@ -148,12 +139,11 @@ class Watched:
             BarColumn(),
             TextColumn("{task.completed}/{task.total} updates"),
             TextColumn("loss {task.fields[loss]}"),
-            TextColumn("validation RMSE {task.fields[rmse]}"),
+            TextColumn("held-out RMSE {task.fields[rmse]}"),
             TimeRemainingColumn(),
             console=console,
         )
         self._task = self._progress.add_task("training", total=steps, loss="-", rmse="-")
-        self._best = float("inf")
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -166,8 +156,7 @@ class Watched:
         """One update is done."""
         self._progress.update(self._task, completed=step, loss=f"{loss:.4f}")
         if check is not None:
-            self._best = min(self._best, check.validation_rmse)
-            rmse = f"{check.validation_rmse:.2f} (best {self._best:.2f})"
+            rmse = "-" if math.isnan(check.held_out_rmse) else f"{check.held_out_rmse:.2f}"
             self._progress.update(self._task, rmse=rmse)
 
 
@@ -182,18 +171,11 @@ def _refuse_to_lose(out: Path, *, resume: bool, overwrite: bool) -> None:
 
 
 def _metrics_table(name: str, metrics: dict[str, float]) -> Table:
-    table = Table(
-        title=f"{name}: truncated windows of units that did not train; 95 % by bootstrap over units"
-    )
+    table = Table(title=f"{name}: truncated windows, each answered by a network that has not seen its unit")
     table.add_column("figure")
-    parts = [part for part in ("validation", "calibration", "crossvalidation") if f"{part}_rmse" in metrics]
-    for part in parts:
-        table.add_column(part, justify="right")
+    table.add_column("value", justify="right")
+    table.add_column("95 % over units", justify="right")
     for figure in ("rmse", "mae", "bias", "score", "coverage", "width"):
-        cells = (
-            f"{metrics[f'{part}_{figure}']:.2f} "
-            f"[{metrics[f'{part}_{figure}_low']:.2f}, {metrics[f'{part}_{figure}_high']:.2f}]"
-            for part in parts
-        )
-        table.add_row(figure, *cells)
+        value, low, high = (metrics[f"crossvalidation_{figure}{end}"] for end in ("", "_low", "_high"))
+        table.add_row(figure, f"{value:.2f}", f"{low:.2f} .. {high:.2f}")
     return table

@@ -23,20 +23,21 @@ def write_curve(curve: Sequence[Check], folder: Path) -> None:
 
 
 def picture(curve: Sequence[Check]) -> Figure:
-    """Training loss and validation RMSE over updates, with the weights that were kept marked."""
+    """Training loss and RMSE on held-out units over updates, with where it ends."""
     figure = Figure(figsize=(7, 4), layout="constrained")
     error = figure.subplots()
     steps = [check.step for check in curve]
-    error.plot(steps, [check.validation_rmse for check in curve], color="tab:blue")
+    error.plot(steps, [check.held_out_rmse for check in curve], color="tab:blue")
     error.set_xlabel("updates")
-    error.set_ylabel("validation RMSE, cycles", color="tab:blue")
-    best = min(curve, key=lambda check: check.validation_rmse)
-    error.plot([best.step], [best.validation_rmse], "o", color="tab:blue")
+    error.set_ylabel("RMSE on held-out units, cycles", color="tab:blue")
+    last = curve[-1]
+    error.plot([last.step], [last.held_out_rmse], "o", color="tab:blue")
     error.annotate(
-        f"{best.validation_rmse:.2f}",
-        (best.step, best.validation_rmse),
-        xytext=(6, 6),
+        f"{last.held_out_rmse:.2f}",
+        (last.step, last.held_out_rmse),
+        xytext=(-6, 8),
         textcoords="offset points",
+        horizontalalignment="right",
     )
     loss = error.twinx()
     loss.plot(steps, [check.loss for check in curve], color="tab:orange", alpha=0.7)
@@ -58,9 +59,8 @@ def read_curve(folder: Path) -> list[Check]:
             Check(
                 step=int(row["step"]),
                 loss=float(row["loss"]),
-                validation_rmse=float(row["validation_rmse"]),
+                held_out_rmse=float(row["held_out_rmse"]),
                 learning_rate=float(row["learning_rate"]),
-                best=row["best"] == "True",
             )
             for row in rows
         ]

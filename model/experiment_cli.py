@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
     from model.experiments import Found
@@ -36,40 +36,62 @@ def experiment(
     folds: Annotated[int, typer.Option(help="Parts that the units are dealt into.", min=2)] = 5,
     only: Annotated[int | None, typer.Option(help="Of the folds: the first so many.", min=1)] = None,
     seed: Annotated[int, typer.Option(help="Of the folds, the weights and every draw.", min=0)] = 0,
-    attention: Annotated[
-        bool, typer.Option("--attention", help="Also hide cycles, in the first fold: minutes.")
-    ] = False,
+    attention: Annotated[bool, typer.Option("--attention", help="Also hide cycles.")] = False,
+    against: Annotated[
+        str | None, typer.Option(help="Another row, to say by how much this one's RMSE is lower.")
+    ] = None,
     threads: Annotated[int, typer.Option(help="Of the processor.", min=1)] = 1,
 ) -> None:
     """Cross-validate a row; see HELP."""
     import torch  # noqa: PLC0415 takes seconds
 
-    from model.experiments import row_named, run_row, updates  # noqa: PLC0415 with torch
+    from model.experiments import difference, row_named, run_row, updates  # noqa: PLC0415 with torch
     from model.fleet import fleet_named  # noqa: PLC0415
     from model.readers import read_trajectories  # noqa: PLC0415
     from model.training import TrainConfig  # noqa: PLC0415 with torch
 
     torch.set_num_threads(threads)
-    row_named(row)
+    names = [row] if against is None else [row, against]
+    for name in names:
+        row_named(name)
     kind = fleet_named(fleet)
     config = TrainConfig(seed=seed)
     trajectories = read_trajectories(data, kind)
     columns = (
-        TextColumn(row),
+        TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.completed}/{task.total}"),
         TimeRemainingColumn(),
     )
+    found: list[Found] = []
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task(row, total=(only or folds) * updates(row, config))
+        for name in names:
+            task = progress.add_task(name, total=(only or folds) * updates(name, config))
 
-        def watch(done: int, _loss: float, _check: Check | None) -> None:
-            progress.update(task, completed=done)
+            def watch(done: int, _loss: float, _check: Check | None, task: TaskID = task) -> None:
+                progress.update(task, completed=done)
 
-        found = run_row(
-            row, trajectories, kind, folds=folds, config=config, watch=watch, only=only, attention=attention
+            found.append(
+                run_row(
+                    name,
+                    trajectories,
+                    kind,
+                    folds=folds,
+                    config=config,
+                    watch=watch,
+                    only=only,
+                    attention=attention,
+                )
+            )
+    console = Console()
+    for name, each in zip(names, found, strict=True):
+        console.print(markdown(name, each), soft_wrap=True, highlight=False)
+    if against is not None:
+        apart = difference(*found, cap=kind.cap)
+        console.print(
+            f"{row} less {against}: {apart.value:.2f} [{apart.low:.2f}, {apart.high:.2f}] cycles of RMSE",
+            highlight=False,
         )
-    Console().print(markdown(row, found), soft_wrap=True, highlight=False)
 
 
 def markdown(row: str, found: Found) -> str:

@@ -15,13 +15,14 @@ from typing import Any, Final
 import numpy as np
 
 from model.baselines import BASELINES
-from model.calibration import answer_windows, attention_worth, fit_distribution, fit_scale, read_windows
-from model.domain import RulError, Trajectory, WindowSet
-from model.evaluation import Answered, Figure, figures, join_answers
+from model.calibration import read_windows
+from model.crossfit import Fold, attention_worth, cross_fitted, held_out_fold
+from model.domain import FloatArray, IntArray, InvalidData, RulError, Trajectory, WindowSet, capped_rul
+from model.evaluation import Answered, Figure, bootstrapped, figures, join_answers, root_mean_square_error
 from model.fleet import Fleet
 from model.layers import Standardise
 from model.networks import fleet_for, network_class
-from model.parts import Parts, deal_fold
+from model.parts import Parts, deal_fold, held_out_windows
 from model.reference import fit_reference
 from model.run import prepare
 from model.training import TrainConfig, Watcher
@@ -52,17 +53,19 @@ class Row:
     recipe: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Found:
     """What a row reached.
 
     Attributes:
+        answered: Every held-out window; rows of the same folds have the same, in the same order.
         figures: As `rul evaluate` has them; coverage and width for networks alone.
         attention: What hiding cycles did, where it was measured.
         microseconds: A window costs at batch 16 on one thread, in Python.
         training_seconds: Of all folds.
     """
 
+    answered: Answered
     figures: dict[str, Figure]
     attention: dict[str, Figure]
     microseconds: float
@@ -141,25 +144,43 @@ def run_row(
     if row.network is None:
         return _run_baseline(name, trajectories, fleet, folds=folds, config=config, watch=watch, only=only)
     config, fleet = _config(row, config), fleet_for(fleet, row.network)
-    answers: list[Answered] = []
-    worth: dict[str, Figure] = {}
-    microseconds = 0.0
+    behind: list[Fold] = []
     started = time.monotonic()
     for fold in range(only or folds):
         parts = _fold(trajectories, fleet, fold=fold, folds=folds, config=config)
         trainer, _ = prepare(parts, fleet, network=row.network, config=config, options=row.options)
         done = fold * config.steps
-        learned = trainer.learn(lambda step, loss, check, done=done: watch(done + step, loss, check))
-        net = trainer.net
-        net.load_state_dict(learned.weights)
-        fit_scale(net, read_windows(net, parts.training), parts.training)
-        fit_distribution(net, read_windows(net, parts.validation), parts.validation)
-        answers.append(answer_windows(net, parts.calibration))
-        if fold == 0:
-            microseconds = cost(lambda windows, net=net: answer_windows(net, windows), parts.calibration)
-            worth = attention_worth(net, parts.calibration) if attention else {}
+        net = trainer.learn(lambda step, loss, check, done=done: watch(done + step, loss, check))
+        behind.append(held_out_fold(net, parts))
     seconds = time.monotonic() - started
-    return Found(figures(join_answers(answers), cap=fleet.cap), worth, microseconds, seconds)
+    answered, first = cross_fitted(behind), behind[0]
+    return Found(
+        answered,
+        figures(answered, cap=fleet.cap),
+        attention_worth(behind) if attention else {},
+        cost(lambda windows: read_windows(first.net, windows), first.windows),
+        seconds,
+    )
+
+
+def difference(found: Found, other: Found, *, cap: float) -> Figure:
+    """RMSE of one row less that of another, over the same windows, in cycles; units are resampled in pairs.
+
+    Raises:
+        InvalidData: the rows were judged on other windows.
+    """
+    ours, theirs = found.answered, other.answered
+    if not (np.array_equal(ours.unit, theirs.unit) and np.array_equal(ours.truth, theirs.truth)):
+        raise InvalidData("the rows were judged on other windows: there is nothing to compare")
+    truth = capped_rul(ours.truth, cap=cap)
+
+    def rmse(rul: FloatArray, rows: IntArray) -> float:
+        return root_mean_square_error(rul[rows] - truth[rows])
+
+    def apart(rows: IntArray) -> float:
+        return rmse(ours.rul, rows) - rmse(theirs.rul, rows)
+
+    return bootstrapped({"rmse": apart}, ours.unit)["rmse"]
 
 
 def cost(answer: Callable[[WindowSet], object], windows: WindowSet) -> float:
@@ -190,15 +211,16 @@ def _run_baseline(
         parts = _fold(trajectories, fleet, fold=fold, folds=folds, config=config)
         baseline = BASELINES[name](_standardise(parts, fleet), fleet.cap)
         baseline.fit(parts.training)
-        held_out = parts.calibration
+        held_out = held_out_windows(parts)
         rul = baseline.answer(held_out)
         answers.append(Answered(held_out.rul, rul, rul, rul, held_out.unit))
         microseconds = cost(baseline.answer, held_out)
         watch(fold + 1, float("nan"), None)
     seconds = time.monotonic() - started
-    found = figures(join_answers(answers), cap=fleet.cap)
+    answered = join_answers(answers)
+    found = figures(answered, cap=fleet.cap)
     points = {name: figure for name, figure in found.items() if name not in ("coverage", "width")}
-    return Found(points, {}, microseconds, seconds)
+    return Found(answered, points, {}, microseconds, seconds)
 
 
 def _config(row: Row, config: TrainConfig) -> TrainConfig:

@@ -14,7 +14,7 @@ asks whatever answers windows, and must not know torch, ONNX or files.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, Protocol, get_args
 
@@ -174,6 +174,21 @@ def faithfulness_figures(found: Faithfulness, *, resamples: int = RESAMPLES) -> 
             for other in ("random", "last"):
                 of_rows[f"{name}_over_{other}"] = _ratio_of(moves["attended"][k], moves[other][k])
     return bootstrapped(of_rows, found.unit, resamples=resamples)
+
+
+def join_faithfulness(parts: Sequence[Faithfulness]) -> Faithfulness:
+    """The windows of all parts, which were measured at the same shares."""
+
+    def moves(kind: Callable[[Faithfulness], dict[Choice, FloatArray]]) -> dict[Choice, FloatArray]:
+        return {choice: np.concatenate([kind(part)[choice] for part in parts], axis=1) for choice in CHOICES}
+
+    return Faithfulness(
+        parts[0].shares,
+        moves(lambda part: part.hidden),
+        moves(lambda part: part.kept),
+        np.concatenate([part.agreement for part in parts]),
+        np.concatenate([part.unit for part in parts]),
+    )
 
 
 def rank_correlation(a: FloatArray, b: FloatArray) -> float:

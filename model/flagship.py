@@ -30,8 +30,8 @@ class Flagship(RulNetwork):
     """
 
     options: ClassVar[Mapping[str, Any]] = {
-        "hidden": 16,
-        "perceptron": 48,
+        "hidden": 8,
+        "perceptron": 96,
         "values": 32,
         "attention": 24,
         "attention_dropout": 0.0,
@@ -43,6 +43,7 @@ class Flagship(RulNetwork):
         "offset": 0.05,
         "age_jitter": 0.03,
         "history_missing": 0.05,
+        "low_rul_weight": 1.0,
     }
 
     def __init__(self, config: NetworkConfig) -> None:

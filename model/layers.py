@@ -91,12 +91,17 @@ class Standardise(nn.Module):
         """The nearest centre of each cycle, [B, T]; the first where no setting is there."""
         where = list(self.settings)
         scale, centre = self.get_buffer("setting_scale"), self.get_buffer("centre")  # [S], [R, S]
-        # Clipped well outside the centres, so that an absurd setting still has one nearest centre.
+        # Measured from the middle of the centres, for digits; clipped well outside them, so that an absurd
+        # setting still has one nearest centre.
+        middle = centre.mean(0)
         lowest, highest = centre.amin(0) - 1e3 * scale, centre.amax(0) + 1e3 * scale
-        setting = readings[:, :, where].clamp(lowest, highest).unsqueeze(2)  # [B, T, 1, S]
-        square = ((setting - centre) / scale).square()  # [B, T, R, S]
-        there = observed[:, :, where].unsqueeze(2)
-        return torch.where(there, square, torch.zeros_like(square)).sum(-1).argmin(-1)
+        there = observed[:, :, where]  # [B, T, S]
+        setting = (readings[:, :, where].clamp(lowest, highest) - middle) / scale
+        setting = torch.where(there, setting, torch.zeros_like(setting))
+        # |s - c|^2 over the settings that are there, less what all centres share: c^2 - 2 s c, as one product.
+        from_middle = ((centre - middle) / scale).T  # [S, R]
+        terms = torch.cat((from_middle.square(), -2.0 * from_middle))  # [2S, R]
+        return (torch.cat((there.to(setting.dtype), setting), dim=-1) @ terms).argmin(-1)
 
 
 def running_mean(x: Tensor, there: Tensor) -> Tensor:

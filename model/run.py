@@ -1,8 +1,8 @@
 """A run: trajectories in, a trained and calibrated checkpoint out.
 
-Deals units into those that train, those that select and those that calibrate, fits the reference
-statistics, trains, calibrates, and gathers what a manifest must say. This module must not know
-how files are read or what is shown on a screen.
+Trains a network for each fold of the units, on the others, and then the one that is kept, on all
+of them; what the folds' networks answer to units that they have not seen calibrates it. Gathers
+what a manifest must say. This module must not know how files are read or what is shown on a screen.
 """
 
 from __future__ import annotations
@@ -14,29 +14,28 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from model.calibration import (
-    answer_windows,
-    attention_worth,
+    Read,
     entropy_references,
     fit_baseline,
     fit_distribution,
     fit_novelty,
     fit_scale,
-    held_out_coverage,
     read_windows,
 )
-from model.checkpoint import STATE_FILE, Checkpoint, load_tensors, save_tensors
-from model.domain import Trajectory
-from model.evaluation import Answered, Figure, figures, join_answers
+from model.checkpoint import STATE_FILE, Checkpoint
+from model.crossfit import Fold, attention_worth, cross_fitted, held_out_fold, joined
+from model.domain import IntArray, Trajectory
+from model.evaluation import Figure, figures
 from model.fleet import Fleet
 from model.network import RulNetwork
 from model.networks import build_network, fleet_for, network_config
-from model.parts import Parts, deal, deal_fold
+from model.parts import Parts, deal_all, deal_fold
 from model.reference import Reference, fit_reference
-from model.training import InvalidState, Learned, TrainConfig, Trainer, Watcher
+from model.stages import Stages, mean_curve
+from model.training import Check, TrainConfig, Trainer, Watcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,40 +53,51 @@ def train_run(
     name: str,
     network: str,
     config: TrainConfig,
+    folds: int,
     source: Source,
     folder: Path,
     watch: Watcher,
     resume: bool = False,
     options: Mapping[str, Any] | None = None,
-) -> tuple[Checkpoint, Learned]:
-    """Train, calibrate and save one network in `folder`; `options` are fields of `NetworkConfig`.
+) -> tuple[Checkpoint, list[Check]]:
+    """Train, calibrate and save one network in `folder`; with it, the mean learning curve of the folds.
 
-    Interrupted, it leaves its state there; `resume` goes on from that to the same result.
+    `options` are fields of `NetworkConfig`; `watch` counts the updates of all folds and of the network
+    that is kept. Interrupted, it leaves its state there; `resume` goes on from that to the same result.
 
     Raises:
-        InvalidData: the units cannot be dealt or hold nothing to learn from.
+        InvalidData: there are fewer units with a known failure than folds, or nothing to learn from.
         UnknownNetwork: there is no network of that name.
         InvalidOption: it does not go by one of the options.
         InvalidCheckpoint: there is no state to resume from, or it cannot be read.
         InvalidState: the state is of another run.
     """
     fleet = fleet_for(fleet, network)
-    parts = deal(trajectories, fleet, seed=config.seed, truncations=config.truncations)
-    trainer, reference = prepare(parts, fleet, network=network, config=config, options=options)
+    terms = network_config(fleet, network=network, regimes=1, options=options)
+    origin = {"network": json.dumps(asdict(terms)), "data_sha256": source.sha256, "folds": str(folds)}
     folder.mkdir(parents=True, exist_ok=True)
-    state = folder / STATE_FILE
-    origin = {"network": json.dumps(asdict(trainer.net.config)), "data_sha256": source.sha256}
-    if resume:
-        _resume(trainer, state, origin)
-    learned = trainer.learn(watch, keep=lambda: save_tensors(state, {**trainer.state(), **origin}))
+    stages = Stages(folder / STATE_FILE, origin, watch=watch, resume=resume)
+    behind: list[Fold] = []
+    curves: list[list[Check]] = []
+    for fold in range(folds):
+        parts = deal_fold(
+            trajectories, fleet, fold=fold, folds=folds, seed=config.seed, truncations=config.truncations
+        )
+        trainer, _ = prepare(parts, fleet, network=network, config=config, options=options)
+        curves.append(stages.learn(trainer))
+        behind.append(held_out_fold(trainer.net, parts))
+    parts = deal_all(trajectories, fleet)
+    trainer, reference = prepare(parts, fleet, network=network, config=config, options=options)
+    stages.learn(trainer)
     net = trainer.net
-    net.load_state_dict(learned.weights)
-    metrics = {**calibrate(net, parts), "best_step": float(learned.best_step)}
-    known = facts(net, fleet, reference=reference, parts=parts, metrics=metrics, config=config, source=source)
-    checkpoint = Checkpoint(name, net.config, net.state_dict(), known)
+    metrics = calibrate(net, parts, behind)
+    entropy = entropy_references(*_attention(net, behind))
+    training = training_facts(fleet, parts, net, config=config, folds=folds, source=source)
+    known = {**facts(net, fleet, reference), "entropy": entropy, "training": training, "metrics": metrics}
+    checkpoint = Checkpoint(name, net.config, net.state_dict(), json.loads(json.dumps(known)))
     checkpoint.save(folder)
-    state.unlink(missing_ok=True)
-    return checkpoint, learned
+    stages.done()
+    return checkpoint, mean_curve(curves)
 
 
 def prepare(
@@ -104,41 +114,7 @@ def prepare(
     regimes = len(reference.regimes)
     net = build_network(network_config(fleet, network=network, regimes=regimes, options=options))
     fit_inputs(net, reference, oldest=float(parts.training.last_cycle.max()))
-    return Trainer(net, training=parts.training, validation=parts.validation, config=config), reference
-
-
-def cross_validate(
-    trajectories: Sequence[Trajectory],
-    fleet: Fleet,
-    *,
-    folds: int,
-    network: str,
-    config: TrainConfig,
-    watch: Watcher,
-    options: Mapping[str, Any] | None = None,
-) -> dict[str, float]:
-    """Figures over all units, each answered by a network that neither trained nor selected on it.
-
-    Each fold's interval is calibrated on the units that select. `watch` counts updates of all folds.
-
-    Raises:
-        InvalidData: there are fewer units than folds, or too few to split what is left.
-    """
-    fleet = fleet_for(fleet, network)
-    answers: list[Answered] = []
-    for fold in range(folds):
-        parts = deal_fold(
-            trajectories, fleet, fold=fold, folds=folds, seed=config.seed, truncations=config.truncations
-        )
-        trainer, _ = prepare(parts, fleet, network=network, config=config, options=options)
-        done = fold * config.steps
-        learned = trainer.learn(lambda step, loss, check, done=done: watch(done + step, loss, check))
-        net = trainer.net
-        net.load_state_dict(learned.weights)
-        fit_scale(net, read_windows(net, parts.training), parts.training)
-        fit_distribution(net, read_windows(net, parts.validation), parts.validation)
-        answers.append(answer_windows(net, parts.calibration))
-    return _flat("crossvalidation", figures(join_answers(answers), cap=fleet.cap))
+    return Trainer(net, training=parts.training, held_out=parts.held_out, config=config), reference
 
 
 def fit_inputs(net: RulNetwork, reference: Reference, *, oldest: float) -> None:
@@ -148,34 +124,21 @@ def fit_inputs(net: RulNetwork, reference: Reference, *, oldest: float) -> None:
         net.get_buffer("oldest").fill_(oldest)
 
 
-def calibrate(net: RulNetwork, parts: Parts) -> dict[str, float]:
-    """Fit all that is not learnt by gradient; figures of the parts that did not train."""
+def calibrate(net: RulNetwork, parts: Parts, folds: Sequence[Fold]) -> dict[str, float]:
+    """Fit all that is not learnt by gradient; figures of the folds' networks on units new to them."""
     training = read_windows(net, parts.training)
     fit_scale(net, training, parts.training)
     fit_baseline(net, training)
     fit_novelty(net, training, parts.training.lengths)
-    held_out = read_windows(net, parts.calibration)
-    fit_distribution(net, held_out, parts.calibration)
-    config = net.config
-    left_out = held_out_coverage(held_out, parts.calibration, cap=config.cap, coverage=config.coverage)
+    fit_distribution(net, *joined(folds))
     return {
-        **_flat("validation", figures(answer_windows(net, parts.validation), cap=config.cap)),
-        **_flat("calibration", figures(left_out, cap=config.cap)),
-        **_flat("attention", attention_worth(net, parts.calibration)),
+        **_flat("crossvalidation", figures(cross_fitted(folds), cap=net.config.cap)),
+        **_flat("attention", attention_worth(folds)),
     }
 
 
-def facts(
-    net: RulNetwork,
-    fleet: Fleet,
-    *,
-    reference: Reference,
-    parts: Parts,
-    metrics: dict[str, float],
-    config: TrainConfig,
-    source: Source,
-) -> dict[str, Any]:
-    """Fields of the manifest that training settles, as JSON values."""
+def facts(net: RulNetwork, fleet: Fleet, reference: Reference) -> dict[str, Any]:
+    """Fields of the manifest that the fleet and its readings settle."""
     columns = [
         {
             "name": column.name,
@@ -186,8 +149,7 @@ def facts(
         }
         for column, seen in zip(fleet.schema.columns, reference.columns, strict=True)
     ]
-    entropy = entropy_references(read_windows(net, parts.calibration), parts.calibration.lengths)
-    found = {
+    return {
         "columns": columns,
         "context": fleet.context,
         "min_cycles": fleet.shortest,
@@ -199,20 +161,22 @@ def facts(
         "health_bounds": {"critical_below": fleet.critical_below, "degrading_below": fleet.degrading_below},
         "regimes": [asdict(regime) for regime in reference.regimes],
         "degradation": asdict(reference.degradation),
-        "entropy": entropy,
-        "training": {
-            "data_sha256": source.sha256,
-            "data_name": source.name,
-            "seed": config.seed,
-            "code_version": code_version(),
-            "units_trained": len(parts.trained),
-            "units_validated": len(np.unique(parts.validation.unit)),
-            "units_calibrated": len(np.unique(parts.calibration.unit)),
-            "config": {"fleet": fleet.name, **asdict(config), "network": asdict(net.config)},
-        },
-        "metrics": metrics,
     }
-    return json.loads(json.dumps(found))  # as it will be read back: lists, not tuples
+
+
+def training_facts(
+    fleet: Fleet, parts: Parts, net: RulNetwork, *, config: TrainConfig, folds: int, source: Source
+) -> dict[str, Any]:
+    """What the manifest says of how the network came about."""
+    return {
+        "data_sha256": source.sha256,
+        "data_name": source.name,
+        "seed": config.seed,
+        "code_version": code_version(),
+        "units": len(parts.trained),
+        "folds": folds,
+        "config": {"fleet": fleet.name, **asdict(config), "network": asdict(net.config)},
+    }
 
 
 def code_version() -> str:
@@ -233,9 +197,7 @@ def _flat(part: str, found: dict[str, Figure]) -> dict[str, float]:
     return flat
 
 
-def _resume(trainer: Trainer, state: Path, origin: dict[str, str]) -> None:
-    stored = load_tensors(state)
-    differing = [name for name, value in origin.items() if stored.get(name) != value]
-    if differing:
-        raise InvalidState(f"{state}: the interrupted run had another {', '.join(differing)}: start over")
-    trainer.restore(stored)
+def _attention(net: RulNetwork, folds: Sequence[Fold]) -> tuple[Read, IntArray]:
+    """What the network that is kept makes of the folds' windows, and their lengths."""
+    _, windows = joined(folds)
+    return read_windows(net, windows), windows.lengths

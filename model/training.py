@@ -1,15 +1,16 @@
 """Training: windows in, a checkpoint's weights out.
 
 The loop is a `Trainer` that can be written down after any check and taken up again, bit for bit:
-every random number comes from one generator that is part of its state. Selection looks at
-truncated windows of units that are not trained on. This module must not know files or ONNX.
+every random number comes from one generator that is part of its state. Nothing selects: the
+averaged weights of the last update are kept, so that held-out units stay unseen. This module must
+not know files or ONNX.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ class TrainConfig:
 
     Attributes:
         seed: Of the split, the weights and every draw.
-        steps: Most updates; the learning rate runs through one cycle in them.
+        steps: Updates; the learning rate runs through one cycle in them.
         batch: Windows an update.
         learning_rate: The highest of the cycle.
         weight_decay: Of AdamW.
@@ -44,11 +45,10 @@ class TrainConfig:
         columns_missing: Share of windows that lose each column with chance 0.15.
         readings_missing: Share of windows that lose single readings, up to 30 %.
         history_missing: Share of windows cut to their last few cycles.
-        average: Of the exponential moving average that is selected and kept.
+        average: Of the exponential moving average that is kept.
         clip: Largest gradient norm.
-        check_every: Updates between two looks at the validation windows.
-        patience: Checks without a better one after which training stops.
-        truncations: Windows that each validation unit gives.
+        check_every: Updates between two looks at the held-out windows.
+        truncations: Windows that each held-out unit gives.
         low_rul_weight: How much more a window at failure weighs than one at the cap; 1 is twice as much.
         entropy_weight: Of the loss that spreads attention out; below 0 it sharpens it.
         units_alike: Whether units are drawn equally often, as a test set has them, and not by length.
@@ -69,7 +69,6 @@ class TrainConfig:
     average: float = 0.995
     clip: float = 1.0
     check_every: int = 50
-    patience: int = 8
     truncations: int = 20
     low_rul_weight: float = 0.0
     entropy_weight: float = 0.0
@@ -78,39 +77,32 @@ class TrainConfig:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One point of the learning curve: losses since the last one, RMSE on validation windows."""
+    """One point of the learning curve: losses since the last one, RMSE on held-out windows.
+
+    The RMSE is NaN where no unit is held out.
+    """
 
     step: int
     loss: float
-    validation_rmse: float
+    held_out_rmse: float
     learning_rate: float
-    best: bool
 
 
 Watcher = Callable[[int, float, Check | None], None]
 """Told after each update: the step, its loss, and the check where there was one."""
 
 
-@dataclass(eq=False)
-class Learned:
-    """Where a run is: its curve so far and the best averaged weights."""
-
-    curve: list[Check] = field(default_factory=list[Check])
-    best_rmse: float = float("inf")
-    best_step: int = 0
-    weights: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
-
-
 class Trainer:
     """One run. `learn` goes on until it is done; `state` and `restore` carry it over an interruption."""
 
     def __init__(
-        self, net: RulNetwork, *, training: WindowSet, validation: WindowSet, config: TrainConfig
+        self, net: RulNetwork, *, training: WindowSet, held_out: WindowSet | None, config: TrainConfig
     ) -> None:
+        """`held_out` windows draw the learning curve and touch nothing else."""
         self.net = net
         self.config = config
-        self.validation = validation
-        self.learned = Learned()
+        self.held_out = held_out
+        self.curve: list[Check] = []
         self.step = 0
         self._averaged = copy.deepcopy(net)
         self._normalise = AdaptiveNormaliser()
@@ -128,23 +120,26 @@ class Trainer:
 
     @property
     def done(self) -> bool:
-        """Whether all steps are made or patience is at its end."""
-        stale = (self.step - self.learned.best_step) // self.config.check_every
-        return self.step >= self.config.steps or stale >= self.config.patience
+        """Whether all updates are made."""
+        return self.step >= self.config.steps
 
-    def learn(self, watch: Watcher, *, keep: Callable[[], None] = lambda: None) -> Learned:
-        """Update until done; `keep` is called after each check, when `state` is worth writing down."""
+    def learn(self, watch: Watcher, *, keep: Callable[[], None] = lambda: None) -> RulNetwork:
+        """Update until done, then the network with its averaged weights.
+
+        `keep` is called after each check, when `state` is worth writing down.
+        """
         losses: list[float] = []
         while not self.done:
             loss = self.update()
             losses.append(loss)
             check = None
-            if self.step % self.config.check_every == 0 or self.step == self.config.steps:
+            if self.step % self.config.check_every == 0 or self.done:
                 check = self.check(float(np.mean(losses)))
                 losses.clear()
                 keep()
             watch(self.step, loss, check)
-        return self.learned
+        self.net.load_state_dict(self._averaged.state_dict())
+        return self.net
 
     def update(self) -> float:
         """One update on a random batch; its loss, of the RUL alone."""
@@ -171,17 +166,14 @@ class Trainer:
         return float(losses["rul"].detach())
 
     def check(self, loss: float) -> Check:
-        """Judge the averaged weights on the validation windows, and keep the best."""
-        cap = self.net.config.cap
-        rul = np.clip(read_windows(self._averaged, self.validation).unclipped, 0.0, cap)
-        rmse = root_mean_square_error(rul - capped_rul(self.validation.rul, cap=cap))
-        best = rmse < self.learned.best_rmse
-        if best:
-            self.learned.best_rmse = rmse
-            self.learned.best_step = self.step
-            self.learned.weights = {k: v.clone() for k, v in self._averaged.state_dict().items()}
-        check = Check(self.step, loss, rmse, float(self._optimizer.param_groups[0]["lr"]), best)
-        self.learned.curve.append(check)
+        """Judge the averaged weights on the held-out windows, for the learning curve."""
+        rmse = float("nan")
+        if self.held_out is not None:
+            cap = self.net.config.cap
+            rul = np.clip(read_windows(self._averaged, self.held_out).unclipped, 0.0, cap)
+            rmse = root_mean_square_error(rul - capped_rul(self.held_out.rul, cap=cap))
+        check = Check(self.step, loss, rmse, float(self._optimizer.param_groups[0]["lr"]))
+        self.curve.append(check)
         return check
 
     def state(self) -> dict[str, Any]:
@@ -196,10 +188,7 @@ class Trainer:
             "generator": self._generator.get_state(),
             "torch_generator": torch.get_rng_state(),
             "loss_averages": dict(self._normalise.averages),
-            "curve": [asdict(check) for check in self.learned.curve],
-            "best_rmse": self.learned.best_rmse,
-            "best_step": self.learned.best_step,
-            "best_weights": self.learned.weights,
+            "curve": [asdict(check) for check in self.curve],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -222,8 +211,7 @@ class Trainer:
             torch.set_rng_state(state["torch_generator"])
             self._normalise.averages = dict(state["loss_averages"])
             self.step = state["step"]
-            curve = [Check(**check) for check in state["curve"]]
-            self.learned = Learned(curve, state["best_rmse"], state["best_step"], state["best_weights"])
+            self.curve = [Check(**check) for check in state["curve"]]
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise InvalidState(f"the interrupted run cannot be read, start over: {error}") from error
 

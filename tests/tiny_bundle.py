@@ -38,6 +38,7 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 """Each network, in a size that trains in a moment."""
 CONFIG = TrainConfig(seed=3, steps=60, batch=64, check_every=30, truncations=6)
+FOLDS = 2
 
 
 def pumps(*, units: int, seed: int) -> list[Trajectory]:
@@ -77,6 +78,7 @@ def make_tiny_run(folder: Path, *, network: str = "flagship", **options: Any) ->
             name="tiny",
             network=network,
             config=CONFIG,
+            folds=FOLDS,
             source=Source("simulated pumps", "0" * 64),
             folder=folder,
             watch=lambda step, loss, check: None,

@@ -98,16 +98,6 @@ def test_a_unit_that_is_not_there_is_named(attention):
     assert "no unit 'pump-99'" in str(result.exception)
 
 
-def test_a_part_without_its_fleet_is_wrong_usage(attention):
-    assert attention("--part", "calibration").exit_code == 2
-
-
-def test_a_part_of_other_data_is_refused(attention, folder):
-    result = attention("--part", "calibration", "--fleet", folder / "fleet.toml")
-
-    assert isinstance(result.exception, InvalidData)
-
-
 def test_the_picture_is_drawn_and_named(attention, tmp_path):
     out = tmp_path / "new" / "attention.png"
 

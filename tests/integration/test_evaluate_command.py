@@ -15,7 +15,6 @@ from export.evaluate_cli import add_evaluate
 from export.evaluation_pictures import trajectory_picture
 from export.lives import answer_life
 from export.session import open_bundle
-from model.domain import InvalidData
 from model.fleet import fleet_toml
 from model.writers import csv_text
 from tests.tiny_bundle import FLEET, pumps
@@ -112,13 +111,6 @@ def test_a_folder_that_cannot_be_written_is_named(evaluate, tmp_path):
 
     assert isinstance(result.exception, CannotDraw)
     assert "taken" in str(result.exception)
-
-
-def test_a_part_of_other_data_is_refused(evaluate):
-    result = evaluate("--part", "calibration")
-
-    assert isinstance(result.exception, InvalidData)
-    assert "was not trained on this data" in str(result.exception)
 
 
 def test_a_life_is_answered_at_every_cycle_as_a_window_alone_would_be(tiny_bundle):

@@ -14,6 +14,9 @@ from export.bundle import EntropyReference
 from export.card import model_card
 from export.lives import spread_windows
 from export.session import open_bundle
+from model.calibration import read_windows
+from model.checkpoint import Checkpoint
+from model.crossfit import Fold, attention_worth
 from model.domain import InvalidData, Trajectory, WindowSet
 from model.faithfulness import (
     FEWEST_CYCLES,
@@ -23,10 +26,10 @@ from model.faithfulness import (
     rank_correlation,
     typical_readings,
 )
-from model.parts import deal
+from model.parts import deal_fold
 from model.reference import fit_reference
 from model.regimes import Regimes, find_regimes
-from tests.tiny_bundle import CONFIG, FLEET, pumps
+from tests.tiny_bundle import CONFIG, FLEET, FOLDS, pumps
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -338,17 +341,19 @@ def test_windows_that_are_typical_already_do_not_move(tiny_bundle):
     assert max(moves.max() for moves in found.hidden.values()) < 1e-3
 
 
-def test_training_records_what_the_bundle_shows_of_its_attention(tiny_bundle):
-    """Measured on the network when it was calibrated, and again on the graph."""
+def test_a_network_is_measured_as_its_graph_is(tiny_bundle):
     session, manifest = open_bundle(tiny_bundle)
-    calibration = deal(
-        pumps(units=16, seed=11), FLEET, seed=CONFIG.seed, truncations=CONFIG.truncations
-    ).calibration
+    checkpoint = Checkpoint.load(tiny_bundle.path.parent / "tiny-run")
+    parts = deal_fold(
+        pumps(units=16, seed=11), FLEET, fold=0, folds=FOLDS, seed=CONFIG.seed, truncations=CONFIG.truncations
+    )
+    net = checkpoint.network()
 
-    found = faithfulness_figures(bundle_faithfulness(session, manifest, calibration, shares=(0.2,)))
+    measured = attention_worth([Fold(net, parts.held_out, read_windows(net, parts.held_out))])
 
+    found = faithfulness_figures(bundle_faithfulness(session, manifest, parts.held_out, shares=(0.2,)))
     for name, figure in found.items():
-        assert manifest.metrics[f"attention_{name}"] == pytest.approx(figure.value, abs=1e-4), name
+        assert measured[name].value == pytest.approx(figure.value, abs=1e-4), name
 
 
 def test_the_card_says_what_the_attention_is_worth_where_it_was_measured(tiny_bundle):

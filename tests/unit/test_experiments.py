@@ -5,11 +5,12 @@ import pytest
 import torch
 
 from model.baselines import BASELINES, window_statistics
-from model.experiments import ROWS, UnknownRow, row_named, run_row, updates
+from model.domain import InvalidData
+from model.experiments import ROWS, UnknownRow, difference, row_named, run_row, updates
 from model.flagship import spread_age
 from model.layers import Standardise
 from model.networks import network_class
-from model.parts import deal
+from model.parts import deal_fold
 from model.reference import fit_reference
 from model.run import prepare
 from model.training import TrainConfig, Trainer
@@ -28,7 +29,7 @@ def units():
 
 @pytest.fixture(scope="module")
 def parts(units):
-    return deal(units, FLEET, seed=5, truncations=4)
+    return deal_fold(units, FLEET, fold=0, folds=3, seed=5, truncations=4)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,7 @@ def error(answers, windows):
 
 
 def test_statistics_of_a_window_do_not_see_its_padding(parts, standardise):
-    windows = parts.validation
+    windows = parts.held_out
     other = replace(windows, readings=np.where(np.isnan(windows.readings), 1e6, windows.readings))
 
     found = window_statistics(windows, standardise)
@@ -68,7 +69,7 @@ def test_a_baseline_that_looks_beats_the_mean(name, parts, standardise):
     mean.fit(parts.training)
     looking.fit(parts.training)
 
-    windows = parts.validation
+    windows = parts.held_out
     assert error(looking.answer(windows), windows) < 0.9 * error(mean.answer(windows), windows)
 
 
@@ -84,6 +85,28 @@ def test_a_row_is_judged_on_every_unit_once(name, units):
     assert found.figures["rmse"].low <= found.figures["rmse"].value <= found.figures["rmse"].high
     assert ("coverage" in found.figures) == (name == "flagship")
     assert found.microseconds > 0
+
+
+def test_a_row_is_held_against_another_on_the_same_windows(units):
+    mean, ridge = (
+        run_row(name, units, FLEET, folds=3, config=CONFIG, watch=lambda *_: None)
+        for name in ("mean", "ridge")
+    )
+
+    apart = difference(ridge, mean, cap=FLEET.cap)
+
+    assert apart.value == pytest.approx(ridge.figures["rmse"].value - mean.figures["rmse"].value)
+    assert apart.low <= apart.value <= apart.high < 0
+
+
+def test_rows_of_other_windows_are_not_compared(units):
+    whole, part = (
+        run_row("mean", units, FLEET, folds=3, config=CONFIG, watch=lambda *_: None, only=only)
+        for only in (None, 2)
+    )
+
+    with pytest.raises(InvalidData, match="judged on other windows"):
+        difference(whole, part, cap=FLEET.cap)
 
 
 def test_an_unknown_row_is_refused_by_name():

@@ -307,7 +307,7 @@ def test_the_card_holds_the_manifests_figures(tiny_bundle):
     card = model_card(manifest)
 
     assert card == (tiny_bundle.path / "MODEL_CARD.md").read_text(encoding="utf-8")
-    assert f"{manifest.metrics['validation_rmse']:.2f}" in card
+    assert f"{manifest.metrics['crossvalidation_rmse']:.2f}" in card
     assert "vibration" in card
     assert "rul export" in card
 

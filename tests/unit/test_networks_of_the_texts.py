@@ -247,6 +247,7 @@ def test_an_interrupted_run_ends_as_one_that_was_not(name, tmp_path):
             name="pumps",
             network=name,
             config=CONFIG,
+            folds=2,
             source=SOURCE,
             folder=folder,
             watch=watch,
@@ -264,9 +265,9 @@ def test_an_interrupted_run_ends_as_one_that_was_not(name, tmp_path):
 
 def test_spreading_attention_out_in_training_raises_its_entropy():
     from model.calibration import entropy_references, read_windows
-    from model.parts import deal
+    from model.parts import deal_fold
 
-    parts = deal(worn_pumps(units=12, seed=2), FLEET, seed=5, truncations=4)
+    parts = deal_fold(worn_pumps(units=12, seed=2), FLEET, fold=0, folds=3, seed=5, truncations=4)
     median = {}
     for weight in (-1.0, 1.0):
         config = replace(CONFIG, steps=40, learning_rate=1e-2, entropy_weight=weight)
@@ -276,7 +277,7 @@ def test_spreading_attention_out_in_training_raises_its_entropy():
         for _ in range(40):
             trainer.update()
 
-        read = read_windows(trainer.net, parts.validation)
+        read = read_windows(trainer.net, parts.held_out)
 
-        median[weight] = entropy_references(read, parts.validation.lengths)[0]["median"]
+        median[weight] = entropy_references(read, parts.held_out.lengths)[0]["median"]
     assert median[1.0] > median[-1.0] + 0.2

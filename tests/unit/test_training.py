@@ -6,17 +6,19 @@ import numpy as np
 import pytest
 import torch
 
-from model.calibration import fit_scale, read_windows, tensors
+from model.calibration import fit_scale, interval_bounds, normalised_error, read_windows, tensors
 from model.checkpoint import Checkpoint, InvalidCheckpoint, load_tensors
+from model.crossfit import held_out_fold, joined
 from model.curve import read_curve, write_curve
 from model.domain import InvalidData, Trajectory
-from model.parts import deal, deal_fold
-from model.run import Source, cross_validate, prepare, train_run
+from model.parts import deal_all, deal_fold
+from model.run import Source, prepare, train_run
 from model.training import InvalidState, TrainConfig, Trainer, cut_history
 from tests.fleets import PUMPS, worn_pumps
 
 CONFIG = TrainConfig(seed=5, steps=12, batch=16, check_every=4, truncations=4)
 FLEET = replace(PUMPS, context=10)
+FOLDS = 2
 SOURCE = Source("pumps.csv", "0" * 64)
 
 
@@ -30,7 +32,7 @@ def units():
 
 @pytest.fixture(scope="module")
 def parts(units):
-    return deal(units, FLEET, seed=5, truncations=4)
+    return deal_fold(units, FLEET, fold=0, folds=3, seed=5, truncations=4)
 
 
 def trainer(parts, config=CONFIG):
@@ -44,6 +46,7 @@ def run(units, folder, *, config=CONFIG, watch=lambda step, loss, check: None, *
         name="pumps",
         network="flagship",
         config=config,
+        folds=FOLDS,
         source=SOURCE,
         folder=folder,
         watch=watch,
@@ -63,21 +66,18 @@ def power_cut_at(step):
     return watch
 
 
-def test_no_unit_is_in_two_parts(units, parts):
+def test_no_unit_both_trains_and_is_held_out(units, parts):
     trained = {trajectory.unit for trajectory in parts.trained}
-    names = [trained, set(parts.training.unit), set(parts.validation.unit), set(parts.calibration.unit)]
+    held_out = set(parts.held_out.unit)
 
-    assert names[0] == names[1]
-    assert not names[0] & names[2]
-    assert not names[0] & names[3]
-    assert not names[2] & names[3]
-    assert names[0] | names[2] | names[3] == {unit.unit for unit in units}
+    assert trained == set(parts.training.unit)
+    assert not trained & held_out
+    assert trained | held_out == {unit.unit for unit in units}
 
 
 def test_over_all_folds_every_unit_is_held_out_once(units):
     held_out = [
-        set(deal_fold(units, FLEET, fold=k, folds=4, seed=0, truncations=2).calibration.unit)
-        for k in range(4)
+        set(deal_fold(units, FLEET, fold=k, folds=4, seed=0, truncations=2).held_out.unit) for k in range(4)
     ]
 
     assert sorted(name for fold in held_out for name in fold) == sorted(unit.unit for unit in units)
@@ -86,61 +86,83 @@ def test_over_all_folds_every_unit_is_held_out_once(units):
 def test_censored_units_neither_train_nor_judge(units):
     censored = [Trajectory(f"c{u.unit}", u.cycles, u.readings, failed=False) for u in units[:3]]
 
-    dealt = deal([*units, *censored], FLEET, seed=5, truncations=4)
+    dealt = deal_fold([*units, *censored], FLEET, fold=0, folds=3, seed=5, truncations=4)
+    whole = deal_all([*units, *censored], FLEET)
 
-    assert not {u.unit for u in censored} & {
-        *dealt.training.unit,
-        *dealt.validation.unit,
-        *dealt.calibration.unit,
-    }
+    seen = {*dealt.training.unit, *dealt.held_out.unit, *whole.training.unit}
+    assert not {u.unit for u in censored} & seen
+
+
+def test_every_unit_with_a_known_failure_trains_the_network_that_is_kept(units):
+    dealt = deal_all(units, FLEET)
+
+    assert set(dealt.training.unit) == {unit.unit for unit in units}
+    assert dealt.held_out is None
 
 
 def test_too_few_units_are_refused():
     with pytest.raises(InvalidData, match="2 units cannot be split into 3 parts"):
-        deal(worn_pumps(units=2, seed=0), FLEET, seed=0, truncations=2)
+        deal_fold(worn_pumps(units=2, seed=0), FLEET, fold=0, folds=3, seed=0, truncations=2)
+
+
+def test_nothing_is_judged_where_no_unit_is_held_out(units):
+    whole = deal_all(units, FLEET)
+
+    with pytest.raises(InvalidData, match="no unit is held out"):
+        held_out_fold(trainer(whole).net, whole)
 
 
 def test_training_lowers_the_error_on_units_that_it_does_not_see(parts):
-    learned = trainer(parts, replace(CONFIG, steps=60, check_every=20, batch=64)).learn(lambda *_: None)
+    learner = trainer(parts, replace(CONFIG, steps=60, check_every=20, batch=64))
 
-    assert learned.curve[-1].validation_rmse < 0.7 * learned.curve[0].validation_rmse
+    learner.learn(lambda *_: None)
+
+    assert learner.curve[-1].held_out_rmse < 0.7 * learner.curve[0].held_out_rmse
 
 
 def test_the_same_seed_learns_the_same_bits(parts):
-    first, second = (trainer(parts).learn(lambda *_: None) for _ in range(2))
+    learnt = []
+    for _ in range(2):
+        learner = trainer(parts)
+        learnt.append((learner.learn(lambda *_: None).state_dict(), learner.curve))
 
-    assert first.curve == second.curve
-    for name, weight in first.weights.items():
-        assert torch.equal(weight, second.weights[name]), name
-
-
-def test_the_best_weights_are_kept_and_not_the_last(parts):
-    learned = trainer(parts).learn(lambda *_: None)
-
-    best = min(learned.curve, key=lambda check: check.validation_rmse)
-    assert learned.best_step == best.step
-    assert learned.best_rmse == best.validation_rmse
+    (first, curve), (second, other_curve) = learnt
+    assert curve == other_curve
+    assert all(torch.equal(weight, second[name]) for name, weight in first.items())
 
 
-def test_training_stops_when_patience_is_at_its_end(parts):
-    learned = trainer(
-        parts, replace(CONFIG, steps=400, check_every=2, patience=2, learning_rate=1e-12)
-    ).learn(lambda *_: None)
+def test_held_out_windows_draw_the_curve_and_touch_no_weight(parts):
+    blind = replace(parts, held_out=None)
 
-    assert learned.curve[-1].step < 400
+    seen, unseen = [trainer(each).learn(lambda *_: None).state_dict() for each in (parts, blind)]
+
+    assert all(torch.equal(seen[name], unseen[name]) for name in seen)
 
 
-def test_an_interrupted_run_goes_on_to_the_same_bits(units, tmp_path):
-    whole, _ = run(units, tmp_path / "whole")
+@pytest.mark.parametrize("cut", [7, 12, 31])
+def test_an_interrupted_run_goes_on_to_the_same_bits(units, tmp_path, cut):
+    """In the first fold, at its very end, and in the network that is kept."""
+    whole, whole_curve = run(units, tmp_path / "whole")
     with pytest.raises(PowerCut):
-        run(units, tmp_path / "cut", watch=power_cut_at(7))
+        run(units, tmp_path / "cut", watch=power_cut_at(cut))
 
-    resumed, learned = run(units, tmp_path / "cut", resume=True)
+    resumed, curve = run(units, tmp_path / "cut", resume=True)
 
-    assert [check.step for check in learned.curve] == [4, 8, 12]
+    assert [check.step for check in curve] == [4, 8, 12]
+    assert curve == whole_curve
     assert resumed.digest() == whole.digest()
     assert resumed.facts == whole.facts
     assert not (tmp_path / "cut" / "state.pt").exists()
+
+
+def test_what_is_behind_an_interrupted_run_is_not_trained_again(units, tmp_path):
+    with pytest.raises(PowerCut):
+        run(units, tmp_path, watch=power_cut_at(22))
+    told = []
+
+    run(units, tmp_path, resume=True, watch=lambda step, loss, check: told.append(step))
+
+    assert told == list(range(21, 12 * (FOLDS + 1) + 1))  # the last check was at update 20
 
 
 @pytest.mark.parametrize(
@@ -148,12 +170,20 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(units, tmp_path):
     [
         ({"config": replace(CONFIG, noise=0.5)}, "noise"),
         ({"source": Source("other.csv", "1" * 64)}, "data_sha256"),
+        ({"folds": 3}, "folds"),
     ],
 )
 def test_a_run_does_not_go_on_from_the_state_of_another(units, tmp_path, change, named):
     with pytest.raises(PowerCut):
         run(units, tmp_path, watch=power_cut_at(5))
-    options = {"name": "pumps", "network": "flagship", "config": CONFIG, "source": SOURCE, **change}
+    options = {
+        "name": "pumps",
+        "network": "flagship",
+        "config": CONFIG,
+        "source": SOURCE,
+        "folds": FOLDS,
+        **change,
+    }
 
     with pytest.raises(InvalidState, match=f"another {named}"):
         train_run(units, FLEET, folder=tmp_path, watch=lambda *_: None, resume=True, **options)
@@ -207,42 +237,51 @@ def test_the_state_is_tensors_and_plain_values(units, tmp_path):
 
     state = load_tensors(tmp_path / "state.pt")  # weights_only: anything else would not load
 
-    assert state["step"] == 4
+    assert state["running"]["step"] == 4
 
 
 def test_the_learning_curve_is_a_table_and_a_picture(units, tmp_path):
-    _, learned = run(units, tmp_path)
+    _, curve = run(units, tmp_path)
 
-    write_curve(learned.curve, tmp_path)
+    write_curve(curve, tmp_path)
 
-    assert read_curve(tmp_path) == learned.curve
+    assert read_curve(tmp_path) == curve
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
     with (tmp_path / "curve.csv").open() as file:
-        assert next(csv.reader(file)) == ["step", "loss", "validation_rmse", "learning_rate", "best"]
+        assert next(csv.reader(file)) == ["step", "loss", "held_out_rmse", "learning_rate"]
 
 
-def test_cross_validation_answers_every_unit_by_a_network_that_has_not_seen_it(units):
-    steps = []
-
-    found = cross_validate(
-        units,
-        FLEET,
-        folds=3,
-        network="flagship",
-        config=replace(CONFIG, steps=4),
-        watch=lambda step, loss, check: steps.append(step),
-    )
-
-    assert steps == list(range(1, 13))
-    assert (
-        found["crossvalidation_rmse_low"]
-        <= found["crossvalidation_rmse"]
-        <= found["crossvalidation_rmse_high"]
-    )
-
-
-def test_one_training_window_in_two_hundred_is_novel(units, parts, tmp_path):
+def test_every_unit_is_answered_by_a_network_that_has_not_seen_it(units, tmp_path):
     made, _ = run(units, tmp_path)
+
+    metrics, training = made.facts["metrics"], made.facts["training"]
+
+    assert metrics["crossvalidation_rmse_low"] <= metrics["crossvalidation_rmse"]
+    assert metrics["crossvalidation_rmse"] <= metrics["crossvalidation_rmse_high"]
+    assert (training["units"], training["folds"]) == (len(units), FOLDS)
+
+
+def test_the_interval_that_is_kept_is_set_on_held_out_errors(units, tmp_path):
+    """Made again from the parts: folds' networks, their held-out answers, and nothing else."""
+    made, _ = run(units, tmp_path)
+    behind = []
+    for fold in range(FOLDS):
+        parts = deal_fold(
+            units, FLEET, fold=fold, folds=FOLDS, seed=CONFIG.seed, truncations=CONFIG.truncations
+        )
+        behind.append(held_out_fold(trainer(parts).learn(lambda *_: None), parts))
+    read, windows = joined(behind)
+
+    error = normalised_error(read, windows, cap=FLEET.cap)
+    expected = interval_bounds(error, windows.unit, coverage=FLEET.nominal_coverage)
+
+    interval = made.network().distribution.get_buffer("interval")
+    np.testing.assert_allclose(interval.numpy(), expected, rtol=1e-5)
+
+
+def test_one_training_window_in_two_hundred_is_novel(units, tmp_path):
+    made, _ = run(units, tmp_path)
+    parts = deal_all(units, FLEET)
 
     with torch.no_grad():
         novelty = made.network()(*tensors(parts.training)).novelty
@@ -250,8 +289,9 @@ def test_one_training_window_in_two_hundred_is_novel(units, parts, tmp_path):
     assert (novelty > 1).float().mean() == pytest.approx(0.005, abs=0.003)
 
 
-def test_the_baseline_is_the_mean_answer_in_training(units, parts, tmp_path):
+def test_the_baseline_is_the_mean_answer_in_training(units, tmp_path):
     made, _ = run(units, tmp_path)
+    parts = deal_all(units, FLEET)
 
     read = read_windows(made.network(), parts.training)
 
