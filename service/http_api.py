@@ -38,6 +38,7 @@ from service.http_body import QueryDecoder
 from service.labels import Route, Stage, Transport
 from service.lifecycle import Phase
 from service.messages import PredictQuery
+from service.oip_http import OipHttp
 from service.predictor import LoadedModel
 
 JSON: Final = "application/json"
@@ -94,6 +95,7 @@ class HttpApi:
     def __init__(self, desk: Desk, registry: CollectorRegistry) -> None:
         self._desk: Final = desk
         self._registry: Final = registry
+        self._oip: Final = OipHttp(desk)
         self._decoder: Final = QueryDecoder()
         self._encoder: Final = msgspec.json.Encoder()
         self._openapi: Final = self._encoder.encode(
@@ -119,7 +121,8 @@ class HttpApi:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        await self._app(scope, receive, _without_body(send) if scope["method"] == "HEAD" else send)
+        app = self._oip if OipHttp.answers(scope) else self._app
+        await app(scope, receive, _without_body(send) if scope["method"] == "HEAD" else send)
 
     def _route(self, path: str, route: Route, handler: Handler, method: str = "GET") -> PathRoute:
         async def endpoint(request: Request) -> Response:
