@@ -90,7 +90,7 @@ imports: setup ## who may import whom
 
 .PHONY: generate generated
 generate: setup ## code and files that are made from others
-	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. service/proto/rul_v1.proto
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. service/proto/*.proto
 	$(BIN)/python -m service.observability.dashboards
 	$(BIN)/rul settings --output .env.example
 

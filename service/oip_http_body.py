@@ -7,7 +7,6 @@ knows the format; it must not know what a model takes.
 
 from __future__ import annotations
 
-import math
 import re
 import zlib
 from collections.abc import Sequence
@@ -19,13 +18,10 @@ import msgspec
 
 from service.errors import InvalidTensor, MalformedBody, TooLarge, UnsupportedMedia
 from service.http_body import located
-from service.oip_service import InferQuery, InferReply
+from service.oip_service import MAX_TENSORS, InferQuery, InferReply, timeout_of
 from service.oip_tensors import FP32, INT64, Contents, GivenTensor, Tensor, short
 
 Parameters = dict[str, Any] | None
-
-MAX_TENSORS: Final = 32
-"""More inputs or outputs than any model has, and fewer than would cost anything to look at."""
 
 _NAN: Final = re.compile(rb"(?<=[\[,\s])NaN(?=\s*[,\]])")
 """A value of a list that JSON does not have and that Python's clients write all the same."""
@@ -104,7 +100,7 @@ def decoded(body: bytes, header_length: bytes) -> Asked:
         inputs,
         [output.name for output in outputs],
         request.id,
-        _timeout_seconds(request.parameters),
+        timeout_of((request.parameters or {}).get("timeout")),
     )
     binary = _flag(request.parameters, "binary_data_output", "the request") or False
     return Asked(query, binary, {name: flag for name, flag in named.items() if flag is not None})
@@ -260,21 +256,3 @@ def _flag(parameters: Parameters, name: str, where: str) -> bool | None:
     if flag is None or isinstance(flag, bool):
         return flag
     raise MalformedBody(f"{where}: expected {name} to be true or false, got {short(flag)}")
-
-
-def _timeout_seconds(parameters: Parameters) -> float:
-    """The parameter `timeout`, in microseconds as Triton's clients send it; 0 and none: no limit."""
-    return timeout_of((parameters or {}).get("timeout"))
-
-
-def timeout_of(microseconds: object) -> float:
-    """A `timeout` parameter in seconds; infinity where it sets no limit.
-
-    Raises:
-        MalformedBody: it is not a whole number of microseconds.
-    """
-    if microseconds is None or microseconds == 0:
-        return math.inf
-    if type(microseconds) is int and microseconds > 0:
-        return microseconds / 1e6
-    raise MalformedBody(f"parameter timeout: expected whole microseconds, got {short(microseconds)}")

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.metadata import version
 from typing import Final
 
-from service.errors import UnknownModel
+from service.errors import MalformedBody, UnknownModel
 from service.exchange import Desk
 from service.labels import Stage
 from service.lifecycle import Phase
@@ -25,6 +25,9 @@ from service.predictor import LoadedModel
 SERVER_NAME: Final = "rulserve"
 EXTENSIONS: Final = ("binary_tensor_data",)
 PLATFORM: Final = "onnxruntime_onnx"
+
+MAX_TENSORS: Final = 32
+"""More inputs or outputs than any model has, and fewer than would cost anything to look at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +130,19 @@ class Inference:
             gathering = Gathering(outputs, group)
             wanted = self.signature(model).wanted(query.outputs)
             return InferReply(model.name, query.id, [gathering.tensor(spec) for spec in wanted])
+
+
+def timeout_of(microseconds: object) -> float:
+    """The parameter `timeout` in seconds, from the microseconds that clients send; 0 and none: no limit.
+
+    Raises:
+        MalformedBody: it is not a whole number of microseconds.
+    """
+    if microseconds is None or microseconds == 0:
+        return math.inf
+    if type(microseconds) is int and microseconds > 0:
+        return microseconds / 1e6
+    raise MalformedBody(f"parameter timeout: expected whole microseconds, got {short(microseconds)}")
 
 
 @cache
