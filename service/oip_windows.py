@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from model.domain import BoolArray, FloatArray, IntArray
 from service.errors import InvalidTensor
 from service.oip_tensors import LAST_CYCLE, LENGTHS, READINGS
-from service.window import LARGEST_CYCLE, Window, WindowRules
+from service.rules import WindowRules
+from service.window import LARGEST_CYCLE, Window
 
 SHOWN = 3
 """Bad places that a message names; the rest are counted."""
