@@ -7,6 +7,7 @@ PYTHON ?= python3
 SERVE := .venv/serve
 DEV := .venv/dev
 BIN := $(DEV)/bin
+CLIENTS := .venv/clients
 # gpu where an NVIDIA driver answers, else cpu; or say `make serve ACCELERATOR=cpu`
 ACCELERATOR ?= $(shell nvidia-smi >/dev/null 2>&1 && echo gpu || echo cpu)
 TESTS ?= tests/unit tests/contract tests/integration tests/gpu
@@ -41,6 +42,15 @@ serve: $(SERVE)/.made-$(ACCELERATOR) ## serve the bundled models on http://local
 
 .PHONY: setup
 setup: $(DEV)/.made ## the environment for everything below
+
+$(CLIENTS)/.made: tests/clients/requirements.txt | python
+	rm -rf $(CLIENTS)
+	$(PYTHON) -m venv $(CLIENTS)
+	$(CLIENTS)/bin/pip install --quiet --requirement $<
+	touch $@
+
+.PHONY: clients
+clients: $(CLIENTS)/.made ## the environment of other people's clients, which integration tests ask with
 
 .PHONY: demo
 demo: setup ## simulate, train, export, check, serve and ask, in under two minutes (PORT=...)
@@ -80,7 +90,7 @@ imports: setup ## who may import whom
 
 .PHONY: generate generated
 generate: setup ## code and files that are made from others
-	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. service/proto/rul_v1.proto
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. service/proto/*.proto
 	$(BIN)/python -m service.observability.dashboards
 	$(BIN)/rul settings --output .env.example
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from service.errors import TooLarge
 
@@ -14,6 +14,10 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Result = TypeVar("Result")
 
+WATCH_AFTER_SECONDS: Final = 0.03
+"""How long a request is worked on before anybody asks whether its caller is still there. Asking is a task
+and, behind Envoy, a message to another thread and back: more than an ordinary request costs altogether."""
+
 
 class Disconnected(Exception):
     """The caller has gone: nobody is left to answer."""
@@ -21,7 +25,10 @@ class Disconnected(Exception):
 
 def header(scope: Scope, name: bytes) -> bytes:
     """A request header, or b"" where it was not sent."""
-    return next((value for key, value in scope["headers"] if key == name), b"")
+    for key, value in scope["headers"]:
+        if key == name:
+            return value
+    return b""
 
 
 async def body_of(scope: Scope, receive: Receive, *, max_bytes: int) -> bytes:
@@ -56,32 +63,44 @@ async def unless_disconnected(work: Coroutine[Any, Any, Result], receive: Receiv
     """Wait for the work, and cancel it where the caller goes first.
 
     Whoever waits for the disconnect is never cancelled: a server may be about to hand it the event,
-    and gets one in any case when the exchange ends.
+    and gets one in any case when the exchange ends. Nobody waits for it before `WATCH_AFTER_SECONDS`.
 
     Raises:
         Disconnected: the caller has gone; the work was cancelled and has ended.
     """
-    task = asyncio.current_task()
-    finished = left = False
-
-    def leave(leaving: asyncio.Task[None]) -> None:
-        nonlocal left
-        gone = leaving.cancelled() or leaving.exception() is None
-        if gone and not finished and task is not None:
-            left = True
-            task.cancel()
-
-    asyncio.ensure_future(_disconnect(receive)).add_done_callback(leave)
+    watch = _Watch(asyncio.current_task(), receive)
+    begin = asyncio.get_running_loop().call_later(WATCH_AFTER_SECONDS, watch.begin)
     try:
         return await work
     except asyncio.CancelledError:
-        if left and task is not None and task.uncancel() == 0:
+        if watch.left and watch.task is not None and watch.task.uncancel() == 0:
             raise Disconnected from None
         raise
     finally:
-        finished = True
+        watch.finished = True
+        begin.cancel()
 
 
-async def _disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+class _Watch:
+    """Cancels a task where its caller leaves before it has finished."""
+
+    __slots__ = ("finished", "left", "receive", "task")
+
+    def __init__(self, task: asyncio.Task[Any] | None, receive: Receive) -> None:
+        self.task = task
+        self.receive = receive
+        self.finished = False
+        self.left = False
+
+    def begin(self) -> None:
+        asyncio.ensure_future(self._disconnect()).add_done_callback(self._leave)
+
+    async def _disconnect(self) -> None:
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+
+    def _leave(self, leaving: asyncio.Task[None]) -> None:
+        gone = leaving.cancelled() or leaving.exception() is None
+        if gone and not self.finished and self.task is not None:
+            self.left = True
+            self.task.cancel()

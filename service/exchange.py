@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from time import perf_counter
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
 from service import logs
 from service.access import Credentials
@@ -16,23 +13,56 @@ from service.labels import CLIENT_GONE, Route, Transport
 from service.lifecycle import Lifecycle
 from service.metrics import Metrics
 from service.predictor import Predictor
+from service.timers import RequestTimer
 
 
-@dataclass(slots=True)
 class Exchange:
-    """One request and how it went.
+    """One request and how it went; entered when it begins, left when it is answered.
+
+    What is raised inside stays in `error`, for the transport to word.
 
     Attributes:
         request_id: What the caller, the log and every error call it.
-        error: What went wrong, for the transport to word.
+        error: What went wrong.
         gone: True where the caller has left: nobody waits for an answer.
         windows: How many windows were asked for.
     """
 
-    request_id: str
-    error: Exception | None = None
-    gone: bool = False
-    windows: int = 0
+    __slots__ = (
+        "_desk", "_naming", "_route", "_timer", "_transport", "error", "gone", "request_id", "windows",
+    )  # fmt: skip
+
+    def __init__(self, desk: Desk, transport: Transport, route: Route, given: str | None) -> None:
+        self._desk = desk
+        self._transport: Transport = transport
+        self._route: Route = route
+        self._naming = logs.request(given)
+        self._timer = desk.metrics.request(transport, route)
+        self.request_id = self._naming.id
+        self.error: Exception | None = None
+        self.gone = False
+        self.windows = 0
+
+    def __enter__(self) -> Self:
+        self._naming.__enter__()
+        self._timer.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        kept = error is None or isinstance(error, Exception)
+        if isinstance(error, Disconnected):
+            self.gone, self._timer.code = True, CLIENT_GONE[self._transport]
+        elif isinstance(error, Exception):
+            self.error, self._timer.code = error, self._desk.metrics.failed(self._transport, error)
+        if kept:
+            self._timer.__exit__(None, None, None)
+            self._desk.log(self, self._transport, self._route, self._timer)
+        else:
+            self._timer.__exit__(kind, error, trace)
+        self._naming.__exit__(kind, error, trace)
+        return kept
 
 
 class Desk:
@@ -57,32 +87,22 @@ class Desk:
         self.request_timeout_seconds: Final = request_timeout_seconds
         self._log: Final = access_log
 
-    @contextmanager
-    def exchange(
-        self, transport: Transport, route: Route, request_id: str | None
-    ) -> Generator[Exchange, None, None]:
+    def exchange(self, transport: Transport, route: Route, request_id: str | None) -> Exchange:
         """Measure around a request, log it, and keep what it raises in `Exchange.error`."""
-        start = perf_counter()
-        with logs.request(request_id) as chosen:
-            exchange = Exchange(chosen)
-            with self.metrics.request(transport, route) as timer:
-                try:
-                    yield exchange
-                except Disconnected:
-                    exchange.gone, timer.code = True, CLIENT_GONE[transport]
-                except Exception as error:  # noqa: BLE001 the transport words whatever it is
-                    exchange.error, timer.code = error, self.metrics.failed(transport, error)
-            self._logged(exchange, transport, route, timer.code, perf_counter() - start)
+        return Exchange(self, transport, route, request_id)
 
-    def _logged(
-        self, exchange: Exchange, transport: Transport, route: Route, code: str, seconds: float
-    ) -> None:
-        error, protocol = exchange.error, transport.value
+    def log(self, exchange: Exchange, transport: Transport, route: Route, timer: RequestTimer) -> None:
+        """Write the line of a request that has ended, where it gets one."""
+        error, protocol, seconds = exchange.error, transport.value, timer.seconds
         if error is None:
             self._log.answered(
-                protocol=protocol, route=route.value, code=code, seconds=seconds, windows=exchange.windows
+                protocol=protocol,
+                route=route.value,
+                code=timer.code,
+                seconds=seconds,
+                windows=exchange.windows,
             )
         elif status_of(error) is STATUS[RuntimeFailed]:
-            self._log.failed(error, protocol=protocol, route=route.value, code=code, seconds=seconds)
+            self._log.failed(error, protocol=protocol, route=route.value, code=timer.code, seconds=seconds)
         else:
-            self._log.refused(error, protocol=protocol, route=route.value, code=code, seconds=seconds)
+            self._log.refused(error, protocol=protocol, route=route.value, code=timer.code, seconds=seconds)

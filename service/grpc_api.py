@@ -6,21 +6,19 @@ module knows messages and status codes; it must not know HTTP, ONNX Runtime or b
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final
 
 import grpc
 import numpy as np
-from google.protobuf.message import DecodeError, Message
-from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from msgspec import UNSET
 
-from service.errors import MalformedBody, Problem, listed, problems_of, public_detail, status_of
+from service.errors import MalformedBody, Problem
 from service.exchange import Desk, Exchange
+from service.grpc_call import Context, exchanged, parsed, patience, serialized
 from service.grpc_health import Health
-from service.labels import Route, Stage, Transport
+from service.labels import Route, Stage
 from service.messages import (
     Attention,
     Explain,
@@ -30,40 +28,18 @@ from service.messages import (
     PredictReply,
     Refused,
 )
+from service.oip_grpc import INFERENCE_SERVICE, InferenceServicer
 from service.predictor import LoadedModel
 from service.proto import rul_v1_pb2 as pb
 from service.window import WindowInput
 
-MessageType = TypeVar("MessageType", bound=Message)
-
 SERVICE: Final = "rul.v1.RulService"
-DETAILS: Final = "grpc-status-details-bin"  # where google.rpc.Status travels
 EXPLAIN: Final = {
     pb.EXPLAIN_UNSPECIFIED: Explain.ATTENTION,
     pb.EXPLAIN_NONE: Explain.NONE,
     pb.EXPLAIN_ATTENTION: Explain.ATTENTION,
     pb.EXPLAIN_FULL: Explain.FULL,
 }
-
-
-class Context(Protocol):
-    """What the servicers use of their call, on either transport."""
-
-    def invocation_metadata(self) -> Any:  # noqa: ANN401 pairs or named tuples, by transport
-        """The request's metadata."""
-        ...
-
-    def time_remaining(self) -> float | None:
-        """Seconds until the caller's deadline."""
-        ...
-
-    def set_trailing_metadata(self, trailing_metadata: Any) -> None:  # noqa: ANN401 as above
-        """Send this with the status."""
-        ...
-
-    async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()) -> Any:  # noqa: ANN401
-        """End the call with a status."""
-        ...
 
 
 class RulServicer:
@@ -81,64 +57,40 @@ class RulServicer:
         """The method handlers, by the methods' names."""
         methods = {"Predict": self.predict, "GetModel": self.get_model, "ListModels": self.list_models}
         return {
-            name: grpc.unary_unary_rpc_method_handler(method, response_serializer=_serialized)
+            name: grpc.unary_unary_rpc_method_handler(method, response_serializer=serialized)
             for name, method in methods.items()
         }
 
     async def predict(self, raw: bytes, context: Context) -> pb.PredictReply:
         """Answer windows."""
-        return await self._exchanged(Route.GRPC_PREDICT, self._predict, raw, context)
+        return await exchanged(self._desk, Route.GRPC_PREDICT, self._predict, raw, context)
 
     async def get_model(self, raw: bytes, context: Context) -> pb.Model:
         """Describe one model."""
 
         async def get(raw: bytes, _context: Context, _exchange: Exchange) -> pb.Model:
-            return _model(self._desk.predictor.model(_parsed(pb.GetModelRequest, raw).name))
+            return _model(self._desk.predictor.model(parsed(pb.GetModelRequest, raw).name))
 
-        return await self._exchanged(Route.GRPC_GET_MODEL, get, raw, context)
+        return await exchanged(self._desk, Route.GRPC_GET_MODEL, get, raw, context)
 
     async def list_models(self, raw: bytes, context: Context) -> pb.ListModelsReply:
         """Describe every model."""
 
         async def every(raw: bytes, _context: Context, _exchange: Exchange) -> pb.ListModelsReply:
-            _parsed(pb.ListModelsRequest, raw)
+            parsed(pb.ListModelsRequest, raw)
             return pb.ListModelsReply(models=[_model(model) for model in self._models.values()])
 
-        return await self._exchanged(Route.GRPC_LIST_MODELS, every, raw, context)
-
-    async def _exchanged(
-        self,
-        route: Route,
-        call: Callable[[bytes, Context, Exchange], Awaitable[Any]],
-        raw: bytes,
-        context: Context,
-    ) -> Any:  # noqa: ANN401 a message of any method
-        reply: Any = None
-        metadata: dict[str, Any] = dict(context.invocation_metadata())
-        with self._desk.exchange(Transport.GRPC, route, metadata.get("x-request-id")) as exchange:
-            self._desk.credentials.check(metadata.get("authorization", ""), metadata.get("x-api-key", ""))
-            reply = await call(raw, context, exchange)
-        trailing = [("x-request-id", exchange.request_id)]
-        if exchange.error is not None:
-            error = exchange.error
-            code, detail = status_of(error).grpc, public_detail(error)
-            await context.abort(code, detail, (*trailing, *_details(code, detail, problems_of(error))))
-        context.set_trailing_metadata(trailing)
-        return reply
+        return await exchanged(self._desk, Route.GRPC_LIST_MODELS, every, raw, context)
 
     async def _predict(self, raw: bytes, context: Context, exchange: Exchange) -> pb.PredictReply:
         desk = self._desk
-        remaining = context.time_remaining()
-        timeout = (
-            desk.request_timeout_seconds
-            if remaining is None
-            else min(remaining, desk.request_timeout_seconds)
-        )
         with desk.lifecycle.request():
             with desk.metrics.stage(Stage.DECODE):
-                query = self._query(_parsed(pb.PredictRequest, raw))
+                query = self._query(parsed(pb.PredictRequest, raw))
             exchange.windows = len(query.windows)
-            reply = await desk.predictor.predict(query, timeout_seconds=timeout, typed=True, consume=True)
+            reply = await desk.predictor.predict(
+                query, timeout_seconds=patience(desk, context), typed=True, consume=True
+            )
             with desk.metrics.stage(Stage.ENCODE):
                 return _reply(reply)
 
@@ -153,28 +105,18 @@ class RulServicer:
 
 
 def add_servicers(server: Any, desk: Desk) -> Health:  # noqa: ANN401 grpc.aio.Server or its stand-in
-    """Register `RulService`, health and reflection; the health that it answers, to be changed."""
-    names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    """Register our services, health and reflection; the health that it answers, to be changed."""
+    ours = {SERVICE: RulServicer(desk).handlers(), INFERENCE_SERVICE: InferenceServicer(desk).handlers()}
+    names = (*ours, health.SERVICE_NAME, reflection.SERVICE_NAME)
     answered = Health(names)
-    handlers = RulServicer(desk).handlers()
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-    server.add_registered_method_handlers(SERVICE, handlers)
+    for name, handlers in ours.items():
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
+        server.add_registered_method_handlers(name, handlers)
     health_pb2_grpc.add_HealthServicer_to_server(answered, server)
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
         reflection.aio.ReflectionServicer(names), server
     )
     return answered
-
-
-def _parsed(kind: type[MessageType], raw: bytes) -> MessageType:
-    try:
-        return kind.FromString(raw)
-    except DecodeError as error:
-        raise MalformedBody(f"the message is not a {kind.DESCRIPTOR.full_name}") from error
-
-
-def _serialized(message: Message) -> bytes:
-    return message.SerializeToString()
 
 
 def _window(window: pb.Window, columns: int) -> WindowInput:
@@ -192,22 +134,6 @@ def _window(window: pb.Window, columns: int) -> WindowInput:
         # Values that do not fill whole rows stay one row, which the window's check then counts.
         given.readings = values.reshape(-1, columns) if values.size % columns == 0 else [values.tolist()]
     return given
-
-
-def _details(code: grpc.StatusCode, detail: str, problems: tuple[Problem, ...]) -> list[tuple[str, bytes]]:
-    """Where the request is wrong, as google.rpc.BadRequest."""
-    if not problems:
-        return []
-    number: int = code.value[0]
-    status = status_pb2.Status(code=number, message=detail)
-    violations = [
-        error_details_pb2.BadRequest.FieldViolation(
-            field=p.pointer, description=p.detail, reason=p.code.upper()
-        )
-        for p in listed(problems)
-    ]
-    status.details.add().Pack(error_details_pb2.BadRequest(field_violations=violations))
-    return [(DETAILS, status.SerializeToString())]
 
 
 def _reference(name: ModelName) -> pb.ModelReference:

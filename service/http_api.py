@@ -5,7 +5,6 @@ This module knows JSON, status codes and headers; it must not know ONNX Runtime,
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -20,41 +19,20 @@ from starlette.routing import Mount
 from starlette.routing import Route as PathRoute
 
 from service import openapi
-from service.asgi import Message, Receive, Scope, Send, body_of, unless_disconnected
-from service.errors import (
-    MalformedBody,
-    MethodNotAllowed,
-    Problem,
-    UnknownRoute,
-    UnsupportedMedia,
-    listed,
-    problems_of,
-    public_detail,
-    retry_after_seconds,
-    status_of,
-)
+from service.asgi import Message, Receive, Scope, Send
+from service.errors import MethodNotAllowed, UnknownRoute
 from service.exchange import Desk, Exchange
-from service.http_body import QueryDecoder
-from service.labels import Route, Stage, Transport
+from service.http_predict import JSON, PredictRoute
+from service.http_problem import ProblemBody, problem
+from service.labels import Route, Transport
 from service.lifecycle import Phase
 from service.messages import PredictQuery
+from service.oip_http import OipHttp
 from service.predictor import LoadedModel
 
-JSON: Final = "application/json"
-PROBLEM: Final = "application/problem+json"
+PREDICT_PATH: Final = "/v1/predict"
 
 Handler = Callable[[Request, Exchange], Awaitable[Response]]
-
-
-class ProblemBody(msgspec.Struct, frozen=True):
-    """An error as RFC 9457 has it, with every place in the request that is wrong."""
-
-    type: str
-    title: str
-    status: int
-    detail: str
-    errors: list[Problem]
-    request_id: str
 
 
 class ModelBody(msgspec.Struct, frozen=True):
@@ -94,14 +72,15 @@ class HttpApi:
     def __init__(self, desk: Desk, registry: CollectorRegistry) -> None:
         self._desk: Final = desk
         self._registry: Final = registry
-        self._decoder: Final = QueryDecoder()
+        self._oip: Final = OipHttp(desk)
+        self._predict: Final = PredictRoute(desk)
         self._encoder: Final = msgspec.json.Encoder()
         self._openapi: Final = self._encoder.encode(
             openapi.document([PredictQuery, ModelsBody, ModelBody, ReadyBody, ProblemBody])
         )
         self._app: Final = Starlette(
             routes=[
-                self._route("/v1/predict", Route.PREDICT, self._predict, "POST"),
+                PathRoute(PREDICT_PATH, self._predict, methods=["POST"]),
                 self._route("/v1/models", Route.MODELS, self._models),
                 self._route("/v1/models/{name}", Route.MODEL, self._model),
                 self._route("/livez", Route.LIVEZ, self._livez),
@@ -119,13 +98,17 @@ class HttpApi:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        await self._app(scope, receive, _without_body(send) if scope["method"] == "HEAD" else send)
+        if scope["path"] == PREDICT_PATH and scope["method"] == "POST":
+            await self._predict(scope, receive, send)
+            return
+        app = self._oip if OipHttp.answers(scope) else self._app
+        await app(scope, receive, _without_body(send) if scope["method"] == "HEAD" else send)
 
-    def _route(self, path: str, route: Route, handler: Handler, method: str = "GET") -> PathRoute:
+    def _route(self, path: str, route: Route, handler: Handler) -> PathRoute:
         async def endpoint(request: Request) -> Response:
             return await self._exchanged(route, handler, request)
 
-        return PathRoute(path, endpoint, methods=[method])
+        return PathRoute(path, endpoint, methods=["GET"])
 
     async def _exchanged(self, route: Route, handler: Handler, request: Request) -> Response:
         response = Response(status_code=499)  # what nobody will read: the caller has gone
@@ -133,7 +116,8 @@ class HttpApi:
         with self._desk.exchange(Transport.HTTP, route, given) as exchange:
             response = await handler(request, exchange)
         if exchange.error is not None:
-            response = self._problem(exchange.error, exchange.request_id)
+            status, headers, body = problem(exchange.error, exchange.request_id)
+            response = Response(body, status_code=status, headers=headers)
         response.headers["x-request-id"] = exchange.request_id
         return response
 
@@ -155,24 +139,6 @@ class HttpApi:
             response.headers["allow"] = allowed
         return response
 
-    def _problem(self, error: Exception, request_id: str) -> Response:
-        status = status_of(error)
-        body = ProblemBody(
-            f"urn:rulserve:problem:{status.code}",
-            status.title,
-            status.http,
-            public_detail(error),
-            listed(problems_of(error)),
-            request_id,
-        )
-        response = Response(self._encoder.encode(body), status_code=status.http, media_type=PROBLEM)
-        seconds = retry_after_seconds(error)
-        if seconds is not None:
-            response.headers["retry-after"] = str(math.ceil(seconds))
-        if status.http == 401:
-            response.headers["www-authenticate"] = "Bearer"
-        return response
-
     def _json(self, body: object) -> Response:
         return Response(self._encoder.encode(body), media_type=JSON)
 
@@ -181,23 +147,6 @@ class HttpApi:
         self._desk.credentials.check(headers.get("authorization", ""), headers.get("x-api-key", ""))
 
     # What answers
-
-    async def _predict(self, request: Request, exchange: Exchange) -> Response:
-        desk = self._desk
-        self._authorised(request)
-        media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if media_type != JSON:
-            raise UnsupportedMedia(f"expected content-type {JSON}, got {media_type or 'none'}")
-        timeout = min(desk.request_timeout_seconds, _asked_timeout(request))
-        with desk.lifecycle.request():
-            body = await body_of(request.scope, request.receive, max_bytes=desk.max_body_bytes)
-            with desk.metrics.stage(Stage.DECODE):
-                query, typed = self._decoder.decode(body)
-            exchange.windows = len(query.windows)
-            work = desk.predictor.predict(query, timeout_seconds=timeout, typed=typed, consume=True)
-            reply = await unless_disconnected(work, request.receive)
-            with desk.metrics.stage(Stage.ENCODE):
-                return self._json(reply)
 
     async def _models(self, request: Request, _exchange: Exchange) -> Response:
         self._authorised(request)
@@ -251,17 +200,3 @@ def model_body(model: LoadedModel) -> ModelBody:
         model.provider,
         msgspec.Raw(model.manifest.model_dump_json().encode()),
     )
-
-
-def _asked_timeout(request: Request) -> float:
-    """The header `request-timeout`, in seconds; infinity where it was not sent."""
-    text = request.headers.get("request-timeout")
-    if text is None:
-        return math.inf
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not seconds > 0:
-        raise MalformedBody(f"header request-timeout: expected seconds above 0, got {text[:32]!r}")
-    return seconds

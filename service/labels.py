@@ -39,9 +39,18 @@ class Route(StrEnum):
     METRICS = "/metrics"
     OPENAPI = "/openapi.json"
     DOCS = "/docs"
+    V2 = "/v2"
+    V2_LIVE = "/v2/health/live"
+    V2_READY = "/v2/health/ready"
+    V2_MODEL = "/v2/models/{name}"
+    V2_MODEL_READY = "/v2/models/{name}/ready"
+    V2_INFER = "/v2/models/{name}/infer"
+    V2_INDEX = "/v2/repository/index"
     GRPC_PREDICT = "rul.v1.RulService/Predict"
     GRPC_LIST_MODELS = "rul.v1.RulService/ListModels"
     GRPC_GET_MODEL = "rul.v1.RulService/GetModel"
+    GRPC_INFER = "inference.GRPCInferenceService/ModelInfer"
+    GRPC_INFERENCE = "inference.GRPCInferenceService"
     GRPC_HEALTH = "grpc.health.v1.Health"
     GRPC_REFLECTION = "grpc.reflection"
     OTHER = "other"
@@ -54,7 +63,7 @@ class Route(StrEnum):
         return Transport.HTTP if self.startswith("/") else Transport.GRPC
 
 
-PREDICTS: Final = frozenset({Route.PREDICT, Route.GRPC_PREDICT})
+PREDICTS: Final = frozenset({Route.PREDICT, Route.GRPC_PREDICT, Route.V2_INFER, Route.GRPC_INFER})
 
 
 class Stage(StrEnum):

@@ -9,8 +9,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from enum import StrEnum
 from time import monotonic
 from typing import Final
@@ -66,9 +65,16 @@ class Lifecycle:
         if self.phase is not Phase.READY:
             raise NotReady(f"the service is {self.phase}: {self._reason}")
 
-    @contextmanager
-    def request(self) -> Generator[None, None, None]:
-        """Count a request that needs a model.
+    def request(self) -> InFlight:
+        """Count a request that needs a model, while it lasts; to be entered at once.
+
+        Raises:
+            NotReady: entering it: the service is not ready for it.
+        """
+        return InFlight(self)
+
+    def begin(self) -> None:
+        """A request that needs a model has begun.
 
         Raises:
             NotReady: the service is not ready for it.
@@ -76,12 +82,12 @@ class Lifecycle:
         self.check_ready()
         self._in_flight += 1
         self._idle.clear()
-        try:
-            yield
-        finally:
-            self._in_flight -= 1
-            if self._in_flight == 0:
-                self._idle.set()
+
+    def end(self) -> None:
+        """A request that has begun has ended."""
+        self._in_flight -= 1
+        if self._in_flight == 0:
+            self._idle.set()
 
     async def drain(self, seconds: float) -> bool:
         """Refuse what is new and wait for what is in flight; False where that took longer.
@@ -98,3 +104,18 @@ class Lifecycle:
         except TimeoutError:
             return False
         return True
+
+
+class InFlight:
+    """A request that needs a model, while it lasts."""
+
+    __slots__ = ("_lifecycle",)
+
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self._lifecycle = lifecycle
+
+    def __enter__(self) -> None:
+        self._lifecycle.begin()
+
+    def __exit__(self, *_error: object) -> None:
+        self._lifecycle.end()

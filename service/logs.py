@@ -6,12 +6,10 @@ Never readings: they are the client's, and a log is read by others.
 from __future__ import annotations
 
 import logging
+import os
 import re
 import sys
-import uuid
-from collections.abc import Generator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from typing import Final, TextIO
 
 import structlog
@@ -80,15 +78,23 @@ def logger(name: str = "rulserve") -> FilteringBoundLogger:
     return structlog.get_logger(name)
 
 
-@contextmanager
-def request(given: str | None = None) -> Generator[str]:
+class request:  # noqa: N801 used as a function is
     """Everything logged inside carries this request's id: the caller's where fit to log, else a new one."""
-    chosen = given if given and _SAFE_ID.fullmatch(given) else uuid.uuid4().hex
-    token = request_id.set(chosen)
-    try:
-        yield chosen
-    finally:
-        request_id.reset(token)
+
+    __slots__ = ("_token", "id")
+
+    def __init__(self, given: str | None = None) -> None:
+        # Random bits as in a UUID, without the object that dresses them.
+        self.id = given if given and _SAFE_ID.fullmatch(given) else os.urandom(16).hex()
+        self._token: Token[str | None] | None = None
+
+    def __enter__(self) -> str:
+        self._token = request_id.set(self.id)
+        return self.id
+
+    def __exit__(self, *_error: object) -> None:
+        if self._token is not None:
+            request_id.reset(self._token)
 
 
 class AccessLog:

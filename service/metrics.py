@@ -6,10 +6,7 @@ request; all children exist from the start, so that rates work from the first ev
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
-from time import perf_counter
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -19,7 +16,6 @@ from model.domain import FloatArray
 from service.answers import STATES, Answers, entropy_reference
 from service.histograms import Histogram
 from service.labels import (
-    CLIENT_GONE,
     PREDICTS,
     REJECTED,
     SUCCESS,
@@ -32,6 +28,7 @@ from service.labels import (
     failure_code,
 )
 from service.runtime import Runtime
+from service.timers import RequestTimer, StageTimer
 
 # A bare call of a small network takes 0.4 ms and a caller gives up after seconds: 1-2-5 between,
 # closer around a millisecond, where the service should be.
@@ -51,15 +48,6 @@ CYCLES: Final = (2, 5, 10, 15, 20, 30, 40, 50, 60, 80, 100, 125, 150, 200, 300, 
 NOVELTY: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
 # Most windows miss nothing; above half the bundles refuse.
 FRACTIONS: Final = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
-
-
-class RequestTimer:
-    """What is known of a request when it ends without an exception."""
-
-    __slots__ = ("code",)
-
-    def __init__(self, code: str) -> None:
-        self.code = code
 
 
 class ModelMetrics:
@@ -272,28 +260,23 @@ class Metrics:
         """Add a queue to `rul_pending_windows`."""
         self._pending.append(pending)
 
-    @contextmanager
-    def request(self, transport: Transport, route: Route) -> Generator[RequestTimer]:
+    def request(self, transport: Transport, route: Route) -> RequestTimer:
         """Measure around a request: on success, on failure, and when its caller leaves.
 
         The code comes from the exception; where the block turns errors into responses itself, it
         sets `code` of what it is given: one of `codes(transport)`.
         """
-        timer = RequestTimer(SUCCESS[transport])
-        start = perf_counter()
+        return RequestTimer(self, transport, route)
+
+    def begin(self) -> None:
+        """A request has begun."""
         self._inflight += 1
-        try:
-            yield timer
-        except asyncio.CancelledError:
-            timer.code = CLIENT_GONE[transport]
-            raise
-        except Exception as error:
-            timer.code = self.failed(transport, error)
-            raise
-        finally:
-            self._inflight -= 1
-            self._durations[transport, route].observe(perf_counter() - start)
-            self._count(transport, route, timer.code)
+
+    def end(self, transport: Transport, route: Route, code: str, seconds: float) -> None:
+        """A request has ended."""
+        self._inflight -= 1
+        self._durations[transport, route].observe(seconds)
+        self._count(transport, route, code)
 
     def _count(self, transport: Transport, route: Route, code: str, *, by: int = 1) -> None:
         key = (transport, route, code)
@@ -310,11 +293,6 @@ class Metrics:
                 break
         return code_of(transport, error)
 
-    @contextmanager
-    def stage(self, stage: Stage) -> Generator[None]:
+    def stage(self, stage: Stage) -> StageTimer:
         """Measure around a part of the work."""
-        start = perf_counter()
-        try:
-            yield
-        finally:
-            self.stages[stage].observe(perf_counter() - start)
+        return StageTimer(self.stages[stage])

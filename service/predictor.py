@@ -18,6 +18,7 @@ from msgspec import UNSET, UnsetType
 from export.bundle import EntropyReference, Manifest
 from model.domain import HEALTH_STATES
 from service.answers import WindowOutputs, entropy_reference
+from service.deadline import Deadline
 from service.errors import (
     STATUS,
     DeadlineExceeded,
@@ -41,8 +42,9 @@ from service.messages import (
     Refused,
     WindowError,
 )
+from service.rules import WindowRules
 from service.runtime import Runtime
-from service.window import Caution, Window, WindowRules
+from service.window import Caution, Window
 
 YIELD_EVERY: Final = 64
 """Windows checked before other callers get the loop: some three milliseconds."""
@@ -150,7 +152,7 @@ class Predictor:
         model = self.model(query.model)
         self._check_size(query)
         try:
-            async with asyncio.timeout(timeout_seconds):
+            with Deadline(timeout_seconds):
                 checked = await _checked(query, model.rules, typed=typed, consume=consume)
                 windows = [window for window in checked if isinstance(window, Window)]
                 outputs = await model.batcher.submit(windows) if windows else []
@@ -180,7 +182,7 @@ class Predictor:
             DeadlineExceeded: the time has passed.
         """
         try:
-            async with asyncio.timeout(timeout_seconds):
+            with Deadline(timeout_seconds):
                 return await model.batcher.submit(windows)
         except TimeoutError:
             raise DeadlineExceeded(

@@ -16,13 +16,10 @@ from typing import Any, Final, Literal
 import msgspec
 import numpy as np
 
-from export.bundle import Manifest
 from model.domain import BoolArray, FloatArray
 from service.errors import InvalidWindow, Problem, escaped
-
-OUT_OF_RANGE_MARGIN: Final = 0.25
-"""How far outside the 0.1 - 99.9 % quantiles of training a reading may lie unremarked, over their
-distance. Without it a healthy window of 60 cycles and 17 columns would carry a warning in 7 of 8 cases."""
+from service.packed import packed_columns, packed_rows
+from service.rules import WindowRules
 
 LARGEST_CYCLE: Final = 2**24
 """Cycle numbers travel as float32, which holds every integer up to here."""
@@ -51,45 +48,6 @@ class WindowInput(msgspec.Struct, forbid_unknown_fields=True):
     last_cycle: float | None = None
     columns: dict[str, list[float | None]] | None = None
     readings: list[list[float | None]] | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class WindowRules:
-    """What a model and the settings ask of a window, laid out for quick checks.
-
-    Attributes:
-        names: The F column names, in order.
-        lowest: float32 [F, 1], below it a reading is out of range.
-        highest: float32 [F, 1], above it a reading is out of range.
-    """
-
-    names: tuple[str, ...]
-    known: frozenset[str]
-    units: tuple[str, ...]
-    lowest: FloatArray
-    highest: FloatArray
-    context: int
-    max_missing_fraction: float
-    max_cycles: int
-
-    @classmethod
-    def of(cls, manifest: Manifest, *, max_window_cycles: int) -> WindowRules:
-        """The rules of one model."""
-        low = np.array([column.low for column in manifest.columns])
-        high = np.array([column.high for column in manifest.columns])
-        # A column that was constant in training has no width; rounding to float32 is no deviation.
-        margin = OUT_OF_RANGE_MARGIN * (high - low) + 1e-5 * np.maximum(np.abs(low), np.abs(high))
-        names = tuple(column.name for column in manifest.columns)
-        return cls(
-            names,
-            frozenset(names),
-            tuple(column.unit for column in manifest.columns),
-            (low - margin).astype(np.float32)[:, np.newaxis],
-            (high + margin).astype(np.float32)[:, np.newaxis],
-            manifest.context,
-            manifest.max_missing_fraction,
-            max_window_cycles,
-        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,26 +97,55 @@ class Window:
         Raises:
             InvalidWindow: with every problem that was found.
         """
-        by_row = given.readings is not None
         last_cycle, problems = _last_cycle(given.last_cycle)
-        if by_row and given.columns is not None:
-            problems.append(Problem("", "wrong_columns", "expected columns or readings, got both"))
-        # [F, T] until it is checked: the way columns arrive.
-        values, cycles, found = (_rows if by_row else _columns)(given, rules, typed=typed)
-        problems += found
-        if cycles > 0 and last_cycle < cycles - 1:
-            detail = f"expected at least {cycles - 1} after {cycles} cycles, got {last_cycle:g}"
-            problems.append(Problem("/last_cycle", "bad_last_cycle", detail))
-        read, missing_fraction = np.empty((0, 0), dtype=np.float32), 0.0
-        if values is not None:
-            read, missing_fraction, found = _converted(values, rules, cycles, by_row=by_row)
+        read, cycles = _packed(given, rules) if typed else (None, 0)
+        missing_fraction = 0.0
+        if read is None or problems or last_cycle < cycles - 1:
+            read, cycles, missing_fraction, found = _read(given, rules, last_cycle, typed=typed)
             problems += found
         if problems:
             placed = [problem.below(pointer) for problem in problems]
             raise InvalidWindow("; ".join(f"{p.pointer}: {p.detail}" for p in placed[:3]), placed)
-        first_cycle = (cycles if math.isnan(last_cycle) else int(last_cycle)) - read.shape[1] + 1
-        warnings = _warnings(read, rules, first_cycle, cycles, last_cycle)
-        return cls(given.unit, read.T, last_cycle, first_cycle, missing_fraction, warnings)
+        first_cycle = (cycles if math.isnan(last_cycle) else int(last_cycle)) - len(read) + 1
+        warnings = _warnings(read.T, rules, first_cycle, cycles, last_cycle)
+        return cls(given.unit, read, last_cycle, first_cycle, missing_fraction, warnings)
+
+
+def _packed(given: WindowInput, rules: WindowRules) -> tuple[FloatArray | None, int]:
+    """The readings where nothing about them is unusual, float32 [T, F], and how many cycles were sent."""
+    rows, columns = given.readings, given.columns
+    if (rows is None) == (columns is None):
+        return None, 0
+    if rows is not None:
+        if len(rows) > rules.max_cycles:
+            return None, 0
+        return packed_rows(rows, columns=len(rules.names), context=rules.context), len(rows)
+    if columns is None or columns.keys() != rules.known:
+        return None, 0
+    cycles = len(columns[rules.names[0]])
+    if cycles > rules.max_cycles:
+        return None, 0
+    return packed_columns(columns, names=rules.names, context=rules.context), cycles
+
+
+def _read(
+    given: WindowInput, rules: WindowRules, last_cycle: float, *, typed: bool
+) -> tuple[FloatArray, int, float, list[Problem]]:
+    """The readings with care: float32 [T, F], cycles sent, missing fraction, and every problem."""
+    by_row = given.readings is not None
+    problems: list[Problem] = []
+    if by_row and given.columns is not None:
+        problems.append(Problem("", "wrong_columns", "expected columns or readings, got both"))
+    # [F, T] until it is checked: the way columns arrive.
+    values, cycles, found = (_rows if by_row else _columns)(given, rules, typed=typed)
+    problems += found
+    if cycles > 0 and last_cycle < cycles - 1:
+        detail = f"expected at least {cycles - 1} after {cycles} cycles, got {last_cycle:g}"
+        problems.append(Problem("/last_cycle", "bad_last_cycle", detail))
+    if values is None:
+        return np.empty((0, 0), dtype=np.float32), cycles, 0.0, problems
+    read, missing_fraction, found = _converted(values, rules, cycles, by_row=by_row)
+    return read.T, cycles, missing_fraction, problems + found
 
 
 def _last_cycle(value: Any) -> tuple[float, list[Problem]]:  # noqa: ANN401 - not typed yet
@@ -176,10 +163,6 @@ Layout = tuple[FloatArray | None, int, list[Problem]]
 
 def _columns(given: WindowInput, rules: WindowRules, *, typed: bool) -> Layout:
     columns: Mapping[str, Any] = given.columns or {}
-    if typed and columns.keys() == rules.known:  # what is usual, checked in a few operations
-        lists = [columns[name] for name in rules.names]
-        if len(set(map(len, lists))) == 1 and 0 < len(lists[0]) <= rules.max_cycles:
-            return _array([values[-rules.context :] for values in lists]), len(lists[0]), []
     problems = [
         Problem(f"/columns/{escaped(name)}", "unknown_column", f"the model has no column {_short(name)}")
         for name in columns.keys() - rules.known

@@ -25,8 +25,9 @@ from export.bundle import (
 )
 from model.domain import FloatArray, IntArray
 from service.answers import Answers
+from service.rules import WindowRules
 from service.runtime import Outputs
-from service.window import Window, WindowInput, WindowRules
+from service.window import Window, WindowInput
 
 COLUMNS = ("setting_1", "sensor_1", "sensor_2")
 

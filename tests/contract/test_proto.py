@@ -7,18 +7,21 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PROTO = "service/proto/rul_v1.proto"
+PROTOS = ["service/proto/open_inference.proto", "service/proto/rul_v1.proto"]
+NAMES = [f"{Path(proto).stem}_pb2{end}" for proto in PROTOS for end in (".py", ".pyi", "_grpc.py")]
 
 
 @pytest.fixture(scope="module")
 def generated(tmp_path_factory):
     folder = tmp_path_factory.mktemp("generated")
     outputs = [f"--{kind}={folder}" for kind in ("python_out", "pyi_out", "grpc_python_out")]
-    subprocess.run([sys.executable, "-m", "grpc_tools.protoc", "-I.", *outputs, PROTO], cwd=ROOT, check=True)
+    subprocess.run(
+        [sys.executable, "-m", "grpc_tools.protoc", "-I.", *outputs, *PROTOS], cwd=ROOT, check=True
+    )
     return folder
 
 
-@pytest.mark.parametrize("name", ["rul_v1_pb2.py", "rul_v1_pb2.pyi", "rul_v1_pb2_grpc.py"])
+@pytest.mark.parametrize("name", NAMES)
 def test_what_is_committed_is_what_make_generate_writes(generated, name):
     committed = ROOT / "service" / "proto" / name
 

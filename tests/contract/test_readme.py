@@ -9,7 +9,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -73,24 +74,31 @@ def clean_environment() -> dict[str, str]:
 def served(copy) -> Iterator[int]:
     """`make serve` in the copy, on a port that is free; the port."""
     port = free_port()
-    log = copy / "serve.log"
     base = getattr(sys, "_base_executable", sys.executable)
-    with log.open("wb") as sink:
+    command = ["make", "serve", f"PORT={port}", f"PYTHON={base}", "ACCELERATOR=cpu"]
+    with running(command, copy, port, log="serve.log"):
+        yield port
+
+
+@contextmanager
+def running(command: list[str], copy: Path, port: int, *, log: str) -> Generator[None, None, None]:
+    """A service, from when it is ready until it is told to end."""
+    with (copy / log).open("wb") as sink:
         process = subprocess.Popen(
-            ["make", "serve", f"PORT={port}", f"PYTHON={base}", "ACCELERATOR=cpu"],
-            cwd=copy, stdout=sink, stderr=subprocess.STDOUT, env=clean_environment(), start_new_session=True,
+            command, cwd=copy, stdout=sink, stderr=subprocess.STDOUT, env=clean_environment(),
+            start_new_session=True,
         )  # fmt: skip
 
     def ready() -> bool:
-        assert process.poll() is None, f"make serve ended:\n{log.read_text()}"
+        assert process.poll() is None, f"{command} ended:\n{(copy / log).read_text()}"
         try:
             return httpx.get(f"http://127.0.0.1:{port}/readyz", trust_env=False).is_success
         except httpx.HTTPError:
             return False
 
     try:
-        wait_until(ready, INSTALL_SECONDS, what="readiness of make serve")
-        yield port
+        wait_until(ready, INSTALL_SECONDS, what=f"readiness of {command}")
+        yield
     finally:
         os.killpg(process.pid, signal.SIGTERM)
         process.wait(30)
@@ -155,16 +163,31 @@ def test_the_shell_commands_give_the_same_table_here_and_by_the_service(copy, se
     assert by_the_service == here
 
 
-def test_a_fleet_of_ones_own_trains_exports_and_passes_its_check(copy):
+@pytest.fixture(scope="module")
+def walked_through(copy) -> str:
+    """What training on a fleet of one's own prints."""
     (copy / ".venv").mkdir(exist_ok=True)
     # What `make setup` makes is what runs this test: it is not made twice.
     (copy / ".venv/dev").symlink_to(Path(sys.executable).parents[1], target_is_directory=True)
-    text = block("make setup").replace("make setup\n", "")
+    return pasted(block("make setup").replace("make setup\n", ""), copy, 0)
 
-    printed = pasted(text, copy, 0)
 
-    assert "RMSE" in printed
-    assert (copy / "bundles/mine/model.onnx").is_file()
+def test_a_fleet_of_ones_own_trains_exports_and_passes_its_check(copy, walked_through):
+    assert "RMSE" in walked_through
+    assert (copy / "bundles/pumps/model.onnx").is_file()
+
+
+def test_a_fleet_of_ones_own_is_served_and_asked_about_the_file_as_it_is(copy, walked_through):
+    command = "rul serve --bundle bundles/pumps"
+    assert f"`{command}`" in README
+    port = free_port()
+
+    arguments = [*f".venv/dev/bin/{command}".split(), f"--port={port}"]
+    with running(arguments, copy, port, log="pumps.log"):
+        printed = pasted(block("source .venv/dev/bin/activate\nrul predict"), copy, port)
+
+    rows = [line for line in printed.splitlines() if re.match(r"^P-\d{3},", line)]
+    assert len(rows) == 30
 
 
 @pytest.mark.system
@@ -179,7 +202,7 @@ def test_every_block_of_the_readme_is_run_by_a_test():
         "make serve", "make test", "make setup", "docker compose config",
         "source .venv/serve/bin/activate\nrul simulate --bundle fd001 --units 1",
         "source .venv/serve/bin/activate\nrul simulate --bundle fd001 --units 5",
-        "source .venv/serve/bin/activate\npython",
+        "source .venv/serve/bin/activate\npython", "source .venv/dev/bin/activate\nrul predict",
     )  # fmt: skip
 
     assert [text for text in BASH if not text.startswith(run_here)] == []

@@ -16,7 +16,12 @@ from service.proto import rul_v1_pb2_grpc
 from tests.integration.conftest import ANSWER_SECONDS
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
-SERVICES = ["grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection", "rul.v1.RulService"]
+SERVICES = [
+    "grpc.health.v1.Health",
+    "grpc.reflection.v1alpha.ServerReflection",
+    "inference.GRPCInferenceService",
+    "rul.v1.RulService",
+]
 
 
 @pytest.fixture

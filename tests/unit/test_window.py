@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.errors import InvalidWindow
-from service.window import LARGEST_CYCLE, Window, WindowInput, WindowRules
+from service.rules import WindowRules
+from service.window import LARGEST_CYCLE, Window, WindowInput
 from tests.fakes import COLUMNS, RULES, make_manifest, make_window, window_input
 
 

@@ -1,0 +1,180 @@
+"""Tensors of the Open Inference Protocol: what a model takes and gives, and the one door to an array.
+
+A tensor arrives as four things that may contradict each other: a name, a datatype, a shape and its
+contents. `array_of` lets them in when they agree, and looks at sizes before it makes anything. This
+module must not know what the numbers mean, nor how they came.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from export.bundle import Manifest
+from model.domain import HEALTH_STATES
+from service.errors import InvalidTensor
+
+FP32: Final = "FP32"
+INT64: Final = "INT64"
+DTYPES: Final = {FP32: np.dtype("<f4"), INT64: np.dtype("<i8")}
+"""The datatypes of our tensors; the protocol's raw contents are little-endian."""
+
+ANY: Final = -1
+
+READINGS: Final = "readings"
+LENGTHS: Final = "lengths"
+LAST_CYCLE: Final = "last_cycle"
+
+Contents = bytes | memoryview | Sequence[float | None]
+"""Raw, or the numbers one by one (None: missing), in row-major order."""
+
+
+class TensorSpec(NamedTuple):
+    """A tensor as a model's metadata announces it.
+
+    Attributes:
+        shape: -1 for a size that each request chooses.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+class GivenTensor(NamedTuple):
+    """An input as it was declared and sent; nothing about it is known to be true."""
+
+    name: str
+    datatype: str
+    shape: Sequence[int]
+    contents: Contents
+
+
+class Tensor(NamedTuple):
+    """An output: its name, its datatype and its values."""
+
+    name: str
+    datatype: str
+    values: NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The tensors of one model: those of its graph (DESIGN: the model contract), in its order."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Signature:
+        """What a model takes and gives: B windows of T cycles and F columns, each B and T any."""
+        horizons, columns = len(manifest.horizons), len(manifest.columns)
+        inputs = (
+            TensorSpec(READINGS, FP32, (ANY, ANY, columns)),
+            TensorSpec(LENGTHS, INT64, (ANY,)),
+            TensorSpec(LAST_CYCLE, FP32, (ANY,)),
+        )
+        heads = (TensorSpec("head_attention", FP32, (ANY, manifest.heads, ANY)),)
+        outputs = (
+            TensorSpec("rul", FP32, (ANY,)),
+            TensorSpec("rul_interval", FP32, (ANY, 2)),
+            TensorSpec("failure_probability", FP32, (ANY, horizons)),
+            TensorSpec("health_state", FP32, (ANY, len(HEALTH_STATES))),
+            TensorSpec("attention", FP32, (ANY, ANY)),
+            TensorSpec("contribution", FP32, (ANY, ANY)),
+            *(heads if manifest.heads else ()),
+            TensorSpec("novelty", FP32, (ANY,)),
+        )
+        return cls(inputs, outputs)
+
+    def read(self, given: Sequence[GivenTensor]) -> dict[str, NDArray[Any]]:
+        """The inputs as arrays, by their names.
+
+        Raises:
+            InvalidTensor: one is unknown, comes twice or cannot be read, or the readings are missing.
+        """
+        specs = {spec.name: spec for spec in self.inputs}
+        arrays: dict[str, NDArray[Any]] = {}
+        for tensor in given:
+            spec = specs.get(tensor.name)
+            if spec is None:
+                raise InvalidTensor(f"expected the inputs {_names(self.inputs)}, got {short(tensor.name)}")
+            if spec.name in arrays:
+                raise InvalidTensor(f"input {spec.name}: expected once, got twice")
+            arrays[spec.name] = array_of(tensor, spec)
+        if READINGS not in arrays:
+            raise InvalidTensor(f"input {READINGS}: expected, got {', '.join(arrays) or 'no input'} alone")
+        return arrays
+
+    def wanted(self, names: Sequence[str]) -> list[TensorSpec]:
+        """The outputs of these names, in this order; without names, all of them.
+
+        Raises:
+            InvalidTensor: there is no such output, or it is named twice.
+        """
+        specs = {spec.name: spec for spec in self.outputs}
+        for name in names:
+            if name not in specs:
+                raise InvalidTensor(f"expected outputs out of {_names(self.outputs)}, got {short(name)}")
+        if len(set(names)) < len(names):
+            raise InvalidTensor(f"expected each output once, got {', '.join(names[: len(specs) + 1])}")
+        return [specs[name] for name in names] or list(self.outputs)
+
+
+def array_of(given: GivenTensor, spec: TensorSpec) -> NDArray[Any]:
+    """A tensor as an array of its shape: a view of what came, where that is aligned.
+
+    Raises:
+        InvalidTensor: datatype, shape and contents are not what the model takes, or do not agree.
+    """
+    where = f"input {spec.name}"
+    if given.datatype != spec.datatype:
+        raise InvalidTensor(f"{where}: expected datatype {spec.datatype}, got {short(given.datatype)}")
+    shape = _checked_shape(given.shape, spec, where)
+    count, dtype = math.prod(shape), DTYPES[spec.datatype]
+    contents = given.contents
+    if isinstance(contents, bytes | memoryview):
+        if len(contents) != count * dtype.itemsize:
+            raise InvalidTensor(
+                f"{where}: shape {list(shape)} of {spec.datatype} takes {count * dtype.itemsize} bytes, "
+                f"got {len(contents)}"
+            )
+        # ONNX Runtime and numpy are quickest, and only promise to be right, on aligned values.
+        raw: Any = contents  # a memoryview is also a Sequence of anything, to a type checker
+        return np.require(np.frombuffer(raw, dtype), requirements="A").reshape(shape)
+    if len(contents) != count:
+        raise InvalidTensor(f"{where}: shape {list(shape)} takes {count} values, got {len(contents)}")
+    return _numbers(contents, dtype, where).reshape(shape)
+
+
+def _checked_shape(given: Sequence[int], spec: TensorSpec, where: str) -> tuple[int, ...]:
+    fits = len(given) == len(spec.shape) and all(
+        size == wanted or (wanted == ANY and size > 0) for size, wanted in zip(given, spec.shape, strict=True)
+    )
+    if not fits:
+        announced = f"{list(spec.shape)}, -1 for any size above 0" if ANY in spec.shape else list(spec.shape)
+        raise InvalidTensor(f"{where}: expected shape {announced}, got {short(list(given[:8]))}")
+    return tuple(given)
+
+
+def _numbers(values: Sequence[float | None], dtype: np.dtype[Any], where: str) -> NDArray[Any]:
+    try:
+        with np.errstate(over="ignore"):  # becomes infinite, which the window's check refuses with its place
+            return np.array(values, dtype=dtype)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise InvalidTensor(f"{where}: a value is not a number of its datatype") from error
+
+
+def _names(specs: Sequence[TensorSpec]) -> str:
+    return ", ".join(spec.name for spec in specs)
+
+
+def short(value: object) -> str:
+    """What a client sent, cut so that an answer does not outgrow it."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

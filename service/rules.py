@@ -1,0 +1,54 @@
+"""What a model and the settings ask of a window, laid out once for quick checks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from export.bundle import Manifest
+from model.domain import FloatArray
+
+OUT_OF_RANGE_MARGIN: Final = 0.25
+"""How far outside the 0.1 - 99.9 % quantiles of training a reading may lie unremarked, over their
+distance. Without it a healthy window of 60 cycles and 17 columns would carry a warning in 7 of 8 cases."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WindowRules:
+    """What a model and the settings ask of a window, laid out for quick checks.
+
+    Attributes:
+        names: The F column names, in order.
+        lowest: float32 [F, 1], below it a reading is out of range.
+        highest: float32 [F, 1], above it a reading is out of range.
+    """
+
+    names: tuple[str, ...]
+    known: frozenset[str]
+    units: tuple[str, ...]
+    lowest: FloatArray
+    highest: FloatArray
+    context: int
+    max_missing_fraction: float
+    max_cycles: int
+
+    @classmethod
+    def of(cls, manifest: Manifest, *, max_window_cycles: int) -> WindowRules:
+        """The rules of one model."""
+        low = np.array([column.low for column in manifest.columns])
+        high = np.array([column.high for column in manifest.columns])
+        # A column that was constant in training has no width; rounding to float32 is no deviation.
+        margin = OUT_OF_RANGE_MARGIN * (high - low) + 1e-5 * np.maximum(np.abs(low), np.abs(high))
+        names = tuple(column.name for column in manifest.columns)
+        return cls(
+            names,
+            frozenset(names),
+            tuple(column.unit for column in manifest.columns),
+            (low - margin).astype(np.float32)[:, np.newaxis],
+            (high + margin).astype(np.float32)[:, np.newaxis],
+            manifest.context,
+            manifest.max_missing_fraction,
+            max_window_cycles,
+        )

@@ -1,0 +1,365 @@
+"""Bodies of the Open Inference Protocol: whatever is right comes through, whatever is not is refused."""
+
+import gzip
+import json
+import math
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from service.errors import InvalidRequest, InvalidTensor, MalformedBody, TooLarge, UnsupportedMedia, status_of
+from service.messages import ModelName
+from service.oip_http_body import Asked, decoded, encoded, inflated
+from service.oip_service import InferReply
+from service.oip_tensors import Tensor, TensorSpec, array_of
+from tests.oip import arrays_of, binary_request, described, json_request
+
+DTYPES = {"<f4": "FP32", "<i8": "INT64"}
+ANY_SHAPE = arrays.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=5)
+NUMBERS = st.sampled_from(list(DTYPES)).flatmap(
+    lambda dtype: arrays.arrays(
+        dtype, ANY_SHAPE, elements=st.floats(width=32, allow_infinity=False) if dtype == "<f4" else None
+    )
+)
+TENSORS = st.dictionaries(st.text(min_size=1, max_size=8), NUMBERS, min_size=1, max_size=4)
+READINGS = np.arange(6, dtype=np.float32).reshape(1, 2, 3)
+
+
+def read(asked):
+    """The arrays of what was decoded, each taken at its own word."""
+    return {
+        tensor.name: array_of(tensor, TensorSpec(tensor.name, tensor.datatype, tuple(tensor.shape)))
+        for tensor in asked.query.inputs
+    }
+
+
+def assert_equal(got, expected):
+    assert list(got) == list(expected)
+    for name, array in expected.items():
+        assert got[name].dtype == array.dtype
+        np.testing.assert_array_equal(got[name], array)
+
+
+def one(**changed):
+    """A request for READINGS with one thing changed."""
+    return json.dumps(
+        {"inputs": [described("readings", READINGS, data=READINGS.ravel().tolist()) | changed]}
+    ).encode()
+
+
+def status_or_answer(call):
+    """What a call answers, or the status of its refusal; anything else that it raises is a defect."""
+    try:
+        return call()
+    except InvalidRequest as error:
+        return status_of(error).http
+
+
+# What is right
+
+
+@given(TENSORS)
+def test_any_tensors_come_through_as_binary(given_arrays):
+    body, size = binary_request(given_arrays)
+
+    asked = decoded(body, str(size).encode())
+
+    assert_equal(read(asked), given_arrays)
+
+
+@given(TENSORS)
+def test_any_tensors_come_through_as_json(given_arrays):
+    body = json.dumps(json_request(given_arrays)).encode()
+
+    asked = decoded(body, b"")
+
+    assert_equal(read(asked), given_arrays)
+
+
+@given(TENSORS, st.sets(st.integers(0, 3)), st.booleans())
+def test_any_outputs_come_back_as_they_were_wanted(given_arrays, as_json, binary):
+    tensors = [Tensor(n, "FP32", a.astype("<f4")) for n, a in given_arrays.items() if not np.isnan(a).any()]
+    wanted = [
+        {"name": tensor.name} | ({"parameters": {"binary_data": False}} if i in as_json else {})
+        for i, tensor in enumerate(tensors)
+    ]
+    body = {"inputs": [], "outputs": wanted, "parameters": {"binary_data_output": binary}}
+    asked = decoded(json.dumps(body).encode(), b"")
+
+    answer, size = encoded(InferReply(ModelName("m", "1", "0"), "", tensors), asked)
+
+    assert (size is None) == (not binary or set(range(len(tensors))) <= as_json)
+    assert_equal(arrays_of(answer, size), {tensor.name: tensor.values for tensor in tensors})
+
+
+def test_contents_that_lie_unaligned_are_read_aligned():
+    for spaces in range(8):
+        body, size = binary_request({"lengths": np.array([1, 2], dtype=np.int64)}, id=" " * spaces)
+        (array,) = read(decoded(body, str(size).encode())).values()
+
+        assert array.flags.aligned
+        assert array.tolist() == [1, 2]
+
+
+def test_aligned_contents_are_not_copied():
+    body, size = binary_request({"readings": READINGS})
+    padded = b" " * (-size % 16) + body  # JSON may begin with spaces
+
+    (array,) = read(decoded(padded, str(size + -size % 16).encode())).values()
+
+    assert np.shares_memory(array, np.frombuffer(padded, np.uint8))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [[[0, 1, 2], [3, 4, 5]], [[[0, 1, 2], [3, 4, 5]]], [0, 1, 2, 3, 4, 5]],
+    ids=["rows", "whole", "flat"],
+)
+def test_lists_may_be_nested_as_the_shape_says(data):
+    shape = [1, 2, 3] if np.ndim(data) != 2 else [2, 3]
+
+    (array,) = read(decoded(one(data=data, shape=shape), b"")).values()
+
+    assert array.ravel().tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_null_and_the_nan_of_python_are_missing_readings():
+    body = one(data=[1.0, math.nan, None, 4.0, 5.0, math.nan])
+    assert b"NaN" in body
+
+    (array,) = read(decoded(body, b"")).values()
+
+    np.testing.assert_array_equal(array.ravel(), [1.0, np.nan, np.nan, 4.0, 5.0, np.nan])
+
+
+def test_a_header_that_covers_the_whole_body_means_json_alone():
+    body = one()
+
+    asked = decoded(body, str(len(body)).encode())
+
+    assert_equal(read(asked), {"readings": READINGS})
+
+
+def test_unknown_fields_and_parameters_are_let_through():
+    body = json.dumps({"model_name": "m", "inputs": [], "parameters": {"priority": 1, "mine": "x"}}).encode()
+
+    assert decoded(body, b"").query.inputs == []
+
+
+@pytest.mark.parametrize(
+    ("parameters", "seconds"), [({}, math.inf), ({"timeout": 0}, math.inf), ({"timeout": 1500}, 0.0015)]
+)
+def test_a_timeout_is_in_microseconds(parameters, seconds):
+    body = json.dumps({"inputs": [], "parameters": parameters}).encode()
+
+    assert decoded(body, b"").query.timeout_seconds == seconds
+
+
+def test_a_missing_output_value_is_null():
+    reply = InferReply(ModelName("m", "1", "0"), "", [Tensor("rul", "FP32", np.array([np.nan], "<f4"))])
+
+    body, _ = encoded(reply, decoded(b'{"inputs": []}', b""))
+
+    assert json.loads(body)["outputs"][0]["data"] == [None]
+
+
+# What is not
+
+
+@given(TENSORS, st.data())
+def test_a_truncated_body_is_refused(given_arrays, data):
+    body, size = binary_request(given_arrays)
+    cut = data.draw(st.integers(0, len(body) - 1))
+
+    with pytest.raises(InvalidRequest) as caught:
+        decoded(body[:cut], str(size).encode())
+
+    assert status_of(caught.value).http == 400
+
+
+@given(TENSORS, st.data())
+def test_a_header_that_lies_is_refused(given_arrays, data):
+    body, size = binary_request(given_arrays)
+    lie = data.draw(st.integers(0, len(body) + 10).filter(lambda n: n != size))
+
+    # Wherever JSON ends, the sizes of its tensors no longer add up to what is behind it.
+    assert status_or_answer(lambda: decoded(body, str(lie).encode())) == 400
+
+
+@given(
+    st.binary(max_size=200),
+    st.one_of(st.just(b""), st.integers(0, 250).map(lambda n: b"%d" % n), st.binary(max_size=8)),
+)
+def test_any_bytes_are_refused_or_read(body, header):
+    answer = status_or_answer(lambda: decoded(body, header))
+
+    assert answer == 400 or isinstance(answer, Asked)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(
+                    [
+                        "inputs",
+                        "outputs",
+                        "name",
+                        "shape",
+                        "datatype",
+                        "data",
+                        "parameters",
+                        "id",
+                        "binary_data_size",
+                    ]
+                ),
+                inner,
+                max_size=5,
+            )
+        ),
+        max_leaves=20,
+    )
+)
+def test_any_json_is_refused_or_read(value):
+    answer = status_or_answer(lambda: read(decoded(json.dumps(value).encode(), b"")))
+
+    assert answer == 400 or isinstance(answer, dict)
+
+
+@pytest.mark.parametrize(
+    "header", [b"-1", b"1e3", b"0x10", b" 5", b"9" * 30, "²".encode("latin-1"), b"99999"]
+)
+def test_a_header_that_is_no_size_of_this_body_is_refused(header):
+    with pytest.raises(MalformedBody, match="inference-header-content-length: expected a number up to"):
+        decoded(one(), header)
+
+
+@pytest.mark.parametrize("size", [-1, 2**80, 23, 25, 24.0, "24", True, [24]])
+def test_a_binary_size_that_is_not_the_contents_is_refused(size):
+    head = json.dumps(
+        {"inputs": [described("readings", READINGS, parameters={"binary_data_size": size})]}
+    ).encode()
+
+    with pytest.raises((InvalidTensor, MalformedBody)):
+        read(decoded(head + READINGS.tobytes(), str(len(head)).encode()))
+
+
+def test_contents_in_both_places_are_refused():
+    head = one(parameters={"binary_data_size": 24})
+
+    with pytest.raises(InvalidTensor, match="'readings': expected data or binary_data_size, got both"):
+        decoded(head + READINGS.tobytes(), str(len(head)).encode())
+
+
+def test_contents_in_no_place_are_refused():
+    body = json.dumps({"inputs": [described("readings", READINGS)]}).encode()
+
+    with pytest.raises(InvalidTensor, match="'readings': expected data or binary_data_size, got neither"):
+        decoded(body, b"")
+
+
+def test_bytes_that_no_tensor_claims_are_refused():
+    body, size = binary_request({"readings": READINGS})
+
+    with pytest.raises(InvalidTensor, match=r"the body has 26 bytes behind its JSON, .* add up to 24"):
+        decoded(body + b"xx", str(size).encode())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        ["1", 2, 3, 4, 5, 6],
+        [True, 2, 3, 4, 5, 6],
+        {},
+        "AAAA",
+        7,
+        None,
+        [[0, 1, 2], [3, 4]],
+        [[[0, 1], [2, 3], [4, 5]]],
+    ],
+)
+def test_data_that_are_not_numbers_of_the_shape_are_refused(data):
+    with pytest.raises(InvalidTensor, match="'readings'"):
+        read(decoded(one(data=data), b""))
+
+
+@pytest.mark.parametrize("data", [[1.5, 2], [None, 1], [2**63, 1], ["1", 1]])
+def test_lengths_are_whole_numbers(data):
+    tensor = described("lengths", np.array([1, 2], dtype=np.int64), data=data)
+
+    with pytest.raises((InvalidTensor, MalformedBody)):
+        read(decoded(json.dumps({"inputs": [tensor]}).encode(), b""))
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"null", b'{"inputs": {}}', b'{"inputs": [Infinity]}', b"\xff", b"[" * 100_000]
+)
+def test_what_is_no_request_is_malformed(body):
+    with pytest.raises(MalformedBody):
+        decoded(body, b"")
+
+
+@pytest.mark.parametrize(
+    ("body", "match"),
+    [
+        ({"inputs": [{"name": "x"}]}, "/inputs/0"),
+        ({"inputs": [], "id": 3}, "/id"),
+        ({"inputs": [], "outputs": [{"name": 1}]}, "/outputs/0/name"),
+        ({"inputs": [], "parameters": []}, "/parameters"),
+        (
+            {"inputs": [], "parameters": {"timeout": "soon"}},
+            "timeout: expected whole microseconds, got 'soon'",
+        ),
+        ({"inputs": [], "parameters": {"timeout": -5}}, "timeout"),
+        (
+            {"inputs": [], "parameters": {"binary_data_output": 1}},
+            "binary_data_output to be true or false, got 1",
+        ),
+        ({"inputs": [], "outputs": [{"name": "rul", "parameters": {"binary_data": "yes"}}]}, "output 'rul'"),
+        ({"inputs": [], "outputs": [{"name": "rul"}] * 1000}, "at most 32"),
+    ],
+)
+def test_what_is_wrong_with_a_request_is_named(body, match):
+    with pytest.raises(MalformedBody, match=match):
+        decoded(json.dumps(body).encode(), b"")
+
+
+# Compression
+
+
+@pytest.mark.parametrize(
+    ("name", "compress"), [(b"gzip", gzip.compress), (b"deflate", zlib.compress), (b"GZIP", gzip.compress)]
+)
+def test_a_compressed_body_is_inflated(name, compress):
+    assert inflated(compress(b"body"), name, max_bytes=4) == b"body"
+
+
+@pytest.mark.parametrize("name", [b"", b"identity"])
+def test_a_plain_body_is_left_alone(name):
+    body = b"body"
+
+    assert inflated(body, name, max_bytes=1) is body
+
+
+def test_a_small_body_that_inflates_above_the_limit_is_too_large():
+    with pytest.raises(TooLarge, match="inflates to more than 1000 bytes"):
+        inflated(gzip.compress(b"0" * 1_000_000), b"gzip", max_bytes=1000)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"plain", gzip.compress(b"body")[:-1], gzip.compress(b"body") + b"more"]
+)
+def test_a_body_that_is_not_what_its_encoding_says_is_malformed(body):
+    with pytest.raises(MalformedBody):
+        inflated(body, b"gzip", max_bytes=1000)
+
+
+def test_another_encoding_is_not_supported():
+    with pytest.raises(UnsupportedMedia, match="got 'br'"):
+        inflated(b"", b"br", max_bytes=1000)
