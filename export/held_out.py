@@ -59,7 +59,6 @@ def judged_windows(
         length=manifest.context,
         per_unit=truncations,
         rng=np.random.default_rng(seed),
-        shortest=manifest.min_cycles,
     )
 
 

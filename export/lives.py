@@ -26,7 +26,7 @@ def spread_windows(trajectories: Sequence[Trajectory], manifest: Manifest, *, pe
     rul: list[float] = []
     unit: list[str] = []
     for trajectory in trajectories:
-        for end in _ends(len(trajectory), manifest.min_cycles, per_unit):
+        for end in _ends(len(trajectory), per_unit):
             readings.append(trajectory.readings[max(0, end + 1 - context) : end + 1])
             last_cycle.append(float(trajectory.cycles[end]))
             left = float(trajectory.cycles[-1] - trajectory.cycles[end])
@@ -61,7 +61,6 @@ def answer_life(session: Session, manifest: Manifest, trajectory: Trajectory) ->
     )
 
 
-def _ends(cycles: int, shortest: int, count: int) -> list[int]:
-    """At most `count` reading indices, from the first that is answered to the last."""
-    first = min(shortest, cycles) - 1
-    return np.unique(np.linspace(cycles - 1, first, min(count, cycles - first)).round().astype(int)).tolist()
+def _ends(cycles: int, count: int) -> list[int]:
+    """At most `count` reading indices, from the first to the last."""
+    return np.unique(np.linspace(cycles - 1, 0, min(count, cycles)).round().astype(int)).tolist()

@@ -104,7 +104,6 @@ def fleet_of_bundle(manifest: Manifest, form: OutputFormat) -> Fleet:
         format="parquet" if form is OutputFormat.PARQUET else "csv",
         cap=manifest.cap,
         context=manifest.context,
-        shortest=manifest.min_cycles,
         horizons=tuple(manifest.horizons),
         nominal_coverage=manifest.nominal_coverage,
         critical_below=manifest.health_bounds.critical_below,

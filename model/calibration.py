@@ -7,7 +7,7 @@ windows. This module must not know files or how the weights came about.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from model.dataset import join_windows
 from model.domain import FloatArray, IntArray, WindowSet, attention_entropy_ratio, capped_rul
 from model.evaluation import Answered
 from model.network import QUANTILES, Estimate, RulNetwork
@@ -23,6 +24,8 @@ AT_ONCE: Final = 512
 SCALE_STEPS: Final = 300
 SCALE_RATE: Final = 1e-2
 SCALE_DECAY: Final = 0.3
+SHORT_SHARE: Final = 0.3
+"""Of the training windows: short histories, whose wider errors the scale must know."""
 NOVELTY_QUANTILE: Final = 0.995
 SHRINKAGE: Final = 0.3
 """Share of the diagonal in the covariance: a column that is missing must not look like a new world."""
@@ -72,6 +75,30 @@ def read_windows(net: RulNetwork, windows: WindowSet) -> Read:
     )
 
 
+def last_cycles(readings: Tensor, lengths: Tensor, most: Tensor) -> tuple[Tensor, Tensor]:
+    """Each window's last so many cycles, [B, T, F], [B], [B] -> the same shapes, NaN past the end."""
+    shorter = torch.minimum(most, lengths)
+    rows = (lengths - shorter)[:, None] + torch.arange(readings.shape[1])  # [B, T]
+    rows = rows.clamp(max=readings.shape[1] - 1)
+    cut = readings.gather(1, rows.unsqueeze(-1).expand_as(readings))
+    beyond = torch.arange(readings.shape[1]) >= shorter[:, None]
+    return cut.masked_fill(beyond.unsqueeze(-1), torch.nan), shorter
+
+
+def cut_windows(windows: WindowSet, most: IntArray) -> WindowSet:
+    """The same windows of units whose earlier cycles nobody kept: the last so many, int [W]."""
+    readings, lengths, _ = tensors(windows)
+    cut, shorter = last_cycles(readings, lengths, torch.from_numpy(most))
+    return replace(windows, readings=cut.numpy(), lengths=shorter.numpy())
+
+
+def with_short_histories(windows: WindowSet, *, seed: int = 0) -> WindowSet:
+    """The windows, and `SHORT_SHARE` of them once more, cut to any number of their last cycles."""
+    rng = np.random.default_rng(seed)
+    again = windows.take(rng.permutation(len(windows))[: int(SHORT_SHARE * len(windows))])
+    return join_windows([windows, cut_windows(again, rng.integers(1, again.lengths + 1))])
+
+
 def normalised_error(read: Read, windows: WindowSet, *, cap: float) -> FloatArray:
     """(truth - answer) / scale with both capped, [W]."""
     rul = np.clip(read.unclipped, 0.0, cap)
@@ -106,12 +133,13 @@ def interval_bounds(error: FloatArray, unit: NDArray[np.str_], *, coverage: floa
     return np.array([min(low, 0.0), max(high, 0.0)])
 
 
-def fit_scale(net: RulNetwork, read: Read, windows: WindowSet) -> None:
+def fit_scale(net: RulNetwork, windows: WindowSet) -> None:
     """Fit the layers that say how wide the error is, by Laplace likelihood; nothing else moves.
 
-    On the windows that trained, whole and without noise: their errors are smaller than those of
-    new units, but differ as theirs do, and the quantiles make up for the rest.
+    On the windows that trained: their errors are smaller than those of new units, but differ as
+    theirs do, and the quantiles make up for the rest.
     """
+    read = read_windows(net, windows)
     cap = net.config.cap
     context = torch.from_numpy(read.context)
     error = torch.from_numpy(np.abs(capped_rul(windows.rul, cap=cap) - np.clip(read.unclipped, 0.0, cap)))

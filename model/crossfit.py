@@ -13,7 +13,16 @@ from typing import Final
 
 import numpy as np
 
-from model.calibration import Read, fit_scale, held_out_coverage, read_windows
+from model.calibration import (
+    Read,
+    cut_windows,
+    fit_scale,
+    held_out_coverage,
+    interval_bounds,
+    normalised_error,
+    read_windows,
+    with_short_histories,
+)
 from model.dataset import join_windows
 from model.domain import FloatArray, IntArray, WindowSet
 from model.evaluation import Answered, Figure
@@ -32,6 +41,8 @@ from model.regimes import Regimes
 
 HIDDEN_SHARE: Final = 0.2
 """Of a window's cycles: what the card tells of hiding them."""
+SHORT_LACK: Final = 0.1
+"""Of coverage: what a short history may lack of the nominal one before it is called insufficient."""
 HIDDEN_WINDOWS: Final = 1000
 """About how many are hidden cycles of: each is answered many times over."""
 
@@ -58,7 +69,7 @@ def held_out_fold(net: RulNetwork, parts: Parts) -> Fold:
         InvalidData: no unit is held out.
     """
     windows = held_out_windows(parts)
-    fit_scale(net, read_windows(net, parts.training), parts.training)
+    fit_scale(net, with_short_histories(parts.training))
     return Fold(net, windows, read_windows(net, windows))
 
 
@@ -78,6 +89,35 @@ def cross_fitted(folds: Sequence[Fold]) -> Answered:
     config = folds[0].net.config
     read, windows = joined(folds)
     return held_out_coverage(read, windows, cap=config.cap, coverage=config.coverage)
+
+
+def fewest_cycles_that_hold(folds: Sequence[Fold]) -> int:
+    """From how many cycles on the interval keeps its word, for a unit whose earlier ones nobody kept.
+
+    Held-out windows are cut to their last n cycles, for n from the context down by quarters; the
+    smallest n is kept down to which at least the nominal coverage less `SHORT_LACK` is met.
+    """
+    config = folds[0].net.config
+    read, windows = joined(folds)
+    error = normalised_error(read, windows, cap=config.cap)
+    low, high = interval_bounds(error, windows.unit, coverage=config.coverage)
+    fewest = n = config.context
+    while n >= 1:
+        errors = np.concatenate([_cut_error(fold, n) for fold in folds])
+        covered = (low <= errors) & (errors <= high)
+        if len(covered) and covered.mean() < config.coverage - SHORT_LACK:
+            break
+        fewest, n = n, n * 3 // 4
+    return fewest
+
+
+def _cut_error(fold: Fold, cycles: int) -> FloatArray:
+    """Normalised errors of the windows that have more cycles than this, cut to it."""
+    longer = fold.windows.take(fold.windows.lengths > cycles)
+    if len(longer) == 0:
+        return np.zeros(0, np.float32)
+    cut = cut_windows(longer, np.full(len(longer), cycles))
+    return normalised_error(read_windows(fold.net, cut), cut, cap=fold.net.config.cap)
 
 
 def attention_worth(folds: Sequence[Fold]) -> dict[str, Figure]:

@@ -42,7 +42,7 @@ class Flagship(RulNetwork):
         "learning_rate": 5e-3,
         "offset": 0.05,
         "age_jitter": 0.03,
-        "history_missing": 0.05,
+        "history_missing": 0.15,
         "low_rul_weight": 1.0,
     }
 

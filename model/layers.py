@@ -98,7 +98,7 @@ class Standardise(nn.Module):
         there = observed[:, :, where]  # [B, T, S]
         setting = (readings[:, :, where].clamp(lowest, highest) - middle) / scale
         setting = torch.where(there, setting, torch.zeros_like(setting))
-        # |s - c|^2 over the settings that are there, less what all centres share: c^2 - 2 s c, as one product.
+        # (s - c)^2 over the settings that are there, less what all centres share: c^2 - 2 s c, one product.
         from_middle = ((centre - middle) / scale).T  # [S, R]
         terms = torch.cat((from_middle.square(), -2.0 * from_middle))  # [2S, R]
         return (torch.cat((there.to(setting.dtype), setting), dim=-1) @ terms).argmin(-1)

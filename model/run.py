@@ -24,9 +24,17 @@ from model.calibration import (
     fit_novelty,
     fit_scale,
     read_windows,
+    with_short_histories,
 )
 from model.checkpoint import STATE_FILE, Checkpoint
-from model.crossfit import Fold, attention_worth, cross_fitted, held_out_fold, joined
+from model.crossfit import (
+    Fold,
+    attention_worth,
+    cross_fitted,
+    fewest_cycles_that_hold,
+    held_out_fold,
+    joined,
+)
 from model.domain import IntArray, Trajectory
 from model.evaluation import Figure, figures
 from model.fleet import Fleet
@@ -93,7 +101,13 @@ def train_run(
     metrics = calibrate(net, parts, behind)
     entropy = entropy_references(*_attention(net, behind))
     training = training_facts(fleet, parts, net, config=config, folds=folds, source=source)
-    known = {**facts(net, fleet, reference), "entropy": entropy, "training": training, "metrics": metrics}
+    known = {
+        **facts(net, fleet, reference),
+        "min_cycles": max(fleet.shortest, fewest_cycles_that_hold(behind)),
+        "entropy": entropy,
+        "training": training,
+        "metrics": metrics,
+    }
     checkpoint = Checkpoint(name, net.config, net.state_dict(), json.loads(json.dumps(known)))
     checkpoint.save(folder)
     stages.done()
@@ -126,8 +140,8 @@ def fit_inputs(net: RulNetwork, reference: Reference, *, oldest: float) -> None:
 
 def calibrate(net: RulNetwork, parts: Parts, folds: Sequence[Fold]) -> dict[str, float]:
     """Fit all that is not learnt by gradient; figures of the folds' networks on units new to them."""
+    fit_scale(net, with_short_histories(parts.training))
     training = read_windows(net, parts.training)
-    fit_scale(net, training, parts.training)
     fit_baseline(net, training)
     fit_novelty(net, training, parts.training.lengths)
     fit_distribution(net, *joined(folds))
@@ -152,7 +166,6 @@ def facts(net: RulNetwork, fleet: Fleet, reference: Reference) -> dict[str, Any]
     return {
         "columns": columns,
         "context": fleet.context,
-        "min_cycles": fleet.shortest,
         "max_missing_fraction": fleet.max_missing_fraction,
         "cap": fleet.cap,
         "baseline": float(net.get_buffer("baseline")),

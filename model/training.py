@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from model.calibration import read_windows, unit_weights
+from model.calibration import last_cycles, read_windows, unit_weights
 from model.domain import RulError, WindowSet, capped_rul
 from model.evaluation import root_mean_square_error
 from model.losses import AdaptiveNormaliser, entropy_loss, task_losses
@@ -238,9 +238,9 @@ class Trainer:
         def normal(*shape: int) -> Tensor:
             return torch.randn(*shape, generator=self._generator)
 
-        readings, lengths = cut_history(
-            readings, lengths, hit=chance(windows) < config.history_missing, keep=chance(windows)
-        )
+        wanted = (chance(windows) * lengths).long() + 1
+        hit = chance(windows) < config.history_missing
+        readings, lengths = last_cycles(readings, lengths, torch.where(hit, wanted, lengths))
         observed = ~torch.isnan(readings)
         _, deviation = self.net.standardise.statistics(readings, observed)
         noise = config.noise * normal(*readings.shape) + config.offset * normal(windows, 1, columns)
@@ -251,20 +251,6 @@ class Trainer:
         lost = lost.unsqueeze(1) | (chance(*readings.shape) < share)
         hidden = chance(windows) < config.age_missing
         return readings.masked_fill(lost, torch.nan), lengths, last_cycle.masked_fill(hidden, torch.nan)
-
-
-def cut_history(readings: Tensor, lengths: Tensor, *, hit: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
-    """Cut the windows that are hit to their last cycles, [B, T, F], [B] -> the same shapes.
-
-    `keep` [B] in 0..1 says how much of each stays: at least one cycle.
-    """
-    wanted = (keep * lengths).long() + 1
-    shorter = torch.where(hit, torch.minimum(wanted, lengths), lengths)
-    rows = (lengths - shorter)[:, None] + torch.arange(readings.shape[1])  # [B, T]
-    rows = rows.clamp(max=readings.shape[1] - 1)
-    cut = readings.gather(1, rows.unsqueeze(-1).expand_as(readings))
-    beyond = torch.arange(readings.shape[1]) >= shorter[:, None]
-    return cut.masked_fill(beyond.unsqueeze(-1), torch.nan), shorter
 
 
 def _weight_groups(net: RulNetwork, config: TrainConfig) -> list[dict[str, Any]]:

@@ -6,14 +6,24 @@ import numpy as np
 import pytest
 import torch
 
-from model.calibration import fit_scale, interval_bounds, normalised_error, read_windows, tensors
+from model.calibration import (
+    SHORT_SHARE,
+    cut_windows,
+    fit_scale,
+    interval_bounds,
+    last_cycles,
+    normalised_error,
+    read_windows,
+    tensors,
+    with_short_histories,
+)
 from model.checkpoint import Checkpoint, InvalidCheckpoint, load_tensors
-from model.crossfit import held_out_fold, joined
+from model.crossfit import fewest_cycles_that_hold, held_out_fold, joined
 from model.curve import read_curve, write_curve
 from model.domain import InvalidData, Trajectory
 from model.parts import deal_all, deal_fold
 from model.run import Source, prepare, train_run
-from model.training import InvalidState, TrainConfig, Trainer, cut_history
+from model.training import InvalidState, TrainConfig, Trainer
 from tests.fleets import PUMPS, worn_pumps
 
 CONFIG = TrainConfig(seed=5, steps=12, batch=16, check_every=4, truncations=4)
@@ -310,14 +320,40 @@ def test_wear_keeps_the_data_as_it_is(parts):
 def test_history_is_cut_from_its_beginning():
     readings = torch.tensor([[[1.0], [2.0], [3.0], [torch.nan]], [[1.0], [2.0], [3.0], [4.0]]])
 
-    cut, lengths = cut_history(
-        readings, torch.tensor([3, 4]), hit=torch.tensor([True, False]), keep=torch.tensor([0.4, 0.4])
-    )
+    cut, lengths = last_cycles(readings, torch.tensor([3, 4]), torch.tensor([2, 9]))
 
     assert lengths.tolist() == [2, 4]
     assert cut[0, :2, 0].tolist() == [2.0, 3.0]
     assert cut[0, 2:].isnan().all()
     assert cut[1, :, 0].tolist() == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_short_histories_are_added_and_the_windows_stay(parts):
+    both = with_short_histories(parts.training)
+    short = both.take(np.arange(len(parts.training), len(both)))
+
+    np.testing.assert_array_equal(both.readings[: len(parts.training)], parts.training.readings)
+    assert len(short) == int(SHORT_SHARE * len(parts.training))
+    assert (short.lengths < FLEET.context).mean() > 0
+    valid = np.arange(FLEET.context) < short.lengths[:, None]
+    assert np.isfinite(short.readings[valid]).all()
+    assert np.isnan(short.readings[~valid]).all()
+
+
+def test_a_history_is_long_enough_from_where_the_interval_holds(parts):
+    net = trainer(parts).learn(lambda *_: None)
+    fold = held_out_fold(net, parts)
+
+    found = fewest_cycles_that_hold([fold])
+
+    read, windows = fold.read, fold.windows
+    error = normalised_error(read, windows, cap=FLEET.cap)
+    low, high = interval_bounds(error, windows.unit, coverage=FLEET.nominal_coverage)
+    longer = windows.take(windows.lengths > found)
+    cut = cut_windows(longer, np.full(len(longer), found))
+    errors = normalised_error(read_windows(net, cut), cut, cap=FLEET.cap)
+    assert 1 <= found <= FLEET.context
+    assert found == FLEET.context or ((low <= errors) & (errors <= high)).mean() >= 0.8
 
 
 def test_the_scale_is_fitted_to_the_error_and_moves_nothing_else(parts):
@@ -328,7 +364,7 @@ def test_the_scale_is_fitted_to_the_error_and_moves_nothing_else(parts):
     exact = np.arange(len(windows)) % 2 == 0
     windows.rul[~exact] += 12.0
 
-    fit_scale(net, read, windows)
+    fit_scale(net, windows)
 
     assert read_windows(net, windows).scale.mean() == pytest.approx(6.0, rel=0.2)
     for name, p in net.named_parameters():
