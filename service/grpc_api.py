@@ -9,29 +9,19 @@ from __future__ import annotations
 from typing import Any, Final
 
 import grpc
-import numpy as np
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
-from msgspec import UNSET
 
 from service.errors import MalformedBody, Problem
 from service.exchange import Desk, Exchange
 from service.grpc_call import Context, exchanged, parsed, patience, serialized
 from service.grpc_health import Health
+from service.grpc_messages import model_reference, predict_reply, window_input
 from service.labels import Route, Stage
-from service.messages import (
-    Attention,
-    Explain,
-    ModelName,
-    Prediction,
-    PredictQuery,
-    PredictReply,
-    Refused,
-)
+from service.messages import Explain, PredictQuery
 from service.oip_grpc import INFERENCE_SERVICE, InferenceServicer
 from service.predictor import LoadedModel
 from service.proto import rul_v1_pb2 as pb
-from service.window import WindowInput
 
 SERVICE: Final = "rul.v1.RulService"
 EXPLAIN: Final = {
@@ -92,7 +82,7 @@ class RulServicer:
                 query, timeout_seconds=patience(desk, context), typed=True, consume=True
             )
             with desk.metrics.stage(Stage.ENCODE):
-                return _reply(reply)
+                return predict_reply(reply)
 
     def _query(self, request: pb.PredictRequest) -> PredictQuery:
         name = request.model or None
@@ -100,7 +90,7 @@ class RulServicer:
         if request.explain not in EXPLAIN:
             detail = f"expected a value of rul.v1.Explain, got {request.explain}"
             raise MalformedBody(detail, [Problem("/explain", "shape", detail)])
-        windows = [_window(window, columns) for window in request.windows]
+        windows = [window_input(window, columns) for window in request.windows]
         return PredictQuery(windows, name, EXPLAIN[request.explain], request.partial)
 
 
@@ -119,77 +109,9 @@ def add_servicers(server: Any, desk: Desk) -> Health:  # noqa: ANN401 grpc.aio.S
     return answered
 
 
-def _window(window: pb.Window, columns: int) -> WindowInput:
-    """A message as the window that the predictor reads; NaN is missing, as everywhere inside."""
-    last_cycle = window.last_cycle if window.HasField("last_cycle") else None
-    unit = window.unit if window.HasField("unit") else None
-    given: Any = WindowInput(unit, last_cycle)
-    which = window.WhichOneof("values")
-    if which == "columns":
-        given.columns = {
-            name: np.array(series.values, dtype=np.float32) for name, series in window.columns.columns.items()
-        }
-    elif which == "readings":
-        values = np.array(window.readings.values, dtype=np.float32)
-        # Values that do not fill whole rows stay one row, which the window's check then counts.
-        given.readings = values.reshape(-1, columns) if values.size % columns == 0 else [values.tolist()]
-    return given
-
-
-def _reference(name: ModelName) -> pb.ModelReference:
-    return pb.ModelReference(name=name.name, version=name.version, sha256=name.sha256)
-
-
 def _model(model: LoadedModel) -> pb.Model:
     return pb.Model(
-        reference=_reference(model.name),
+        reference=model_reference(model.name),
         provider=model.provider,
         manifest_json=model.manifest.model_dump_json(),
-    )
-
-
-def _reply(reply: PredictReply) -> pb.PredictReply:
-    predictions = [_refused(p) if isinstance(p, Refused) else _prediction(p) for p in reply.predictions]
-    return pb.PredictReply(model=_reference(reply.model), predictions=predictions)
-
-
-def _refused(refused: Refused) -> pb.Prediction:
-    error = refused.error
-    problems = [pb.Problem(pointer=p.pointer, code=p.code, detail=p.detail) for p in error.errors]
-    return pb.Prediction(
-        unit=refused.unit, error=pb.WindowError(title=error.title, detail=error.detail, errors=problems)
-    )
-
-
-def _prediction(prediction: Prediction) -> pb.Prediction:
-    interval = prediction.interval
-    return pb.Prediction(
-        unit=prediction.unit,
-        rul=prediction.rul,
-        rul_state=prediction.rul_state.value,
-        interval=pb.Interval(coverage=interval.coverage, lower=interval.lower, upper=interval.upper),
-        failure_probability={int(h): p for h, p in prediction.failure_probability.items()},
-        health_state=pb.HealthState(
-            label=prediction.health_state.label, probabilities=prediction.health_state.probabilities
-        ),
-        attention=None if prediction.attention is UNSET else _attention(prediction.attention),
-        imputed_fraction=prediction.imputed_fraction,
-        warnings=[
-            pb.Warning(code=w.code, column=w.column or "", detail=w.detail) for w in prediction.warnings
-        ],
-        sensor_contributions=(
-            {} if prediction.sensor_contributions is UNSET else prediction.sensor_contributions
-        ),
-    )
-
-
-def _attention(attention: Any) -> pb.Attention:  # noqa: ANN401 narrowed by UNSET, which types do not follow
-    given: Attention = attention
-    return pb.Attention(
-        cycles=given.cycles,
-        weights=given.weights,
-        contributions=given.contributions,
-        baseline=given.baseline,
-        entropy_ratio=given.entropy_ratio,
-        effective_cycles=given.effective_cycles,
     )

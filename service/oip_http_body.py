@@ -34,6 +34,14 @@ class _Input(msgspec.Struct):
     shape: list[int]
     datatype: str
     parameters: Parameters = None
+    data: list[int | float | None] | None = None
+
+
+class _LooseInput(msgspec.Struct):
+    name: str
+    shape: list[int]
+    datatype: str
+    parameters: Parameters = None
     data: msgspec.Raw = msgspec.Raw(b"")
 
 
@@ -49,7 +57,17 @@ class _Request(msgspec.Struct):
     parameters: Parameters = None
 
 
-_REQUEST: Final = msgspec.json.Decoder(_Request)
+class _LooseRequest(msgspec.Struct):
+    """A request whose data may be anything, so that it can be said which of them is wrong."""
+
+    inputs: list[_LooseInput]
+    outputs: list[_Output] | None = None
+    id: str = ""
+    parameters: Parameters = None
+
+
+_STRICT: Final = msgspec.json.Decoder(_Request)
+_LOOSE: Final = msgspec.json.Decoder(_LooseRequest)
 _FLAT: Final = {
     FP32: msgspec.json.Decoder(list[float | None]),
     INT64: msgspec.json.Decoder(list[int]),
@@ -171,19 +189,26 @@ def _json_size(body: bytes, header: bytes) -> int:
 def _request(text: bytes) -> _Request:
     try:
         try:
-            return _REQUEST.decode(text)
+            return _STRICT.decode(text)
         except msgspec.ValidationError:
-            raise
+            return _read_again(text)
         except msgspec.DecodeError:
             replaced, count = _NAN.subn(b"null", text)
             if not count:
                 raise
-            return _REQUEST.decode(replaced)
+            return _request(replaced)
     except msgspec.ValidationError as error:
         detail, pointer = located(str(error))
         raise MalformedBody(f"{pointer or 'the body'}: {detail}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedBody(f"the body is not JSON: {error}") from error
+
+
+def _read_again(text: bytes) -> _Request:
+    """What is no request, or one whose data are nested or wrong."""
+    loose = _LOOSE.decode(text)
+    inputs = [_Input(i.name, i.shape, i.datatype, i.parameters, _values(i)) for i in loose.inputs]
+    return _Request(inputs, loose.outputs, loose.id, loose.parameters)
 
 
 def _inputs(given: Sequence[_Input], behind: memoryview) -> list[GivenTensor]:
@@ -193,10 +218,13 @@ def _inputs(given: Sequence[_Input], behind: memoryview) -> list[GivenTensor]:
     for tensor in given:
         where = f"input {short(tensor.name)}"
         size = _binary_size(tensor.parameters, where)
+        contents: Contents
         if size is None:
-            contents = _values(tensor, where)
+            if tensor.data is None:
+                raise InvalidTensor(f"{where}: expected data or binary_data_size, got neither")
+            contents = tensor.data
         else:
-            if len(tensor.data):
+            if tensor.data is not None:
                 raise InvalidTensor(f"{where}: expected data or binary_data_size, got both")
             if size > len(behind) - offset:
                 raise InvalidTensor(
@@ -213,22 +241,22 @@ def _inputs(given: Sequence[_Input], behind: memoryview) -> list[GivenTensor]:
     return inputs
 
 
-def _values(tensor: _Input, where: str) -> Contents:
+def _values(tensor: _LooseInput) -> list[Any] | None:
     if not len(tensor.data):
-        raise InvalidTensor(f"{where}: expected data or binary_data_size, got neither")
+        return None
     if tensor.datatype not in _FLAT:
-        return ()  # no model takes this datatype: whoever knows the model will say so
+        return []  # no model takes this datatype: whoever knows the model will say so
     try:
         return _FLAT[tensor.datatype].decode(tensor.data)
     except msgspec.DecodeError as error:
         nested = _nested(tensor)
         if nested is None:
             detail, pointer = located(str(error))
-            raise InvalidTensor(f"{where}: data{pointer}: {detail}") from error
+            raise InvalidTensor(f"input {short(tensor.name)}: data{pointer}: {detail}") from error
         return nested
 
 
-def _nested(tensor: _Input) -> Contents | None:
+def _nested(tensor: _LooseInput) -> list[Any] | None:
     """Lists of lists, which the protocol allows where they have the declared shape."""
     decoder = _NESTED.get(len(tensor.shape))
     if tensor.datatype != FP32 or decoder is None:

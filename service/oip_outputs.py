@@ -44,14 +44,19 @@ class Gathering:
         self._batches: Final[list[tuple[Answers, IntArray, IntArray]]] = [
             (answers, np.array(places), np.array(rows)) for answers, places, rows in batches.values()
         ]
+        width = self._batches[0][0].outputs.attention.shape[1]
+        self._whole: Final[bool] = width == group.cycles and not group.starts.any()
 
     def tensor(self, spec: TensorSpec) -> Tensor:
         """One output, float32, of the shape that the request's readings ask for."""
+        if len(self._batches) == 1 and (spec.name not in PER_CYCLE or self._whole):
+            answers, _, rows = self._batches[0]  # all places, in order
+            return Tensor(spec.name, spec.datatype, _values(spec, answers)[rows])
         sizes = (len(self._group.windows), *spec.shape[1:])
         shape = [self._group.cycles if size == ANY else size for size in sizes]
         values: FloatArray = np.zeros(shape, dtype=np.float32)
         for answers, places, rows in self._batches:
-            batch = np.asarray(SOURCES[spec.name](answers), dtype=np.float32)
+            batch = _values(spec, answers)
             if spec.name in PER_CYCLE:
                 self._place_cycles(values, places, batch[rows])
             else:
@@ -69,3 +74,7 @@ class Gathering:
             places.tolist(), answered, starts.tolist(), stops.tolist(), strict=True
         ):
             values[place, ..., start:stop] = row[..., : stop - start]
+
+
+def _values(spec: TensorSpec, answers: Answers) -> FloatArray:
+    return np.asarray(SOURCES[spec.name](answers), dtype=np.float32)

@@ -8,6 +8,7 @@ module must not know what the numbers mean, nor how they came.
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -22,6 +23,7 @@ from service.errors import InvalidTensor
 FP32: Final = "FP32"
 INT64: Final = "INT64"
 DTYPES: Final = {FP32: np.dtype("<f4"), INT64: np.dtype("<i8")}
+PACKED: Final = {FP32: "f", INT64: "q"}  # as `struct` calls them
 """The datatypes of our tensors; the protocol's raw contents are little-endian."""
 
 ANY: Final = -1
@@ -30,8 +32,8 @@ READINGS: Final = "readings"
 LENGTHS: Final = "lengths"
 LAST_CYCLE: Final = "last_cycle"
 
-Contents = bytes | memoryview | Sequence[float | None]
-"""Raw, or the numbers one by one (None: missing), in row-major order."""
+Contents = bytes | memoryview | NDArray[Any] | Sequence[float | None]
+"""Raw, or the numbers: an array of the datatype, or one by one (None: missing). In row-major order."""
 
 
 class TensorSpec(NamedTuple):
@@ -149,7 +151,9 @@ def array_of(given: GivenTensor, spec: TensorSpec) -> NDArray[Any]:
         return np.require(np.frombuffer(raw, dtype), requirements="A").reshape(shape)
     if len(contents) != count:
         raise InvalidTensor(f"{where}: shape {list(shape)} takes {count} values, got {len(contents)}")
-    return _numbers(contents, dtype, where).reshape(shape)
+    if isinstance(contents, np.ndarray):
+        return contents.reshape(shape)
+    return _numbers(contents, spec.datatype, where).reshape(shape)
 
 
 def _checked_shape(given: Sequence[int], spec: TensorSpec, where: str) -> tuple[int, ...]:
@@ -162,12 +166,19 @@ def _checked_shape(given: Sequence[int], spec: TensorSpec, where: str) -> tuple[
     return tuple(given)
 
 
-def _numbers(values: Sequence[float | None], dtype: np.dtype[Any], where: str) -> NDArray[Any]:
+def _numbers(values: Sequence[float | None], datatype: str, where: str) -> NDArray[Any]:
+    """`struct` is several times as fast as numpy, and refuses None and what the datatype cannot hold."""
+    dtype = DTYPES[datatype]
+    try:
+        return np.frombuffer(struct.pack(f"<{len(values)}{PACKED[datatype]}", *values), dtype)
+    except (struct.error, OverflowError) as error:
+        if datatype != FP32:  # numpy would round
+            raise InvalidTensor(f"{where}: a value is not a number of {datatype}") from error
     try:
         with np.errstate(over="ignore"):  # becomes infinite, which the window's check refuses with its place
             return np.array(values, dtype=dtype)
     except (OverflowError, TypeError, ValueError) as error:
-        raise InvalidTensor(f"{where}: a value is not a number of its datatype") from error
+        raise InvalidTensor(f"{where}: a value is not a number of {datatype}") from error
 
 
 def _names(specs: Sequence[TensorSpec]) -> str:

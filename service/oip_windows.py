@@ -6,6 +6,7 @@ request of a thousand windows costs a few array operations. This module must not
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -58,21 +59,17 @@ def checked_group(arrays: Mapping[str, NDArray[Any]], rules: WindowRules) -> Gro
     last_cycle = _last_cycle(arrays.get(LAST_CYCLE), stops)
     starts = np.maximum(stops - rules.context, 0)
     imputed = _imputed_fraction(readings, starts, stops, rules)
-    first_cycle = np.where(np.isnan(last_cycle), stops, last_cycle).astype(np.int64) - (stops - starts) + 1
-    rows = zip(
-        readings,
-        starts.tolist(),
-        stops.tolist(),
-        last_cycle.tolist(),
-        first_cycle.tolist(),
-        imputed.tolist(),
-        strict=True,
-    )
+    rows = zip(readings, starts.tolist(), stops.tolist(), last_cycle.tolist(), imputed.tolist(), strict=True)
     windows = [
-        Window(None, row[start:stop], last, first, fraction, ())
-        for row, start, stop, last, first, fraction in rows
+        Window(None, row[start:stop], last, _first_cycle(start, stop, last), fraction, ())
+        for row, start, stop, last, fraction in rows
     ]
     return Group(windows, cycles, starts, stops)
+
+
+def _first_cycle(start: int, stop: int, last_cycle: float) -> int:
+    """The number of the first cycle that is read; counted from the first sent where the last is unknown."""
+    return (stop if math.isnan(last_cycle) else int(last_cycle)) - (stop - start) + 1
 
 
 def _lengths(given: IntArray | None, count: int, cycles: int) -> IntArray:
@@ -89,11 +86,14 @@ def _last_cycle(given: FloatArray | None, lengths: IntArray) -> FloatArray:
     if given is None:
         return np.full(len(lengths), np.nan, dtype=np.float32)
     _check_count(LAST_CYCLE, given, len(lengths))
+    whole = (given <= LARGEST_CYCLE) & (given == np.trunc(given))
+    if (whole & (given >= lengths - 1)).all():  # the usual case
+        return given
     unknown = np.isnan(given)
-    whole = (given >= 0) & (given <= LARGEST_CYCLE) & (given == np.trunc(given))
-    if not (unknown | whole).all():
+    wrong = ~(unknown | (whole & (given >= 0)))
+    if wrong.any():
         wanted = f"a whole number from 0 to {LARGEST_CYCLE}, or NaN"
-        raise InvalidTensor(_named(LAST_CYCLE, ~(unknown | whole), wanted, given))
+        raise InvalidTensor(_named(LAST_CYCLE, wrong, wanted, given))
     early = given < lengths - 1
     if early.any():
         raise InvalidTensor(_named(LAST_CYCLE, early, "at least the window's cycles less one", given))
@@ -111,9 +111,7 @@ def _imputed_fraction(
     readings: FloatArray, starts: IntArray, stops: IntArray, rules: WindowRules
 ) -> NDArray[np.float64]:
     """Missing readings over all readings of each window, float64 [B]."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        total = np.add.reduce(readings, axis=None)
-    if np.isfinite(total):  # then every term is: the usual case, in one pass
+    if np.isfinite(readings).all():  # the usual case
         return np.zeros(len(readings))
     cycle = np.arange(readings.shape[1])
     read = (cycle >= starts[:, np.newaxis]) & (cycle < stops[:, np.newaxis])

@@ -28,14 +28,23 @@ def packed_rows(rows: Any, *, columns: int, context: int) -> FloatArray | None: 
 
 
 def packed_columns(given: Mapping[str, Any], *, names: Sequence[str], context: int) -> FloatArray | None:
-    """A list of T numbers for each name -> float32 [T, F], the last `context` cycles; None: unusual."""
+    """For each name T numbers, a list or float32 [T] -> float32 [T, F], the last cycles; None: unusual."""
     lists = [given[name] for name in names]
     cycles = len(lists[0])
+    if isinstance(lists[0], np.ndarray):
+        return _stacked(lists, cycles, context)
     if not cycles or any(type(values) is not list or len(values) != cycles for values in lists):
         return None
     if cycles > context:
         lists = [values[-context:] for values in lists]
     return _packed(list(chain.from_iterable(zip(*lists, strict=True))), len(names))
+
+
+def _stacked(columns: list[Any], cycles: int, context: int) -> FloatArray | None:
+    for values in columns:
+        if not isinstance(values, np.ndarray) or values.dtype != np.float32 or values.shape != (cycles,):
+            return None
+    return _finite(np.array(columns)[:, -context:].T) if cycles else None
 
 
 def _packed(flat: list[Any], columns: int) -> FloatArray | None:

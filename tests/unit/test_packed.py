@@ -37,6 +37,17 @@ def test_columns_become_the_same_rows(values, context):
     np.testing.assert_array_equal(packed, values[-context:].astype(np.float32))
 
 
+@given(readings, st.integers(1, 8))
+def test_columns_of_arrays_become_the_same_rows(values, context):
+    values = values.astype(np.float32)
+
+    packed = packed_columns(
+        {name: values[:, f] for f, name in enumerate(NAMES)}, names=NAMES, context=context
+    )
+
+    np.testing.assert_array_equal(packed, values[-context:])
+
+
 def test_an_array_of_rows_is_taken_as_it_is():
     values = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -67,9 +78,35 @@ def test_what_is_unusual_is_left_to_the_careful_way(rows):
 
 
 @pytest.mark.parametrize(
-    "values", [[], [1.0], [1.0, None], [1.0, 2.0, 3.0], np.ones(2, dtype=np.float32), "ab"]
+    "values",
+    [
+        [],
+        [1.0],
+        [1.0, None],
+        [1.0, 2.0, 3.0],
+        "ab",
+        np.ones(2, np.float32),
+        np.ones(2),
+        np.ones(0, np.float32),
+    ],
 )
 def test_a_column_that_is_unusual_is_left_to_the_careful_way(values):
     columns = {"a": values, "b": [1.0, 2.0], "c": [1.0, 2.0]}
+
+    assert packed_columns(columns, names=NAMES, context=8) is None
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1.0, 2.0],
+        np.ones(3, np.float32),
+        np.ones(2),
+        np.ones((2, 1), np.float32),
+        np.full(2, np.nan, np.float32),
+    ],
+)
+def test_an_array_that_is_unusual_among_others_is_left_to_the_careful_way(values):
+    columns = {"a": np.ones(2, np.float32), "b": values, "c": np.ones(2, np.float32)}
 
     assert packed_columns(columns, names=NAMES, context=8) is None
