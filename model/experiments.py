@@ -78,7 +78,8 @@ ROWS: Final[dict[str, Row]] = {
     "gradient_boosting": Row("gradient boosting on window statistics", network=None),
     "flagship": Row("what ships"),
     "even_start": Row("attention starts out even, not late", options={"recency": 0.0}),
-    "wide": Row("recurrent part twice as wide", options={"hidden": 32}),
+    "wide": Row("recurrent part twice as wide", options={"hidden": 16}),
+    "narrow": Row("perceptron half as wide", options={"perceptron": 48}),
     "sure_recurrence": Row("no dropout behind the recurrent part", options={"recurrent_dropout": 0.0}),
     "unworn": Row(
         "training windows hardly worn",
@@ -92,8 +93,9 @@ ROWS: Final[dict[str, Row]] = {
         },
     ),
     "windows_alike": Row("long units are drawn more often", recipe={"units_alike": False}),
-    "low_rul": Row("windows near failure weigh twice", recipe={"low_rul_weight": 1.0}),
-    "short": Row("400 updates", recipe={"steps": 400}),
+    "rul_alike": Row("windows near failure weigh no more", recipe={"low_rul_weight": 0.0}),
+    "whole_histories": Row("fewer windows cut to their last cycles", recipe={"history_missing": 0.05}),
+    "long": Row("1,000 updates", recipe={"steps": 1000}),
     "amnl": Row("additive temporal attention over raw readings", network="amnl"),
     "selfattention": Row("eight heads between cycles", network="selfattention"),
 }
