@@ -134,7 +134,10 @@ class Manifest(Frozen):
     network: str
     columns: list[ColumnManifest] = Field(min_length=1)
     context: PositiveInt = Field(description="most cycles that the model reads; earlier ones are left out")
-    min_cycles: PositiveInt = Field(description="fewer cycles than this are insufficient history")
+    min_cycles: PositiveInt = Field(
+        description="a window of fewer cycles is insufficient history, unless its last_cycle says that it "
+        "holds the unit's whole life"
+    )
     max_missing_fraction: float = Field(gt=0, le=1, description="of a window's readings; more is refused")
     cap: PositiveFloat = Field(description="RUL in cycles above which an answer is `at least`")
     baseline: float = Field(description="cycles; baseline + sum of contributions = unclipped RUL")

@@ -35,7 +35,13 @@ class InvalidData(RulError):
 
 
 class RulState(StrEnum):
-    """How an answer may be read."""
+    """How an answer may be read.
+
+    `estimated`: as the number that it is. `at_least_cap`: the RUL is the model's cap or more.
+    `out_of_distribution`: readings unlike those of training, so the number means little.
+    `insufficient_history`: fewer cycles than the model's `min_cycles`, and no `last_cycle` that says
+    they are the unit's whole life. Of several that hold, the last in this list is given.
+    """
 
     ESTIMATED = "estimated"
     AT_LEAST_CAP = "at_least_cap"

@@ -40,14 +40,17 @@ class Answers:
         state: int [B], indices into `STATES`.
     """
 
-    def __init__(self, outputs: Outputs, lengths: IntArray, manifest: Manifest) -> None:
+    def __init__(
+        self, outputs: Outputs, lengths: IntArray, manifest: Manifest, *, last_cycle: FloatArray
+    ) -> None:
         self.outputs: Final = outputs
         self.lengths: Final = lengths
+        self.last_cycle: Final = last_cycle
         entropy = attention_entropy(outputs.attention)
         self._ln_cycles: Final = np.log(np.where(lengths > 1, lengths, np.nan).astype(np.float64))
         self.entropy_ratio: Final[FloatArray] = entropy / self._ln_cycles
         self.effective_cycles: Final[FloatArray] = np.exp(entropy)
-        self.state: Final = states(outputs, lengths, manifest)
+        self.state: Final = states(outputs, lengths, manifest, last_cycle=last_cycle)
         self._manifest: Final = manifest
 
     def only(self, which: BoolArray) -> Answers:
@@ -59,7 +62,7 @@ class Answers:
             if field.name != "head_attention"
         }
         outputs = Outputs(**arrays, head_attention=None if heads is None else heads[which])
-        return Answers(outputs, self.lengths[which], self._manifest)
+        return Answers(outputs, self.lengths[which], self._manifest, last_cycle=self.last_cycle[which])
 
     @cached_property
     def head_entropy_ratio(self) -> FloatArray | None:
@@ -144,14 +147,19 @@ class WindowOutputs:
         return float(self.answers.outputs.contribution[self.row].sum(dtype=np.float64))
 
 
-def states(outputs: Outputs, lengths: IntArray, manifest: Manifest) -> NDArray[np.int64]:
+def states(
+    outputs: Outputs, lengths: IntArray, manifest: Manifest, *, last_cycle: FloatArray
+) -> NDArray[np.int64]:
     """How each answer may be read, [B], as indices into `STATES`.
 
     What says most against the number wins: too little history, then strange data, then the cap.
     """
     state = np.where(outputs.rul >= NEAR_CAP * manifest.cap, _AT_LEAST_CAP, _ESTIMATED)
     state = np.where(outputs.novelty > NOVELTY_LIMIT, _OUT, state)
-    return np.where(lengths < manifest.min_cycles, _INSUFFICIENT, state)
+    # A young unit's few cycles are all there is to know, and are enough: what misleads is an older unit of
+    # which only the last cycles were kept. Where the last cycle is not known (NaN) it may be one.
+    whole_life = last_cycle <= lengths
+    return np.where((lengths < manifest.min_cycles) & ~whole_life, _INSUFFICIENT, state)
 
 
 def entropy_reference(manifest: Manifest, head: str = "mean") -> EntropyReference | None:

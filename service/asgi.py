@@ -14,7 +14,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Result = TypeVar("Result")
 
-WATCH_AFTER_SECONDS: Final = 0.03
+WATCH_AFTER_SECONDS: Final = 0.1
 """How long a request is worked on before anybody asks whether its caller is still there. Asking is a task
 and, behind Envoy, a message to another thread and back: more than an ordinary request costs altogether."""
 

@@ -226,7 +226,7 @@ class MicroBatcher:
         start = perf_counter()
         outputs = self._runtime.run(readings, lengths, last_cycle)
         seconds = perf_counter() - start
-        answers = Answers(outputs, lengths, self._runtime.manifest)
+        answers = Answers(outputs, lengths, self._runtime.manifest, last_cycle=last_cycle)
         self._observer.ran(len(windows), seconds)
         self._observe(answers, windows)
         return answers

@@ -13,7 +13,7 @@ import struct
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from time import monotonic
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, Self
 from urllib.parse import quote
 
 import grpc
@@ -137,15 +137,15 @@ class GrpcOverAsgi:
         handler = self._handlers.get(scope["path"])
         if handler is None:
             raise Aborted(grpc.StatusCode.UNIMPLEMENTED, f"there is no method {scope['path']}")
-        requests = self._messages(scope, receive)
+        requests = Messages(scope, receive, max_bytes=self._max_message_bytes)
         decode, encode = handler.request_deserializer, handler.response_serializer
         if handler.unary_unary is not None:
-            request = _decoded(decode, await _only(requests))
+            request = _decoded(decode, await requests.only())
             response = await unless_disconnected(handler.unary_unary(request, call), receive)
             await reply(encode(response), more=False)
             return True
         if handler.unary_stream is not None:
-            request = _decoded(decode, await _only(requests))
+            request = _decoded(decode, await requests.only())
             await unless_disconnected(_stream(handler.unary_stream(request, call), encode, reply), receive)
             return False
         if handler.stream_stream is not None:
@@ -154,37 +154,59 @@ class GrpcOverAsgi:
             return False
         raise Aborted(grpc.StatusCode.UNIMPLEMENTED, "client streaming is not served")
 
-    async def _messages(self, scope: Scope, receive: Receive) -> AsyncIterator[bytes]:
-        """The request's messages, unframed and, where the caller compressed them, inflated."""
-        buffer = bytearray()
-        more = True
-        while True:
-            while len(buffer) < PREFIX.size or len(buffer) < PREFIX.size + self._checked_length(buffer):
-                if not more:
-                    if buffer:
-                        raise Aborted(grpc.StatusCode.INVALID_ARGUMENT, "the request ends within a message")
-                    return
-                event = await receive()
-                if event["type"] == "http.disconnect":
-                    raise Disconnected
-                buffer += event.get("body", b"")
-                more = event.get("more_body", False)
-            compressed, length = PREFIX.unpack_from(buffer)
-            message = bytes(memoryview(buffer)[PREFIX.size : PREFIX.size + length])
-            del buffer[: PREFIX.size + length]
-            yield self._inflated(message, scope) if compressed else message
 
-    def _checked_length(self, buffer: bytearray) -> int:
-        length = PREFIX.unpack_from(buffer)[1]
-        if length > self._max_message_bytes:
+class Messages:
+    """The request's messages, unframed and, where the caller compressed them, inflated.
+
+    An iterator and not an async generator: the event loop keeps track of each of those, and ends
+    one that was not run to its end, as that of a call with one message is not, by a task of its own.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, *, max_bytes: int) -> None:
+        self._scope: Final = scope
+        self._receive: Final = receive
+        self._max_bytes: Final = max_bytes
+        self._buffer: Final = bytearray()
+        self._more = True
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        buffer = self._buffer
+        while len(buffer) < PREFIX.size or len(buffer) < PREFIX.size + self._checked_length():
+            if not self._more:
+                if buffer:
+                    raise Aborted(grpc.StatusCode.INVALID_ARGUMENT, "the request ends within a message")
+                raise StopAsyncIteration
+            event = await self._receive()
+            if event["type"] == "http.disconnect":
+                raise Disconnected
+            buffer += event.get("body", b"")
+            self._more = event.get("more_body", False)
+        compressed, length = PREFIX.unpack_from(buffer)
+        message = bytes(memoryview(buffer)[PREFIX.size : PREFIX.size + length])
+        del buffer[: PREFIX.size + length]
+        return self._inflated(message) if compressed else message
+
+    async def only(self) -> bytes:
+        """The first message, of a call that has one."""
+        try:
+            return await anext(self)
+        except StopAsyncIteration:
+            raise Aborted(grpc.StatusCode.INVALID_ARGUMENT, "the request has no message") from None
+
+    def _checked_length(self) -> int:
+        length = PREFIX.unpack_from(self._buffer)[1]
+        if length > self._max_bytes:
             raise Aborted(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"the message has {length} bytes, the server reads {self._max_message_bytes} at most",
+                f"the message has {length} bytes, the server reads {self._max_bytes} at most",
             )
         return length
 
-    def _inflated(self, message: bytes, scope: Scope) -> bytes:
-        encoding = header(scope, b"grpc-encoding")
+    def _inflated(self, message: bytes) -> bytes:
+        encoding = header(self._scope, b"grpc-encoding")
         if encoding != b"gzip":
             raise Aborted(
                 grpc.StatusCode.UNIMPLEMENTED,
@@ -193,13 +215,13 @@ class GrpcOverAsgi:
             )
         inflater = zlib.decompressobj(GZIP)
         try:
-            plain = inflater.decompress(message, self._max_message_bytes + 1)
+            plain = inflater.decompress(message, self._max_bytes + 1)
         except zlib.error as error:
             raise Aborted(grpc.StatusCode.INVALID_ARGUMENT, "the message is not gzip") from error
-        if len(plain) > self._max_message_bytes:
+        if len(plain) > self._max_bytes:
             raise Aborted(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"the message inflates to more than {self._max_message_bytes} bytes",
+                f"the message inflates to more than {self._max_bytes} bytes",
             )
         if not inflater.eof or inflater.unused_data:
             raise Aborted(grpc.StatusCode.INVALID_ARGUMENT, "the message is not one whole gzip member")
@@ -210,12 +232,6 @@ def speaks_grpc(scope: Scope) -> bool:
     """Whether this is a gRPC call that can be answered: status goes into trailers, which HTTP/1 lacks."""
     can_answer = scope["http_version"][:1] != "1" and "http.response.trailers" in scope.get("extensions", ())
     return can_answer and header(scope, b"content-type").startswith(b"application/grpc")
-
-
-async def _only(messages: AsyncIterator[bytes]) -> bytes:
-    async for message in messages:
-        return message
-    raise Aborted(grpc.StatusCode.INVALID_ARGUMENT, "the request has no message")
 
 
 def _decoded(decode: Callable[[bytes], Any] | None, message: bytes) -> Any:  # noqa: ANN401 a message of any method

@@ -54,7 +54,7 @@ class PredictRoute:
 
     async def _answer(self, headers: Headers, scope: Scope, receive: Receive, exchange: Exchange) -> bytes:
         desk = self._desk
-        _check_access(desk, headers)
+        check_access(desk, headers)
         _check_media_type(headers.get(b"content-type", b""))
         timeout = min(desk.request_timeout_seconds, asked_timeout(headers.get(b"request-timeout")))
         with desk.lifecycle.request():
@@ -68,7 +68,12 @@ class PredictRoute:
                 return self._encoder.encode(reply)
 
 
-def _check_access(desk: Desk, headers: Headers) -> None:
+def check_access(desk: Desk, headers: Headers) -> None:
+    """Pass who brings a right key, or where none is asked for.
+
+    Raises:
+        Unauthenticated, Forbidden: there is none, or a wrong one.
+    """
     authorization, api_key = headers.get(b"authorization", b""), headers.get(b"x-api-key", b"")
     desk.credentials.check(authorization.decode("latin-1"), api_key.decode("latin-1"))
 

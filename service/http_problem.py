@@ -34,10 +34,16 @@ def problem(error: Exception, request_id: str) -> tuple[int, dict[str, str], byt
         listed(problems_of(error)),
         request_id,
     )
-    headers = {"content-type": PROBLEM}
+    headers = {"content-type": PROBLEM, **refusal_headers(error)}
+    return status.http, headers, msgspec.json.encode(body)
+
+
+def refusal_headers(error: Exception) -> dict[str, str]:
+    """What headers say of an error, however its body is worded: when to come back, which key to bring."""
+    headers: dict[str, str] = {}
     seconds = retry_after_seconds(error)
     if seconds is not None:
         headers["retry-after"] = str(math.ceil(seconds))
-    if status.http == 401:
+    if status_of(error).http == 401:
         headers["www-authenticate"] = "Bearer"
-    return status.http, headers, msgspec.json.encode(body)
+    return headers

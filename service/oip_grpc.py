@@ -11,10 +11,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import grpc
+import numpy as np
 
 from service.errors import InvalidTensor, MalformedBody
 from service.exchange import Desk, Exchange
 from service.grpc_call import Context, exchanged, parsed, patience, serialized
+from service.grpc_messages import tag
 from service.labels import Route, Stage
 from service.oip_service import (
     EXTENSIONS,
@@ -27,13 +29,15 @@ from service.oip_service import (
     server_version,
     timeout_of,
 )
-from service.oip_tensors import FP32, INT64, Contents, GivenTensor, TensorSpec, short
+from service.oip_tensors import DTYPES, FP32, INT64, Contents, GivenTensor, TensorSpec, short
 from service.proto import open_inference_pb2 as pb
 
 INFERENCE_SERVICE: Final = "inference.GRPCInferenceService"
 
 CONTENTS: Final = {FP32: "fp32_contents", INT64: "int64_contents"}
 """Where typed values stand; no model takes other datatypes."""
+
+FLOATS: Final = pb.InferTensorContents.FP32_CONTENTS_FIELD_NUMBER
 
 Answer = Callable[[bytes], Awaitable[Any]]
 
@@ -180,8 +184,12 @@ def _typed(tensor: pb.ModelInferRequest.InferInputTensor) -> Contents:
         raise InvalidTensor(
             f"input {short(tensor.name)}: {tensor.datatype} stands in {wanted}, got {', '.join(others)}"
         )
-    contents: Contents = getattr(tensor.contents, wanted)
-    return contents
+    dtype = DTYPES[tensor.datatype]
+    values = getattr(tensor.contents, wanted)
+    head, raw = tag(FLOATS, 4 * len(values)), tensor.contents.SerializeToString()
+    if tensor.datatype == FP32 and len(values) and raw.startswith(head):  # as it stands on the wire
+        return np.frombuffer(raw, dtype, offset=len(head))
+    return np.array(values, dtype=dtype)
 
 
 def _timeout_seconds(request: pb.ModelInferRequest) -> float:
@@ -202,5 +210,5 @@ def _response(reply: InferReply, *, raw: bool) -> pb.ModelInferResponse:
         if raw:
             response.raw_output_contents.append(tensor.values.tobytes())
         else:
-            output.contents.fp32_contents.extend(tensor.values.ravel().tolist())
+            output.contents.MergeFromString(tag(FLOATS, tensor.values.nbytes) + tensor.values.tobytes())
     return response

@@ -6,7 +6,6 @@ module knows paths, headers and statuses; it must not know tensors.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -14,16 +13,11 @@ from typing import Any, Final
 
 import msgspec
 
-from service.asgi import Receive, Scope, Send, body_of, header, unless_disconnected
-from service.errors import (
-    MalformedBody,
-    MethodNotAllowed,
-    UnknownRoute,
-    public_detail,
-    retry_after_seconds,
-    status_of,
-)
+from service.asgi import Receive, Scope, Send, body_of, unless_disconnected
+from service.errors import MalformedBody, MethodNotAllowed, UnknownRoute, public_detail, status_of
 from service.exchange import Desk, Exchange
+from service.http_predict import Headers, asked_timeout, check_access
+from service.http_problem import refusal_headers
 from service.labels import Route, Stage, Transport
 from service.oip_http_body import decoded, encoded, inflated
 from service.oip_service import EXTENSIONS, PLATFORM, SERVER_NAME, Inference, server_version
@@ -41,6 +35,7 @@ class Call:
     """One request: what it names, and where its body comes from."""
 
     scope: Scope
+    headers: Headers
     receive: Receive
     exchange: Exchange
     model: str
@@ -92,19 +87,20 @@ class OipHttp:
         refused = allowed not in {"", scope["method"]} and (allowed, scope["method"]) != ("GET", "HEAD")
         if refused:
             route, handler = Route.OTHER, _refusing(allowed)
+        headers: Headers = dict(scope["headers"])
         reply = Reply(b"", 499)  # what nobody will read: the caller has gone
-        given = header(scope, b"x-request-id").decode("latin-1") or None
+        given = headers.get(b"x-request-id", b"").decode("latin-1") or None
         with self._desk.exchange(Transport.HTTP, route, given) as exchange:
-            reply = await handler(Call(scope, receive, exchange, *names))
+            reply = await handler(Call(scope, headers, receive, exchange, *names))
         if exchange.error is not None:
             reply = self._refusal(exchange.error, allowed if refused else "")
-        headers = [
+        answer = [
             (b"content-type", reply.media_type),
             (b"content-length", b"%d" % len(reply.body)),
             (b"x-request-id", exchange.request_id.encode("latin-1")),
             *reply.headers,
         ]
-        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        await send({"type": "http.response.start", "status": reply.status, "headers": answer})
         await send({"type": "http.response.body", "body": reply.body})
 
     def _found(self, path: str) -> tuple[str, Route, Handler, tuple[str, str]]:
@@ -117,36 +113,26 @@ class OipHttp:
         return "", Route.OTHER, _unknown, ("", "")
 
     def _refusal(self, error: Exception, allowed: str) -> Reply:
-        status = status_of(error)
-        headers: list[tuple[bytes, bytes]] = []
-        seconds = retry_after_seconds(error)
-        if seconds is not None:
-            headers.append((b"retry-after", b"%d" % math.ceil(seconds)))
-        if status.http == 401:
-            headers.append((b"www-authenticate", b"Bearer"))
-        if allowed:
-            headers.append((b"allow", allowed.encode()))
-        return Reply(self._encoder.encode({"error": public_detail(error)}), status.http, JSON, headers)
+        given = refusal_headers(error) | ({"allow": allowed} if allowed else {})
+        headers = [(name.encode(), value.encode()) for name, value in given.items()]
+        body = self._encoder.encode({"error": public_detail(error)})
+        return Reply(body, status_of(error).http, JSON, headers)
 
     def _json(self, body: object) -> Reply:
         return Reply(self._encoder.encode(body))
 
-    def _authorised(self, call: Call) -> None:
-        authorization = header(call.scope, b"authorization").decode("latin-1")
-        self._desk.credentials.check(authorization, header(call.scope, b"x-api-key").decode("latin-1"))
-
     # What answers
 
     async def _infer(self, call: Call) -> Reply:
-        desk, scope = self._desk, call.scope
-        self._authorised(call)
+        desk, headers = self._desk, call.headers
+        check_access(desk, headers)
         model = self._inference.model(call.model, call.version)
-        timeout = _asked_timeout(header(scope, b"request-timeout"))
+        timeout = asked_timeout(headers.get(b"request-timeout"))
         with desk.lifecycle.request():
-            body = await body_of(scope, call.receive, max_bytes=desk.max_body_bytes)
+            body = await body_of(call.scope, call.receive, max_bytes=desk.max_body_bytes)
             with desk.metrics.stage(Stage.DECODE):
-                body = inflated(body, header(scope, b"content-encoding"), max_bytes=desk.max_body_bytes)
-                asked = decoded(body, header(scope, HEADER_LENGTH))
+                body = inflated(body, headers.get(b"content-encoding", b""), max_bytes=desk.max_body_bytes)
+                asked = decoded(body, headers.get(HEADER_LENGTH, b""))
                 group = self._inference.read(model, asked.query)
             call.exchange.windows = len(group.windows)
             work = self._inference.infer(model, group, asked.query, timeout_seconds=timeout)
@@ -169,7 +155,7 @@ class OipHttp:
         return self._json({"ready": True})
 
     async def _model(self, call: Call) -> Reply:
-        self._authorised(call)
+        check_access(self._desk, call.headers)
         model = self._inference.model(call.model, call.version)
         signature = self._inference.signature(model)
         return self._json(
@@ -183,13 +169,13 @@ class OipHttp:
         )
 
     async def _model_ready(self, call: Call) -> Reply:
-        self._authorised(call)
+        check_access(self._desk, call.headers)
         model = self._inference.model(call.model, call.version)
         self._check_ready()
         return self._json({"name": model.name.name, "ready": True})
 
     async def _index(self, call: Call) -> Reply:
-        self._authorised(call)
+        check_access(self._desk, call.headers)
         body = await body_of(call.scope, call.receive, max_bytes=self._desk.max_body_bytes)
         try:
             asked = msgspec.json.decode(body, type=_IndexBody) if body.strip() else _IndexBody()
@@ -219,18 +205,3 @@ def _refusing(allowed: str) -> Handler:
 
 def _described(spec: TensorSpec) -> dict[str, Any]:
     return {"name": spec.name, "datatype": spec.datatype, "shape": spec.shape}
-
-
-def _asked_timeout(text: bytes) -> float:
-    """The header `request-timeout`, in seconds; infinity where it was not sent."""
-    if not text:
-        return math.inf
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not seconds > 0:
-        raise MalformedBody(
-            f"header request-timeout: expected seconds above 0, got {short(text.decode('latin-1'))}"
-        )
-    return seconds

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 from starlette.staticfiles import StaticFiles
 
+from service import oip_openapi
 from service.errors import STATUS
 from service.messages import ModelName, Prediction, Refused
 
@@ -69,7 +70,7 @@ def document(types: Sequence[type]) -> dict[str, Any]:
             "exact contribution of every cycle.",
         },
         "components": {
-            "schemas": components,
+            "schemas": components | oip_openapi.components(),
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "apiKey": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -116,6 +117,7 @@ def document(types: Sequence[type]) -> dict[str, Any]:
             "/metrics": {
                 "get": {"summary": "Prometheus metrics", "responses": {"200": {"description": "metrics"}}}
             },
+            **oip_openapi.paths(),
         },
     }
 

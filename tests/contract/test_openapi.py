@@ -65,6 +65,17 @@ def test_every_refusal_of_a_prediction_is_documented():
     assert documented == {200} | {status.http for status in STATUS.values()} - elsewhere
 
 
+@pytest.mark.parametrize("path", ["/v2/models/{name}/infer", "/v2/models/{name}/versions/{version}/infer"])
+def test_a_refusal_of_the_open_inference_protocol_is_its_error(path):
+    elsewhere = {405, 422}  # of the path; and what the native API says, where this one says 400
+
+    responses = OPERATIONS[f"post {path}"]["responses"]
+
+    assert {int(code) for code in responses} == {200} | {s.http for s in STATUS.values()} - elsewhere
+    schema = responses["400"]["content"]["application/json"]["schema"]
+    assert schema == {"$ref": "#/components/schemas/OipError"}
+
+
 def test_every_path_parameter_is_declared():
     for path, operations in DOCUMENT["paths"].items():
         named = {part.strip("{}") for part in path.split("/") if part.startswith("{")}

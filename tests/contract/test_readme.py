@@ -152,6 +152,16 @@ def test_the_grpc_call_answers_the_same(copy, served):
     assert "weights sum to 1.0000" in printed
 
 
+def test_tritonclient_is_answered_the_same(copy, served):
+    pasted(block("source .venv/serve/bin/activate\nrul simulate --bundle fd001 --units 1"), copy, served)
+
+    printed = pasted(block("source .venv/serve/bin/activate\npip install"), copy, served)
+
+    shown = json.loads(SHOWN[0])["predictions"][0]
+    assert printed.startswith("readings [-1, -1, ")
+    assert f": {shown['rul']:.1f} cycles left ({shown['interval']['lower']:.1f} to" in printed
+
+
 def test_the_shell_commands_give_the_same_table_here_and_by_the_service(copy, served):
     printed = pasted(
         block("source .venv/serve/bin/activate\nrul simulate --bundle fd001 --units 5"), copy, served
@@ -202,7 +212,8 @@ def test_every_block_of_the_readme_is_run_by_a_test():
         "make serve", "make test", "make setup", "docker compose config",
         "source .venv/serve/bin/activate\nrul simulate --bundle fd001 --units 1",
         "source .venv/serve/bin/activate\nrul simulate --bundle fd001 --units 5",
-        "source .venv/serve/bin/activate\npython", "source .venv/dev/bin/activate\nrul predict",
+        "source .venv/serve/bin/activate\npython", "source .venv/serve/bin/activate\npip install",
+        "source .venv/dev/bin/activate\nrul predict",
     )  # fmt: skip
 
     assert [text for text in BASH if not text.startswith(run_here)] == []

@@ -35,8 +35,8 @@ def metrics(registry, runtime):
 
 
 def answers_to(*windows, manifest):
-    readings, lengths, _ = stacked(windows)
-    return Answers(fake_outputs(readings, lengths, manifest), lengths, manifest)
+    readings, lengths, last_cycle = stacked(windows)
+    return Answers(fake_outputs(readings, lengths, manifest), lengths, manifest, last_cycle=last_cycle)
 
 
 def test_a_request_is_counted_and_measured(metrics, registry):

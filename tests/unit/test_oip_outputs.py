@@ -30,7 +30,8 @@ def answered(group, batches, *, width):
         for row, i in zip(readings, batch, strict=True):
             row[: len(group.windows[i])] = group.windows[i].readings
         lengths = np.array([len(group.windows[i]) for i in batch])
-        answers = Answers(fake_outputs(readings, lengths, MANIFEST), lengths, MANIFEST)
+        last_cycle = np.array([group.windows[i].last_cycle for i in batch])
+        answers = Answers(fake_outputs(readings, lengths, MANIFEST), lengths, MANIFEST, last_cycle=last_cycle)
         for row, i in enumerate(batch):
             outputs[i] = WindowOutputs(answers, row)
     return Gathering(outputs, group)

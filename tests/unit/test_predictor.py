@@ -39,7 +39,7 @@ class InlineBatcher:
             await asyncio.get_running_loop().create_future()
         readings, lengths, last_cycle = stacked(windows)
         outputs = self.runtime.run(readings, lengths, last_cycle)
-        answers = Answers(outputs, lengths, self.runtime.manifest)
+        answers = Answers(outputs, lengths, self.runtime.manifest, last_cycle=last_cycle)
         return [WindowOutputs(answers, row) for row in range(len(windows))]
 
 

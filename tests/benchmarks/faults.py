@@ -1,0 +1,145 @@
+"""What goes wrong with readings on their way to a model: pure functions of windows.
+
+Each gives new windows in which the readings that a fault touches are others and all else is as it was;
+padding stays padding. `which`, bool [W, F], says which columns of which window are touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from model.domain import BoolArray, FloatArray, IntArray, Trajectory, WindowSet, pad_windows
+
+
+def random_windows(
+    trajectories: Sequence[Trajectory], *, context: int, per_unit: int, rng: np.random.Generator
+) -> WindowSet:
+    """Windows that end at random cycles of each unit, all equally likely; it need not have failed."""
+    ends = [
+        np.sort(rng.choice(len(trajectory), size=min(per_unit, len(trajectory)), replace=False))
+        for trajectory in trajectories
+    ]
+    return _windows(trajectories, ends, context=context)
+
+
+def young_windows(trajectories: Sequence[Trajectory], *, context: int, cycles: int) -> WindowSet:
+    """The first so many cycles of each unit: its whole life."""
+    ends = [np.array([min(cycles, len(trajectory)) - 1]) for trajectory in trajectories]
+    return _windows(trajectories, ends, context=context)
+
+
+def one_each(windows: WindowSet, columns: Sequence[int]) -> BoolArray:
+    """One of these columns in each window, in turn: bool [W, F]."""
+    which = every(windows, [])
+    which[np.arange(len(windows)), np.resize(columns, len(windows))] = True
+    return which
+
+
+def every(windows: WindowSet, columns: Sequence[int]) -> BoolArray:
+    """All of these columns in each window: bool [W, F]."""
+    which = np.zeros((len(windows), windows.readings.shape[2]), dtype=np.bool_)
+    which[:, list(columns)] = True
+    return which
+
+
+def scaled(windows: WindowSet, which: BoolArray, factor: float) -> WindowSet:
+    """Readings in another engineering unit, a factor away."""
+    return _changed(windows, which, windows.readings * np.float32(factor))
+
+
+def shifted(windows: WindowSet, which: BoolArray, by: ArrayLike) -> WindowSet:
+    """Readings that are off by a constant; `by` is [F]."""
+    return _changed(windows, which, windows.readings + np.asarray(by, dtype=np.float32))
+
+
+def stuck(windows: WindowSet, which: BoolArray, at: ArrayLike) -> WindowSet:
+    """Columns that say the same at every cycle; `at` is [F]."""
+    return _changed(windows, which, np.broadcast_to(np.asarray(at, np.float32), windows.readings.shape))
+
+
+def frozen(windows: WindowSet, which: BoolArray, *, last: int | None = None) -> WindowSet:
+    """Columns that repeat what they said before the last so many cycles, or at the first of all."""
+    cycles = windows.readings.shape[1]
+    since = np.zeros_like(windows.lengths) if last is None else np.maximum(windows.lengths - 1 - last, 0)
+    rows = np.minimum(np.arange(cycles), since[:, None])  # [W, T]
+    return _changed(windows, which, np.take_along_axis(windows.readings, rows[:, :, None], axis=1))
+
+
+def swapped(windows: WindowSet, pairs: ArrayLike) -> WindowSet:
+    """Two columns under each other's names; `pairs` is [W, 2]."""
+    pairs = np.asarray(pairs)
+    order = np.tile(np.arange(windows.readings.shape[2]), (len(windows), 1))
+    np.put_along_axis(order, pairs, pairs[:, ::-1], axis=1)
+    return replace(windows, readings=np.take_along_axis(windows.readings, order[:, None, :], axis=2))
+
+
+def random_pairs(windows: WindowSet, columns: Sequence[int], rng: np.random.Generator) -> IntArray:
+    """Two different ones of these columns for each window, int [W, 2]."""
+    return np.stack([rng.choice(columns, size=2, replace=False) for _ in range(len(windows))])
+
+
+def permuted(windows: WindowSet, columns: Sequence[int], rng: np.random.Generator) -> WindowSet:
+    """These columns all under another one's name, the same in each window."""
+    order = rng.permutation(columns)
+    readings = windows.readings.copy()
+    readings[:, :, order] = windows.readings[:, :, np.roll(order, 1)]
+    return replace(windows, readings=readings)
+
+
+def out_of_order(windows: WindowSet, rng: np.random.Generator) -> WindowSet:
+    """The cycles of each window in random order."""
+    key = rng.random(windows.readings.shape[:2])
+    key[_padding(windows)] = 2.0
+    return replace(
+        windows, readings=np.take_along_axis(windows.readings, key.argsort(axis=1)[:, :, None], axis=1)
+    )
+
+
+def missing(windows: WindowSet, which: BoolArray, *, share: float, rng: np.random.Generator) -> WindowSet:
+    """So many of the readings of these columns missing, at random."""
+    lost = rng.random(windows.readings.shape) < share
+    return _changed(windows, which, np.where(lost, np.float32(np.nan), windows.readings))
+
+
+def last_kept(windows: WindowSet, cycles: int) -> WindowSet:
+    """Nothing kept but the last so many cycles; how old the unit is stays known."""
+    kept = [
+        readings[max(length - cycles, 0) : length]
+        for readings, length in zip(windows.readings, windows.lengths.tolist(), strict=True)
+    ]
+    return replace(
+        windows,
+        readings=pad_windows(kept, length=windows.readings.shape[1]),
+        lengths=np.minimum(windows.lengths, cycles),
+    )
+
+
+def of_unknown_age(windows: WindowSet) -> WindowSet:
+    """Nobody knows the number of the last cycle."""
+    return replace(windows, last_cycle=np.full_like(windows.last_cycle, np.nan))
+
+
+def _windows(trajectories: Sequence[Trajectory], ends: Sequence[IntArray], *, context: int) -> WindowSet:
+    places = [(unit, int(end)) for unit, chosen in zip(trajectories, ends, strict=True) for end in chosen]
+    readings = [unit.readings[max(0, end + 1 - context) : end + 1] for unit, end in places]
+    left = [float(unit.cycles[-1] - unit.cycles[end]) if unit.failed else np.nan for unit, end in places]
+    return WindowSet(
+        pad_windows(readings, length=context),
+        np.array([len(each) for each in readings], dtype=np.int64),
+        np.array([unit.cycles[end] for unit, end in places], dtype=np.float32),
+        np.array(left, dtype=np.float32),
+        np.array([unit.unit for unit, _ in places]),
+    )
+
+
+def _changed(windows: WindowSet, which: BoolArray, readings: FloatArray) -> WindowSet:
+    touched = which[:, None, :] & ~_padding(windows)[:, :, None]
+    return replace(windows, readings=np.where(touched, readings, windows.readings).astype(np.float32))
+
+
+def _padding(windows: WindowSet) -> BoolArray:
+    return np.arange(windows.readings.shape[1]) >= windows.lengths[:, None]

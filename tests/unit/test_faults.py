@@ -1,0 +1,176 @@
+"""Faults touch what they say, and nothing else."""
+
+import numpy as np
+import pytest
+
+from model.domain import Trajectory, WindowSet
+from tests.benchmarks.faults import (
+    every,
+    frozen,
+    last_kept,
+    missing,
+    of_unknown_age,
+    one_each,
+    out_of_order,
+    permuted,
+    random_pairs,
+    random_windows,
+    scaled,
+    shifted,
+    stuck,
+    swapped,
+    young_windows,
+)
+
+COLUMNS = 3
+OF_COLUMNS = ("scaled", "shifted", "stuck", "frozen", "swapped", "permuted", "missing")
+OF_WINDOWS = ("last_kept", "of_unknown_age", "out_of_order")
+
+
+def unit(cycles, *, failed=False, name="1"):
+    readings = 100.0 * np.arange(1, cycles + 1)[:, None] + np.arange(COLUMNS)
+    return Trajectory(name, np.arange(1, cycles + 1), readings.astype(np.float32), failed=failed)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+@pytest.fixture
+def windows():
+    """One window of four cycles and one of two, with two rows of padding."""
+    readings = np.stack([unit(4).readings, unit(4).readings + 1000])
+    readings[1, 2:] = np.nan
+    return WindowSet(
+        readings, np.array([4, 2]), np.array([9.0, 2.0]), np.full(2, np.nan), np.array(["1", "2"])
+    )
+
+
+def cases(windows):
+    rng = np.random.default_rng(0)
+    sensors = every(windows, [1, 2])
+    return {
+        "scaled": scaled(windows, sensors, 2),
+        "shifted": shifted(windows, sensors, [1, 2, 3]),
+        "stuck": stuck(windows, sensors, [1, 2, 3]),
+        "frozen": frozen(windows, sensors),
+        "swapped": swapped(windows, [[1, 2], [1, 2]]),
+        "permuted": permuted(windows, [1, 2], rng),
+        "missing": missing(windows, sensors, share=0.5, rng=rng),
+        "last_kept": last_kept(windows, 2),
+        "of_unknown_age": of_unknown_age(windows),
+        "out_of_order": out_of_order(windows, rng),
+    }
+
+
+@pytest.mark.parametrize("name", [*OF_COLUMNS, *OF_WINDOWS])
+def test_a_fault_changes_no_argument_and_makes_no_reading_of_padding(windows, name):
+    before = windows.readings.copy()
+
+    faulty = cases(windows)[name]
+
+    np.testing.assert_array_equal(windows.readings, before)
+    assert faulty.readings.dtype == np.float32
+    assert faulty.readings.shape == before.shape
+    assert np.isnan(faulty.readings[1, faulty.lengths[1] :]).all()
+
+
+@pytest.mark.parametrize("name", OF_COLUMNS)
+def test_columns_that_are_not_named_stay_as_they_were(windows, name):
+    np.testing.assert_array_equal(cases(windows)[name].readings[:, :, 0], windows.readings[:, :, 0])
+
+
+def test_columns_take_turns_over_the_windows(windows):
+    assert one_each(windows, [2, 0]).tolist() == [[False, False, True], [True, False, False]]
+
+
+def test_another_unit_is_a_factor_away(windows):
+    assert scaled(windows, every(windows, [1]), 0.5).readings[0, :, 1].tolist() == [50.5, 100.5, 150.5, 200.5]
+
+
+def test_each_column_is_off_by_its_own_constant(windows):
+    faulty = shifted(windows, every(windows, [0, 1]), [1, 10, 0])
+
+    assert faulty.readings[0, 0].tolist() == [101, 111, 102]
+
+
+def test_a_stuck_column_says_one_value(windows):
+    assert stuck(windows, every(windows, [1]), [0, 7, 0]).readings[0, :, 1].tolist() == [7, 7, 7, 7]
+
+
+def test_a_frozen_column_repeats_its_first_reading(windows):
+    assert frozen(windows, every(windows, [0])).readings[0, :, 0].tolist() == [100, 100, 100, 100]
+
+
+def test_a_column_may_freeze_late(windows):
+    faulty = frozen(windows, every(windows, [0]), last=2)
+
+    assert faulty.readings[0, :, 0].tolist() == [100, 200, 200, 200]
+    assert faulty.readings[1, :2, 0].tolist() == [1100, 1100]
+
+
+def test_two_columns_swap_names(windows):
+    faulty = swapped(windows, [[0, 2], [1, 2]])
+
+    assert faulty.readings[:, 0].tolist() == [[102, 101, 100], [1100, 1102, 1101]]
+
+
+def test_pairs_are_of_two_different_columns(windows, rng):
+    pairs = random_pairs(windows.take(np.resize([0, 1], 50)), [1, 2], rng)
+
+    assert (np.sort(pairs, axis=1) == [1, 2]).all()
+
+
+def test_no_permuted_column_keeps_its_name(windows, rng):
+    faulty = permuted(windows, [0, 1, 2], rng)
+
+    assert (faulty.readings[0] != windows.readings[0]).all()
+    np.testing.assert_array_equal(np.sort(faulty.readings[0]), windows.readings[0])
+
+
+def test_cycles_out_of_order_are_the_same_cycles(windows, rng):
+    faulty = out_of_order(windows, rng)
+
+    assert not np.array_equal(faulty.readings[0], windows.readings[0])
+    np.testing.assert_array_equal(np.sort(faulty.readings, axis=1), windows.readings)
+
+
+def test_missing_readings_are_as_many_as_was_said(rng):
+    many = random_windows([unit(400)], context=400, per_unit=20, rng=rng)
+
+    lost = np.isnan(missing(many, every(many, [1]), share=0.3, rng=rng).readings) & ~np.isnan(many.readings)
+
+    assert lost[:, :, 1].sum() / many.lengths.sum() == pytest.approx(0.3, abs=0.03)
+
+
+def test_the_last_cycles_are_kept_and_the_age_with_them(windows):
+    faulty = last_kept(windows, 1)
+
+    assert faulty.lengths.tolist() == [1, 1]
+    assert faulty.readings[:, 0, 0].tolist() == [400, 1200]
+    assert faulty.last_cycle.tolist() == [9, 2]
+
+
+def test_windows_of_unknown_age_are_otherwise_the_same(windows):
+    faulty = of_unknown_age(windows)
+
+    assert np.isnan(faulty.last_cycle).all()
+    np.testing.assert_array_equal(faulty.readings, windows.readings)
+
+
+def test_random_windows_end_anywhere_in_a_unit_and_know_its_age(rng):
+    found = random_windows([unit(3), unit(30, failed=True, name="2")], context=5, per_unit=10, rng=rng)
+
+    assert found.unit.tolist() == ["1"] * 3 + ["2"] * 10
+    assert found.lengths.tolist() == np.minimum(found.last_cycle, 5).astype(int).tolist()
+    assert found.last_cycle[:3].tolist() == [1, 2, 3]
+    assert np.isnan(found.rul[:3]).all()
+    np.testing.assert_array_equal(found.rul[3:], 30 - found.last_cycle[3:])
+    np.testing.assert_array_equal(found.readings[np.arange(13), found.lengths - 1, 0], 100 * found.last_cycle)
+
+
+def test_young_windows_are_whole_lives():
+    found = young_windows([unit(3), unit(30)], context=8, cycles=5)
+
+    assert found.lengths.tolist() == found.last_cycle.tolist() == [3, 5]
