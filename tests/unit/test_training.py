@@ -123,7 +123,7 @@ def test_nothing_is_judged_where_no_unit_is_held_out(units):
 
 
 def test_training_lowers_the_error_on_units_that_it_does_not_see(parts):
-    learner = trainer(parts, replace(CONFIG, steps=60, check_every=20, batch=64))
+    learner = trainer(parts, replace(CONFIG, steps=60, check_every=5, batch=64))
 
     learner.learn(lambda *_: None)
 
