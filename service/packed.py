@@ -20,7 +20,7 @@ from model.domain import FloatArray
 def packed_rows(rows: Any, *, columns: int, context: int) -> FloatArray | None:  # noqa: ANN401 lists or an array
     """T lists of F numbers, or float32 [T, F] -> float32 [T, F], the last `context` cycles; None: unusual."""
     if isinstance(rows, np.ndarray):
-        usual = rows.ndim == 2 and rows.shape[1] == columns and rows.dtype == np.float32
+        usual = rows.ndim == 2 and rows.size and rows.shape[1] == columns and rows.dtype == np.float32
         return _finite(rows[-context:]) if usual else None
     if not rows or {len(row) for row in rows} != {columns}:
         return None

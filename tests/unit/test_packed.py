@@ -58,6 +58,7 @@ def test_an_array_of_rows_is_taken_as_it_is():
     "rows",
     [
         [],
+        np.empty((0, 3), np.float32),
         [[]],
         [[1.0, 2.0, 3.0], [1.0, 2.0]],
         [[1.0, 2.0], [1.0, 2.0, 3.0, 4.0]],
