@@ -99,6 +99,20 @@ async def test_work_that_ends_first_gives_its_result():
     caller.left.set()
 
 
+async def test_nobody_asks_after_a_caller_whose_answer_is_there_at_once():
+    asked = []
+
+    async def receive():
+        asked.append(1)
+        return {"type": "http.disconnect"}
+
+    async def work():
+        return 7
+
+    assert await unless_disconnected(work(), receive) == 7
+    assert asked == []
+
+
 async def test_work_that_fails_raises_its_own_error():
     caller = Caller()
 
