@@ -8,11 +8,9 @@ Envoy, which brings gRPC by the same port as HTTP (see `front_end` and docs/adr/
 from __future__ import annotations
 
 import asyncio
-import gc
 import hmac
 import os
 import signal
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from types import FrameType
@@ -32,6 +30,7 @@ from service.exchange import Desk
 from service.grpc_api import add_servicers
 from service.grpc_asgi import GrpcOverAsgi, speaks_grpc
 from service.http_api import HttpApi
+from service.interpreter import settle
 from service.labels import Stage
 from service.lifecycle import Lifecycle, Phase
 from service.loading import load_bundles
@@ -44,11 +43,6 @@ from service.settings import FrontEnd, Settings, unknown_variables
 # timer this long for each request: 60 s of them grew to 25 MB in 39,000 requests.
 BENTOML_TIMEOUT_SECONDS: Final = 30
 DRAIN_PATH: Final = "/-/drain"
-
-COLLECT_AFTER_OBJECTS: Final = 20_000
-SWITCH_SECONDS: Final = 0.0005
-"""How long the event loop may keep the interpreter's lock from an inference thread that asks for it. The
-usual 5 ms are the time of a batch: a core would idle as long as one loop's worth of requests is parsed."""
 
 
 class Parts:
@@ -148,7 +142,7 @@ class Parts:
             self.lifecycle.enter(Phase.FAILED, str(error))
             self._log.error("not ready", reason=str(error))
             return
-        _settle()
+        settle()
         self.lifecycle.enter(Phase.READY)
         self._advertise(serving=True)
         for _, runtime in self._loaded:
@@ -199,18 +193,6 @@ class Parts:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _settle() -> None:
-    """Tell the interpreter that start-up is over: what lives by now lives as long as the process.
-
-    A request makes some hundred objects and lets go of all of them without the collector's help, so
-    with the usual threshold a tenth of the event loop's time went to collections that found nothing.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(COLLECT_AFTER_OBJECTS, *gc.get_threshold()[1:])
-    sys.setswitchinterval(SWITCH_SECONDS)
 
 
 def _replay(folder: BundleFolder, runtime: OnnxRuntime) -> None:

@@ -1,4 +1,4 @@
-"""What joins the parts: what it tells the interpreter once they stand."""
+"""What the interpreter is told once the service stands."""
 
 import gc
 import sys
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from service import app
+from service import interpreter as told
 
 
 @pytest.fixture
@@ -21,11 +21,11 @@ def interpreter() -> Iterator[None]:
 
 @pytest.mark.usefixtures("interpreter")
 def test_after_start_up_the_collector_leaves_alone_what_is_there_and_still_finds_what_is_new():
-    app._settle()
+    told.settle()
 
     assert gc.get_freeze_count() > 0
     assert gc.isenabled()
-    assert gc.get_threshold()[0] == app.COLLECT_AFTER_OBJECTS
+    assert gc.get_threshold()[0] == told.COLLECT_AFTER_OBJECTS
     ring = []
     ring.append(ring)
     del ring
@@ -34,6 +34,6 @@ def test_after_start_up_the_collector_leaves_alone_what_is_there_and_still_finds
 
 @pytest.mark.usefixtures("interpreter")
 def test_an_inference_thread_waits_for_the_lock_no_longer_than_a_fraction_of_a_batch():
-    app._settle()
+    told.settle()
 
-    assert sys.getswitchinterval() == pytest.approx(app.SWITCH_SECONDS)
+    assert sys.getswitchinterval() == pytest.approx(told.SWITCH_SECONDS)
