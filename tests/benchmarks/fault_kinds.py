@@ -1,0 +1,155 @@
+"""The kinds of windows that `tests.benchmarks.rul_states` asks about: which fault, of which columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from export.bundle import Manifest
+from model.domain import FloatArray, Trajectory, WindowSet
+from tests.benchmarks.faults import (
+    every,
+    frozen,
+    last_kept,
+    missing,
+    of_unknown_age,
+    one_each,
+    out_of_order,
+    permuted,
+    random_pairs,
+    scaled,
+    shifted,
+    stuck,
+    swapped,
+    young_windows,
+)
+
+KELVIN_PER_RANKINE = 5 / 9
+KILOPASCAL_PER_PSI = 6.894757
+BAR_PER_PSI = KILOPASCAL_PER_PSI / 100
+METRES_PER_KILOFOOT = 304.8
+SECONDS_PER_MINUTE = 60.0
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Windows of one kind.
+
+    Attributes:
+        name: As the table has it.
+        windows: What is asked about.
+        paired: True where they are the model's own windows with a fault, one for one.
+    """
+
+    name: str
+    windows: WindowSet
+    paired: bool = False
+
+
+def faulty_kinds(
+    own: WindowSet,
+    units: Sequence[Trajectory],
+    fleets: Mapping[str, WindowSet],
+    manifest: Manifest,
+    *,
+    rng: np.random.Generator,
+) -> list[Kind]:
+    """The model's own windows, those of each fleet, and its own with every fault."""
+    context = manifest.context
+    young = [
+        Kind(
+            f"units of {cycles} cycles, their whole life",
+            young_windows(units, context=context, cycles=cycles),
+        )
+        for cycles in (5, 20)
+    ]
+    return [
+        Kind("own units, as they are", own, paired=True),
+        *(Kind(f"units of {name}", windows) for name, windows in fleets.items()),
+        *(
+            Kind(name, windows, paired=True)
+            for made in (_names, _stuck, _units, _constants, _readings, _history)
+            for name, windows in made(own, manifest, rng)
+        ),
+        *young,
+    ]
+
+
+_Named = Iterator[tuple[str, WindowSet]]
+
+
+def _names(own: WindowSet, manifest: Manifest, rng: np.random.Generator) -> _Named:
+    sensors = manifest.schema_of_columns.indices("sensor")
+    yield "two sensors swapped", swapped(own, random_pairs(own, sensors, rng))
+    yield "all sensors permuted", permuted(own, sensors, rng)
+
+
+def _stuck(own: WindowSet, manifest: Manifest, rng: np.random.Generator) -> _Named:
+    sensors = manifest.schema_of_columns.indices("sensor")
+    one, all_of_them = one_each(own, sensors), every(own, sensors)
+    mean, _ = _moments(manifest)
+    yield "one sensor frozen at the window's first reading", frozen(own, one)
+    yield "one sensor frozen for the last 20 cycles", frozen(own, one, last=20)
+    yield "one sensor frozen for the last 10 cycles", frozen(own, one, last=10)
+    yield "one sensor stuck at its training mean", stuck(own, one, mean)
+    yield "all sensors frozen at the window's first reading", frozen(own, all_of_them)
+    yield "all sensors stuck at their training means", stuck(own, all_of_them, mean)
+    yield "one sensor 0", stuck(own, one, np.zeros_like(mean))
+    yield "all columns 0", stuck(own, every(own, range(len(mean))), np.zeros_like(mean))
+
+
+def _units(own: WindowSet, manifest: Manifest, rng: np.random.Generator) -> _Named:
+    def of(unit: str) -> list[int]:
+        return [i for i, column in enumerate(manifest.columns) if column.unit == unit]
+
+    for unit, other, factor in (
+        ("degR", "K", KELVIN_PER_RANKINE),
+        ("psia", "kPa", KILOPASCAL_PER_PSI),
+        ("psia", "bar", BAR_PER_PSI),
+        ("rpm", "1/s", 1 / SECONDS_PER_MINUTE),
+        ("kft", "m", METRES_PER_KILOFOOT),
+    ):
+        if columns := of(unit):
+            yield f"all {unit} given as {other}", scaled(own, every(own, columns), factor)
+    for unit, what, factor in (
+        ("degR", "given as K", KELVIN_PER_RANKINE),
+        ("rpm", "10 % high", 1.1),
+        ("rpm", "1 % high", 1.01),
+    ):
+        if columns := of(unit):
+            yield f"one {unit} {what}", scaled(own, one_each(own, columns), factor)
+
+
+def _constants(own: WindowSet, manifest: Manifest, rng: np.random.Generator) -> _Named:
+    one = one_each(own, manifest.schema_of_columns.indices("sensor"))
+    _, deviation = _moments(manifest)
+    for times in (1, 3, -3, 10):
+        yield f"one sensor off by {times:+d} standard deviations", shifted(own, one, times * deviation)
+
+
+def _readings(own: WindowSet, manifest: Manifest, rng: np.random.Generator) -> _Named:
+    sensors = manifest.schema_of_columns.indices("sensor")
+    settings = manifest.schema_of_columns.indices("setting")
+    yield "cycles out of order", out_of_order(own, rng)
+    yield "30 % of the sensors' readings missing", missing(own, every(own, sensors), share=0.3, rng=rng)
+    yield "30 % of the settings' readings missing", missing(own, every(own, settings), share=0.3, rng=rng)
+    yield "one sensor missing", missing(own, one_each(own, sensors), share=1.0, rng=rng)
+    yield "half of the sensors missing", missing(own, every(own, sensors[::2]), share=1.0, rng=rng)
+    yield "all settings missing", missing(own, every(own, settings), share=1.0, rng=rng)
+
+
+def _history(own: WindowSet, manifest: Manifest, rng: np.random.Generator) -> _Named:
+    for cycles in (2, 5, 20):
+        yield f"only the last {cycles} cycles kept", last_kept(own, cycles)
+    yield "only the last 20 cycles kept, age not known", of_unknown_age(last_kept(own, 20))
+    yield "age not known", of_unknown_age(own)
+
+
+def _moments(manifest: Manifest) -> tuple[FloatArray, FloatArray]:
+    """Mean over all regimes, and standard deviation within them, of each column."""
+    share = np.array([regime.share for regime in manifest.regimes])[:, None]
+    mean = np.array([regime.mean for regime in manifest.regimes])
+    deviation = np.array([regime.standard_deviation for regime in manifest.regimes])
+    return (share * mean).sum(axis=0), np.sqrt((share * deviation**2).sum(axis=0))

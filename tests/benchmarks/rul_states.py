@@ -1,0 +1,192 @@
+"""How often each state is given where it should be and where it should not: docs/rul_states.md.
+
+    python -m tests.benchmarks.rul_states --data FOLDER_OF_CMAPSS
+
+Units of test_FD00N.txt, which no shipped model has seen, are cut at random cycles and asked about as
+they are and with the faults of `tests.benchmarks.faults`; states are those of `service.answers`. Where a
+unit's file goes on for the cap or more, its RUL is above the cap for sure; that a RUL is below it is known of
+units of train_FD00N.txt alone, which trained the networks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import track
+
+from export.bundle import Manifest, find_bundle
+from export.held_out import fleet_for, judged_windows
+from export.session import Session, open_bundle
+from model.domain import FloatArray, IntArray, RulState, Trajectory, WindowSet
+from model.readers import read_trajectories
+from service.answers import STATES, states
+from service.runtime import Outputs
+from tests.benchmarks.fault_kinds import Kind, faulty_kinds
+from tests.benchmarks.faults import random_windows
+
+BEGIN: Final = "<!-- made by python -m tests.benchmarks.rul_states -->"
+END: Final = "<!-- end -->"
+SUBSETS: Final = ("FD001", "FD002", "FD003", "FD004")
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one model said to one kind of windows."""
+
+    kind: str
+    model: str
+    windows: int
+    shares: dict[RulState, float]
+    novelty: float
+    novel: float
+    moved: float | None
+
+
+def main(
+    *,
+    data: Annotated[Path, typer.Option(help="Folder with train_FD001.txt .. test_FD004.txt.")],
+    bundles: Annotated[str, typer.Option(help="One a subset, in their order.")] = "fd001,fd002,fd003,fd004",
+    windows: Annotated[int, typer.Option(help="Windows of each kind, at least.")] = 500,
+    seed: Annotated[int, typer.Option(help="Of cuts and faults.")] = 0,
+    doc: Annotated[Path | None, typer.Option(help="Also put the table between the markers here.")] = None,
+) -> None:
+    """Print the table."""
+    opened = [open_bundle(find_bundle(name)) for name in bundles.split(",")]
+    kind = fleet_for(opened[0][1], "cmapss")
+    tested = [read_trajectories([data / f"test_{subset}.txt"], kind) for subset in SUBSETS]
+    rng = np.random.default_rng(seed)
+    cut = [_cut(units, opened[0][1].context, windows, rng) for units in tested]
+    rows: list[Row] = []
+    for i, (session, manifest) in enumerate(opened):
+        own = cut[i]
+        kinds = [
+            above_the_cap(tested[i], manifest, windows=windows, rng=rng),
+            *below_the_cap(read_trajectories([data / f"train_{SUBSETS[i]}.txt"], kind), manifest),
+            *faulty_kinds(own, tested[i], dict(zip(SUBSETS, cut, strict=True)), manifest, rng=rng),
+        ]
+        rows += asked(session, manifest, kinds, own)
+    text = f"{overview(rows)}\n\n<details><summary>Every state</summary>\n\n{table(rows)}\n\n</details>"
+    print(text)
+    if doc is not None:
+        doc.write_text(replaced(doc.read_text(encoding="utf-8"), text), encoding="utf-8")
+
+
+def above_the_cap(
+    units: Sequence[Trajectory], manifest: Manifest, *, windows: int, rng: np.random.Generator
+) -> Kind:
+    """Windows of units that are known to have run on for the cap or more."""
+    cap = int(manifest.cap)
+    kept = [
+        Trajectory(unit.unit, unit.cycles[:-cap], unit.readings[:-cap], failed=False)
+        for unit in units
+        if len(unit) > cap
+    ]
+    return Kind(
+        f"own units, {cap} cycles or more before their end", _cut(kept, manifest.context, windows, rng)
+    )
+
+
+def below_the_cap(units: Sequence[Trajectory], manifest: Manifest) -> list[Kind]:
+    """Windows of units that trained the network, by their RUL."""
+    judged, cap = judged_windows(units, manifest), manifest.cap
+    return [
+        Kind(
+            f"training units, RUL {cap - 25:g} to {cap:g}", judged.take(_between(judged.rul, cap - 25, cap))
+        ),
+        Kind(f"training units, RUL below {cap - 25:g}", judged.take(_between(judged.rul, 0, cap - 25))),
+    ]
+
+
+def asked(session: Session, manifest: Manifest, kinds: Sequence[Kind], own: WindowSet) -> Iterator[Row]:
+    """One row a kind; how far the RUL moved is against the windows as they were."""
+    healthy = answered(session, own).rul
+    screen = Console(stderr=True)
+    for kind in track(kinds, manifest.name, console=screen):
+        if not len(kind.windows):
+            continue
+        outputs = answered(session, kind.windows)
+        state = states(outputs, kind.windows.lengths, manifest, last_cycle=kind.windows.last_cycle)
+        yield Row(
+            kind.name,
+            manifest.name,
+            len(kind.windows),
+            {each: float((state == i).mean()) for i, each in enumerate(STATES)},
+            float(np.median(outputs.novelty)),
+            float((outputs.novelty > 1).mean()),
+            float(np.median(np.abs(outputs.rul - healthy))) if kind.paired else None,
+        )
+
+
+def answered(session: Session, windows: WindowSet) -> Outputs:
+    """What the graph says, as the service has it."""
+    return Outputs(**session.answer_all(windows.readings, windows.lengths, windows.last_cycle))
+
+
+def overview(rows: Sequence[Row]) -> str:
+    """Share out of distribution, a line a kind and a column a model."""
+    models = list(dict.fromkeys(row.model for row in rows))
+    found = {(row.kind, row.model): row.shares[RulState.OUT_OF_DISTRIBUTION] for row in rows}
+    lines = [
+        "Share that is `out_of_distribution`:",
+        "",
+        f"| windows | {' | '.join(models)} |",
+        f"|---|{'---:|' * len(models)}",
+    ]
+    for kind in dict.fromkeys(row.kind for row in rows):
+        cells = [_percent(found.get((kind, name))) for name in models]
+        lines.append(f"| {kind} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Everything, a line a model and kind."""
+    states_named = " | ".join(f"`{state}`" for state in STATES)
+    lines = [
+        "Share in each state, novelty, and by how many cycles (median) the RUL moved from where it was:",
+        "",
+        f"| model | windows | number | {states_named} | novelty, median | above 1 | RUL moved |",
+        f"|---|---|---:|{'---:|' * (len(STATES) + 3)}",
+    ]
+    for row in rows:
+        cells = [_percent(row.shares[state]) for state in STATES]
+        moved = "" if row.moved is None else f"{row.moved:.1f}"
+        lines.append(
+            f"| {row.model} | {row.kind} | {row.windows} | {' | '.join(cells)} "
+            f"| {row.novelty:.2f} | {_percent(row.novel)} | {moved} |"
+        )
+    return "\n".join(lines)
+
+
+def replaced(text: str, made: str) -> str:
+    """A page with what stands between its markers replaced.
+
+    Raises:
+        ValueError: it has no markers.
+    """
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"expected a page with the markers {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n\n{made}\n\n{END}{after}"
+
+
+def _cut(units: Sequence[Trajectory], context: int, windows: int, rng: np.random.Generator) -> WindowSet:
+    return random_windows(units, context=context, per_unit=-(-windows // len(units)), rng=rng)
+
+
+def _between(rul: FloatArray, low: float, high: float) -> IntArray:
+    return np.flatnonzero((rul >= low) & (rul < high))
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f} %"
+
+
+if __name__ == "__main__":
+    typer.run(main)
