@@ -15,6 +15,8 @@ import typer
 from rich.console import Console
 
 from model.domain import RulError
+from service.bench_cli import HELP as BENCH_HELP
+from service.bench_cli import bench
 from service.predict_cli import HELP as PREDICT_HELP
 from service.predict_cli import predict
 from service.settings import FrontEndChoice, LogFormat, LogLevel, ProviderChoice, Settings
@@ -53,10 +55,11 @@ def _root() -> None:
 
 
 def register(app: typer.Typer) -> None:
-    """Add `serve`, `settings` and `predict`."""
+    """Add `serve`, `settings`, `predict` and `bench`."""
     app.command(help=SERVE_EXAMPLE)(serve)
     app.command(name="settings")(show_settings)
     app.command(help=PREDICT_HELP)(predict)
+    app.command(help=BENCH_HELP)(bench)
 
 
 def serve(

@@ -1,0 +1,75 @@
+"""`rul bench` as a user runs it, against the real process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from service.bench_cli import PROTOCOLS
+from tests.integration.conftest import KEY, free_port, metrics_of
+
+ROUTES = {
+    "json": ("http", "/v1/predict"),
+    "binary": ("http", "/v2/models/{name}/infer"),
+    "grpc": ("grpc", "rul.v1.RulService/Predict"),
+    "oip-grpc": ("grpc", "inference.GRPCInferenceService/ModelInfer"),
+}
+
+
+def rul_bench(url, *options):
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RUL_")}
+    return subprocess.run(
+        [str(Path(sys.executable).with_name("rul")), "bench", url, *map(str, options)],
+        env=clean, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+
+
+def answered(server, protocol):
+    name, route = ROUTES[protocol]
+    good = "200" if name == "http" else "OK"
+    labels = (("code", good), ("protocol", name), ("route", route))
+    return metrics_of(server).get(("rul_requests_total", labels), 0)
+
+
+def test_every_call_that_is_reported_is_one_that_the_service_answered(server, tmp_path):
+    before = {protocol: answered(server, protocol) for protocol in PROTOCOLS}
+    file = tmp_path / "figures.json"
+
+    done = rul_bench(
+        server.http, "--protocol", ",".join(PROTOCOLS), "--callers", "3", "--windows", "1,4",
+        "--seconds", "0.3", "--processes", "2", "--grpc", server.grpc, "--json", file,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    scenarios = json.loads(file.read_text())["scenarios"]
+    assert [(s["protocol"], s["windows"]) for s in scenarios] == [(p, w) for p in PROTOCOLS for w in (1, 4)]
+    for protocol in PROTOCOLS:
+        mine = [scenario for scenario in scenarios if scenario["protocol"] == protocol]
+        connecting = 3 * len(mine)  # each caller's first call, which is not measured
+        assert [scenario["errors"] for scenario in mine] == [{}, {}]
+        assert answered(server, protocol) - before[protocol] == sum(s["calls"] for s in mine) + connecting
+    assert "windows/s" in done.stdout
+
+
+def test_where_no_call_is_answered_the_table_says_why_and_it_ends_with_1(strict):
+    done = rul_bench(
+        strict.http, "--api-key", KEY, "--callers", "2", "--windows", "1,5", "--seconds", "0.2"
+    )  # fmt: skip
+
+    assert done.returncode == 1
+    assert "504" in done.stdout
+    assert "413" in done.stdout
+    assert "not one call was answered; 504" in done.stderr
+
+
+def test_a_service_that_is_not_there_is_said_in_one_line():
+    url = f"http://127.0.0.1:{free_port()}"
+
+    done = rul_bench(url)
+
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"rul: {url} cannot be reached")
+    assert done.stdout == ""
