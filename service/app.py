@@ -82,6 +82,8 @@ class Parts:
             credentials=Credentials(settings.keys()),
             max_body_bytes=settings.max_body_bytes,
             request_timeout_seconds=settings.request_timeout_seconds,
+            max_streams=settings.max_streams,
+            stream_idle_seconds=settings.stream_idle_seconds,
         )
         self._http: Final = HttpApi(self._desk, registry)
         self._grpc: Final = GrpcOverAsgi(max_message_bytes=settings.max_body_bytes)

@@ -11,6 +11,8 @@
         ├── Unauthenticated
         ├── Forbidden
         ├── UnknownModel
+        ├── CycleConflict       a reading of a cycle that has been already
+        ├── StreamIdle
         ├── UnknownRoute
         ├── MethodNotAllowed
         ├── TooLarge
@@ -99,6 +101,14 @@ class UnknownModel(ServiceError):
     """A model that is not loaded."""
 
 
+class CycleConflict(ServiceError):
+    """A reading whose cycle is not after the unit's last one."""
+
+
+class StreamIdle(ServiceError):
+    """A stream on which nothing came for too long."""
+
+
 class UnknownRoute(ServiceError):
     """A path that nothing answers."""
 
@@ -167,6 +177,9 @@ STATUS: Final[dict[type[ServiceError], Status]] = {
     Unauthenticated: Status(401, StatusCode.UNAUTHENTICATED, "An API key is needed", "unauthenticated"),
     Forbidden: Status(403, StatusCode.PERMISSION_DENIED, "The API key is not accepted", "forbidden"),
     UnknownModel: Status(404, StatusCode.NOT_FOUND, "The model is not loaded", "unknown_model"),
+    CycleConflict: Status(409, StatusCode.ABORTED, "The cycle has been already", "cycle_conflict"),
+    # Not DEADLINE_EXCEEDED: it is the caller that was late.
+    StreamIdle: Status(408, StatusCode.ABORTED, "The stream was idle", "stream_idle"),
     UnknownRoute: Status(404, StatusCode.UNIMPLEMENTED, "Nothing answers here", "unknown_route"),
     MethodNotAllowed: Status(
         405, StatusCode.UNIMPLEMENTED, "The method is not allowed here", "method_not_allowed"

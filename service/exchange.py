@@ -13,6 +13,7 @@ from service.labels import CLIENT_GONE, Route, Transport
 from service.lifecycle import Lifecycle
 from service.metrics import Metrics
 from service.predictor import Predictor
+from service.streams import Streams
 from service.timers import RequestTimer
 
 
@@ -78,6 +79,8 @@ class Desk:
         credentials: Credentials,
         max_body_bytes: int,
         request_timeout_seconds: float,
+        max_streams: int,
+        stream_idle_seconds: float,
     ) -> None:
         self.predictor: Final = predictor
         self.metrics: Final = metrics
@@ -85,6 +88,7 @@ class Desk:
         self.credentials: Final = credentials
         self.max_body_bytes: Final = max_body_bytes
         self.request_timeout_seconds: Final = request_timeout_seconds
+        self.streams: Final = Streams(lifecycle, most=max_streams, idle_seconds=stream_idle_seconds)
         self._log: Final = access_log
 
     def exchange(self, transport: Transport, route: Route, request_id: str | None) -> Exchange:

@@ -12,24 +12,18 @@ import grpc
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from service.errors import MalformedBody, Problem
 from service.exchange import Desk, Exchange
 from service.grpc_call import Context, exchanged, parsed, patience, serialized
 from service.grpc_health import Health
-from service.grpc_messages import model_reference, predict_reply, window_input
+from service.grpc_messages import explain_of, model_reference, predict_reply, window_input
 from service.labels import Route, Stage
-from service.messages import Explain, PredictQuery
+from service.messages import PredictQuery
 from service.oip_grpc import INFERENCE_SERVICE, InferenceServicer
 from service.predictor import LoadedModel
 from service.proto import rul_v1_pb2 as pb
+from service.stream_grpc import StreamServicer
 
 SERVICE: Final = "rul.v1.RulService"
-EXPLAIN: Final = {
-    pb.EXPLAIN_UNSPECIFIED: Explain.ATTENTION,
-    pb.EXPLAIN_NONE: Explain.NONE,
-    pb.EXPLAIN_ATTENTION: Explain.ATTENTION,
-    pb.EXPLAIN_FULL: Explain.FULL,
-}
 
 
 class RulServicer:
@@ -46,9 +40,13 @@ class RulServicer:
     def handlers(self) -> dict[str, Any]:
         """The method handlers, by the methods' names."""
         methods = {"Predict": self.predict, "GetModel": self.get_model, "ListModels": self.list_models}
-        return {
+        unary = {
             name: grpc.unary_unary_rpc_method_handler(method, response_serializer=serialized)
             for name, method in methods.items()
+        }
+        stream = StreamServicer(self._desk).predict_stream
+        return unary | {
+            "PredictStream": grpc.stream_stream_rpc_method_handler(stream, response_serializer=serialized)
         }
 
     async def predict(self, raw: bytes, context: Context) -> pb.PredictReply:
@@ -87,11 +85,9 @@ class RulServicer:
     def _query(self, request: pb.PredictRequest) -> PredictQuery:
         name = request.model or None
         columns = len(self._desk.predictor.model(name).rules.names)
-        if request.explain not in EXPLAIN:
-            detail = f"expected a value of rul.v1.Explain, got {request.explain}"
-            raise MalformedBody(detail, [Problem("/explain", "shape", detail)])
+        explain = explain_of(request.explain)
         windows = [window_input(window, columns) for window in request.windows]
-        return PredictQuery(windows, name, EXPLAIN[request.explain], request.partial)
+        return PredictQuery(windows, name, explain, request.partial)
 
 
 def add_servicers(server: Any, desk: Desk) -> Health:  # noqa: ANN401 grpc.aio.Server or its stand-in

@@ -12,6 +12,7 @@ import base64
 import struct
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from inspect import isawaitable
 from time import monotonic
 from typing import Any, Final, NoReturn, Self
 from urllib.parse import quote
@@ -47,6 +48,7 @@ class Call:
         self._scope = scope
         self._deadline = _deadline(header(scope, b"grpc-timeout"))
         self.trailing: Metadata = ()
+        self._write: Callable[[Any], Awaitable[None]] | None = None
 
     def invocation_metadata(self) -> list[tuple[str, str]]:
         """The request's metadata; binary values are left as they came."""
@@ -59,6 +61,16 @@ class Call:
     def set_trailing_metadata(self, metadata: Metadata) -> None:
         """Send this with the status."""
         self.trailing = metadata
+
+    def answer_by(self, write: Callable[[Any], Awaitable[None]]) -> None:
+        """How `write` sends."""
+        self._write = write
+
+    async def write(self, message: Any) -> None:  # noqa: ANN401 a message of any method
+        """Send one answer of a stream."""
+        if self._write is None:
+            raise RuntimeError("this call has one answer, which its method returns")
+        await self._write(message)
 
     async def abort(
         self, code: grpc.StatusCode, details: str = "", trailing_metadata: Metadata = ()
@@ -149,8 +161,11 @@ class GrpcOverAsgi:
             await unless_disconnected(_stream(handler.unary_stream(request, call), encode, reply), receive)
             return False
         if handler.stream_stream is not None:
-            incoming = (_decoded(decode, message) async for message in requests)
-            await _stream(handler.stream_stream(incoming, call), encode, reply)
+            incoming = (_decoded(decode, message) async for message in requests) if decode else requests
+            call.answer_by(lambda message: reply(encode(message), more=True))
+            answers = handler.stream_stream(incoming, call)
+            # As in grpc.aio: a method yields its answers, or writes them and returns nothing.
+            await (answers if isawaitable(answers) else _stream(answers, encode, reply))
             return False
         raise Aborted(grpc.StatusCode.UNIMPLEMENTED, "client streaming is not served")
 

@@ -19,6 +19,7 @@ from service.labels import Route, Transport
 
 MessageType = TypeVar("MessageType", bound=Message)
 ReplyType = TypeVar("ReplyType")
+Asked = TypeVar("Asked")
 
 DETAILS: Final = "grpc-status-details-bin"  # where google.rpc.Status travels
 
@@ -38,6 +39,10 @@ class Context(Protocol):
         """Send this with the status."""
         ...
 
+    async def write(self, message: Any) -> None:  # noqa: ANN401 a message of any method
+        """Send one answer of a stream."""
+        ...
+
     async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()) -> Any:  # noqa: ANN401
         """End the call with a status."""
         ...
@@ -46,8 +51,8 @@ class Context(Protocol):
 async def exchanged(
     desk: Desk,
     route: Route,
-    call: Callable[[bytes, Context, Exchange], Awaitable[ReplyType]],
-    raw: bytes,
+    call: Callable[[Asked, Context, Exchange], Awaitable[ReplyType]],
+    raw: Asked,
     context: Context,
     *,
     open_to_all: bool = False,
@@ -58,7 +63,7 @@ async def exchanged(
         desk: What answers.
         route: What is asked, as a label.
         call: Reads the message and answers it.
-        raw: The message as it came.
+        raw: The message as it came, or what brings the messages of a stream.
         context: The call.
         open_to_all: True for what needs no key.
     """

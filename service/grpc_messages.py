@@ -16,7 +16,8 @@ from google.protobuf.message import Message
 from msgspec import UNSET
 
 from model.domain import FloatArray
-from service.messages import Attention, ModelName, Prediction, PredictReply, Refused
+from service.errors import MalformedBody, Problem
+from service.messages import Attention, Explain, ModelName, Prediction, PredictReply, Refused
 from service.proto import rul_v1_pb2 as pb
 from service.window import WindowInput
 
@@ -24,6 +25,13 @@ DELIMITED: Final = 2
 """The wire type of what is preceded by its length, as packed numbers are."""
 
 MOST_IN_ONE_BYTE: Final = 0x7F
+
+EXPLAIN: Final[dict[int, Explain]] = {
+    pb.EXPLAIN_UNSPECIFIED: Explain.ATTENTION,
+    pb.EXPLAIN_NONE: Explain.NONE,
+    pb.EXPLAIN_ATTENTION: Explain.ATTENTION,
+    pb.EXPLAIN_FULL: Explain.FULL,
+}
 
 
 def window_input(window: pb.Window, columns: int) -> WindowInput:
@@ -39,6 +47,18 @@ def window_input(window: pb.Window, columns: int) -> WindowInput:
         # Values that do not fill whole rows stay one row, which the window's check then counts.
         given.readings = values.reshape(-1, columns) if values.size % columns == 0 else [values.tolist()]
     return given
+
+
+def explain_of(value: int, pointer: str = "/explain") -> Explain:
+    """What an enum's value asks for.
+
+    Raises:
+        MalformedBody: it has no such value.
+    """
+    if value not in EXPLAIN:
+        detail = f"expected a value of rul.v1.Explain, got {value}"
+        raise MalformedBody(detail, [Problem(pointer, "shape", detail)])
+    return EXPLAIN[value]
 
 
 def floats(message: pb.Readings | pb.Series) -> FloatArray:
@@ -80,6 +100,11 @@ def predict_reply(reply: PredictReply) -> pb.PredictReply:
         else:
             _fill(add(), prediction)
     return message
+
+
+def fill_prediction(message: pb.Prediction, prediction: Prediction) -> None:
+    """One prediction into a message that holds it."""
+    _fill(message, prediction)
 
 
 def model_reference(name: ModelName) -> pb.ModelReference:

@@ -9,6 +9,7 @@ from grpc import StatusCode
 
 from service.errors import (
     STATUS,
+    CycleConflict,
     DeadlineExceeded,
     Forbidden,
     InvalidRequest,
@@ -47,6 +48,8 @@ class Route(StrEnum):
     V2_INFER = "/v2/models/{name}/infer"
     V2_INDEX = "/v2/repository/index"
     GRPC_PREDICT = "rul.v1.RulService/Predict"
+    GRPC_STREAM = "rul.v1.RulService/PredictStream"
+    GRPC_READING = "rul.v1.RulService/PredictStream/reading"
     GRPC_LIST_MODELS = "rul.v1.RulService/ListModels"
     GRPC_GET_MODEL = "rul.v1.RulService/GetModel"
     GRPC_INFER = "inference.GRPCInferenceService/ModelInfer"
@@ -63,7 +66,12 @@ class Route(StrEnum):
         return Transport.HTTP if self.startswith("/") else Transport.GRPC
 
 
-PREDICTS: Final = frozenset({Route.PREDICT, Route.GRPC_PREDICT, Route.V2_INFER, Route.GRPC_INFER})
+PREDICTS: Final = frozenset(
+    {
+        Route.PREDICT, Route.GRPC_PREDICT, Route.V2_INFER, Route.GRPC_INFER, Route.GRPC_STREAM,
+        Route.GRPC_READING,
+    }
+)  # fmt: skip
 
 
 class Stage(StrEnum):
@@ -89,6 +97,7 @@ REJECTED: Final[dict[type[ServiceError], str]] = {
     DeadlineExceeded: "deadline",
     TooLarge: "too_large",
     InvalidRequest: "invalid",
+    CycleConflict: "conflict",
     Unauthenticated: "unauthenticated",
     Forbidden: "forbidden",
 }

@@ -41,11 +41,19 @@ class Lifecycle:
         self._idle: Final = asyncio.Event()
         self._idle.set()
         self._drained_by: float | None = None
+        self._when_draining: Final[list[Callable[[], None]]] = []
 
     def enter(self, phase: Phase, reason: str = "") -> None:
         """Change the phase; draining is never left."""
         if self.phase is not Phase.DRAINING:
             self.phase, self._reason = phase, reason
+            if phase is Phase.DRAINING:
+                for begin in self._when_draining:
+                    begin()
+
+    def when_draining(self, begin: Callable[[], None]) -> None:
+        """Call this when draining begins, for what would not end by itself."""
+        self._when_draining.append(begin)
 
     def check_alive(self) -> None:
         """Pass where a restart would not help.
@@ -80,6 +88,10 @@ class Lifecycle:
             NotReady: the service is not ready for it.
         """
         self.check_ready()
+        self.hold()
+
+    def hold(self) -> None:
+        """Something that a drain waits for has begun, in whatever phase; `end` is its end."""
         self._in_flight += 1
         self._idle.clear()
 

@@ -28,7 +28,7 @@ from service.labels import (
     failure_code,
 )
 from service.runtime import Runtime
-from service.timers import RequestTimer, StageTimer
+from service.timers import LongTimer, RequestTimer, StageTimer
 
 # A bare call of a small network takes 0.4 ms and a caller gives up after seconds: 1-2-5 between,
 # closer around a millisecond, where the service should be.
@@ -123,6 +123,7 @@ class Metrics:
         self.registry: Final = registry
         self._pending: list[Callable[[], int]] = []
         self._inflight = 0
+        self._streams = 0
         self._declare_requests(registry)
         self._declare_work(registry, models)
         self._declare_answers(registry, models, names)
@@ -152,11 +153,13 @@ class Metrics:
             "rul_request_duration_seconds",
             "From the whole request received to its answer encoded, errors included.",
             {"protocol": (), "route": ()},
-            combinations=[(t.value, r.value) for t, r in keys],
+            combinations=[(t.value, r.value) for t, r in keys if r is not Route.GRPC_STREAM],
             buckets=SECONDS,
             registry=registry,
         )
-        self._durations = {(t, r): duration.labels(t.value, r.value) for t, r in keys}
+        self._durations = {
+            (t, r): duration.labels(t.value, r.value) for t, r in keys if r is not Route.GRPC_STREAM
+        }
         rejected = Counter(
             "rul_rejected_total", "Requests refused, by reason.", ["reason"], registry=registry
         )
@@ -164,6 +167,9 @@ class Metrics:
         Gauge(
             "rul_inflight_requests", "Requests that have begun and not ended.", registry=registry
         ).set_function(lambda: self._inflight)
+        Gauge("rul_open_streams", "Streams of readings that are open.", registry=registry).set_function(
+            lambda: self._streams
+        )
 
     def _declare_work(self, registry: CollectorRegistry, models: Sequence[Runtime]) -> None:
         stage = Histogram(
@@ -266,7 +272,8 @@ class Metrics:
         The code comes from the exception; where the block turns errors into responses itself, it
         sets `code` of what it is given: one of `codes(transport)`.
         """
-        return RequestTimer(self, transport, route)
+        kind = LongTimer if route is Route.GRPC_STREAM else RequestTimer
+        return kind(self, transport, route)
 
     def begin(self) -> None:
         """A request has begun."""
@@ -277,6 +284,15 @@ class Metrics:
         self._inflight -= 1
         self._durations[transport, route].observe(seconds)
         self._count(transport, route, code)
+
+    def begin_stream(self) -> None:
+        """A stream has been opened."""
+        self._streams += 1
+
+    def end_stream(self, route: Route, code: str) -> None:
+        """A stream has ended."""
+        self._streams -= 1
+        self._count(Transport.GRPC, route, code)
 
     def _count(self, transport: Transport, route: Route, code: str, *, by: int = 1) -> None:
         key = (transport, route, code)

@@ -139,6 +139,16 @@ class Settings(BaseSettings):
         description="Longest wait for an answer in seconds; then 504. Too high: callers that nobody waits "
         "for hold places in the queue; too low: bursts that could be answered are not.",
     )
+    max_streams: PositiveInt = Field(
+        default=10_000,
+        description="Most streams of readings that may be open; one more gets RESOURCE_EXHAUSTED. Each costs "
+        "some 50 kB. Too high: memory for the asking; too low: units are refused that could be watched.",
+    )
+    stream_idle_seconds: PositiveFloat = Field(
+        default=600.0,
+        description="Longest silence on a stream in seconds; then it ends with ABORTED. Too high: callers "
+        "that vanished hold places; too low: units that seldom report lose their window.",
+    )
     drain_seconds: float = Field(
         default=10.0,
         ge=0,

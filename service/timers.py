@@ -30,6 +30,14 @@ class RequestCounter(Protocol):
         """Count a refusal by its reason; the code label of an error."""
         ...
 
+    def begin_stream(self) -> None:
+        """A stream has been opened."""
+        ...
+
+    def end_stream(self, route: Route, code: str) -> None:
+        """A stream has ended."""
+        ...
+
 
 class StageTimer:
     """Measures from its beginning to its end, also where that is an error."""
@@ -67,8 +75,14 @@ class RequestTimer:
 
     def __enter__(self) -> Self:
         self._start = perf_counter()
-        self._metrics.begin()
+        self._begin()
         return self
+
+    def _begin(self) -> None:
+        self._metrics.begin()
+
+    def _end(self) -> None:
+        self._metrics.end(self._transport, self._route, self.code, self.seconds)
 
     def __exit__(
         self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
@@ -78,4 +92,16 @@ class RequestTimer:
         elif isinstance(error, Exception):
             self.code = self._metrics.failed(self._transport, error)
         self.seconds = perf_counter() - self._start
-        self._metrics.end(self._transport, self._route, self.code, self.seconds)
+        self._end()
+
+
+class LongTimer(RequestTimer):
+    """Counts a stream: it is open for as long as its caller likes, which is no duration of a request's."""
+
+    __slots__ = ()
+
+    def _begin(self) -> None:
+        self._metrics.begin_stream()
+
+    def _end(self) -> None:
+        self._metrics.end_stream(self._route, self.code)

@@ -115,6 +115,8 @@ async def in_process(
     max_body_bytes: int = 100_000,
     max_pending_windows: int = 64,
     request_timeout_seconds: float = 5.0,
+    max_streams: int = 100,
+    stream_idle_seconds: float = 60.0,
 ) -> AsyncIterator[InProcess]:
     """The application, with everything that it starts ended at the end."""
     runtime = runtime or FakeRuntime()
@@ -143,6 +145,8 @@ async def in_process(
         credentials=Credentials(keys),
         max_body_bytes=max_body_bytes,
         request_timeout_seconds=request_timeout_seconds,
+        max_streams=max_streams,
+        stream_idle_seconds=stream_idle_seconds,
     )
     over_asgi = GrpcOverAsgi(max_message_bytes=max_body_bytes)
     health = add_servicers(over_asgi, desk)

@@ -221,3 +221,76 @@ class Model(_message.Message):
     provider: str
     manifest_json: str
     def __init__(self, reference: _Optional[_Union[ModelReference, _Mapping]] = ..., provider: _Optional[str] = ..., manifest_json: _Optional[str] = ...) -> None: ...
+
+class StreamRequest(_message.Message):
+    __slots__ = ("open", "reading")
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    READING_FIELD_NUMBER: _ClassVar[int]
+    open: StreamOpen
+    reading: Reading
+    def __init__(self, open: _Optional[_Union[StreamOpen, _Mapping]] = ..., reading: _Optional[_Union[Reading, _Mapping]] = ...) -> None: ...
+
+class StreamOpen(_message.Message):
+    __slots__ = ("model", "unit", "explain", "first_cycle", "columns", "readings")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    EXPLAIN_FIELD_NUMBER: _ClassVar[int]
+    FIRST_CYCLE_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    READINGS_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    unit: str
+    explain: Explain
+    first_cycle: float
+    columns: Columns
+    readings: Readings
+    def __init__(self, model: _Optional[str] = ..., unit: _Optional[str] = ..., explain: _Optional[_Union[Explain, str]] = ..., first_cycle: _Optional[float] = ..., columns: _Optional[_Union[Columns, _Mapping]] = ..., readings: _Optional[_Union[Readings, _Mapping]] = ...) -> None: ...
+
+class Reading(_message.Message):
+    __slots__ = ("cycle", "values", "columns")
+    class ColumnsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    CYCLE_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    cycle: float
+    values: _containers.RepeatedScalarFieldContainer[float]
+    columns: _containers.ScalarMap[str, float]
+    def __init__(self, cycle: _Optional[float] = ..., values: _Optional[_Iterable[float]] = ..., columns: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class StreamReply(_message.Message):
+    __slots__ = ("opened", "prediction", "error")
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    PREDICTION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    opened: StreamOpened
+    prediction: Prediction
+    error: StreamError
+    def __init__(self, opened: _Optional[_Union[StreamOpened, _Mapping]] = ..., prediction: _Optional[_Union[Prediction, _Mapping]] = ..., error: _Optional[_Union[StreamError, _Mapping]] = ...) -> None: ...
+
+class StreamOpened(_message.Message):
+    __slots__ = ("model", "cycles")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    CYCLES_FIELD_NUMBER: _ClassVar[int]
+    model: ModelReference
+    cycles: int
+    def __init__(self, model: _Optional[_Union[ModelReference, _Mapping]] = ..., cycles: _Optional[int] = ...) -> None: ...
+
+class StreamError(_message.Message):
+    __slots__ = ("code", "title", "detail", "errors", "kept")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    TITLE_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    ERRORS_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    code: int
+    title: str
+    detail: str
+    errors: _containers.RepeatedCompositeFieldContainer[Problem]
+    kept: bool
+    def __init__(self, code: _Optional[int] = ..., title: _Optional[str] = ..., detail: _Optional[str] = ..., errors: _Optional[_Iterable[_Union[Problem, _Mapping]]] = ..., kept: _Optional[bool] = ...) -> None: ...

@@ -39,6 +39,11 @@ class RulServiceStub:
                 request_serializer=service_dot_proto_dot_rul__v1__pb2.PredictRequest.SerializeToString,
                 response_deserializer=service_dot_proto_dot_rul__v1__pb2.PredictReply.FromString,
                 _registered_method=True)
+        self.PredictStream = channel.stream_stream(
+                '/rul.v1.RulService/PredictStream',
+                request_serializer=service_dot_proto_dot_rul__v1__pb2.StreamRequest.SerializeToString,
+                response_deserializer=service_dot_proto_dot_rul__v1__pb2.StreamReply.FromString,
+                _registered_method=True)
         self.GetModel = channel.unary_unary(
                 '/rul.v1.RulService/GetModel',
                 request_serializer=service_dot_proto_dot_rul__v1__pb2.GetModelRequest.SerializeToString,
@@ -56,6 +61,14 @@ class RulServiceServicer:
 
     def Predict(self, request, context):
         """How many cycles each unit has left, with its interval and the attention and contribution of every cycle.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PredictStream(self, request_iterator, context):
+        """One reading in, one prediction out: the server keeps the unit's window for as long as the stream lasts. Every
+        message is answered by one, in order. The numbers are those of Predict on the last `context` readings.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -82,6 +95,11 @@ def add_RulServiceServicer_to_server(servicer, server):
                     servicer.Predict,
                     request_deserializer=service_dot_proto_dot_rul__v1__pb2.PredictRequest.FromString,
                     response_serializer=service_dot_proto_dot_rul__v1__pb2.PredictReply.SerializeToString,
+            ),
+            'PredictStream': grpc.stream_stream_rpc_method_handler(
+                    servicer.PredictStream,
+                    request_deserializer=service_dot_proto_dot_rul__v1__pb2.StreamRequest.FromString,
+                    response_serializer=service_dot_proto_dot_rul__v1__pb2.StreamReply.SerializeToString,
             ),
             'GetModel': grpc.unary_unary_rpc_method_handler(
                     servicer.GetModel,
@@ -121,6 +139,33 @@ class RulService:
             '/rul.v1.RulService/Predict',
             service_dot_proto_dot_rul__v1__pb2.PredictRequest.SerializeToString,
             service_dot_proto_dot_rul__v1__pb2.PredictReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PredictStream(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/rul.v1.RulService/PredictStream',
+            service_dot_proto_dot_rul__v1__pb2.StreamRequest.SerializeToString,
+            service_dot_proto_dot_rul__v1__pb2.StreamReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -68,7 +68,7 @@ def test_reflection_gives_the_file_that_defines_a_symbol(reflection):
     found = reflection.FindFileContainingSymbol("rul.v1.RulService")
 
     assert found.package == "rul.v1"
-    assert [m.name for m in found.service[0].method] == ["Predict", "GetModel", "ListModels"]
+    assert [m.name for m in found.service[0].method] == ["Predict", "PredictStream", "GetModel", "ListModels"]
 
 
 def test_reflection_gives_a_file_by_its_name(channel):

@@ -1,0 +1,183 @@
+"""Open streams: what a stream hears, in which order, and when it has to end.
+
+Each stream has an inbox that one task fills from its transport, so that whoever answers waits for one
+thing only: a message, the end, a caller who left, too long a silence, or the service draining. Reading
+a transport is never cancelled: it is released by the transport when the call ends. This module must
+not know messages or models.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Generator
+from contextlib import contextmanager
+from time import monotonic
+from typing import Final
+
+from service.asgi import Disconnected
+from service.errors import DeadlineExceeded, NotReady, Overloaded, StreamIdle
+from service.lifecycle import Lifecycle
+
+
+class Inbox:
+    """What has come on one stream, one message ahead of who answers: more stays with the transport.
+
+    To be made by the task that answers: it is cancelled where the caller leaves.
+
+    Attributes:
+        gone: True where the caller has left.
+    """
+
+    __slots__ = (
+        "_answering", "_closed", "_complete", "_deadline", "_ended", "_held", "_idle_seconds", "_loop",
+        "_over", "_reading", "_room", "_since", "_timer", "_waiting", "gone",
+    )  # fmt: skip
+
+    def __init__(
+        self, messages: AsyncIterator[bytes], *, idle_seconds: float, remaining_seconds: float | None
+    ) -> None:
+        self._loop: Final = asyncio.get_running_loop()
+        self._answering: Final = asyncio.current_task()
+        self._idle_seconds: Final = idle_seconds
+        self._held: bytes | None = None
+        self._ended: Exception | None = None  # with what came before it still to be answered
+        self._complete = False
+        self._over: Exception | None = None  # at once
+        self._closed = False
+        self._waiting: asyncio.Future[bytes | None] | None = None
+        self._room: asyncio.Future[None] | None = None
+        self._since = monotonic()
+        self.gone = False
+        self._timer = self._loop.call_later(idle_seconds, self._look_whether_idle)
+        self._deadline: asyncio.TimerHandle | None = None
+        if remaining_seconds is not None:
+            passed = DeadlineExceeded("the deadline of the stream passed")
+            self._deadline = self._loop.call_later(remaining_seconds, self.end, passed)
+        self._reading: Final = asyncio.ensure_future(self._read(messages))
+
+    async def take(self) -> bytes | None:
+        """The next message, or None after the last.
+
+        Raises:
+            StreamIdle: nothing came for too long.
+            Exception: whatever else ends the stream.
+        """
+        self._since = monotonic()
+        if self._over is not None:
+            raise self._over
+        if self._held is not None:
+            message, self._held = self._held, None
+            self._make_room()
+            return message
+        if self._ended is not None:
+            raise self._ended
+        if self._complete:
+            return None
+        self._waiting = self._loop.create_future()
+        try:
+            return await self._waiting
+        finally:
+            self._waiting = None
+
+    def end(self, error: Exception) -> None:
+        """End the stream with this, once the message that is being answered has been."""
+        self._over = self._over or error
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_exception(self._over)
+
+    def close(self) -> None:
+        """Let go of everything but the transport, which lets go of us."""
+        self._closed, self._over, self._ended = True, None, None
+        self._timer.cancel()
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._held = None
+        self._make_room()
+
+    async def _read(self, messages: AsyncIterator[bytes]) -> None:
+        try:
+            async for message in messages:
+                if self._closed:
+                    return
+                if self._waiting is not None and not self._waiting.done():
+                    self._waiting.set_result(message)
+                    continue
+                self._held, self._room = message, self._loop.create_future()
+                await self._room
+            self._hear_the_end(None)
+        except Disconnected:
+            self._leave()
+        except Exception as error:  # noqa: BLE001 who answers must hear of it, whatever it is
+            self._hear_the_end(error)
+
+    def _leave(self) -> None:
+        if not self._closed and self._answering is not None:
+            self.gone = True
+            self._answering.cancel()
+
+    def _hear_the_end(self, error: Exception | None) -> None:
+        self._complete, self._ended = True, error
+        if self._waiting is not None and not self._waiting.done():
+            if error is None:
+                self._waiting.set_result(None)
+            else:
+                self._waiting.set_exception(error)
+
+    def _make_room(self) -> None:
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+
+    def _look_whether_idle(self) -> None:
+        """One timer a stream, not one a message."""
+        left = self._idle_seconds
+        if self._waiting is not None:
+            left += self._since - monotonic()
+        if left <= 0:
+            self.end(StreamIdle(f"no reading came for {self._idle_seconds:g} s"))
+        else:
+            self._timer = self._loop.call_later(left, self._look_whether_idle)
+
+
+class Streams:
+    """The open streams of a service.
+
+    Args:
+        lifecycle: Ends them when the service drains, and waits for them.
+        most: How many may be open.
+        idle_seconds: How long one may be silent.
+    """
+
+    def __init__(self, lifecycle: Lifecycle, *, most: int, idle_seconds: float) -> None:
+        self.idle_seconds: Final = idle_seconds
+        self._lifecycle: Final = lifecycle
+        self._most: Final = most
+        self._open: Final[set[Inbox]] = set()
+        self._draining = False
+        lifecycle.when_draining(self._drain)
+
+    @contextmanager
+    def admitted(self, inbox: Inbox) -> Generator[None]:
+        """Count a stream while it lasts.
+
+        Raises:
+            NotReady: the service is starting or draining.
+            Overloaded: as many are open as may be.
+        """
+        self._lifecycle.check_ready()
+        if len(self._open) >= self._most:
+            raise Overloaded(f"{self._most} streams are open, the most that may be")
+        self._open.add(inbox)
+        try:
+            yield
+        finally:
+            self._open.discard(inbox)
+            if self._draining and not self._open:
+                self._lifecycle.end()
+
+    def _drain(self) -> None:
+        if not self._open:
+            return
+        self._draining = True
+        self._lifecycle.hold()
+        for inbox in self._open:
+            inbox.end(NotReady("the service is shutting down: open the stream again, with its history"))
