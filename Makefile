@@ -60,7 +60,7 @@ demo: setup ## simulate, train, export, check, serve and ask, in under two minut
 test: setup ## every test
 	$(BIN)/python -m pytest $(TESTS)
 
-.PHONY: test-unit test-integration test-gpu bench
+.PHONY: test-unit test-integration test-gpu bench bench-peers
 test-unit: setup ## one module at a time, seconds
 	$(BIN)/python -m pytest tests/unit
 
@@ -72,6 +72,9 @@ test-gpu: setup ## what needs the CUDA provider
 
 bench: setup ## speed, side by side, as a table
 	$(BIN)/python -m tests.benchmarks.front_ends
+
+bench-peers: setup ## the same beside FastAPI, LitServe, BentoML, MLServer, Triton and Ray Serve, each installed
+	$(BIN)/python -m tests.benchmarks.peers
 
 .PHONY: fmt lint types imports
 fmt: setup ## format

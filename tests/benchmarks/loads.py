@@ -126,19 +126,13 @@ class Asker:
         return f"/v2/models/{self._name}/infer", headers, body
 
     def _by_grpc(self, load: Load, target: str, seconds: float) -> Measured:
-        readings = pb.Readings(values=self._window.ravel().tolist())
-        window = pb.Window(unit="1", last_cycle=LAST_CYCLE, readings=readings)
-        request = pb.PredictRequest(windows=[window] * load.windows)
-        with grpc.insecure_channel(target) as channel:  # h2load does not see a status in trailers
-            answer = rul_v1_pb2_grpc.RulServiceStub(channel).Predict(request, timeout=30)
-        size = answer.ByteSize() + 5
-        message = request.SerializeToString()
+        method, message, size = self._grpc_call(load, target)
         framed, log = self._folder / "request.bin", self._folder / "requests.log"
         framed.write_bytes(b"\0" + len(message).to_bytes(4, "big") + message)
         log.unlink(missing_ok=True)
         command = ["h2load", f"-t{min(2, load.callers)}", f"-c{load.callers}", "-m1", f"-D{seconds:.0f}"]
         command += ["-d", str(framed), f"--log-file={log}", "-H", "content-type: application/grpc"]
-        text = _said([*command, "-H", "te: trailers", f"http://{target}/{METHOD}"])
+        text = _said([*command, "-H", "te: trailers", f"http://{target}/{method}"])
         data = re.search(r"\((\d+)\) data", text)
         if data is None:
             raise RuntimeError(f"{load}: h2load's report has changed:\n{text}")
@@ -146,6 +140,15 @@ class Asker:
         answered = min(len(waits), round(int(data[1]) / size))
         p99 = waits[int(0.99 * (len(waits) - 1))]
         return Measured(answered * load.windows, len(waits) - answered, statistics.median(waits), p99)
+
+    def _grpc_call(self, load: Load, target: str) -> tuple[str, bytes, int]:
+        """A method, its message, and the bytes of a good answer."""
+        readings = pb.Readings(values=self._window.ravel().tolist())
+        window = pb.Window(unit="1", last_cycle=LAST_CYCLE, readings=readings)
+        request = pb.PredictRequest(windows=[window] * load.windows)
+        with grpc.insecure_channel(target) as channel:  # h2load does not see a status in trailers
+            answer = rul_v1_pb2_grpc.RulServiceStub(channel).Predict(request, timeout=30)
+        return METHOD, request.SerializeToString(), answer.ByteSize() + 5
 
 
 def _said(command: list[str]) -> str:

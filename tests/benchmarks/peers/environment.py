@@ -1,0 +1,122 @@
+"""An environment for each peer, made when it is first needed: their requirements contradict each other."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import httpx
+import numpy as np
+import psutil
+
+from tests.benchmarks.front_ends import stop
+from tests.benchmarks.loads import Load
+from tests.benchmarks.peers.peer import SERVERS, Peer, Place
+from tests.integration.conftest import free_port
+from tests.waiting import wait_until
+
+ENVIRONMENTS: Final = Path(__file__).parents[3] / ".venv" / "peers"
+INSTALL_SECONDS: Final = 1200
+START_SECONDS: Final = 120
+
+
+class PeerFailed(Exception):
+    """A peer that cannot be installed, does not start, or answers something else; in one line."""
+
+
+def installed(name: str, peer: Peer) -> Path:
+    """The folder of a peer's programs; installs it where it is not yet, or was from other requirements.
+
+    Raises:
+        PeerFailed: pip says no.
+    """
+    folder = ENVIRONMENTS / name
+    stamp, wanted = folder / ".made", "\n".join(peer.requirements)
+    if not stamp.is_file() or stamp.read_text(encoding="utf-8") != wanted:
+        shutil.rmtree(folder, ignore_errors=True)
+        _run([sys.executable, "-m", "venv", str(folder)])
+        _run([str(folder / "bin" / "pip"), "install", "--quiet", *peer.requirements])
+        stamp.write_text(wanted, encoding="utf-8")
+    return folder / "bin"
+
+
+def _run(command: list[str]) -> None:
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=INSTALL_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        raise PeerFailed(f"not installed within {INSTALL_SECONDS / 60:.0f} minutes") from error
+    except subprocess.CalledProcessError as error:
+        raise PeerFailed(f"cannot be installed: {last_line(error.stderr)}") from error
+
+
+@contextmanager
+def serving_peer(
+    peer: Peer, place: Place, window: np.ndarray, rul: float
+) -> Iterator[tuple[str, list[int], float]]:
+    """A running peer: its URL, its processes, and the seconds until its first right answer.
+
+    Raises:
+        PeerFailed: it does not start, or answers something else than the graph does.
+    """
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith(("RUL_", "BENTOML_"))
+    }
+    environment |= {
+        "PEER_MODEL": str(place.graph), "PEER_PORT": str(place.port), "PEER_GRPC_PORT": str(place.grpc_port),
+        "PYTHONPATH": str(SERVERS), "BENTOML_HOME": str(place.folder / "bentoml"),
+        "PATH": f"{place.programs}{os.pathsep}{os.environ['PATH']}", **peer.environment,
+    }  # fmt: skip
+    environment.pop("VIRTUAL_ENV", None)
+    command, log = peer.command(place), place.folder / "server.log"
+    start, http = time.perf_counter(), f"http://127.0.0.1:{place.port}"
+    with log.open("wb") as sink:
+        process = subprocess.Popen(
+            command, env=environment, stdout=sink, stderr=subprocess.STDOUT, cwd=place.folder
+        )
+    try:
+        try:
+            got = wait_until(
+                lambda: _answer(process, peer, http, window, log), START_SECONDS, what="answer", pause=0.1
+            )
+        except TimeoutError as error:
+            raise PeerFailed(
+                f"does not answer within {START_SECONDS} s: {last_line(log.read_text())}"
+            ) from error
+        ready = time.perf_counter() - start
+        if abs(got - rul) > 0.05:
+            raise PeerFailed(f"answers {got:.2f} cycles where the graph answers {rul:.2f}")
+        children = psutil.Process(process.pid).children(recursive=True)
+        yield http, [process.pid, *(child.pid for child in children)], ready
+    finally:
+        if process.poll() is None:
+            stop(process)
+
+
+def _answer(
+    process: subprocess.Popen[bytes], peer: Peer, http: str, window: np.ndarray, log: Path
+) -> float | None:
+    if process.poll() is not None:
+        raise PeerFailed(f"ended by itself: {last_line(log.read_text(errors='replace'))}")
+    path, headers, body = peer.body(window, Load("json", 1))
+    reply = httpx.post(http + path, content=body, headers=headers, trust_env=False, timeout=10)
+    return max(float(peer.rul(reply.json())), 1e-9) if reply.is_success else None
+
+
+def place_for(name: str, peer: Peer, folder: Path, graph: Path) -> Place:
+    """A fresh folder and free ports for a peer."""
+    mine = folder / f"{name}-{time.monotonic_ns()}"
+    mine.mkdir(parents=True)
+    return Place(installed(name, peer), mine, free_port(), free_port(), graph)
+
+
+def last_line(text: str) -> str:
+    """The last line that says something, cut short."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:160] if lines else "it said nothing"
