@@ -17,6 +17,7 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -27,6 +28,8 @@ APPLICATION = "service.app:application"
 BENTO = "service.app:RulService"
 DRAIN_PATH = "/-/drain"
 READY_POLL_SECONDS = 0.05
+ENVOY_IDLE_SECONDS = 300
+"""How long Envoy by itself lets a request or a stream be silent."""
 
 
 def choose(settings: Settings, *, obstacle: str | None = None) -> FrontEnd:
@@ -85,7 +88,13 @@ async def _run_envoy(settings: Settings, *, announce: bool) -> int:
         "RUL_CONTROL_TOKEN": token,
     }
     _check_free(settings.host, settings.port)
-    server = PyvoyServer(
+    idle_seconds = max(ENVOY_IDLE_SECONDS, settings.stream_idle_seconds + 60)  # so that ours comes first
+
+    class Server(PyvoyServer):
+        def get_envoy_config(self) -> dict[str, Any]:
+            return patient(super().get_envoy_config(), idle_seconds=idle_seconds)
+
+    server = Server(
         APPLICATION,
         address=settings.host,
         port=settings.port,
@@ -118,6 +127,15 @@ async def _run_envoy(settings: Settings, *, announce: bool) -> int:
     finally:
         await server.stop()
     return 0
+
+
+def patient(config: dict[str, Any], *, idle_seconds: float) -> dict[str, Any]:
+    """Envoy's configuration, with streams that may be silent for this long."""
+    for listener in config["static_resources"]["listeners"]:
+        for chain in listener["filter_chains"]:
+            for one in chain["filters"]:
+                one["typed_config"]["stream_idle_timeout"] = f"{idle_seconds:.3f}s"
+    return config
 
 
 @contextmanager

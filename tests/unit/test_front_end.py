@@ -71,3 +71,12 @@ def test_interrupts_are_held_only_while_the_front_end_starts():
 
     assert signal.SIGINT in held
     assert signal.SIGINT not in after
+
+
+def test_a_stream_may_be_silent_behind_envoy_for_as_long_as_asked():
+    filters = [{"typed_config": {"stat_prefix": "ingress_http"}}]
+    config = {"static_resources": {"listeners": [{"filter_chains": [{"filters": filters}]}]}}
+
+    front_end.patient(config, idle_seconds=660.0)
+
+    assert filters[0]["typed_config"]["stream_idle_timeout"] == "660.000s"

@@ -1,0 +1,175 @@
+"""The window of a stream is the last readings of its unit, whatever came before them."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.errors import CycleConflict, InvalidWindow
+from service.stream_window import StreamWindow, reading_values
+from service.window import Window, WindowInput
+from tests.fakes import RULES
+
+F, CONTEXT = len(RULES.names), RULES.context
+numbers = st.floats(-1e6, 1e6, width=32)
+rows = st.lists(numbers, min_size=F, max_size=F)
+
+
+def row(value: float) -> np.ndarray:
+    return np.full(F, value, dtype=np.float32)
+
+
+def made(count: int = 0, *, first_cycle: float | None = None) -> StreamWindow:
+    window = StreamWindow(RULES)
+    window.begin(None, first_cycle=first_cycle)
+    for i in range(count):
+        window.add(row(i), cycle=None)
+    return window
+
+
+def checked(window: StreamWindow) -> Window:
+    return Window.checked(window.asked("1"), RULES, typed=True)
+
+
+def refusal(call, *arguments, **options) -> list[tuple[str, str]]:
+    with pytest.raises(InvalidWindow) as caught:
+        call(*arguments, **options)
+    return [(problem.pointer, problem.code) for problem in caught.value.problems]
+
+
+@given(st.lists(rows, min_size=1, max_size=3 * CONTEXT), st.none() | st.integers(0, 1000), st.data())
+def test_it_is_the_window_of_the_last_context_readings(readings, first_cycle, data):
+    before = data.draw(st.integers(0, len(readings) - 1))
+    window = StreamWindow(RULES)
+    history = WindowInput(readings=readings[:before]) if before else None
+    window.begin(history, first_cycle=first_cycle)
+
+    for values in readings[before:]:
+        window.add(reading_values(values, {}, RULES), cycle=None)
+
+    last_cycle = None if first_cycle is None else float(first_cycle + len(readings) - 1)
+    alone = Window.checked(WindowInput("1", last_cycle, readings=readings[-CONTEXT:]), RULES, typed=True)
+    got = checked(window)
+    assert got.readings.tobytes() == alone.readings.tobytes()
+    assert (got.first_cycle, got.warnings) == (alone.first_cycle, alone.warnings)
+    assert got.last_cycle == alone.last_cycle or first_cycle is None
+
+
+@given(st.integers(0, 2 * CONTEXT), st.integers(1, 2 * CONTEXT))
+def test_cycles_that_are_skipped_are_missing_readings(count, step):
+    window = made(count, first_cycle=1)
+
+    window.add(row(7), cycle=count + step)
+
+    got = window.asked(None)
+    kept = [i for i in range(count) if i + 1 > count + step - CONTEXT] if step < CONTEXT else []
+    missing = step - 1 if kept else 0
+    expected = [row(i) for i in kept] + [row(math.nan)] * missing + [row(7)]
+    assert got.last_cycle == count + step
+    np.testing.assert_array_equal(np.array(got.readings), np.array(expected))
+
+
+def test_what_was_asked_about_does_not_change_when_more_readings_come():
+    window = made(CONTEXT)
+    asked = window.asked(None)
+    before = np.array(asked.readings)
+
+    window.add(row(99), cycle=None)
+
+    np.testing.assert_array_equal(np.array(asked.readings), before)
+
+
+@pytest.mark.parametrize("cycle", [0, 4, 5])
+def test_a_cycle_that_is_not_after_the_last_is_a_conflict_and_changes_nothing(cycle):
+    window = made(5, first_cycle=1)
+    before = window.asked(None)
+
+    with pytest.raises(CycleConflict, match=f"after 5, got {cycle}"):
+        window.add(row(9), cycle=cycle)
+
+    after = window.asked(None)
+    assert after.last_cycle == before.last_cycle == 5
+    np.testing.assert_array_equal(np.array(after.readings), np.array(before.readings))
+
+
+@pytest.mark.parametrize("cycle", [-1, 0.5, 2**25, math.inf])
+def test_what_is_no_cycle_number_is_refused_and_changes_nothing(cycle):
+    window = made(2, first_cycle=1)
+
+    assert refusal(window.add, row(9), cycle=cycle) == [("/reading/cycle", "bad_cycle")]
+    assert window.cycles == 2
+
+
+def test_cycles_are_counted_from_a_number_that_comes_late():
+    window = made(3)
+
+    window.add(row(3), cycle=50)
+    window.add(row(4), cycle=None)
+
+    assert checked(window).first_cycle == 47
+    assert window.last_cycle == 51
+
+
+def test_a_number_that_the_readings_before_it_rule_out_is_refused():
+    assert refusal(made(5).add, row(9), cycle=4) == [("/reading/cycle", "bad_cycle")]
+
+
+def test_a_stream_without_numbers_has_a_window_of_unknown_age():
+    assert math.isnan(checked(made(3)).last_cycle)
+
+
+def test_a_cycle_that_is_nan_is_the_next_one():
+    window = made(2, first_cycle=1)
+
+    window.add(row(9), cycle=math.nan)
+
+    assert window.last_cycle == 3
+
+
+def test_a_history_that_cannot_be_read_is_refused_where_it_is_wrong():
+    history = WindowInput(
+        columns={name: [math.inf if name == RULES.names[1] else 0.0] for name in RULES.names}
+    )
+
+    found = refusal(StreamWindow(RULES).begin, history, first_cycle=1)
+
+    assert found == [(f"/open/columns/{RULES.names[1]}/0", "non_finite")]
+
+
+def test_a_first_cycle_that_is_none_is_refused():
+    assert refusal(StreamWindow(RULES).begin, None, first_cycle=0.5) == [("/open/first_cycle", "bad_cycle")]
+
+
+@given(rows, st.sets(st.sampled_from(RULES.names), min_size=1))
+def test_a_reading_by_names_is_that_in_schema_order_with_nan_for_what_is_left_out(values, names):
+    columns = {name: value for name, value in zip(RULES.names, values, strict=True) if name in names}
+
+    by_name = reading_values([], columns, RULES)
+
+    in_order = [columns.get(name, math.nan) for name in RULES.names]
+    np.testing.assert_array_equal(by_name, reading_values(in_order, {}, RULES))
+
+
+@pytest.mark.parametrize(
+    ("values", "columns", "expected"),
+    [
+        ([1.0], {}, [("/reading/values", "wrong_columns")]),
+        ([], {}, [("/reading/values", "wrong_columns")]),
+        ([1.0] * F, {RULES.names[0]: 1.0}, [("/reading", "wrong_columns")]),
+        (
+            [1.0, -math.inf, math.inf],
+            {},
+            [("/reading/values/1", "non_finite"), ("/reading/values/2", "non_finite")],
+        ),
+        (
+            [],
+            {"a/b": 1.0, "c": 1.0},
+            [("/reading/columns/a~1b", "unknown_column"), ("/reading/columns/c", "unknown_column")],
+        ),
+        ([], {RULES.names[2]: math.inf}, [(f"/reading/columns/{RULES.names[2]}", "non_finite")]),
+    ],
+)
+def test_a_reading_that_cannot_be_kept_is_refused_with_every_problem(values, columns, expected):
+    assert refusal(reading_values, values, columns, RULES) == expected
