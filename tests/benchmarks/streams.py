@@ -1,0 +1,177 @@
+"""Many open streams of readings: memory, readings a second, and how late the answers are.
+
+    python -m tests.benchmarks.streams --streams 10000 --connections 16
+
+The streams open with a full window as their history. Then each gets readings at an even pace, all
+together so many a second, whether or not the answers keep up; the callers share the server's cores.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import psutil
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from service.proto import rul_v1_pb2 as pb
+from tests.benchmarks.front_ends import CORES, SERVERS, cpu_seconds, serving
+from tests.benchmarks.loads import window_of
+from tests.benchmarks.stream_load import DATA, Connection, connect, frame, message
+
+TICK_SECONDS: Final = 0.01
+EXPLAIN: Final = {"none": pb.EXPLAIN_NONE, "attention": pb.EXPLAIN_ATTENTION}
+Row = dict[str, float]
+
+
+def main(
+    *,
+    bundle: str = "fd001",
+    servers: str = "envoy,uvicorn",
+    streams: int = 10_000,
+    connections: int = 16,
+    rates: str = "500,1000,2000,3000,4000",
+    seconds: float = 10.0,
+    explain: str = "none",
+    output: Path = Path("bench-results/streams.json"),
+) -> None:
+    """Open the streams, put them under each rate in turn, and show what came of it."""
+    kept: dict[str, list[Row]] = {}
+    plan = Plan(bundle, streams, connections, [float(rate) for rate in rates.split(",")], seconds, explain)
+    for server in servers.split(","):
+        with tempfile.TemporaryDirectory() as folder, serving(server, bundle, Path(folder)) as started:
+            _, target, pids, _ = started
+            kept[server] = asyncio.run(measure(plan, target, pids))
+            show(server, plan, kept[server])
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(kept, indent=1))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured: rates in readings a second over all streams, each for so many seconds."""
+
+    bundle: str
+    streams: int
+    connections: int
+    rates: list[float]
+    seconds: float
+    explain: str
+
+
+async def measure(plan: Plan, target: str, pids: list[int]) -> list[Row]:
+    """A row for the idle streams, and one for each rate."""
+    host, port = target.split(":")
+    window = window_of(plan.bundle)
+    first = message(
+        pb.StreamRequest(
+            open=pb.StreamOpen(
+                unit="1", first_cycle=1, explain=EXPLAIN[plan.explain],
+                readings=pb.Readings(values=window.ravel().tolist()),
+            )
+        )
+    )  # fmt: skip
+    reading = message(pb.StreamRequest(reading=pb.Reading(values=window[-1].tolist())))
+    before = memory(pids)
+    made = await connect(host, int(port), plan.connections)
+    began = time.perf_counter()
+    for i in range(plan.streams):
+        made[i % plan.connections].open(first)
+        if i % 100 == 99:
+            await until_answered(made, i + 1 - 100)
+    await until_answered(made, plan.streams)
+    took = time.perf_counter() - began
+    rows: list[Row] = [
+        {
+            "open": plan.streams - failures(made),
+            "opened/s": plan.streams / took,
+            "RSS MiB": memory(pids),
+            "kB a stream": (memory(pids) - before) * 1024 / plan.streams,
+        }
+    ]
+    data = [(one, stream, frame(DATA, 0, stream, reading)) for one in made for stream in one.streams]
+    for rate in plan.rates:
+        row = await under_load(made, data, pids, rate, plan.seconds)
+        rows.append(row | {"RSS MiB": memory(pids)})
+    for one in made:
+        one.close()
+    return rows
+
+
+async def under_load(
+    made: list[Connection],
+    data: list[tuple[Connection, int, bytes]],
+    pids: list[int],
+    rate: float,
+    seconds: float,
+) -> Row:
+    """Readings at an even pace over all streams."""
+    for one in made:
+        one.latencies.clear()
+    answered, busy, began, sent = sum(one.answers for one in made), cpu_seconds(pids), time.perf_counter(), 0
+    while (now := time.perf_counter() - began) < seconds:
+        due = int(now * rate)
+        batches: dict[Connection, list[tuple[int, bytes]]] = {}
+        for i in range(sent, due):
+            one, stream, bytes_ = data[i % len(data)]
+            batches.setdefault(one, []).append((stream, bytes_))
+        for one, readings in batches.items():
+            one.send(readings)
+        sent = due
+        await asyncio.sleep(TICK_SECONDS)
+    served = sum(one.answers for one in made) - answered
+    used = cpu_seconds(pids) - busy
+    latencies = np.array([latency for one in made for latency in one.latencies]) * 1000
+    took = time.perf_counter() - began
+    await until_answered(made, answered + sent)
+    return {
+        "readings/s sent": sent / took,
+        "answered/s": served / took,
+        "p50 ms": float(np.quantile(latencies, 0.5)),
+        "p99 ms": float(np.quantile(latencies, 0.99)),
+        "cpu s per 1000": 1000 * used / max(1, served),
+        "ended streams": failures(made),
+    }
+
+
+async def until_answered(made: list[Connection], answers: int) -> None:
+    """Wait for so many messages; a stream that was ended has had its last."""
+    while sum(one.answers for one in made) < answers and not failures(made):  # noqa: ASYNC110 no event
+        await asyncio.sleep(TICK_SECONDS)
+
+
+def failures(made: list[Connection]) -> int:
+    """Streams that the server has ended."""
+    return sum(one.failed for one in made)
+
+
+def memory(pids: list[int]) -> float:
+    """Resident memory of the server, in MiB."""
+    return sum(psutil.Process(pid).memory_info().rss for pid in pids) / 2**20
+
+
+def show(server: str, plan: Plan, rows: list[Row]) -> None:
+    """The rows, as a table."""
+    idle, *loads = rows
+    table = Table(
+        title=f"{idle['open']:.0f} streams of {plan.bundle} (explain {plan.explain}), {SERVERS[server]}",
+        caption=f"{CORES} cores; idle: {idle['RSS MiB']:.0f} MiB, {idle['kB a stream']:.1f} kB a stream; "
+        f"{idle['opened/s']:.0f} opened a second",
+    )
+    for name in loads[0]:
+        table.add_column(name, justify="right")
+    for row in loads:
+        table.add_row(*(f"{value:.2f}" if value < 10 else f"{value:.0f}" for value in row.values()))
+    Console(width=130).print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,230 @@
+"""`PredictStream` of the real process, behind both front ends: equal to Predict, and gone without a trace."""
+
+import asyncio
+import queue
+import signal
+from collections.abc import Iterator
+
+import grpc
+import numpy as np
+import pytest
+from google.protobuf.json_format import MessageToDict
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from service.proto import rul_v1_pb2 as pb
+from service.proto import rul_v1_pb2_grpc
+from tests.integration.conftest import (
+    ANSWER_SECONDS,
+    FRONT_ENDS,
+    STOP_SECONDS,
+    metrics_of,
+    running,
+    violations,
+)
+from tests.waiting import wait_until
+
+CLOSER = 1e-5
+MANY = 200
+
+
+class Stream:
+    """An open stream, asked one reading at a time."""
+
+    def __init__(self, stub, **options) -> None:
+        self._asked: queue.Queue[pb.StreamRequest | None] = queue.Queue()
+        self.call = stub.PredictStream(iter(self._asked.get, None), timeout=ANSWER_SECONDS)
+        self._asked.put(pb.StreamRequest(open=pb.StreamOpen(**options)))
+        self.opened = next(self.call).opened
+
+    def send(self, values, **options) -> None:
+        self._asked.put(pb.StreamRequest(reading=pb.Reading(values=values, **options)))
+
+    def ask(self, values, **options) -> pb.StreamReply:
+        self.send(values, **options)
+        return next(self.call)
+
+    def close(self) -> None:
+        self._asked.put(None)
+        assert list(self.call) == []
+
+
+def open_streams(server) -> float:
+    return metrics_of(server)["rul_open_streams", ()]
+
+
+@st.composite
+def lives(draw, columns: int):
+    """Readings of a unit, some missing, what the stream knows before it begins, and its first cycle."""
+    cycles = draw(st.integers(1, 40))
+    seed = draw(st.integers(0, 2**32 - 1))
+    random = np.random.default_rng(seed)
+    readings = random.normal(50, 20, (cycles, columns)).astype(np.float32)
+    readings[random.random(readings.shape) < draw(st.sampled_from([0.0, 0.2]))] = np.nan
+    return readings, draw(st.integers(0, cycles - 1)), draw(st.none() | st.integers(0, 300))
+
+
+@given(data=st.data())
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_each_answer_of_a_stream_is_that_of_predict_on_the_last_context_readings(
+    data, stub, golden, column_names
+):
+    context = golden.readings.shape[1]
+    readings, before, first = data.draw(lives(len(column_names)))
+    history = pb.Readings(values=readings[:before].ravel().tolist()) if before else None
+    known = {} if first is None else {"first_cycle": first}
+    try:
+        stream = Stream(stub, unit="7", readings=history, explain=pb.EXPLAIN_FULL, **known)
+    except grpc.RpcError as error:
+        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT  # noqa: PT017 too much of the history is missing
+        return
+    for end in range(before + 1, len(readings) + 1):
+        last = {} if first is None else {"last_cycle": first + end - 1}
+        window = pb.Window(
+            unit="7",
+            readings=pb.Readings(values=readings[max(0, end - context) : end].ravel().tolist()),
+            **last,
+        )
+        request = pb.PredictRequest(windows=[window], explain=pb.EXPLAIN_FULL, partial=True)
+
+        answer = stream.ask(readings[end - 1].tolist())
+
+        (alone,) = stub.Predict(request).predictions
+        if alone.HasField("error"):
+            assert [p.code for p in answer.error.errors] == [p.code for p in alone.error.errors]
+        else:
+            assert_same(MessageToDict(answer.prediction), MessageToDict(alone))
+    stream.close()
+
+
+def assert_same(got, expected) -> None:
+    if isinstance(expected, dict):
+        assert got.keys() == expected.keys()
+        for key in expected:
+            assert_same(got[key], expected[key])
+    elif isinstance(expected, list):
+        assert len(got) == len(expected)
+        for one, other in zip(got, expected, strict=True):
+            assert_same(one, other)
+    elif isinstance(expected, float):
+        assert got == pytest.approx(expected, abs=CLOSER, rel=CLOSER)
+    else:
+        assert got == expected
+
+
+def test_a_bad_reading_does_not_cost_the_window(stub, golden):
+    row = golden.readings[0][0].tolist()
+    stream = Stream(stub, first_cycle=1)
+
+    answers = [stream.ask(row), stream.ask(row[1:]), stream.ask(row, cycle=1), stream.ask(row, cycle=3)]
+
+    stream.close()
+    assert [answer.error.code for answer in answers] == [
+        0,
+        grpc.StatusCode.INVALID_ARGUMENT.value[0],
+        grpc.StatusCode.ABORTED.value[0],
+        0,
+    ]
+    assert list(answers[3].prediction.attention.cycles) == [1, 2, 3]
+
+
+def test_a_stream_that_cannot_be_opened_says_where(stub):
+    with pytest.raises(grpc.RpcError) as caught:
+        Stream(stub, first_cycle=-3)
+
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert violations(caught.value) == ["/open/first_cycle"]
+
+
+async def test_many_streams_of_one_connection_answer_for_their_own_unit(server, golden):
+    row = golden.readings[0][0].tolist()
+
+    async with grpc.aio.insecure_channel(server.grpc) as channel:
+        stub = rul_v1_pb2_grpc.RulServiceStub(channel)
+        units = await asyncio.gather(*(ask_thrice(stub, str(i), row) for i in range(MANY)))
+
+    assert units == [{str(i)} for i in range(MANY)]
+
+
+async def ask_thrice(stub, unit: str, row: list[float]) -> set[str]:
+    call = stub.PredictStream()
+    await call.write(pb.StreamRequest(open=pb.StreamOpen(unit=unit, explain=pb.EXPLAIN_NONE)))
+    await call.read()
+    units = set()
+    for _ in range(3):
+        await call.write(pb.StreamRequest(reading=pb.Reading(values=row)))
+        units.add((await call.read()).prediction.unit)
+    await call.done_writing()
+    assert await call.code() is grpc.StatusCode.OK
+    return units
+
+
+@pytest.mark.parametrize("how", ["cancels", "closes its connection"])
+def test_a_caller_who_leaves_takes_its_streams_with_it(server, golden, how):
+    row = golden.readings[0][0].tolist()
+    gone = ("code", "CANCELLED"), ("protocol", "grpc"), ("route", "rul.v1.RulService/PredictStream")
+    wait_until(lambda: open_streams(server) == 0, ANSWER_SECONDS, what="those of other tests gone")
+    before = metrics_of(server)["rul_requests_total", gone]
+    with grpc.insecure_channel(server.grpc) as channel:
+        streams = [Stream(rul_v1_pb2_grpc.RulServiceStub(channel)) for _ in range(5)]
+        for stream in streams:
+            stream.ask(row)
+            stream.send(row)
+        if how == "cancels":
+            for stream in streams:
+                stream.call.cancel()
+            wait_until(lambda: open_streams(server) == 0, ANSWER_SECONDS, what="streams gone")
+
+    wait_until(lambda: open_streams(server) == 0, ANSWER_SECONDS, what="streams gone")
+    wait_until(lambda: metrics_of(server)["rul_inflight_requests", ()] == 1, ANSWER_SECONDS, what="idleness")
+    assert metrics_of(server)["rul_requests_total", gone] == before + 5
+
+
+@pytest.fixture(scope="module", params=FRONT_ENDS)
+def narrow(request, tiny_bundle, tmp_path_factory) -> Iterator:
+    """A service for two streams that may be silent for a moment only."""
+    folder = tmp_path_factory.mktemp(f"narrow-{request.param}")
+    limits = {"max_streams": "2", "stream_idle_seconds": "2", "log_level": "error"}
+    with running(folder, str(tiny_bundle.path), front_end=request.param, **limits) as started:
+        yield started
+
+
+def test_streams_above_the_limit_are_refused_and_silent_ones_ended(narrow):
+    with grpc.insecure_channel(narrow.grpc) as channel:
+        stub = rul_v1_pb2_grpc.RulServiceStub(channel)
+        streams = [Stream(stub) for _ in range(2)]
+        with pytest.raises(grpc.RpcError) as refused:
+            Stream(stub)
+        with pytest.raises(grpc.RpcError) as silent:
+            next(streams[0].call)
+
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "2 streams are open" in refused.value.details()
+    assert silent.value.code() is grpc.StatusCode.ABORTED
+    assert "no reading came for 2 s" in silent.value.details()
+
+
+@pytest.mark.parametrize("front_end", FRONT_ENDS)
+def test_open_streams_are_told_when_the_service_stops_and_do_not_hold_it_up(
+    front_end, tiny_bundle, tmp_path, golden
+):
+    row = golden.readings[0][0].tolist()
+    with running(tmp_path, str(tiny_bundle.path), front_end=front_end, drain_seconds="25") as server:
+        with grpc.insecure_channel(server.grpc) as channel:
+            streams = [Stream(rul_v1_pb2_grpc.RulServiceStub(channel)) for _ in range(20)]
+            for stream in streams:
+                stream.ask(row)
+
+            server.process.send_signal(signal.SIGTERM)
+
+            ends = [ending(stream) for stream in streams]
+        assert server.process.wait(STOP_SECONDS) == 0
+
+    assert {code for code, _ in ends} == {grpc.StatusCode.UNAVAILABLE}
+    assert {"shutting down" in details for _, details in ends} == {True}
+
+
+def ending(stream: Stream) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.RpcError) as caught:
+        next(stream.call)
+    return caught.value.code(), caught.value.details()
