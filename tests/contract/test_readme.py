@@ -145,11 +145,20 @@ def test_the_http_call_returns_the_answer_that_is_shown(copy, served):
 def test_the_grpc_call_answers_the_same(copy, served):
     pasted(block("source .venv/serve/bin/activate\nrul simulate --bundle fd001 --units 1"), copy, served)
 
-    printed = pasted(block("source .venv/serve/bin/activate\npython"), copy, served)
+    printed = pasted(block("source .venv/serve/bin/activate\npython - <<'PYTHON'"), copy, served)
 
     shown = json.loads(SHOWN[0])["predictions"][0]
     assert f"{shown['rul']:.1f} cycles left" in printed
     assert "weights sum to 1.0000" in printed
+
+
+def test_a_stream_of_the_same_readings_ends_with_the_same_answer(copy, served):
+    pasted(block("source .venv/serve/bin/activate\nrul simulate --bundle fd001 --units 1"), copy, served)
+
+    printed = pasted(block("source .venv/serve/bin/activate\npython - <<'STREAM'"), copy, served)
+
+    shown = json.loads(SHOWN[0])["predictions"][0]
+    assert printed.splitlines()[-1] == f"unit 1: {shown['rul']:.1f} cycles left"
 
 
 def test_tritonclient_is_answered_the_same(copy, served):
