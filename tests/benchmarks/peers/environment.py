@@ -24,7 +24,7 @@ from tests.waiting import wait_until
 
 ENVIRONMENTS: Final = Path(__file__).parents[3] / ".venv" / "peers"
 INSTALL_SECONDS: Final = 1200
-START_SECONDS: Final = 120
+START_SECONDS: Final = 180
 
 
 class PeerFailed(Exception):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import sysconfig
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ import onnxruntime
 from service.proto import open_inference_pb2 as pb
 from tests.benchmarks.comparable import NAME
 from tests.benchmarks.loads import LAST_CYCLE, Load
+from tests.benchmarks.peers.triton import start_triton
 from tests.oip import HEADER, binary_request
 
 SERVERS: Final = Path(__file__).parent / "servers"
@@ -191,14 +191,14 @@ PEERS: Final = {
         "MLServer, adaptive batching", ("mlserver==1.7.1", "uvloop<0.22", RUNTIME),
         start_mlserver, tensor_body, rul_of_tensors, loads=(*JSON, *GRPC),
     ),
-    # Its stub of the Python back end needs libpython, which need not be where the linker looks.
     "triton": Peer(
         "Triton, Python back end", ("nvidia-pytriton==0.7.0", RUNTIME),
-        script("triton_server.py"), tensor_body, rul_of_tensors, loads=(*JSON, *BINARY, *GRPC),
-        environment={"LD_LIBRARY_PATH": sysconfig.get_config_var("LIBDIR") or ""},
+        lambda place: start_triton(place.programs, place.folder, (place.port, place.grpc_port)),
+        tensor_body, rul_of_tensors, loads=(*JSON, *BINARY, *GRPC),
     ),
     "ray": Peer(
         "Ray Serve, batching", ("ray[serve]==2.60.0", RUNTIME),
         script("ray_server.py"), windows_body, rul_of_predictions,
+        environment={"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"},
     ),
 }  # fmt: skip
