@@ -97,9 +97,9 @@ class StreamServicer:
     async def _answer(self, raw: bytes, opened: Opened, context: Context, stream: Exchange) -> pb.StreamReply:
         desk, kept = self._desk, False
         reply = pb.StreamReply()
+        reading = _reading(raw)  # what is none is the stream's error, and counted once
         with desk.exchange(Transport.GRPC, Route.GRPC_READING, stream.request_id) as exchange:
             with desk.metrics.stage(Stage.DECODE):
-                reading = _reading(raw)
                 values = reading_values(reading.values, reading.columns, opened.model.rules)
                 opened.window.add(values, cycle=reading.cycle if reading.HasField("cycle") else None)
             kept, exchange.windows = True, 1
@@ -109,7 +109,7 @@ class StreamServicer:
         error = exchange.error
         if error is None:
             return reply
-        if isinstance(error, MalformedBody | NotReady):
+        if isinstance(error, NotReady):
             raise error
         return pb.StreamReply(error=_error(error, kept=kept))
 
