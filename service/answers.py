@@ -19,7 +19,7 @@ from model.domain import BoolArray, FloatArray, IntArray, RulState, attention_en
 from service.runtime import Outputs
 
 NOVELTY_LIMIT: Final = 2.0
-"""Novelty above which an answer is out of distribution. 1 is the 99.5 % quantile of calibration data, so
+"""Novelty above which an answer is out of distribution. 1 is the 99.5 % quantile of training windows, so
 one good window in 200 lies above 1; at twice that distance chance is no longer the likely reason."""
 
 NEAR_CAP: Final = 0.98
