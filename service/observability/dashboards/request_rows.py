@@ -274,6 +274,16 @@ SATURATION: Final = Row(
             width=6,
         ),
         Panel(
+            title="Open streams",
+            unit="short",
+            shows="Streams of readings that are open, by instance. Their readings are requests of a route of "
+            "their own.",
+            act="near RUL_MAX_STREAMS new ones are refused: add an instance. Falling to nothing at once: an "
+            "instance drained, and its callers open their streams elsewhere.",
+            queries=(Query(f"sum by (instance) (rul_open_streams{{{INSTANCE}}})", "{{instance}}"),),
+            width=6,
+        ),
+        Panel(
             title="Requests refused",
             unit="reqps",
             shows="Requests refused, by reason.",
