@@ -8,6 +8,7 @@ import pytest
 
 from model.domain import Trajectory
 from model.fleet import fleet_named
+from model.parts import deal_fold, held_out_windows
 from model.readers import read_trajectories, read_with_report
 from model.reference import fit_reference
 from model.regimes import find_regimes
@@ -73,6 +74,19 @@ def test_batteries_hold_infinite_values_and_cells_that_stopped_early():
     assert report.infinite == {"voltage_entropy": 151}
     assert not any(np.isinf(cell.readings).any() for cell in cells)
     assert all((cell.readings[-1, -1] <= 1.66) == cell.failed for cell in cells)
+
+
+def test_cells_that_stopped_early_neither_train_nor_are_held_out():
+    cells = read_trajectories(real("battery_xjtu"), BATTERY)
+    failed = {cell.unit for cell in cells if cell.failed}
+
+    parts = [deal_fold(cells, BATTERY, fold=k, folds=5, seed=0, truncations=2) for k in range(5)]
+
+    assert len(failed) == 51
+    for each in parts:
+        held_out = set(held_out_windows(each).unit)
+        assert set(each.training.unit) == failed - held_out
+    assert sorted(unit for each in parts for unit in set(held_out_windows(each).unit)) == sorted(failed)
 
 
 def healthy_and_final(units: list[Trajectory]) -> tuple[np.ndarray, np.ndarray]:
