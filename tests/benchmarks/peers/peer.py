@@ -196,9 +196,10 @@ PEERS: Final = {
         lambda place: start_triton(place.programs, place.folder, (place.port, place.grpc_port)),
         tensor_body, rul_of_tensors, loads=(*JSON, *BINARY, *GRPC),
     ),
+    # Ray starts its workers with a low priority, so that on shared cores they would wait for everybody else.
     "ray": Peer(
         "Ray Serve, batching", ("ray[serve]==2.60.0", RUNTIME),
         script("ray_server.py"), windows_body, rul_of_predictions,
-        environment={"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"},
+        environment={"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"},
     ),
 }  # fmt: skip

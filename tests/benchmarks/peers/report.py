@@ -17,7 +17,7 @@ HEADINGS: Final = ("", *EACH, *EACH, "first answer", "memory")
 CELLS: Final = {"over ceiling": 2, "p50 ms": 0, "p99 ms": 0, "failed": 0, "cpu s per 1000": 2}
 LOADS: Final = {
     "one window a call, 64 callers": "1 a call, 64 callers",
-    "64 a call, 8 callers": "64 a call, 8 callers",
+    "64 windows a call, 8 callers": "64 a call, 8 callers",
 }
 
 
@@ -84,6 +84,6 @@ def draw(results: Mapping[str, Result], path: Path) -> None:
     axes.invert_yaxis()
     axes.axvline(1.0, color="grey", linewidth=0.8)
     axes.set_xlabel("windows a second, over bare ONNX Runtime with a process a core")
-    axes.legend(loc="lower right")
+    figure.legend(loc="outside upper center", ncols=2)
     figure.savefig(path, dpi=150)
     plt.close(figure)
