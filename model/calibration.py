@@ -26,9 +26,6 @@ SCALE_RATE: Final = 1e-2
 SCALE_DECAY: Final = 0.3
 SHORT_SHARE: Final = 0.3
 """Of the training windows: short histories, whose wider errors the scale must know."""
-NOVELTY_QUANTILE: Final = 0.995
-SHRINKAGE: Final = 0.3
-"""Share of the diagonal in the covariance: a column that is missing must not look like a new world."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -178,26 +175,8 @@ def fit_baseline(net: RulNetwork, read: Read) -> None:
 
 
 def fit_novelty(net: RulNetwork, read: Read, lengths: IntArray) -> None:
-    """Set mean, whitening, expected spread and quantile of the statistics of the training windows."""
-    statistics = read.statistics.astype(np.float64)  # [W, S]
-    mean = statistics.mean(0)
-    whole = statistics[lengths == lengths.max()]
-    covariance = np.cov(whole, rowvar=False)
-    covariance = (1 - SHRINKAGE) * covariance + SHRINKAGE * np.diag(np.diag(covariance))
-    variance, axes = np.linalg.eigh(covariance + 1e-4 * np.eye(len(covariance)))
-    whiten = axes / np.sqrt(variance)
-    square = np.square((statistics - mean) @ whiten).sum(1)
-    design = np.stack([np.ones(len(lengths)), 1.0 / lengths], axis=1)
-    (spread, noise), *_ = np.linalg.lstsq(design, square, rcond=None)
-    novelty = net.novelty
-    _fill(novelty.get_buffer("mean"), mean)
-    _fill(novelty.get_buffer("whiten"), whiten)
-    _fill(novelty.get_buffer("spread"), np.asarray(max(spread, 1e-3)))
-    _fill(novelty.get_buffer("noise"), np.asarray(max(noise, 0.0)))
-    _fill(novelty.get_buffer("quantile"), np.asarray(1.0))
-    with torch.no_grad():
-        distance = novelty.distance(torch.from_numpy(read.statistics), torch.from_numpy(lengths)).numpy()
-    _fill(novelty.get_buffer("quantile"), np.quantile(distance, NOVELTY_QUANTILE))
+    """Fit what novelty is measured against to the training windows."""
+    net.novelty.fit(read.statistics, lengths)
 
 
 def held_out_coverage(read: Read, windows: WindowSet, *, cap: float, coverage: float) -> Answered:

@@ -26,6 +26,7 @@ from model.layers import (
     features_of_change,
     masked_softmax,
 )
+from model.novelty import Novelty, habits
 
 QUANTILES: Final = 41
 """Points of the calibrated distribution, evenly spaced probabilities from 0 to 1."""
@@ -134,7 +135,7 @@ class Estimate(NamedTuple):
         context: [B, D] the attention-weighted sum of values, without a gradient.
         attention: [B, T].
         cycle_rul: [B, T] cycles, what each cycle alone would answer.
-        statistics: [B, 3F], of the window, for novelty.
+        statistics: [B, 7F], of the window, for novelty: features of change at its end, and habits.
         head_attention: [B, H, T], where the network has heads.
         health: [B, 3], logits of a health state head, where the network has one.
     """
@@ -193,31 +194,6 @@ class Distribution(nn.Module):
         return (part.clamp(0.0, 1.0) * (probability[1:] - probability[:-1])).sum(-1)
 
 
-class Novelty(nn.Module):
-    """Mahalanobis distance of a window's statistics, over its 99.5 % quantile in training.
-
-    Short windows scatter more: the expected square distance of n cycles is `spread + noise / n`.
-    """
-
-    def __init__(self, statistics: int) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(statistics))
-        self.register_buffer("whiten", torch.eye(statistics))
-        self.register_buffer("spread", torch.tensor(1.0))
-        self.register_buffer("noise", torch.tensor(0.0))
-        self.register_buffer("quantile", torch.tensor(1.0))
-
-    def forward(self, statistics: Tensor, lengths: Tensor) -> Tensor:
-        """[B, S], [B] -> [B]."""
-        return self.distance(statistics, lengths) / self.get_buffer("quantile")
-
-    def distance(self, statistics: Tensor, lengths: Tensor) -> Tensor:
-        """Not yet divided by its quantile."""
-        white = (statistics - self.get_buffer("mean")) @ self.get_buffer("whiten")
-        expected = self.get_buffer("spread") + self.get_buffer("noise") / lengths.to(white.dtype)
-        return (white.square().sum(-1) / expected).sqrt()
-
-
 class RulNetwork(nn.Module, ABC):
     """What every network shares. Weights are learnt; buffers are fitted or calibrated.
 
@@ -244,7 +220,7 @@ class RulNetwork(nn.Module, ABC):
         # Reads the attention-weighted sum; fitted once the rest is learnt, so the RUL is not traded for it.
         self.scale = nn.Sequential(nn.Linear(values, 16), nn.ReLU(), nn.Linear(16, 1))
         self.distribution = Distribution(config)
-        self.novelty = Novelty(3 * config.columns)
+        self.novelty = Novelty(config.columns)
         self.register_buffer("baseline", torch.tensor(config.cap / 2))
         self.register_buffer("oldest", torch.tensor(1.0))
 
@@ -272,7 +248,7 @@ class RulNetwork(nn.Module, ABC):
             context.detach(),
             attention,
             cycle_rul,
-            at_last_cycle(change, lengths),
+            torch.cat((at_last_cycle(change, lengths), habits(z, readings, observed)), dim=-1),
             None if heads is None else (attention[:, None, None, :] @ heads).squeeze(2),  # [B, H, T]
             self.read_health(context),
         )

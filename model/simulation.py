@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from model.domain import FloatArray, IntArray, InvalidData, Schema, Trajectory
 
 MARGIN: Final = 0.1
-"""Readings stay within the training range, widened on each side by this share of it."""
+"""Readings without their noise stay within the training range, widened on each side by this share of it."""
 SPEEDS: Final = 0.2
 """Units age faster or slower than the profile: standard deviation of log speed."""
 
@@ -107,11 +107,12 @@ def _unit(
     at = rul * np.exp(rng.normal(0.0, SPEEDS))
     own = rng.normal(size=len(schema)) * _own_offset(schema)
     z = _along(aging.z, aging.rul, at) + own * _along(aging.spread, aging.rul, at)  # [N, F]
-    z += rng.normal(size=z.shape) * np.asarray(aging.noise)
+    noise = rng.normal(size=z.shape) * np.asarray(aging.noise)
     regime = _regimes(reference, life, rng)
     mean = np.array([each.mean for each in reference.regimes])[regime]
     deviation = np.array([each.standard_deviation for each in reference.regimes])[regime]
-    readings = _in_range(mean + deviation * z, reference.columns)
+    # Noise on top: a column that stood at the end of its range would look like a frozen sensor.
+    readings = _in_range(mean + deviation * z, reference.columns) + deviation * noise
     return Trajectory(name, np.arange(1, life + 1), readings.astype(np.float32), failed=True)
 
 

@@ -14,7 +14,7 @@ from model.layers import (
     masked_softmax,
     valid_cycles,
 )
-from model.network import Distribution, NetworkConfig, Novelty
+from model.network import Distribution, NetworkConfig
 from model.networks import UnknownNetwork, build_network
 
 CONFIG = NetworkConfig(
@@ -334,14 +334,3 @@ def test_interval_probabilities_and_health_come_from_one_distribution():
     assert failure[0, 1] == pytest.approx(0.5)  # the answer is the median of this table
     assert health[0, 1] == pytest.approx(5 / 6)
     torch.testing.assert_close(health.sum(-1), torch.ones(2))
-
-
-def test_novelty_expects_short_windows_to_scatter_more():
-    novelty = Novelty(2)
-    novelty.noise.fill_(8.0)
-    statistics = torch.tensor([[3.0, 4.0], [3.0, 4.0]])
-
-    near, far = novelty(statistics, torch.tensor([1, 60])).tolist()
-
-    assert near == pytest.approx(5 / 3)
-    assert far > 4

@@ -1,0 +1,136 @@
+"""Novelty: how unlike the windows of training a window is.
+
+The largest of four distances, each over its own 99.5 % quantile in training, because each is blind to
+what another sees: many columns a little off, one column off by a constant, a column that moves too much
+or too little from cycle to cycle, a column that repeats itself. Fitted on training windows, not learnt.
+This module must not know networks or what an answer is used for.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from model.domain import FloatArray, IntArray
+
+QUANTILE: Final = 0.995
+SHRINKAGE: Final = 0.3
+"""Share of the diagonal in the covariance: a column that is missing must not look like a new world."""
+SHRINKAGE_ALONE: Final = 0.7
+"""The same, where a feature is held against what the others say: one that is missing misleads them all."""
+
+
+def habits(z: Tensor, readings: Tensor, observed: Tensor) -> Tensor:
+    """How columns behave from cycle to cycle, [B, T, F] three times -> [B, 4F].
+
+    Sum of the steps |z_t - z_(t-1)|, count of readings that repeat the one before exactly, count of
+    cycles where both are there, and of those where one is.
+    """
+    both = observed[:, 1:] & observed[:, :-1]
+    repeated = both & (readings[:, 1:] == readings[:, :-1])
+    step = (z[:, 1:] - z[:, :-1]).abs() * both
+    counts = (each.to(z.dtype).sum(1) for each in (repeated, both, observed))
+    return torch.cat((step.sum(1), *counts), dim=-1)
+
+
+class Novelty(nn.Module):
+    """The distances and what they are measured against; 1 = the 99.5 % quantile of the training windows."""
+
+    def __init__(self, columns: int) -> None:
+        super().__init__()
+        features = 3 * columns
+        self.columns = columns
+        self.register_buffer("mean", torch.zeros(features))
+        self.register_buffer("whiten", torch.eye(features))
+        self.register_buffer("alone", torch.eye(features))
+        # Short windows scatter more: the expected square of n cycles is `spread + noise / n`.
+        self.register_buffer("spread", torch.ones(2))
+        self.register_buffer("noise", torch.zeros(2))
+        self.register_buffer("usual_step", torch.zeros(columns))
+        self.register_buffer("step_spread", torch.ones(columns))
+        self.register_buffer("usual_repeats", torch.zeros(columns))
+        self.register_buffer("quantile", torch.ones(4))
+
+    def forward(self, statistics: Tensor, lengths: Tensor) -> Tensor:
+        """[B, 7F], [B] -> [B]."""
+        return (self.distances(statistics, lengths) / self.get_buffer("quantile")).amax(-1)
+
+    def distances(self, statistics: Tensor, lengths: Tensor) -> Tensor:
+        """The four, not yet divided by their quantiles: [B, 7F], [B] -> [B, 4]."""
+        f = self.columns
+        change, steps, repeats, pairs, seen = statistics.split([3 * f, f, f, f, f], dim=-1)
+        length = lengths.to(statistics.dtype)
+        centred = change - self.get_buffer("mean")
+        there = (seen / length[:, None]).repeat(1, 3)  # a column that is missing is not off
+        off = ((centred @ self.get_buffer("alone")) * there).abs().amax(-1)
+        expected = self.get_buffer("spread") + self.get_buffer("noise") / length[:, None]
+        joint_and_alone = torch.stack(
+            ((centred @ self.get_buffer("whiten")).square().sum(-1), off.square()), dim=-1
+        )
+        usual = self.get_buffer("usual_step")
+        restless = (steps - usual * pairs) / (pairs.clamp(min=1.0).sqrt() * self.get_buffer("step_spread"))
+        by_chance = self.get_buffer("usual_repeats") * pairs
+        repeating = (repeats - by_chance) / (by_chance + 1.0).sqrt()
+        return torch.cat(
+            (
+                (joint_and_alone / expected).sqrt(),
+                restless.abs().amax(-1, keepdim=True),
+                repeating.amax(-1, keepdim=True).clamp(min=0.0),
+            ),
+            dim=-1,
+        )
+
+    def fit(self, statistics: FloatArray, lengths: IntArray) -> None:
+        """Set everything from the statistics of the training windows, [W, 7F] and [W]."""
+        f = self.columns
+        change, steps, repeats, pairs, _ = np.split(
+            statistics.astype(np.float64), [3 * f, 4 * f, 5 * f, 6 * f], axis=1
+        )
+        self._fit_change(change, lengths)
+        total = np.maximum(pairs.sum(0), 1.0)
+        usual = steps.sum(0) / total
+        square = np.square(steps - usual * pairs) / np.maximum(pairs, 1.0)
+        spread = np.sqrt(square.sum(0) / np.maximum((pairs > 0).sum(0), 1))
+        self._set("usual_step", usual)
+        self._set("step_spread", np.where(spread > 1e-6, spread, 1.0))
+        self._set("usual_repeats", repeats.sum(0) / total)
+        self._fit_quantiles(statistics, lengths)
+
+    def _fit_change(self, change: FloatArray, lengths: IntArray) -> None:
+        centred = change - change.mean(0)
+        whole = centred[lengths == lengths.max()]
+        variance, axes = _axes(whole, SHRINKAGE)
+        whiten = axes / np.sqrt(variance)
+        variance, axes = _axes(whole, SHRINKAGE_ALONE)
+        # Columns of the inverse covariance: what is left of a feature once the others have explained it.
+        alone = (axes / variance) @ axes.T
+        left = np.sqrt(np.square(whole @ alone).mean(0))
+        alone /= np.where(left > 1e-6, left, np.sqrt(np.diag(alone)))
+        design = np.stack([np.ones(len(lengths)), 1.0 / lengths], axis=1)
+        squares = np.stack([np.square(centred @ whiten).sum(1), np.square(centred @ alone).mean(1)], axis=1)
+        spread, noise = np.linalg.lstsq(design, squares, rcond=None)[0]
+        for name, values in (("mean", change.mean(0)), ("whiten", whiten), ("alone", alone)):
+            self._set(name, values)
+        self._set("spread", np.maximum(spread, 1e-3))
+        self._set("noise", np.maximum(noise, 0.0))
+
+    def _fit_quantiles(self, statistics: FloatArray, lengths: IntArray) -> None:
+        with torch.no_grad():
+            distances = self.distances(torch.from_numpy(statistics), torch.from_numpy(lengths)).numpy()
+        each = np.maximum(np.quantile(distances, QUANTILE, axis=0), 1e-3)
+        self._set("quantile", each * np.quantile((distances / each).max(1), QUANTILE))
+
+    def _set(self, name: str, values: FloatArray) -> None:
+        with torch.no_grad():
+            buffer = self.get_buffer(name)
+            buffer.copy_(torch.as_tensor(values, dtype=buffer.dtype))
+
+
+def _axes(centred: FloatArray, shrinkage: float) -> tuple[FloatArray, FloatArray]:
+    """Variances and axes of a covariance that is drawn towards its diagonal: [S] and [S, S]."""
+    covariance = np.cov(centred, rowvar=False)
+    covariance = (1 - shrinkage) * covariance + shrinkage * np.diag(np.diag(covariance))
+    return np.linalg.eigh(covariance + 1e-4 * np.eye(len(covariance)))

@@ -1,0 +1,116 @@
+"""Four ways to be unlike the training windows, and what must not look like one."""
+
+import numpy as np
+import pytest
+import torch
+
+from model.layers import features_of_change
+from model.network import at_last_cycle
+from model.novelty import Novelty, habits
+
+COLUMNS, CYCLES = 4, 30
+
+
+def windows(count, *, seed):
+    """Four columns: the first two say nearly the same, the fourth is always 7."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(count, CYCLES, COLUMNS)).astype(np.float32) + rng.normal(size=(count, 1, 1)).astype(
+        np.float32
+    )
+    x[:, :, 1] = x[:, :, 0] + 0.3 * rng.normal(size=(count, CYCLES))
+    x[:, :, 3] = 7.0
+    return torch.from_numpy(x)
+
+
+def statistics(readings, lengths=None):
+    """Of readings that are their own z-scores, but for the constant column."""
+    lengths = torch.full((len(readings),), readings.shape[1]) if lengths is None else lengths
+    valid = torch.arange(readings.shape[1])[None, :] < lengths[:, None]
+    observed = valid.unsqueeze(-1) & ~torch.isnan(readings)
+    z = torch.where(observed, readings, 0.0)
+    z[:, :, 3] = torch.where(observed[:, :, 3], z[:, :, 3] - 7.0, 0.0)
+    return torch.cat(
+        (at_last_cycle(features_of_change(z).joined(), lengths), habits(z, readings, observed)), dim=-1
+    ), lengths
+
+
+@pytest.fixture(scope="module")
+def novelty():
+    made = Novelty(COLUMNS)
+    found, lengths = statistics(windows(2000, seed=0))
+    made.fit(found.numpy(), lengths.numpy())
+    return made
+
+
+@pytest.fixture
+def new():
+    return windows(200, seed=1)
+
+
+def median(novelty, readings):
+    return novelty(*statistics(readings)).median().item()
+
+
+def test_one_training_window_in_two_hundred_is_novel(novelty):
+    found = novelty(*statistics(windows(2000, seed=0)))
+
+    assert (found > 1).float().mean() == pytest.approx(0.005, abs=0.001)
+
+
+def test_new_windows_of_the_same_kind_are_not_novel(novelty, new):
+    assert (novelty(*statistics(new)) > 1).float().mean() < 0.03
+
+
+def test_a_frozen_column_is_novel_though_its_value_is_not(novelty, new):
+    new[:, :, 2] = new[:, :1, 2]
+
+    assert median(novelty, new) > 2
+
+
+def test_a_column_that_scatters_more_is_novel_though_its_mean_is_not(novelty, new):
+    new[:, :, 2] += 3 * torch.randn(new.shape[:2], generator=torch.Generator().manual_seed(0))
+
+    assert median(novelty, new) > 2
+
+
+def test_a_column_that_leaves_its_companion_is_novel_within_its_own_range(novelty, new):
+    new[:, :, 1] += 3.0
+
+    assert median(novelty, new) > 1.5
+
+
+def test_a_constant_column_that_moves_is_novel(novelty, new):
+    new[:, 15:, 3] = 8.0
+
+    assert median(novelty, new) > 2
+
+
+def test_a_missing_column_is_not_novel(novelty, new):
+    new[:, :, 2] = torch.nan
+
+    assert (novelty(*statistics(new)) > 1).float().mean() < 0.1
+
+
+def test_what_stands_on_padding_is_not_looked_at(novelty, new):
+    lengths = torch.full((len(new),), 10)
+    other = new.clone()
+    other[:, 10:] = 1e30
+
+    torch.testing.assert_close(novelty(*statistics(new, lengths)), novelty(*statistics(other, lengths)))
+
+
+def test_a_window_of_one_cycle_has_no_habits(new):
+    found, _ = statistics(new[:, :1])
+
+    assert found[:, 3 * COLUMNS : 6 * COLUMNS].abs().max() == 0
+
+
+def test_short_windows_are_expected_to_scatter_more():
+    novelty = Novelty(1)
+    novelty.noise[:] = 8.0
+    found = torch.tensor([[3.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0]] * 2)
+
+    few, many = novelty(found, torch.tensor([1, 60])).tolist()
+
+    assert few == pytest.approx(1.0)
+    assert many > 2.5
