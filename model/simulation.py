@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from model.domain import FloatArray, IntArray, InvalidData, Schema, Trajectory
 
 MARGIN: Final = 0.1
-"""Readings without their noise stay within the training range, widened on each side by this share of it."""
+"""Settings, and sensors without their noise, stay within the training range and this share of it beyond."""
 SPEEDS: Final = 0.2
 """Units age faster or slower than the profile: standard deviation of log speed."""
 
@@ -108,10 +108,13 @@ def _unit(
     own = rng.normal(size=len(schema)) * _own_offset(schema)
     z = _along(aging.z, aging.rul, at) + own * _along(aging.spread, aging.rul, at)  # [N, F]
     noise = rng.normal(size=z.shape) * np.asarray(aging.noise)
+    settings = list(schema.indices("setting"))
+    z[:, settings] += noise[:, settings]
     regime = _regimes(reference, life, rng)
     mean = np.array([each.mean for each in reference.regimes])[regime]
     deviation = np.array([each.standard_deviation for each in reference.regimes])[regime]
-    # Noise on top: a column that stood at the end of its range would look like a frozen sensor.
+    # A sensor's noise on top: standing at the end of its range it would look frozen. A setting is steered.
+    noise[:, settings] = 0.0
     readings = _in_range(mean + deviation * z, reference.columns) + deviation * noise
     return Trajectory(name, np.arange(1, life + 1), readings.astype(np.float32), failed=True)
 
