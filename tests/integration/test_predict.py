@@ -142,7 +142,9 @@ def test_a_reader_that_leaves_early_is_no_error(tiny_bundle, pumps_csv):
     )
 
     assert done.stdout == ",".join(COLUMNS) + "\n"
-    assert done.stderr == ""
+    assert (
+        done.stderr == "missing values, of 263 readings: vibration 1\n"
+    )  # of the file, and nothing of the pipe
 
 
 @pytest.fixture(scope="module")
