@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from export.bundle import Manifest
+from model.domain import NOVELTY_LIMIT
 
 FIGURES: Final = {
     "rmse": "RMSE, cycles",
@@ -51,7 +52,9 @@ is that of intervals made without the unit's own.
 {_attention(manifest)}## What to be careful with
 
 - Above {manifest.cap:g} cycles the answer is "at least".
-- `novelty` above 1: further from the training data than 99.5 % of it. Do not trust such an answer.
+- `novelty` above 1: further from the training data than 99.5 % of it. Above {NOVELTY_LIMIT:g} the
+answer is called `out_of_distribution`: do not trust it.
+- `min_cycles` is {manifest.min_cycles}: fewer, of a longer life, are `insufficient_history`.
 - The attention entropy ratio of 99 % of these windows is {entropy.low:.2f} to \
 {entropy.high:.2f}, its median {entropy.median:.2f}.
 - Golden windows are simulated: they show that the model runs as exported, not that it is right.

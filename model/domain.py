@@ -49,6 +49,11 @@ class RulState(StrEnum):
     OUT_OF_DISTRIBUTION = "out_of_distribution"
 
 
+NOVELTY_LIMIT: Final = 2.0
+"""Novelty above which an answer is out of distribution. 1 is the 99.5 % quantile of training windows, so
+one good window in 200 lies above 1; at twice that distance chance is no longer the likely reason."""
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """One setting or sensor, with the engineering unit that its readings are in."""

@@ -15,12 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from export.bundle import EntropyReference, Manifest
-from model.domain import BoolArray, FloatArray, IntArray, RulState, attention_entropy
+from model.domain import NOVELTY_LIMIT, BoolArray, FloatArray, IntArray, RulState, attention_entropy
 from service.runtime import Outputs
-
-NOVELTY_LIMIT: Final = 2.0
-"""Novelty above which an answer is out of distribution. 1 is the 99.5 % quantile of training windows, so
-one good window in 200 lies above 1; at twice that distance chance is no longer the likely reason."""
 
 NEAR_CAP: Final = 0.98
 """Share of the cap from which an answer is "at least the cap". Every RUL above the cap has the label cap,
