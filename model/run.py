@@ -201,7 +201,7 @@ def code_version() -> str:
 
 
 def _flat(part: str, found: dict[str, Figure]) -> dict[str, float]:
-    """`validation_rmse`, `validation_rmse_low`, `validation_rmse_high` and so on."""
+    """`crossvalidation_rmse`, `crossvalidation_rmse_low`, `crossvalidation_rmse_high` and so on."""
     flat: dict[str, float] = {}
     for name, figure in found.items():
         flat[f"{part}_{name}"] = figure.value
