@@ -181,7 +181,18 @@ def cycles_left(trajectory: Trajectory) -> IntArray:
     """
     if not trajectory.failed:
         raise InvalidData(f"unit {trajectory.unit} did not run to failure: its RUL is not known")
-    return np.asarray(trajectory.cycles[-1] - trajectory.cycles, dtype=np.int64)
+    return cycles_until(int(trajectory.cycles[-1]), trajectory.cycles)
+
+
+def cycles_until(last_cycle: int | IntArray, cycles: IntArray) -> IntArray:
+    """Cycles that a unit still ran after each of these, where its last was `last_cycle`, int64 [N].
+
+    Its RUL where that cycle was the failure; what its RUL was at least, where it was taken away.
+
+    >>> cycles_until(5, np.array([1, 2, 5])).tolist()
+    [4, 3, 0]
+    """
+    return np.asarray(last_cycle - cycles, dtype=np.int64)
 
 
 def capped_rul(rul: ArrayLike, *, cap: float) -> FloatArray:
