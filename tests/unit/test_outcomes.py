@@ -1,0 +1,120 @@
+"""What outcomes say of predictions: errors of failures, and how little a removal tells."""
+
+import doctest
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import service.outcomes
+from model.domain import Trajectory, capped_rul, cycles_left
+from service.outcomes import fared, judged
+
+
+def judge(*, failed=True, outcome=100, last=(90,), rul=(12.0,), lower=(5.0,), upper=(20.0,), cap=125.0):
+    return judged(
+        failed=failed, outcome_cycle=outcome, last_cycle=np.array(last), rul=np.array(rul),
+        lower=np.array(lower), upper=np.array(upper), cap=cap,
+    )  # fmt: skip
+
+
+def test_the_examples_hold():
+    assert doctest.testmod(service.outcomes).failed == 0
+
+
+def test_the_truth_is_the_rul_of_training():
+    unit = Trajectory("1", np.arange(1, 201), np.zeros((200, 1)), failed=True)
+    everything = np.zeros(200)
+
+    found = judge(outcome=200, last=unit.cycles, rul=everything, lower=everything, upper=everything)
+
+    assert found.truth.tolist() == capped_rul(cycles_left(unit), cap=125).tolist()
+
+
+def test_a_late_answer_has_an_error_above_zero():
+    assert judge(rul=(12.0,)).error.tolist() == [2.0]
+    assert judge(rul=(7.0,)).error.tolist() == [-3.0]
+
+
+def test_the_cap_predicted_long_before_the_failure_is_no_error():
+    found = judge(last=(1,), outcome=400, rul=(125.0,), lower=(110.0,), upper=(125.0,))
+
+    assert found.error.tolist() == [0.0]
+    assert found.covered.tolist() == [True]
+
+
+@pytest.mark.parametrize(("lower", "upper", "covered"), [(5, 9, False), (11, 20, False), (10, 10, True)])
+def test_an_interval_covers_a_failure_between_its_ends(lower, upper, covered):
+    assert judge(lower=(lower,), upper=(upper,)).covered.tolist() == [covered]
+
+
+@pytest.mark.parametrize(("lower", "upper", "covered"), [(5, 9, False), (11, 20, True), (10, 10, True)])
+def test_a_removal_only_shows_that_an_interval_was_too_short(lower, upper, covered):
+    found = judge(failed=False, lower=(lower,), upper=(upper,))
+
+    assert found.covered.tolist() == [covered]
+    assert np.isnan(found.error).all()
+
+
+def test_a_removal_beyond_the_cap_does_not_contradict_at_least_the_cap():
+    found = judge(failed=False, outcome=400, last=(1,), lower=(110.0,), upper=(125.0,))
+
+    assert found.covered.tolist() == [True]
+
+
+def test_without_predictions_there_are_no_figures():
+    found = fared(judge(last=(), rul=(), lower=(), upper=()))
+
+    assert (found.predictions, found.coverage, found.rmse, found.mean_width) == (0, None, None, None)
+
+
+def test_removals_alone_have_a_coverage_and_no_error():
+    found = fared(judge(failed=False))
+
+    assert (found.predictions, found.with_error, found.coverage, found.rmse) == (1, 0, 1.0, None)
+    assert found.mean_width == 15.0
+
+
+def by_pandas(rows: pd.DataFrame, cap: float) -> dict[str, float]:
+    """The figures again, in other words."""
+    left = (rows.outcome - rows["last"]).clip(upper=cap)
+    died = rows[rows.failed]
+    error = died.rul - left[rows.failed]
+    missed = (rows.upper < left) | (rows.failed & (rows.lower > left))
+    penalty = error.map(lambda d: np.exp(-d / 13) - 1 if d < 0 else np.exp(d / 10) - 1)
+    return {
+        "rmse": (error**2).mean() ** 0.5,
+        "mean_absolute_error": error.abs().mean(),
+        "bias": error.mean(),
+        "nasa_score": penalty.mean(),
+        "coverage": 1 - missed.mean(),
+        "mean_width": (rows.upper - rows.lower).mean(),
+    }
+
+
+PREDICTION = st.tuples(
+    st.booleans(), st.integers(0, 300), st.integers(0, 300), st.integers(0, 1250), st.integers(0, 400)
+)
+
+
+@given(st.lists(PREDICTION, min_size=1, max_size=50))
+def test_the_figures_are_those_of_pandas(drawn):
+    rows = pd.DataFrame(drawn, columns=["failed", "last", "left", "tenths", "width"])
+    rows["outcome"] = rows["last"] + rows.left
+    rows["rul"] = rows.tenths / 10
+    rows["lower"] = (rows.rul - rows.width / 10).clip(lower=0)
+    rows["upper"] = (rows.rul + rows.width / 10).clip(upper=125)
+
+    found = fared(
+        judged(
+            failed=rows.failed.to_numpy(), outcome_cycle=rows.outcome.to_numpy(),
+            last_cycle=rows["last"].to_numpy(), rul=rows.rul.to_numpy(), lower=rows.lower.to_numpy(),
+            upper=rows.upper.to_numpy(), cap=125.0,
+        )
+    )  # fmt: skip
+
+    for name, expected in by_pandas(rows, 125.0).items():
+        got = getattr(found, name)
+        assert (got is None and np.isnan(expected)) or got == pytest.approx(expected, abs=1e-9), name
