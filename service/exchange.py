@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from service import logs
 from service.access import Credentials
@@ -15,6 +16,7 @@ from service.metrics import Metrics
 from service.predictor import Predictor
 from service.streams import Streams
 from service.timers import RequestTimer
+from service.tracing import Tracer
 
 
 class Exchange:
@@ -30,15 +32,24 @@ class Exchange:
     """
 
     __slots__ = (
-        "_desk", "_naming", "_route", "_timer", "_transport", "error", "gone", "request_id", "windows",
+        "_desk", "_naming", "_route", "_timer", "_trace", "_transport", "error", "gone", "request_id",
+        "windows",
     )  # fmt: skip
 
-    def __init__(self, desk: Desk, transport: Transport, route: Route, given: str | None) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        transport: Transport,
+        route: Route,
+        given: str | None,
+        carrier: Mapping[str, Any] | None,
+    ) -> None:
         self._desk = desk
         self._transport: Transport = transport
         self._route: Route = route
         self._naming = logs.request(given)
         self._timer = desk.metrics.request(transport, route)
+        self._trace = None if desk.tracer is None else desk.tracer.request(transport, route, carrier)
         self.request_id = self._naming.id
         self.error: Exception | None = None
         self.gone = False
@@ -46,6 +57,8 @@ class Exchange:
 
     def __enter__(self) -> Self:
         self._naming.__enter__()
+        if self._trace is not None:
+            self._trace.begin(self.request_id)
         self._timer.__enter__()
         return self
 
@@ -62,6 +75,8 @@ class Exchange:
             self._desk.log(self, self._transport, self._route, self._timer)
         else:
             self._timer.__exit__(kind, error, trace)
+        if self._trace is not None:
+            self._trace.end(code=self._timer.code, error=error, windows=self.windows)
         self._naming.__exit__(kind, error, trace)
         return kept
 
@@ -81,6 +96,7 @@ class Desk:
         request_timeout_seconds: float,
         max_streams: int,
         stream_idle_seconds: float,
+        tracer: Tracer | None = None,
     ) -> None:
         self.predictor: Final = predictor
         self.metrics: Final = metrics
@@ -89,11 +105,25 @@ class Desk:
         self.max_body_bytes: Final = max_body_bytes
         self.request_timeout_seconds: Final = request_timeout_seconds
         self.streams: Final = Streams(lifecycle, most=max_streams, idle_seconds=stream_idle_seconds)
+        self.tracer: Final = tracer
         self._log: Final = access_log
 
-    def exchange(self, transport: Transport, route: Route, request_id: str | None) -> Exchange:
-        """Measure around a request, log it, and keep what it raises in `Exchange.error`."""
-        return Exchange(self, transport, route, request_id)
+    def exchange(
+        self,
+        transport: Transport,
+        route: Route,
+        request_id: str | None,
+        carrier: Mapping[str, Any] | None = None,
+    ) -> Exchange:
+        """Measure around a request, log it, trace it, and keep what it raises in `Exchange.error`.
+
+        Args:
+            transport: How it came.
+            route: What is asked for.
+            request_id: What the caller calls it.
+            carrier: The ASGI scope or gRPC's metadata; None for a part of another request.
+        """
+        return Exchange(self, transport, route, request_id, carrier)
 
     def log(self, exchange: Exchange, transport: Transport, route: Route, timer: RequestTimer) -> None:
         """Write the line of a request that has ended, where it gets one."""

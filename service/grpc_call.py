@@ -69,7 +69,7 @@ async def exchanged(
     """
     reply: Any = None
     metadata: dict[str, Any] = dict(context.invocation_metadata())
-    with desk.exchange(Transport.GRPC, route, metadata.get("x-request-id")) as exchange:
+    with desk.exchange(Transport.GRPC, route, metadata.get("x-request-id"), metadata) as exchange:
         if not open_to_all:
             desk.credentials.check(metadata.get("authorization", ""), metadata.get("x-api-key", ""))
         reply = await call(raw, context, exchange)

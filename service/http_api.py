@@ -113,7 +113,7 @@ class HttpApi:
     async def _exchanged(self, route: Route, handler: Handler, request: Request) -> Response:
         response = Response(status_code=499)  # what nobody will read: the caller has gone
         given = request.headers.get("x-request-id")
-        with self._desk.exchange(Transport.HTTP, route, given) as exchange:
+        with self._desk.exchange(Transport.HTTP, route, given, request.scope) as exchange:
             response = await handler(request, exchange)
         if exchange.error is not None:
             status, headers, body = problem(exchange.error, exchange.request_id)

@@ -37,7 +37,7 @@ class PredictRoute:
         status, kind, more, body = 499, JSON, {}, b""  # what nobody will read: the caller has gone
         given = headers.get(b"x-request-id")
         given = None if given is None else given.decode("latin-1")
-        with self._desk.exchange(Transport.HTTP, Route.PREDICT, given) as exchange:
+        with self._desk.exchange(Transport.HTTP, Route.PREDICT, given, scope) as exchange:
             body = await self._answer(headers, scope, receive, exchange)
             status = 200
         if exchange.error is not None:

@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import sys
+from collections.abc import Mapping
 from contextvars import ContextVar, Token
 from typing import Final, TextIO
 
@@ -19,6 +20,9 @@ from service.settings import LogFormat, LogLevel
 
 request_id: Final[ContextVar[str | None]] = ContextVar("request_id", default=None)
 """The id of the request that is being answered; None outside of one."""
+
+trace_fields: Final[ContextVar[Mapping[str, str] | None]] = ContextVar("trace_fields", default=None)
+"""The ids of its trace, as OpenTelemetry names them in JSON logs; None where it has none."""
 
 WITHHELD: Final = frozenset({"readings", "columns", "body", "api_key", "authorization"})
 """Fields that hold what a client sent in confidence: their values are never written."""
@@ -132,7 +136,9 @@ class AccessLog:
 
 def _with_request_id(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     current = request_id.get()
-    return event if current is None else {**event, "request_id": current}
+    if current is None:
+        return event
+    return {**event, "request_id": current, **(trace_fields.get() or {})}
 
 
 def _withhold(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

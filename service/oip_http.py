@@ -90,7 +90,7 @@ class OipHttp:
         headers: Headers = dict(scope["headers"])
         reply = Reply(b"", 499)  # what nobody will read: the caller has gone
         given = headers.get(b"x-request-id", b"").decode("latin-1") or None
-        with self._desk.exchange(Transport.HTTP, route, given) as exchange:
+        with self._desk.exchange(Transport.HTTP, route, given, scope) as exchange:
             reply = await handler(Call(scope, headers, receive, exchange, *names))
         if exchange.error is not None:
             reply = self._refusal(exchange.error, allowed if refused else "")

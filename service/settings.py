@@ -180,6 +180,24 @@ class Settings(BaseSettings):
         description="Share of answered requests that are logged; refused and failed ones always are. Too "
         "high: logging costs more than inference; 0: a quiet log of errors.",
     )
+    tracing: bool = Field(
+        default=False,
+        description="true: requests are traced and sent to RUL_OTLP_ENDPOINT. What else OpenTelemetry's SDK "
+        "reads (OTEL_EXPORTER_OTLP_HEADERS, OTEL_RESOURCE_ATTRIBUTES, OTEL_BSP_...) holds too.",
+    )
+    otlp_endpoint: str = Field(
+        default="http://localhost:4318",
+        pattern=r"^https?://[^/\s]+",
+        description="Base URL of a collector that takes OTLP by HTTP. Where nobody answers there, spans are "
+        "dropped and requests go on.",
+    )
+    trace_sample: float = Field(
+        default=0.1,
+        ge=0,
+        le=1,
+        description="Share of requests that are traced; those whose caller sends a traceparent follow the "
+        "caller. Too high: tracing costs more than inference; too low: what was slow was not traced.",
+    )
 
     @field_validator("bundles", mode="before")
     @classmethod
@@ -260,6 +278,8 @@ def _parts(text: str) -> tuple[str, ...]:
 def _as_text(value: Any) -> str:  # noqa: ANN401 - a default of any field
     if isinstance(value, SecretStr):
         return value.get_secret_value()
+    if isinstance(value, bool):
+        return str(value).lower()
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
