@@ -1,43 +1,29 @@
-"""Traces as OpenTelemetry has them, sent by OTLP: the only module that imports its SDK.
+"""Requests and batches as OpenTelemetry's spans; imported only when they are wanted.
 
 Attributes are those of the semantic conventions 1.40 (HTTP stable, RPC as `rpc.system.name`,
 `rpc.method`, `rpc.response.status_code`), and our own under `rul.`. Neither paths nor error texts are
 among them: those may name a unit or quote a reading.
 
-Spans are handed to the SDK's batch processor: bounded, on a thread of its own, and what it has no
-room for is dropped. Nothing here can delay a request by more than the making of its spans.
+Nothing here can delay a request by more than the making of its spans: where they go from here is
+`service.otlp`'s.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import Token
-from importlib.metadata import version
 from time import perf_counter_ns, time_ns
 from typing import Any, Final
-from uuid import uuid4
 
 from opentelemetry.context import Context
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.propagators.textmap import Getter
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import SpanLimits, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.sdk.trace.sampling import (
-    Decision,
-    ParentBased,
-    Sampler,
-    SamplingResult,
-    TraceIdRatioBased,
-)
+from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import (
     Link,
     Span,
     SpanKind,
     Status,
     StatusCode,
-    TraceState,
-    get_current_span,
     set_span_in_context,
 )
 from opentelemetry.trace import Tracer as OtelTracer
@@ -48,11 +34,6 @@ from service import logs
 from service.labels import Route, Stage, Transport
 from service.tracing import UNTRACED, RequestTrace, Submission, current
 
-TRACES_PATH: Final = "/v1/traces"
-MAX_LINKS: Final = 1024  # requests a batch: the SDK's own 128 is fewer than a GPU takes at once
-FLUSH_SECONDS: Final = 3.0
-"""Longest wait at shutdown for a collector that may not be there."""
-
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 SERVERS_FAULT: Final = frozenset(
     {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
@@ -60,35 +41,6 @@ SERVERS_FAULT: Final = frozenset(
 """gRPC codes that are errors of a server's span, as the conventions have it; HTTP's are 500 and above."""
 
 Attributes = dict[str, AttributeValue]
-
-
-class LinkedSampler(Sampler):
-    """Parents and a ratio decide; a span without a parent is taken where one that it links to was."""
-
-    def __init__(self, ratio: float) -> None:
-        self._otherwise: Final = ParentBased(TraceIdRatioBased(ratio))
-
-    def should_sample(  # noqa: PLR0917 the SDK's own signature
-        self,
-        parent_context: Context | None,
-        trace_id: int,
-        name: str,
-        kind: SpanKind | None = None,
-        attributes: Mapping[str, AttributeValue] | None = None,
-        links: Sequence[Link] | None = None,
-        trace_state: TraceState | None = None,
-    ) -> SamplingResult:
-        """See the class."""
-        parent = get_current_span(parent_context).get_span_context()
-        if not parent.is_valid and any(link.context.trace_flags.sampled for link in links or ()):
-            return SamplingResult(Decision.RECORD_AND_SAMPLE, attributes)
-        return self._otherwise.should_sample(
-            parent_context, trace_id, name, kind, attributes, links, trace_state
-        )
-
-    def get_description(self) -> str:
-        """What it is called."""
-        return f"LinkedSampler{{{self._otherwise.get_description()}}}"
 
 
 class SpanTracer:
@@ -250,42 +202,6 @@ class BatchSpan:
         """It has been run, or has failed."""
         _fail(self._span, error)
         self._span.end()
-
-
-def otlp_tracer(endpoint: str, *, sample: float) -> SpanTracer:
-    """A tracer that sends to a collector. Its further options are the SDK's own variables (OTEL_...).
-
-    Args:
-        endpoint: Its base URL, or that of its traces.
-        sample: The share of traces that are taken, of those that begin here.
-    """
-    url = endpoint.rstrip("/")
-    exporter = OTLPSpanExporter(url if url.endswith(TRACES_PATH) else url + TRACES_PATH)
-    provider = tracer_provider(sample)
-    provider.add_span_processor(_Patient(exporter))
-    return SpanTracer(provider)
-
-
-def tracer_provider(sample: float) -> TracerProvider:
-    """The SDK's provider with our sampling, and what it says of this process; without a processor."""
-    about = {
-        "service.name": "rulserve",
-        "service.version": version("rulserve"),
-        "service.instance.id": str(uuid4()),
-    }
-    return TracerProvider(
-        sampler=LinkedSampler(sample),
-        resource=Resource.create(about),
-        span_limits=SpanLimits(max_links=MAX_LINKS),
-        shutdown_on_exit=False,
-    )
-
-
-class _Patient(BatchSpanProcessor):
-    """Waits at shutdown, but not for the half minute that the SDK would."""
-
-    def shutdown(self) -> None:
-        self._batch_processor.shutdown(timeout_millis=int(1000 * FLUSH_SECONDS))
 
 
 class _HttpHeaders(Getter[Mapping[str, Any]]):

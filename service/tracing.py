@@ -1,8 +1,8 @@
 """Where traces take hold: what a request, its stages and its batches tell of, wherever that is sent.
 
 Tracing is off unless `RUL_TRACING` is set, and then there is no tracer: what would be told asks
-whether there is one, and that is all it costs. `service.spans` is the one that there is; it alone
-imports OpenTelemetry's SDK, and only when it is wanted.
+whether there is one, and that is all it costs. `service.spans` is the one that there is, imported with
+OpenTelemetry's SDK only when it is wanted.
 
     request ─┬ decode                       batch ── linked to every request that it served
              ├ queue
@@ -93,6 +93,12 @@ current: Final[ContextVar[RequestTrace | None]] = ContextVar("request_trace", de
 """The request that is being answered; None outside of one, and where it is not traced."""
 
 
+def submitted() -> Submission | None:
+    """The current request gives windows to the batcher; None where it is not recorded."""
+    trace = current.get()
+    return None if trace is None else trace.submitted()
+
+
 class StageCounter(Protocol):
     """What counts the seconds of a stage."""
 
@@ -116,3 +122,9 @@ class TracedStage:
         trace = current.get()
         if trace is not None:
             trace.stage(self._stage, value)
+
+
+def trace_stages(stages: dict[Stage, StageCounter]) -> None:
+    """Let the stages of requests tell of themselves: to be called once, where there is a tracer."""
+    for stage in TRACED_STAGES:
+        stages[stage] = TracedStage(stages[stage], stage)
