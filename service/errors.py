@@ -11,7 +11,11 @@
         ├── Unauthenticated
         ├── Forbidden
         ├── UnknownModel
+        ├── UnknownUnit         nothing was predicted of it
+        ├── NoStore             predictions are not kept
+        ├── StoreUnavailable    retry_after_seconds
         ├── CycleConflict       a reading of a cycle that has been already
+        ├── OutcomeConflict     another outcome of the unit is known
         ├── StreamIdle
         ├── UnknownRoute
         ├── MethodNotAllowed
@@ -101,6 +105,26 @@ class UnknownModel(ServiceError):
     """A model that is not loaded."""
 
 
+class UnknownUnit(ServiceError):
+    """A unit of which no prediction is stored."""
+
+
+class NoStore(ServiceError):
+    """The service keeps no predictions: RUL_STORE is off."""
+
+
+class StoreUnavailable(ServiceError):
+    """The database of predictions is away; predictions themselves go on."""
+
+    def __init__(self, detail: str, *, retry_after_seconds: float = 5.0) -> None:
+        super().__init__(detail)
+        self.retry_after_seconds: Final = retry_after_seconds
+
+
+class OutcomeConflict(InvalidRequest):
+    """An outcome of a unit of which another one is known."""
+
+
 class CycleConflict(ServiceError):
     """A reading whose cycle is not after the unit's last one."""
 
@@ -177,6 +201,10 @@ STATUS: Final[dict[type[ServiceError], Status]] = {
     Unauthenticated: Status(401, StatusCode.UNAUTHENTICATED, "An API key is needed", "unauthenticated"),
     Forbidden: Status(403, StatusCode.PERMISSION_DENIED, "The API key is not accepted", "forbidden"),
     UnknownModel: Status(404, StatusCode.NOT_FOUND, "The model is not loaded", "unknown_model"),
+    UnknownUnit: Status(404, StatusCode.NOT_FOUND, "The unit is not known", "unknown_unit"),
+    NoStore: Status(404, StatusCode.UNIMPLEMENTED, "Predictions are not kept", "no_store"),
+    StoreUnavailable: Status(503, StatusCode.UNAVAILABLE, "The store is away", "store_unavailable"),
+    OutcomeConflict: Status(409, StatusCode.ABORTED, "Another outcome is known", "outcome_conflict"),
     CycleConflict: Status(409, StatusCode.ABORTED, "The cycle has been already", "cycle_conflict"),
     # Not DEADLINE_EXCEEDED: it is the caller that was late.
     StreamIdle: Status(408, StatusCode.ABORTED, "The stream was idle", "stream_idle"),
@@ -219,7 +247,7 @@ def problems_of(error: BaseException) -> tuple[Problem, ...]:
 
 def retry_after_seconds(error: BaseException) -> float | None:
     """When to come back, for errors that pass."""
-    return error.retry_after_seconds if isinstance(error, Overloaded | NotReady) else None
+    return error.retry_after_seconds if isinstance(error, Overloaded | NotReady | StoreUnavailable) else None
 
 
 def listed(problems: Sequence[Problem]) -> list[Problem]:

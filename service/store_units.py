@@ -1,0 +1,98 @@
+"""Units as the store knows them: the fleet by urgency, and one unit's history."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import RowMapping, and_, or_, select, tuple_
+from sqlalchemy.sql.expression import ColumnElement
+
+from model.domain import HEALTH_STATES, RulState
+from service.outcomes import OutcomeKind
+from service.store import Store
+from service.store_outcomes import Outcome, known_outcome
+from service.store_schema import OUTCOMES, PREDICTIONS, UNITS, VERSIONS
+
+STATES: Final = (*HEALTH_STATES, *(state.value for state in RulState), *(kind.value for kind in OutcomeKind))
+"""What a fleet may be asked for: a health state, a RUL state, or how lives ended."""
+
+Place = tuple[float, str, str]
+"""Where a page of the fleet ends: RUL, model, unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What is known of one unit.
+
+    Attributes:
+        versions: Each version of its model by the number that its predictions carry.
+        predictions: Newest first.
+    """
+
+    outcome: Outcome | None
+    versions: Mapping[int, RowMapping]
+    predictions: Sequence[RowMapping]
+
+
+def fleet(
+    store: Store, models: Sequence[str], *, state: str | None, limit: int, after: Place | None
+) -> list[RowMapping]:
+    """The latest prediction of each unit, the smallest RUL first.
+
+    Units whose life has ended are left out, unless `state` asks for them. Each row has the columns of
+    `units`, with `version`, `nominal_coverage`, `kind` and `cycle` of the outcome.
+
+    Raises:
+        StoreUnavailable: the database is away.
+    """
+    order = (UNITS.c.rul, UNITS.c.model, UNITS.c.unit)
+    of_unit = and_(OUTCOMES.c.model == UNITS.c.model, OUTCOMES.c.unit == UNITS.c.unit)
+    query = (
+        select(UNITS, VERSIONS.c.version, VERSIONS.c.nominal_coverage, OUTCOMES.c.kind, OUTCOMES.c.cycle)
+        .join(VERSIONS, VERSIONS.c.id == UNITS.c.version_id)
+        .outerjoin(OUTCOMES, of_unit)
+        .where(UNITS.c.model.in_(models), _in_state(state))
+        .order_by(*order)
+        .limit(limit)
+    )
+    if after is not None:
+        query = query.where(tuple_(*order) > tuple_(*after))
+    with store.reading() as connection:
+        return list(connection.execute(query).mappings())
+
+
+def history(store: Store, model: str, unit: str) -> History | None:
+    """Everything that is stored of a unit; None where that is nothing.
+
+    Raises:
+        StoreUnavailable: the database is away.
+    """
+    with store.reading() as connection:
+        versions = {
+            row["id"]: row
+            for row in connection.execute(select(VERSIONS).where(VERSIONS.c.model == model)).mappings()
+        }
+        predictions = (
+            connection.execute(
+                select(PREDICTIONS)
+                .where(PREDICTIONS.c.version_id.in_(versions), PREDICTIONS.c.unit == unit)
+                .order_by(PREDICTIONS.c.last_cycle.desc(), PREDICTIONS.c.predicted_at.desc())
+            )
+            .mappings()
+            .all()
+        )
+        outcome = known_outcome(connection, model, unit)
+    return History(outcome, versions, predictions) if predictions or outcome else None
+
+
+def _in_state(state: str | None) -> ColumnElement[bool]:
+    # A unit that reports cycles after its end is in service again.
+    running: Any = or_(OUTCOMES.c.cycle.is_(None), OUTCOMES.c.cycle < UNITS.c.last_cycle)
+    if state is None:
+        return running
+    if state in list(OutcomeKind):
+        return OUTCOMES.c.kind == state
+    column = UNITS.c.health_state if state in HEALTH_STATES else UNITS.c.rul_state
+    return and_(running, column == state)

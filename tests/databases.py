@@ -1,0 +1,82 @@
+"""Databases for the store: a file, and a PostgreSQL server of one's own that ends with the test."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.programs import program
+from tests.waiting import wait_until
+
+START_SECONDS = 60
+
+
+@dataclass
+class PostgreSql:
+    """A private server on a unix socket, with no port open.
+
+    Attributes:
+        url: What RUL_STORE_URL takes.
+    """
+
+    folder: Path
+    url: str
+
+    def start(self) -> None:
+        """Start it, or start it again."""
+        options = f"-k {self.folder} -c listen_addresses= -c fsync=off"
+        log = self.folder / "server.log"
+        _as_postgres("pg_ctl", "-D", self.folder / "data", "-o", options, "-l", log, "-w", "start")
+        socket = self.folder / ".s.PGSQL.5432"
+        wait_until(socket.exists, START_SECONDS, what="the server's socket")
+
+    def stop(self) -> None:
+        """End it at once, whoever is connected."""
+        _as_postgres("pg_ctl", "-D", self.folder / "data", "-m", "immediate", "-w", "stop")
+
+    def database(self, name: str) -> str:
+        """The address of a new and empty database."""
+        import psycopg
+
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(f'CREATE DATABASE "{name}"')
+        return self.url.replace("/postgres?", f"/{name}?")
+
+
+@contextmanager
+def postgresql() -> Iterator[PostgreSql]:
+    """A server, stopped and forgotten at the end; skips where the programs are missing."""
+    program("initdb")
+    # Not below a test's own folder: a socket's path may have 107 bytes, and others must be able to enter.
+    folder = Path(tempfile.mkdtemp(prefix="rul-pg-"))
+    user = "postgres" if os.getuid() == 0 else pwd.getpwuid(os.getuid()).pw_name
+    if os.getuid() == 0:
+        shutil.chown(folder, "postgres", "postgres")
+    server = PostgreSql(folder, f"postgresql://{user}@/postgres?host={folder}")
+    try:
+        _as_postgres("initdb", "-D", folder / "data", "-A", "trust", "-E", "UTF8", "--no-sync")
+        server.start()
+        yield server
+    finally:
+        if (folder / "data" / "postmaster.pid").exists():
+            server.stop()
+        shutil.rmtree(folder)
+
+
+def _as_postgres(name: str, *arguments: str | Path) -> None:
+    """Run one of its programs; the server refuses to run as root, so there it is the package's own user."""
+    command = [program(name), *map(str, arguments)]
+    if os.getuid() == 0:
+        command = [program("runuser"), "-u", "postgres", "--", *command]
+    # Into a file: a server that keeps a pipe open would never let us see its end.
+    with tempfile.TemporaryFile() as output:
+        done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, cwd="/", check=False)
+        output.seek(0)
+        assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{output.read().decode()}"

@@ -1,0 +1,318 @@
+"""The store on SQLite: what is kept, what replaces what, and what an outcome meets."""
+
+import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import select, text
+
+from service.errors import StoreUnavailable
+from service.outcomes import OutcomeKind
+from service.store import Store
+from service.store_migrate import configuration
+from service.store_outcomes import Outcome, Taken, settle, take_outcome
+from service.store_rows import ModelVersion, RowsRefused
+from service.store_schema import HEAD, METADATA, OUTCOMES, PREDICTIONS, UNITS
+from service.store_units import fleet, history
+
+FD001 = ModelVersion("fd001", "1", 125.0, 0.9)
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"sqlite:///{tmp_path}/state/rul.db"
+
+
+@pytest.fixture
+def store(url):
+    opened = Store.open(url, [FD001])
+    yield opened
+    opened.close()
+
+
+def row(unit="1", cycle=10, rul=50.0, *, at=1000.0, model="fd001", state="estimated", health="healthy"):
+    return (model, unit, cycle, rul, rul - 5, rul + 5, state, health, at)
+
+
+def failure(cycle=60, *, unit="1", kind=OutcomeKind.FAILED, happened_at=None, recorded_at=2000.0):
+    return Outcome("fd001", unit, kind, cycle, happened_at, recorded_at)
+
+
+def kept(store, table=PREDICTIONS):
+    with store.reading() as connection:
+        return connection.execute(select(table)).mappings().all()
+
+
+def names(rows):
+    return [found["unit"] for found in rows]
+
+
+def test_a_new_database_is_at_the_newest_revision(store):
+    with store.reading() as connection:
+        assert connection.scalar(text("SELECT version_num FROM alembic_version")) == HEAD
+
+
+def test_the_migrations_make_the_tables_that_are_described(store):
+    with store.reading() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), METADATA) == []
+
+
+def test_the_newest_migration_is_the_one_that_is_described(store):
+    with store.reading() as connection:
+        assert ScriptDirectory.from_config(configuration(connection)).get_current_head() == HEAD
+
+
+def test_many_workers_may_open_a_new_database_at_once(url):
+    together = threading.Barrier(6)
+
+    def open_it(_):
+        together.wait()
+        Store.open(url, [FD001]).close()
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(open_it, range(6)))
+
+    opened = Store.open(url, [FD001])
+    opened.write([row()])
+    assert len(kept(opened)) == 1
+    opened.close()
+
+
+def test_a_folder_that_cannot_be_made_is_a_store_that_is_away(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+
+    with pytest.raises(StoreUnavailable):
+        Store.open(f"sqlite:///{tmp_path}/file/rul.db", [FD001])
+
+
+def test_predictions_are_kept_as_they_were_made(store):
+    store.write([row("1", 10, 50.25), row("2", 7, 80.5, state="at_least_cap", health="degrading")])
+
+    first, second = sorted(kept(store), key=lambda found: found["unit"])
+    assert (first["unit"], first["last_cycle"], first["rul"], first["lower"], first["upper"]) == (
+        "1", 10, 50.25, 45.25, 55.25,
+    )  # fmt: skip
+    assert (second["rul_state"], second["health_state"], second["predicted_at"]) == (
+        "at_least_cap", "degrading", 1000.0,
+    )  # fmt: skip
+
+
+def test_the_newer_prediction_of_a_unit_and_cycle_replaces_the_older(store):
+    store.write([row(rul=50.0, at=1000.0)])
+    store.write([row(rul=40.0, at=1001.0)])
+
+    assert [found["rul"] for found in kept(store)] == [40.0]
+    assert [found["rul"] for found in kept(store, UNITS)] == [40.0]
+
+
+def test_an_older_prediction_that_comes_later_replaces_nothing(store):
+    store.write([row(rul=40.0, at=1001.0)])
+    store.write([row(rul=50.0, at=1000.0)])
+
+    assert [found["rul"] for found in kept(store)] == [40.0]
+    assert [found["rul"] for found in kept(store, UNITS)] == [40.0]
+
+
+def test_the_latest_prediction_of_a_unit_is_that_of_its_latest_cycle(store):
+    store.write([row(cycle=12, rul=40.0), row(cycle=11, rul=41.0, at=1005.0)])
+    store.write([row(cycle=10, rul=42.0, at=1009.0)])
+
+    assert [(found["last_cycle"], found["rul"]) for found in kept(store, UNITS)] == [(12, 40.0)]
+
+
+def test_a_row_that_cannot_be_kept_leaves_nothing_of_its_company(store):
+    with pytest.raises(RowsRefused):
+        store.write([row("1"), row("2", rul=float("nan"))])
+
+    assert kept(store) == []
+
+
+def test_a_database_that_another_process_holds_is_away_for_now(store, url, monkeypatch):
+    holder = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    with store.reading() as connection:
+        connection.exec_driver_sql("PRAGMA busy_timeout=1")
+
+    with pytest.raises(StoreUnavailable):
+        store.write([row()])
+
+    holder.execute("ROLLBACK")
+    store.write([row()])
+    assert len(kept(store)) == 1
+    holder.close()
+
+
+def test_old_predictions_are_forgotten_with_their_units_and_outcomes(store):
+    store.write([row("old", at=1000.0), row("young", at=3000.0)])
+    take_outcome(store, failure(unit="old", recorded_at=1500.0), replace=False)
+    take_outcome(store, failure(unit="young", recorded_at=3500.0), replace=False)
+
+    assert store.purge(2000.0) == 1
+
+    assert names(kept(store)) == names(kept(store, UNITS)) == names(kept(store, OUTCOMES)) == ["young"]
+
+
+def test_more_old_predictions_than_one_transaction_takes_are_forgotten(store, monkeypatch):
+    monkeypatch.setattr("service.store.PURGE_ROWS", 3)
+    store.write([row(cycle=cycle, at=1000.0 + cycle) for cycle in range(10)])
+
+    assert store.purge(1008.0) == 8
+
+    assert [found["last_cycle"] for found in kept(store)] == [8, 9]
+
+
+def test_an_outcome_judges_what_was_predicted_until_then(store):
+    store.write([row(cycle=10, rul=50.0), row(cycle=20, rul=37.0), row(cycle=70, rul=9.0)])
+
+    report = take_outcome(store, failure(60), replace=False)
+
+    (scored,) = report.scored
+    assert report.taken is Taken.CREATED
+    assert (scored.model, scored.version) == ("fd001", "1")
+    assert sorted(scored.judged.error.tolist()) == [-3.0, 0.0]
+
+
+def test_the_same_outcome_again_changes_and_counts_nothing(store):
+    store.write([row()])
+    first = take_outcome(store, failure(recorded_at=2000.0), replace=False)
+
+    again = take_outcome(store, failure(recorded_at=3000.0), replace=False)
+
+    assert (again.taken, again.scored) == (Taken.UNCHANGED, ())
+    assert again.outcome == first.outcome
+
+
+@pytest.mark.parametrize(
+    "other", [failure(61), failure(kind=OutcomeKind.REMOVED), failure(happened_at=1700.0)]
+)
+def test_another_outcome_of_the_same_unit_is_a_conflict(store, other):
+    store.write([row()])
+    take_outcome(store, failure(happened_at=1600.0), replace=False)
+
+    report = take_outcome(store, other, replace=False)
+
+    assert report.taken is Taken.CONFLICT
+    assert report.outcome == failure(happened_at=1600.0)
+
+
+def test_an_outcome_is_replaced_where_that_is_asked_for(store):
+    store.write([row(cycle=10), row(cycle=65)])
+    take_outcome(store, failure(60), replace=False)
+
+    report = take_outcome(store, failure(70), replace=True)
+
+    assert report.taken is Taken.REPLACED
+    assert [found["cycle"] for found in kept(store, OUTCOMES)] == [70]
+    assert [len(scored.judged) for scored in report.scored] == [1]
+
+
+def test_an_outcome_of_a_unit_that_nobody_asked_about_is_not_kept(store):
+    report = take_outcome(store, failure(), replace=False)
+
+    assert report.taken is Taken.UNKNOWN_UNIT
+    assert kept(store, OUTCOMES) == []
+
+
+def test_what_an_outcome_has_judged_is_not_rewritten(store):
+    store.write([row(rul=50.0, at=1000.0)])
+    take_outcome(store, failure(), replace=False)
+
+    store.write([row(rul=40.0, at=1001.0)])
+
+    assert [found["rul"] for found in kept(store)] == [50.0]
+
+
+def test_predictions_that_arrive_after_their_outcome_are_counted_once(store):
+    store.write([row(cycle=10)])
+    take_outcome(store, failure(recorded_at=2000.0), replace=False)
+    store.write([row(cycle=11), row(cycle=12)])
+
+    counted = [sum(len(scored.judged) for scored in settle(store, recorded_after=1000.0)) for _ in range(2)]
+
+    assert counted == [2, 0]
+
+
+def test_outcomes_of_long_ago_are_not_looked_at_again(store):
+    store.write([row(cycle=10)])
+    take_outcome(store, failure(recorded_at=2000.0), replace=False)
+    store.write([row(cycle=11)])
+
+    assert settle(store, recorded_after=2000.0) == []
+
+
+def test_a_fleet_is_listed_by_urgency(store):
+    store.write([row("calm", rul=90.0), row("urgent", rul=10.0), row("next", rul=20.0)])
+
+    assert names(fleet(store, ["fd001"], state=None, limit=9, after=None)) == ["urgent", "next", "calm"]
+
+
+def test_a_fleet_is_listed_page_by_page(store):
+    store.write([row(name, rul=rul) for name, rul in [("a", 20.0), ("b", 20.0), ("c", 10.0), ("d", 30.0)]])
+
+    first = fleet(store, ["fd001"], state=None, limit=2, after=None)
+    second = fleet(store, ["fd001"], state=None, limit=2, after=(20.0, "fd001", "a"))
+
+    assert names(first) + names(second) == ["c", "a", "b", "d"]
+
+
+def test_a_fleet_is_of_the_models_that_are_asked_for(store):
+    store.write([row("1")])
+
+    assert fleet(store, ["fd002"], state=None, limit=9, after=None) == []
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ("healthy", ["well"]), ("critical", ["ill"]), ("at_least_cap", ["well"]), ("estimated", ["ill"]),
+        ("failed", ["dead"]), ("removed", ["gone"]), (None, ["ill", "well"]),
+    ],
+)  # fmt: skip
+def test_a_fleet_may_be_asked_for_one_state(store, state, expected):
+    store.write([
+        row("well", rul=125.0, state="at_least_cap"), row("ill", rul=5.0, health="critical"),
+        row("dead"), row("gone"),
+    ])  # fmt: skip
+    take_outcome(store, failure(unit="dead"), replace=False)
+    take_outcome(store, failure(unit="gone", kind=OutcomeKind.REMOVED), replace=False)
+
+    assert names(fleet(store, ["fd001"], state=state, limit=9, after=None)) == expected
+
+
+def test_a_unit_that_reports_after_its_end_is_back_in_the_fleet(store):
+    store.write([row(cycle=10)])
+    take_outcome(store, failure(20, kind=OutcomeKind.REMOVED), replace=False)
+
+    store.write([row(cycle=21)])
+
+    assert names(fleet(store, ["fd001"], state=None, limit=9, after=None)) == ["1"]
+
+
+def test_a_history_has_the_predictions_of_every_version(store, url):
+    store.write([row(cycle=10), row(cycle=11)])
+    newer = Store.open(url, [ModelVersion("fd001", "2", 130.0, 0.8)])
+    newer.write([row(cycle=11, rul=33.0, at=1001.0), row("another")])
+
+    found = history(newer, "fd001", "1")
+
+    assert found is not None
+    seen = [(p["last_cycle"], found.versions[p["version_id"]]["version"]) for p in found.predictions]
+    assert seen == [(11, "2"), (11, "1"), (10, "1")]
+    newer.close()
+
+
+def test_what_was_never_stored_has_no_history(store):
+    assert history(store, "fd001", "nobody") is None
+
+
+def test_a_model_version_that_is_exported_again_is_judged_by_its_new_cap(store, url):
+    store.write([row(cycle=10, rul=90.0)])
+    Store.open(url, [ModelVersion("fd001", "1", 40.0, 0.9)]).close()
+
+    (scored,) = take_outcome(store, failure(110), replace=False).scored
+
+    assert scored.judged.truth.tolist() == [40.0]
