@@ -58,6 +58,14 @@ class Batcher(Protocol):
         ...
 
 
+class Recorder(Protocol):
+    """What keeps answers, to be met with real outcomes; `service.recorder.Recorder` is one."""
+
+    def offer(self, model: str, windows: Sequence[Window], outputs: Sequence[WindowOutputs]) -> None:
+        """Keep what was answered; never waits and never fails."""
+        ...
+
+
 class StageTimer(Protocol):
     """What counts the seconds of a stage."""
 
@@ -99,11 +107,17 @@ class Predictor:
     """Checks, asks the batcher, and words the answer."""
 
     def __init__(
-        self, models: Mapping[str, LoadedModel], *, max_request_windows: int, explain_timer: StageTimer
+        self,
+        models: Mapping[str, LoadedModel],
+        *,
+        max_request_windows: int,
+        explain_timer: StageTimer,
+        recorder: Recorder | None = None,
     ) -> None:
         self.models: Final = dict(models)
         self._max_windows: Final = max_request_windows
         self._explain_timer: Final = explain_timer
+        self._recorder: Final = recorder
 
     def model(self, name: str | None) -> LoadedModel:
         """The model of this name, or the only one there is.
@@ -161,6 +175,8 @@ class Predictor:
             raise DeadlineExceeded(
                 f"{len(query.windows)} windows were not answered within {timeout_seconds:g} s"
             ) from None
+        if self._recorder is not None:
+            self._recorder.offer(model.name.name, windows, outputs)
         start = perf_counter()
         answered = zip(windows, outputs, sensors, strict=True)
         predictions = [

@@ -1,0 +1,298 @@
+"""The road of predictions to the store: bounded, coalesced, patient, and never in anybody's way."""
+
+import threading
+from collections import Counter
+
+import numpy as np
+import pytest
+import structlog
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.answers import Answers, WindowOutputs
+from service.batcher import stacked
+from service.errors import StoreUnavailable
+from service.recorder import Recorder
+from service.store_rows import Drop, RowsRefused
+from service.window import Window
+from tests.fakes import RULES, fake_outputs, make_manifest, window_input
+
+PATIENCE = 20
+
+
+class FakeStore:
+    """Keeps rows in a dictionary; can be made to fail, to refuse, or to hang."""
+
+    def __init__(self):
+        self.kept = {}
+        self.failures = 0
+        self.written = 0
+        self.refused = set()
+        self.connections = 0
+        self.closed = 0
+        self.sizes = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.entered = threading.Event()
+
+    def connect(self):
+        self.connections += 1
+        return self
+
+    def write(self, rows):
+        self.entered.set()
+        self.gate.wait(PATIENCE)
+        if self.failures:
+            self.failures -= 1
+            raise StoreUnavailable("away") from OSError("no route")
+        if any(row[1] in self.refused for row in rows):
+            raise RowsRefused("refused") from ValueError("a secret unit")
+        self.sizes.append(len(rows))
+        self.kept |= {row[:3]: row for row in rows}
+
+    def close(self):
+        self.closed += 1
+
+
+class FakeObserver:
+    """Remembers what it is told."""
+
+    def __init__(self):
+        self.written = 0
+        self.drops = Counter()
+        self.ups = []
+
+    def wrote(self, rows):
+        self.written += rows
+
+    def dropped(self, reason, rows):
+        self.drops[reason] += rows
+
+    def up(self, *, up):
+        if self.ups[-1:] != [up]:
+            self.ups.append(up)
+
+
+@pytest.fixture
+def fake():
+    return FakeStore()
+
+
+@pytest.fixture
+def observer():
+    return FakeObserver()
+
+
+@pytest.fixture
+def recorder(fake, observer):
+    made = started(fake, observer)
+    yield made
+    fake.gate.set()
+    made.close(PATIENCE)
+
+
+def started(fake, observer, *, most_rows=1000, chore=None, start=True):
+    made = Recorder(
+        fake.connect, most_rows=most_rows, observer=observer, log=structlog.get_logger(), chore=chore,
+        flush_seconds=0.001, back_off_seconds=(0.001, 0.002),
+    )  # fmt: skip
+    if start:
+        made.start()
+    return made
+
+
+def answered(*given):
+    """Windows with their answers: pairs of RUL and options of `window_input`."""
+    windows = [Window.checked(window_input(rul, **options), RULES) for rul, options in given]
+    readings, lengths, last_cycle = stacked(windows)
+    manifest = make_manifest()
+    answers = Answers(fake_outputs(readings, lengths, manifest), lengths, manifest, last_cycle=last_cycle)
+    return windows, [WindowOutputs(answers, row) for row in range(len(windows))]
+
+
+def test_what_was_answered_is_what_is_written(recorder, fake, observer):
+    recorder.offer("fd001", *answered((40.0, {"unit": "17", "last_cycle": 121})))
+
+    assert recorder.flush(PATIENCE)
+    (row,) = fake.kept.values()
+    assert row[:8] == ("fd001", "17", 121, 40.0, 35.0, 45.0, "estimated", "degrading")
+    assert all(type(value) in {str, int, float} for value in row)
+    assert observer.written == 1
+
+
+def test_an_answer_at_the_cap_is_kept_as_it_was_told(recorder, fake):
+    recorder.offer("fd001", *answered((124.0, {})))
+
+    recorder.flush(PATIENCE)
+    (row,) = fake.kept.values()
+    assert (row[3], row[6]) == (125.0, "at_least_cap")
+
+
+@pytest.mark.parametrize("options", [{"unit": None}, {"last_cycle": None}])
+def test_windows_that_can_meet_no_outcome_are_neither_kept_nor_dropped(recorder, fake, observer, options):
+    recorder.offer("fd001", *answered((40.0, options), (41.0, {})))
+
+    recorder.flush(PATIENCE)
+    assert len(fake.kept) == 1
+    assert not observer.drops
+
+
+def test_the_same_question_again_takes_one_row_while_it_waits(fake, observer):
+    recorder = started(fake, observer, most_rows=100)
+    fake.gate.clear()
+    recorder.offer("fd001", *answered((40.0, {"unit": "first"})))
+    assert fake.entered.wait(PATIENCE)
+    for rul in range(20):
+        recorder.offer("fd001", *answered((float(rul), {})))
+    fake.gate.set()
+
+    recorder.flush(PATIENCE)
+    recorder.close(PATIENCE)
+    assert fake.kept["fd001", "1", 100][3] == 19.0
+    assert observer.written == 2
+
+
+def test_what_there_is_no_room_for_is_dropped_and_counted_at_once(fake, observer):
+    recorder = started(fake, observer, most_rows=3, start=False)
+
+    recorder.offer("fd001", *answered((1.0, {"unit": "a"}), (1.0, {"unit": "b"})))
+    recorder.offer("fd001", *answered((1.0, {"unit": "c"}), (1.0, {"unit": "d"}), (1.0, {"unit": None})))
+
+    assert recorder.pending_rows == 2
+    assert observer.drops == {Drop.FULL: 2}
+
+
+def test_a_store_that_hangs_delays_no_offer(recorder, fake):
+    fake.gate.clear()
+    recorder.offer("fd001", *answered((40.0, {"unit": "a"})))
+    assert fake.entered.wait(PATIENCE)
+
+    recorder.offer("fd001", *answered((40.0, {"unit": "b"})))
+
+    assert recorder.pending_rows == 2
+
+
+def test_rows_wait_while_the_store_is_away_and_are_written_when_it_is_back(recorder, fake, observer):
+    fake.failures = 5
+
+    recorder.offer("fd001", *answered((40.0, {"unit": "a"}), (40.0, {"unit": "b"})))
+
+    while recorder.pending_rows:
+        recorder.flush(PATIENCE)
+    assert len(fake.kept) == 2
+    assert fake.connections == 6
+    assert observer.written == 2
+    assert False in observer.ups
+    assert observer.ups[-1] is True
+
+
+def test_a_store_that_cannot_be_opened_yet_is_tried_again(observer):
+    fake = FakeStore()
+    tries = []
+
+    def connect():
+        tries.append(1)
+        if len(tries) < 4:
+            raise RuntimeError("a defect of the driver")
+        return fake
+
+    fake.connect = connect
+    recorder = started(fake, observer)
+    recorder.offer("fd001", *answered((40.0, {})))
+
+    while recorder.pending_rows:
+        recorder.flush(PATIENCE)
+    recorder.close(PATIENCE)
+    assert len(fake.kept) == 1
+
+
+def test_a_row_that_cannot_be_kept_costs_no_other(recorder, fake, observer):
+    fake.refused = {"b"}
+    given = [(40.0, {"unit": name}) for name in "abcde"]
+
+    recorder.offer("fd001", *answered(*given))
+
+    recorder.flush(PATIENCE)
+    assert sorted(key[1] for key in fake.kept) == ["a", "c", "d", "e"]
+    assert observer.drops == {Drop.REFUSED: 1}
+    assert recorder.pending_rows == 0
+
+
+def test_a_unit_with_an_endless_name_is_refused(recorder, fake, observer):
+    recorder.offer("fd001", *answered((40.0, {"unit": "x" * 257})))
+
+    recorder.flush(PATIENCE)
+    assert fake.kept == {}
+    assert observer.drops == {Drop.REFUSED: 1}
+
+
+def test_a_long_backlog_is_written_in_transactions_of_bearable_size(fake, observer, monkeypatch):
+    monkeypatch.setattr("service.recorder.BATCH_ROWS", 4)
+    recorder = started(fake, observer, start=False)
+    recorder.offer("fd001", *answered(*((40.0, {"unit": str(i)}) for i in range(10))))
+
+    recorder.start()
+    recorder.close(PATIENCE)
+
+    assert fake.sizes == [4, 4, 2]
+
+
+def test_what_waits_is_written_before_the_end(fake, observer):
+    recorder = started(fake, observer)
+    recorder.offer("fd001", *answered((40.0, {})))
+
+    recorder.close(PATIENCE)
+
+    assert len(fake.kept) == 1
+    assert fake.closed == 1
+
+
+def test_what_cannot_be_written_by_the_end_is_dropped_and_counted(fake, observer):
+    fake.failures = 10**9
+    recorder = started(fake, observer)
+    recorder.offer("fd001", *answered((40.0, {})))
+
+    recorder.close(0.05)
+
+    assert observer.drops == {Drop.SHUTDOWN: 1}
+    assert observer.written == 0
+
+
+def test_chores_are_done_with_the_open_store(fake, observer):
+    done = threading.Event()
+    recorder = started(fake, observer, chore=lambda store: done.set() if store is fake else None)
+
+    assert done.wait(PATIENCE)
+    recorder.close(PATIENCE)
+
+
+@settings(deadline=None, max_examples=30, derandomize=True)
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.integers(4, 9), st.integers(0, 100), st.booleans()), max_size=40)
+)
+def test_every_row_is_written_or_counted_whatever_fails(drawn):
+    fake, observer = FakeStore(), FakeObserver()
+    recorder = started(fake, observer, most_rows=12)
+    offered = {}
+    for unit, cycle, rul, fails in drawn:
+        fake.failures += fails
+        before = observer.drops[Drop.FULL]
+        recorder.offer("fd001", *answered((float(rul), {"unit": str(unit), "last_cycle": cycle})))
+        if observer.drops[Drop.FULL] == before:
+            offered["fd001", str(unit), cycle] = float(rul)
+
+    recorder.close(PATIENCE)
+
+    assert {key: row[3] for key, row in fake.kept.items()} == offered
+    assert sum(observer.drops.values()) + len(offered) <= len(drawn)
+    assert observer.written >= len(offered)
+
+
+def test_an_offer_takes_plain_numbers_and_lets_go_of_the_batch(fake, observer):
+    recorder = started(fake, observer, start=False)
+    windows, outputs = answered((40.0, {}))
+
+    recorder.offer("fd001", windows, outputs)
+
+    (row,) = recorder._offered
+    assert not any(isinstance(value, np.ndarray | Window | Answers) for value in row)
