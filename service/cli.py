@@ -20,6 +20,8 @@ from service.bench_cli import bench
 from service.predict_cli import HELP as PREDICT_HELP
 from service.predict_cli import predict
 from service.settings import FrontEndChoice, LogFormat, LogLevel, ProviderChoice, Settings
+from service.top_cli import HELP as TOP_HELP
+from service.top_cli import top
 
 SERVE_EXAMPLE = """
 Serve bundles by HTTP and gRPC.
@@ -55,11 +57,12 @@ def _root() -> None:
 
 
 def register(app: typer.Typer) -> None:
-    """Add `serve`, `settings`, `predict` and `bench`."""
+    """Add `serve`, `settings`, `predict`, `bench` and `top`."""
     app.command(help=SERVE_EXAMPLE)(serve)
     app.command(name="settings")(show_settings)
     app.command(help=PREDICT_HELP)(predict)
     app.command(help=BENCH_HELP)(bench)
+    app.command(help=TOP_HELP)(top)
 
 
 def serve(

@@ -1,0 +1,128 @@
+"""`rul top` as a user runs it, against the real process."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from service.proto import rul_v1_pb2 as pb
+from tests.integration.conftest import KEY, free_port
+
+SECONDS = 60
+LEAVE_SCREEN = b"\x1b[?1049l"
+
+
+def command(url, *options):
+    return [str(Path(sys.executable).with_name("rul")), "top", url, *map(str, options)]
+
+
+def environment(**more):
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RUL_")}
+    return clean | {"COLUMNS": "120", "LINES": "60", "TERM": "xterm"} | more
+
+
+def rul_top(url, *options):
+    return subprocess.run(
+        command(url, *options),
+        env=environment(), capture_output=True, text=True, check=False, timeout=SECONDS,
+    )  # fmt: skip
+
+
+def test_what_is_asked_between_two_scrapes_is_shown(server, http, stub, windows):
+    watching = subprocess.Popen(
+        command(server.http, "--once", "--interval", 1), env=environment(), stdout=subprocess.PIPE, text=True
+    )
+    while watching.poll() is None:
+        assert http.post("/v1/predict", json={"windows": [windows[0].json()]}).status_code == 200
+        stub.Predict(pb.PredictRequest(windows=[windows[0].message()]))
+    shown, _ = watching.communicate(timeout=SECONDS)
+
+    assert watching.returncode == 0
+    for protocol in ("http", "grpc"):
+        row = re.search(rf"^{protocol} +([\d.,]+) +(\S+) +([\d.,]+) +([\d.,]+)", shown, re.MULTILINE)
+        assert row is not None, shown
+        asked, errors, p50, p99 = (float(figure.replace(",", "")) for figure in row.groups())
+        assert asked > 0
+        assert errors == 0
+        assert 0 < p50 <= p99
+    assert re.search(r"^windows/s +[\d.,]*[1-9]", shown, re.MULTILINE), shown
+    assert "ready" in shown
+
+
+def test_who_cannot_be_reached_is_one_line_and_exit_code_1():
+    done = rul_top(f"http://127.0.0.1:{free_port()}", "--once")
+
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert "cannot be reached" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "wrong", [["nowhere"], ["grpc://localhost:1"], ["http://localhost:1", "--interval", 0]]
+)
+def test_wrong_usage_is_exit_code_2(wrong):
+    assert rul_top(*wrong).returncode == 2
+
+
+def test_a_service_that_asks_for_a_key_gets_it_or_says_so(strict):
+    without = rul_top(strict.http, "--once", "--interval", 0.1)
+    with_key = rul_top(strict.http, "--once", "--interval", 0.1, "--api-key", KEY)
+
+    assert without.returncode == 1
+    assert "--api-key" in without.stderr
+    assert with_key.returncode == 0, with_key.stderr
+
+
+def test_ctrl_c_ends_it_quietly_and_gives_the_terminal_back(server):
+    ours, theirs = pty.openpty()
+    watching = subprocess.Popen(
+        command(server.http, "--interval", 0.1),
+        env=environment(), stdout=theirs, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    seen = b""
+    while seen.count(server.http.encode()) < 3:
+        seen += read(ours)
+
+    watching.send_signal(signal.SIGINT)
+    while LEAVE_SCREEN not in seen:
+        seen += read(ours)
+    _, error = watching.communicate(timeout=SECONDS)
+    os.close(ours)
+
+    assert watching.returncode == 0
+    assert error == b""
+
+
+def test_without_a_terminal_frames_follow_each_other(server):
+    watching = subprocess.Popen(
+        command(server.http, "--interval", 0.1),
+        env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert watching.stdout is not None
+    frames = 0
+    while frames < 3:
+        line = watching.stdout.readline()
+        assert line
+        frames += line.startswith(server.http)
+
+    watching.send_signal(signal.SIGINT)
+    rest, error = watching.communicate(timeout=SECONDS)
+
+    assert watching.returncode == 0, rest
+    assert error == ""
+
+
+def read(terminal):
+    ready, _, _ = select.select([terminal], [], [], SECONDS)
+    assert ready, "nothing more was drawn"
+    return os.read(terminal, 65536)
