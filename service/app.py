@@ -8,24 +8,27 @@ Envoy, which brings gRPC by the same port as HTTP (see `front_end` and docs/adr/
 from __future__ import annotations
 
 import asyncio
-import hmac
+import json
 import os
 import signal
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from types import FrameType
 from typing import Any, Final
 
 import bentoml
 import grpc.aio
-from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
+from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from export.bundle import BundleFolder, Golden
 from model.domain import RulError
 from service import logs
 from service.access import Credentials
-from service.asgi import Receive, Scope, Send, header
+from service.asgi import Receive, Scope, Send
 from service.batcher import MicroBatcher
+from service.board import Board
+from service.control import Control
 from service.exchange import Desk
 from service.grpc_api import add_servicers
 from service.grpc_asgi import GrpcOverAsgi, speaks_grpc
@@ -36,13 +39,17 @@ from service.lifecycle import Lifecycle, Phase
 from service.loading import load_bundles
 from service.metrics import Metrics
 from service.predictor import LoadedModel, Predictor
+from service.processes import Processes
 from service.runtime import OnnxRuntime, replay_golden
 from service.settings import FrontEnd, Settings, unknown_variables
 
 # Above the longest request that Settings allows, so that our own answer comes first. BentoML keeps a
 # timer this long for each request: 60 s of them grew to 25 MB in 39,000 requests.
 BENTOML_TIMEOUT_SECONDS: Final = 30
-DRAIN_PATH: Final = "/-/drain"
+LOOP_SECONDS: Final = 0.002
+"""A batch that takes less may run on the event loop: callers who come meanwhile wait no longer than that."""
+PUBLISH_SECONDS: Final = 0.25
+"""How far what one worker tells Prometheus of the others' histograms may lag behind."""
 
 
 class Parts:
@@ -57,8 +64,12 @@ class Parts:
         self._log: Final = logs.logger()
         self._loaded: Final = load_bundles(settings)
         registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
-        metrics = Metrics(registry, [runtime for _, runtime in self._loaded])
+        workers = 1 if settings.board is None else settings.worker_count()
+        board = Board(settings.board, worker=settings.worker, workers=workers)
+        Processes(registry, board)
+        self._metrics: Final = Metrics(registry, [runtime for _, runtime in self._loaded], board)
+        board.seal()
+        metrics = self._metrics
         self._executor: Final = ThreadPoolExecutor(settings.threads(), thread_name_prefix="inference")
         self._batchers: Final = {
             runtime.manifest.name: MicroBatcher(
@@ -68,12 +79,15 @@ class Parts:
                 max_batch_windows=settings.max_batch_windows,
                 max_pending_windows=settings.max_pending_windows,
                 observer=metrics.models[runtime.manifest.name],
+                eager_threads=max(1, settings.threads() // workers),
+                loop_seconds=LOOP_SECONDS,
             )
             for _, runtime in self._loaded
         }
         for batcher in self._batchers.values():
             metrics.watch_pending(lambda batcher=batcher: batcher.pending_windows)
         self.lifecycle: Final = Lifecycle(lambda: all(b.healthy for b in self._batchers.values()))
+        metrics.watch_ready(lambda: self.lifecycle.phase is Phase.READY)
         self._desk: Final = Desk(
             predictor=self._predictor(metrics),
             metrics=metrics,
@@ -89,6 +103,7 @@ class Parts:
         self._grpc: Final = GrpcOverAsgi(max_message_bytes=settings.max_body_bytes)
         self._health: Final = [add_servicers(self._grpc, self._desk)]
         self._server: grpc.aio.Server | None = None
+        self._control: Control | None = None
         self._tasks: Final[set[asyncio.Task[None]]] = set()
 
     def _predictor(self, metrics: Metrics) -> Predictor:
@@ -113,22 +128,26 @@ class Parts:
         if self._settings.front_end is not FrontEnd.ENVOY:
             self._server = await self._grpc_beside_http()
             self._drain_on_sigterm()
-        self._run(self._become_ready())
+        trying = self._run(self._become_ready())
+        if self._settings.control is not None:
+            self._control = Control({"ready": partial(self._say_ready, trying), "drain": self._say_drained})
+            await self._control.open(self._settings.control)
+        if self._settings.worker > 0:  # others answer meanwhile: listen only when there is something to say
+            await trying
+        self._run(self._publish())
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request of either protocol."""
         if speaks_grpc(scope):
             await self._grpc(scope, receive, send)
-        elif scope["path"] == DRAIN_PATH and self._may_drain(scope):
-            drained = await self._drain()
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-            await send({"type": "http.response.body", "body": b"drained" if drained else b"gave up"})
         else:
             await self._http(scope, receive, send)
 
     async def stop(self) -> None:
         """Finish what is in flight, within the settings' patience, and let go of everything."""
         await self._drain()
+        if self._control is not None:
+            self._control.close()
         if self._server is not None:
             await self._server.stop(grace=1)
         for batcher in self._batchers.values():
@@ -150,6 +169,20 @@ class Parts:
         for _, runtime in self._loaded:
             manifest = runtime.manifest
             self._log.info("ready", model=manifest.name, version=manifest.version, provider=runtime.provider)
+
+    async def _publish(self) -> None:
+        """Let other workers see what this one has counted, whoever of them is scraped."""
+        while self._settings.board is not None:
+            await asyncio.sleep(PUBLISH_SECONDS)
+            self._metrics.publish()
+
+    async def _say_ready(self, trying: asyncio.Task[None]) -> str:
+        await trying
+        models = [{"name": r.manifest.name, "provider": r.provider} for _, r in self._loaded]
+        return json.dumps({"phase": self.lifecycle.phase, "models": models})
+
+    async def _say_drained(self) -> str:
+        return "drained" if await self._drain() else "gave up"
 
     async def _drain(self) -> bool:
         self.lifecycle.enter(Phase.DRAINING, "it is shutting down")
@@ -187,14 +220,11 @@ class Parts:
     async def _begin_drain(self) -> None:
         await self._drain()
 
-    def _may_drain(self, scope: Scope) -> bool:
-        token = self._settings.control_token.get_secret_value().encode()
-        return bool(token) and hmac.compare_digest(header(scope, b"authorization"), b"Bearer " + token)
-
-    def _run(self, work: Any) -> None:  # noqa: ANN401 a coroutine of ours
+    def _run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
 
 def _replay(folder: BundleFolder, runtime: OnnxRuntime) -> None:
@@ -227,7 +257,7 @@ class Front:
 
 @bentoml.service(
     name="rulserve",
-    workers=1,  # one process with one inference thread a core: docs/adr/0005
+    workers=1,  # `rul serve` starts several itself, behind one port: docs/adr/0005
     traffic={"timeout": BENTOML_TIMEOUT_SECONDS},
     metrics={"enabled": False},  # ours: BentoML labels by raw path, so an unknown URL makes a new series
     logging={"access": {"enabled": False}},  # ours is sampled: theirs costs 0.2 ms a request

@@ -1,19 +1,21 @@
 """Lets requests meet: windows of many callers become one batch, and each caller gets its own answers.
 
 No timer: whenever an inference thread is free and windows wait, a batch leaves. What arrives while
-all threads are busy meets in the next one, so batches grow exactly with load.
+they are busy meets in the next one, so batches grow exactly with load. One or two windows that find
+nobody at work are answered on the event loop itself, where the network is quicker than a thread wakes.
 
     submit -> callers in turn -> batch (a free thread) -> answers -> each caller's future
 
-Everything but `_work` runs on the event loop, so there is nothing to lock. Promises, each tested
-over random arrivals, cancellations and failures: every caller gets exactly one outcome, its own;
-the queue is bounded in windows; a caller who leaves delays nobody; a failed batch fails its callers
-and no others; a large request does not starve small ones.
+Everything but `_work` and what it calls runs on the event loop, so there is nothing to lock.
+Promises, each tested over random arrivals, cancellations and failures: every caller gets exactly
+one outcome, its own; the queue is bounded in windows; a caller who leaves delays nobody; a failed
+batch fails its callers and no others; a large request does not starve small ones.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -27,6 +29,9 @@ from service.answers import Answers, WindowOutputs
 from service.errors import NotReady, Overloaded, RuntimeFailed, ServiceError
 from service.runtime import Runtime
 from service.window import Window
+
+FEW_WINDOWS: Final = 2
+"""What may run on the event loop, where the network is quick."""
 
 
 class BatchObserver(Protocol):
@@ -91,8 +96,23 @@ class MicroBatcher:
         max_batch_windows: int,
         max_pending_windows: int,
         observer: BatchObserver,
+        eager_threads: int | None = None,
+        loop_seconds: float = 0.0,
     ) -> None:
-        """At most `threads` batches at once run on `executor`, which its maker shuts down."""
+        """Batches run on an executor, which its maker shuts down.
+
+        Args:
+            runtime: What answers a batch.
+            executor: Where batches run.
+            threads: At most so many batches at once.
+            max_batch_windows: Most windows a batch.
+            max_pending_windows: Most windows that may wait.
+            observer: Who counts.
+            eager_threads: So many batches leave as soon as a window waits; one more leaves only when it
+                is full, so that a large request has every core and small ones meet. None: all of them.
+            loop_seconds: A batch of one or two windows that takes less runs on the event loop, where
+                nothing else runs: to wake a thread and be woken by it takes longer.
+        """
         self._runtime: Final = runtime
         self._executor: Final = executor
         self._max_batch: Final = max_batch_windows
@@ -101,6 +121,9 @@ class MicroBatcher:
         self._callers: Final[deque[_Caller]] = deque()
         self._running: Final[set[_Caller]] = set()
         self._threads: Final = threads
+        self._eager: Final = threads if eager_threads is None else min(eager_threads, threads)
+        self._loop_seconds: Final = loop_seconds
+        self._few_seconds = math.inf
         self._free = threads
         self._pending = 0
         self._dispatch_due = False
@@ -178,9 +201,10 @@ class MicroBatcher:
     def _dispatch(self, loop: asyncio.AbstractEventLoop) -> None:
         self._dispatch_due = False
         try:
-            while self._free and self._pending and self._failure is None:
-                # Free threads share what waits: two batches of 20 are done before one of 32 and one of 8.
-                size = min(self._max_batch, -(-self._pending // self._free))
+            if self._failure is None and self._are_few_and_quick():
+                places = self._take(self._pending)
+                self._hand_back(places, *self._outcome(places))
+            while self._failure is None and (size := self._next_size()):
                 places = self._take(size)
                 self._free -= 1
                 self._executor.submit(self._work, loop, places)
@@ -188,6 +212,21 @@ class MicroBatcher:
             self._stop(error)
         if self._idle is not None and not self._busy():
             self._idle.set()
+
+    def _next_size(self) -> int:
+        """Windows of the batch that may leave now; 0: none may."""
+        busy = self._threads - self._free
+        if not self._pending or not self._free:
+            return 0
+        if busy >= self._eager:
+            return self._max_batch if self._pending >= self._max_batch else 0
+        # Free threads share what waits: two batches of 20 are done before one of 32 and one of 8.
+        return min(self._max_batch, -(-self._pending // (self._eager - busy)))
+
+    def _are_few_and_quick(self) -> bool:
+        """Whether what waits is answered before a thread has woken up, and no other batch runs."""
+        alone = self._free == self._threads and 0 < self._pending <= FEW_WINDOWS
+        return alone and self._few_seconds < self._loop_seconds
 
     def _take(self, size: int) -> _Places:
         """Up to `size` windows, every caller in turn; what a caller keeps waits at the end of the line."""
@@ -209,23 +248,27 @@ class MicroBatcher:
         return places
 
     def _work(self, loop: asyncio.AbstractEventLoop, places: _Places) -> None:
-        """On an inference thread: pad, run, and hand back whatever came of it."""
-        answers: Answers | None = None
-        error: BaseException | None = None
-        try:
-            answers = self._answered([caller.windows[i] for caller, i in places])
-        except BaseException as caught:  # noqa: BLE001 - whatever it was, the callers must hear of it
-            error = caught
+        """On an inference thread: run a batch, and hand back whatever came of it."""
+        answers, error = self._outcome(places)
         try:
             loop.call_soon_threadsafe(self._deliver, loop, places, answers, error)
         except RuntimeError:  # the loop is closed: nobody waits any more
             return
+
+    def _outcome(self, places: _Places) -> tuple[Answers | None, BaseException | None]:
+        try:
+            return self._answered([caller.windows[i] for caller, i in places]), None
+        except BaseException as error:  # noqa: BLE001 - whatever it was, the callers must hear of it
+            return None, error
 
     def _answered(self, windows: Sequence[Window]) -> Answers:
         readings, lengths, last_cycle = stacked(windows)
         start = perf_counter()
         outputs = self._runtime.run(readings, lengths, last_cycle)
         seconds = perf_counter() - start
+        if len(windows) <= FEW_WINDOWS:
+            known = self._few_seconds
+            self._few_seconds = seconds if math.isinf(known) else known + (seconds - known) / 8
         answers = Answers(outputs, lengths, self._runtime.manifest, last_cycle=last_cycle)
         self._observer.ran(len(windows), seconds)
         self._observe(answers, windows)
@@ -250,19 +293,22 @@ class MicroBatcher:
     ) -> None:
         self._free += 1
         try:
-            if answers is None:
-                for caller in {caller for caller, _ in places}:
-                    self._fail(caller, RuntimeFailed("inference failed"), cause=error)
-            else:
-                now = perf_counter()
-                for row, (caller, i) in enumerate(places):
-                    caller.outputs[i] = WindowOutputs(answers, row)
-                    caller.missing -= 1
-                    if not caller.missing:
-                        self._finish(caller, now)
+            self._hand_back(places, answers, error)
         except BaseException as stopped:  # noqa: BLE001 - as in _dispatch
             self._stop(stopped)
         self._dispatch(loop)
+
+    def _hand_back(self, places: _Places, answers: Answers | None, error: BaseException | None) -> None:
+        if answers is None:
+            for caller in {caller for caller, _ in places}:
+                self._fail(caller, RuntimeFailed("inference failed"), cause=error)
+        else:
+            now = perf_counter()
+            for row, (caller, i) in enumerate(places):
+                caller.outputs[i] = WindowOutputs(answers, row)
+                caller.missing -= 1
+                if not caller.missing:
+                    self._finish(caller, now)
 
     def _finish(self, caller: _Caller, now: float) -> None:
         self._running.discard(caller)

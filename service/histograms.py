@@ -20,18 +20,21 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from model.domain import FloatArray
+from service.board import Board, Slots
 
 MOST_WAITING: Final = 4096
 
 
 class HistogramChild:
-    """One series: observations of one set of label values."""
+    """One series: observations of one set of label values.
 
-    def __init__(self, bounds: FloatArray) -> None:
+    On the board it has a place for each bucket, one for what is above them, and one for the sum.
+    """
+
+    def __init__(self, bounds: FloatArray, slots: Slots) -> None:
         self._bounds: Final = bounds
+        self._slots: Final = slots
         self._lock: Final = threading.Lock()
-        self._counts: Final = np.zeros(len(bounds) + 1, dtype=np.int64)
-        self._sum = 0.0
         self._values: list[float] = []
         self._arrays: list[FloatArray] = []
 
@@ -40,22 +43,25 @@ class HistogramChild:
         values = self._values
         values.append(value)
         if len(values) >= MOST_WAITING:
-            self._count()
+            self.count()
 
     def observe_many(self, values: FloatArray) -> None:
         """Count every value of an array but NaN, which means that there is none."""
         arrays = self._arrays
         arrays.append(values)
         if len(arrays) >= MOST_WAITING:
-            self._count()
+            self.count()
 
-    def snapshot(self) -> tuple[list[int], float]:
-        """Cumulative counts up to each bound and to infinity, and the sum."""
-        self._count()
-        with self._lock:
-            return np.cumsum(self._counts).tolist(), self._sum
+    def snapshot(self) -> tuple[list[float], float]:
+        """Cumulative counts up to each bound and to infinity, and the sum, of all workers."""
+        self.count()
+        total = self._slots.total()
+        return np.cumsum(total[:-1]).tolist(), float(total[-1])
 
-    def _count(self) -> None:
+    def count(self) -> None:
+        """Put on the board what has gathered here."""
+        if not (self._values or self._arrays):
+            return
         with self._lock:
             # Whoever appends meanwhile holds the old list: what was copied is cut from its front.
             values, arrays = self._values[:], self._arrays[:]
@@ -65,8 +71,9 @@ class HistogramChild:
             flat = flat[~np.isnan(flat)]
             # side="left": a value that equals a bound belongs below it, as `le` says.
             where = np.searchsorted(self._bounds, flat, side="left")
-            self._counts[:] += np.bincount(where, minlength=len(self._counts))
-            self._sum += float(flat.sum())
+            own = self._slots.own
+            own[:-1] += np.bincount(where, minlength=len(own) - 1)
+            own[-1] += flat.sum()
 
 
 class Histogram(Collector):
@@ -81,6 +88,7 @@ class Histogram(Collector):
         combinations: Sequence[tuple[str, ...]] | None = None,
         buckets: Sequence[float],
         registry: CollectorRegistry,
+        board: Board | None = None,
     ) -> None:
         """Create one child for each combination of `labels`, or for each of `combinations`."""
         labels = labels or {}
@@ -90,7 +98,10 @@ class Histogram(Collector):
         self._bounds: Final = np.asarray(buckets, dtype=np.float64)
         self._le: Final = [*(floatToGoString(bound) for bound in self._bounds), "+Inf"]
         keys = list(product(*labels.values())) if combinations is None else combinations
-        self._children: Final = {key: HistogramChild(self._bounds) for key in keys}
+        board, size = board or Board(), len(self._bounds) + 2
+        self._children: Final = {
+            key: HistogramChild(self._bounds, board.slots(f"{name}{key}", size)) for key in keys
+        }
         registry.register(self)
 
     def labels(self, *values: str) -> HistogramChild:
@@ -101,6 +112,11 @@ class Histogram(Collector):
         """
         return self._children[values]
 
+    def publish(self) -> None:
+        """Put on the board what has gathered here, so that other workers see it."""
+        for child in self._children.values():
+            child.count()
+
     def describe(self) -> Iterator[HistogramMetricFamily]:
         """The family without samples: a registry asks for it to find names that collide."""
         yield self._family()
@@ -110,7 +126,7 @@ class Histogram(Collector):
         family = self._family()
         for values, child in self._children.items():
             counts, total = child.snapshot()
-            family.add_metric(values, list(zip(self._le, map(float, counts), strict=True)), total)
+            family.add_metric(values, list(zip(self._le, counts, strict=True)), total)
         yield family
 
     def _family(self) -> HistogramMetricFamily:

@@ -6,14 +6,17 @@ request; all children exist from the start, so that rates work from the first ev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry
+from prometheus_client import Gauge as PlainGauge
 
 from model.domain import FloatArray
 from service.answers import STATES, Answers, entropy_reference
+from service.board import Board
+from service.counters import Counter, Gauge
 from service.histograms import Histogram
 from service.labels import (
     PREDICTS,
@@ -115,19 +118,25 @@ class ModelMetrics:
 
 
 class Metrics:
-    """The metrics of one process, on one registry."""
+    """The metrics of a service, on one registry; of one of its workers, added to the others' on the board."""
 
-    def __init__(self, registry: CollectorRegistry, models: Sequence[Runtime]) -> None:
+    def __init__(
+        self, registry: CollectorRegistry, models: Sequence[Runtime], board: Board | None = None
+    ) -> None:
         """Declare everything, with a child for each model that is loaded."""
         names = [model.manifest.name for model in models]
         self.registry: Final = registry
+        self._board: Final = board or Board()
+        self._published: Final[list[Histogram | Gauge]] = []
+        self._ready: Callable[[], bool] = lambda: False
         self._pending: list[Callable[[], int]] = []
         self._inflight = 0
         self._streams = 0
-        self._declare_requests(registry)
-        self._declare_work(registry, models)
-        self._declare_answers(registry, models, names)
-        self.model_info: Final = Gauge(
+        self._declare_requests()
+        self._declare_work(models)
+        self._declare_answers(models, names)
+        self._declare_now()
+        self.model_info: Final = PlainGauge(
             "rul_model_info",
             "1 for each loaded model: its version, file digest and provider.",
             ["model", "version", "sha256", "provider"],
@@ -135,78 +144,67 @@ class Metrics:
         )
         self.models: Final = {model.manifest.name: ModelMetrics(self, model) for model in models}
 
-    def _declare_requests(self, registry: CollectorRegistry) -> None:
+    def _declare_requests(self) -> None:
         keys = [(t, r) for t in Transport for r in Route if r.transport in {None, t}]
+        # Probes and pages end well or not at all: all their codes from the start would be noise.
+        common = {
+            (t, r, c)
+            for t, r in keys
+            for c in ((*codes(t),) if r in PREDICTS else (SUCCESS[t], failure_code(t)))
+        }
+        every = [(t, r, c) for t, r in keys for c in codes(t)]
         requests = Counter(
             "rul_requests_total",
             "Requests by how they ended: HTTP status or gRPC code.",
-            ["protocol", "route", "code"],
-            registry=registry,
+            {"protocol": (), "route": (), "code": ()},
+            combinations=[(t.value, r.value, c) for t, r, c in every if (t, r, c) in common],
+            when_counted=[(t.value, r.value, c) for t, r, c in every if (t, r, c) not in common],
+            registry=self.registry,
+            board=self._board,
         )
-        self._request_counter = requests
-        self._requests: dict[tuple[Transport, Route, str], Counter] = {}
-        for t, r in keys:
-            # Probes and pages end well or not at all: all their codes from the start would be noise.
-            for code in codes(t) if r in PREDICTS else [SUCCESS[t], failure_code(t)]:
-                self._count(t, r, code, by=0)
-        duration = Histogram(
+        self._requests = {(t, r, c): requests.labels(t.value, r.value, c) for t, r, c in every}
+        duration = self._histogram(
             "rul_request_duration_seconds",
             "From the whole request received to its answer encoded, errors included.",
             {"protocol": (), "route": ()},
             combinations=[(t.value, r.value) for t, r in keys if r is not Route.GRPC_STREAM],
             buckets=SECONDS,
-            registry=registry,
         )
         self._durations = {
             (t, r): duration.labels(t.value, r.value) for t, r in keys if r is not Route.GRPC_STREAM
         }
-        rejected = Counter(
-            "rul_rejected_total", "Requests refused, by reason.", ["reason"], registry=registry
+        rejected = self._counter(
+            "rul_rejected_total", "Requests refused, by reason.", {"reason": sorted({*REJECTED.values()})}
         )
         self._rejected = {kind: rejected.labels(reason) for kind, reason in REJECTED.items()}
-        Gauge(
-            "rul_inflight_requests", "Requests that have begun and not ended.", registry=registry
-        ).set_function(lambda: self._inflight)
-        Gauge("rul_open_streams", "Streams of readings that are open.", registry=registry).set_function(
-            lambda: self._streams
-        )
 
-    def _declare_work(self, registry: CollectorRegistry, models: Sequence[Runtime]) -> None:
-        stage = Histogram(
+    def _declare_work(self, models: Sequence[Runtime]) -> None:
+        stage = self._histogram(
             "rul_stage_duration_seconds",
             "Parts of a request's time.",
             {"stage": [stage.value for stage in Stage]},
             buckets=STAGE_SECONDS,
-            registry=registry,
         )
         self.stages = {s: stage.labels(s.value) for s in Stage}
-        self.inference = Histogram(
+        self.inference = self._histogram(
             "rul_inference_duration_seconds",
             "One call of the graph with one batch.",
             {"model": (), "provider": ()},
             combinations=[(model.manifest.name, model.provider) for model in models],
             buckets=STAGE_SECONDS,
-            registry=registry,
         )
-        self.batch_windows = Histogram(
-            "rul_batch_windows", "Windows a batch.", buckets=WINDOWS, registry=registry
-        )
-        Gauge(
-            "rul_pending_windows", "Windows that wait for a batch, all models together.", registry=registry
-        ).set_function(lambda: sum(pending() for pending in self._pending))
-        self.cancelled = Counter(
+        self.batch_windows = self._histogram("rul_batch_windows", "Windows a batch.", buckets=WINDOWS)
+        self.cancelled = self._counter(
             "rul_cancelled_total",
             "Windows whose caller left, or whose deadline passed, before they were answered.",
-            registry=registry,
-        )
+        ).labels()
 
     def _declare_answers(
         self,
-        registry: CollectorRegistry,
         models: Sequence[Runtime],
         names: Sequence[str],
     ) -> None:
-        self.entropy = Histogram(
+        self.entropy = self._histogram(
             "rul_attention_entropy_ratio",
             "Attention entropy over its largest possible value: 0 one cycle has all weight, 1 all the same.",
             {"model": (), "head": ()},
@@ -216,51 +214,99 @@ class Metrics:
                 for head in ("mean", *map(str, range(model.manifest.heads)))
             ],
             buckets=TWENTIETHS,
-            registry=registry,
         )
-        self.peak_weight = Histogram(
+        self.peak_weight = self._histogram(
             "rul_attention_peak_weight",
             "Largest attention weight of a window.",
             {"model": names},
             buckets=TWENTIETHS,
-            registry=registry,
         )
-        self.out_of_band = Counter(
+        self.out_of_band = self._counter(
             "rul_attention_out_of_band_total",
             "Windows whose attention entropy is outside the reference band: low collapsed, high uniform.",
-            ["model", "side"],
-            registry=registry,
+            {"model": names, "side": [side.value for side in Side]},
         )
-        self.prediction = Histogram(
+        self.prediction = self._histogram(
             "rul_prediction_cycles",
             "Predicted RUL in cycles.",
             {"model": names},
             buckets=CYCLES,
-            registry=registry,
         )
-        self.interval_width = Histogram(
+        self.interval_width = self._histogram(
             "rul_interval_width_cycles",
             "Upper minus lower bound of the prediction interval, in cycles.",
             {"model": names},
             buckets=CYCLES,
-            registry=registry,
         )
-        self.states = Counter(
-            "rul_state_total", "Answers by how they may be read.", ["model", "state"], registry=registry
+        self.states = self._counter(
+            "rul_state_total",
+            "Answers by how they may be read.",
+            {"model": names, "state": [state.value for state in STATES]},
         )
-        self.novelty = Histogram(
+        self.novelty = self._histogram(
             "rul_novelty_ratio",
             "Distance from the training data; 1 is its 99.5 % quantile.",
             {"model": names},
             buckets=NOVELTY,
-            registry=registry,
         )
-        self.imputed = Histogram(
+        self.imputed = self._histogram(
             "rul_imputed_fraction",
             "Missing readings over all readings of a window.",
             buckets=FRACTIONS,
-            registry=registry,
         )
+
+    def _declare_now(self) -> None:
+        self._gauge(
+            "rul_inflight_requests", "Requests that have begun and not ended.", lambda: self._inflight
+        )
+        self._gauge("rul_open_streams", "Streams of readings that are open.", lambda: self._streams)
+        self._gauge(
+            "rul_pending_windows",
+            "Windows that wait for a batch, all models together.",
+            lambda: sum(pending() for pending in self._pending),
+        )
+        self._gauge("rul_workers", "Workers that are ready to answer.", self._answers)
+
+    def _answers(self) -> float:
+        return float(self._ready())
+
+    def _counter(
+        self, name: str, documentation: str, labels: Mapping[str, Sequence[str]] | None = None
+    ) -> Counter:
+        return Counter(name, documentation, labels, registry=self.registry, board=self._board)
+
+    def _histogram(
+        self,
+        name: str,
+        documentation: str,
+        labels: Mapping[str, Sequence[str]] | None = None,
+        *,
+        combinations: Sequence[tuple[str, ...]] | None = None,
+        buckets: Sequence[float],
+    ) -> Histogram:
+        histogram = Histogram(
+            name,
+            documentation,
+            labels,
+            combinations=combinations,
+            buckets=buckets,
+            registry=self.registry,
+            board=self._board,
+        )
+        self._published.append(histogram)
+        return histogram
+
+    def _gauge(self, name: str, documentation: str, now: Callable[[], float]) -> None:
+        self._published.append(Gauge(name, documentation, now, registry=self.registry, board=self._board))
+
+    def publish(self) -> None:
+        """Put on the board what other workers would not see yet: observations, and what is so now."""
+        for metric in self._published:
+            metric.publish()
+
+    def watch_ready(self, ready: Callable[[], bool]) -> None:
+        """Say what tells whether this worker answers."""
+        self._ready = ready
 
     def watch_pending(self, pending: Callable[[], int]) -> None:
         """Add a queue to `rul_pending_windows`."""
@@ -294,12 +340,11 @@ class Metrics:
         self._streams -= 1
         self._count(Transport.GRPC, route, code)
 
-    def _count(self, transport: Transport, route: Route, code: str, *, by: int = 1) -> None:
-        key = (transport, route, code)
-        if key not in self._requests:
-            known = code if code in codes(transport) else failure_code(transport)
-            self._requests[key] = self._request_counter.labels(transport.value, route.value, known)
-        self._requests[key].inc(by)
+    def _count(self, transport: Transport, route: Route, code: str) -> None:
+        child = self._requests.get((transport, route, code))
+        if child is None:  # a code that is none of ours
+            child = self._requests[transport, route, failure_code(transport)]
+        child.inc()
 
     def failed(self, transport: Transport, error: BaseException) -> str:
         """Count a refusal by its reason; the code label of an error."""

@@ -19,6 +19,9 @@ from export.bundle import BUNDLED
 from model.domain import RulError
 
 PREFIX: Final = "RUL_"
+MOST_WORKERS: Final = 8
+"""By default: on more cores each has several for its batches, and memory goes into fewer copies."""
+NVIDIA_DRIVER: Final = Path("/dev/nvidiactl")
 
 
 class ProviderChoice(StrEnum):
@@ -97,6 +100,14 @@ class Settings(BaseSettings):
         description="What `rul serve` listens with. auto takes Envoy where it can run, for HTTP and gRPC on "
         "one port, else BentoML's own server. envoy refuses to start where it cannot run.",
     )
+    workers: int = Field(
+        default=0,
+        ge=0,
+        le=64,
+        description="Processes that answer on RUL_PORT behind Envoy, each with every bundle in memory. 0: "
+        "one a core, 8 at most, and one for a GPU. Too high: memory, some 200 MB each; too low: parsing "
+        "holds back the cores.",
+    )
     provider: ProviderChoice = Field(
         default=ProviderChoice.AUTO,
         description="Where inference runs. auto takes a GPU where there is one; cuda "
@@ -106,7 +117,7 @@ class Settings(BaseSettings):
         default=0,
         ge=0,
         le=1024,
-        description="Batches that run at once, each on one core. 0: as many as the process may use cores. "
+        description="Batches that a worker runs at once, each on one core. 0: as many as it may use cores. "
         "Too high: threads take turns and latency grows; too low: cores idle.",
     )
     max_batch_windows: PositiveInt = Field(
@@ -160,10 +171,20 @@ class Settings(BaseSettings):
         description="Keys that callers must show, separated by commas. Empty: everyone who reaches the port "
         "may ask.",
     )
-    control_token: SecretStr = Field(
-        default=SecretStr(""),
-        description="Secret by which the front end tells the service to drain. `rul serve` makes one at each "
-        "start; empty: nobody can.",
+    control: Path | None = Field(
+        default=None,
+        description="Socket on which `rul serve` asks a worker whether it is ready, and tells it to drain. "
+        "It makes one at each start; empty: nobody can.",
+    )
+    worker: int = Field(
+        default=0,
+        ge=0,
+        description="Which of the workers a process is, from 0. `rul serve` says so to each that it starts.",
+    )
+    board: Path | None = Field(
+        default=None,
+        description="File in which workers add up their metrics. `rul serve` makes one at each start; empty: "
+        "the process is the only worker.",
     )
     log_level: LogLevel = Field(
         default=LogLevel.INFO,
@@ -234,6 +255,15 @@ class Settings(BaseSettings):
         """Batches that run at once."""
         return self.inference_threads or usable_cores()
 
+    def worker_count(self) -> int:
+        """Processes that answer behind Envoy; a GPU is fed by one, whose batches are the largest."""
+        if self.workers:
+            return self.workers
+        on_gpu = self.provider is ProviderChoice.CUDA or (
+            self.provider is ProviderChoice.AUTO and NVIDIA_DRIVER.exists()
+        )
+        return 1 if on_gpu else min(usable_cores(), MOST_WORKERS)
+
     def keys(self) -> frozenset[str]:
         """The accepted API keys; none means that the service is open."""
         return frozenset(_parts(self.api_keys.get_secret_value()))
@@ -280,6 +310,8 @@ def _as_text(value: Any) -> str:  # noqa: ANN401 - a default of any field
         return value.get_secret_value()
     if isinstance(value, bool):
         return str(value).lower()
+    if value is None:
+        return ""
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
 

@@ -67,7 +67,7 @@ def running(
     """`rul serve` with these settings (RUL_ and upper case are added), stopped at the end."""
     port, grpc_port = free_port(), free_port()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RUL_")}
-    environment |= {f"RUL_{name.upper()}": value for name, value in settings.items()}
+    environment |= {f"RUL_{name.upper()}": value for name, value in {"workers": "1", **settings}.items()}
     environment |= {
         "RUL_BUNDLES": bundles,
         "RUL_HOST": "127.0.0.1",

@@ -125,13 +125,6 @@ def test_every_operation_that_the_document_names_answers(http):
             assert reply.status_code not in {404, 405, 500}, (method, path)
 
 
-def test_only_the_front_end_may_ask_for_a_drain(http):
-    for headers in ({}, {"authorization": "Bearer"}, {"authorization": "Bearer guess"}):
-        assert http.post("/-/drain", headers=headers).status_code == 404
-
-    assert http.get("/readyz").status_code == 200
-
-
 def test_the_log_is_json_and_nobody_else_logs_requests(http, server):
     http.get("/livez", headers={"x-request-id": "logged-once"})
 

@@ -24,7 +24,7 @@ UNCAPPED = 1e6
 class Bench:
     """A batcher whose threads and loop are moved by hand."""
 
-    def __init__(self, *, threads=2, max_batch_windows=4, max_pending_windows=16):
+    def __init__(self, *, threads=2, max_batch_windows=4, max_pending_windows=16, **options):
         self.loop = asyncio.new_event_loop()
         self.executor = StepExecutor()
         self.runtime = FakeRuntime(make_manifest(cap=UNCAPPED))
@@ -36,6 +36,7 @@ class Bench:
             max_batch_windows=max_batch_windows,
             max_pending_windows=max_pending_windows,
             observer=self.observer,
+            **options,
         )
 
     def submit(self, *ruls, cycles=4):
@@ -122,6 +123,89 @@ def test_who_comes_while_all_threads_work_meets_in_the_next_batch(busy):
 
     assert busy.observer.batches == [1, 1, 3]
     assert [ruls(task.result()) for task in tasks] == [[0.0], [1.0], [2.0]]
+
+
+@pytest.fixture
+def one_eager():
+    """A bench with two threads, of which one takes what waits and the other full batches alone."""
+    made = Bench(eager_threads=1)
+    yield made
+    made.close()
+
+
+def test_a_thread_that_is_not_eager_leaves_few_windows_to_meet(one_eager):
+    one_eager.submit(0.0)
+    one_eager.submit(1.0, 2.0)
+
+    one_eager.finish()
+
+    assert one_eager.observer.batches == [1, 2]
+
+
+def test_a_thread_that_is_not_eager_takes_a_full_batch(one_eager):
+    one_eager.submit(0.0)
+    one_eager.submit(1.0, 2.0, 3.0, 4.0, 5.0)
+
+    assert len(one_eager.executor.waiting) == 2
+    one_eager.finish()
+
+    assert one_eager.observer.batches == [1, 4, 1]
+
+
+@pytest.fixture
+def quick():
+    """A bench whose network is so quick that few windows are answered on the loop."""
+    made = Bench(loop_seconds=60.0)
+    made.submit(0.0)
+    made.finish()  # from here on it is known how quick it is
+    yield made
+    made.close()
+
+
+def test_few_windows_of_a_quick_network_are_answered_on_the_loop(quick):
+    task = quick.submit(1.0, 2.0)
+
+    assert ruls(task.result()) == [1.0, 2.0]
+    assert quick.observer.batches == [1, 2]
+
+
+def test_more_windows_of_a_quick_network_go_to_the_threads(quick):
+    task = quick.submit(1.0, 2.0, 3.0)
+
+    assert not task.done()
+    quick.finish()
+
+    assert ruls(task.result()) == [1.0, 2.0, 3.0]
+
+
+def test_nothing_runs_on_the_loop_while_a_thread_works(quick):
+    quick.submit(1.0, 2.0, 3.0, 4.0)
+    task = quick.submit(5.0)
+
+    assert not task.done()
+    quick.finish()
+
+    assert ruls(task.result()) == [5.0]
+
+
+def test_a_network_that_fails_on_the_loop_fails_its_callers_alone(quick):
+    quick.runtime.failures = 1
+    failed = quick.submit(1.0)
+    answered = quick.submit(2.0)
+
+    assert isinstance(failed.exception(), RuntimeFailed)
+    assert ruls(answered.result()) == [2.0]
+
+
+def test_a_network_that_is_not_quick_runs_on_the_threads():
+    bench = Bench(loop_seconds=0.0)
+    bench.submit(0.0)
+    bench.finish()
+
+    task = bench.submit(1.0)
+
+    assert not task.done()
+    bench.close()
 
 
 def test_no_batch_is_larger_than_the_limit(busy):

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from service import front_end
+from service import front_end, workers
 from service.errors import FrontEndFailed
 from service.settings import FrontEnd, Settings
 
@@ -35,11 +35,11 @@ def test_envoy_asked_for_where_it_cannot_run_is_an_error_that_says_what_to_do():
     [("0.0.0.0", "localhost"), ("::", "localhost"), ("127.0.0.1", "localhost"), ("10.0.0.7", "10.0.0.7")],
 )
 def test_the_address_that_is_announced_can_be_reached(host, expected):
-    assert front_end._reachable(host) == expected
+    assert workers.reachable(host) == expected
 
 
 def test_an_ipv6_address_is_announced_as_urls_have_it():
-    assert front_end._reachable("fd00::7") == "[fd00::7]"
+    assert workers.reachable("fd00::7") == "[fd00::7]"
 
 
 def test_a_taken_port_is_an_error_that_says_what_to_do():
@@ -65,7 +65,7 @@ def test_a_host_that_is_not_this_machine_is_an_error():
 def test_interrupts_are_held_only_while_the_front_end_starts():
     assert threading.current_thread() is threading.main_thread()
 
-    with front_end._interrupts_held():
+    with workers.interrupts_held():
         held = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     after = signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
@@ -77,6 +77,6 @@ def test_a_stream_may_be_silent_behind_envoy_for_as_long_as_asked():
     filters = [{"typed_config": {"stat_prefix": "ingress_http"}}]
     config = {"static_resources": {"listeners": [{"filter_chains": [{"filters": filters}]}]}}
 
-    front_end.patient(config, idle_seconds=660.0)
+    workers.patient(config, idle_seconds=660.0)
 
     assert filters[0]["typed_config"]["stream_idle_timeout"] == "660.000s"

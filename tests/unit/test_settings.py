@@ -1,8 +1,11 @@
 """What an operator sets is what the service gets, or an error that names the variable."""
 
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
 
+from service import settings as module
 from service.settings import (
     FrontEnd,
     InvalidSettings,
@@ -79,12 +82,28 @@ def test_settings_cannot_be_changed():
 
 
 def test_keys_are_separated_by_commas_and_hidden(monkeypatch):
-    monkeypatch.setenv("RUL_API_KEYS", "one, two")
+    monkeypatch.setenv("RUL_API_KEYS", "first-key, second-key")
 
     settings = Settings.read()
 
-    assert settings.keys() == {"one", "two"}
-    assert "one" not in repr(settings)
+    assert settings.keys() == {"first-key", "second-key"}
+    assert "first-key" not in repr(settings)
+
+
+def test_there_is_a_worker_a_core(monkeypatch):
+    monkeypatch.setattr(module, "usable_cores", lambda: 3)
+    monkeypatch.setattr(module, "NVIDIA_DRIVER", Path("/no such device"))
+
+    assert Settings().worker_count() == 3
+    assert Settings(workers=1).worker_count() == 1
+
+
+def test_a_gpu_is_fed_by_one_worker(monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "usable_cores", lambda: 3)
+    monkeypatch.setattr(module, "NVIDIA_DRIVER", tmp_path)
+
+    assert Settings().worker_count() == 1
+    assert Settings(provider=ProviderChoice.CPU).worker_count() == 3
 
 
 def test_without_keys_the_service_is_open():

@@ -1,0 +1,124 @@
+"""Numbers that the workers of one service share, without a lock and without a message.
+
+Each worker writes its own row of a memory-mapped file; whoever is asked sums the rows. A worker that
+dies leaves its row behind, and the one that takes its place goes on from there: counts never go
+back. Aligned float64 are written whole by the processors we run on, so a reader sees the old value
+or the new one. This module must not know what is counted.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import zlib
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from model.domain import FloatArray
+from service.errors import FrontEndFailed
+
+ROW: Final = 1 << 20
+"""Places a worker: eight megabytes of a sparse file, of which only what is written takes room."""
+DIGEST, PID, HEADER = 0, 1, 2
+"""The first places of each row: what was declared, and by which process."""
+
+
+class Slots:
+    """Some places of the board under one name.
+
+    Attributes:
+        own: float64 [size], this worker's: written by one thread, or under the writer's lock.
+    """
+
+    __slots__ = ("_board", "_rows", "own")
+
+    def __init__(self, board: Board, rows: FloatArray, worker: int) -> None:
+        self._board: Final = board
+        self._rows: Final = rows
+        self.own: Final[FloatArray] = rows[worker]
+
+    def total(self) -> FloatArray:
+        """The sum over all workers, also those that have died, [size]."""
+        total: FloatArray = self._rows.sum(axis=0)
+        return total
+
+    def total_of_living(self) -> FloatArray:
+        """The sum over the workers that live, [size]: for what is so now."""
+        living = [pid > 0 for pid in self._board.pids()]
+        total: FloatArray = self._rows[living].sum(axis=0)
+        return total
+
+
+class Board:
+    """The numbers of one worker, and a view of everyone's.
+
+    Every worker declares the same names in the same order, for they load the same bundles; `seal`
+    makes sure of it.
+    """
+
+    def __init__(self, path: Path | None = None, *, worker: int = 0, workers: int = 1) -> None:
+        """Open the board of several workers, or without a path that of the only one."""
+        self._worker: Final = worker
+        self._workers: Final = workers
+        self._rows: Final = None if path is None else _mapped(path, workers)
+        self._next = HEADER
+        self._digest = 0
+        if self._rows is not None:
+            self._rows[worker, PID] = os.getpid()
+
+    def slots(self, name: str, size: int) -> Slots:
+        """So many places, all 0 when the service starts.
+
+        Raises:
+            FrontEndFailed: the board is full.
+        """
+        self._digest = zlib.crc32(f"{name}:{size};".encode(), self._digest)
+        if self._rows is None:
+            return Slots(self, np.zeros((1, size)), 0)
+        start, self._next = self._next, self._next + size
+        if self._next > ROW:
+            raise FrontEndFailed(
+                f"the metrics of so many bundles need more than {ROW} numbers: run fewer bundles a service"
+            )
+        return Slots(self, self._rows[:, start : self._next], self._worker)
+
+    def seal(self) -> None:
+        """Say that everything is declared.
+
+        Raises:
+            FrontEndFailed: another worker has declared something else.
+        """
+        if self._rows is None:
+            return
+        others = {int(digest) for digest in self._rows[:, DIGEST] if digest} - {self._digest}
+        if others:
+            raise FrontEndFailed(
+                "this worker has loaded other bundles than those that run: they were changed meanwhile, "
+                "restart the service"
+            )
+        self._rows[self._worker, DIGEST] = self._digest
+
+    def pids(self) -> list[int]:
+        """The process of each worker; 0 for one that does not live."""
+        if self._rows is None:
+            return [os.getpid()]
+        return [pid if pid and _lives(pid) else 0 for pid in map(int, self._rows[:, PID])]
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _mapped(path: Path, workers: int) -> FloatArray:
+    size = workers * ROW * np.dtype(np.float64).itemsize
+    with path.open("r+b") as file:
+        file.truncate(math.ceil(size / mmap.PAGESIZE) * mmap.PAGESIZE)
+        shared = mmap.mmap(file.fileno(), size)
+    return np.frombuffer(shared, dtype=np.float64).reshape(workers, ROW)

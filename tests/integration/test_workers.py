@@ -1,0 +1,112 @@
+"""Several workers are one service: one port, one count, and one that dies is replaced."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+
+import httpx
+import psutil
+import pytest
+
+from tests.integration.conftest import Server, metrics_of, running
+from tests.waiting import wait_until
+
+REQUESTS = 200
+
+
+@pytest.fixture(scope="module")
+def server(tiny_bundle, tmp_path_factory) -> Iterator[Server]:
+    with running(tmp_path_factory.mktemp("workers"), str(tiny_bundle.path), workers="2") as server:
+        wait_until(lambda: metric(server, "rul_workers") == 2, 30, what="both workers")
+        yield server
+
+
+@pytest.fixture(scope="module")
+def query(windows) -> dict[str, object]:
+    return {"windows": [windows[0].json()]}
+
+
+def metric(server: Server, name: str, **labels: str) -> float:
+    """The sum of a metric's samples that have these labels."""
+    return sum(
+        value
+        for (found, of), value in metrics_of(server).items()
+        if found == name and labels.items() <= dict(of).items()
+    )
+
+
+def workers_of(server: Server) -> list[psutil.Process]:
+    return [child for child in psutil.Process(server.process.pid).children() if "envoy" in child.name()]
+
+
+async def ask(server: Server, body: dict[str, object], times: int) -> list[int]:
+    """So many requests, each over its own connection: the kernel deals them to the workers."""
+
+    async def one() -> int:
+        # `verify` only because an unused TLS context costs more than the question.
+        async with httpx.AsyncClient(
+            base_url=server.http, trust_env=False, timeout=30, verify=False
+        ) as client:
+            return (await client.post("/v1/predict", json=body)).status_code
+
+    codes: list[int] = []
+    for _ in range(times // 20):
+        codes += await asyncio.gather(*(one() for _ in range(20)))
+    return codes
+
+
+def test_whoever_is_scraped_counts_what_all_workers_did(server, query):
+    labels = {"protocol": "http", "route": "/v1/predict"}
+    before = metric(server, "rul_requests_total", **labels)
+
+    codes = asyncio.run(ask(server, query, REQUESTS))
+
+    assert codes == [200] * REQUESTS
+    assert metric(server, "rul_requests_total", code="200", **labels) - before == REQUESTS
+    wait_until(
+        lambda: metric(server, "rul_request_duration_seconds_count", **labels) >= before + REQUESTS,
+        10,
+        what="histograms of both workers",
+    )
+    assert metric(server, "rul_request_duration_seconds_count", **labels) == before + REQUESTS
+    # The scrape itself, once the other worker has said that it has nothing left to do.
+    wait_until(lambda: metric(server, "rul_inflight_requests") == 1, 10, what="the end of every request")
+
+
+def test_both_workers_answer(server, query):
+    before = {worker.pid: sum(worker.cpu_times()[:2]) for worker in workers_of(server)}
+
+    asyncio.run(ask(server, query, REQUESTS))
+
+    after = {worker.pid: sum(worker.cpu_times()[:2]) for worker in workers_of(server)}
+    assert len(before) == 2
+    assert all(after[pid] > before[pid] for pid in before)
+
+
+def test_a_worker_that_dies_is_replaced_and_nothing_counted_is_lost(server, query):
+    labels = {"protocol": "http", "route": "/v1/predict", "code": "200"}
+    asyncio.run(ask(server, query, 20))
+    before = metric(server, "rul_requests_total", **labels)
+    other, victim = workers_of(server)
+
+    os.kill(victim.pid, signal.SIGKILL)
+    wait_until(lambda: not victim.is_running(), 10, what="the end of the worker")
+
+    assert metric(server, "rul_workers") == 1
+    assert asyncio.run(ask(server, query, 20)) == [200] * 20
+    wait_until(lambda: metric(server, "rul_workers") == 2, 30, what="the new worker")
+    assert metric(server, "rul_requests_total", **labels) == before + 20
+    assert other.is_running()
+    assert "worker 1 stopped by itself with status -9; again in 0.5 s" in server.output()
+
+
+def test_every_worker_drains(tiny_bundle, tmp_path):
+    with running(tmp_path, str(tiny_bundle.path), workers="2") as server:
+        wait_until(lambda: metric(server, "rul_workers") == 2, 30, what="both workers")
+        processes = workers_of(server)
+
+        assert server.stop() == 0
+
+        assert not any(process.is_running() for process in processes)
+        assert "Traceback" not in server.output()

@@ -1,0 +1,183 @@
+"""Numbers that several workers add up, and that outlive the worker who wrote them."""
+
+import os
+import subprocess
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from service.board import ROW, Board
+from service.counters import Counter, Gauge
+from service.errors import FrontEndFailed
+from service.histograms import Histogram
+from service.processes import Processes
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "board"
+    path.touch()
+    return path
+
+
+def boards(path, workers=2):
+    return [Board(path, worker=worker, workers=workers) for worker in range(workers)]
+
+
+def test_what_workers_write_is_added(path):
+    first, second = (board.slots("numbers", 3) for board in boards(path))
+
+    first.own[:] = [1, 2, 3]
+    second.own[1] = 10
+
+    assert first.total().tolist() == second.total().tolist() == [1, 12, 3]
+
+
+def test_what_a_worker_has_counted_outlives_it(path):
+    Board(path, worker=1, workers=2).slots("numbers", 1).own[0] = 7
+
+    assert Board(path, worker=0, workers=2).slots("numbers", 1).total()[0] == 7
+    assert Board(path, worker=1, workers=2).slots("numbers", 1).own[0] == 7
+
+
+def test_names_do_not_share_places(path):
+    board = Board(path, worker=0, workers=1)
+
+    board.slots("one", 2).own[:] = 1
+
+    assert board.slots("other", 2).total().tolist() == [0, 0]
+
+
+def test_a_board_without_a_file_is_its_workers_own():
+    slots = Board().slots("numbers", 2)
+
+    slots.own[:] = [1, 2]
+
+    assert slots.total().tolist() == slots.total_of_living().tolist() == [1, 2]
+    assert Board().pids() == [os.getpid()]
+
+
+def test_workers_that_declared_something_else_do_not_mix(path):
+    first, second = boards(path)
+    first.slots("numbers", 2)
+    second.slots("numbers", 3)
+    first.seal()
+
+    with pytest.raises(FrontEndFailed, match="restart the service"):
+        second.seal()
+
+
+def test_workers_that_declared_the_same_may_start_again(path):
+    for board in [*boards(path), *boards(path)]:
+        board.slots("numbers", 2)
+        board.seal()
+
+
+def test_a_board_that_is_full_is_an_error_that_says_what_to_do(path):
+    board = Board(path, worker=0, workers=1)
+
+    with pytest.raises(FrontEndFailed, match="fewer bundles"):
+        board.slots("numbers", ROW)
+
+
+def test_what_is_so_now_is_added_over_the_workers_that_live(path):
+    first, second = boards(path)
+    mine, theirs = first.slots("open", 1), second.slots("open", 1)
+    mine.own[0], theirs.own[0] = 2, 3
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+
+    second._rows[1, 1] = ended.pid
+
+    assert mine.total_of_living()[0] == 2
+    assert mine.total()[0] == 5
+
+
+def test_every_process_that_lives_is_shown(path):
+    registry = CollectorRegistry()
+    Processes(registry, Board(path, worker=1, workers=2))
+
+    assert registry.get_sample_value("process_resident_memory_bytes", {"worker": "1"}) > 1e6
+    assert registry.get_sample_value("process_resident_memory_bytes", {"worker": "0"}) is None
+
+
+def test_counters_of_two_workers_are_one_series(path):
+    registries = [CollectorRegistry(), CollectorRegistry()]
+    labels = {"kind": ["good", "bad"]}
+    one, other = (
+        Counter("rul_things_total", "Things.", labels, registry=registry, board=board)
+        for registry, board in zip(registries, boards(path), strict=True)
+    )
+
+    one.labels("good").inc()
+    other.labels("good").inc(2)
+
+    for registry in registries:
+        assert registry.get_sample_value("rul_things_total", {"kind": "good"}) == 3
+        assert registry.get_sample_value("rul_things_total", {"kind": "bad"}) == 0
+
+
+def test_a_rare_child_is_shown_once_it_is_counted():
+    registry = CollectorRegistry()
+    counter = Counter(
+        "rul_things_total",
+        "Things.",
+        {"kind": ()},
+        combinations=[("good",)],
+        when_counted=[("odd",)],
+        registry=registry,
+    )
+    before = registry.get_sample_value("rul_things_total", {"kind": "odd"})
+
+    counter.labels("odd").inc()
+
+    assert (before, registry.get_sample_value("rul_things_total", {"kind": "odd"})) == (None, 1)
+
+
+def test_a_label_value_that_was_not_declared_is_refused():
+    counter = Counter("rul_things_total", "Things.", {"kind": ["good"]}, registry=CollectorRegistry())
+
+    with pytest.raises(KeyError):
+        counter.labels("from a request")
+
+
+def test_a_gauge_shows_another_worker_what_it_published(path):
+    mine, theirs = CollectorRegistry(), CollectorRegistry()
+    first, second = boards(path)
+    Gauge("rul_open", "Open.", lambda: 2, registry=mine, board=first)
+    other = Gauge("rul_open", "Open.", lambda: 3, registry=theirs, board=second)
+
+    other.publish()
+
+    assert mine.get_sample_value("rul_open") == 5
+
+
+@given(values=st.lists(st.lists(st.floats(0, 20), max_size=20), min_size=1, max_size=4))
+def test_a_histogram_of_many_workers_is_that_of_all_their_values(tmp_path_factory, values):
+    path = tmp_path_factory.mktemp("board") / "board"
+    path.touch()
+    registry = CollectorRegistry()
+
+    def histogram(name, **options):
+        return Histogram(name, "Values.", buckets=[1, 5, 10], **options)
+
+    shared = [
+        histogram("rul_shared", registry=CollectorRegistry() if i else registry, board=board)
+        for i, board in enumerate(boards(path, len(values)))
+    ]
+    alone = histogram("rul_alone", registry=registry)
+
+    for one, seen in zip(shared, values, strict=True):
+        one.labels().observe_many(np.array(seen))
+        one.publish()
+    alone.labels().observe_many(np.array([value for seen in values for value in seen]))
+
+    for bound in ("1.0", "5.0", "10.0", "+Inf"):
+        got = registry.get_sample_value("rul_shared_bucket", {"le": bound})
+        assert got == registry.get_sample_value("rul_alone_bucket", {"le": bound})
+    assert registry.get_sample_value("rul_shared_sum") == pytest.approx(
+        registry.get_sample_value("rul_alone_sum")
+    )

@@ -1,0 +1,50 @@
+"""What a supervisor and its workers say to each other."""
+
+import asyncio
+
+import pytest
+
+from service.control import Control, say
+
+
+@pytest.fixture
+async def worker(tmp_path):
+    async def drain():
+        return "drained"
+
+    control = Control({"drain": drain})
+    await control.open(tmp_path / "worker")
+    yield tmp_path / "worker"
+    control.close()
+
+
+async def test_a_word_is_answered_with_what_came_of_it(worker):
+    assert await say(worker, "drain") == "drained"
+
+
+async def test_a_word_that_is_not_known_is_answered_with_those_that_are(worker):
+    assert await say(worker, "dance") == "expected drain"
+
+
+async def test_a_supervisor_that_leaves_harms_nobody(worker):
+    _, writer = await asyncio.open_unix_connection(worker)
+    writer.close()
+    await writer.wait_closed()
+
+    assert await say(worker, "drain") == "drained"
+
+
+async def test_where_nobody_listens_it_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        await say(tmp_path / "worker", "drain")
+
+
+async def test_a_worker_that_ends_before_it_answers_is_an_error(tmp_path):
+    async def hang_up(_reader, writer):
+        writer.close()
+
+    server = await asyncio.start_unix_server(hang_up, tmp_path / "worker")
+
+    with pytest.raises((EOFError, ConnectionError)):
+        await say(tmp_path / "worker", "ready")
+    server.close()
