@@ -29,6 +29,9 @@ from service.lifecycle import Phase
 from service.messages import PredictQuery
 from service.oip_http import OipHttp
 from service.predictor import LoadedModel
+from service.unit_bodies import FleetBody, OutcomeReply, OutcomeReport, UnitBody
+from service.units import Units
+from service.units_http import UnitsHttp
 
 PREDICT_PATH: Final = "/v1/predict"
 
@@ -66,23 +69,33 @@ class ReadyBody(msgspec.Struct, frozen=True):
     models: list[ReadyModel]
 
 
+BODIES: Final = (
+    PredictQuery, ModelsBody, ModelBody, ReadyBody, ProblemBody,
+    OutcomeReport, OutcomeReply, UnitBody, FleetBody,
+)  # fmt: skip
+"""What the routes read and answer, for the OpenAPI document."""
+
+
 class HttpApi:
     """The ASGI application for everything but gRPC."""
 
-    def __init__(self, desk: Desk, registry: CollectorRegistry) -> None:
+    def __init__(self, desk: Desk, registry: CollectorRegistry, units: Units | None = None) -> None:
         self._desk: Final = desk
         self._registry: Final = registry
+        self._units: Final = UnitsHttp(desk, units or Units(None, versions={}, observer=None))
         self._oip: Final = OipHttp(desk)
         self._predict: Final = PredictRoute(desk)
         self._encoder: Final = msgspec.json.Encoder()
-        self._openapi: Final = self._encoder.encode(
-            openapi.document([PredictQuery, ModelsBody, ModelBody, ReadyBody, ProblemBody])
-        )
+        self._openapi: Final = self._encoder.encode(openapi.document(BODIES))
         self._app: Final = Starlette(
             routes=[
                 PathRoute(PREDICT_PATH, self._predict, methods=["POST"]),
                 self._route("/v1/models", Route.MODELS, self._models),
                 self._route("/v1/models/{name}", Route.MODEL, self._model),
+                self._route(Route.UNITS, Route.UNITS, self._fleet),
+                # A unit's name may hold slashes.
+                self._route("/v1/units/{unit:path}/outcomes", Route.OUTCOMES, self._outcome, method="POST"),
+                self._route("/v1/units/{unit:path}", Route.UNIT, self._unit),
                 self._route("/livez", Route.LIVEZ, self._livez),
                 self._route("/healthz", Route.LIVEZ, self._livez),
                 self._route("/readyz", Route.READYZ, self._readyz),
@@ -104,11 +117,11 @@ class HttpApi:
         app = self._oip if OipHttp.answers(scope) else self._app
         await app(scope, receive, _without_body(send) if scope["method"] == "HEAD" else send)
 
-    def _route(self, path: str, route: Route, handler: Handler) -> PathRoute:
+    def _route(self, path: str, route: Route, handler: Handler, *, method: str = "GET") -> PathRoute:
         async def endpoint(request: Request) -> Response:
             return await self._exchanged(route, handler, request)
 
-        return PathRoute(path, endpoint, methods=["GET"])
+        return PathRoute(path, endpoint, methods=[method])
 
     async def _exchanged(self, route: Route, handler: Handler, request: Request) -> Response:
         response = Response(status_code=499)  # what nobody will read: the caller has gone
@@ -155,6 +168,18 @@ class HttpApi:
     async def _model(self, request: Request, _exchange: Exchange) -> Response:
         self._authorised(request)
         return self._json(model_body(self._desk.predictor.model(request.path_params["name"])))
+
+    async def _fleet(self, request: Request, _exchange: Exchange) -> Response:
+        self._authorised(request)
+        return self._json(await self._units.fleet(request))
+
+    async def _unit(self, request: Request, _exchange: Exchange) -> Response:
+        self._authorised(request)
+        return self._json(await self._units.unit(request))
+
+    async def _outcome(self, request: Request, _exchange: Exchange) -> Response:
+        self._authorised(request)
+        return self._json(await self._units.outcome(request))
 
     async def _livez(self, _request: Request, _exchange: Exchange) -> Response:
         self._desk.lifecycle.check_alive()

@@ -14,6 +14,7 @@ from service.errors import (
     Forbidden,
     InvalidRequest,
     NotReady,
+    OutcomeConflict,
     Overloaded,
     ServiceError,
     TooLarge,
@@ -38,6 +39,9 @@ class Route(StrEnum):
     LIVEZ = "/livez"
     READYZ = "/readyz"
     METRICS = "/metrics"
+    OUTCOMES = "/v1/units/{unit}/outcomes"
+    UNIT = "/v1/units/{unit}"
+    UNITS = "/v1/units"
     OPENAPI = "/openapi.json"
     DOCS = "/docs"
     V2 = "/v2"
@@ -98,6 +102,7 @@ REJECTED: Final[dict[type[ServiceError], str]] = {
     TooLarge: "too_large",
     InvalidRequest: "invalid",
     CycleConflict: "conflict",
+    OutcomeConflict: "conflict",
     Unauthenticated: "unauthenticated",
     Forbidden: "forbidden",
 }

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 from starlette.staticfiles import StaticFiles
 
-from service import oip_openapi
+from service import oip_openapi, units_openapi
 from service.errors import STATUS
 from service.messages import ModelName, Prediction, Refused
 
@@ -117,6 +117,7 @@ def document(types: Sequence[type]) -> dict[str, Any]:
             "/metrics": {
                 "get": {"summary": "Prometheus metrics", "responses": {"200": {"description": "metrics"}}}
             },
+            **units_openapi.paths(_ref, _responses),
             **oip_openapi.paths(),
         },
     }

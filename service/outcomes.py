@@ -7,6 +7,7 @@ not know where predictions are stored, nor how an outcome came in.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -25,6 +26,33 @@ class OutcomeKind(StrEnum):
 
     FAILED = "failed"
     REMOVED = "removed"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How and when a unit's life ended; times are seconds since 1970."""
+
+    model: str
+    unit: str
+    kind: OutcomeKind
+    cycle: int
+    happened_at: float | None
+    recorded_at: float
+
+    def agrees_with(self, other: Outcome) -> bool:
+        """Whether both say the same; a time that one leaves out is no disagreement."""
+        times = {self.happened_at, other.happened_at} - {None}
+        return (self.kind, self.cycle) == (other.kind, other.cycle) and len(times) <= 1
+
+
+class Taken(StrEnum):
+    """What became of an outcome that was reported."""
+
+    CREATED = "created"
+    REPLACED = "replaced"
+    UNCHANGED = "unchanged"
+    CONFLICT = "conflict"
+    UNKNOWN_UNIT = "unknown_unit"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,6 +74,24 @@ class Judged:
 
     def __len__(self) -> int:
         return len(self.truth)
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Predictions of one model version that an outcome has been counted against."""
+
+    model: str
+    version: str
+    judged: Judged
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What became of an outcome, what is known now, and what is to be counted for it."""
+
+    taken: Taken
+    outcome: Outcome | None
+    scored: Sequence[Scored] = ()
 
 
 def judged(

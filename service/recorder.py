@@ -64,6 +64,7 @@ class Recorder(Generic[S]):
         self._offered: Final[deque[Row]] = deque()
         self._waiting: Final[dict[tuple[str, str, int], Row]] = {}
         self._wake: Final = threading.Event()
+        self._tried: Final = threading.Event()
         self._flushed: Final = threading.Condition()
         self._rounds = 0
         self._closing = False
@@ -100,13 +101,18 @@ class Recorder(Generic[S]):
         """Rows that wait to be written."""
         return len(self._offered) + len(self._waiting)
 
-    @property
-    def store(self) -> S | None:
-        """The open store, for those who read it; None while the database is away."""
+    def store(self, seconds: float) -> S | None:
+        """The open store, for those who read it; None while the database is away. Not on the loop.
+
+        Args:
+            seconds: How long to wait for the first attempt to open it.
+        """
+        self._tried.wait(seconds)
         return self._store
 
     def start(self) -> None:
-        """Begin to write."""
+        """Open the store, and begin to write."""
+        self._wake.set()
         self._thread.start()
 
     def flush(self, seconds: float) -> bool:
@@ -158,6 +164,7 @@ class Recorder(Generic[S]):
             self._failed(error)
         else:
             self._worked()
+        self._tried.set()
         with self._flushed:
             self._rounds += 1
             self._flushed.notify_all()

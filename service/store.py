@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from sqlalchemy import create_engine, delete, event, func, insert, inspect, select, text, update
 from sqlalchemy.engine import Connection, Engine, make_url
@@ -38,7 +38,7 @@ class Store:
         self._ids: dict[str, int] = {}
 
     @classmethod
-    def open(cls, url: str, versions: Sequence[ModelVersion] = ()) -> Store:
+    def open(cls, url: str, versions: Sequence[ModelVersion] = ()) -> Self:
         """Connect, bring the tables up to date, and make these model versions known.
 
         Raises:

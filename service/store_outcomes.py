@@ -7,63 +7,15 @@ so is set in the transaction that reads it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Final
 
 import numpy as np
 from sqlalchemy import RowMapping, insert, select, update
 from sqlalchemy.engine import Connection
 
-from service.outcomes import Judged, OutcomeKind, judged
+from service.outcomes import Judged, Outcome, OutcomeKind, Report, Scored, Taken, judged
 from service.store import Store
 from service.store_schema import OUTCOMES, PREDICTIONS, UNITS, VERSIONS
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How and when a unit's life ended; times are seconds since 1970."""
-
-    model: str
-    unit: str
-    kind: OutcomeKind
-    cycle: int
-    happened_at: float | None
-    recorded_at: float
-
-    def agrees_with(self, other: Outcome) -> bool:
-        """Whether both say the same; a time that one leaves out is no disagreement."""
-        times = {self.happened_at, other.happened_at} - {None}
-        return (self.kind, self.cycle) == (other.kind, other.cycle) and len(times) <= 1
-
-
-class Taken(StrEnum):
-    """What became of an outcome that was reported."""
-
-    CREATED = "created"
-    REPLACED = "replaced"
-    UNCHANGED = "unchanged"
-    CONFLICT = "conflict"
-    UNKNOWN_UNIT = "unknown_unit"
-
-
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """Predictions of one model version that an outcome has been counted against."""
-
-    model: str
-    version: str
-    judged: Judged
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What became of an outcome, what is known now, and what is to be counted for it."""
-
-    taken: Taken
-    outcome: Outcome | None
-    scored: Sequence[Scored] = ()
-
 
 _ANSWERS: Final = (
     PREDICTIONS.c.version_id,

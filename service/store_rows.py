@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 from model.domain import RulError
+from service.outcomes import Outcome
 
 Row = tuple[str, str, int, float, float, float, str, str, float]
 """A prediction: model, unit, last cycle, RUL, lower, upper, RUL state, health state, time."""
+
+
+Place = tuple[float, str, str]
+"""Where a page of the fleet ends: RUL, model, unit."""
+
+FleetRow = Mapping[str, Any]
+"""A unit's latest prediction: the columns of `units`, with `version`, `nominal_coverage`, and `kind` and
+`cycle` of its outcome."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What is known of one unit.
+
+    Attributes:
+        versions: Each version of its model by the number that its predictions carry.
+        predictions: The columns of `predictions`, newest first.
+    """
+
+    outcome: Outcome | None
+    versions: Mapping[int, Mapping[str, Any]]
+    predictions: Sequence[Mapping[str, Any]]
 
 
 class RowsRefused(RulError):

@@ -2,47 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any
 
-from sqlalchemy import RowMapping, and_, or_, select, tuple_
+from sqlalchemy import and_, or_, select, tuple_
 from sqlalchemy.sql.expression import ColumnElement
 
-from model.domain import HEALTH_STATES, RulState
+from model.domain import HEALTH_STATES
 from service.outcomes import OutcomeKind
 from service.store import Store
-from service.store_outcomes import Outcome, known_outcome
+from service.store_outcomes import known_outcome
+from service.store_rows import FleetRow, History, Place
 from service.store_schema import OUTCOMES, PREDICTIONS, UNITS, VERSIONS
-
-STATES: Final = (*HEALTH_STATES, *(state.value for state in RulState), *(kind.value for kind in OutcomeKind))
-"""What a fleet may be asked for: a health state, a RUL state, or how lives ended."""
-
-Place = tuple[float, str, str]
-"""Where a page of the fleet ends: RUL, model, unit."""
-
-
-@dataclass(frozen=True, slots=True)
-class History:
-    """What is known of one unit.
-
-    Attributes:
-        versions: Each version of its model by the number that its predictions carry.
-        predictions: Newest first.
-    """
-
-    outcome: Outcome | None
-    versions: Mapping[int, RowMapping]
-    predictions: Sequence[RowMapping]
 
 
 def fleet(
     store: Store, models: Sequence[str], *, state: str | None, limit: int, after: Place | None
-) -> list[RowMapping]:
+) -> list[FleetRow]:
     """The latest prediction of each unit, the smallest RUL first.
 
-    Units whose life has ended are left out, unless `state` asks for them. Each row has the columns of
-    `units`, with `version`, `nominal_coverage`, `kind` and `cycle` of the outcome.
+    Units whose life has ended are left out, unless `state` asks for them.
 
     Raises:
         StoreUnavailable: the database is away.
@@ -60,7 +39,7 @@ def fleet(
     if after is not None:
         query = query.where(tuple_(*order) > tuple_(*after))
     with store.reading() as connection:
-        return list(connection.execute(query).mappings())
+        return [dict(row) for row in connection.execute(query).mappings()]
 
 
 def history(store: Store, model: str, unit: str) -> History | None:
@@ -71,18 +50,14 @@ def history(store: Store, model: str, unit: str) -> History | None:
     """
     with store.reading() as connection:
         versions = {
-            row["id"]: row
+            row["id"]: dict(row)
             for row in connection.execute(select(VERSIONS).where(VERSIONS.c.model == model)).mappings()
         }
-        predictions = (
-            connection.execute(
-                select(PREDICTIONS)
-                .where(PREDICTIONS.c.version_id.in_(versions), PREDICTIONS.c.unit == unit)
-                .order_by(PREDICTIONS.c.last_cycle.desc(), PREDICTIONS.c.predicted_at.desc())
-            )
-            .mappings()
-            .all()
+        of_unit = select(PREDICTIONS).where(
+            PREDICTIONS.c.version_id.in_(versions), PREDICTIONS.c.unit == unit
         )
+        newest_first = of_unit.order_by(PREDICTIONS.c.last_cycle.desc(), PREDICTIONS.c.predicted_at.desc())
+        predictions = [dict(row) for row in connection.execute(newest_first).mappings()]
         outcome = known_outcome(connection, model, unit)
     return History(outcome, versions, predictions) if predictions or outcome else None
 

@@ -7,6 +7,7 @@ runs a batch when it is told to, so that any order of events can be played witho
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any
@@ -25,6 +26,7 @@ from export.bundle import (
 )
 from model.domain import FloatArray, IntArray
 from service.answers import Answers
+from service.outcomes import Judged, OutcomeKind, Taken
 from service.rules import WindowRules
 from service.runtime import Outputs
 from service.window import Window, WindowInput
@@ -186,6 +188,33 @@ class FakeObserver:
 
     def observe(self, value: float) -> None:
         """Also a stage timer."""
+
+
+class FakeKeepingObserver:
+    """Remembers what it is told of the store and of outcomes."""
+
+    def __init__(self) -> None:
+        self.written = 0
+        self.drops: Counter[str] = Counter()
+        self.ups: list[bool] = []
+        self.outcomes: list[tuple[OutcomeKind, Taken]] = []
+        self.judged: list[tuple[str, Judged]] = []
+
+    def wrote(self, rows: int) -> None:
+        self.written += rows
+
+    def dropped(self, reason: str, rows: int) -> None:
+        self.drops[reason] += rows
+
+    def up(self, *, up: bool) -> None:
+        if self.ups[-1:] != [up]:
+            self.ups.append(up)
+
+    def taken(self, kind: OutcomeKind, taken: Taken) -> None:
+        self.outcomes.append((kind, taken))
+
+    def scored(self, model: str, predictions: Judged) -> None:
+        self.judged.append((model, predictions))
 
 
 class StepExecutor(Executor):

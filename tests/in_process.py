@@ -29,13 +29,15 @@ from service.exchange import Desk
 from service.grpc_api import add_servicers
 from service.grpc_asgi import PREFIX, GrpcOverAsgi
 from service.http_api import HttpApi
+from service.keeping import Keeping
 from service.labels import Stage
 from service.lifecycle import Lifecycle, Phase
 from service.metrics import Metrics
 from service.predictor import LoadedModel, Predictor
 from service.proto import rul_v1_pb2 as pb
 from service.runtime import Outputs
-from tests.fakes import FakeRuntime, window_input
+from service.store_rows import ModelVersion
+from tests.fakes import FakeKeepingObserver, FakeRuntime, window_input
 
 PREDICT = "/rul.v1.RulService/Predict"
 CODES = {code.value[0]: code for code in grpc.StatusCode}
@@ -117,6 +119,8 @@ async def in_process(
     request_timeout_seconds: float = 5.0,
     max_streams: int = 100,
     stream_idle_seconds: float = 60.0,
+    store: str | None = None,
+    keeping_observer: Any = None,
 ) -> AsyncIterator[InProcess]:
     """The application, with everything that it starts ended at the end."""
     runtime = runtime or FakeRuntime()
@@ -133,11 +137,26 @@ async def in_process(
         observer=metrics.models[name],
     )
     lifecycle = Lifecycle(lambda: batcher.healthy)
+    keeping = Keeping(
+        store,
+        [
+            ModelVersion(
+                name, runtime.manifest.version, runtime.manifest.cap, runtime.manifest.nominal_coverage
+            )
+        ],
+        most_rows=10_000,
+        retention_days=365,
+        observer=keeping_observer or FakeKeepingObserver(),
+        log=logs.logger(),
+        flush_seconds=0.001,
+    )
+    keeping.start()
     desk = Desk(
         predictor=Predictor(
             {name: LoadedModel.of(runtime, batcher, max_window_cycles=1000)},
             max_request_windows=128,
             explain_timer=metrics.stages[Stage.EXPLAIN],
+            recorder=keeping.recorder,
         ),
         metrics=metrics,
         lifecycle=lifecycle,
@@ -153,13 +172,14 @@ async def in_process(
     if ready:
         lifecycle.enter(Phase.READY)
         health.advertise(serving=True)
-    transport = httpx.ASGITransport(HttpApi(desk, registry))
+    transport = httpx.ASGITransport(HttpApi(desk, registry, keeping.units))
     async with httpx.AsyncClient(transport=transport, base_url="http://in.process") as client:
         try:
             yield InProcess(runtime, registry, lifecycle, batcher, client, over_asgi, health)
         finally:
             runtime.gate.set()
             await batcher.close(drain_seconds=5)
+            await keeping.close(5)
             executor.shutdown()
 
 

@@ -3,11 +3,10 @@
 import pytest
 
 from service.errors import STATUS
-from service.http_api import ModelBody, ModelsBody, ProblemBody, ReadyBody
-from service.messages import PredictQuery
+from service.http_api import BODIES
 from service.openapi import document
 
-DOCUMENT = document([PredictQuery, ModelsBody, ModelBody, ReadyBody, ProblemBody])
+DOCUMENT = document(BODIES)
 OPERATIONS = {
     f"{method} {path}": operation
     for path, operations in DOCUMENT["paths"].items()

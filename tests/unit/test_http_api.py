@@ -104,7 +104,7 @@ async def test_a_request_without_an_id_that_fits_is_given_one():
     assert len(reply.headers["x-request-id"]) == 32
 
 
-POSTED = {Route.PREDICT, Route.V2_INFER, Route.V2_INDEX}
+POSTED = {Route.PREDICT, Route.V2_INFER, Route.V2_INDEX, Route.OUTCOMES}
 
 
 async def test_every_route_of_http_is_counted_under_a_label_of_its_own():

@@ -1,7 +1,6 @@
 """The road of predictions to the store: bounded, coalesced, patient, and never in anybody's way."""
 
 import threading
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from service.errors import StoreUnavailable
 from service.recorder import Recorder
 from service.store_rows import Drop, RowsRefused
 from service.window import Window
-from tests.fakes import RULES, fake_outputs, make_manifest, window_input
+from tests.fakes import RULES, FakeKeepingObserver, fake_outputs, make_manifest, window_input
 
 PATIENCE = 20
 
@@ -54,25 +53,6 @@ class FakeStore:
         self.closed += 1
 
 
-class FakeObserver:
-    """Remembers what it is told."""
-
-    def __init__(self):
-        self.written = 0
-        self.drops = Counter()
-        self.ups = []
-
-    def wrote(self, rows):
-        self.written += rows
-
-    def dropped(self, reason, rows):
-        self.drops[reason] += rows
-
-    def up(self, *, up):
-        if self.ups[-1:] != [up]:
-            self.ups.append(up)
-
-
 @pytest.fixture
 def fake():
     return FakeStore()
@@ -80,7 +60,7 @@ def fake():
 
 @pytest.fixture
 def observer():
-    return FakeObserver()
+    return FakeKeepingObserver()
 
 
 @pytest.fixture
@@ -271,7 +251,7 @@ def test_chores_are_done_with_the_open_store(fake, observer):
     st.lists(st.tuples(st.integers(0, 5), st.integers(4, 9), st.integers(0, 100), st.booleans()), max_size=40)
 )
 def test_every_row_is_written_or_counted_whatever_fails(drawn):
-    fake, observer = FakeStore(), FakeObserver()
+    fake, observer = FakeStore(), FakeKeepingObserver()
     recorder = started(fake, observer, most_rows=12)
     offered = {}
     for unit, cycle, rul, fails in drawn:

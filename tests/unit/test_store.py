@@ -11,10 +11,10 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import select, text
 
 from service.errors import StoreUnavailable
-from service.outcomes import OutcomeKind
+from service.outcomes import Outcome, OutcomeKind, Taken
 from service.store import Store
 from service.store_migrate import configuration
-from service.store_outcomes import Outcome, Taken, settle, take_outcome
+from service.store_outcomes import settle, take_outcome
 from service.store_rows import ModelVersion, RowsRefused
 from service.store_schema import HEAD, METADATA, OUTCOMES, PREDICTIONS, UNITS
 from service.store_units import fleet, history
