@@ -34,6 +34,7 @@ from service.grpc_api import add_servicers
 from service.grpc_asgi import GrpcOverAsgi, speaks_grpc
 from service.http_api import HttpApi
 from service.interpreter import settle
+from service.keeping import Keeping
 from service.labels import Stage
 from service.lifecycle import Lifecycle, Phase
 from service.loading import load_bundles
@@ -42,12 +43,17 @@ from service.predictor import LoadedModel, Predictor
 from service.processes import Processes
 from service.runtime import OnnxRuntime, replay_golden
 from service.settings import FrontEnd, Settings, unknown_variables
+from service.store_rows import ModelVersion
+from service.store_url import store_url
+from service.tracing import Tracer, trace_stages
 
 # Above the longest request that Settings allows, so that our own answer comes first. BentoML keeps a
 # timer this long for each request: 60 s of them grew to 25 MB in 39,000 requests.
 BENTOML_TIMEOUT_SECONDS: Final = 30
 LOOP_SECONDS: Final = 0.002
 """A batch that takes less may run on the event loop: callers who come meanwhile wait no longer than that."""
+STORE_SECONDS: Final = 5.0
+"""How long what has been predicted may take to be written at shutdown."""
 PUBLISH_SECONDS: Final = 0.25
 """How far what one worker tells Prometheus of the others' histograms may lag behind."""
 
@@ -70,6 +76,9 @@ class Parts:
         self._metrics: Final = Metrics(registry, [runtime for _, runtime in self._loaded], board)
         board.seal()
         metrics = self._metrics
+        self._tracer: Final = _tracer(settings)
+        if self._tracer is not None:
+            trace_stages(metrics.stages)
         self._executor: Final = ThreadPoolExecutor(settings.threads(), thread_name_prefix="inference")
         self._batchers: Final = {
             runtime.manifest.name: MicroBatcher(
@@ -79,6 +88,7 @@ class Parts:
                 max_batch_windows=settings.max_batch_windows,
                 max_pending_windows=settings.max_pending_windows,
                 observer=metrics.models[runtime.manifest.name],
+                tracer=self._tracer,
                 eager_threads=max(1, settings.threads() // workers),
                 loop_seconds=LOOP_SECONDS,
             )
@@ -88,6 +98,7 @@ class Parts:
             metrics.watch_pending(lambda batcher=batcher: batcher.pending_windows)
         self.lifecycle: Final = Lifecycle(lambda: all(b.healthy for b in self._batchers.values()))
         metrics.watch_ready(lambda: self.lifecycle.phase is Phase.READY)
+        self._keeping: Final = self._keep(metrics)
         self._desk: Final = Desk(
             predictor=self._predictor(metrics),
             metrics=metrics,
@@ -98,8 +109,9 @@ class Parts:
             request_timeout_seconds=settings.request_timeout_seconds,
             max_streams=settings.max_streams,
             stream_idle_seconds=settings.stream_idle_seconds,
+            tracer=self._tracer,
         )
-        self._http: Final = HttpApi(self._desk, registry)
+        self._http: Final = HttpApi(self._desk, registry, self._keeping.units)
         self._grpc: Final = GrpcOverAsgi(max_message_bytes=settings.max_body_bytes)
         self._health: Final = [add_servicers(self._grpc, self._desk)]
         self._server: grpc.aio.Server | None = None
@@ -119,7 +131,24 @@ class Parts:
             models,
             max_request_windows=self._settings.max_request_windows,
             explain_timer=metrics.stages[Stage.EXPLAIN],
+            recorder=self._keeping.recorder,
         )
+
+    def _keep(self, metrics: Metrics) -> Keeping:
+        settings = self._settings
+        manifests = [runtime.manifest for _, runtime in self._loaded]
+        keeping = Keeping(
+            store_url(settings.store_url.get_secret_value()) if settings.store else None,
+            [ModelVersion(m.name, m.version, m.cap, m.nominal_coverage) for m in manifests],
+            most_rows=settings.store_queue_rows,
+            retention_days=settings.store_retention_days,
+            observer=metrics.store,
+            log=self._log,
+        )
+        recorder = keeping.recorder
+        if recorder is not None:
+            metrics.store.watch_pending(lambda: recorder.pending_rows)
+        return keeping
 
     async def start(self) -> None:
         """Answer health checks at once, and everything else when golden windows agree."""
@@ -152,7 +181,10 @@ class Parts:
             await self._server.stop(grace=1)
         for batcher in self._batchers.values():
             await batcher.close(drain_seconds=0)
+        await self._keeping.close(STORE_SECONDS)
         self._executor.shutdown(wait=False, cancel_futures=True)
+        if self._tracer is not None:
+            await asyncio.to_thread(self._tracer.close)
         self._log.info("stopped")
 
     async def _become_ready(self) -> None:
@@ -165,6 +197,7 @@ class Parts:
             return
         settle()
         self.lifecycle.enter(Phase.READY)
+        self._keeping.start()
         self._advertise(serving=True)
         for _, runtime in self._loaded:
             manifest = runtime.manifest
@@ -225,6 +258,14 @@ class Parts:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _tracer(settings: Settings) -> Tracer | None:
+    if not settings.tracing:
+        return None
+    from service.otlp import otlp_tracer  # noqa: PLC0415 OpenTelemetry's SDK, which only tracing needs
+
+    return otlp_tracer(settings.otlp_endpoint, sample=settings.trace_sample)
 
 
 def _replay(folder: BundleFolder, runtime: OnnxRuntime) -> None:

@@ -26,8 +26,10 @@ import numpy as np
 
 from model.domain import FloatArray, IntArray, pad_windows
 from service.answers import Answers, WindowOutputs
+from service.caller import Caller
 from service.errors import NotReady, Overloaded, RuntimeFailed, ServiceError
 from service.runtime import Runtime
+from service.tracing import BatchTrace, Tracer, submitted
 from service.window import Window
 
 FEW_WINDOWS: Final = 2
@@ -58,29 +60,7 @@ class BatchObserver(Protocol):
         ...
 
 
-class _Caller:
-    """One request on its way: what is still to be taken, and what has come back."""
-
-    __slots__ = ("arrived", "future", "missing", "next", "order", "outputs", "taken_at", "windows")
-
-    def __init__(
-        self, windows: Sequence[Window], order: Sequence[int], future: asyncio.Future[list[WindowOutputs]]
-    ) -> None:
-        self.windows = windows
-        self.order = order
-        self.future = future
-        self.outputs: list[WindowOutputs | None] = [None] * len(windows)
-        self.missing = len(windows)
-        self.next = 0
-        self.arrived = perf_counter()
-        self.taken_at = 0.0
-
-    @property
-    def waiting(self) -> int:
-        return len(self.windows) - self.next
-
-
-_Places = list[tuple[_Caller, int]]
+_Places = list[tuple[Caller, int]]
 """Whose window stands in each row of a batch, and which of the caller's it is."""
 
 
@@ -98,6 +78,7 @@ class MicroBatcher:
         observer: BatchObserver,
         eager_threads: int | None = None,
         loop_seconds: float = 0.0,
+        tracer: Tracer | None = None,
     ) -> None:
         """Batches run on an executor, which its maker shuts down.
 
@@ -112,14 +93,16 @@ class MicroBatcher:
                 is full, so that a large request has every core and small ones meet. None: all of them.
             loop_seconds: A batch of one or two windows that takes less runs on the event loop, where
                 nothing else runs: to wake a thread and be woken by it takes longer.
+            tracer: Who is told of batches; None: nobody.
         """
         self._runtime: Final = runtime
         self._executor: Final = executor
         self._max_batch: Final = max_batch_windows
         self._max_pending: Final = max_pending_windows
         self._observer: Final = observer
-        self._callers: Final[deque[_Caller]] = deque()
-        self._running: Final[set[_Caller]] = set()
+        self._tracer: Final = tracer
+        self._callers: Final[deque[Caller]] = deque()
+        self._running: Final[set[Caller]] = set()
         self._threads: Final = threads
         self._eager: Final = threads if eager_threads is None else min(eager_threads, threads)
         self._loop_seconds: Final = loop_seconds
@@ -161,7 +144,9 @@ class MicroBatcher:
                 f"at most {self._max_pending} may wait"
             )
         loop = asyncio.get_running_loop()
-        caller = _Caller(windows, self._order(windows), loop.create_future())
+        caller = Caller(windows, self._order(windows), loop.create_future())
+        if self._tracer is not None:
+            caller.trace = submitted()
         self._callers.append(caller)
         self._pending += len(windows)
         self._dispatch_soon(loop)
@@ -171,6 +156,9 @@ class MicroBatcher:
             self._withdraw(caller)
             self._observer.cancelled(caller.missing)
             raise
+        finally:
+            if caller.trace is not None:
+                caller.trace.ended(caller)
 
     async def close(self, *, drain_seconds: float) -> None:
         """Refuse new windows, give those at hand this long to finish, then fail the rest."""
@@ -256,10 +244,18 @@ class MicroBatcher:
             return
 
     def _outcome(self, places: _Places) -> tuple[Answers | None, BaseException | None]:
+        trace: BatchTrace | None = None
+        answers, error = None, None
         try:
-            return self._answered([caller.windows[i] for caller, i in places]), None
-        except BaseException as error:  # noqa: BLE001 - whatever it was, the callers must hear of it
-            return None, error
+            if self._tracer is not None:
+                served = dict.fromkeys(caller.trace for caller, _ in places)
+                trace = self._tracer.batch(served, model=self._runtime.manifest.name, windows=len(places))
+            answers = self._answered([caller.windows[i] for caller, i in places])
+        except BaseException as caught:  # noqa: BLE001 - whatever it was, the callers must hear of it
+            error = caught
+        if trace is not None:
+            trace.end(error)
+        return answers, error
 
     def _answered(self, windows: Sequence[Window]) -> Answers:
         readings, lengths, last_cycle = stacked(windows)
@@ -310,19 +306,20 @@ class MicroBatcher:
                 if not caller.missing:
                     self._finish(caller, now)
 
-    def _finish(self, caller: _Caller, now: float) -> None:
+    def _finish(self, caller: Caller, now: float) -> None:
         self._running.discard(caller)
         if not caller.future.done():  # they may have gone
+            caller.done_at = now
             self._observer.answered(now - caller.taken_at)
             caller.future.set_result([outputs for outputs in caller.outputs if outputs is not None])
 
-    def _fail(self, caller: _Caller, error: ServiceError, *, cause: BaseException | None) -> None:
+    def _fail(self, caller: Caller, error: ServiceError, *, cause: BaseException | None) -> None:
         self._withdraw(caller)
         if not caller.future.done():
             error.__cause__ = cause
             caller.future.set_exception(error)
 
-    def _withdraw(self, caller: _Caller) -> None:
+    def _withdraw(self, caller: Caller) -> None:
         """Take back what no batch has taken yet."""
         waiting = caller.waiting
         self._running.discard(caller)

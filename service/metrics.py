@@ -31,7 +31,9 @@ from service.labels import (
     failure_code,
 )
 from service.runtime import Runtime
+from service.store_metrics import StoreMetrics
 from service.timers import LongTimer, RequestTimer, StageTimer
+from service.tracing import StageCounter
 
 # A bare call of a small network takes 0.4 ms and a caller gives up after seconds: 1-2-5 between,
 # closer around a millisecond, where the service should be.
@@ -136,6 +138,8 @@ class Metrics:
         self._declare_work(models)
         self._declare_answers(models, names)
         self._declare_now()
+        self.store: Final = StoreMetrics(registry, self._board, names)
+        self._published.append(self.store)
         self.model_info: Final = PlainGauge(
             "rul_model_info",
             "1 for each loaded model: its version, file digest and provider.",
@@ -185,7 +189,7 @@ class Metrics:
             {"stage": [stage.value for stage in Stage]},
             buckets=STAGE_SECONDS,
         )
-        self.stages = {s: stage.labels(s.value) for s in Stage}
+        self.stages: dict[Stage, StageCounter] = {s: stage.labels(s.value) for s in Stage}
         self.inference = self._histogram(
             "rul_inference_duration_seconds",
             "One call of the graph with one batch.",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import Token
-from time import perf_counter_ns, time_ns
+from time import perf_counter, perf_counter_ns, time_ns
 from typing import Any, Final
 
 from opentelemetry.context import Context
@@ -32,7 +32,7 @@ from opentelemetry.util.types import AttributeValue
 
 from service import logs
 from service.labels import Route, Stage, Transport
-from service.tracing import UNTRACED, RequestTrace, Submission, current
+from service.tracing import UNTRACED, RequestTrace, Submission, Waited, current
 
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 SERVERS_FAULT: Final = frozenset(
@@ -40,7 +40,28 @@ SERVERS_FAULT: Final = frozenset(
 )
 """gRPC codes that are errors of a server's span, as the conventions have it; HTTP's are 500 and above."""
 
+SET_NANOSECONDS: Final = 100_000_000
+"""Clocks that part by more than this were not read between two breaths: one of them was set."""
+
 Attributes = dict[str, AttributeValue]
+
+
+class Clock:
+    """Says which time of day, in nanoseconds, `perf_counter` calls 0.
+
+    One answer for everything of a moment, or a part could seem to begin before its whole; a clock that
+    was set is followed.
+    """
+
+    def __init__(self) -> None:
+        self._zero = time_ns() - perf_counter_ns()
+
+    def zero(self) -> int:
+        """The time of day of `perf_counter`'s 0."""
+        zero = time_ns() - perf_counter_ns()
+        if abs(zero - self._zero) > SET_NANOSECONDS:
+            self._zero = zero
+        return self._zero
 
 
 class SpanTracer:
@@ -49,6 +70,7 @@ class SpanTracer:
     def __init__(self, provider: TracerProvider) -> None:
         self._provider: Final = provider
         self._tracer: Final = provider.get_tracer("rulserve")
+        self._clock: Final = Clock()
         self._propagator: Final = TraceContextTextMapPropagator()
 
     def request(
@@ -66,7 +88,7 @@ class SpanTracer:
             context = self._propagator.extract(carrier, context, getter)
         http = transport is Transport.HTTP
         name, attributes = _http(route, carrier or {}) if http else _grpc(route)
-        zero = time_ns() - perf_counter_ns()
+        zero = self._clock.zero()
         span = self._tracer.start_span(name, context, kind, attributes, start_time=zero + perf_counter_ns())
         return RequestSpan(self._tracer, transport, span, zero=zero)
 
@@ -77,16 +99,18 @@ class SpanTracer:
         served = [given for given in submissions if isinstance(given, SubmittedWindows)]
         if not served:
             return None
-        requests = {given.request for given in served}
+        requests = dict.fromkeys(given.request for given in served)
+        zero = self._clock.zero()
         span = self._tracer.start_span(
             "batch",
             context=Context(),
             links=[Link(request.span.get_span_context()) for request in requests],
             attributes={"rul.model": model, "rul.windows": windows},
+            start_time=zero + perf_counter_ns(),
         )
         for given in served:
             given.batches.append(Link(span.get_span_context()))
-        return BatchSpan(span)
+        return BatchSpan(span, zero=zero)
 
     def close(self) -> None:
         """Send what is still held."""
@@ -153,14 +177,19 @@ class RequestSpan(RequestTrace):
                 self.span.set_status(Status(StatusCode.ERROR))
         self.span.end(self._zero + perf_counter_ns())
 
-    def waited(self, batches: Sequence[Link], times: tuple[float, ...], error: BaseException | None) -> None:
+    def waited(self, waited: Waited, batches: Sequence[Link]) -> None:
         """The time in the queue and in batches; without `batches` no window got that far."""
-        arrived, taken_at, done_at = (self._zero + int(seconds * 1e9) for seconds in times)
+        future, end = waited.future, waited.done_at or perf_counter()
+        error = future.exception() if future.done() and not future.cancelled() else None
         if not batches:
-            self._child("queue", arrived, done_at, error=error)
+            self._child("queue", self._at(waited.arrived), self._at(end), error=error)
             return
-        self._child("queue", arrived, taken_at)
-        self._child("infer", taken_at, done_at, links=batches, error=error)
+        taken_at = self._at(waited.taken_at)
+        self._child("queue", self._at(waited.arrived), taken_at)
+        self._child("infer", taken_at, self._at(end), links=batches, error=error)
+
+    def _at(self, seconds: float) -> int:
+        return self._zero + int(seconds * 1e9)
 
     def _child(
         self,
@@ -185,23 +214,24 @@ class SubmittedWindows(Submission):
         self.request = request
         self.batches: list[Link] = []
 
-    def ended(self, *, arrived: float, taken_at: float, done_at: float, error: BaseException | None) -> None:
-        """They were answered or given up."""
-        self.request.waited(list(self.batches), (arrived, taken_at, done_at), error)
+    def ended(self, waited: Waited) -> None:
+        """They were answered, failed, or given up."""
+        self.request.waited(waited, list(self.batches))
 
 
 class BatchSpan:
     """The span of a batch, on its inference thread."""
 
-    __slots__ = ("_span",)
+    __slots__ = ("_span", "_zero")
 
-    def __init__(self, span: Span) -> None:
+    def __init__(self, span: Span, *, zero: int) -> None:
         self._span = span
+        self._zero = zero
 
     def end(self, error: BaseException | None) -> None:
         """It has been run, or has failed."""
         _fail(self._span, error)
-        self._span.end()
+        self._span.end(self._zero + perf_counter_ns())
 
 
 class _HttpHeaders(Getter[Mapping[str, Any]]):

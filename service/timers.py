@@ -11,8 +11,8 @@ from time import perf_counter
 from types import TracebackType
 from typing import Protocol, Self
 
-from service.histograms import HistogramChild
 from service.labels import CLIENT_GONE, SUCCESS, Route, Transport
+from service.tracing import StageCounter
 
 
 class RequestCounter(Protocol):
@@ -44,7 +44,7 @@ class StageTimer:
 
     __slots__ = ("_child", "_start")
 
-    def __init__(self, child: HistogramChild) -> None:
+    def __init__(self, child: StageCounter) -> None:
         self._child = child
         self._start = 0.0
 

@@ -13,6 +13,7 @@ OpenTelemetry's SDK only when it is wanted.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any, Final, Protocol
@@ -26,11 +27,28 @@ UNTRACED: Final = frozenset({Route.LIVEZ, Route.READYZ, Route.METRICS, Route.V2_
 """Probes and scrapes: every few seconds the same, and nobody's request."""
 
 
+class Waited(Protocol):
+    """How a caller of the batcher fared; `service.caller.Caller` is one.
+
+    Attributes:
+        arrived, taken_at, done_at: Seconds of `perf_counter`; 0 where it never came to that.
+    """
+
+    arrived: float
+    taken_at: float
+    done_at: float
+
+    @property
+    def future(self) -> asyncio.Future[Any]:
+        """What it came to."""
+        ...
+
+
 class Submission(Protocol):
     """Windows that a traced request has given to the batcher."""
 
-    def ended(self, *, arrived: float, taken_at: float, done_at: float, error: BaseException | None) -> None:
-        """They were answered or given up; seconds of `perf_counter`, `taken_at` 0 where no batch took any."""
+    def ended(self, waited: Waited) -> None:
+        """They were answered, failed, or given up."""
         ...
 
 

@@ -37,7 +37,8 @@ from service.predictor import LoadedModel, Predictor
 from service.proto import rul_v1_pb2 as pb
 from service.runtime import Outputs
 from service.store_rows import ModelVersion
-from tests.fakes import FakeKeepingObserver, FakeRuntime, window_input
+from service.tracing import Tracer, trace_stages
+from tests.fakes import FakeRuntime, window_input
 
 PREDICT = "/rul.v1.RulService/Predict"
 CODES = {code.value[0]: code for code in grpc.StatusCode}
@@ -89,6 +90,7 @@ class InProcess:
     http: httpx.AsyncClient
     grpc: GrpcOverAsgi
     health: Any = field(repr=False)
+    desk: Desk = field(repr=False)
 
     async def predict_http(self, **options: Any) -> httpx.Response:
         """POST one window, unless others are given."""
@@ -121,12 +123,15 @@ async def in_process(
     stream_idle_seconds: float = 60.0,
     store: str | None = None,
     keeping_observer: Any = None,
+    tracer: Tracer | None = None,
 ) -> AsyncIterator[InProcess]:
     """The application, with everything that it starts ended at the end."""
     runtime = runtime or FakeRuntime()
     name = runtime.manifest.name
     registry = CollectorRegistry()
     metrics = Metrics(registry, [runtime])
+    if tracer is not None:
+        trace_stages(metrics.stages)
     executor = ThreadPoolExecutor(1)
     batcher = MicroBatcher(
         runtime,
@@ -135,6 +140,7 @@ async def in_process(
         max_batch_windows=8,
         max_pending_windows=max_pending_windows,
         observer=metrics.models[name],
+        tracer=tracer,
     )
     lifecycle = Lifecycle(lambda: batcher.healthy)
     keeping = Keeping(
@@ -146,7 +152,7 @@ async def in_process(
         ],
         most_rows=10_000,
         retention_days=365,
-        observer=keeping_observer or FakeKeepingObserver(),
+        observer=keeping_observer or metrics.store,
         log=logs.logger(),
         flush_seconds=0.001,
     )
@@ -166,6 +172,7 @@ async def in_process(
         request_timeout_seconds=request_timeout_seconds,
         max_streams=max_streams,
         stream_idle_seconds=stream_idle_seconds,
+        tracer=tracer,
     )
     over_asgi = GrpcOverAsgi(max_message_bytes=max_body_bytes)
     health = add_servicers(over_asgi, desk)
@@ -175,7 +182,7 @@ async def in_process(
     transport = httpx.ASGITransport(HttpApi(desk, registry, keeping.units))
     async with httpx.AsyncClient(transport=transport, base_url="http://in.process") as client:
         try:
-            yield InProcess(runtime, registry, lifecycle, batcher, client, over_asgi, health)
+            yield InProcess(runtime, registry, lifecycle, batcher, client, over_asgi, health, desk)
         finally:
             runtime.gate.set()
             await batcher.close(drain_seconds=5)
