@@ -26,9 +26,8 @@ import httpx
 import numpy as np
 import psutil
 import typer
-from rich.console import Console
+from matplotlib.figure import Figure
 from rich.progress import Progress
-from rich.table import Table
 
 from export.bundle import find_bundle
 from service.runtime import OnnxRuntime
@@ -40,21 +39,21 @@ from tests.waiting import wait_until
 CEILING_BATCH = 32
 CORES = len(os.sched_getaffinity(0))
 SERVERS = {
-    "envoy": "Envoy, one process, a thread a core",
+    "envoy": "Envoy, a worker a core",
+    "one": "Envoy, one worker, a thread a core",
     "uvicorn": "uvicorn and grpc.aio, one process, a thread a core",
-    "processes": "uvicorn, a process a core",
 }
 Figures = dict[str, list[float]]
 
 
 def main(
     bundles: str = "comparable,fd001",
-    servers: str = "envoy,uvicorn,processes",
+    servers: str = "envoy,one,uvicorn",
     seconds: float = 5.0,
     rounds: int = 3,
-    output: Path = Path("bench-results/front_ends.json"),
+    output: Path = Path("bench-results"),
 ) -> None:
-    """Measure, print a table for each model and front end, and keep every figure."""
+    """Measure, and leave front_ends.md, front_ends.png and front_ends.json in OUTPUT."""
     missing = [tool for tool in ("wrk", "h2load") if shutil.which(tool) is None]
     if missing:
         raise typer.BadParameter(f"{' and '.join(missing)} missing (Debian: wrk, nghttp2-client)")
@@ -76,10 +75,12 @@ def main(
                         progress.advance(steps)
                     memory = sum(psutil.Process(pid).memory_info().rss for pid in pids) / 2**20
                     figures.setdefault("memory MiB", []).append(memory)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(kept, indent=1))
-    for bundle, server in chosen:
-        show(bundle, server, kept[bundle][server])
+    output.mkdir(parents=True, exist_ok=True)
+    (output / "front_ends.json").write_text(json.dumps(kept, indent=1))
+    text = "\n\n".join(markdown(bundle, server, kept[bundle][server]) for bundle, server in chosen)
+    (output / "front_ends.md").write_text(text + "\n", encoding="utf-8")
+    draw(kept, output / "front_ends.png")
+    print(text)
 
 
 def _bundle(name: str, folder: Path) -> str:
@@ -99,6 +100,7 @@ def measure(
         "over ceiling": got.windows / took / figures["ceiling windows/s"][-1],
         "p50 ms": got.p50,
         "p99 ms": got.p99,
+        "p99.9 ms": got.p999,
         "failed": got.failed,
         "cpu s per 1000": 1000 * used / max(1, got.windows),
     }
@@ -106,25 +108,51 @@ def measure(
         figures.setdefault(f"{load}: {name}", []).append(value)
 
 
-def show(bundle: str, server: str, figures: Figures) -> None:
+COLUMNS = (
+    ("windows/s", 0), ("over ceiling", 2), ("p50 ms", 2), ("p99 ms", 2), ("p99.9 ms", 2), ("failed", 0),
+    ("cpu s per 1000", 3),
+)  # fmt: skip
+
+
+def markdown(bundle: str, server: str, figures: Figures) -> str:
     """Medians over the rounds, as a table."""
     value = {name: statistics.median(values) for name, values in figures.items()}
-    table = Table(
-        title=f"{bundle} behind {SERVERS[server]}",
-        caption=f"ceiling {value['ceiling windows/s']:.0f} windows/s on {CORES} cores, "
-        f"{value['ceiling cpu s per 1000']:.3f} CPU s per 1000; one window alone {value['alone ms']:.2f} ms; "
-        f"ready after {value['ready s']:.1f} s; {value['memory MiB']:.0f} MiB",
-    )
-    names = ("windows/s", "over ceiling", "p50 ms", "p99 ms", "failed", "cpu s per 1000")
-    for heading in ("load", "goal", *names):
-        table.add_column(heading, justify="left" if heading == "load" else "right")
+    lines = [
+        f"### {bundle} behind {SERVERS[server]}",
+        "",
+        (
+            f"Ceiling {value['ceiling windows/s']:,.0f} windows/s on {CORES} cores, "
+            f"{value['ceiling cpu s per 1000']:.3f} CPU s per 1000; one window alone {value['alone ms']:.2f} ms; "
+            f"ready after {value['ready s']:.1f} s; {value['memory MiB']:.0f} MiB."
+        ),
+        "",
+        f"| load | goal | {' | '.join(name for name, _ in COLUMNS)} |",
+        f"|---|{'---|' * (1 + len(COLUMNS))}",
+    ]
     for load in LOADS:
-        cells = [
-            f"{value[f'{load}: {name}']:.{digits}f}"
-            for name, digits in zip(names, (0, 2, 2, 2, 0, 3), strict=True)
-        ]
-        table.add_row(str(load), "" if load.goal is None else f"{load.goal:.2f}", *cells)
-    Console(width=130).print(table)
+        goal = "" if load.goal is None else f"{load.goal:.2f}"
+        cells = [f"{value[f'{load}: {name}']:,.{digits}f}" for name, digits in COLUMNS]
+        lines.append(f"| {load} | {goal} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def draw(kept: dict[str, dict[str, Figures]], path: Path) -> None:
+    """What each load reached of the ceiling, a panel a model, with the goals as marks."""
+    figure = Figure(figsize=(10, 6 * len(kept)), layout="constrained")
+    places = np.arange(len(LOADS))
+    goals = [(load.goal, place) for place, load in zip(places, LOADS, strict=True) if load.goal]
+    every = np.atleast_1d(figure.subplots(len(kept)))
+    for axes, (bundle, servers) in zip(every, kept.items(), strict=True):
+        thickness = 0.8 / len(servers)
+        for i, (server, figures) in enumerate(servers.items()):
+            reached = [statistics.median(figures[f"{load}: over ceiling"]) for load in LOADS]
+            axes.barh(places - 0.4 + thickness * (i + 0.5), reached, thickness, label=SERVERS[server])
+        axes.plot(*zip(*goals, strict=True), "k|", markersize=16, label="goal")
+        axes.set(yticks=places, yticklabels=[str(load) for load in LOADS], title=bundle, xlim=(0, 1))
+        axes.set_xlabel("windows a second, over the ceiling")
+        axes.invert_yaxis()
+        axes.legend(loc="lower right")
+    figure.savefig(path, dpi=110)
 
 
 def measure_ceiling(bundle: str, seconds: float, figures: Figures) -> None:
@@ -159,28 +187,21 @@ def _bare(bundle: str, seconds: float) -> tuple[float, float, float]:
 @contextmanager
 def serving(server: str, bundle: str, folder: Path) -> Iterator[tuple[str, str, list[int], float]]:
     """A front end with the service behind it: HTTP URL, gRPC target, its processes, seconds until ready."""
-    processes = CORES if server == "processes" else 1
-    front_end = "envoy" if server == "envoy" else "uvicorn"
+    front_end, workers = "uvicorn" if server == "uvicorn" else "envoy", CORES if server == "envoy" else 1
     port, grpc_port = free_port(), free_port()
-    threads = CORES // processes
     environment = os.environ | {
         "RUL_BUNDLES": bundle, "RUL_HOST": "127.0.0.1", "RUL_PORT": str(port),
-        "RUL_GRPC_PORT": str(grpc_port),
-        "RUL_FRONT_END": front_end, "RUL_INFERENCE_THREADS": str(threads), "RUL_LOG_LEVEL": "error",
-        "BENTOML_HOME": str(folder / "bentoml"), "BENTOML_DO_NOT_TRACK": "true",
+        "RUL_GRPC_PORT": str(grpc_port), "RUL_FRONT_END": front_end, "RUL_WORKERS": str(workers),
+        "RUL_LOG_LEVEL": "error", "BENTOML_HOME": str(folder / "bentoml"), "BENTOML_DO_NOT_TRACK": "true",
     }  # fmt: skip
     command = [str(Path(sys.executable).with_name("rul")), "serve"]
-    if processes > 1:
-        workers = ["--workers", str(processes), "--loop", "uvloop", "--http", "httptools", "--no-access-log"]
-        workers += ["--timeout-worker-healthcheck", "60"]  # a busy worker is not a dead one
-        address = ["--host", "127.0.0.1", "--port", str(port), "--log-level", "error"]
-        command = [sys.executable, "-m", "uvicorn", "service.app:application", *address, *workers]
     start = time.perf_counter()
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     http = f"http://127.0.0.1:{port}"
     try:
         wait_until(lambda: _ready(http), 60, what="readiness")
         ready = time.perf_counter() - start
+        wait_until(lambda: _workers(http) == workers, 60, what="every worker")
         children = psutil.Process(process.pid).children(recursive=True)
         yield (
             http,
@@ -208,6 +229,11 @@ def _ready(http: str) -> bool:
         return httpx.get(http + "/readyz", trust_env=False).is_success
     except httpx.HTTPError:
         return False
+
+
+def _workers(http: str) -> float:
+    text = httpx.get(http + "/metrics", trust_env=False).text
+    return next(float(line.split()[-1]) for line in text.splitlines() if line.startswith("rul_workers "))
 
 
 def cpu_seconds(pids: list[int]) -> float:

@@ -27,9 +27,9 @@ LAST_CYCLE = 200
 METHOD = "rul.v1.RulService/Predict"
 REPORT = (
     "done = function(summary, latency, requests) local e = summary.errors\n"
-    'io.write(string.format("asked %d failed %d p50 %f p99 %f\\n", summary.requests, '
+    'io.write(string.format("asked %d failed %d p50 %f p99 %f p999 %f\\n", summary.requests, '
     "e.status + e.connect + e.read + e.write + e.timeout, "
-    "latency:percentile(50) / 1000, latency:percentile(99) / 1000)) end\n"
+    "latency:percentile(50) / 1000, latency:percentile(99) / 1000, latency:percentile(99.9) / 1000)) end\n"
 )
 
 
@@ -54,20 +54,29 @@ class Measured:
     failed: int
     p50: float
     p99: float
+    p999: float
 
 
 LOADS = (
     Load("json", 1),
     Load("json", 16),
     Load("json", 64, goal=0.57),
+    Load("json", 256),
     Load("json", 512),
     Load("json", 8, 64, goal=0.80),
+    Load("json", 2, 1024),
+    Load("binary", 1),
+    Load("binary", 16),
     Load("binary", 64, goal=0.68),
+    Load("binary", 256),
     Load("binary", 8, 64, goal=0.95),
+    Load("binary", 2, 1024),
     Load("grpc", 1),
     Load("grpc", 16),
     Load("grpc", 64, goal=0.60),
+    Load("grpc", 256),
     Load("grpc", 8, 64, goal=0.95),
+    Load("grpc", 2, 1024),
 )
 
 
@@ -104,11 +113,11 @@ class Asker:
         threads = min(2, load.callers)
         command = ["wrk", f"-t{threads}", f"-c{load.callers}", f"-d{seconds:.0f}s", "-s", str(script)]
         text = _said([*command, http + path])
-        found = re.search(r"asked (\d+) failed (\d+) p50 ([\d.]+) p99 ([\d.]+)", text)
+        found = re.search(r"asked (\d+) failed (\d+) p50 ([\d.]+) p99 ([\d.]+) p999 ([\d.]+)", text)
         if found is None:
             raise RuntimeError(f"{load}: wrk's report has changed:\n{text}")
         asked, failed = int(found[1]), int(found[2])
-        return Measured((asked - failed) * load.windows, failed, float(found[3]), float(found[4]))
+        return Measured((asked - failed) * load.windows, failed, *map(float, found.groups()[2:]))
 
     def _http_body(self, load: Load) -> tuple[str, dict[str, str], bytes]:
         window, count = self._window, load.windows
@@ -138,8 +147,8 @@ class Asker:
             raise RuntimeError(f"{load}: h2load's report has changed:\n{text}")
         waits = sorted(int(line.split("\t")[2]) / 1000 for line in log.read_text().splitlines())
         answered = min(len(waits), round(int(data[1]) / size))
-        p99 = waits[int(0.99 * (len(waits) - 1))]
-        return Measured(answered * load.windows, len(waits) - answered, statistics.median(waits), p99)
+        p99, p999 = (waits[int(share * (len(waits) - 1))] for share in (0.99, 0.999))
+        return Measured(answered * load.windows, len(waits) - answered, statistics.median(waits), p99, p999)
 
     def _grpc_call(self, load: Load, target: str) -> tuple[str, bytes, int]:
         """A method, its message, and the bytes of a good answer."""
