@@ -129,7 +129,7 @@ class Metrics:
         names = [model.manifest.name for model in models]
         self.registry: Final = registry
         self._board: Final = board or Board()
-        self._published: Final[list[Histogram | Gauge]] = []
+        self._published: Final[list[Histogram | Gauge | StoreMetrics]] = []
         self._ready: Callable[[], bool] = lambda: False
         self._pending: list[Callable[[], int]] = []
         self._inflight = 0

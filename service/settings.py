@@ -171,6 +171,27 @@ class Settings(BaseSettings):
         description="Keys that callers must show, separated by commas. Empty: everyone who reaches the port "
         "may ask.",
     )
+    store: bool = Field(
+        default=True,
+        description="Whether predictions are kept, to be met with real outcomes and listed under /v1/units. "
+        "false: those routes answer 404.",
+    )
+    store_url: SecretStr = Field(
+        default=SecretStr(""),
+        description="Database of predictions and outcomes: sqlite:///FILE, or postgresql://USER@HOST/DATABASE with "
+        "the extra `postgresql`. Empty: rulserve/rulserve.db under XDG_STATE_HOME or ~/.local/state. A "
+        "file serves one machine; services on several need PostgreSQL.",
+    )
+    store_retention_days: PositiveFloat = Field(
+        default=365.0,
+        description="How long predictions and outcomes are kept, in days. Too high: the database grows, by "
+        "some 100 bytes a prediction; too low: outcomes that are known late meet nothing.",
+    )
+    store_queue_rows: PositiveInt = Field(
+        default=100_000,
+        description="Most predictions of a worker that may wait to be written; more are dropped and counted. "
+        "Too high: memory, some 400 bytes each, while the database is away; too low: bursts are dropped.",
+    )
     control: Path | None = Field(
         default=None,
         description="Socket on which `rul serve` asks a worker whether it is ready, and tells it to drain. "
