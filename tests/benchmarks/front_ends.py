@@ -122,8 +122,9 @@ def markdown(bundle: str, server: str, figures: Figures) -> str:
         "",
         (
             f"Ceiling {value['ceiling windows/s']:,.0f} windows/s on {CORES} cores, "
-            f"{value['ceiling cpu s per 1000']:.3f} CPU s per 1000; one window alone {value['alone ms']:.2f} ms; "
-            f"ready after {value['ready s']:.1f} s; {value['memory MiB']:.0f} MiB."
+            f"{value['ceiling cpu s per 1000']:.3f} CPU s per 1000; one window alone "
+            f"{value['alone ms']:.2f} ms; ready after {value['ready s']:.1f} s; "
+            f"{value['memory MiB']:.0f} MiB."
         ),
         "",
         f"| load | goal | {' | '.join(name for name, _ in COLUMNS)} |",
