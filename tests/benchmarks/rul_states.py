@@ -163,16 +163,16 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def replaced(text: str, made: str) -> str:
+def replaced(text: str, made: str, *, begin: str = BEGIN) -> str:
     """A page with what stands between its markers replaced.
 
     Raises:
         ValueError: it has no markers.
     """
-    before, begin, rest = text.partition(BEGIN)
+    before, found, rest = text.partition(begin)
     _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"expected a page with the markers {BEGIN} and {END}")
+    if not found or not end:
+        raise ValueError(f"expected a page with the markers {begin} and {END}")
     return f"{before}{BEGIN}\n\n{made}\n\n{END}{after}"
 
 

@@ -1,0 +1,375 @@
+"""Drift: what its index says, what is counted, and that workers add up."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, generate_latest
+from structlog.testing import capture_logs
+
+from export.bundle import find_bundle
+from export.held_out import judged_windows
+from export.session import open_bundle
+from model.simulation import simulate
+from service import logs
+from service.answers import Answers
+from service.drift import (
+    ENOUGH,
+    DriftMonitor,
+    chi_squared_quantile,
+    drift_of,
+    population_stability,
+)
+from service.drift_counts import STUCK_CYCLES, WINDOWS, DriftCounts, DriftTotals, Layout
+from service.drift_gauges import QUIET_SECONDS, DriftCollector, DriftWarnings
+from service.drift_reference import MISSING, STUCK, DriftReference, cut_points
+from service.runtime import Outputs
+from tests.fakes import fake_outputs, make_manifest
+
+MANIFEST = make_manifest("fake", context=12)
+REFERENCE = DriftReference.of(MANIFEST)
+LAYOUT = Layout.of(REFERENCE)
+SHARES = st.lists(st.floats(0.01, 1.0), min_size=2, max_size=10).map(lambda x: np.array(x) / np.sum(x))
+
+
+class Store:
+    """One worker's storage."""
+
+    def __init__(self, size=LAYOUT.size):
+        self.own = np.zeros(size)
+
+    def total_of_living(self):
+        return self.own
+
+
+def batch(last, *, cycles=STUCK_CYCLES, manifest=MANIFEST, age=40.0, seed=0):
+    """Windows that end with these readings [B, F], with noise in the cycles before."""
+    last = np.asarray(last, dtype=np.float32)
+    rng = np.random.default_rng(seed)
+    readings = last[:, None] + rng.normal(0, 1, (len(last), cycles, last.shape[1])).astype(np.float32)
+    readings[:, -1] = last
+    return asked(readings, manifest=manifest, age=age)
+
+
+def asked(readings, *, manifest=MANIFEST, age=40.0, units=None):
+    lengths = np.full(len(readings), readings.shape[1])
+    ages = np.full(len(readings), age, dtype=np.float32)
+    outputs = fake_outputs(readings, lengths, manifest)
+    return readings, Answers(outputs, lengths, manifest, last_cycle=ages), units or [None] * len(readings)
+
+
+def as_in_training(count, seed=0):
+    """Readings as the manifest has them: the deciles 10, 20, .. 90, ten per cent between each two."""
+    rng = np.random.default_rng(seed)
+    return rng.uniform(0, 100, (count, 3))
+
+
+def shifted_by_40(count):
+    """The same, with the first sensor off."""
+    readings = as_in_training(count)
+    readings[:, 1] += 40
+    return readings
+
+
+def counted(*batches, windows=WINDOWS, workers=1):
+    store = Store()
+    counts = DriftCounts(store.own, REFERENCE, windows=windows, workers=workers)
+    for each in batches:
+        counts.observe(*each)
+    counts.count()
+    return store.own
+
+
+def totals(*batches, **options):
+    return DriftTotals.of(counted(*batches, **options), LAYOUT)
+
+
+@given(SHARES)
+def test_equal_distributions_have_no_drift(share):
+    assert population_stability(share, share) == 0
+
+
+@given(
+    st.integers(2, 8).flatmap(lambda n: st.tuples(*[st.lists(st.floats(0, 1), min_size=n, max_size=n)] * 2))
+)
+def test_the_index_is_symmetric_and_never_negative_or_infinite(pair):
+    one, other = (np.array(x) + 1e-9 for x in pair)
+    one, other = one / one.sum(), other / other.sum()
+
+    index = population_stability(one, other)
+
+    assert 0 <= index < 100
+    assert index == pytest.approx(population_stability(other, one))
+
+
+def test_the_index_grows_with_the_shift():
+    tenths = np.full(10, 0.1)
+    shifted = [np.append(np.full(9, (1 - top) / 9), top) for top in (0.1, 0.2, 0.4, 0.8)]
+
+    indices = [float(population_stability(share, tenths)) for share in shifted]
+
+    assert indices == sorted(indices)
+    assert indices[0] == pytest.approx(0)
+    assert len(set(indices)) == 4
+
+
+def test_the_index_is_that_of_the_formula():
+    assert population_stability(np.array([0.6, 0.4]), np.array([0.5, 0.5])) == pytest.approx(
+        0.1 * np.log(1.2) - 0.1 * np.log(0.8)
+    )
+
+
+@pytest.mark.parametrize(
+    ("probability", "freedom", "quantile"),
+    [(0.99, 9, 21.67), (0.999, 11, 31.26), (0.9999, 4, 23.51), (0.9999, 2, 18.42)],
+)
+def test_the_chi_squared_quantile_is_that_of_the_tables_or_a_little_more(probability, freedom, quantile):
+    assert 0.99 * quantile < chi_squared_quantile(probability, freedom) < 1.05 * quantile
+
+
+def test_without_drift_the_index_follows_chi_squared_over_n():
+    rng = np.random.default_rng(4)
+    tenths, n = np.full(10, 0.1), 2000
+
+    indices = population_stability(rng.multinomial(n, tenths, size=4000) / n, tenths)
+
+    assert indices.mean() * n == pytest.approx(9, rel=0.03)
+    assert (indices > chi_squared_quantile(0.99, 9) / n).mean() == pytest.approx(0.01, abs=0.006)
+
+
+@given(
+    st.lists(
+        st.lists(st.floats(-50, 150) | st.just(float("nan")), min_size=3, max_size=3), min_size=1, max_size=40
+    )
+)
+@settings(max_examples=60)
+def test_counts_are_never_negative_and_each_reading_counts_once(last):
+    counts = totals(batch(last))
+
+    assert (counts.columns >= 0).all()
+    assert counts.windows == counts.rul.sum() == counts.units.sum() == len(last)
+    known = sum(not np.isnan(reading[0]) for reading in last)  # one regime: all are
+    assert counts.columns.sum(axis=(0, 2)).tolist() == [len(last)] * 3
+    assert known <= len(last)
+
+
+@given(st.lists(st.integers(1, 7), min_size=1, max_size=12), st.randoms(use_true_random=False))
+@settings(max_examples=40)
+def test_two_workers_add_up_to_one_that_has_seen_everything(sizes, random):
+    batches = [batch(as_in_training(size, seed=i), seed=i) for i, size in enumerate(sizes)]
+    batches = [(r, a, [f"unit {random.randrange(5)}" for _ in u]) for r, a, u in batches]
+    mine = [random.random() < 0.5 for _ in batches]
+
+    one = counted(*[b for b, my in zip(batches, mine, strict=True) if my])
+    two = counted(*[b for b, my in zip(batches, mine, strict=True) if not my])
+
+    summed, alone = DriftTotals.of(one + two, LAYOUT), totals(*batches)
+    for name in ("columns", "bands", "rul", "entropy", "units", "windows", "unseen"):
+        np.testing.assert_array_equal(getattr(summed, name), getattr(alone, name))
+
+
+def test_the_window_slides_and_forgets():
+    far = [batch(np.full((50, 3), 99.0), seed=i) for i in range(4)]
+    usual = [batch(as_in_training(50, seed=i), seed=i) for i in range(12)]
+
+    before, after = totals(*far, windows=500), totals(*far, *usual, windows=500)
+
+    assert before.columns[0, 1, 9] == 200
+    assert after.windows == 500
+    assert after.columns[0, 1, 9] < 100
+
+
+def test_workers_share_the_sliding_window():
+    batches = [batch(as_in_training(50, seed=i), seed=i) for i in range(40)]
+
+    assert totals(*batches, windows=1000, workers=2).windows == 500
+
+
+def test_only_the_last_reading_of_a_window_counts():
+    readings = np.full((5, 12, 3), 5.0, dtype=np.float32)
+    readings[:, -1] = 95.0
+
+    counts = totals(asked(readings))
+
+    assert counts.columns[0, 1].tolist() == [0] * 9 + [5, 0, 0]
+
+
+def test_a_reading_that_repeats_ten_times_is_stuck_and_one_that_moves_is_not():
+    readings = np.random.default_rng(0).uniform(0, 100, (4, 12, 3)).astype(np.float32)
+    readings[:, 2:, 1] = 50.0
+
+    counts = totals(asked(readings))
+
+    assert counts.columns[0, 1, STUCK] == 4
+    assert counts.columns[0, 2, STUCK] == 0
+
+
+def test_nine_equal_readings_are_not_stuck():
+    assert totals(asked(np.full((4, 9, 3), 50.0, dtype=np.float32))).columns[..., STUCK].sum() == 0
+
+
+def test_a_setting_may_stay_where_it_is():
+    counts = totals(asked(np.full((4, 12, 3), 50.0, dtype=np.float32)))
+
+    assert counts.columns[0, 0, STUCK] == 0
+    assert counts.columns[0, 1, STUCK] == 4
+
+
+def test_missing_readings_have_a_bin_of_their_own():
+    counts = totals(batch([[0.0, np.nan, 5.0]] * 3))
+
+    assert counts.columns[0, 1, MISSING] == 3
+
+
+def test_readings_far_from_every_regime_are_counted():
+    near, far = batch([[0.0, 50, 50]] * 6), batch([[500.0, 50, 50]] * 2)
+
+    assert totals(near, far).unseen == 2
+
+
+def test_repeats_say_how_many_windows_a_unit_has():
+    readings, answers, _ = batch(as_in_training(200))
+
+    names = [f"unit {i % 10}" for i in range(200)]
+
+    assert totals((readings, answers, names)).repeats == pytest.approx(20, rel=0.2)
+    assert totals((readings, answers, [None] * 200)).repeats == pytest.approx(1, abs=0.3)
+
+
+def test_few_windows_say_nothing():
+    drift = drift_of(counted(batch(np.full((ENOUGH - 1, 3), 99.0))), REFERENCE, LAYOUT)
+
+    assert {index.psi for index in drift.columns.values()} == {0.0}
+    assert (drift.prediction.psi, drift.unseen, drift.drifting) == (0.0, 0.0, [])
+
+
+def test_readings_as_in_training_do_not_drift_and_shifted_ones_do():
+    usual = drift_of(counted(batch(as_in_training(1000))), REFERENCE, LAYOUT)
+    shifted = drift_of(counted(batch(shifted_by_40(1000))), REFERENCE, LAYOUT)
+
+    assert usual.drifting == []
+    assert shifted.drifting == ["sensor_1"]
+
+
+def test_a_column_of_one_value_drifts_only_when_it_moves():
+    regime = MANIFEST.regimes[0]
+    constant = regime.model_copy(update={"histogram_edges": [[5.0] * 9] * 3})
+    reference = DriftReference.of(MANIFEST.model_copy(update={"regimes": [constant]}))
+
+    def drift(value):
+        storage = np.zeros(LAYOUT.size)
+        counts = DriftCounts(storage, reference)
+        counts.observe(*batch(np.full((400, 3), value)))
+        counts.count()
+        return drift_of(storage, reference, LAYOUT).drifting
+
+    assert drift(5.0) == []
+    assert drift(5.5) == list(reference.names)
+
+
+@given(st.lists(st.integers(0, 12), min_size=9, max_size=9).map(sorted))
+def test_cuts_rise_and_their_shares_are_bounds_that_rise(deciles):
+    cuts, low, high = cut_points(list(map(float, deciles)))
+
+    finite = cuts[np.isfinite(cuts)]
+    assert (np.diff(finite) > 0).all()
+    assert (low <= high).all()
+    assert (np.diff(low) >= -1e-12).all()
+    assert (np.diff(high) >= -1e-12).all()
+
+
+def test_a_band_of_all_ages_has_the_deciles_of_training():
+    _, manifest = open_bundle(find_bundle("fd001"))
+    reference = DriftReference.of(manifest)
+    f = reference.names.index("sensor_11")
+
+    assert reference.low.shape == (1, 17, 8, 11)
+    assert (reference.low <= reference.high + 1e-12).all()
+    young, old = reference.high[0, f, -1, 4], reference.low[0, f, 0, 4]
+    assert young > 0.8  # sensor_11 rises: nearly all readings of new units are below the fifth decile
+    assert old < 0.01  # and none of worn units
+
+
+def gauges(monitor, **options):
+    registry = CollectorRegistry()
+    warnings = DriftWarnings(logs.logger(), **options)
+    DriftCollector({monitor.name: monitor}, warnings, registry=registry)
+    return registry
+
+
+def test_gauges_are_zero_and_never_nan_before_anything_has_come():
+    registry = gauges(DriftMonitor("fake", REFERENCE, Store()))
+
+    lines = [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
+
+    assert len(lines) == 3 + 1 + 1 + 1 + 1 + 1
+    assert {line.split()[-1] for line in lines} == {"0.0"}
+
+
+def test_gauges_say_which_column_drifts():
+    monitor = DriftMonitor("fake", REFERENCE, Store())
+    registry = gauges(monitor)
+
+    monitor.observe(*batch(shifted_by_40(1000)))
+
+    assert registry.get_sample_value("rul_column_drift_psi", {"model": "fake", "column": "sensor_1"}) > 1
+    assert registry.get_sample_value("rul_column_drift_psi", {"model": "fake", "column": "sensor_2"}) < 0.1
+    assert registry.get_sample_value("rul_column_drifting", {"model": "fake"}) == 1
+    assert registry.get_sample_value("rul_column_drift_windows", {"model": "fake"}) == 1000
+
+
+def test_people_are_warned_once_an_hour_a_column():
+    now = [0.0]
+    monitor = DriftMonitor("fake", REFERENCE, Store())
+    registry = gauges(monitor, clock=lambda: now[0])
+    monitor.observe(*batch(shifted_by_40(1000)))
+
+    with capture_logs() as said:
+        for at in (0.0, 1.0, QUIET_SECONDS - 1, QUIET_SECONDS, QUIET_SECONDS + 1):
+            now[0] = at
+            generate_latest(registry)
+
+    assert [line["event"] for line in said] == ["column drifts"] * 2
+    assert (said[0]["model"], said[0]["column"], said[0]["windows"]) == ("fake", "sensor_1", 1000)
+    assert said[0]["psi"] > said[0]["limit"] > 0
+
+
+@pytest.fixture(scope="module")
+def flown():
+    """The windows of simulated units of a shipped bundle, in the order of their cycles, with its answers."""
+    session, manifest = open_bundle(find_bundle("fd001"))
+    units = simulate(manifest, manifest.schema_of_columns, units=60, seed=5)
+    windows = judged_windows(units, manifest, truncations=20, seed=1)
+    answers = session.answer_all(windows.readings, windows.lengths, windows.last_cycle)
+    return manifest, windows, answers
+
+
+def replay(flown, change):
+    manifest, windows, answers = flown
+    reference = DriftReference.of(manifest)
+    store = Store(Layout.of(reference).size)
+    monitor = DriftMonitor("fd001", reference, store)
+    outputs = Outputs(**answers)
+    answered = Answers(outputs, windows.lengths, manifest, last_cycle=windows.last_cycle)
+    monitor.observe(change(windows.readings.copy()), answered, windows.unit.tolist())
+    return monitor.read()
+
+
+def test_a_simulated_fleet_of_a_shipped_bundle_does_not_drift(flown):
+    drift = replay(flown, lambda readings: readings)
+
+    assert drift.windows > 1000
+    assert drift.drifting == []
+    assert not drift.regime_is_new
+
+
+@pytest.mark.parametrize("column", ["sensor_2", "sensor_7", "sensor_11", "sensor_21"])
+def test_a_bias_of_two_standard_deviations_in_a_shipped_bundle_does_drift(flown, column):
+    manifest = flown[0]
+    f = manifest.schema_of_columns.names.index(column)
+
+    def biased(readings):
+        readings[..., f] += 2 * manifest.regimes[0].standard_deviation[f]
+        return readings
+
+    assert column in replay(flown, biased).drifting
