@@ -178,8 +178,8 @@ class Settings(BaseSettings):
     )
     store_url: SecretStr = Field(
         default=SecretStr(""),
-        description="Database of predictions and outcomes: sqlite:///FILE, or postgresql://USER@HOST/DATABASE with "
-        "the extra `postgresql`. Empty: rulserve/rulserve.db under XDG_STATE_HOME or ~/.local/state. A "
+        description="Where predictions and outcomes are: sqlite:///FILE, or postgresql://USER@HOST/DATABASE "
+        "with the extra `postgresql`. Empty: rulserve/rulserve.db under XDG_STATE_HOME or ~/.local/state. A "
         "file serves one machine; services on several need PostgreSQL.",
     )
     store_retention_days: PositiveFloat = Field(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,6 +75,19 @@ def test_every_file_that_a_container_mounts_is_here(services):
     assert all(source.exists() for source in sources)
 
 
+@pytest.mark.system
+@pytest.mark.parametrize("target", ["cpu", "gpu"])
+def test_what_is_kept_outlives_the_container(services, target):
+    stage = DOCKERFILE.partition(f" AS {target}\n")[2].partition("\nFROM ")[0]
+    service = services["rulserve" if target == "cpu" else "rulserve-gpu"]
+
+    (volume,) = service["volumes"]
+    assert volume["type"] == "volume"
+    # A volume that is new takes the folder's owner from the image.
+    assert f"RUN install -d -o 10001 -g 10001 {volume['target']}\n" in stage
+    assert f"XDG_STATE_HOME={Path(volume['target']).parent} " in stage
+
+
 @pytest.mark.parametrize("target", ["cpu", "gpu"])
 def test_an_image_runs_as_a_user_without_rights_and_says_whether_it_is_well(target):
     stage = DOCKERFILE.partition(f" AS {target}\n")[2].partition("\nFROM ")[0]
@@ -87,7 +101,7 @@ def test_an_image_runs_as_a_user_without_rights_and_says_whether_it_is_well(targ
 def test_the_image_installs_an_extra_that_exists(extra):
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
 
-    assert f".whl)[{extra}]" in DOCKERFILE
+    assert f".whl)[{extra},postgresql]" in DOCKERFILE
     assert extra in extras
 
 

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,7 +68,8 @@ def clean_environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("RUL_", "VIRTUAL_ENV"))}
     here = str(Path(sys.executable).parent)
     kept["PATH"] = os.pathsep.join(part for part in kept["PATH"].split(os.pathsep) if part != here)
-    return kept | {"BENTOML_DO_NOT_TRACK": "true"}
+    # Predictions are kept in the state folder of whoever serves: here it is one that nobody misses.
+    return kept | {"BENTOML_DO_NOT_TRACK": "true", "XDG_STATE_HOME": tempfile.mkdtemp()}
 
 
 @pytest.fixture(scope="module")

@@ -75,6 +75,7 @@ def running(
         "RUL_GRPC_PORT": str(grpc_port),
         "RUL_FRONT_END": front_end,
         "BENTOML_HOME": str(folder / "bentoml"),
+        "XDG_STATE_HOME": str(folder / "state"),
         "BENTOML_DO_NOT_TRACK": "true",
     }
     log = folder / "server.log"
