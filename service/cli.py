@@ -17,6 +17,8 @@ from rich.console import Console
 from model.domain import RulError
 from service.bench_cli import HELP as BENCH_HELP
 from service.bench_cli import bench
+from service.outcomes_cli import HELP as OUTCOMES_HELP
+from service.outcomes_cli import outcomes
 from service.predict_cli import HELP as PREDICT_HELP
 from service.predict_cli import predict
 from service.settings import FrontEndChoice, LogFormat, LogLevel, ProviderChoice, Settings
@@ -57,10 +59,11 @@ def _root() -> None:
 
 
 def register(app: typer.Typer) -> None:
-    """Add `serve`, `settings`, `predict`, `bench` and `top`."""
+    """Add `serve`, `settings`, `predict`, `outcomes`, `bench` and `top`."""
     app.command(help=SERVE_EXAMPLE)(serve)
     app.command(name="settings")(show_settings)
     app.command(help=PREDICT_HELP)(predict)
+    app.command(help=OUTCOMES_HELP)(outcomes)
     app.command(help=BENCH_HELP)(bench)
     app.command(help=TOP_HELP)(top)
 

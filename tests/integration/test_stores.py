@@ -1,0 +1,264 @@
+"""Predictions and outcomes on the databases that are supported: the figures are those of pandas.
+
+Ten thousand predictions meet five hundred outcomes, through the service's own parts and in its own
+counters; a database that dies under load costs no prediction, and nothing that was said to be kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pandas as pd
+import pytest
+import structlog
+from prometheus_client import CollectorRegistry
+from sqlalchemy import func, select
+
+from service.board import Board
+from service.keeping import Keeping
+from service.outcomes import OutcomeKind
+from service.store import Store
+from service.store_metrics import StoreMetrics
+from service.store_rows import ModelVersion
+from service.store_schema import PREDICTIONS
+from service.store_url import store_url
+from service.unit_bodies import OutcomeReport
+from tests.databases import PostgreSql, postgresql
+from tests.integration.conftest import metrics_of, running
+from tests.waiting import wait_until
+
+PREDICTED, ENDED, CAP = 10_000, 500, 125.0
+VERSION = ModelVersion("fd001", "1", CAP, 0.9)
+PATIENCE = 60
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgreSql]:
+    with postgresql() as started:
+        yield started
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.system)])
+def url(request, tmp_path) -> str:
+    """The address of a new database."""
+    if request.param == "sqlite":
+        return store_url(f"sqlite:///{tmp_path}/rul.db")
+    return store_url(request.getfixturevalue("server").database(tmp_path.name))
+
+
+def predictions() -> pd.DataFrame:
+    """Predictions of units of all ages, some late, some early, some asked twice, some after the end."""
+    rng = np.random.default_rng(7)
+    rows = pd.DataFrame(
+        {
+            "unit": rng.integers(0, 700, PREDICTED).astype(str),
+            "last_cycle": rng.integers(1, 300, PREDICTED),
+            "rul": rng.uniform(0, CAP, PREDICTED).round(3),
+            "half_width": rng.uniform(0, 40, PREDICTED).round(3),
+        }
+    )
+    rows["lower"] = (rows.rul - rows.half_width).clip(lower=0)
+    rows["upper"] = (rows.rul + rows.half_width).clip(upper=CAP)
+    rows["at"] = np.arange(PREDICTED) + 1e9
+    return rows
+
+
+def outcomes() -> pd.DataFrame:
+    rng = np.random.default_rng(8)
+    return pd.DataFrame(
+        {
+            "unit": rng.permutation(700)[:ENDED].astype(str),
+            "kind": rng.choice(["failed", "removed"], ENDED),
+            "cycle": rng.integers(100, 330, ENDED),
+        }
+    )
+
+
+def by_pandas(asked: pd.DataFrame, ends: pd.DataFrame) -> dict[str, float]:
+    """The figures in other words: of each unit and cycle the last prediction, up to the unit's end."""
+    met = asked.drop_duplicates(["unit", "last_cycle"], keep="last").merge(ends, on="unit")
+    met = met[met.last_cycle <= met.cycle]
+    left = (met.cycle - met.last_cycle).clip(upper=CAP)
+    failed = met.kind == "failed"
+    error = (met.rul - left)[failed]
+    held = np.where(failed, met.lower.le(left) & met.upper.ge(left), met.upper.ge(left))
+    known = ends[ends.unit.isin(met.unit)].kind.value_counts()
+    return {
+        "failed": known["failed"],
+        "removed": known["removed"],
+        "predictions": len(met),
+        "with_error": len(error),
+        "rmse": (error**2).mean() ** 0.5,
+        "mean_absolute_error": error.abs().mean(),
+        "late": error[error > 0].sum(),
+        "early": -error[error < 0].sum(),
+        "bias": error.mean(),
+        "nasa_score": (np.exp(error / np.where(error < 0, -13, 10)) - 1).mean(),
+        "hits": held.sum(),
+        "coverage": held.mean(),
+        "mean_width": (met.upper - met.lower).mean(),
+    }
+
+
+async def fed(url: str, asked: pd.DataFrame, ends: pd.DataFrame) -> CollectorRegistry:
+    """What the service counts, after two workers have written the predictions and one took the outcomes."""
+    registry = CollectorRegistry()
+    keeping = Keeping(
+        url, [VERSION], most_rows=PREDICTED, retention_days=10**5, log=structlog.get_logger(),
+        observer=StoreMetrics(registry, Board(), ["fd001"]), flush_seconds=0.01,
+    )  # fmt: skip
+    keeping.start()
+    rows = [
+        ("fd001", r.unit, r.last_cycle, r.rul, r.lower, r.upper, "estimated", "healthy", r.at)
+        for r in asked.itertuples()
+    ]
+    await asyncio.to_thread(write_by_two, url, rows)
+    for end in ends.sample(frac=1, random_state=0).itertuples():
+        given = OutcomeReport(OutcomeKind(end.kind), end.cycle)
+        await keeping.units.report("fd001", end.unit, given, timeout_seconds=PATIENCE)
+    await keeping.close(PATIENCE)
+    return registry
+
+
+def write_by_two(url: str, rows: list) -> None:
+    """Rows of the same units by two workers at once, which never wait for each other for good."""
+
+    def write(part: list) -> None:
+        store = Store.open(url, [VERSION])
+        for start in range(0, len(part), 500):
+            store.write([*{row[:3]: row for row in part[start : start + 500]}.values()])
+        store.close()
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(write, (rows[::2], rows[1::2])))
+
+
+@pytest.fixture
+def ends() -> pd.DataFrame:
+    asked = set(predictions().unit)
+    found = outcomes()
+    return found[found.unit.isin(asked)]
+
+
+async def test_the_figures_of_ten_thousand_predictions_are_those_of_pandas(url, ends):
+    expected = by_pandas(predictions(), ends)
+    assert predictions().duplicated(["unit", "last_cycle"]).any()
+
+    registry = await fed(url, predictions(), ends)
+
+    def counted(name: str, **labels: str) -> float:
+        return registry.get_sample_value(name, labels)
+
+    model = {"model": "fd001"}
+    assert counted("rul_outcomes_total", kind="failed") == (ends.kind == "failed").sum()
+    assert counted("rul_outcomes_total", kind="removed") == (ends.kind == "removed").sum()
+    assert counted("rul_coverage_trials_total", **model) == expected["predictions"]
+    assert counted("rul_coverage_hits_total", **model) == expected["hits"]
+    assert counted("rul_outcome_absolute_error_cycles_count", **model) == expected["with_error"]
+    assert counted("rul_outcome_absolute_error_cycles_sum", **model) == pytest.approx(
+        expected["mean_absolute_error"] * expected["with_error"]
+    )
+    for side in ("late", "early"):
+        assert counted("rul_outcome_error_cycles_total", side=side, **model) == pytest.approx(expected[side])
+    assert counted("rul_outcome_nasa_score_total", **model) == pytest.approx(
+        expected["nasa_score"] * expected["with_error"]
+    )
+    (row,) = rul_outcomes(url)
+    for name in expected.keys() & row.keys():
+        assert row[name] == pytest.approx(expected[name]), name
+    assert row["coverage_low"] < row["coverage"] < row["coverage_high"]
+
+
+RUL = str(Path(sys.executable).with_name("rul"))
+
+
+def rul_outcomes(url: str, *options: str) -> list[dict]:
+    done = subprocess.run(
+        [RUL, "outcomes", "--store", url, "--format", "json", *options],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_outcomes_of_before_a_day_are_left_out(tmp_path):
+    url = store_url(f"sqlite:///{tmp_path}/rul.db")
+    asyncio.run(
+        fed(url, predictions().head(50), outcomes()[outcomes().unit.isin(predictions().head(50).unit)])
+    )
+
+    (row,) = rul_outcomes(url, "--since", "2999-01-01")
+
+    assert (row["predictions"], row["failed"], row["rmse"]) == (0, 0, None)
+
+
+def test_to_look_for_a_store_makes_none(tmp_path):
+    done = subprocess.run(
+        [RUL, "outcomes", "--store", f"sqlite:///{tmp_path}/no.db"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 1
+    assert "nothing is kept at" in done.stderr
+    assert not (tmp_path / "no.db").exists()
+
+
+@pytest.mark.system
+def test_a_database_that_dies_under_load_costs_no_prediction_and_nothing_that_was_kept(
+    server, tiny_bundle, windows, tmp_path
+):
+    url = server.database("killed")
+    aged = next(window.json() for window in windows if window.last_cycle is not None)
+    asked = 0
+
+    def ask(count: int) -> None:
+        nonlocal asked
+        for _ in range(count):
+            window = aged | {"unit": f"unit-{asked}"}
+            assert http.post("/v1/predict", json={"windows": [window]}).status_code == 200
+            asked += 1
+
+    def value(name: str, **labels: str) -> float:
+        return metrics_of(service)[name, tuple(sorted(labels.items()))]
+
+    def written() -> float:
+        return value("rul_store_rows_total", kind="prediction")
+
+    settings = {"store_url": url, "store_queue_rows": "300"}
+    with (
+        running(tmp_path, str(tiny_bundle.path), **settings) as service,
+        httpx.Client(base_url=service.http, trust_env=False, timeout=PATIENCE) as http,
+    ):
+        ask(100)
+        wait_until(lambda: written() == 100, PATIENCE, what="the first rows")
+        ask(20)
+        server.stop()
+        said = written()
+        ask(500)
+        wait_until(lambda: value("rul_store_up") == 0, PATIENCE, what="that the store is away")
+        lost = http.get("/v1/units").status_code
+        dropped = value("rul_store_dropped_total", reason="full")
+        assert value("rul_store_pending_rows") == 300
+        server.start()
+        wait_until(lambda: value("rul_store_pending_rows") == 0, PATIENCE, what="that the store is back")
+        ask(50)
+        wait_until(lambda: written() == asked - dropped, PATIENCE, what="the last rows")
+        up = value("rul_store_up")
+
+    store = Store.open(store_url(url))
+    with store.reading() as connection:
+        kept = connection.scalar(select(func.count()).select_from(PREDICTIONS))
+    store.close()
+    assert said >= 100
+    assert lost == 503
+    assert dropped > 0
+    assert kept == asked - dropped
+    assert up == 1
