@@ -20,7 +20,9 @@ PLUGIN_FOLDERS: Final = tuple(
 
 def program(name: str) -> str:
     """The path of a program; without it the test is skipped, or fails where all must be there."""
-    return shutil.which(name) or _missing(name)
+    # Debian keeps the programs of a PostgreSQL server beside those of its other versions.
+    beside = sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")), reverse=True)
+    return shutil.which(name) or shutil.which(name, path=os.pathsep.join(beside)) or _missing(name)
 
 
 def compose() -> list[str]:
