@@ -55,6 +55,10 @@ class BatchObserver(Protocol):
         """What it answered to the windows that were asked for; on an inference thread too."""
         ...
 
+    def windows(self, readings: FloatArray, answers: Answers, units: Sequence[str | None]) -> None:
+        """The same windows, [B, T, F], and whose they are."""
+        ...
+
     def cancelled(self, windows: int) -> None:
         """So many windows have nobody left who waits for their answers."""
         ...
@@ -267,18 +271,19 @@ class MicroBatcher:
             self._few_seconds = seconds if math.isinf(known) else known + (seconds - known) / 8
         answers = Answers(outputs, lengths, self._runtime.manifest, last_cycle=last_cycle)
         self._observer.ran(len(windows), seconds)
-        self._observe(answers, windows)
+        self._observe(answers, windows, readings)
         return answers
 
-    def _observe(self, answers: Answers, windows: Sequence[Window]) -> None:
-        imputed = np.array([window.imputed_fraction for window in windows])
-        if not any(window.probe for window in windows):
-            self._observer.answers(answers, imputed)
-            return
-        # Probes are no predictions: counted, they would look like a fleet with failing sensors.
-        asked = np.array([not window.probe for window in windows])
-        if asked.any():
-            self._observer.answers(answers.only(asked), imputed[asked])
+    def _observe(self, answers: Answers, windows: Sequence[Window], readings: FloatArray) -> None:
+        if any(window.probe for window in windows):
+            # Probes are no predictions: counted, they would look like a fleet with failing sensors.
+            asked = np.array([not window.probe for window in windows])
+            if not asked.any():
+                return
+            windows = [window for window in windows if not window.probe]
+            answers, readings = answers.only(asked), readings[asked]
+        self._observer.answers(answers, np.array([window.imputed_fraction for window in windows]))
+        self._observer.windows(readings, answers, [window.unit for window in windows])
 
     def _deliver(
         self,

@@ -16,7 +16,8 @@ from the manifest. A column drifts where its index is above
 
 so that by chance a fleet as in the reference raises any alarm in at most `alpha` = 1 % of the sliding windows
 that do not overlap. Twice the rule's 0.25 is left for what the reference does not know of how columns age:
-healthy C-MAPSS fleets read up to 0.45, a sensor off by two standard deviations above 2 (docs/drift.md).
+a hundred healthy C-MAPSS units or more read up to 0.45, a sensor off by two standard deviations above 2. What
+is alarmed at, and after how many windows, is measured: docs/drift.md.
 
 Everything is computed from summed counts, by whoever is asked; nothing here must know how they are summed.
 """

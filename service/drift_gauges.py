@@ -5,16 +5,21 @@ Both come about when somebody scrapes, so that many workers give one warning and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import monotonic
-from typing import Final
+from typing import Final, Self
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from structlog.typing import FilteringBoundLogger
 
+from export.bundle import Manifest
+from service import logs
+from service.board import Board
 from service.drift import Drift, DriftMonitor
+from service.drift_counts import Layout
+from service.drift_reference import DriftReference
 
 QUIET_SECONDS: Final = 3600.0
 """Between two warnings of one column."""
@@ -47,14 +52,34 @@ class DriftWarnings:
 
 
 class DriftCollector(Collector):
-    """The gauges of drift, computed when they are scraped; never NaN: 0 until there is enough data."""
+    """The gauges of drift, computed when they are scraped; never NaN: 0 until there is enough data.
+
+    Attributes:
+        monitors: By the model's name.
+    """
 
     def __init__(
         self, monitors: Mapping[str, DriftMonitor], warnings: DriftWarnings, *, registry: CollectorRegistry
     ) -> None:
-        self._monitors: Final = dict(monitors)
+        self.monitors: Final = dict(monitors)
         self._warnings: Final = warnings
         registry.register(self)
+
+    @classmethod
+    def of(cls, models: Sequence[Manifest], board: Board, *, registry: CollectorRegistry) -> Self:
+        """A monitor for each model, counting on the board."""
+        workers = len(board.pids())
+        monitors: dict[str, DriftMonitor] = {}
+        for manifest in models:
+            reference = DriftReference.of(manifest)
+            slots = board.slots(f"drift of {manifest.name}", Layout.of(reference).size)
+            monitors[manifest.name] = DriftMonitor(manifest.name, reference, slots, workers=workers)
+        return cls(monitors, DriftWarnings(logs.logger()), registry=registry)
+
+    def publish(self) -> None:
+        """Put on the board what waits to be counted."""
+        for monitor in self.monitors.values():
+            monitor.publish()
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
         """The families without samples."""
@@ -63,7 +88,7 @@ class DriftCollector(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """The families with a sample for each model, column and head."""
         families = _families()
-        for name, monitor in self._monitors.items():
+        for name, monitor in self.monitors.items():
             drift = monitor.read()
             self._warnings.read(name, drift)
             for column, index in drift.columns.items():

@@ -17,6 +17,7 @@ from model.domain import FloatArray
 from service.answers import STATES, Answers, entropy_reference
 from service.board import Board
 from service.counters import Counter, Gauge
+from service.drift_gauges import DriftCollector
 from service.histograms import Histogram
 from service.labels import (
     PREDICTS,
@@ -75,6 +76,7 @@ class ModelMetrics:
         self._states: Final = [metrics.states.labels(name, state.value) for state in STATES]
         self._out: Final = {side: metrics.out_of_band.labels(name, side.value) for side in Side}
         self._band: Final = entropy_reference(manifest)
+        self.windows: Final = metrics.drift.monitors[name].observe
         metrics.model_info.labels(name, manifest.version, model.sha256, model.provider).set(1)
 
     def cancelled(self, windows: int) -> None:
@@ -129,7 +131,7 @@ class Metrics:
         names = [model.manifest.name for model in models]
         self.registry: Final = registry
         self._board: Final = board or Board()
-        self._published: Final[list[Histogram | Gauge | StoreMetrics]] = []
+        self._published: Final[list[Histogram | Gauge | StoreMetrics | DriftCollector]] = []
         self._ready: Callable[[], bool] = lambda: False
         self._pending: list[Callable[[], int]] = []
         self._inflight = 0
@@ -139,7 +141,10 @@ class Metrics:
         self._declare_answers(models, names)
         self._declare_now()
         self.store: Final = StoreMetrics(registry, self._board, names)
-        self._published.append(self.store)
+        self.drift: Final = DriftCollector.of(
+            [model.manifest for model in models], self._board, registry=registry
+        )
+        self._published.extend([self.store, self.drift])
         self.model_info: Final = PlainGauge(
             "rul_model_info",
             "1 for each loaded model: its version, file digest and provider.",

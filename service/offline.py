@@ -41,6 +41,9 @@ class Unobserved:
     def answers(self, answers: Answers, imputed_fraction: FloatArray) -> None:
         """Nothing."""
 
+    def windows(self, readings: FloatArray, answers: Answers, units: Sequence[str | None]) -> None:
+        """Nothing."""
+
     def cancelled(self, windows: int) -> None:
         """Nothing."""
 

@@ -170,6 +170,8 @@ class FakeObserver:
         self.inference_seconds: list[float] = []
         self.cancelled_windows = 0
         self.imputed: list[float] = []
+        self.units: list[str | None] = []
+        self.rows = 0
 
     def queued(self, seconds: float) -> None:
         self.queue_seconds.append(seconds)
@@ -182,6 +184,10 @@ class FakeObserver:
 
     def answers(self, answers: Answers, imputed_fraction: FloatArray) -> None:
         self.imputed += imputed_fraction.tolist()
+
+    def windows(self, readings: FloatArray, answers: Answers, units: Sequence[str | None]) -> None:
+        self.units += units
+        self.rows += len(readings)
 
     def cancelled(self, windows: int) -> None:
         self.cancelled_windows += windows

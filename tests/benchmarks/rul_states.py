@@ -173,7 +173,7 @@ def replaced(text: str, made: str, *, begin: str = BEGIN) -> str:
     _, end, after = rest.partition(END)
     if not found or not end:
         raise ValueError(f"expected a page with the markers {begin} and {END}")
-    return f"{before}{BEGIN}\n\n{made}\n\n{END}{after}"
+    return f"{before}{begin}\n\n{made}\n\n{END}{after}"
 
 
 def _cut(units: Sequence[Trajectory], context: int, windows: int, rng: np.random.Generator) -> WindowSet:

@@ -394,6 +394,7 @@ def test_probes_are_run_and_not_counted_as_predictions(busy):
 
     assert len(task.result()) == 2
     assert len(busy.observer.imputed) == 3  # the two of the fixture, and the window itself
+    assert len(busy.observer.units) == busy.observer.rows == 3
 
 
 def test_padding_is_nan_and_lengths_say_where_it_begins():

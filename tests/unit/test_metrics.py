@@ -154,6 +154,16 @@ def test_the_queues_of_all_models_add_up(metrics, registry):
     assert registry.get_sample_value("rul_pending_windows") == 7
 
 
+def test_the_windows_that_were_asked_for_count_for_drift(metrics, registry, runtime):
+    window = make_window(5.0, unit="17")
+    readings, _, _ = stacked([window])
+
+    metrics.models["fake"].windows(readings, answers_to(window, manifest=runtime.manifest), ["17"])
+
+    assert registry.get_sample_value("rul_column_drift_windows", {"model": "fake"}) == 1
+    assert registry.get_sample_value("rul_column_drifting", {"model": "fake"}) == 0
+
+
 def test_windows_of_callers_who_left_are_counted(metrics, registry):
     metrics.models["fake"].cancelled(5)
 

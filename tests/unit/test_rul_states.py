@@ -81,6 +81,7 @@ def test_a_page_keeps_what_stands_around_its_markers():
 
     assert page == f"above\n{BEGIN}\n\nnew\n\n{END}\nbelow\n"
     assert replaced(page, "new") == page
+    assert replaced(f"<!-- b -->{END}", "new", begin="<!-- b -->") == f"<!-- b -->\n\nnew\n\n{END}"
 
 
 def test_a_page_without_markers_is_refused():
