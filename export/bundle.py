@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
@@ -125,6 +125,18 @@ class Parity(Frozen):
     attention: float = Field(ge=0)
 
 
+class Quantization(Frozen):
+    """Weights that the file keeps as whole numbers, and what that did to answers to real windows."""
+
+    weights: Literal["int8"]
+    rmse: float = Field(description="cycles, as served")
+    rmse_float: float = Field(description="cycles, the same windows before rounding")
+    farthest: float = Field(description="cycles, the largest change of any window's RUL")
+    windows: PositiveInt
+    data_name: str
+    data_sha256: str
+
+
 class Manifest(Frozen):
     """Everything that a server, a client or a reader must know about a model."""
 
@@ -153,6 +165,9 @@ class Manifest(Frozen):
     training: Training
     metrics: dict[str, float]
     parity: Parity
+    quantized: Quantization | None = Field(
+        default=None, description="left out where weights are as training left them"
+    )
 
     @cached_property
     def schema_of_columns(self) -> Schema:
@@ -185,7 +200,8 @@ class Manifest(Frozen):
 
     def to_metadata(self) -> dict[str, str]:
         """What `from_metadata` reads."""
-        return {METADATA_KEY: self.model_dump_json()}
+        left_out = {"quantized"} if self.quantized is None else None
+        return {METADATA_KEY: self.model_dump_json(exclude=left_out)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -65,7 +65,7 @@ answer is called `out_of_distribution`: do not trust it.
 - Seed {training.seed}, code {training.code_version}.
 - PyTorch and ONNX Runtime differ by at most {manifest.parity.rul_cycles:.1e} cycles of RUL and \
 {manifest.parity.attention:.1e} of attention.
-
+{_quantized(manifest)}
 ```console
 {_commands(manifest)}
 ```
@@ -108,6 +108,17 @@ as far as the last. Attention and what hiding each cycle alone does agree in ran
 """
 
 
+def _quantized(manifest: Manifest) -> str:
+    """What whole-number weights did, where the file has them."""
+    found = manifest.quantized
+    if found is None:
+        return ""
+    return f"""- Weights were then rounded to {found.weights}: RMSE {found.rmse:.3f} cycles on \
+{found.windows} windows of
+`{found.data_name}`, {found.rmse_float:.3f} before; no RUL moved by more than {found.farthest:.2f} cycles.
+"""
+
+
 def _commands(manifest: Manifest) -> str:
     training, config, name = manifest.training, manifest.training.config, manifest.name
     return "\n".join(
@@ -115,10 +126,15 @@ def _commands(manifest: Manifest) -> str:
             f"rul train --fleet {config['fleet']} --data {training.data_name} --name {name} \\",
             f"  --network {manifest.network} --seed {training.seed} --steps {config['steps']} \\",
             f"  --folds {training.folds} --out runs/{name}",
-            f"rul export runs/{name} --out bundles/{name}",
+            f"rul export runs/{name} --out bundles/{name}{_how_quantized(manifest)}",
             f"rul check bundles/{name}",
         )
     )
+
+
+def _how_quantized(manifest: Manifest) -> str:
+    found = manifest.quantized
+    return "" if found is None else f" --quantize --data {found.data_name}"
 
 
 def _figure(metrics: dict[str, float], name: str) -> str:

@@ -15,8 +15,10 @@ from pydantic import ValidationError
 
 from export.bundle import BundleFolder, Golden, InvalidBundle, Manifest, Parity
 from export.card import model_card
+from export.judge import Judged, judge
 from export.parity import measure_parity
 from export.probes import simulated_windows
+from export.quantize import quantize_weights
 from export.session import Session, open_bundle
 from export.to_onnx import to_onnx, write_metadata
 from model.checkpoint import Checkpoint
@@ -25,12 +27,21 @@ GOLDEN_WINDOWS: Final = 16
 GOLDEN_SEED: Final = 7
 
 
-def export_bundle(checkpoint: Checkpoint, folder: Path, *, version: str | None = None) -> Manifest:
+def export_bundle(
+    checkpoint: Checkpoint, folder: Path, *, version: str | None = None, quantize_on: Judged | None = None
+) -> Manifest:
     """Write the bundle `folder`; nothing is left there unless every check holds.
 
+    Args:
+        checkpoint: The finished run.
+        folder: Where the bundle goes.
+        version: None: the code's and a digest of the weights.
+        quantize_on: Keep weights as whole numbers if answers to these windows stay as good. Parity is
+            then that of the graph before.
+
     Raises:
-        InvalidBundle: the graph does not answer what the network does, or the folder's name
-            cannot be a model's.
+        InvalidBundle: the graph does not answer what the network does, the folder's name cannot be a
+            model's, or rounded weights cost too much.
     """
     net = checkpoint.network()
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -38,8 +49,11 @@ def export_bundle(checkpoint: Checkpoint, folder: Path, *, version: str | None =
         made = Path(work)
         model = made / "model.onnx"
         to_onnx(net, model)
-        manifest = draft_manifest(checkpoint, version=version or _version(checkpoint))
+        version = version or _version(checkpoint, quantized=quantize_on is not None)
+        manifest = draft_manifest(checkpoint, version=version)
         manifest = manifest.model_copy(update={"parity": measure_parity(net, Session(model), manifest)})
+        if quantize_on is not None:
+            manifest = _quantized(model, manifest, quantize_on)
         write_metadata(model, manifest.to_metadata())
         session, manifest = _reopened(made, manifest)
         golden_windows(session, manifest).save(made / "golden.npz")
@@ -92,7 +106,15 @@ def _reopened(made: Path, manifest: Manifest) -> tuple[Session, Manifest]:
     return session, found
 
 
-def _version(checkpoint: Checkpoint) -> str:
+def _quantized(model: Path, manifest: Manifest, on: Judged) -> Manifest:
+    """Round the graph's weights where it lies; the manifest that says so."""
+    exact = Session(model)
+    quantize_weights(model, model)
+    return manifest.model_copy(update={"quantized": judge(exact, Session(model), manifest, on)})
+
+
+def _version(checkpoint: Checkpoint, *, quantized: bool) -> str:
     """The code's version and a digest of the weights: equal only for the same model."""
     digest = checkpoint.digest()
-    return f"{checkpoint.facts['training']['code_version']}+{digest[:8]}"
+    version = f"{checkpoint.facts['training']['code_version']}+{digest[:8]}"
+    return f"{version}.int8" if quantized else version

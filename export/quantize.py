@@ -1,0 +1,108 @@
+"""Learnt weights as whole numbers of eight bits, with a scale for each output channel.
+
+The graph multiplies them back before it uses them. ONNX Runtime does that once, when it opens the
+file, and computes in float32 as ever: so a window still answers the same in every batch, which it
+does not where readings too are rounded, on a scale that the whole batch shares (docs/performance.md).
+This module must not know manifests, data or how a graph was made.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from model.domain import FloatArray
+
+FEWEST_NUMBERS: Final = 256
+"""Of a weight; below that the scales and nodes cost the file more than it saves."""
+LARGEST: Final = 127
+"""Symmetrical: -128 is left out, so that zero stays zero and no offset is needed."""
+NOT_LEARNT: Final = "net.novelty."
+"""Distances are squared, and measured from statistics; their rounding would be no noise."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Weight:
+    """A constant of the graph, and the axes that one output channel's numbers run along."""
+
+    constant: onnx.TensorProto
+    values: FloatArray
+    axes: tuple[int, ...]
+
+
+def quantize_weights(source: Path, target: Path) -> int:
+    """Write the graph with its larger weights rounded; how many they are.
+
+    Its inputs, outputs and metadata stay.
+    """
+    graph = onnx.load(str(source))
+    found = list(_weights(graph.graph))
+    nodes = [node for weight in found for node in _replace(graph.graph, weight)]
+    kept = list(graph.graph.node)
+    del graph.graph.node[:]
+    graph.graph.node.extend([*nodes, *kept])
+    onnx.checker.check_model(graph, full_check=True)
+    onnx.save(graph, str(target))
+    return len(found)
+
+
+def rounded(values: FloatArray, axes: tuple[int, ...]) -> tuple[np.ndarray, FloatArray]:
+    """int8 of the same shape and the float32 scales that give the values back; one scale along `axes`.
+
+    >>> whole, scale = rounded(np.array([[1.0, 127.0], [0.5, 0.0]], np.float32), (1,))
+    >>> whole.tolist(), [round(float(s), 4) for s in scale.ravel()]
+    ([[1, 127], [127, 0]], [1.0, 0.0039])
+    """
+    scale = (np.abs(values).max(axis=axes, keepdims=True) / LARGEST).astype(np.float32)
+    scale[scale == 0] = 1.0
+    return np.clip(np.round(values / scale), -LARGEST, LARGEST).astype(np.int8), scale
+
+
+def _weights(graph: onnx.GraphProto) -> Iterator[_Weight]:
+    """Those that one node alone multiplies by, and that are worth it."""
+    constants = {each.name: each for each in graph.initializer}
+    readers = Counter(name for node in graph.node for name in node.input)
+    for node in graph.node:
+        for place in _places(node):
+            constant = constants.get(node.input[place])
+            if constant is None or readers[constant.name] > 1 or constant.name.startswith(NOT_LEARNT):
+                continue
+            values = numpy_helper.to_array(constant)
+            if values.dtype == np.float32 and values.size >= FEWEST_NUMBERS:
+                yield _Weight(constant, values, _channel(node, values.ndim))
+
+
+def _places(node: onnx.NodeProto) -> tuple[int, ...]:
+    """Which inputs of a node may be weights: an LSTM has those of its input and of its own past."""
+    return {"LSTM": (1, 2), "MatMul": (1,), "Gemm": (1,), "Conv": (1,)}.get(node.op_type, ())
+
+
+def _channel(node: onnx.NodeProto, dimensions: int) -> tuple[int, ...]:
+    """The axes that are summed over: what is left has its own scale."""
+    if node.op_type == "LSTM":  # [directions, 4 * hidden, read]
+        return (2,)
+    if node.op_type == "Conv":  # [out, in, kernel]
+        return tuple(range(1, dimensions))
+    transposed = any(each.name == "transB" and each.i for each in node.attribute)
+    return (dimensions - 1,) if transposed else (dimensions - 2,)
+
+
+def _replace(graph: onnx.GraphProto, weight: _Weight) -> list[onnx.NodeProto]:
+    """Store a weight's whole numbers and scales in its place; the nodes that make it of them."""
+    name = weight.constant.name
+    whole, scale = rounded(weight.values, weight.axes)
+    graph.initializer.remove(weight.constant)
+    graph.initializer.append(numpy_helper.from_array(whole, f"{name}_int8"))
+    graph.initializer.append(numpy_helper.from_array(scale, f"{name}_scale"))
+    # Not DequantizeLinear: ONNX Runtime keeps that node, and each call would pay for it.
+    return [
+        helper.make_node("Cast", [f"{name}_int8"], [f"{name}_whole"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", [f"{name}_whole", f"{name}_scale"], [name]),
+    ]
