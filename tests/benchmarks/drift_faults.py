@@ -1,0 +1,96 @@
+"""What may befall a fleet from one moment on: pure functions of a unit's readings.
+
+Each is told the cycle from which it holds, and leaves all cycles before it as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from export.bundle import Manifest
+from model.domain import FloatArray
+from tests.benchmarks.fault_kinds import KELVIN_PER_RANKINE
+
+Change = Callable[[FloatArray, int], FloatArray]
+"""Readings [N, F] and the first row that is touched -> readings [N, F]."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault of every unit of a fleet.
+
+    Attributes:
+        kind: As the table has it.
+        where: Which columns.
+        change: What it does.
+    """
+
+    kind: str
+    where: str
+    change: Change
+
+
+def column_faults(manifest: Manifest) -> Iterator[Fault]:
+    """Every kind, of every sensor in turn."""
+    names = manifest.schema_of_columns.names
+    sensors = manifest.schema_of_columns.indices("sensor")
+    share = np.array([regime.share for regime in manifest.regimes])
+    within = np.array([regime.standard_deviation for regime in manifest.regimes])
+    deviation = np.sqrt(share @ within**2)
+    for f in sensors:
+        for times in (2, -2, 3):
+            yield Fault(f"bias {times:+d} sd", names[f], biased(f, times * float(deviation[f])))
+        yield Fault("frozen", names[f], frozen(f))
+        yield Fault("missing", names[f], biased(f, float("nan")))
+        if manifest.columns[f].unit == "degR":
+            yield Fault("in K, not degR", names[f], scaled(f, KELVIN_PER_RANKINE))
+    for f, g in pairwise(sensors):
+        yield Fault("swapped", f"{names[f]}, {names[g]}", swapped(f, g))
+
+
+def biased(column: int, by: float) -> Change:
+    """A column that is off by a constant; NaN: that is missing."""
+
+    def change(readings: FloatArray, since: int) -> FloatArray:
+        changed = readings.copy()
+        changed[since:, column] += np.float32(by)
+        return changed
+
+    return change
+
+
+def scaled(column: int, factor: float) -> Change:
+    """A column in another engineering unit."""
+
+    def change(readings: FloatArray, since: int) -> FloatArray:
+        changed = readings.copy()
+        changed[since:, column] *= np.float32(factor)
+        return changed
+
+    return change
+
+
+def frozen(column: int) -> Change:
+    """A column that repeats what it said last."""
+
+    def change(readings: FloatArray, since: int) -> FloatArray:
+        changed = readings.copy()
+        changed[since:, column] = readings[max(since - 1, 0), column]
+        return changed
+
+    return change
+
+
+def swapped(one: int, other: int) -> Change:
+    """Two columns under each other's names."""
+
+    def change(readings: FloatArray, since: int) -> FloatArray:
+        changed = readings.copy()
+        changed[since:, [one, other]] = readings[since:, [other, one]]
+        return changed
+
+    return change

@@ -1,0 +1,80 @@
+"""What `tests.benchmarks.drift` has found, as tables and a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from export.drawing import require_matplotlib, save_picture
+
+if TYPE_CHECKING:
+    from tests.benchmarks.drift import Curve, Found, Healthy
+
+
+def healthy_table(rows: Sequence[Healthy]) -> str:
+    """False alarms, a line a fleet."""
+    lines = [
+        "| model | healthy fleet | windows | looks | alarms | nearest column | predictions | entropy |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in rows:
+        told = ", ".join(f"{name}: {times}" for name, times in row.alarms.items()) or "0"
+        lines.append(
+            f"| {row.model} | {row.fleet} | {row.windows} | {row.looks} | {told} | {row.column:.0%} "
+            f"| {row.prediction:.0%} | {row.entropy:.0%} |"
+        )
+    return "\n".join(lines)
+
+
+def faults_table(rows: Sequence[Found]) -> str:
+    """Windows to the first alarm, a line a kind of fault and a column a model; then what was missed."""
+    models = list(dict.fromkeys(row.model for row in rows))
+    lines = [
+        "Windows from a fault to the first alarm: median (largest) over columns, in how many cases.",
+        "",
+        f"| fault of all units | {' | '.join(models)} |",
+        f"|---|{'---:|' * len(models)}",
+    ]
+    for kind in dict.fromkeys(row.kind for row in rows):
+        cells = [_cell([row for row in rows if (row.kind, row.model) == (kind, name)]) for name in models]
+        lines.append(f"| {kind} | {' | '.join(cells)} |")
+    missed = [row for row in rows if row.windows is None]
+    listed = "; ".join(f"{row.model} {row.kind}: {row.where}" for row in missed) or "none"
+    elsewhere = [row for row in rows if row.windows and not row.named]
+    other = "; ".join(f"{row.model} {row.kind} of {row.where}: {', '.join(row.alarms)}" for row in elsewhere)
+    lines += ["", f"Missed: {listed}.", "", f"First alarm for another column or thing: {other or 'none'}."]
+    return "\n".join(lines)
+
+
+def _cell(rows: Sequence[Found]) -> str:
+    found = [row.windows for row in rows if row.windows is not None]
+    if not rows:
+        return ""
+    if not found:
+        return f"none of {len(rows)}"
+    return f"{median(found):.0f} ({max(found)}), {len(found)} of {len(rows)}"
+
+
+def picture(curves: Mapping[str, Curve], path: Path, *, since: int, every: int) -> None:
+    """The index over windows, healthy against faulty, a panel a model."""
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 3.8), layout="constrained")
+    for axes, (name, curve) in zip(figure.subplots(2, 2, sharex=True).ravel(), curves.items(), strict=True):
+        windows = (np.arange(len(curve.healthy)) + 1) * every - since
+        axes.plot(windows, curve.faulty, color="#c23b22", label="sensor_11 two standard deviations high")
+        axes.plot(windows, curve.healthy, color="#2a6f97", label="as it is")
+        axes.plot(windows, curve.limit, color="#888888", linestyle="--", linewidth=1, label="limit")
+        axes.axvline(0, color="#cccccc", linewidth=1)
+        axes.set_title(name, fontsize=9)
+        axes.set_ylim(bottom=0)
+        axes.tick_params(labelsize=8)
+    figure.supxlabel("windows since the fault", fontsize=9)
+    figure.supylabel("population stability index", fontsize=9)
+    figure.axes[0].legend(fontsize=7, frameon=False, loc="upper left")
+    save_picture(figure, path)

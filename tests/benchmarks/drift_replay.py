@@ -1,0 +1,118 @@
+"""Fleets as streams of windows, and what the drift monitor makes of them.
+
+A stream takes all units of a fleet cycle by cycle: each unit that runs sends the window that ends at its
+present cycle, then the next unit. Units join at random within the first 200 cycles, so that all ages are
+mixed, or all at once, so that the whole fleet is equally old. Answers are the bundle's own, by ONNX Runtime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from export.bundle import Manifest
+from export.session import Session
+from model.domain import FloatArray, Trajectory, pad_windows
+from service.answers import Answers
+from service.drift import Drift, drift_of
+from service.drift_counts import DriftCounts, Layout
+from service.drift_reference import DriftReference
+from service.runtime import Outputs
+from tests.benchmarks.drift_faults import Change
+
+JOIN_WITHIN = 200
+AT_ONCE = 50
+
+Batch = tuple[FloatArray, Answers, list[str | None]]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which window is sent: of which unit of a fleet, up to which of its rows."""
+
+    unit: int
+    row: int
+
+
+def places(units: Sequence[Trajectory], *, together: bool, rng: np.random.Generator) -> list[Place]:
+    """The windows of a fleet in the order in which they are sent."""
+    joins = [0 if together else int(rng.integers(JOIN_WITHIN)) for _ in units]
+    last = max(join + len(unit) for join, unit in zip(joins, units, strict=True))
+    return [
+        Place(i, now - join)
+        for now in range(last)
+        for i, (join, unit) in enumerate(zip(joins, units, strict=True))
+        if 0 <= now - join < len(unit)
+    ]
+
+
+def changed(
+    units: Sequence[Trajectory], stream: Sequence[Place], change: Change, *, since: int
+) -> list[Trajectory]:
+    """The fleet with a fault from the place `since` of its stream on."""
+    first: dict[int, int] = {}
+    for place in stream[since:]:
+        first.setdefault(place.unit, place.row)
+    return [
+        replace(unit, readings=change(unit.readings, first[i])) if i in first else unit
+        for i, unit in enumerate(units)
+    ]
+
+
+def answered(
+    session: Session, manifest: Manifest, units: Sequence[Trajectory], stream: Sequence[Place]
+) -> Iterator[Batch]:
+    """Batches of a stream with the model's answers."""
+    for start in range(0, len(stream), AT_ONCE):
+        these = stream[start : start + AT_ONCE]
+        windows = [
+            units[place.unit].readings[max(0, place.row + 1 - manifest.context) : place.row + 1]
+            for place in these
+        ]
+        readings = pad_windows(windows)
+        lengths = np.array([len(window) for window in windows], dtype=np.int64)
+        ages = np.array([units[place.unit].cycles[place.row] for place in these], dtype=np.float32)
+        outputs = Outputs(**session.answer(readings, lengths, ages))
+        names: list[str | None] = [units[place.unit].unit for place in these]
+        yield readings, Answers(outputs, lengths, manifest, last_cycle=ages), names
+
+
+class Monitor:
+    """A drift monitor as one worker has it."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.reference = DriftReference.of(manifest)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        layout = Layout.of(self.reference)
+        self.storage = np.zeros(layout.size)
+        self.counts = DriftCounts(self.storage, self.reference)
+
+    def read(self) -> Drift:
+        """What it says by now."""
+        self.counts.count()
+        return drift_of(self.storage, self.reference, self.counts.layout)
+
+    def readings_of(self, batches: Iterator[Batch] | Sequence[Batch], *, every: int) -> Iterator[Drift]:
+        """What it says after every so many windows."""
+        waiting = 0
+        for batch in batches:
+            self.counts.observe(*batch)
+            waiting += len(batch[2])
+            if waiting >= every:
+                waiting -= every
+                yield self.read()
+
+
+def alarms(drift: Drift) -> list[str]:
+    """What is beyond its limit: columns by name, `regime`, `prediction`, `entropy`."""
+    others = {
+        "regime": drift.regime_is_new,
+        "prediction": drift.prediction.drifting,
+        "entropy": any(index.drifting for index in drift.entropy.values()),
+    }
+    return [*drift.drifting, *(name for name, beyond in others.items() if beyond)]
