@@ -96,8 +96,10 @@ class DriftCollector(Collector):
             families["column_drift_windows"].add_metric([name], drift.windows)
             families["column_drifting"].add_metric([name], len(drift.drifting))
             families["prediction_drift_psi"].add_metric([name], drift.prediction.psi)
+            families["prediction_drift_limit_psi"].add_metric([name], drift.prediction.limit)
             for head, index in drift.entropy.items():
                 families["entropy_drift_psi"].add_metric([name, head], index.psi)
+                families["entropy_drift_limit_psi"].add_metric([name, head], index.limit)
             families["regime_unseen_ratio"].add_metric([name], drift.unseen)
         yield from families.values()
 
@@ -113,9 +115,17 @@ _FAMILIES: Final = {
         ("model",),
         "Population stability index of predicted RULs against training's lives at the same ages.",
     ),
+    "prediction_drift_limit_psi": (
+        ("model",),
+        "What rul_prediction_drift_psi is no chance above; it falls as windows come in.",
+    ),
     "entropy_drift_psi": (
         ("model", "head"),
         "Population stability index of the attention entropy ratio against its reference band.",
+    ),
+    "entropy_drift_limit_psi": (
+        ("model", "head"),
+        "What rul_entropy_drift_psi is no chance above; it falls as windows come in.",
     ),
     "regime_unseen_ratio": (("model",), "Share of last readings that are far from every operating regime."),
 }

@@ -1,4 +1,4 @@
-"""Every metric of the service: its help, its unit, its buckets and the reason for them.
+"""Every metric of the service, with its help and its unit; docs/metrics.md is made from what is declared.
 
 Label values come from the enums below and from the names of the loaded models, never from a
 request; all children exist from the start, so that rates work from the first event.
@@ -11,11 +11,11 @@ from typing import Final
 
 import numpy as np
 from prometheus_client import CollectorRegistry
-from prometheus_client import Gauge as PlainGauge
 
 from model.domain import FloatArray
 from service.answers import STATES, Answers, entropy_reference
 from service.board import Board
+from service.buckets import CYCLES, FRACTIONS, NOVELTY, SECONDS, STAGE_SECONDS, TWENTIETHS, WINDOWS, Buckets
 from service.counters import Counter, Gauge
 from service.drift_gauges import DriftCollector
 from service.histograms import Histogram
@@ -31,29 +31,11 @@ from service.labels import (
     codes,
     failure_code,
 )
+from service.manifest_metrics import declare_manifests
 from service.runtime import Runtime
 from service.store_metrics import StoreMetrics
 from service.timers import LongTimer, RequestTimer, StageTimer
 from service.tracing import StageCounter
-
-# A bare call of a small network takes 0.4 ms and a caller gives up after seconds: 1-2-5 between,
-# closer around a millisecond, where the service should be.
-SECONDS: Final = (
-    0.0002, 0.0005, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0,
-)  # fmt: skip
-# Stages are parts of a request: one decade lower, down to what the clock of a busy core can tell.
-STAGE_SECONDS: Final = (0.00001, 0.00002, 0.00005, 0.0001, *SECONDS)
-# Powers of two up to the largest batch that a GPU profits from.
-WINDOWS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-# Ratios: 0.05 steps show a drift of the attention long before it collapses.
-TWENTIETHS: Final = tuple(round(0.05 * i, 2) for i in range(1, 21))
-# RUL and interval widths live between nothing and a cap of some hundred cycles; maintenance is planned
-# in tens, and the first ten matter most.
-CYCLES: Final = (2, 5, 10, 15, 20, 30, 40, 50, 60, 80, 100, 125, 150, 200, 300, 500, 1000)
-# 1 is the 99.5 % quantile of calibration data, 2 the limit of "out of distribution".
-NOVELTY: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
-# Most windows miss nothing; above half the bundles refuse.
-FRACTIONS: Final = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
 
 
 class ModelMetrics:
@@ -77,7 +59,6 @@ class ModelMetrics:
         self._out: Final = {side: metrics.out_of_band.labels(name, side.value) for side in Side}
         self._band: Final = entropy_reference(manifest)
         self.windows: Final = metrics.drift.monitors[name].observe
-        metrics.model_info.labels(name, manifest.version, model.sha256, model.provider).set(1)
 
     def cancelled(self, windows: int) -> None:
         """So many windows have nobody left who waits for their answers."""
@@ -145,12 +126,7 @@ class Metrics:
             [model.manifest for model in models], self._board, registry=registry
         )
         self._published.extend([self.store, self.drift])
-        self.model_info: Final = PlainGauge(
-            "rul_model_info",
-            "1 for each loaded model: its version, file digest and provider.",
-            ["model", "version", "sha256", "provider"],
-            registry=registry,
-        )
+        declare_manifests(registry, models)
         self.models: Final = {model.manifest.name: ModelMetrics(self, model) for model in models}
 
     def _declare_requests(self) -> None:
@@ -291,14 +267,14 @@ class Metrics:
         labels: Mapping[str, Sequence[str]] | None = None,
         *,
         combinations: Sequence[tuple[str, ...]] | None = None,
-        buckets: Sequence[float],
+        buckets: Buckets,
     ) -> Histogram:
         histogram = Histogram(
             name,
             documentation,
             labels,
             combinations=combinations,
-            buckets=buckets,
+            buckets=buckets.bounds,
             registry=self.registry,
             board=self._board,
         )

@@ -12,13 +12,12 @@ from prometheus_client.registry import Collector
 
 from model.evaluation import nasa_score
 from service.board import Board
+from service.buckets import ERROR_CYCLES
 from service.counters import Counter, Gauge
 from service.histograms import Histogram
 from service.outcomes import Judged, OutcomeKind, Taken
 from service.store_rows import Drop
 
-# A good bundle errs by ten cycles; beyond its cap of some hundred an error cannot grow.
-ERROR_CYCLES: Final = (1, 2, 3, 5, 7.5, 10, 15, 20, 25, 30, 40, 50, 75, 100, 150, 200, 300)
 SIDES: Final = ("early", "late")
 KINDS: Final = ("prediction", "outcome")
 
@@ -45,7 +44,7 @@ class StoreMetrics:
             "rul_outcome_absolute_error_cycles",
             "How far predictions of units that then failed were off, in cycles; both sides capped.",
             {"model": models},
-            buckets=ERROR_CYCLES,
+            buckets=ERROR_CYCLES.bounds,
             registry=registry,
             board=board,
         )

@@ -15,6 +15,7 @@ from service import logs
 from service.answers import Answers
 from service.drift import (
     ENOUGH,
+    TOLERANCE,
     DriftMonitor,
     chi_squared_quantile,
     drift_of,
@@ -302,8 +303,11 @@ def test_gauges_are_zero_and_never_nan_before_anything_has_come():
 
     lines = [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
 
-    assert len(lines) == 3 + 1 + 1 + 1 + 1 + 1
-    assert {line.split()[-1] for line in lines} == {"0.0"}
+    limits = [line for line in lines if "_limit_psi{" in line]
+    assert len(lines) == 3 + 1 + 1 + 1 + 1 + 1 + len(limits)
+    assert len(limits) == 1 + 1
+    assert {line.split()[-1] for line in lines if line not in limits} == {"0.0"}
+    assert {line.split()[-1] for line in limits} == {str(TOLERANCE)}
 
 
 def test_gauges_say_which_column_drifts():

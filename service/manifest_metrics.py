@@ -1,0 +1,42 @@
+"""What the loaded bundles say of themselves, as gauges: answers are held against it.
+
+Each worker has loaded the same bundles, so any of them tells for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry, Gauge
+
+from service.labels import Side
+from service.runtime import Runtime
+
+
+def declare_manifests(registry: CollectorRegistry, models: Sequence[Runtime]) -> None:
+    """One sample for each model, and for each of its heads whose band it knows."""
+    info = Gauge(
+        "rul_model_info",
+        "1 for each loaded model: its version, file digest and provider.",
+        ["model", "version", "sha256", "provider"],
+        registry=registry,
+    )
+    coverage = Gauge(
+        "rul_nominal_coverage_ratio",
+        "Share of outcomes that the model's intervals are made to hold.",
+        ["model"],
+        registry=registry,
+    )
+    band = Gauge(
+        "rul_attention_entropy_band_ratio",
+        "Ends of the reference band of the attention entropy ratio; 0.5 % of windows are beyond each.",
+        ["model", "head", "side"],
+        registry=registry,
+    )
+    for model in models:
+        manifest = model.manifest
+        info.labels(manifest.name, manifest.version, model.sha256, model.provider).set(1)
+        coverage.labels(manifest.name).set(manifest.nominal_coverage)
+        for reference in manifest.entropy:
+            band.labels(manifest.name, reference.head, Side.LOW.value).set(reference.low)
+            band.labels(manifest.name, reference.head, Side.HIGH.value).set(reference.high)
