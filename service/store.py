@@ -195,6 +195,7 @@ def _sqlite(url: str, path: Path) -> Engine:
         # Readers do not wait for the writer; what is committed is on the disk.
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA wal_autocheckpoint=4000")  # pages that many rows touch are moved once
 
     def begun(connection: Connection) -> None:
         # A reader that turns writer half-way would fail where another process wrote in between.

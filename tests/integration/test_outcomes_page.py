@@ -1,0 +1,86 @@
+"""docs/outcomes.md is true: its commands run against a real service, and answer as the page says."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from export.bundle import Golden, find_bundle
+from tests.asking import golden_windows
+from tests.integration.conftest import metrics_of, running
+
+PAGE = Path(__file__).parents[2] / "docs" / "outcomes.md"
+FEED, REPORT = re.findall(r"^```bash\n(.*?)^```$", PAGE.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+SECONDS = 60
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("outcomes")
+    with running(folder, "fd001", workers="2") as started:
+        windows = golden_windows(Golden.load(find_bundle("fd001").golden))
+        known = next(window.json() for window in windows if window.last_cycle is not None)
+        asked = [known | {"unit": unit, "last_cycle": 120} for unit in ("17", "18", "19")]
+        with httpx.Client(base_url=started.http, trust_env=False, timeout=SECONDS) as http:
+            assert http.post("/v1/predict", json={"model": "fd001", "windows": asked}).status_code == 200
+        yield started
+
+
+def pasted(text, service):
+    text = text.replace("http://localhost:3000", service.http)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+    environment |= {"PATH": path, "XDG_STATE_HOME": str(service.log.parent / "state")}
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", text],
+        env=environment, cwd=service.log.parent, capture_output=True, text=True, check=False,
+        timeout=SECONDS,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def documents(text):
+    """The JSON documents that stand one after the other."""
+    decoder, at = json.JSONDecoder(), 0
+    while at < len(text):
+        document, at = decoder.raw_decode(text, at)
+        yield document
+
+
+def test_the_commands_of_the_page_answer_as_it_says(service):
+    failed, removed, fleet, unit = documents(pasted(FEED, service))
+
+    assert [failed["result"], removed["result"]] == ["created", "created"]
+    assert failed["predictions"][0]["truth"] == 72.0
+    assert "error" in failed["predictions"][0]
+    assert "error" not in removed["predictions"][0]
+    assert [found["unit"] for found in fleet["units"]] == ["19"]
+    assert unit["outcome"]["cycle"] == 192
+    again, *_ = documents(pasted(FEED, service))
+    assert again["result"] == "unchanged"
+    assert again["predictions"] == failed["predictions"]
+
+    reported = pasted(REPORT.replace("postgresql://rul@db/rul", store_of(service)), service)
+    rows = [line.split(",") for line in reported.splitlines() if line.startswith("fd001,")]
+    assert [row[2:5] for row in rows] == [["1", "1", "2"]] * 2
+    figures = metrics_of(service)
+    assert figures["rul_outcomes_total", (("kind", "failed"),)] == 1
+    assert figures["rul_coverage_trials_total", (("model", "fd001"),)] == 2
+
+
+def store_of(service):
+    return f"sqlite:///{service.log.parent}/state/rulserve/rulserve.db"
+
+
+def test_every_metric_and_setting_that_the_page_names_exists(service):
+    text = PAGE.read_text("utf-8")
+    known = {name for name, _ in metrics_of(service)}
+    named = set(re.findall(r"`(rul_[a-z_]+)", text))
+
+    assert {name for name in named if name not in known and f"{name}_count" not in known} == set()
