@@ -138,9 +138,21 @@ def drift_of(total: _Array, reference: DriftReference, layout: Layout) -> Drift:
 def _column_psi(totals: DriftTotals, reference: DriftReference) -> _Array:
     """Of each regime and column, against training's units in the fleet's mix of RUL bands, [R, F].
 
+    The mix is that of the answers, or that which training's lives have at the units' ages: whichever explains
+    the column. A sensor that is off moves the answers, and by them alone every other column would be blamed.
+    """
+    answered = totals.bands / np.maximum(totals.bands.sum(axis=1, keepdims=True), 1)
+    of_age = totals.rul.sum(axis=1)
+    expected = of_age @ reference.bands_by_age / max(float(of_age.sum()), 1.0)
+    by_age = np.broadcast_to(expected, answered.shape)
+    return np.minimum(_psi_in(answered, totals, reference), _psi_in(by_age, totals, reference))
+
+
+def _psi_in(of_band: _Array, totals: DriftTotals, reference: DriftReference) -> _Array:
+    """The same in a mix of RUL bands [R, K].
+
     Against the nearest of the shares that the reference allows: what lies between its bounds is no drift.
     """
-    of_band = totals.bands / np.maximum(totals.bands.sum(axis=1, keepdims=True), 1)
     low, high = (np.einsum("rk,rfkb->rfb", of_band, bound) for bound in (reference.low, reference.high))
     n = np.maximum(totals.columns.sum(axis=2, keepdims=True), 1)
     nearest = np.clip(np.cumsum(totals.columns, axis=2)[..., :-1] / n, low, high)

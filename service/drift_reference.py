@@ -98,6 +98,7 @@ class DriftReference:
         rul_edges: [P - 1], cycles.
         age_edges: [A - 1], cycles.
         rul_by_age: [A + 1, P]; the last for an age not known.
+        bands_by_age: [A + 1, K], share of training's readings in each RUL band.
         left_by_age: float64 [N], mean cycles that training's lives left after each cycle.
         believed: Cycles; a prediction from here on goes by the age.
         entropy_edges: [H, 2].
@@ -116,6 +117,7 @@ class DriftReference:
     rul_edges: _Array
     age_edges: _Array
     rul_by_age: _Array
+    bands_by_age: _Array
     left_by_age: _Array
     believed: float
     entropy_edges: _Array
@@ -143,6 +145,7 @@ class DriftReference:
             rul_edges=manifest.cap * np.array(RUL_EDGES),
             age_edges=age_edges,
             rul_by_age=_rul_by_age(age, rul, age_edges, manifest),
+            bands_by_age=_bands_by_age(age, rul, age_edges, band_edges),
             left_by_age=left,
             believed=BELIEVED * manifest.cap,
             entropy_edges=np.array([[each.low, each.high] for each in manifest.entropy]),
@@ -214,3 +217,15 @@ def _rul_by_age(age: NDArray[np.int64], rul: NDArray[np.int64], edges: _Array, m
     band = np.searchsorted(edges, age, side="right")
     rows = [below[band == k].mean(axis=0) for k in range(len(edges) + 1)]
     return floored(_differences(np.array([*rows, below.mean(axis=0)])))
+
+
+def _bands_by_age(
+    age: NDArray[np.int64], rul: NDArray[np.int64], age_edges: _Array, band_edges: _Array
+) -> _Array:
+    """Shares of RUL bands in each age band and over all ages, [A + 1, K]."""
+    ages, bands = len(age_edges) + 1, len(band_edges) + 1
+    place = np.searchsorted(age_edges, age, side="right") * bands
+    place += np.searchsorted(band_edges, rul, side="right")
+    counts = np.bincount(place, minlength=ages * bands).reshape(ages, bands).astype(np.float64)
+    counts = np.concatenate([counts, counts.sum(axis=0, keepdims=True)])
+    return counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
