@@ -16,4 +16,7 @@ def load_bundles(settings: Settings) -> list[tuple[BundleFolder, OnnxRuntime]]:
     folders = [find_bundle(name) for name in settings.bundle_names()]
     if not folders:
         raise InvalidBundle("no bundle to serve: none is shipped with this copy; name one in RUL_BUNDLES")
-    return [(folder, OnnxRuntime.load(folder, provider=settings.provider)) for folder in folders]
+    provider, most = settings.provider, settings.max_batch_windows
+    return [
+        (folder, OnnxRuntime.load(folder, provider=provider, max_batch_windows=most)) for folder in folders
+    ]

@@ -100,7 +100,9 @@ async def open_offline(folder: BundleFolder, settings: Settings) -> AsyncGenerat
     Raises:
         InvalidBundle: the bundle is damaged, or answers its golden windows otherwise here.
     """
-    runtime = OnnxRuntime.load(folder, provider=settings.provider)
+    runtime = OnnxRuntime.load(
+        folder, provider=settings.provider, max_batch_windows=settings.max_batch_windows
+    )
     replay_golden(runtime, Golden.load(folder.golden))
     threads, at_once = settings.threads(), BATCHES_A_REQUEST * settings.max_batch_windows
     with ThreadPoolExecutor(threads, thread_name_prefix="inference") as executor:

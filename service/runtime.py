@@ -1,6 +1,6 @@
 """What runs the graph: the protocol that serving needs, and ONNX Runtime behind it.
 
-The only module that imports `onnxruntime`.
+Beside `runtime_cuda` the only module that imports `onnxruntime`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import onnxruntime as ort
 
 from export.bundle import INPUTS, OUTPUTS, BundleFolder, Golden, InvalidBundle, Manifest
 from model.domain import HEALTH_STATES, FloatArray, IntArray
-from service.settings import ProviderChoice
+from service.providers import CPU, CUDA, TENSORRT, Placement, Wanted, order, placement, with_options
+from service.runtime_cuda import BoundSession, bucket
+from service.settings import NVIDIA_DRIVER, ProviderChoice
 
-CPU: Final = "CPUExecutionProvider"
-CUDA: Final = "CUDAExecutionProvider"
+GOLDEN_WINDOWS: Final = 16
+"""They come in one batch, however small those of a service are."""
 
 TOLERANCE: Final = {
     "rul": 1e-3,  # cycles
@@ -75,6 +77,11 @@ class Runtime(Protocol):
         """What the model really runs on."""
         ...
 
+    @property
+    def placement(self) -> Placement:
+        """What runs where that one cannot, and why it is not what was asked for."""
+        ...
+
     def run(self, readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> Outputs:
         """float32 [B, T, F], int64 [B], float32 [B] -> `Outputs`."""
         ...
@@ -83,29 +90,53 @@ class Runtime(Protocol):
 class OnnxRuntime:
     """ONNX Runtime with one thread a call: batches, not operators, run side by side."""
 
-    def __init__(self, session: Any, manifest: Manifest, sha256: str) -> None:  # noqa: ANN401 - untyped library
+    def __init__(self, session: Any, manifest: Manifest, sha256: str, placement: Placement) -> None:  # noqa: ANN401 - untyped library
         self._session = session
         self._names = output_names(manifest)
         self.manifest: Final = manifest
         self.sha256: Final = sha256
-        self.provider: Final[str] = session.get_providers()[0]
+        self.placement: Final = placement
+        self.provider: Final[str] = placement.providers[0]
+        on_gpu = self.provider in {CUDA, TENSORRT}
+        self._bound = BoundSession(session, manifest, self._names, device="cuda") if on_gpu else None
 
     @classmethod
-    def load(cls, folder: BundleFolder, *, provider: ProviderChoice = ProviderChoice.AUTO) -> OnnxRuntime:
+    def load(
+        cls,
+        folder: BundleFolder,
+        *,
+        provider: ProviderChoice = ProviderChoice.AUTO,
+        max_batch_windows: int = 32,
+    ) -> OnnxRuntime:
         """Open a bundle's model on a provider.
+
+        Args:
+            folder: The bundle.
+            provider: Where it is to run.
+            max_batch_windows: Most windows a batch, which TensorRT must know before.
 
         Raises:
             InvalidBundle: the file is damaged, its graph does not fit its manifest, or the
                 provider that was asked for cannot be had.
         """
-        session = _session(folder.model, provider)
+        available = ort.get_available_providers()
+        wanted = order(provider, available)
+        session = _session(folder.model, [CPU])
         metadata = session.get_modelmeta().custom_metadata_map
         manifest = Manifest.from_metadata(metadata, origin=folder.model)
         _check_graph(session, manifest, folder.model)
-        return cls(session, manifest, folder.sha256())
+        if wanted != [CPU]:
+            if hasattr(ort, "preload_dlls"):  # CUDA from pip packages lies where the loader does not look
+                ort.preload_dlls()
+            most = bucket(max(max_batch_windows, GOLDEN_WINDOWS))
+            session = _session(folder.model, with_options(wanted, manifest, most_windows=most))
+        got = placement(provider, available, session.get_providers(), driver=NVIDIA_DRIVER.exists())
+        return cls(session, manifest, folder.sha256(), got)
 
     def run(self, readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> Outputs:
         """One call of the graph. The interpreter's lock is free while it runs."""
+        if self._bound is not None:
+            return Outputs(**self._bound.run(readings, lengths, last_cycle))
         feed = {"readings": readings, "lengths": lengths, "last_cycle": last_cycle}
         answers = self._session.run(self._names, feed)
         return Outputs(**dict(zip(self._names, answers, strict=True)))
@@ -148,8 +179,7 @@ def _check_close(name: str, got: FloatArray, expected: FloatArray, runtime: Runt
         )
 
 
-def _session(path: Path, provider: ProviderChoice) -> Any:  # noqa: ANN401 - untyped library
-    wanted = _providers(provider)
+def _session(path: Path, providers: Wanted) -> Any:  # noqa: ANN401 - untyped library
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
@@ -161,31 +191,9 @@ def _session(path: Path, provider: ProviderChoice) -> Any:  # noqa: ANN401 - unt
     # A thread that waits for the next batch must not burn the core that another one computes on.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
-        session: Any = ort.InferenceSession(str(path), sess_options=options, providers=wanted)
+        return ort.InferenceSession(str(path), sess_options=options, providers=providers)
     except Exception as error:
         raise InvalidBundle(f"{path}: ONNX Runtime cannot open it, export it again: {error}") from error
-    got = session.get_providers()[0]
-    if provider == ProviderChoice.CUDA and got != CUDA:
-        raise InvalidBundle(
-            f"{path}: provider cuda was asked for, ONNX Runtime gave {got}: check the driver and that "
-            "onnxruntime-gpu alone is installed, or set RUL_PROVIDER=auto"
-        )
-    return session
-
-
-def _providers(provider: ProviderChoice) -> list[Any]:
-    available = ort.get_available_providers()
-    if provider == ProviderChoice.CUDA and CUDA not in available:
-        raise InvalidBundle(
-            f"provider cuda was asked for, this ONNX Runtime has {', '.join(available)}: install the "
-            "extra `gpu` in place of `cpu`, or set RUL_PROVIDER=auto"
-        )
-    if provider == ProviderChoice.CPU or CUDA not in available:
-        return [CPU]
-    if hasattr(ort, "preload_dlls"):  # CUDA from pip packages lies where the loader does not look
-        ort.preload_dlls()
-    # TensorFloat-32 rounds to 10 bits: answers would leave the golden windows' tolerance.
-    return [(CUDA, {"use_tf32": "0"}), CPU]
 
 
 def _check_graph(session: Any, manifest: Manifest, path: Path) -> None:  # noqa: ANN401 - untyped library

@@ -30,6 +30,7 @@ class ProviderChoice(StrEnum):
     AUTO = "auto"
     CPU = "cpu"
     CUDA = "cuda"
+    TENSORRT = "tensorrt"
 
 
 class FrontEnd(StrEnum):
@@ -110,8 +111,8 @@ class Settings(BaseSettings):
     )
     provider: ProviderChoice = Field(
         default=ProviderChoice.AUTO,
-        description="Where inference runs. auto takes a GPU where there is one; cuda "
-        "refuses to start without one.",
+        description="Where inference runs. auto takes a GPU where there is one; cuda refuses to start "
+        "without one. tensorrt does too, and runs on cuda what it cannot.",
     )
     inference_threads: int = Field(
         default=0,
@@ -280,7 +281,7 @@ class Settings(BaseSettings):
         """Processes that answer behind Envoy; a GPU is fed by one, whose batches are the largest."""
         if self.workers:
             return self.workers
-        on_gpu = self.provider is ProviderChoice.CUDA or (
+        on_gpu = self.provider in {ProviderChoice.CUDA, ProviderChoice.TENSORRT} or (
             self.provider is ProviderChoice.AUTO and NVIDIA_DRIVER.exists()
         )
         return 1 if on_gpu else min(usable_cores(), MOST_WORKERS)

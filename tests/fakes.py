@@ -27,6 +27,7 @@ from export.bundle import (
 from model.domain import FloatArray, IntArray
 from service.answers import Answers
 from service.outcomes import Judged, OutcomeKind, Taken
+from service.providers import Placement
 from service.rules import WindowRules
 from service.runtime import Outputs
 from service.window import Window, WindowInput
@@ -118,6 +119,7 @@ class FakeRuntime:
         self.manifest = manifest or make_manifest()
         self.sha256 = "f" * 64
         self.provider = provider
+        self.placement = Placement((provider,))
         self.batches: list[int] = []
         self.lengths: list[list[int]] = []
         self.failures = 0

@@ -8,7 +8,8 @@ import pytest
 
 from export.bundle import BUNDLED, BundleFolder, Golden
 from export.probes import probe_windows
-from service.runtime import CPU, CUDA, TOLERANCE, OnnxRuntime, output_names, replay_golden
+from service.providers import CPU, CUDA, TENSORRT
+from service.runtime import TOLERANCE, OnnxRuntime, output_names, replay_golden
 
 pytestmark = [
     pytest.mark.gpu,
@@ -29,6 +30,20 @@ def test_auto_takes_the_gpu(folder):
     assert runtime.provider == CUDA
 
 
+def test_the_gpu_is_asked_through_buffers_of_its_own(folder):
+    runtime = OnnxRuntime.load(folder, provider="cuda")
+
+    assert runtime.placement.fallback is None
+    assert runtime._bound is not None
+
+
+def test_tensorrt_serves_or_says_why_cuda_does(folder):
+    runtime = OnnxRuntime.load(folder, provider="tensorrt")
+
+    assert (runtime.provider == TENSORRT) == (runtime.placement.fallback is None)
+    replay_golden(runtime, Golden.load(folder.golden))
+
+
 def test_cpu_is_obeyed_where_there_is_a_gpu(folder):
     runtime = OnnxRuntime.load(folder, provider="cpu")
 
@@ -41,7 +56,7 @@ def test_golden_windows_agree_on_the_gpu(folder):
     replay_golden(runtime, Golden.load(folder.golden))
 
 
-@pytest.mark.parametrize("batch", [1, 2, 64])
+@pytest.mark.parametrize("batch", [1, 2, 3, 5, 33, 64])  # some fit their buffers, some are filled up
 def test_the_gpu_answers_what_the_cpu_answers(folder, batch):
     gpu, cpu = (OnnxRuntime.load(folder, provider=provider) for provider in ("cuda", "cpu"))
     windows = probe_windows(gpu.manifest).take(np.arange(batch))

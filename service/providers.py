@@ -1,0 +1,112 @@
+"""Which of ONNX Runtime's providers a model is to run on, in which order, and why it runs elsewhere.
+
+Plain decisions, so that they can be tested where there is no GPU. This module must not know ONNX Runtime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from export.bundle import InvalidBundle, Manifest
+from service.settings import ProviderChoice
+
+CPU: Final = "CPUExecutionProvider"
+CUDA: Final = "CUDAExecutionProvider"
+TENSORRT: Final = "TensorrtExecutionProvider"
+
+FIRST: Final = {ProviderChoice.CPU: CPU, ProviderChoice.CUDA: CUDA, ProviderChoice.TENSORRT: TENSORRT}
+"""What a choice puts first; `auto` takes CUDA where ONNX Runtime has it."""
+
+Wanted = list[str | tuple[str, dict[str, str]]]
+"""Providers with their options, as ONNX Runtime takes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a model really runs.
+
+    Attributes:
+        providers: In the order of the session: a later one runs what those before it cannot.
+        fallback: Why the first is not what was asked for; None: it is.
+    """
+
+    providers: tuple[str, ...]
+    fallback: str | None = None
+
+
+def order(choice: ProviderChoice, available: Sequence[str]) -> list[str]:
+    """The providers to ask for, best first; the CPU, which every ONNX Runtime has, at the end.
+
+    Raises:
+        InvalidBundle: a GPU was asked for, and this ONNX Runtime can use none.
+    """
+    if choice == ProviderChoice.CPU:
+        return [CPU]
+    if choice != ProviderChoice.AUTO and CUDA not in available:
+        raise InvalidBundle(
+            f"provider {choice} was asked for, this ONNX Runtime has {', '.join(available)}: install the "
+            "extra `gpu` in place of `cpu`, or set RUL_PROVIDER=auto"
+        )
+    best_first = [TENSORRT, CUDA] if choice == ProviderChoice.TENSORRT else [CUDA]
+    return [*(provider for provider in best_first if provider in available), CPU]
+
+
+def with_options(providers: Sequence[str], manifest: Manifest, *, most_windows: int) -> Wanted:
+    """Each with what it must be told.
+
+    Args:
+        providers: Their names, best first.
+        manifest: Of the model, for the shapes that it will be asked.
+        most_windows: Of a batch; TensorRT builds for shapes up to that and anew for larger ones.
+    """
+    options = {
+        # TensorFloat-32 rounds to 10 bits: answers would leave the golden windows' tolerance.
+        CUDA: {"use_tf32": "0"},
+        TENSORRT: tensorrt_shapes(manifest, most_windows=most_windows),
+    }
+    return [(name, options[name]) if name in options else name for name in providers]
+
+
+def tensorrt_shapes(manifest: Manifest, *, most_windows: int) -> dict[str, str]:
+    """One engine for every batch: without these bounds TensorRT would build one for each new shape."""
+
+    def shapes(windows: int) -> str:
+        readings = f"readings:{windows}x{manifest.context}x{len(manifest.columns)}"
+        return f"{readings},lengths:{windows},last_cycle:{windows}"
+
+    return {
+        "trt_profile_min_shapes": shapes(1),
+        "trt_profile_opt_shapes": shapes(most_windows),
+        "trt_profile_max_shapes": shapes(most_windows),
+    }
+
+
+def placement(
+    choice: ProviderChoice, available: Sequence[str], got: Sequence[str], *, driver: bool
+) -> Placement:
+    """What came of a choice.
+
+    Args:
+        choice: What was asked for.
+        available: What ONNX Runtime was built with.
+        got: What the session has, in its order.
+        driver: Whether an NVIDIA driver is there.
+
+    Raises:
+        InvalidBundle: a GPU was asked for by name, and the session has none.
+    """
+    first = FIRST.get(choice, CUDA if CUDA in available or driver else CPU)
+    if got[0] == first:
+        return Placement(tuple(got))
+    if first not in available:
+        why = f"this ONNX Runtime was built without {first}"
+    else:
+        why = f"ONNX Runtime could not load {first}: its log says which library or driver is missing"
+    if choice in {ProviderChoice.CUDA, ProviderChoice.TENSORRT} and got[0] == CPU:
+        raise InvalidBundle(
+            f"provider {choice} was asked for and {why}: check the driver and that onnxruntime-gpu alone is "
+            "installed, or set RUL_PROVIDER=auto"
+        )
+    return Placement(tuple(got), why)

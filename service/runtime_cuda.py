@@ -1,0 +1,126 @@
+"""A graph asked through buffers that stay where they are: on a GPU each batch is copied in and out once.
+
+Buffers have fixed shapes, so that batches are padded: as many windows as the next power of two, as
+many cycles as the model reads. Nothing here is particular to CUDA but its use: on the device `cpu`
+the same code gives the same answers, and so it is tested. Beside `runtime` the only module that
+imports `onnxruntime`.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import Any, Final
+
+import numpy as np
+import onnxruntime as ort
+
+from export.bundle import Manifest
+from model.domain import HEALTH_STATES, FloatArray, IntArray
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def bucket(windows: int) -> int:
+    """The next power of two: batches of thousands of sizes share some ten buffers.
+
+    >>> [bucket(windows) for windows in (1, 2, 3, 16, 17)]
+    [1, 2, 4, 16, 32]
+    """
+    return 1 << (windows - 1).bit_length()
+
+
+def output_shapes(manifest: Manifest, *, windows: int, cycles: int) -> Shapes:
+    """What the graph answers to so many windows of so many cycles."""
+    return {
+        "rul": (windows,),
+        "rul_interval": (windows, 2),
+        "failure_probability": (windows, len(manifest.horizons)),
+        "health_state": (windows, len(HEALTH_STATES)),
+        "attention": (windows, cycles),
+        "contribution": (windows, cycles),
+        "head_attention": (windows, manifest.heads, cycles),
+        "novelty": (windows,),
+    }
+
+
+class BoundSession:
+    """A session with buffers for each size of batch that has come. May be called by several threads."""
+
+    def __init__(self, session: Any, manifest: Manifest, names: list[str], *, device: str) -> None:  # noqa: ANN401
+        self._session: Final = session
+        self._manifest: Final = manifest
+        self._names: Final = names
+        self._device: Final = device
+        self._buffers: Final[dict[tuple[int, int], _Buffers]] = {}
+        self._making: Final = Lock()
+
+    def run(self, readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> dict[str, FloatArray]:
+        """float32 [B, T, F], int64 [B], float32 [B] -> each output by its name, [B, ...]."""
+        b, t = readings.shape[:2]
+        size = bucket(b), max(t, self._manifest.context)
+        with self._making:
+            buffers = self._buffers.get(size)
+            if buffers is None:
+                buffers = self._buffers[size] = self._make(*size)
+        answers = buffers.run(*padded(readings, lengths, last_cycle, windows=size[0], cycles=size[1]))
+        per_cycle = {"attention", "contribution", "head_attention"}
+        return {name: x[:b, ..., :t] if name in per_cycle else x[:b] for name, x in answers.items()}
+
+    def _make(self, windows: int, cycles: int) -> _Buffers:
+        shapes = output_shapes(self._manifest, windows=windows, cycles=cycles)
+        inputs: Shapes = {
+            "readings": (windows, cycles, len(self._manifest.columns)),
+            "lengths": (windows,),
+            "last_cycle": (windows,),
+        }
+        return _Buffers(
+            self._session, inputs, {name: shapes[name] for name in self._names}, device=self._device
+        )
+
+
+def padded(
+    readings: FloatArray, lengths: IntArray, last_cycle: FloatArray, *, windows: int, cycles: int
+) -> tuple[FloatArray, IntArray, FloatArray]:
+    """The batch, filled up with windows of one cycle that misses everything, which the graph allows."""
+    b, t, f = readings.shape
+    if (b, t) == (windows, cycles):
+        return readings, lengths, last_cycle
+    more = np.full((windows, cycles, f), np.nan, np.float32)
+    more[:b, :t] = readings
+    return (
+        more,
+        np.concatenate([lengths, np.ones(windows - b, np.int64)]),
+        np.concatenate([last_cycle, np.full(windows - b, np.nan, np.float32)]),
+    )
+
+
+class _Buffers:
+    """Inputs and outputs of one size, on the device, bound to the session once."""
+
+    def __init__(self, session: Any, inputs: Shapes, outputs: Shapes, *, device: str) -> None:  # noqa: ANN401
+        self._session: Final = session
+        self._busy: Final = Lock()
+        kinds = {"lengths": np.int64}
+        self._binding: Final[Any] = session.io_binding()
+        self._inputs: Final = {
+            name: ort.OrtValue.ortvalue_from_shape_and_type(shape, kinds.get(name, np.float32), device, 0)
+            for name, shape in inputs.items()
+        }
+        self._outputs: Final = {
+            name: ort.OrtValue.ortvalue_from_shape_and_type(shape, np.float32, device, 0)
+            for name, shape in outputs.items()
+        }
+        for name, value in self._inputs.items():
+            self._binding.bind_ortvalue_input(name, value)
+        for name, value in self._outputs.items():
+            self._binding.bind_ortvalue_output(name, value)
+
+    def run(self, readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> dict[str, FloatArray]:
+        """Copy in, compute, copy out; one caller at a time."""
+        given = {"readings": readings, "lengths": lengths, "last_cycle": last_cycle}
+        with self._busy:
+            for name, value in given.items():
+                self._inputs[name].update_inplace(np.ascontiguousarray(value))
+            self._session.run_with_iobinding(self._binding)
+            # On the CPU `numpy` shows the buffer itself, which the next batch overwrites.
+            return {name: np.array(value.numpy()) for name, value in self._outputs.items()}

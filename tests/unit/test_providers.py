@@ -1,0 +1,180 @@
+"""Where a model runs: what is asked for, what comes of it, and buffers of fixed shapes as a GPU has them."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+
+from export.bundle import InvalidBundle
+from export.probes import probe_windows
+from service.providers import CPU, CUDA, TENSORRT, Placement, order, placement, with_options
+from service.runtime import OnnxRuntime, output_names
+from service.runtime_cuda import BoundSession, output_shapes, padded
+from service.settings import ProviderChoice
+from tests.fakes import make_manifest
+
+GPU_BUILD = [TENSORRT, CUDA, CPU]
+CPU_BUILD = ["AzureExecutionProvider", CPU]
+
+
+@pytest.mark.parametrize(
+    ("choice", "available", "expected"),
+    [
+        ("cpu", GPU_BUILD, [CPU]),
+        ("auto", GPU_BUILD, [CUDA, CPU]),
+        ("auto", CPU_BUILD, [CPU]),
+        ("cuda", GPU_BUILD, [CUDA, CPU]),
+        ("tensorrt", GPU_BUILD, [TENSORRT, CUDA, CPU]),
+        ("tensorrt", [CUDA, CPU], [CUDA, CPU]),
+    ],
+)
+def test_providers_are_asked_for_best_first(choice, available, expected):
+    assert order(ProviderChoice(choice), available) == expected
+
+
+@pytest.mark.parametrize("choice", ["cuda", "tensorrt"])
+def test_a_gpu_is_refused_where_onnx_runtime_can_use_none(choice):
+    with pytest.raises(InvalidBundle, match=f"provider {choice} was asked for.*extra `gpu`"):
+        order(ProviderChoice(choice), CPU_BUILD)
+
+
+@pytest.mark.parametrize(
+    ("choice", "available", "got", "driver", "why"),
+    [
+        ("cpu", GPU_BUILD, [CPU], True, None),
+        ("cuda", GPU_BUILD, [CUDA, CPU], True, None),
+        ("auto", CPU_BUILD, [CPU], False, None),
+        ("auto", CPU_BUILD, [CPU], True, f"this ONNX Runtime was built without {CUDA}"),
+        ("auto", GPU_BUILD, [CPU], False, f"ONNX Runtime could not load {CUDA}: its log says which"),
+        ("tensorrt", GPU_BUILD, [TENSORRT, CUDA, CPU], True, None),
+        ("tensorrt", GPU_BUILD, [CUDA, CPU], True, f"ONNX Runtime could not load {TENSORRT}"),
+        ("tensorrt", [CUDA, CPU], [CUDA, CPU], True, f"this ONNX Runtime was built without {TENSORRT}"),
+    ],
+)
+def test_a_fallback_says_why(choice, available, got, driver, why):
+    found = placement(ProviderChoice(choice), available, got, driver=driver)
+
+    assert found.providers == tuple(got)
+    assert (found.fallback is None) if why is None else found.fallback.startswith(why)
+
+
+@pytest.mark.parametrize("choice", ["cuda", "tensorrt"])
+def test_a_gpu_that_was_asked_for_by_name_is_not_replaced_by_the_cpu(choice):
+    with pytest.raises(InvalidBundle, match="RUL_PROVIDER=auto"):
+        placement(ProviderChoice(choice), GPU_BUILD, [CPU], driver=True)
+
+
+def test_cuda_computes_with_all_bits():
+    assert with_options([CUDA, CPU], make_manifest(), most_windows=32) == [(CUDA, {"use_tf32": "0"}), CPU]
+
+
+def test_tensorrt_is_told_which_shapes_come():
+    manifest = make_manifest()
+
+    (name, options), *_ = with_options([TENSORRT, CUDA, CPU], manifest, most_windows=32)
+
+    t, f = manifest.context, len(manifest.columns)
+    assert name == TENSORRT
+    assert options["trt_profile_min_shapes"] == f"readings:1x{t}x{f},lengths:1,last_cycle:1"
+    assert options["trt_profile_max_shapes"] == f"readings:32x{t}x{f},lengths:32,last_cycle:32"
+
+
+@pytest.fixture(scope="module")
+def runtime(tiny_bundle):
+    return OnnxRuntime.load(tiny_bundle, provider=ProviderChoice.CPU)
+
+
+@pytest.fixture
+def bound(runtime):
+    """The graph behind buffers, on the device that there is."""
+    return BoundSession(runtime._session, runtime.manifest, output_names(runtime.manifest), device="cpu")
+
+
+def asked(manifest, rows):
+    windows = probe_windows(manifest).take(np.arange(rows))
+    return windows.readings, windows.lengths, windows.last_cycle
+
+
+def test_the_cpu_is_asked_without_buffers(runtime):
+    assert runtime.placement == Placement((CPU,))
+    assert runtime._bound is None
+
+
+@pytest.mark.parametrize("rows", [1, 2, 8, 64])
+def test_a_batch_that_fits_its_buffers_gets_the_same_bits(runtime, bound, rows):
+    question = asked(runtime.manifest, rows)
+    expected = runtime.run(*question)
+
+    got = bound.run(*question)
+
+    assert set(got) == set(output_names(runtime.manifest))
+    for name, value in got.items():
+        np.testing.assert_array_equal(value, getattr(expected, name), err_msg=name)
+
+
+@pytest.mark.parametrize(("rows", "cycles"), [(3, 12), (5, 7), (1, 1), (33, 12)])
+def test_a_padded_batch_answers_in_the_shape_that_was_asked(runtime, bound, rows, cycles):
+    readings, lengths, last_cycle = asked(runtime.manifest, rows)
+    question = readings[:, :cycles], np.minimum(lengths, cycles), last_cycle
+    expected = runtime.run(*question)
+
+    got = bound.run(*question)
+
+    for name, value in got.items():
+        wanted = getattr(expected, name)
+        scale = runtime.manifest.cap if name in {"rul", "rul_interval", "contribution"} else 1.0
+        assert value.shape == wanted.shape
+        np.testing.assert_allclose(value / scale, wanted / scale, atol=1e-5, rtol=1e-5, err_msg=name)
+
+
+def test_an_answer_is_not_overwritten_by_the_next(runtime, bound):
+    first = bound.run(*asked(runtime.manifest, 4))
+    kept = first["rul"].copy()
+    readings, lengths, last_cycle = asked(runtime.manifest, 4)
+
+    bound.run(readings[::-1], lengths[::-1], last_cycle[::-1])
+
+    np.testing.assert_array_equal(first["rul"], kept)
+
+
+def test_buffers_are_shared_by_sizes_and_by_threads(runtime, bound):
+    sizes = [1, 2, 3, 4, 5, 6, 7, 8] * 4
+    expected = {size: runtime.run(*asked(runtime.manifest, size)).rul for size in set(sizes)}
+
+    with ThreadPoolExecutor(4) as executor:
+        answers = list(executor.map(lambda size: bound.run(*asked(runtime.manifest, size))["rul"], sizes))
+
+    for size, answer in zip(sizes, answers, strict=True):
+        np.testing.assert_allclose(answer, expected[size], atol=1e-4)
+    assert sorted(windows for windows, _ in bound._buffers) == [1, 2, 4, 8]
+
+
+def test_what_fills_a_batch_up_are_windows_that_the_graph_allows():
+    readings, lengths, last_cycle = padded(
+        np.ones((2, 3, 4), np.float32),
+        np.array([3, 2]),
+        np.array([9, 8], np.float32),
+        windows=4,
+        cycles=5,
+    )
+
+    assert readings.shape == (4, 5, 4)
+    assert lengths.tolist() == [3, 2, 1, 1]
+    assert np.isnan(readings[2:]).all()
+    assert np.isnan(last_cycle[2:]).all()
+    assert (readings.dtype, lengths.dtype, last_cycle.dtype) == (np.float32, np.int64, np.float32)
+
+
+def test_outputs_have_the_shapes_that_buffers_are_made_for(runtime):
+    manifest = runtime.manifest
+    outputs = runtime.run(*asked(manifest, 3))
+
+    shapes = output_shapes(manifest, windows=3, cycles=manifest.context)
+
+    for name in output_names(manifest):
+        assert getattr(outputs, name).shape == shapes[name]
+
+
+def test_this_onnx_runtime_has_the_names_that_we_ask_for():
+    assert {CPU, CUDA, TENSORRT} <= set(ort.get_all_providers())
