@@ -1,6 +1,6 @@
 """What lies between two scrapes: rates, means, quantiles. Pure functions of the two.
 
-A counter that went back belongs to a service that was started again: it counts from 0. NaN stands
+A counter that went far back belongs to a service that was started again: it counts from 0. NaN stands
 for what cannot be said, such as the mean of nothing.
 """
 
@@ -150,10 +150,15 @@ class Quality:
 def grown(before: float, now: float) -> float:
     """How much a counter has grown, also where it began again in between.
 
-    >>> grown(5.0, 7.0), grown(5.0, 2.0)
-    (2.0, 2.0)
+    Workers tell each other of their observations a moment late: what is a little less than before was
+    told by another worker, and has not grown.
+
+    >>> grown(5.0, 7.0), grown(5.0, 2.0), grown(5.0, 4.0)
+    (2.0, 2.0, 0.0)
     """
-    return now - before if now >= before else now
+    if now >= before:
+        return now - before
+    return now if now < before / 2 else 0.0
 
 
 def traffic(between: Between, protocol: str) -> Traffic:

@@ -167,6 +167,13 @@ def test_a_service_that_was_started_again_counts_from_nothing(before, now):
     assert traffic(between, "http").requests_per_second == 52.5
 
 
+def test_a_worker_that_has_not_heard_of_everything_yet_is_no_new_service(now):
+    name = 'rul_requests_total{protocol="http",route="/v1/predict",code="200"}'
+    behind = scrape(replaced(NOW, name, 298), at=103.0)
+
+    assert traffic(Between.of(now, behind), "http").requests_per_second == 0
+
+
 def test_what_a_model_answered_is_that_of_the_windows_in_between(between):
     seen = quality(between, FD001)
 
