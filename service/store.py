@@ -95,10 +95,8 @@ class Store:
         units = [(row[0], row[1], ids[row[0]], *row[2:]) for row in latest.values()]
         try:
             with self.writing() as connection:  # units first, as an outcome does: see `ordered`
-                connection.exec_driver_sql(self._upserts.unit, units)
-                connection.exec_driver_sql(
-                    self._upserts.prediction, [(ids[row[0]], *row[1:]) for row in ordered]
-                )
+                self._upserts.units(connection, units)
+                self._upserts.predictions(connection, [(ids[row[0]], *row[1:]) for row in ordered])
         except (DataError, IntegrityError, ValueError, OverflowError) as error:
             raise RowsRefused(f"one of {len(rows)} predictions cannot be kept") from error
 

@@ -27,7 +27,7 @@ from service.keeping import Keeping
 from service.outcomes import OutcomeKind
 from service.store import Store
 from service.store_metrics import StoreMetrics
-from service.store_rows import ModelVersion
+from service.store_rows import ModelVersion, RowsRefused
 from service.store_schema import PREDICTIONS
 from service.store_url import store_url
 from service.unit_bodies import OutcomeReport
@@ -209,6 +209,60 @@ def test_to_look_for_a_store_makes_none(tmp_path):
     assert done.returncode == 1
     assert "nothing is kept at" in done.stderr
     assert not (tmp_path / "no.db").exists()
+
+
+def row(unit: str = "1", cycle: int = 10, rul: float = 50.0, *, at: float = 1000.0):
+    return ("fd001", unit, cycle, rul, rul - 5, rul + 5, "estimated", "healthy", at)
+
+
+def kept(store: Store) -> list[tuple]:
+    with store.reading() as connection:
+        columns = PREDICTIONS.c.unit, PREDICTIONS.c.last_cycle, PREDICTIONS.c.rul
+        return [tuple(found) for found in connection.execute(select(*columns).order_by(*columns))]
+
+
+def test_workers_that_start_together_find_one_set_of_tables(url):
+    with ThreadPoolExecutor(4) as pool:
+        stores = list(pool.map(lambda _: Store.open(url, [VERSION]), range(4)))
+
+    for i, store in enumerate(stores):
+        store.write([row(f"unit {i}")])
+
+    assert [found[0] for found in kept(stores[0])] == ["unit 0", "unit 1", "unit 2", "unit 3"]
+    for store in stores:
+        store.close()
+
+
+def test_the_newest_prediction_of_a_cycle_stays_exactly_as_it_was(url):
+    store = Store.open(url, [VERSION])
+
+    store.write([row(rul=0.1 + 0.2, at=1001.0), row('ü"\\', 3)])
+    store.write([row(rul=1.0, at=1000.0)])
+
+    assert kept(store) == [("1", 10, 0.1 + 0.2), ('ü"\\', 3, 50.0)]
+    store.close()
+
+
+@pytest.mark.parametrize("bad", [row(rul=float("nan")), row(unit="\ud800")])
+def test_a_row_that_cannot_be_kept_is_refused_with_its_company_and_not_for_ever(url, bad):
+    store = Store.open(url, [VERSION])
+
+    with pytest.raises(RowsRefused):
+        store.write([row("good"), bad])
+
+    store.write([row("good")])
+    assert kept(store) == [("good", 10, 50.0)]
+    store.close()
+
+
+@pytest.mark.system
+def test_a_name_that_postgresql_cannot_hold_is_refused(server):
+    store = Store.open(store_url(server.database("zero")), [VERSION])
+
+    with pytest.raises(RowsRefused):
+        store.write([row("a\0b")])
+
+    store.close()
 
 
 @pytest.mark.system
