@@ -16,8 +16,8 @@ RULES: Final = sorted((FOLDER / "rules").glob("*.yml"))
 RULE_TESTS: Final = sorted((FOLDER / "rules" / "tests").glob("*.yml"))
 DASHBOARDS: Final = sorted((FOLDER / "grafana" / "dashboards").glob("*.json"))
 
-# A metric of ours, a recorded series or `up`, with its matchers.
-SELECTOR: Final = re.compile(r"(?<![\w:$])(rul_\w+|\w+:\w+:\w+|up\b)(\{[^}]*\})?")
+# A metric of ours or of our processes, a recorded series or `up`, with its matchers.
+SELECTOR: Final = re.compile(r"(?<![\w:$])(rul_\w+|process_\w+|\w+:\w+:\w+|up\b)(\{[^}]*\})?")
 
 
 def rules() -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ const packages = [`@grafana/schema@${release}`, "ajv@8.17.1", "ts-json-schema-ge
 
 // The types of a panel's options and of its field configuration, by the panel's own type.
 const panelTypes = {
+  bargauge: ["bargauge/panelcfg/x/BarGaugePanelCfg_types.gen.d.ts", "Options"],
   heatmap: ["heatmap/panelcfg/x/HeatmapPanelCfg_types.gen.d.ts", "Options", "FieldConfig"],
   stat: ["stat/panelcfg/x/StatPanelCfg_types.gen.d.ts", "Options"],
   table: ["table/panelcfg/x/TablePanelCfg_types.gen.d.ts", "Options", "FieldConfig"],

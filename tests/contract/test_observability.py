@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import re
 import sys
+import zlib
 
 import pytest
 import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from service.board import Board
 from service.metrics import Metrics
+from service.processes import Processes
 from tests.fakes import FakeRuntime, make_manifest
 from tests.observability import (
     DASHBOARDS,
@@ -44,6 +47,7 @@ every_expression = pytest.mark.parametrize("name", expressions())
 def declared() -> dict[str, list[dict[str, str]]]:
     """Every series that the service has from its start: the labels of each, by name."""
     registry = CollectorRegistry()
+    Processes(registry, Board())
     Metrics(registry, [FakeRuntime(make_manifest(heads=2))])
     series: dict[str, list[dict[str, str]]] = {}
     for family in text_string_to_metric_families(generate_latest(registry).decode()):
@@ -123,6 +127,23 @@ def test_panels_have_an_id_of_their_own_and_do_not_overlap(dashboard):
     assert max(x for x, _ in cells) < 24
 
 
+@every_panel
+def test_the_id_of_a_panel_is_its_titles_wherever_it_moves(dashboard, panel):
+    assert panel["id"] == zlib.crc32(panel["title"].encode()) % 1_000_000_000
+
+
+def test_a_panel_that_stands_on_two_dashboards_is_the_same_on_both():
+    found: dict[int, list[tuple[object, ...]]] = {}
+    for _, panel in EVERY_PANEL:
+        found.setdefault(panel["id"], []).append((panel["title"], panel["description"], panel["targets"]))
+
+    assert all(one == panels[0] for panels in found.values() for one in panels)
+
+
+def test_there_is_a_dashboard_for_the_service_its_models_and_the_fleet():
+    assert [path.stem for path in DASHBOARDS] == ["rul-fleet", "rul-model-quality", "rul-service"]
+
+
 @pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda path: path.stem)
 def test_a_dashboard_can_be_narrowed_to_an_instance_and_a_model(dashboard):
     variables = [one["name"] for one in json.loads(dashboard.read_text("utf-8"))["templating"]["list"]]
@@ -155,6 +176,18 @@ def test_the_runbook_has_no_section_without_an_alert():
     assert headings == list(alerts())
 
 
+def test_the_runbook_names_panels_and_rows_that_exist():
+    named = re.findall(r"(?<!\*)\*([A-Z][^*]+)\*(?!\*)", (ROOT / "docs" / "runbook.md").read_text("utf-8"))
+    parts = [part for path in DASHBOARDS for part in json.loads(path.read_text("utf-8"))["panels"]]
+
+    assert set(named) - {"Status, Targets"} <= {part["title"] for part in parts}
+
+
+@every_panel
+def test_the_alerts_that_a_panel_sends_to_exist(dashboard, panel):
+    assert set(re.findall(r"\bRul[A-Z]\w+", panel["description"])) <= set(alerts())
+
+
 @every_alert
 def test_an_alert_has_a_unit_test_in_which_it_fires_and_one_in_which_it_does_not(name):
     cases = [
@@ -179,7 +212,7 @@ def test_a_recorded_series_is_named_by_level_metric_and_operation(name):
 
     assert re.fullmatch(r"[a-z]+(_[a-z]+)*", level)
     assert metric.startswith("rul_")
-    assert re.fullmatch(r"(p\d+_|ratio_)?(rate|min|max)\d+[mhd]", operation)
+    assert re.fullmatch(r"(p\d+_|ratio_|mean_)?(rate|increase|min|max)\d+[mhd]", operation)
 
 
 @pytest.mark.system

@@ -9,11 +9,13 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from service.observability.dashboards.fleet import FLEET
+from service.observability.dashboards.model_quality import MODEL_QUALITY
 from service.observability.dashboards.panels import Dashboard, to_json
 from service.observability.dashboards.service import SERVICE
 
 FOLDER: Final = Path(__file__).parents[1] / "grafana" / "dashboards"
-DASHBOARDS: Final[tuple[Dashboard, ...]] = (SERVICE,)
+DASHBOARDS: Final[tuple[Dashboard, ...]] = (SERVICE, MODEL_QUALITY, FLEET)
 
 
 def generated() -> dict[Path, str]:

@@ -8,7 +8,7 @@ from service.observability.dashboards.panels import Kind, Panel, Query, Row
 from service.observability.dashboards.promql import MODEL, cells, mean, quantiles, rate
 
 ATTENTION: Final = Row(
-    "Model: attention",
+    "Attention",
     (
         Panel(
             title="Windows by attention entropy",
@@ -24,10 +24,17 @@ ATTENTION: Final = Row(
         Panel(
             title="Attention entropy by head",
             unit="percentunit",
-            shows="Quantiles of the entropy ratio, for the attention itself (mean) and for each head.",
+            shows="Quantiles of the entropy ratio, for the attention itself (mean) and for each head, and "
+            "the band of 99 % of calibration windows: its low and its high end.",
             act="one head at 0 or 1 while the others move: that head is dead, retrain with the entropy "
             "regulariser. All: see the runbook under RulAttentionCollapsed.",
-            queries=quantiles("rul_attention_entropy_ratio", "model, head", (0.05, 0.5, 0.95), where=MODEL),
+            queries=(
+                *quantiles("rul_attention_entropy_ratio", "model, head", (0.05, 0.5, 0.95), where=MODEL),
+                Query(
+                    f"max by (model, head, side) (rul_attention_entropy_band_ratio{{{MODEL}}})",
+                    "{{model}} {{head}} band {{side}}",
+                ),
+            ),
             most=1,
         ),
         Panel(
@@ -60,7 +67,7 @@ ATTENTION: Final = Row(
 )
 
 ANSWERS: Final = Row(
-    "Model: answers",
+    "Answers",
     (
         Panel(
             title="Predicted RUL",
@@ -103,21 +110,19 @@ ANSWERS: Final = Row(
             limit=1,
         ),
         Panel(
+            title="Windows by predicted RUL",
+            unit="suffix:cycles",
+            shows="How many windows got a RUL in each range: the distribution behind the quantiles.",
+            act="one range empties and another fills within minutes: no fleet ages that fast; see Drift.",
+            queries=cells("rul_prediction_cycles", where=MODEL),
+            kind=Kind.HEATMAP,
+        ),
+        Panel(
             title="Imputed readings",
             unit="percentunit",
             shows="Share of readings that were missing and filled, mean over windows.",
             act="a step up: a sensor or its feed broke. The warnings in the answers name the column.",
             queries=(Query(mean("rul_imputed_fraction", "instance"), "{{instance}}"),),
-        ),
-        Panel(
-            title="Models",
-            unit="none",
-            shows="Which weights each instance serves, and on which provider.",
-            act="instances differ in version or sha256 outside a rollout: redeploy those that lag.",
-            queries=(
-                Query(f"max by (instance, model, version, sha256, provider) (rul_model_info{{{MODEL}}})"),
-            ),
-            kind=Kind.TABLE,
         ),
     ),
 )

@@ -8,12 +8,14 @@ module must not know any metric of ours.
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from string import ascii_uppercase
 from typing import Any, Final
 
+from grafana_foundation_sdk.builders import bargauge as bargauge_builders
 from grafana_foundation_sdk.builders import common as common_builders
 from grafana_foundation_sdk.builders import dashboard as dashboard_builders
 from grafana_foundation_sdk.builders import heatmap as heatmap_builders
@@ -28,7 +30,13 @@ COLUMNS: Final = 24  # of Grafana's grid
 IF_WRONG: Final = "**If it looks wrong:**"
 SOURCE: Final = common.DataSourceRef(type_val="prometheus", uid="${datasource}")
 
-PanelBuilder = timeseries_builders.Panel | stat_builders.Panel | heatmap_builders.Panel | table_builders.Panel
+PanelBuilder = (
+    timeseries_builders.Panel
+    | stat_builders.Panel
+    | heatmap_builders.Panel
+    | table_builders.Panel
+    | bargauge_builders.Panel
+)
 
 
 class Kind(StrEnum):
@@ -37,6 +45,7 @@ class Kind(StrEnum):
     LINES = "lines"
     STACK = "stack"
     NUMBER = "number"
+    BARS = "bars"
     HEATMAP = "heatmap"
     TABLE = "table"
 
@@ -59,6 +68,7 @@ class Panel:
         act: What to do when it looks wrong.
         width: In columns of a grid of 24.
         limit: From here on the value is drawn as a problem.
+        least: The lower end of the axis; None where values may be below 0.
         most: The upper end of the axis, where there is one.
     """
 
@@ -71,7 +81,13 @@ class Panel:
     width: int = 8
     height: int = 8
     limit: float | None = None
+    least: float | None = 0
     most: float | None = None
+
+    @property
+    def identity(self) -> int:
+        """What links to this panel name it by: as long as its title stays, wherever it moves."""
+        return identity(self.title)
 
     @property
     def description(self) -> str:
@@ -85,6 +101,11 @@ class Row:
 
     title: str
     panels: tuple[Panel, ...]
+
+    @property
+    def identity(self) -> int:
+        """As a panel's, and never that of one with the same title."""
+        return identity(f"row: {self.title}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +127,15 @@ class Dashboard:
     description: str
     variables: tuple[Variable, ...]
     rows: tuple[Row, ...]
+
+
+def identity(title: str) -> int:
+    """A number that follows from a title alone.
+
+    >>> identity("Latency p99")
+    101516706
+    """
+    return zlib.crc32(title.encode()) % 1_000_000_000
 
 
 def to_json(content: Dashboard) -> str:
@@ -140,6 +170,7 @@ def _built(content: Dashboard) -> dashboard.Dashboard:
         .refresh("10s")
         .timezone("browser")
         .tooltip(dashboard.DashboardCursorSync.CROSSHAIR)
+        .link(_siblings())
         .with_variable(_source_variable())
     )
     for variable in content.variables:
@@ -150,6 +181,17 @@ def _built(content: Dashboard) -> dashboard.Dashboard:
         else:
             builder.with_panel(part)
     return builder.build()
+
+
+def _siblings() -> dashboard_builders.DashboardLink:
+    """To the other dashboards, with the same time and the same choices."""
+    return (
+        dashboard_builders.DashboardLink("rulserve")
+        .type(dashboard.DashboardLinkType.DASHBOARDS)
+        .tags(["rulserve"])
+        .keep_time(keep_time=True)
+        .include_vars(include_vars=True)
+    )
 
 
 def _source_variable() -> dashboard_builders.DatasourceVariable:
@@ -176,16 +218,16 @@ def _label_variable(variable: Variable) -> dashboard_builders.QueryVariable:
 
 def _laid_out(rows: tuple[Row, ...]) -> Iterator[dashboard_builders.Row | PanelBuilder]:
     """Rows and panels in reading order, each with its place and an id of its own."""
-    identity, top = 1, 0
+    top = 0
     for row in rows:
-        yield dashboard_builders.Row(row.title).id(identity).grid_pos(_place(top, 0, COLUMNS, 1))
-        identity, top = identity + 1, top + 1
+        yield dashboard_builders.Row(row.title).id(row.identity).grid_pos(_place(top, 0, COLUMNS, 1))
+        top += 1
         left, height = 0, 0
         for panel in row.panels:
             if left + panel.width > COLUMNS:
                 left, top, height = 0, top + height, 0
-            yield _panel(panel).id(identity).grid_pos(_place(top, left, panel.width, panel.height))
-            identity, left, height = identity + 1, left + panel.width, max(height, panel.height)
+            yield _panel(panel).id(panel.identity).grid_pos(_place(top, left, panel.width, panel.height))
+            left, height = left + panel.width, max(height, panel.height)
         top += height
 
 
@@ -195,7 +237,9 @@ def _place(top: int, left: int, width: int, height: int) -> dashboard.GridPos:
 
 def _panel(panel: Panel) -> PanelBuilder:
     builder = _drawn(panel).title(panel.title).description(panel.description).unit(panel.unit)
-    builder.datasource(SOURCE).min(0)
+    builder.datasource(SOURCE)
+    if panel.least is not None:
+        builder.min(panel.least)
     if panel.most is not None:
         builder.max(panel.most)
     for query, ref_id in zip(panel.queries, ascii_uppercase[: len(panel.queries)], strict=True):
@@ -208,6 +252,8 @@ def _drawn(panel: Panel) -> PanelBuilder:
         case Kind.NUMBER:
             latest = common_builders.ReduceDataOptions().calcs(["lastNotNull"])
             return stat_builders.Panel().reduce_options(latest).thresholds(_thresholds(panel))
+        case Kind.BARS:
+            return _bars(panel)
         case Kind.HEATMAP:
             return _heatmap(panel)
         case Kind.TABLE:
@@ -242,6 +288,17 @@ def _timeseries(panel: Panel) -> timeseries_builders.Panel:
         style = common_builders.GraphThresholdsStyleConfig().mode(common.GraphThresholdsStyleMode.DASHED)
         builder.thresholds(_thresholds(panel)).thresholds_style(style)
     return builder
+
+
+def _bars(panel: Panel) -> bargauge_builders.Panel:
+    latest = common_builders.ReduceDataOptions().calcs(["lastNotNull"])
+    return (
+        bargauge_builders.Panel()
+        .reduce_options(latest)
+        .orientation(common.VizOrientation.HORIZONTAL)
+        .display_mode(common.BarGaugeDisplayMode.BASIC)
+        .thresholds(_thresholds(panel))
+    )
 
 
 def _heatmap(panel: Panel) -> heatmap_builders.Panel:
@@ -283,5 +340,7 @@ def _target(query: Query, ref_id: str, kind: Kind) -> prometheus_builders.Dataqu
             return target.range().format(prometheus.PromQueryFormat.HEATMAP)
         case Kind.TABLE:
             return target.instant().format(prometheus.PromQueryFormat.TABLE)
+        case Kind.BARS:  # now: over time, the largest few would be others at each moment
+            return target.instant().format(prometheus.PromQueryFormat.TIME_SERIES)
         case Kind.LINES | Kind.STACK | Kind.NUMBER:
             return target.range().format(prometheus.PromQueryFormat.TIME_SERIES)

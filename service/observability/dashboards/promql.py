@@ -53,6 +53,17 @@ def mean(histogram: str, by: str, *, where: str = INSTANCE) -> str:
     return share(rate(f"{histogram}_sum", by, where=where), rate(f"{histogram}_count", by, where=where))
 
 
+def within(histogram: str, low: str, high: str, by: str = "", *, where: str = INSTANCE) -> str:
+    """How many observations of the last hour were above one bucket's end and at most another's.
+
+    An end is as Prometheus has it, `10.0`; a low end of `0` is below all, a high end of `+Inf` above.
+    """
+    total = f"sum by ({by})" if by else "sum"
+    up_to = {end: f'{total} (increase({histogram}_bucket{{{where}, le="{end}"}}[1h]))' for end in (low, high)}
+    # Both are sums of the same scrapes; what rounding leaves below zero is none.
+    return up_to[high] if low == "0" else f"clamp_min({up_to[high]} - {up_to[low]}, 0)"
+
+
 def cells(histogram: str, *, where: str = INSTANCE) -> tuple[Query, ...]:
     """The buckets of a heatmap: events in each, not summed up."""
     return (Query(f"sum by (le) (increase({histogram}_bucket{{{where}}}[$__rate_interval]))", "{{le}}"),)

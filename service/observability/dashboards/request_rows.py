@@ -26,7 +26,7 @@ GLANCE: Final = Row(
             unit="none",
             shows="Models that the chosen instances serve, counted once an instance.",
             act="fewer than expected: an instance is down or was started with another RUL_BUNDLES. "
-            "See the table at the bottom, then the runbook under RulServiceDown.",
+            "See the table under Models and providers, then the runbook under RulServiceDown.",
             queries=(Query(f"count(rul_model_info{{{MODEL}}})"),),
             kind=Kind.NUMBER,
             width=4,
@@ -88,7 +88,7 @@ GLANCE: Final = Row(
             unit="percentunit",
             shows="Entropy of the attention over its largest possible value, median window.",
             act="near 0 attention has collapsed onto single cycles, near 1 it says nothing. "
-            "See the row Model.",
+            "See the row Attention on the dashboard model quality.",
             queries=(Query(quantile(0.5, "rul_attention_entropy_ratio", where=f'{MODEL}, head="mean"')),),
             kind=Kind.NUMBER,
             width=4,
@@ -294,7 +294,7 @@ SATURATION: Final = Row(
             width=6,
         ),
         Panel(
-            title="Windows dropped",
+            title="Windows given up",
             unit="suffix:windows/s",
             shows="Windows whose caller left before they were answered.",
             act="callers' time-outs are shorter than our latency: they ask again and make it worse. "

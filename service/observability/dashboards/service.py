@@ -1,11 +1,10 @@
-"""The dashboard "service": is it up, is it fast, does it refuse, and what do the models answer?"""
+"""The dashboard "service": is it up, is it fast, does it refuse, and on what does it run?"""
 
 from __future__ import annotations
 
 from typing import Final
 
-from service.observability.dashboards.answer_rows import ANSWERS, ATTENTION
-from service.observability.dashboards.panels import Dashboard, Variable
+from service.observability.dashboards.panels import Dashboard
 from service.observability.dashboards.request_rows import (
     BATCHING,
     ERRORS,
@@ -14,20 +13,14 @@ from service.observability.dashboards.request_rows import (
     SATURATION,
     TRAFFIC,
 )
+from service.observability.dashboards.variables import VARIABLES
+from service.observability.dashboards.worker_rows import MODELS, STORE, WORKERS
 
 SERVICE: Final = Dashboard(
     uid="rul-service",
     title="rulserve / service",
-    description="Requests, errors, latency, batching, saturation, and what the models answer. "
+    description="Requests, errors, latency, batching, saturation, workers, models and the store. "
     "Generated: edit service/observability/dashboards.",
-    variables=(
-        Variable(
-            "instance",
-            "Instance",
-            "label_values(rul_model_info, instance)",
-            "Running services, as Prometheus names them.",
-        ),
-        Variable("model", "Model", "label_values(rul_model_info, model)", "Bundles that are loaded."),
-    ),
-    rows=(GLANCE, TRAFFIC, ERRORS, LATENCY, BATCHING, SATURATION, ATTENTION, ANSWERS),
+    variables=VARIABLES,
+    rows=(GLANCE, TRAFFIC, ERRORS, LATENCY, BATCHING, SATURATION, WORKERS, MODELS, STORE),
 )
