@@ -55,11 +55,16 @@ class ModelsBody(msgspec.Struct, frozen=True):
 
 
 class ReadyModel(msgspec.Struct, frozen=True):
-    """A model that answers."""
+    """A model that answers: on `provider`, and on the later ones of `providers` what that cannot run.
+
+    `fallback` says why it is not the provider that RUL_PROVIDER asks for; null where it is.
+    """
 
     name: str
     version: str
     provider: str
+    providers: tuple[str, ...]
+    fallback: str | None
 
 
 class ReadyBody(msgspec.Struct, frozen=True):
@@ -190,8 +195,7 @@ class HttpApi:
         lifecycle.check_alive()
         lifecycle.check_ready()
         models = self._desk.predictor.models.values()
-        ready = [ReadyModel(model.name.name, model.name.version, model.provider) for model in models]
-        return self._json(ReadyBody(lifecycle.phase, ready))
+        return self._json(ReadyBody(lifecycle.phase, [ready_model(model) for model in models]))
 
     async def _metrics(self, request: Request, _exchange: Exchange) -> Response:
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
@@ -214,6 +218,12 @@ def _without_body(send: Send) -> Send:
         await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
 
     return send_headers
+
+
+def ready_model(model: LoadedModel) -> ReadyModel:
+    """A loaded model as /readyz shows it."""
+    placed = model.placement
+    return ReadyModel(model.name.name, model.name.version, model.provider, placed.providers, placed.fallback)
 
 
 def model_body(model: LoadedModel) -> ModelBody:

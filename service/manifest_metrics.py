@@ -17,8 +17,8 @@ def declare_manifests(registry: CollectorRegistry, models: Sequence[Runtime]) ->
     """One sample for each model, and for each of its heads whose band it knows."""
     info = Gauge(
         "rul_model_info",
-        "1 for each loaded model: its version, file digest and provider.",
-        ["model", "version", "sha256", "provider"],
+        "1 for each loaded model: its version, file digest, the provider that serves and their whole order.",
+        ["model", "version", "sha256", "provider", "providers"],
         registry=registry,
     )
     coverage = Gauge(
@@ -35,7 +35,8 @@ def declare_manifests(registry: CollectorRegistry, models: Sequence[Runtime]) ->
     )
     for model in models:
         manifest = model.manifest
-        info.labels(manifest.name, manifest.version, model.sha256, model.provider).set(1)
+        order = ">".join(model.placement.providers)
+        info.labels(manifest.name, manifest.version, model.sha256, model.provider, order).set(1)
         coverage.labels(manifest.name).set(manifest.nominal_coverage)
         for reference in manifest.entropy:
             band.labels(manifest.name, reference.head, Side.LOW.value).set(reference.low)

@@ -42,6 +42,7 @@ from service.messages import (
     Refused,
     WindowError,
 )
+from service.providers import Placement
 from service.rules import WindowRules
 from service.runtime import Runtime
 from service.window import Caution, Window
@@ -80,6 +81,7 @@ class LoadedModel:
 
     manifest: Manifest
     provider: str
+    placement: Placement
     batcher: Batcher
     rules: WindowRules
     name: ModelName
@@ -94,6 +96,7 @@ class LoadedModel:
         return cls(
             manifest,
             runtime.provider,
+            runtime.placement,
             batcher,
             WindowRules.of(manifest, max_window_cycles=max_window_cycles),
             ModelName(manifest.name, manifest.version, runtime.sha256),

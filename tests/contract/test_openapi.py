@@ -88,3 +88,10 @@ def test_a_refusal_is_a_problem():
     assert list(content) == ["application/problem+json"]
     problem = DOCUMENT["components"]["schemas"]["ProblemBody"]
     assert set(problem["required"]) == {"type", "title", "status", "detail", "errors", "request_id"}
+
+
+def test_readiness_documents_where_each_model_runs():
+    model = DOCUMENT["components"]["schemas"]["ReadyModel"]
+
+    assert set(model["required"]) == {"name", "version", "provider", "providers", "fallback"}
+    assert {"type": "null"} in model["properties"]["fallback"]["anyOf"]

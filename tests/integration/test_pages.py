@@ -16,7 +16,8 @@ def test_it_is_alive_and_ready_and_says_on_what(http):
     live, ready = http.get("/livez"), http.get("/readyz")
 
     assert live.json() == {"status": "alive"}
-    model = {"name": "tiny", "version": "1.0.0", "provider": "CPUExecutionProvider"}
+    cpu = {"provider": "CPUExecutionProvider", "providers": ["CPUExecutionProvider"], "fallback": None}
+    model = {"name": "tiny", "version": "1.0.0", **cpu}
     assert ready.json() == {"status": "ready", "models": [model]}
 
 

@@ -8,6 +8,7 @@ from service.errors import MalformedBody
 from service.http_body import QueryDecoder, located
 from service.labels import Route
 from service.lifecycle import Phase
+from service.providers import Placement
 from tests.fakes import FakeRuntime
 from tests.in_process import SLOW_SECONDS, SlowRuntime, in_process, json_window, until
 
@@ -86,6 +87,18 @@ async def test_a_service_that_is_not_ready_says_so_and_when_to_come_back(phase):
             assert reply.json()["detail"] == f"the service is {phase}: for a reason"
         assert (await service.http.get("/livez")).status_code == 200
         assert (await service.http.get("/v1/models")).status_code == 200
+
+
+async def test_readiness_says_on_which_providers_a_model_runs_and_why_not_on_others():
+    runtime = FakeRuntime(provider="Second")
+    runtime.placement = Placement(("Second", "Last"), "First could not be loaded")
+    async with in_process(runtime) as service:
+        reply = await service.http.get("/readyz")
+
+    (model,) = reply.json()["models"]
+    assert model["provider"] == "Second"
+    assert model["providers"] == ["Second", "Last"]
+    assert model["fallback"] == "First could not be loaded"
 
 
 async def test_a_batcher_that_stopped_turns_readiness_and_liveness_false():

@@ -16,6 +16,7 @@ from service.errors import InvalidWindows, Overloaded, TooLarge
 from service.histograms import Histogram
 from service.labels import Route, Stage, Transport, codes
 from service.metrics import Metrics
+from service.providers import Placement
 from tests.fakes import FakeRuntime, fake_outputs, make_manifest, make_window
 
 
@@ -142,9 +143,21 @@ def test_a_batch_is_observed_window_by_window(metrics, registry, runtime):
 
 
 def test_the_model_that_serves_is_named(registry, metrics, runtime):
-    labels = {"model": "fake", "version": "1", "sha256": runtime.sha256, "provider": "FakeProvider"}
+    named = {"model": "fake", "version": "1", "sha256": runtime.sha256}
+    placed = {"provider": "FakeProvider", "providers": "FakeProvider"}
 
-    assert registry.get_sample_value("rul_model_info", labels) == 1
+    assert registry.get_sample_value("rul_model_info", named | placed) == 1
+
+
+def test_every_provider_of_a_model_is_named_in_its_order(registry):
+    runtime = FakeRuntime(provider="First")
+    runtime.placement = Placement(("First", "Second", "Last"))
+
+    Metrics(registry, [runtime])
+
+    (sample,) = next(family for family in registry.collect() if family.name == "rul_model_info").samples
+    assert sample.labels["provider"] == "First"
+    assert sample.labels["providers"] == "First>Second>Last"
 
 
 def test_the_queues_of_all_models_add_up(metrics, registry):
