@@ -1,0 +1,46 @@
+"""Where the store is: defaults, what is accepted, and messages that keep passwords to themselves."""
+
+import doctest
+from pathlib import Path
+
+import pytest
+
+import service.store_url
+from service.store_url import InvalidStoreUrl, state_folder, store_url
+
+
+def test_the_examples_hold():
+    assert doctest.testmod(service.store_url).failed == 0
+
+
+def test_without_an_address_it_is_a_file_in_the_state_folder():
+    url = store_url("", environ={"XDG_STATE_HOME": "/var/lib"})
+
+    assert url == "sqlite:////var/lib/rulserve/rulserve.db"
+
+
+@pytest.mark.parametrize("given", ["", "relative/path"])
+def test_a_state_folder_that_is_no_absolute_path_is_not_one(given):
+    assert state_folder({"XDG_STATE_HOME": given}) == Path.home() / ".local/state/rulserve"
+
+
+@pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg"])
+def test_postgresql_is_spoken_to_by_psycopg(scheme):
+    assert store_url(f"{scheme}://rul@db/rul") == "postgresql+psycopg://rul@db/rul"
+
+
+@pytest.mark.parametrize(
+    "given", ["mysql://rul:secret@db/rul", "rul:secret@db", "sqlite://", "sqlite:///:memory:"]
+)
+def test_another_address_is_refused_without_being_repeated(given):
+    with pytest.raises(InvalidStoreUrl, match="RUL_STORE_URL") as refusal:
+        store_url(given)
+
+    assert "secret" not in str(refusal.value)
+
+
+def test_postgresql_without_its_driver_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("service.store_url.find_spec", lambda name: None)
+
+    with pytest.raises(InvalidStoreUrl, match=r"pip install 'rulserve\[postgresql\]'"):
+        store_url("postgresql://rul@db/rul")
