@@ -14,17 +14,18 @@ from service.settings import PREFIX, Settings
 from tests.programs import ROOT, compose, output_of
 
 DOCKERFILE = (ROOT / "service" / "Dockerfile").read_text("utf-8")
-SERVICES = ("rulserve", "rulserve-gpu", "prometheus", "grafana")
+SERVICES = ("rulserve", "rulserve-gpu", "prometheus", "alertmanager", "grafana")
 
 
 @pytest.fixture(scope="module")
 def services() -> dict[str, Any]:
     """The services as docker compose understands them."""
-    return json.loads(output_of(*compose(), "--profile", "gpu", "config", "--format", "json"))["services"]
+    profiles = ("--profile", "gpu", "--profile", "alerting")
+    return json.loads(output_of(*compose(), *profiles, "config", "--format", "json"))["services"]
 
 
 @pytest.mark.system
-def test_compose_runs_service_prometheus_and_grafana_and_the_gpu_only_when_asked():
+def test_compose_runs_service_prometheus_and_grafana_and_the_others_only_when_asked():
     services = output_of(*compose(), "config", "--services").split()
 
     assert sorted(services) == ["grafana", "prometheus", "rulserve"]
@@ -46,7 +47,7 @@ def test_a_container_is_watched_restarted_and_has_no_rights_to_spare(name, servi
 def test_images_that_are_not_built_here_are_pinned_to_a_release(services):
     images = [service["image"] for service in services.values() if "build" not in service]
 
-    assert len(images) == 2
+    assert len(images) == 3
     assert all(re.fullmatch(r"[\w/]+:v?\d+\.\d+\.\d+", image) for image in images)
 
 
