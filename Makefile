@@ -95,6 +95,7 @@ imports: setup ## who may import whom
 generate: setup ## code and files that are made from others
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. service/proto/*.proto
 	$(BIN)/python -m service.observability.dashboards
+	$(BIN)/python -m service.observability.reference
 	$(BIN)/rul settings --output .env.example
 
 .PHONY: check

@@ -75,7 +75,9 @@ LOADED: Final = Panel(
     shows="Which weights each instance serves, and on which provider.",
     act="instances differ in version or sha256 outside a rollout: redeploy those that lag. A GPU machine "
     "says CPUExecutionProvider: the driver or the `gpu` extra is missing, RUL_PROVIDER=cuda says which.",
-    queries=(Query(f"max by (instance, model, version, sha256, provider) (rul_model_info{{{MODEL}}})"),),
+    queries=(
+        Query(f"max by (instance, model, version, sha256, provider, providers) (rul_model_info{{{MODEL}}})"),
+    ),
     kind=Kind.TABLE,
     width=12,
 )
