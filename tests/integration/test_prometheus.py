@@ -1,35 +1,43 @@
-"""A real Prometheus scrapes the real service under mixed load: every query and every rule has an answer."""
+"""A real Prometheus scrapes two real workers under mixed load: every query and every rule has an answer.
+
+Afterwards what Prometheus has added up is what the callers counted, exactly. The load lasts as long as
+the queries take, and LOAD_SECONDS at least.
+"""
 
 from __future__ import annotations
 
+import logging
 import math
+import os
 import subprocess
-import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import grpc
 import httpx
-import numpy as np
 import pytest
 import yaml
 
 from export.bundle import Golden
-from service.proto import rul_v1_pb2, rul_v1_pb2_grpc
-from tests.integration.conftest import Server, free_port, running
+from tests.asking import golden_windows
+from tests.integration.conftest import Server, free_port, metrics_of, running
+from tests.mixed_load import Load, Tally, asked
 from tests.observability import FOLDER, RULES, alerts, filled_in, panel_queries, recording_rules, selectors
 from tests.programs import program
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.system
 
-QUEUE_WINDOWS = 8
-PACE_SECONDS = 0.02
+LOG = logging.getLogger(__name__)
+WORKERS = 2
+QUEUE_WINDOWS = 16
+"""Of a worker: more than all good callers ask for at once, and soon filled by one who asks for more."""
 ANSWER_SECONDS = 30
 INTERVAL = "15s"
+LOAD_SECONDS = float(os.environ.get("LOAD_SECONDS", "0"))
+NOT_ASKED_BY_CALLERS = {"/readyz", "/metrics"}
 
 
 class Prometheus:
@@ -60,20 +68,54 @@ class Prometheus:
 
 @pytest.fixture(scope="module")
 def service(tiny_bundle, tmp_path_factory) -> Iterator[Server]:
-    """A service with a queue so short that it can be filled."""
+    """Two workers with queues so short that they can be filled, and a store of their own."""
     folder = tmp_path_factory.mktemp("watched")
     with running(
-        folder, str(tiny_bundle.path), max_pending_windows=str(QUEUE_WINDOWS), log_level="error"
+        folder,
+        str(tiny_bundle.path),
+        workers=str(WORKERS),
+        max_pending_windows=str(QUEUE_WINDOWS),
+        store_url=f"sqlite:///{folder / 'kept.db'}",
+        log_level="error",
     ) as started:
+        wait_until(
+            lambda: metrics_of(started)["rul_workers", ()] == WORKERS, ANSWER_SECONDS, what="every worker"
+        )
         yield started
 
 
 @pytest.fixture(scope="module")
-def prometheus(service, tiny_bundle, tmp_path_factory) -> Iterator[Prometheus]:
-    """Prometheus with our rules, scraping the service each second while callers of every kind ask."""
-    folder = tmp_path_factory.mktemp("prometheus")
-    with scraping(service, folder) as api, asked(service, Golden.load(tiny_bundle.golden)):
+def scraped(service, tmp_path_factory) -> Iterator[Prometheus]:
+    """Prometheus with our rules, scraping the service each second."""
+    with scraping(service, tmp_path_factory.mktemp("prometheus")) as api:
+        # Whoever asks is counted from the first scrape on.
+        api.values_in_time("rul_requests_total")
         yield api
+
+
+@pytest.fixture(scope="module")
+def load(scraped, service, tiny_bundle) -> Iterator[Load]:
+    """Callers of every kind, while tests ask Prometheus."""
+    windows = golden_windows(Golden.load(tiny_bundle.golden))
+    with asked(
+        http=service.http, grpc_target=service.grpc, windows=windows, queue_windows=QUEUE_WINDOWS
+    ) as running_load:
+        yield running_load
+
+
+@pytest.fixture(scope="module")
+def prometheus(scraped, load) -> Prometheus:
+    """Prometheus while callers of every kind ask."""
+    return scraped
+
+
+@pytest.fixture(scope="module")
+def seen(scraped, load) -> Tally:
+    """What the callers counted, when the last of them has been answered."""
+    wait_until(lambda: load.seconds > LOAD_SECONDS and load.complete, LOAD_SECONDS + ANSWER_SECONDS)
+    tally = load.stop()
+    LOG.info("%.0f s of load: %s", load.seconds, tally)
+    return tally
 
 
 @contextmanager
@@ -82,7 +124,8 @@ def scraping(service: Server, folder: Path) -> Iterator[Prometheus]:
     config = yaml.safe_load((FOLDER / "prometheus.yml").read_text("utf-8"))
     target = service.http.removeprefix("http://")
     config["global"] = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
-    config["rule_files"] = [str(path) for path in RULES]
+    del config["alerting"]
+    config["rule_files"] = [str(often_evaluated(path, folder)) for path in RULES]
     config["scrape_configs"] = [{"job_name": "rulserve", "static_configs": [{"targets": [target]}]}]
     file, log, address = folder / "prometheus.yml", folder / "prometheus.log", f"127.0.0.1:{free_port()}"
     file.write_text(yaml.safe_dump(config), "utf-8")
@@ -104,54 +147,14 @@ def scraping(service: Server, folder: Path) -> Iterator[Prometheus]:
             process.terminate()
 
 
-@contextmanager
-def asked(service: Server, golden: Golden) -> Iterator[None]:
-    """Callers who ask until the block ends: answered, refused and turned away, by HTTP and by gRPC."""
-    stop = threading.Event()
-    with ThreadPoolExecutor(2) as callers:
-        asking = [
-            callers.submit(ask_by_http, service, golden, stop),
-            callers.submit(ask_by_grpc, service, golden, stop),
-        ]
-        try:
-            yield
-        finally:
-            stop.set()
-        for caller in asking:
-            caller.result()
-
-
-def ask_by_http(service: Server, golden: Golden, stop: threading.Event) -> None:
-    good = [
-        {"readings": np.where(np.isnan(rows), None, rows).tolist(), "last_cycle": len(rows)}
-        for rows in valid_rows(golden)
-    ]
-    with httpx.Client(base_url=service.http, timeout=60, trust_env=False) as client:
-        while not stop.wait(PACE_SECONDS):
-            answers = [
-                client.post("/v1/predict", json={"windows": [good[0]]}),
-                client.post("/v1/predict", json={"windows": [{"readings": [[1.0]]}]}),
-                client.post("/v1/predict", json={"windows": good[:1] * (QUEUE_WINDOWS + 1)}),
-                client.get("/no/such/page"),
-            ]
-            assert [answer.status_code for answer in answers] == [200, 422, 429, 404]
-
-
-def ask_by_grpc(service: Server, golden: Golden, stop: threading.Event) -> None:
-    good = [
-        rul_v1_pb2.Window(readings=rul_v1_pb2.Readings(values=rows.ravel().tolist()), last_cycle=len(rows))
-        for rows in valid_rows(golden)
-    ]
-    with grpc.insecure_channel(service.grpc) as channel:
-        stub = rul_v1_pb2_grpc.RulServiceStub(channel)
-        while not stop.wait(PACE_SECONDS):
-            assert len(stub.Predict(rul_v1_pb2.PredictRequest(windows=good[:2])).predictions) == 2
-            with pytest.raises(grpc.RpcError):
-                stub.Predict(rul_v1_pb2.PredictRequest(model="none", windows=good[:1]))
-
-
-def valid_rows(golden: Golden) -> list[np.ndarray]:
-    return [rows[:n] for rows, n in zip(golden.readings, golden.lengths, strict=True) if n > 1]
+def often_evaluated(rules: Path, folder: Path) -> Path:
+    """The same rules without a pace of their own, which is meant for a deployment."""
+    content = yaml.safe_load(rules.read_text("utf-8"))
+    for group in content["groups"]:
+        group.pop("interval", None)
+    file = folder / rules.name
+    file.write_text(yaml.safe_dump(content), "utf-8")
+    return file
 
 
 def test_prometheus_reaches_the_service(prometheus):
@@ -175,7 +178,7 @@ def test_each_recorded_series_has_finite_numbers(name, prometheus):
 @pytest.mark.parametrize("name", alerts())
 def test_each_series_that_an_alert_reads_is_there(name, prometheus):
     for selector in selectors(alerts()[name]["expr"]):
-        assert prometheus.values_in_time(selector)
+        assert all(map(math.isfinite, prometheus.values_in_time(selector)))
 
 
 def test_prometheus_evaluates_every_rule_without_error(prometheus):
@@ -217,3 +220,109 @@ def test_promtool_finds_nothing_to_improve_in_the_metrics(service):
     assert metrics.headers["content-type"].startswith("text/plain")
     assert checked.returncode == 0, checked.stderr.decode()
     assert checked.stderr == b""
+
+
+def test_every_worker_has_worked(prometheus):
+    busy = "rate(process_cpu_seconds_total{worker=~'.+'}[15s]) > 0.01"
+
+    wait_until(lambda: len(prometheus.values(busy)) == WORKERS, ANSWER_SECONDS, what="work of each worker")
+
+
+# From here on the callers have stopped.
+
+
+def by_labels(prometheus: Prometheus, query: str, *labels: str) -> dict[tuple[str, ...], float]:
+    """The value of each series that is not 0, by these of its labels."""
+    return {
+        tuple(series["metric"][label] for label in labels): float(series["value"][1])
+        for series in prometheus.get("query", query=f"{query} > 0")["result"]
+    }
+
+
+def settled(read: Callable[[], Any], expected: Any) -> Any:
+    """What is read when it is what is expected, or when there has been ample time for it to be."""
+    try:
+        wait_until(lambda: read() == expected, ANSWER_SECONDS)
+    except TimeoutError:
+        return read()
+    return expected
+
+
+def test_requests_are_those_that_the_callers_made_each_with_its_end(scraped, seen):
+    def read() -> dict[tuple[str, ...], float]:
+        found = by_labels(scraped, "rul_requests_total", "protocol", "route", "code")
+        return {key: value for key, value in found.items() if key[1] not in NOT_ASKED_BY_CALLERS}
+
+    assert settled(read, dict(seen.requests)) == seen.requests
+
+
+def test_durations_are_of_every_request_however_it_ended(scraped, seen):
+    expected: Counter[tuple[str, ...]] = Counter()
+    for (protocol, route, _), count in seen.requests.items():
+        if route != "rul.v1.RulService/PredictStream":  # as long as its caller likes
+            expected[protocol, route] += count
+
+    def read() -> dict[tuple[str, ...], float]:
+        found = by_labels(scraped, "rul_request_duration_seconds_count", "protocol", "route")
+        return {key: value for key, value in found.items() if key[1] not in NOT_ASKED_BY_CALLERS}
+
+    assert settled(read, dict(expected)) == expected
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        "rul_state_total",
+        "rul_batch_windows_sum",
+        "rul_prediction_cycles_count",
+        "rul_interval_width_cycles_count",
+        "rul_novelty_ratio_count",
+        "rul_attention_peak_weight_count",
+        "rul_imputed_fraction_count",
+    ],
+)
+def test_every_window_that_was_answered_is_counted_once(metric, scraped, seen):
+    assert settled(lambda: scraped.values(f"sum({metric})"), [seen.windows]) == [seen.windows]
+
+
+def test_refusals_are_those_that_the_callers_got_by_reason(scraped, seen):
+    of_code = {"429": "queue_full", "422": "invalid", "409": "conflict"}
+    expected: Counter[tuple[str, ...]] = Counter()
+    for (_, _, code), count in seen.requests.items():
+        if code in of_code:
+            expected[(of_code[code],)] += count
+
+    def read() -> dict[tuple[str, ...], float]:
+        return by_labels(scraped, "rul_rejected_total", "reason")
+
+    assert settled(read, dict(expected)) == expected
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ('rul_outcomes_total{kind="failed"}', lambda seen: seen.outcomes["failed"]),
+        ('rul_outcomes_total{kind="removed"}', lambda seen: seen.outcomes["removed"]),
+        ('rul_store_rows_total{kind="outcome"}', lambda seen: seen.outcomes.total()),
+        ('rul_store_rows_total{kind="prediction"}', lambda seen: seen.kept),
+        ("sum(rul_coverage_trials_total)", lambda seen: seen.judged),
+        ("sum(rul_outcome_absolute_error_cycles_count)", lambda seen: seen.failed),
+        ("sum(rul_store_dropped_total)", lambda seen: 0),
+        ("rul_inflight_requests", lambda seen: 1),  # the scrape itself
+        ("rul_open_streams", lambda seen: 0),
+        ("rul_pending_windows", lambda seen: 0),
+    ],
+)
+def test_what_was_kept_and_judged_is_what_the_callers_reported_and_nothing_is_left(
+    query, expected, scraped, seen
+):
+    assert settled(lambda: scraped.values(query), [expected(seen)]) == [expected(seen)]
+
+
+def test_late_and_early_cycles_add_up_to_the_absolute_errors(scraped, seen):
+    def difference() -> float:
+        (sides,) = scraped.values("sum(rul_outcome_error_cycles_total)")
+        (errors,) = scraped.values("sum(rul_outcome_absolute_error_cycles_sum)")
+        return abs(sides - errors) / errors
+
+    assert wait_until(lambda: difference() < 1e-9, ANSWER_SECONDS)
