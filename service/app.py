@@ -34,7 +34,6 @@ from service.grpc_api import add_servicers
 from service.grpc_asgi import GrpcOverAsgi, speaks_grpc
 from service.http_api import HttpApi
 from service.interpreter import settle
-from service.keeping import Keeping
 from service.labels import Stage
 from service.lifecycle import Lifecycle, Phase
 from service.loading import load_bundles
@@ -43,9 +42,10 @@ from service.predictor import LoadedModel, Predictor
 from service.processes import Processes
 from service.runtime import OnnxRuntime, replay_golden
 from service.settings import FrontEnd, Settings, unknown_variables
-from service.store_rows import ModelVersion
-from service.store_url import store_url
-from service.tracing import Tracer, trace_stages
+from service.store.keeping import Keeping
+from service.store.rows import ModelVersion
+from service.store.url import store_url
+from service.tracing.hooks import Tracer, trace_stages
 
 # Above the longest request that Settings allows, so that our own answer comes first. BentoML keeps a
 # timer this long for each request: 60 s of them grew to 25 MB in 39,000 requests.
@@ -263,7 +263,7 @@ class Parts:
 def _tracer(settings: Settings) -> Tracer | None:
     if not settings.tracing:
         return None
-    from service.otlp import otlp_tracer  # noqa: PLC0415 OpenTelemetry's SDK, which only tracing needs
+    from service.tracing.otlp import otlp_tracer  # noqa: PLC0415 OpenTelemetry's SDK, which only tracing needs
 
     return otlp_tracer(settings.otlp_endpoint, sample=settings.trace_sample)
 

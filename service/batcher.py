@@ -29,7 +29,7 @@ from service.answers import Answers, WindowOutputs
 from service.caller import Caller
 from service.errors import NotReady, Overloaded, RuntimeFailed, ServiceError
 from service.runtime import Runtime
-from service.tracing import BatchTrace, Tracer, submitted
+from service.tracing.hooks import BatchTrace, Tracer, submitted
 from service.window import Window
 
 FEW_WINDOWS: Final = 2

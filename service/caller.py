@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from time import perf_counter
 
 from service.answers import WindowOutputs
-from service.tracing import Submission
+from service.tracing.hooks import Submission
 from service.window import Window
 
 

@@ -15,15 +15,15 @@ import typer
 from rich.console import Console
 
 from model.domain import RulError
-from service.bench_cli import HELP as BENCH_HELP
-from service.bench_cli import bench
-from service.outcomes_cli import HELP as OUTCOMES_HELP
-from service.outcomes_cli import outcomes
-from service.predict_cli import HELP as PREDICT_HELP
-from service.predict_cli import predict
+from service.bench.cli import HELP as BENCH_HELP
+from service.bench.cli import bench
+from service.outcomes.cli import HELP as OUTCOMES_HELP
+from service.outcomes.cli import outcomes
+from service.predict.cli import HELP as PREDICT_HELP
+from service.predict.cli import predict
 from service.settings import FrontEndChoice, LogFormat, LogLevel, ProviderChoice, Settings
-from service.top_cli import HELP as TOP_HELP
-from service.top_cli import top
+from service.top.cli import HELP as TOP_HELP
+from service.top.cli import top
 
 SERVE_EXAMPLE = """
 Serve bundles by HTTP and gRPC.

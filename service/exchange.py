@@ -14,9 +14,9 @@ from service.labels import CLIENT_GONE, Route, Transport
 from service.lifecycle import Lifecycle
 from service.metrics import Metrics
 from service.predictor import Predictor
-from service.streams import Streams
+from service.streams.life import Streams
 from service.timers import RequestTimer
-from service.tracing import Tracer
+from service.tracing.hooks import Tracer
 
 
 class Exchange:

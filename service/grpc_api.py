@@ -18,10 +18,10 @@ from service.grpc_health import Health
 from service.grpc_messages import explain_of, model_reference, predict_reply, window_input
 from service.labels import Route, Stage
 from service.messages import PredictQuery
-from service.oip_grpc import INFERENCE_SERVICE, InferenceServicer
+from service.oip.grpc_api import INFERENCE_SERVICE, InferenceServicer
 from service.predictor import LoadedModel
 from service.proto import rul_v1_pb2 as pb
-from service.stream_grpc import StreamServicer
+from service.streams.grpc_api import StreamServicer
 
 SERVICE: Final = "rul.v1.RulService"
 

@@ -27,11 +27,11 @@ from service.http_problem import ProblemBody, problem
 from service.labels import Route, Transport
 from service.lifecycle import Phase
 from service.messages import PredictQuery
-from service.oip_http import OipHttp
+from service.oip.http import OipHttp
 from service.predictor import LoadedModel
-from service.unit_bodies import FleetBody, OutcomeReply, OutcomeReport, UnitBody
-from service.units import Units
-from service.units_http import UnitsHttp
+from service.units.asked import Units
+from service.units.bodies import FleetBody, OutcomeReply, OutcomeReport, UnitBody
+from service.units.http import UnitsHttp
 
 PREDICT_PATH: Final = "/v1/predict"
 

@@ -17,7 +17,7 @@ from service.answers import STATES, Answers, entropy_reference
 from service.board import Board
 from service.buckets import CYCLES, FRACTIONS, NOVELTY, SECONDS, STAGE_SECONDS, TWENTIETHS, WINDOWS, Buckets
 from service.counters import Counter, Gauge
-from service.drift_gauges import DriftCollector
+from service.drift.gauges import DriftCollector
 from service.histograms import Histogram
 from service.labels import (
     PREDICTS,
@@ -33,9 +33,9 @@ from service.labels import (
 )
 from service.manifest_metrics import declare_manifests
 from service.runtime import Runtime
-from service.store_metrics import StoreMetrics
+from service.store.counted import StoreMetrics
 from service.timers import LongTimer, RequestTimer, StageTimer
-from service.tracing import StageCounter
+from service.tracing.hooks import StageCounter
 
 
 class ModelMetrics:

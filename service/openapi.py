@@ -11,9 +11,10 @@ from typing import Any, Final
 import msgspec
 from starlette.staticfiles import StaticFiles
 
-from service import oip_openapi, units_openapi
 from service.errors import STATUS
 from service.messages import ModelName, Prediction, Refused
+from service.oip import openapi as oip_openapi
+from service.units import openapi as units_openapi
 
 PAGE: Final = """<!doctype html>
 <html lang="en">

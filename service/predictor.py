@@ -60,7 +60,7 @@ class Batcher(Protocol):
 
 
 class Recorder(Protocol):
-    """What keeps answers, to be met with real outcomes; `service.recorder.Recorder` is one."""
+    """What keeps answers, to be met with real outcomes; `service.store.recorder.Recorder` is one."""
 
     def offer(self, model: str, windows: Sequence[Window], outputs: Sequence[WindowOutputs]) -> None:
         """Keep what was answered; never waits and never fails."""

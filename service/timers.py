@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from service.labels import CLIENT_GONE, SUCCESS, Route, Transport
-from service.tracing import StageCounter
+from service.tracing.hooks import StageCounter
 
 
 class RequestCounter(Protocol):

@@ -26,7 +26,7 @@ from export.bundle import (
 )
 from model.domain import FloatArray, IntArray
 from service.answers import Answers
-from service.outcomes import Judged, OutcomeKind, Taken
+from service.outcomes.judged import Judged, OutcomeKind, Taken
 from service.providers import Placement
 from service.rules import WindowRules
 from service.runtime import Outputs

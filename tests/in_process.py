@@ -29,15 +29,15 @@ from service.exchange import Desk
 from service.grpc_api import add_servicers
 from service.grpc_asgi import PREFIX, GrpcOverAsgi
 from service.http_api import HttpApi
-from service.keeping import Keeping
 from service.labels import Stage
 from service.lifecycle import Lifecycle, Phase
 from service.metrics import Metrics
 from service.predictor import LoadedModel, Predictor
 from service.proto import rul_v1_pb2 as pb
 from service.runtime import Outputs
-from service.store_rows import ModelVersion
-from service.tracing import Tracer, trace_stages
+from service.store.keeping import Keeping
+from service.store.rows import ModelVersion
+from service.tracing.hooks import Tracer, trace_stages
 from tests.fakes import FakeRuntime, window_input
 
 PREDICT = "/rul.v1.RulService/Predict"

@@ -25,7 +25,7 @@ from model.domain import Trajectory
 from model.fleet import Fleet
 from model.readers import read_trajectories
 from model.reference import fit_reference
-from service.drift import Index
+from service.drift.monitor import Index
 from tests.benchmarks.drift_faults import column_faults
 from tests.benchmarks.drift_page import faults_table, healthy_table, picture
 from tests.benchmarks.drift_replay import Batch, Monitor, Place, alarms, answered, changed, places

@@ -16,9 +16,9 @@ from export.bundle import Manifest
 from export.session import Session
 from model.domain import FloatArray, Trajectory, pad_windows
 from service.answers import Answers
-from service.drift import Drift, drift_of
-from service.drift_counts import DriftCounts, Layout
-from service.drift_reference import DriftReference
+from service.drift.counts import DriftCounts, Layout
+from service.drift.monitor import Drift, drift_of
+from service.drift.reference import DriftReference
 from service.runtime import Outputs
 from tests.benchmarks.drift_faults import Change
 

@@ -23,14 +23,14 @@ from prometheus_client import CollectorRegistry
 from sqlalchemy import func, select
 
 from service.board import Board
-from service.keeping import Keeping
-from service.outcomes import OutcomeKind
-from service.store import Store
-from service.store_metrics import StoreMetrics
-from service.store_rows import ModelVersion, RowsRefused
-from service.store_schema import PREDICTIONS
-from service.store_url import store_url
-from service.unit_bodies import OutcomeReport
+from service.outcomes.judged import OutcomeKind
+from service.store.counted import StoreMetrics
+from service.store.database import Store
+from service.store.keeping import Keeping
+from service.store.rows import ModelVersion, RowsRefused
+from service.store.schema import PREDICTIONS
+from service.store.url import store_url
+from service.units.bodies import OutcomeReport
 from tests.databases import PostgreSql, postgresql
 from tests.integration.conftest import metrics_of, running
 from tests.waiting import wait_until

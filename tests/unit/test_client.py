@@ -9,12 +9,19 @@ import numpy as np
 import pytest
 from grpc.aio import AioRpcError, Metadata
 
-from service.asking import Answer, NoAnswer
-from service.client import open_remote
-from service.grpc_client import GrpcAnswerer
 from service.messages import ModelName
+from service.predict.asking import Answer, NoAnswer
+from service.predict.client import open_remote
+from service.predict.grpc_client import GrpcAnswerer
+from service.predict.remote import (
+    ATTEMPTS,
+    LONGEST_PAUSE_SECONDS,
+    RemoteFailed,
+    RemoteModel,
+    at_once,
+    is_loopback,
+)
 from service.proto import rul_v1_pb2 as pb
-from service.remote import ATTEMPTS, LONGEST_PAUSE_SECONDS, RemoteFailed, RemoteModel, at_once, is_loopback
 from service.window import WindowInput
 from tests.fakes import make_manifest
 

@@ -13,7 +13,9 @@ from export.session import open_bundle
 from model.simulation import simulate
 from service import logs
 from service.answers import Answers
-from service.drift import (
+from service.drift.counts import STUCK_CYCLES, WINDOWS, DriftCounts, DriftTotals, Layout
+from service.drift.gauges import QUIET_SECONDS, DriftCollector, DriftWarnings
+from service.drift.monitor import (
     ENOUGH,
     TOLERANCE,
     DriftMonitor,
@@ -21,9 +23,7 @@ from service.drift import (
     drift_of,
     population_stability,
 )
-from service.drift_counts import STUCK_CYCLES, WINDOWS, DriftCounts, DriftTotals, Layout
-from service.drift_gauges import QUIET_SECONDS, DriftCollector, DriftWarnings
-from service.drift_reference import MISSING, STUCK, DriftReference, cut_points
+from service.drift.reference import MISSING, STUCK, DriftReference, cut_points
 from service.runtime import Outputs
 from tests.fakes import fake_outputs, make_manifest
 

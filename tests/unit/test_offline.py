@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from model.domain import Trajectory
-from service.asking import Answer, NoAnswer, Row, Unanswered, rows, top_of, window_count
 from service.batcher import MicroBatcher
 from service.messages import ModelName, PredictQuery
-from service.offline import Offline, Unobserved, answer_of
+from service.predict.asking import Answer, NoAnswer, Row, Unanswered, rows, top_of, window_count
+from service.predict.offline import Offline, Unobserved, answer_of
 from service.predictor import LoadedModel, Predictor
 from service.window import WindowInput
 from tests.fakes import FakeRuntime, make_manifest

@@ -13,9 +13,9 @@ from hypothesis.extra import numpy as arrays
 
 from service.errors import InvalidRequest, InvalidTensor, MalformedBody, TooLarge, UnsupportedMedia, status_of
 from service.messages import ModelName
-from service.oip_http_body import Asked, decoded, encoded, inflated
-from service.oip_service import InferReply
-from service.oip_tensors import Tensor, TensorSpec, array_of
+from service.oip.asked import InferReply
+from service.oip.http_body import Asked, decoded, encoded, inflated
+from service.oip.tensors import Tensor, TensorSpec, array_of
 from tests.oip import arrays_of, binary_request, described, json_request
 
 DTYPES = {"<f4": "FP32", "<i8": "INT64"}

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from service.answers import Answers, WindowOutputs
-from service.oip_outputs import Gathering
-from service.oip_tensors import Signature
-from service.oip_windows import checked_group
+from service.oip.outputs import Gathering
+from service.oip.tensors import Signature
+from service.oip.windows import checked_group
 from service.window import WindowRules
 from tests.fakes import fake_outputs, make_manifest
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from service.errors import InvalidTensor
-from service.oip_tensors import GivenTensor, Signature, TensorSpec, array_of
+from service.oip.tensors import GivenTensor, Signature, TensorSpec, array_of
 from tests.fakes import make_manifest
 
 SIGNATURE = Signature.of(make_manifest())

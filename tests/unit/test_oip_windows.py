@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from service.errors import InvalidTensor, InvalidWindow
-from service.oip_windows import checked_group
+from service.oip.windows import checked_group
 from service.window import Window, WindowInput, WindowRules
 from tests.fakes import COLUMNS, make_manifest
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from service.answers import Answers, WindowOutputs
 from service.batcher import stacked
 from service.errors import StoreUnavailable
-from service.recorder import Recorder
-from service.store_rows import Drop, RowsRefused
+from service.store.recorder import Recorder
+from service.store.rows import Drop, RowsRefused
 from service.window import Window
 from tests.fakes import RULES, FakeKeepingObserver, fake_outputs, make_manifest, window_input
 
@@ -207,7 +207,7 @@ def test_a_unit_with_an_endless_name_is_refused(recorder, fake, observer):
 
 
 def test_a_long_backlog_is_written_in_transactions_of_bearable_size(fake, observer, monkeypatch):
-    monkeypatch.setattr("service.recorder.BATCH_ROWS", 4)
+    monkeypatch.setattr("service.store.recorder.BATCH_ROWS", 4)
     recorder = started(fake, observer, start=False)
     recorder.offer("fd001", *answered(*((40.0, {"unit": str(i)}) for i in range(10))))
 

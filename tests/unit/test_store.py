@@ -11,13 +11,13 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import select, text
 
 from service.errors import StoreUnavailable
-from service.outcomes import Outcome, OutcomeKind, Taken
-from service.store import Store
-from service.store_migrate import configuration
-from service.store_outcomes import settle, take_outcome
-from service.store_rows import ModelVersion, RowsRefused
-from service.store_schema import HEAD, METADATA, OUTCOMES, PREDICTIONS, UNITS
-from service.store_units import fleet, history
+from service.outcomes.judged import Outcome, OutcomeKind, Taken
+from service.store.database import Store
+from service.store.migrate import configuration
+from service.store.outcomes import settle, take_outcome
+from service.store.rows import ModelVersion, RowsRefused
+from service.store.schema import HEAD, METADATA, OUTCOMES, PREDICTIONS, UNITS
+from service.store.units import fleet, history
 
 FD001 = ModelVersion("fd001", "1", 125.0, 0.9)
 
@@ -157,7 +157,7 @@ def test_old_predictions_are_forgotten_with_their_units_and_outcomes(store):
 
 
 def test_more_old_predictions_than_one_transaction_takes_are_forgotten(store, monkeypatch):
-    monkeypatch.setattr("service.store.PURGE_ROWS", 3)
+    monkeypatch.setattr("service.store.database.PURGE_ROWS", 3)
     store.write([row(cycle=cycle, at=1000.0 + cycle) for cycle in range(10)])
 
     assert store.purge(1008.0) == 8

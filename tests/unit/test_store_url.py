@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-import service.store_url
-from service.store_url import InvalidStoreUrl, state_folder, store_url
+import service.store.url
+from service.store.url import InvalidStoreUrl, state_folder, store_url
 
 
 def test_the_examples_hold():
-    assert doctest.testmod(service.store_url).failed == 0
+    assert doctest.testmod(service.store.url).failed == 0
 
 
 def test_without_an_address_it_is_a_file_in_the_state_folder():
@@ -40,7 +40,7 @@ def test_another_address_is_refused_without_being_repeated(given):
 
 
 def test_postgresql_without_its_driver_says_what_to_install(monkeypatch):
-    monkeypatch.setattr("service.store_url.find_spec", lambda name: None)
+    monkeypatch.setattr("service.store.url.find_spec", lambda name: None)
 
     with pytest.raises(InvalidStoreUrl, match=r"pip install 'rulserve\[postgresql\]'"):
         store_url("postgresql://rul@db/rul")

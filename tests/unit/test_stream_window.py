@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.errors import CycleConflict, InvalidWindow
-from service.stream_window import StreamWindow, reading_values
+from service.streams.window import StreamWindow, reading_values
 from service.window import Window, WindowInput
 from tests.fakes import RULES
 

@@ -7,11 +7,11 @@ import httpx
 import pytest
 from rich.console import Console
 
-from service.remote import RemoteFailed
-from service.scrape import Band, Model, ModelManifest, Samples, Scrape, Scraper, Unit
-from service.top import frame, shown
-from service.top_figures import Between, Distribution, quality, stage_times, traffic
-from service.top_run import frames
+from service.predict.remote import RemoteFailed
+from service.top.figures import Between, Distribution, quality, stage_times, traffic
+from service.top.frame import frame, shown
+from service.top.run import frames
+from service.top.scrape import Band, Model, ModelManifest, Samples, Scrape, Scraper, Unit
 from tests.in_process import in_process, json_window
 
 URL = "http://service:3000"

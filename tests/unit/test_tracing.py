@@ -12,10 +12,10 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from service import logs
 from service.grpc_api import add_servicers
-from service.otlp import tracer_provider
 from service.proto import rul_v1_pb2 as pb
 from service.proto import rul_v1_pb2_grpc
-from service.spans import SpanTracer
+from service.tracing.otlp import tracer_provider
+from service.tracing.spans import SpanTracer
 from tests.fakes import FakeRuntime
 from tests.in_process import PREDICT, ask_grpc, framed, in_process, json_window, message_window, until
 

@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from service import logs
-from service.outcomes import OutcomeKind, Report, Taken
-from service.recorder import Recorder
-from service.store_rows import History
-from service.unit_bodies import OutcomeReport
-from service.units import Units
-from service.units_http import _place, _token
+from service.outcomes.judged import OutcomeKind, Report, Taken
+from service.store.recorder import Recorder
+from service.store.rows import History
+from service.units.asked import Units
+from service.units.bodies import OutcomeReport
+from service.units.http import _place, _token
 from tests.fakes import FakeKeepingObserver, FakeRuntime, make_manifest
 from tests.in_process import in_process, json_window
 

@@ -1,0 +1,1 @@
+"""`rul bench`: a running service under load."""

@@ -1,0 +1,1 @@
+"""Whether a model is still asked what it was trained on."""

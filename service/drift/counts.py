@@ -1,0 +1,277 @@
+"""Counts of what recent windows held: cheap where the work is done, and additive over workers.
+
+A batch costs an append; once a block of windows has gathered, or when somebody looks, all of them are counted
+in a few array operations. Counts stand in a ring of blocks of float64 in an array that is given, and every
+number in it is a sum over windows: rings of several workers are added element by element, and what is read
+off the sum does not depend on who counted. A full ring overwrites its oldest block, so it slides.
+
+Only the last reading of a window is counted: the next window of the unit holds all the others again. This
+module must not know what counts are compared with.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.domain import FloatArray, IntArray
+from service.answers import Answers
+from service.drift.reference import BINS, ENTROPY_SHARES, MISSING, STUCK, STUCK_CYCLES, DriftReference
+
+_Array = NDArray[np.float64]
+
+WINDOWS: Final = 2000
+"""Of the sliding window: twenty cycles of a hundred units."""
+BLOCKS: Final = 10
+UNIT_SLOTS: Final = 256
+"""Units share slots by the checksum of their name; `DriftTotals.repeats` takes chance meetings off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the counts of one block stand.
+
+    Attributes:
+        columns: Shape [R, F, 12], readings in each bin of a column.
+        bands: [R, K], windows of each regime and RUL band.
+        rul: [A + 1, P], predictions by age band and bin.
+        entropy: [H, 3].
+        units: [256], windows of the units that share a slot.
+        rest: [2], windows, and those whose last reading is in no regime.
+    """
+
+    columns: tuple[int, ...]
+    bands: tuple[int, ...]
+    rul: tuple[int, ...]
+    entropy: tuple[int, ...]
+    units: tuple[int, ...] = (UNIT_SLOTS,)
+    rest: tuple[int, ...] = (2,)
+
+    @classmethod
+    def of(cls, reference: DriftReference) -> Layout:
+        """What counts of one model look like."""
+        regimes, columns, bands, _ = reference.low.shape
+        return cls(
+            (regimes, columns, BINS),
+            (regimes, bands),
+            reference.rul_by_age.shape,
+            (len(reference.heads), len(ENTROPY_SHARES)),
+        )
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of all parts, in their order."""
+        return (self.columns, self.bands, self.rul, self.entropy, self.units, self.rest)
+
+    @property
+    def block(self) -> int:
+        """Numbers in one block."""
+        return sum(int(np.prod(shape)) for shape in self.shapes)
+
+    @property
+    def size(self) -> int:
+        """Numbers in a ring: what an array for one model must have."""
+        return BLOCKS * self.block
+
+    def parts(self, block: _Array) -> list[_Array]:
+        """Views of a block, in the order of `shapes`."""
+        ends = np.cumsum([int(np.prod(shape)) for shape in self.shapes])[:-1]
+        return [part.reshape(shape) for part, shape in zip(np.split(block, ends), self.shapes, strict=True)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DriftTotals:
+    """The counts of a whole ring, or of the sum of several; attributes as in `Layout`."""
+
+    columns: _Array
+    bands: _Array
+    rul: _Array
+    entropy: _Array
+    units: _Array
+    windows: float
+    unseen: float
+
+    @classmethod
+    def of(cls, total: _Array, layout: Layout) -> DriftTotals:
+        """Add up the blocks."""
+        summed = total.reshape(BLOCKS, layout.block).sum(axis=0)
+        columns, bands, rul, entropy, units, rest = layout.parts(summed)
+        return cls(columns, bands, rul, entropy, units, float(rest[0]), float(rest[1]))
+
+    @property
+    def repeats(self) -> float:
+        """How many windows the unit of a window has, at least 1: sum of squares over sum.
+
+        Units that meet in a slot by chance add n^2 / 256 to the squares of n windows, which is taken off.
+        """
+        if not self.windows:
+            return 1.0
+        squares = float((self.units**2).sum()) - self.windows**2 / UNIT_SLOTS
+        return float(np.clip(squares / (1 - 1 / UNIT_SLOTS) / self.windows, 1.0, self.windows))
+
+
+_LAST: Final = np.arange(-STUCK_CYCLES, 0)
+
+_Batch = tuple[FloatArray, Answers, Sequence[str | None]]
+
+
+class DriftCounts:
+    """One worker's counts of one model; any thread may tell it of a batch."""
+
+    def __init__(
+        self, storage: _Array, reference: DriftReference, *, windows: int = WINDOWS, workers: int = 1
+    ) -> None:
+        """Count into `storage`, float64 [`Layout.size`], this worker's share of a sliding window."""
+        self.layout: Final = Layout.of(reference)
+        self._blocks: Final = [self.layout.parts(block) for block in storage.reshape(BLOCKS, -1)]
+        self._reference: Final = reference
+        self._cuts: Final = np.moveaxis(reference.cuts, 2, 0).copy()  # [9, R, F]
+        self._full: Final = max(1, windows // (BLOCKS * workers))
+        self._lock: Final = threading.Lock()
+        self._batches: list[_Batch] = []
+        self._waiting = 0
+        self._at = 0
+        self._nameless = 0
+
+    def observe(self, readings: FloatArray, answers: Answers, units: Sequence[str | None]) -> None:
+        """Take note of a batch: float32 [B, T, F], its answers, and whose windows they are."""
+        self._batches.append((readings, answers, units))
+        self._waiting += len(units)
+        if self._waiting >= self._full:
+            self.count()
+
+    def count(self) -> None:
+        """Count all that waits."""
+        with self._lock:
+            # Whoever appends meanwhile holds the same list: what was copied is cut from its front.
+            batches = self._batches[:]
+            del self._batches[: len(batches)]
+            self._waiting = sum(len(units) for _, _, units in self._batches)
+            if batches:
+                self._count(batches)
+
+    def _count(self, batches: Sequence[_Batch]) -> None:
+        columns, bands, rul, entropy, units, rest = self._block()
+        answers = [each for _, each, _ in batches]
+        lengths = np.concatenate([each.lengths for each in answers])
+        ends = np.concatenate([_ends(readings, each.lengths) for readings, each, _ in batches])
+        last = ends[:, -1].astype(np.float64)
+        regime, seen, known = self._regimes(last)
+        predicted = _joined([each.outputs.rul for each in answers])
+        age = _joined([each.last_cycle for each in answers])
+        bins = self._bins(last, regime)
+        self._mark_stuck(bins, ends, regime, lengths)
+        r, f, b = columns.shape
+        where = (regime[:, None] * f + np.arange(f)) * b + bins
+        where = where if known.all() else where[known]
+        columns += np.bincount(where.ravel(), minlength=r * f * b).reshape(r, f, b)
+        band = np.searchsorted(self._reference.band_edges, self._left(predicted, age), side="right")
+        _add(bands, regime[known], band[known])
+        _add(rul, self._ages(age), np.searchsorted(self._reference.rul_edges, predicted, side="right"))
+        self._count_entropy(entropy, answers, lengths >= self._reference.long_enough)
+        units += np.bincount(self._slots(batches), minlength=UNIT_SLOTS)
+        rest += np.array([len(last), np.count_nonzero(~seen)])
+
+    def _block(self) -> list[_Array]:
+        """The parts of the block to count into: the next one, emptied, where this one is full."""
+        if self._blocks[self._at][-1][0] >= self._full:
+            self._at = (self._at + 1) % BLOCKS
+            for part in self._blocks[self._at]:
+                part[:] = 0.0
+        return self._blocks[self._at]
+
+    def _regimes(self, last: _Array) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
+        """Nearest regime of each reading, whether it is near it, and whether it is known at all."""
+        settings = self._reference.settings
+        regimes = len(settings.centre)
+        square = np.zeros((len(last), regimes))
+        near = np.ones((len(last), regimes), dtype=np.bool_)
+        known = np.full(len(last), regimes == 1)
+        # A loop over the few settings: NumPy is slow where the axis that it sums over is short.
+        for s, column in enumerate(settings.columns.tolist()):
+            off = np.abs(last[:, column, None] - settings.centre[:, s])
+            there = ~np.isnan(last[:, column])
+            off[~there] = 0.0
+            known |= there
+            near &= off <= settings.reach[:, s]
+            square += (off / settings.scale[s]) ** 2
+        return square.argmin(axis=1), near.any(axis=1) & known, known
+
+    def _bins(self, last: _Array, regime: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Of each column's reading, [n, F]."""
+        value = np.zeros(last.shape, dtype=np.int64)
+        for cut in self._cuts:
+            value += last > cut[regime]
+        value[np.isnan(last)] = MISSING
+        return value
+
+    def _mark_stuck(
+        self, bins: NDArray[np.int64], ends: FloatArray, regime: NDArray[np.int64], lengths: IntArray
+    ) -> None:
+        """Put readings that repeat the nine before them in a bin of their own."""
+        # Few readings even equal the first of ten: only those are looked at.
+        row, column = np.nonzero(ends[:, -1] == ends[:, 0])
+        same = (ends[row, :, column] == ends[row, :1, column]).all(axis=1)
+        stuck = same & self._reference.can_stick[regime[row], column] & (lengths[row] >= STUCK_CYCLES)
+        bins[row[stuck], column[stuck]] = STUCK
+
+    def _left(self, predicted: _Array, age: _Array) -> _Array:
+        """The RUL a unit is taken to have: the answer, or where that can tell no more the mean at its age."""
+        left = self._reference.left_by_age
+        at = np.clip(np.nan_to_num(age, nan=len(left)), 0, len(left) - 1).astype(np.int64)
+        return np.where(predicted < self._reference.believed, predicted, np.maximum(predicted, left[at]))
+
+    def _ages(self, age: _Array) -> NDArray[np.int64]:
+        edges = self._reference.age_edges
+        return np.where(np.isnan(age), len(edges) + 1, np.searchsorted(edges, age, side="right"))
+
+    def _count_entropy(self, counts: _Array, answers: Sequence[Answers], long: NDArray[np.bool_]) -> None:
+        for h, head in enumerate(self._reference.heads):
+            ratios = _joined([entropy_of(each, head) for each in answers])
+            kept = ratios[long & ~np.isnan(ratios)]
+            where = np.searchsorted(self._reference.entropy_edges[h], kept, side="right")
+            counts[h] += np.bincount(where, minlength=counts.shape[1])
+
+    def _slots(self, batches: Sequence[_Batch]) -> list[int]:
+        # A checksum is the same in every worker, as hash() is not.
+        return [
+            self._nobody() if unit is None else crc32(unit.encode()) % UNIT_SLOTS
+            for _, _, units in batches
+            for unit in units
+        ]
+
+    def _nobody(self) -> int:
+        """A window without a unit's name is taken for another unit's each time."""
+        self._nameless += 1
+        return self._nameless % UNIT_SLOTS
+
+
+def entropy_of(answers: Answers, head: str) -> FloatArray:
+    """A head's entropy ratio, [B]; NaN where the model has no such head."""
+    if head == "mean":
+        return answers.entropy_ratio
+    heads = answers.head_entropy_ratio
+    return np.full(len(answers.lengths), np.nan) if heads is None else heads[:, int(head)]
+
+
+def _ends(readings: FloatArray, lengths: IntArray) -> FloatArray:
+    """The last ten readings of each window, [B, 10, F]; a shorter one repeats its first in front."""
+    if len(lengths) == 1 and lengths[0] >= STUCK_CYCLES:  # quicker
+        return readings[:, lengths[0] - STUCK_CYCLES : lengths[0]]
+    return readings[np.arange(len(lengths))[:, None], np.maximum(lengths[:, None] + _LAST, 0)]
+
+
+def _joined(arrays: Sequence[FloatArray]) -> _Array:
+    return np.concatenate(arrays).astype(np.float64)
+
+
+def _add(counts: _Array, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
+    """One more at each of these places."""
+    where = rows * counts.shape[1] + columns
+    counts += np.bincount(where, minlength=counts.size).reshape(counts.shape)

@@ -1,0 +1,224 @@
+"""Whether inputs, predictions and attention are still those that a model was trained and judged on.
+
+Drift is the population stability index: over bins with shares p now and q in the reference, the sum of
+(p - q) ln(p / q), which is the symmetrised Kullback-Leibler divergence. By the rule of thumb of credit
+scoring (Lewis 1994; quoted in the abstract of Yurdakul and Naranjo 2020, Journal of Risk Model Validation) up
+to 0.1 is little change, up to 0.25 moderate, above it significant.
+
+The rule knows nothing of chance. Where nothing has drifted, n independent readings give about a chi-squared
+with B - 1 degrees of freedom over n: to second order (p - q) ln(p / q) is (p - q)^2 / q, whose sum is
+Pearson's statistic over n (see Yurdakul 2018, Western Michigan University dissertation 3208). Readings here
+are not independent: those of one unit resemble each other. So n is divided by Kish's design effect,
+1 + (m - 1) a, where m is how many windows a window's unit has on average and a the correlation within a unit,
+from the manifest. A column drifts where its index is above
+
+    0.5 + chi-squared quantile at 1 - alpha / (number of indices of the model) / effective n
+
+so that by chance a fleet as in the reference raises any alarm in at most `alpha` = 1 % of the sliding windows
+that do not overlap. Twice the rule's 0.25 is left for what the reference does not know of how columns age:
+a hundred healthy C-MAPSS units or more read up to 0.45, a sensor off by two standard deviations above 2. What
+is alarmed at, and after how many windows, is measured: docs/drift.md.
+
+Everything is computed from summed counts, by whoever is asked; nothing here must know how they are summed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.domain import FloatArray
+from service.drift.counts import DriftCounts, DriftTotals, Layout
+from service.drift.reference import ENTROPY_SHARES, DriftReference, floored
+
+_Array = NDArray[np.float64]
+
+TOLERANCE: Final = 0.5
+ALPHA: Final = 0.01
+ENOUGH: Final = 200
+"""Readings of a regime, or windows in all, below which nothing is said."""
+UNSEEN_LIMIT: Final = 0.05
+"""Share of readings in no regime above which operation is new; training itself had hardly any there."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Index:
+    """One population stability index with the limit above which it is no chance; 0 where data is short."""
+
+    psi: float
+    limit: float
+
+    @property
+    def drifting(self) -> bool:
+        """Whether it is beyond its limit."""
+        return self.psi > self.limit
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drift:
+    """What the counts of one model say.
+
+    Attributes:
+        windows: In the sliding window.
+        columns: By the column's name; its worst regime.
+        prediction: Of predicted RULs.
+        entropy: By head.
+        unseen: Share of last readings that are in no operating regime; 0 where data is short.
+    """
+
+    windows: int
+    columns: dict[str, Index]
+    prediction: Index
+    entropy: dict[str, Index]
+    unseen: float
+
+    @property
+    def drifting(self) -> list[str]:
+        """Columns beyond their limits."""
+        return [name for name, index in self.columns.items() if index.drifting]
+
+    @property
+    def regime_is_new(self) -> bool:
+        """Whether many readings are in no operating regime."""
+        return self.unseen > UNSEEN_LIMIT
+
+
+def population_stability(share: _Array, reference: _Array) -> _Array:
+    """The index of two distributions over bins, [..., B] -> [...]; what is rarer than `RARE` counts as that.
+
+    >>> float(population_stability(np.array([0.5, 0.5]), np.array([0.5, 0.5])))
+    0.0
+    """
+    p, q = floored(share), floored(reference)
+    return ((p - q) * np.log(p / q)).sum(axis=-1)
+
+
+def chi_squared_quantile(probability: float, freedom: int) -> float:
+    """After Wilson and Hilferty (1931): right to 1 %, but up to 5 % high for few degrees in the far tail.
+
+    >>> round(chi_squared_quantile(0.99, 10), 1)
+    23.2
+    """
+    z = NormalDist().inv_cdf(probability)
+    by = 2 / (9 * freedom)
+    return freedom * (1 - by + z * by**0.5) ** 3
+
+
+def drift_of(total: _Array, reference: DriftReference, layout: Layout) -> Drift:
+    """What summed counts say: a pure function of one ring, or of the sum of several workers'."""
+    totals = DriftTotals.of(total, layout)
+    indices = layout.columns[0] * layout.columns[1] + 1 + len(reference.heads)
+    level = 1 - ALPHA / indices
+    repeats = totals.repeats
+    readings = totals.bands.sum(axis=1)  # [R]
+    psi = _column_psi(totals, reference)
+    share = readings / max(readings.sum(), 1.0)
+    effect = 1 + np.maximum(repeats * share[:, None] - 1, 0) * reference.alike
+    limit = TOLERANCE + chi_squared_quantile(level, layout.columns[2] - 1) * effect / np.maximum(
+        readings[:, None], 1
+    )
+    enough = readings >= ENOUGH
+    return Drift(
+        windows=round(totals.windows),
+        columns=_worst(reference.names, psi[enough], limit[enough]),
+        prediction=_prediction(totals, reference, level, repeats),
+        entropy={
+            head: _index(counts, np.array(ENTROPY_SHARES), level, repeats)
+            for head, counts in zip(reference.heads, totals.entropy, strict=True)
+        },
+        unseen=totals.unseen / totals.windows if totals.windows >= ENOUGH else 0.0,
+    )
+
+
+def _column_psi(totals: DriftTotals, reference: DriftReference) -> _Array:
+    """Of each regime and column, against training's units in the fleet's mix of RUL bands, [R, F].
+
+    The mix is that of the answers, or that which training's lives have at the units' ages: whichever explains
+    the column. A sensor that is off moves the answers, and by them alone every other column would be blamed.
+    """
+    answered = totals.bands / np.maximum(totals.bands.sum(axis=1, keepdims=True), 1)
+    of_age = totals.rul.sum(axis=1)
+    expected = of_age @ reference.bands_by_age / max(float(of_age.sum()), 1.0)
+    by_age = np.broadcast_to(expected, answered.shape)
+    return np.minimum(_psi_in(answered, totals, reference), _psi_in(by_age, totals, reference))
+
+
+def _psi_in(of_band: _Array, totals: DriftTotals, reference: DriftReference) -> _Array:
+    """The same in a mix of RUL bands [R, K].
+
+    Against the nearest of the shares that the reference allows: what lies between its bounds is no drift.
+    """
+    low, high = (np.einsum("rk,rfkb->rfb", of_band, bound) for bound in (reference.low, reference.high))
+    n = np.maximum(totals.columns.sum(axis=2, keepdims=True), 1)
+    nearest = np.clip(np.cumsum(totals.columns, axis=2)[..., :-1] / n, low, high)
+    return population_stability(totals.columns / n, np.diff(nearest, prepend=0.0, append=1.0, axis=2))
+
+
+def _worst(names: Sequence[str], psi: _Array, limit: _Array) -> dict[str, Index]:
+    """Each column in its worst regime: the one beyond its limit by most."""
+    if not len(psi):
+        return {name: Index(0.0, TOLERANCE) for name in names}
+    worst = (psi - limit).argmax(axis=0)
+    return {
+        name: Index(max(float(psi[r, f]), 0.0), float(limit[r, f]))
+        for f, (name, r) in enumerate(zip(names, worst.tolist(), strict=True))
+    }
+
+
+def _prediction(totals: DriftTotals, reference: DriftReference, level: float, repeats: float) -> Index:
+    """Against the RUL that training's lives leave at the ages of the fleet."""
+    of_age = totals.rul.sum(axis=1)
+    expected = of_age @ reference.rul_by_age / max(float(of_age.sum()), 1.0)
+    return _index(totals.rul.sum(axis=0), expected, level, repeats)
+
+
+def _index(counts: _Array, reference: _Array, level: float, repeats: float) -> Index:
+    """Of what belongs to the unit altogether: a unit counts once, however many windows it has."""
+    n = float(counts.sum())
+    if n < ENOUGH:
+        return Index(0.0, TOLERANCE)
+    limit = TOLERANCE + chi_squared_quantile(level, len(counts) - 1) * repeats / n
+    return Index(max(float(population_stability(counts / n, reference)), 0.0), limit)
+
+
+class Storage(Protocol):
+    """Where counts stand; `service.board.Slots` is one."""
+
+    @property
+    def own(self) -> FloatArray:
+        """This worker's, to write to."""
+        ...
+
+    def total_of_living(self) -> FloatArray:
+        """The sum over the workers that live: what one that has gone once saw says nothing of now."""
+        ...
+
+
+class DriftMonitor:
+    """Drift of one model: this worker counts, whoever is asked sums.
+
+    Attributes:
+        name: The model's.
+        observe: Tells of a batch; see `DriftCounts.observe`.
+        publish: Counts what waits, so that other workers see it.
+    """
+
+    def __init__(self, name: str, reference: DriftReference, storage: Storage, *, workers: int = 1) -> None:
+        own = np.asarray(storage.own, dtype=np.float64)
+        self.name: Final = name
+        self._reference: Final = reference
+        self._storage: Final = storage
+        self._counts: Final = DriftCounts(own, reference, workers=workers)
+        self.observe: Final = self._counts.observe
+        self.publish: Final = self._counts.count
+
+    def read(self) -> Drift:
+        """What all workers have counted, this one to the last window."""
+        self.publish()
+        total = np.asarray(self._storage.total_of_living(), dtype=np.float64)
+        return drift_of(total, self._reference, self._counts.layout)

@@ -1,9 +1,0 @@
-"""What alembic runs: the migrations, on the connection and in the transaction that it is handed."""
-
-from alembic import context
-
-from service.store_schema import METADATA
-
-context.configure(connection=context.config.attributes["connection"], target_metadata=METADATA)
-with context.begin_transaction():
-    context.run_migrations()

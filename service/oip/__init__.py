@@ -1,0 +1,1 @@
+"""The Open Inference Protocol, version 2, by HTTP and gRPC."""

@@ -1,0 +1,207 @@
+"""The Open Inference Protocol by HTTP: every path under /v2, and errors as the protocol words them.
+
+An ASGI application without a framework: inference is asked for thousands of times a second. This
+module knows paths, headers and statuses; it must not know tensors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from service.asgi import Receive, Scope, Send, body_of, unless_disconnected
+from service.errors import MalformedBody, MethodNotAllowed, UnknownRoute, public_detail, status_of
+from service.exchange import Desk, Exchange
+from service.http_predict import Headers, asked_timeout, check_access
+from service.http_problem import refusal_headers
+from service.labels import Route, Stage, Transport
+from service.oip.asked import EXTENSIONS, PLATFORM, SERVER_NAME, Inference, server_version
+from service.oip.http_body import decoded, encoded, inflated
+from service.oip.tensors import TensorSpec, short
+
+JSON: Final = b"application/json"
+BINARY: Final = b"application/octet-stream"
+HEADER_LENGTH: Final = b"inference-header-content-length"
+
+_MODEL: Final = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?(/ready|/infer)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request: what it names, and where its body comes from."""
+
+    scope: Scope
+    headers: Headers
+    receive: Receive
+    exchange: Exchange
+    model: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What goes back."""
+
+    body: bytes
+    status: int = 200
+    media_type: bytes = JSON
+    headers: Sequence[tuple[bytes, bytes]] = ()
+
+
+Handler = Callable[[Call], Awaitable[Reply]]
+
+
+class OipHttp:
+    """Answers /v2."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk: Final = desk
+        self._inference: Final = Inference(desk)
+        self._encoder: Final = msgspec.json.Encoder()
+        self._fixed: Final[dict[str, tuple[str, Route, Handler]]] = {
+            "/v2": ("GET", Route.V2, self._server),
+            "/v2/": ("GET", Route.V2, self._server),
+            "/v2/health/live": ("GET", Route.V2_LIVE, self._live),
+            "/v2/health/ready": ("GET", Route.V2_READY, self._ready),
+            "/v2/repository/index": ("POST", Route.V2_INDEX, self._index),
+        }
+        self._of_model: Final[dict[str | None, tuple[str, Route, Handler]]] = {
+            None: ("GET", Route.V2_MODEL, self._model),
+            "/ready": ("GET", Route.V2_MODEL_READY, self._model_ready),
+            "/infer": ("POST", Route.V2_INFER, self._infer),
+        }
+
+    @staticmethod
+    def answers(scope: Scope) -> bool:
+        """Whether a request is the protocol's."""
+        path: str = scope["path"]
+        return path.startswith("/v2/") or path == "/v2"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        allowed, route, handler, names = self._found(scope["path"])
+        refused = allowed not in {"", scope["method"]} and (allowed, scope["method"]) != ("GET", "HEAD")
+        if refused:
+            route, handler = Route.OTHER, _refusing(allowed)
+        headers: Headers = dict(scope["headers"])
+        reply = Reply(b"", 499)  # what nobody will read: the caller has gone
+        given = headers.get(b"x-request-id", b"").decode("latin-1") or None
+        with self._desk.exchange(Transport.HTTP, route, given, scope) as exchange:
+            reply = await handler(Call(scope, headers, receive, exchange, *names))
+        if exchange.error is not None:
+            reply = self._refusal(exchange.error, allowed if refused else "")
+        answer = [
+            (b"content-type", reply.media_type),
+            (b"content-length", b"%d" % len(reply.body)),
+            (b"x-request-id", exchange.request_id.encode("latin-1")),
+            *reply.headers,
+        ]
+        await send({"type": "http.response.start", "status": reply.status, "headers": answer})
+        await send({"type": "http.response.body", "body": reply.body})
+
+    def _found(self, path: str) -> tuple[str, Route, Handler, tuple[str, str]]:
+        match = _MODEL.fullmatch(path)
+        if match is not None:
+            name, version, action = match.groups()
+            return *self._of_model[action], (name, version or "")
+        if path in self._fixed:
+            return *self._fixed[path], ("", "")
+        return "", Route.OTHER, _unknown, ("", "")
+
+    def _refusal(self, error: Exception, allowed: str) -> Reply:
+        given = refusal_headers(error) | ({"allow": allowed} if allowed else {})
+        headers = [(name.encode(), value.encode()) for name, value in given.items()]
+        body = self._encoder.encode({"error": public_detail(error)})
+        return Reply(body, status_of(error).http, JSON, headers)
+
+    def _json(self, body: object) -> Reply:
+        return Reply(self._encoder.encode(body))
+
+    # What answers
+
+    async def _infer(self, call: Call) -> Reply:
+        desk, headers = self._desk, call.headers
+        check_access(desk, headers)
+        model = self._inference.model(call.model, call.version)
+        timeout = asked_timeout(headers.get(b"request-timeout"))
+        with desk.lifecycle.request():
+            body = await body_of(call.scope, call.receive, max_bytes=desk.max_body_bytes)
+            with desk.metrics.stage(Stage.DECODE):
+                body = inflated(body, headers.get(b"content-encoding", b""), max_bytes=desk.max_body_bytes)
+                asked = decoded(body, headers.get(HEADER_LENGTH, b""))
+                group = self._inference.read(model, asked.query)
+            call.exchange.windows = len(group.windows)
+            work = self._inference.infer(model, group, asked.query, timeout_seconds=timeout)
+            reply = await unless_disconnected(work, call.receive)
+            with desk.metrics.stage(Stage.ENCODE):
+                body, size = encoded(reply, asked)
+        if size is None:
+            return Reply(body)
+        return Reply(body, media_type=BINARY, headers=[(HEADER_LENGTH, b"%d" % size)])
+
+    async def _server(self, _call: Call) -> Reply:
+        return self._json({"name": SERVER_NAME, "version": server_version(), "extensions": EXTENSIONS})
+
+    async def _live(self, _call: Call) -> Reply:
+        self._desk.lifecycle.check_alive()
+        return self._json({"live": True})
+
+    async def _ready(self, _call: Call) -> Reply:
+        self._check_ready()
+        return self._json({"ready": True})
+
+    async def _model(self, call: Call) -> Reply:
+        check_access(self._desk, call.headers)
+        model = self._inference.model(call.model, call.version)
+        signature = self._inference.signature(model)
+        return self._json(
+            {
+                "name": model.name.name,
+                "versions": [model.name.version],
+                "platform": PLATFORM,
+                "inputs": [_described(spec) for spec in signature.inputs],
+                "outputs": [_described(spec) for spec in signature.outputs],
+            }
+        )
+
+    async def _model_ready(self, call: Call) -> Reply:
+        check_access(self._desk, call.headers)
+        model = self._inference.model(call.model, call.version)
+        self._check_ready()
+        return self._json({"name": model.name.name, "ready": True})
+
+    async def _index(self, call: Call) -> Reply:
+        check_access(self._desk, call.headers)
+        body = await body_of(call.scope, call.receive, max_bytes=self._desk.max_body_bytes)
+        try:
+            asked = msgspec.json.decode(body, type=_IndexBody) if body.strip() else _IndexBody()
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise MalformedBody(f"the body is not a repository index request: {error}") from error
+        return self._json(self._inference.index(ready_only=asked.ready))
+
+    def _check_ready(self) -> None:
+        self._desk.lifecycle.check_alive()
+        self._desk.lifecycle.check_ready()
+
+
+class _IndexBody(msgspec.Struct):
+    ready: bool = False
+
+
+async def _unknown(call: Call) -> Reply:
+    raise UnknownRoute(f"nothing answers at {short(call.scope['path'])}")
+
+
+def _refusing(allowed: str) -> Handler:
+    async def refuse(call: Call) -> Reply:
+        raise MethodNotAllowed(f"{short(call.scope['path'])} answers {allowed}, got {call.scope['method']}")
+
+    return refuse
+
+
+def _described(spec: TensorSpec) -> dict[str, Any]:
+    return {"name": spec.name, "datatype": spec.datatype, "shape": spec.shape}

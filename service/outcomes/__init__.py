@@ -1,0 +1,1 @@
+"""What real outcomes say of the predictions that came before them."""

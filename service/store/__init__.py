@@ -1,0 +1,1 @@
+"""Where predictions and outcomes are kept."""

@@ -1,0 +1,1 @@
+"""`PredictStream`: a reading in, a prediction out."""

@@ -1,0 +1,1 @@
+"""`rul top`: a running service in a terminal."""

@@ -1,0 +1,99 @@
+"""Which traces are taken, and where they are sent: OpenTelemetry's SDK, set up; imported only when wanted.
+
+Spans wait in the SDK's batch processor: bounded, on a thread of its own, and what it has no room for
+is dropped. A collector that is slow or gone delays no request and fails none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import Final
+from uuid import uuid4
+
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import SpanLimits, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.sampling import (
+    Decision,
+    ParentBased,
+    Sampler,
+    SamplingResult,
+    TraceIdRatioBased,
+)
+from opentelemetry.trace import Link, SpanKind, TraceState, get_current_span
+from opentelemetry.util.types import AttributeValue
+
+from service.tracing.spans import SpanTracer
+
+TRACES_PATH: Final = "/v1/traces"
+MAX_LINKS: Final = 1024  # requests a batch: the SDK's own 128 is fewer than a GPU takes at once
+FLUSH_SECONDS: Final = 3.0
+"""Longest wait at shutdown for a collector that may not be there."""
+
+
+class LinkedSampler(Sampler):
+    """Parents and a ratio decide; a span without a parent is taken where one that it links to was."""
+
+    def __init__(self, ratio: float) -> None:
+        self._otherwise: Final = ParentBased(TraceIdRatioBased(ratio))
+
+    def should_sample(  # noqa: PLR0917 the SDK's own signature
+        self,
+        parent_context: Context | None,
+        trace_id: int,
+        name: str,
+        kind: SpanKind | None = None,
+        attributes: Mapping[str, AttributeValue] | None = None,
+        links: Sequence[Link] | None = None,
+        trace_state: TraceState | None = None,
+    ) -> SamplingResult:
+        """See the class."""
+        parent = get_current_span(parent_context).get_span_context()
+        if not parent.is_valid and any(link.context.trace_flags.sampled for link in links or ()):
+            return SamplingResult(Decision.RECORD_AND_SAMPLE, attributes)
+        return self._otherwise.should_sample(
+            parent_context, trace_id, name, kind, attributes, links, trace_state
+        )
+
+    def get_description(self) -> str:
+        """What it is called."""
+        return f"LinkedSampler{{{self._otherwise.get_description()}}}"
+
+
+def otlp_tracer(endpoint: str, *, sample: float) -> SpanTracer:
+    """A tracer that sends to a collector. Its further options are the SDK's own variables (OTEL_...).
+
+    Args:
+        endpoint: Its base URL, or that of its traces.
+        sample: The share of traces that are taken, of those that begin here.
+    """
+    url = endpoint.rstrip("/")
+    exporter = OTLPSpanExporter(url if url.endswith(TRACES_PATH) else url + TRACES_PATH)
+    provider = tracer_provider(sample)
+    provider.add_span_processor(_Patient(exporter))
+    return SpanTracer(provider)
+
+
+def tracer_provider(sample: float) -> TracerProvider:
+    """The SDK's provider with our sampling, and what it says of this process; without a processor."""
+    about = {
+        "service.name": "rulserve",
+        "service.version": version("rulserve"),
+        "service.instance.id": str(uuid4()),
+    }
+    return TracerProvider(
+        sampler=LinkedSampler(sample),
+        resource=Resource.create(about),
+        span_limits=SpanLimits(max_links=MAX_LINKS),
+        shutdown_on_exit=False,
+    )
+
+
+class _Patient(BatchSpanProcessor):
+    """Waits at shutdown, but not for the half minute that the SDK would."""
+
+    def shutdown(self) -> None:
+        self._batch_processor.shutdown(timeout_millis=int(1000 * FLUSH_SECONDS))

@@ -1,0 +1,1 @@
+"""Units by HTTP: the fleet by urgency, one unit's history, its outcome."""
