@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -12,6 +13,13 @@ from pathlib import Path
 import pytest
 
 from export.bundle import BundleFolder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interrupts_are_heard() -> None:
+    """A suite that a shell started in the background ignores Ctrl+C, and so would all that it starts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
