@@ -45,6 +45,11 @@ class Slots:
         total: FloatArray = self._rows.sum(axis=0)
         return total
 
+    def latest(self) -> FloatArray:
+        """The largest that any worker has written, [size]: of times, the last."""
+        latest: FloatArray = self._rows.max(axis=0)
+        return latest
+
     def total_of_living(self) -> FloatArray:
         """The sum over the workers that live, [size]: for what is so now."""
         living = [pid > 0 for pid in self._board.pids()]

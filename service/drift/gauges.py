@@ -1,6 +1,7 @@
 """What people and Prometheus are told of drift: a warning when a column begins to, and gauges.
 
-Both come about when somebody scrapes, so that many workers give one warning and one value.
+Both come about when somebody scrapes, and workers share what they count and when they last warned: one
+warning and one value, whichever of them is scraped.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from structlog.typing import FilteringBoundLogger
 
 from export.bundle import Manifest
 from service import logs
-from service.board import Board
+from service.board import Board, Slots
 from service.drift.counts import Layout
 from service.drift.monitor import Drift, DriftMonitor
 from service.drift.reference import DriftReference
@@ -26,20 +27,37 @@ QUIET_SECONDS: Final = 3600.0
 
 
 class DriftWarnings:
-    """One line in the log where a column has begun to drift, and at most one an hour while it does."""
+    """One line in the log where a column has begun to drift, and at most one an hour while it does.
 
-    def __init__(self, log: FilteringBoundLogger, *, clock: Callable[[], float] = monotonic) -> None:
+    Args:
+        log: Where people read it.
+        said: When each column was last told of, on a clock that all workers share; 0: never.
+        columns: The places of `said`, as pairs of a model and its column.
+        clock: That clock.
+    """
+
+    def __init__(
+        self,
+        log: FilteringBoundLogger,
+        said: Slots,
+        columns: Sequence[tuple[str, str]],
+        *,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
         self._log: Final = log
+        self._said: Final = said
+        self._places: Final = {column: place for place, column in enumerate(columns)}
         self._clock: Final = clock
-        self._said: Final[dict[tuple[str, str], float]] = {}
 
     def read(self, name: str, drift: Drift) -> None:
         """Tell people what this says that is new."""
-        now = self._clock()
+        if not drift.drifting:
+            return
+        now, latest = self._clock(), self._said.latest()
         for column in drift.drifting:
-            said = self._said.get((name, column))
-            if said is None or now - said >= QUIET_SECONDS:
-                self._said[name, column] = now
+            place = self._places[name, column]
+            if not latest[place] or now - latest[place] >= QUIET_SECONDS:
+                self._said.own[place] = now
                 index = drift.columns[column]
                 self._log.warning(
                     "column drifts",
@@ -74,7 +92,9 @@ class DriftCollector(Collector):
             reference = DriftReference.of(manifest)
             slots = board.slots(f"drift of {manifest.name}", Layout.of(reference).size)
             monitors[manifest.name] = DriftMonitor(manifest.name, reference, slots, workers=workers)
-        return cls(monitors, DriftWarnings(logs.logger()), registry=registry)
+        columns = [(manifest.name, column.name) for manifest in models for column in manifest.columns]
+        said = board.slots("columns that drift", len(columns))
+        return cls(monitors, DriftWarnings(logs.logger(), said, columns), registry=registry)
 
     def publish(self) -> None:
         """Put on the board what waits to be counted."""

@@ -96,6 +96,15 @@ def test_what_is_so_now_is_added_over_the_workers_that_live(path):
     assert mine.total()[0] == 5
 
 
+def test_the_latest_that_any_worker_wrote_is_seen_by_all(path):
+    first, second = (board.slots("times", 2) for board in boards(path))
+
+    first.own[:] = [5, 1]
+    second.own[1] = 7
+
+    assert first.latest().tolist() == second.latest().tolist() == [5, 7]
+
+
 def test_every_process_that_lives_is_shown(path):
     registry = CollectorRegistry()
     Processes(registry, Board(path, worker=1, workers=2))

@@ -13,6 +13,7 @@ from export.session import open_bundle
 from model.simulation import simulate
 from service import logs
 from service.answers import Answers
+from service.board import Board
 from service.drift.counts import STUCK_CYCLES, WINDOWS, DriftCounts, DriftTotals, Layout
 from service.drift.gauges import QUIET_SECONDS, DriftCollector, DriftWarnings
 from service.drift.monitor import (
@@ -291,11 +292,30 @@ def test_a_band_of_all_ages_has_the_deciles_of_training():
     assert old < 0.01  # and none of worn units
 
 
-def gauges(monitor, **options):
+COLUMNS = [("fake", column.name) for column in MANIFEST.columns]
+
+
+def gauges(monitor, board=None, **options):
     registry = CollectorRegistry()
-    warnings = DriftWarnings(logs.logger(), **options)
-    DriftCollector({monitor.name: monitor}, warnings, registry=registry)
+    said = (board or Board()).slots("columns that drift", len(COLUMNS))
+    DriftCollector(
+        {monitor.name: monitor}, DriftWarnings(logs.logger(), said, COLUMNS, **options), registry=registry
+    )
     return registry
+
+
+def test_a_column_that_drifts_is_told_once_whichever_worker_is_scraped(tmp_path):
+    path = tmp_path / "board"
+    path.touch()
+    monitor = DriftMonitor("fake", REFERENCE, Store())
+    monitor.observe(*batch(shifted_by_40(1000)))
+    workers = [gauges(monitor, Board(path, worker=worker, workers=2)) for worker in range(2)]
+
+    with capture_logs() as told:
+        for registry in (*workers, *workers):
+            generate_latest(registry)
+
+    assert [line["column"] for line in told if line["event"] == "column drifts"] == ["sensor_1"]
 
 
 def test_gauges_are_zero_and_never_nan_before_anything_has_come():
@@ -323,14 +343,15 @@ def test_gauges_say_which_column_drifts():
 
 
 def test_people_are_warned_once_an_hour_a_column():
-    now = [0.0]
+    booted = 100.0  # a clock that has run for a while
+    now = [booted]
     monitor = DriftMonitor("fake", REFERENCE, Store())
     registry = gauges(monitor, clock=lambda: now[0])
     monitor.observe(*batch(shifted_by_40(1000)))
 
     with capture_logs() as said:
         for at in (0.0, 1.0, QUIET_SECONDS - 1, QUIET_SECONDS, QUIET_SECONDS + 1):
-            now[0] = at
+            now[0] = booted + at
             generate_latest(registry)
 
     assert [line["event"] for line in said] == ["column drifts"] * 2
