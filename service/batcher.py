@@ -20,13 +20,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from time import perf_counter
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
 from model.domain import FloatArray, IntArray, pad_windows
 from service.answers import Answers, WindowOutputs
-from service.caller import Caller
+from service.caller import BatchObserver, Caller
 from service.errors import NotReady, Overloaded, RuntimeFailed, ServiceError
 from service.runtime import Runtime
 from service.tracing.hooks import BatchTrace, Tracer, submitted
@@ -34,34 +34,6 @@ from service.window import Window
 
 FEW_WINDOWS: Final = 2
 """What may run on the event loop, where the network is quick."""
-
-
-class BatchObserver(Protocol):
-    """What the batcher tells of its work; `service.metrics.ModelMetrics` counts it."""
-
-    def queued(self, seconds: float) -> None:
-        """A request's first window has left the queue after this long."""
-        ...
-
-    def answered(self, seconds: float) -> None:
-        """A request's last window has come back, this long after its first left the queue."""
-        ...
-
-    def ran(self, windows: int, seconds: float) -> None:
-        """The graph has run once, on an inference thread."""
-        ...
-
-    def answers(self, answers: Answers, imputed_fraction: FloatArray) -> None:
-        """What it answered to the windows that were asked for; on an inference thread too."""
-        ...
-
-    def windows(self, readings: FloatArray, answers: Answers, units: Sequence[str | None]) -> None:
-        """The same windows, [B, T, F], and whose they are."""
-        ...
-
-    def cancelled(self, windows: int) -> None:
-        """So many windows have nobody left who waits for their answers."""
-        ...
 
 
 _Places = list[tuple[Caller, int]]

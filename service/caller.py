@@ -1,14 +1,44 @@
-"""One request on its way through the batcher: what is still to be taken, and what has come back."""
+"""One request on its way through the batcher, and who is told of the work on it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
 from time import perf_counter
+from typing import Protocol
 
-from service.answers import WindowOutputs
+from model.domain import FloatArray
+from service.answers import Answers, WindowOutputs
 from service.tracing.hooks import Submission
 from service.window import Window
+
+
+class BatchObserver(Protocol):
+    """What the batcher tells of its work; `service.metrics.ModelMetrics` counts it."""
+
+    def queued(self, seconds: float) -> None:
+        """A request's first window has left the queue after this long."""
+        ...
+
+    def answered(self, seconds: float) -> None:
+        """A request's last window has come back, this long after its first left the queue."""
+        ...
+
+    def ran(self, windows: int, seconds: float) -> None:
+        """The graph has run once, on an inference thread."""
+        ...
+
+    def answers(self, answers: Answers, imputed_fraction: FloatArray) -> None:
+        """What it answered to the windows that were asked for; on an inference thread too."""
+        ...
+
+    def windows(self, readings: FloatArray, answers: Answers, units: Sequence[str | None]) -> None:
+        """The same windows, [B, T, F], and whose they are."""
+        ...
+
+    def cancelled(self, windows: int) -> None:
+        """So many windows have nobody left who waits for their answers."""
+        ...
 
 
 class Caller:
