@@ -128,8 +128,9 @@ class Settings(BaseSettings):
     )
     max_pending_windows: PositiveInt = Field(
         default=4096,
-        description="Most windows that may wait; above it callers get 429 at once. Too high: callers wait "
-        "past their deadline and memory grows; too low: short bursts are refused.",
+        description="Most windows that may wait in a worker, for each model; above it callers get 429 at "
+        "once. Too high: callers wait past their deadline and memory grows; too low: short bursts are "
+        "refused.",
     )
     max_request_windows: PositiveInt = Field(
         default=1024,
@@ -153,8 +154,9 @@ class Settings(BaseSettings):
     )
     max_streams: PositiveInt = Field(
         default=10_000,
-        description="Most streams of readings that may be open; one more gets RESOURCE_EXHAUSTED. Each costs "
-        "some 50 kB. Too high: memory for the asking; too low: units are refused that could be watched.",
+        description="Most streams of readings that a worker keeps open; one more gets RESOURCE_EXHAUSTED. "
+        "Each costs some 50 kB. Too high: memory for the asking; too low: units are refused that could be "
+        "watched.",
     )
     stream_idle_seconds: PositiveFloat = Field(
         default=600.0,
