@@ -77,7 +77,7 @@ ROWS: Final[dict[str, Row]] = {
     "ridge": Row("a line in the last readings and the age", network=None),
     "gradient_boosting": Row("gradient boosting on window statistics", network=None),
     "flagship": Row("what ships"),
-    "even_start": Row("attention starts out even, not late", options={"recency": 0.0}),
+    "even": Row("attention need not fall off with distance", options={"recency": 0.0}),
     "wide": Row("recurrent part twice as wide", options={"hidden": 16}),
     "narrow": Row("perceptron half as wide", options={"perceptron": 48}),
     "sure_recurrence": Row("no dropout behind the recurrent part", options={"recurrent_dropout": 0.0}),

@@ -16,6 +16,8 @@ AGE_SPREAD: Final = 1 / 6
 """Of log age over log oldest age: brought to the size of a z-score, for a small input is learnt late."""
 CHANGE_SPREAD: Final = 0.6
 """Of the features of change, in z-scores: they are means, and scatter less than readings."""
+CONTENT_CYCLES: Final = 9
+"""What a cycle says of its own attention is a mean over so many cycles: neighbours say much the same."""
 CHANGE_LIMIT: Final = 10.0
 """Of a feature of change, spread: a broken sensor is extreme, and must not cost the others their digits."""
 
@@ -25,8 +27,9 @@ class Flagship(RulNetwork):
 
     The features of change go around the recurrent part: inside it they over-fit within two
     passes over the data, beside it they also make the attention more telling. Settings are read
-    through the regimes alone. Before training the attention falls off with the distance from the
-    last cycle, because a late cycle knows all earlier ones; how far it does so after is learnt.
+    through the regimes alone. Attention falls off with the distance from the last cycle, because
+    a late cycle knows all earlier ones. How steeply is learnt, from nearly level to twice
+    `recency`; that it falls is not, so that an odd cycle cannot draw the answer to itself.
     """
 
     options: ClassVar[Mapping[str, Any]] = {
@@ -66,7 +69,6 @@ class Flagship(RulNetwork):
         self.score = nn.Sequential(
             nn.Linear(width, config.attention), nn.Tanh(), nn.Linear(config.attention, 1)
         )
-        self.recency = nn.Parameter(torch.tensor(config.recency))
 
     def read_cycles(self, inputs: Inputs) -> Cycles:
         """See `RulNetwork`."""
@@ -80,8 +82,22 @@ class Flagship(RulNetwork):
         change = (inputs.change / CHANGE_SPREAD).clamp(-CHANGE_LIMIT, CHANGE_LIMIT)
         features = (*(change[:, :, run] for run in self.of_change), seen, age, place)
         joint = torch.cat((h, self.perceptron(torch.cat(features, dim=-1))), dim=-1)  # [B, T, 2H + P]
-        late = self.recency * behind * (self.config.context / 10.0)
-        return Cycles(self.score(joint).squeeze(-1) - late, self.value(joint))
+        return Cycles(self.late(self.score(joint).squeeze(-1), behind), self.value(joint))
+
+    def late(self, content: Tensor, behind: Tensor) -> Tensor:
+        """Scores that fall from the last cycle back, whatever the content says, both [B, T] -> [B, T].
+
+        The content lies between -c and c, and its mean over n cycles moves by less than 2c / n from one
+        cycle to the next; c is such that recency falls by that much.
+        """
+        fall = self.config.recency / 10.0  # a cycle
+        if fall == 0.0:
+            return content
+        most = CONTENT_CYCLES * fall / 2.0
+        content = most * (content / most).tanh()
+        before = nn.functional.pad(content[:, None], (CONTENT_CYCLES - 1, 0), mode="replicate")
+        smooth = nn.functional.avg_pool1d(before, CONTENT_CYCLES, stride=1)[:, 0]
+        return smooth - fall * self.config.context * behind
 
     def place(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """Cycles of the window up to each, and cycles after it, over the context: both [B, T]."""

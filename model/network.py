@@ -63,7 +63,8 @@ class NetworkConfig:
         positions: Whether self-attention is told where each cycle stands.
         age: Whether the cycle number is read beside the columns.
         recurrent_dropout: Share of what the recurrent part says that is dropped while training.
-        recency: By how much a cycle's score falls for each ten cycles before the last, before training.
+        recency: By how much a cycle's score falls for each ten cycles before the last; content at most
+            doubles that or makes up for it.
     """
 
     network: str
@@ -280,4 +281,4 @@ class RulNetwork(nn.Module, ABC):
 def at_last_cycle(x: Tensor, lengths: Tensor) -> Tensor:
     """What each window has at its last valid cycle, [B, T, D] -> [B, D]."""
     last = (lengths - 1)[:, None, None].expand(-1, 1, x.shape[-1])
-    return x.gather(1, last).squeeze(1)
+    return x.gather(1, last)[:, 0]

@@ -68,6 +68,22 @@ def batch(windows=5, cycles=15, seed=0):
     return readings, lengths, last_cycle
 
 
+@pytest.mark.parametrize("recency", [0.5, 3.0])
+@pytest.mark.parametrize("loudness", [30.0, 1e3])
+def test_the_flagship_never_attends_to_an_earlier_cycle_more_than_to_a_later_one(recency, loudness):
+    torch.manual_seed(0)
+    net = build_network(replace(CONFIG, recency=recency)).eval()
+    for parameter in net.score.parameters():
+        parameter.data.mul_(loudness)
+    readings, lengths, last_cycle = batch(windows=50)
+    with torch.no_grad():
+        attention = net(readings, lengths, last_cycle).attention.double()
+    rises = attention[:, 1:] / attention[:, :-1]
+    valid = valid_cycles(lengths, readings)[:, 1:]
+    assert (rises[valid] >= 1.0 - 1e-6).all()
+    assert rises[valid].std() > 0.01, "content says how steeply"
+
+
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_the_same_window_twice_gets_the_same_bits(net, name):
     windows = batch()
