@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -36,12 +35,12 @@ from service.http_api import HttpApi
 from service.interpreter import settle
 from service.labels import Stage
 from service.lifecycle import Lifecycle, Phase
-from service.loading import load_bundles
+from service.loading import load_bundles, warn
 from service.metrics import Metrics
 from service.predictor import LoadedModel, Predictor
 from service.processes import Processes
 from service.runtime import OnnxRuntime, replay_golden
-from service.settings import FrontEnd, Settings, unknown_variables
+from service.settings import FrontEnd, Settings
 from service.store.keeping import Keeping
 from service.store.rows import ModelVersion
 from service.store.url import store_url
@@ -152,8 +151,8 @@ class Parts:
 
     async def start(self) -> None:
         """Answer health checks at once, and everything else when golden windows agree."""
-        for name in unknown_variables(os.environ):
-            self._log.warning("unknown setting", variable=name)
+        if self._settings.worker == 0:  # the others would say the same
+            warn(self._log, self._settings, {r.manifest.name: r.placement for _, r in self._loaded})
         if self._settings.front_end is not FrontEnd.ENVOY:
             self._server = await self._grpc_beside_http()
             self._drain_on_sigterm()

@@ -303,7 +303,7 @@ def usable_cores(cpu_max: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
         return cores
 
 
-def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+def unknown_variables(environ: Mapping[str, str] = os.environ) -> list[str]:
     """Variables that look like ours and are not: most likely misspelt."""
     known = {_variable(name) for name in Settings.model_fields}
     return sorted(name for name in environ if name.upper().startswith(PREFIX) and name.upper() not in known)

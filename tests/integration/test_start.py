@@ -1,0 +1,71 @@
+"""What an operator is warned of as a worker starts; each test in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import onnxruntime
+import pytest
+
+from service.providers import CPU, CUDA
+
+SECONDS = 60
+# A machine with an NVIDIA driver, whose ONNX Runtime has no use for it.
+START = """
+import asyncio, pathlib, service.runtime
+service.runtime.NVIDIA_DRIVER = pathlib.Path("/")
+from service import logs
+from service.app import Parts
+from service.settings import Settings
+
+async def start_and_stop():
+    parts = Parts(Settings.read())
+    await parts.start()
+    await parts.stop()
+
+logs.configure()
+asyncio.run(start_and_stop())
+"""
+
+pytestmark = pytest.mark.skipif(
+    CUDA in onnxruntime.get_available_providers(), reason="this ONNX Runtime would use a GPU"
+)
+
+
+def warnings(bundle, folder, **settings):
+    """What a start warns of."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RUL_")}
+    clean |= {"RUL_BUNDLES": str(bundle.path), "RUL_STORE": "false", "RUL_FRONT_END": "envoy"} | settings
+    done = subprocess.run(
+        [sys.executable, "-c", START],
+        env=clean, cwd=folder, capture_output=True, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
+    return [line for line in lines if line["level"] == "warning"]
+
+
+def test_a_service_on_the_cpu_beside_a_gpu_warns_once_of_what_serves_and_why(tiny_bundle, tmp_path):
+    (warning,) = warnings(tiny_bundle, tmp_path)
+
+    assert warning["event"] == "provider fallback"
+    assert (warning["asked"], warning["provider"]) == ("auto", CPU)
+    assert warning["reason"] == f"this ONNX Runtime was built without {CUDA}"
+    assert warning["models"] == ["tiny"]
+
+
+def test_a_setting_that_there_is_not_is_named(tiny_bundle, tmp_path):
+    (warning,) = warnings(tiny_bundle, tmp_path, RUL_PROVIDER="cpu", RUL_BUNDLE="fd001")
+
+    assert (warning["event"], warning["variable"]) == ("unknown setting", "RUL_BUNDLE")
+
+
+def test_the_other_workers_do_not_say_it_again(tiny_bundle, tmp_path):
+    assert warnings(tiny_bundle, tmp_path, RUL_WORKER="1", RUL_BUNDLE="fd001") == []
+
+
+def test_who_asked_for_the_cpu_and_got_it_is_not_warned(tiny_bundle, tmp_path):
+    assert warnings(tiny_bundle, tmp_path, RUL_PROVIDER="cpu") == []
