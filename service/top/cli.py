@@ -17,7 +17,8 @@ Example: rul top http://localhost:3000
 
 Rates and latencies are those since the frame before. What a model answers is shown dim where it was asked
 nothing in the meantime: it is then of all time. `collapsed` and `uniform` say that the attention lies outside
-the band that the model's manifest has of its training. Ctrl+C ends it.
+the band that the model's manifest has of its training. A short terminal shows what matters most: traffic, the
+most urgent units, a few figures of each model; a taller one, and `--once`, all. Ctrl+C ends it.
 """
 
 

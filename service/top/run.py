@@ -40,7 +40,11 @@ async def _watch(
     async with httpx.AsyncClient(
         base_url=url, headers=headers, timeout=TIMEOUT_SECONDS, trust_env=not direct
     ) as client:
-        drawn = frames(Scraper(client, url), interval_seconds=interval_seconds)
+        drawn = frames(
+            Scraper(client, url),
+            interval_seconds=interval_seconds,
+            fits=console.is_terminal and not once,
+        )
         if once:
             console.print(await anext(drawn))
             return
@@ -49,8 +53,15 @@ async def _watch(
                 screen.update(picture, refresh=True)
 
 
-async def frames(scraper: Scraper, *, interval_seconds: float) -> AsyncGenerator[RenderableType]:
+async def frames(
+    scraper: Scraper, *, interval_seconds: float, fits: bool = False
+) -> AsyncGenerator[RenderableType]:
     """One frame an interval; where the service has gone, the last figures and a word on that.
+
+    Args:
+        scraper: What asks the service.
+        interval_seconds: From one frame to the next.
+        fits: Whether frames are to fit the terminal.
 
     Raises:
         RemoteFailed: the service could not be asked even once.
@@ -63,7 +74,7 @@ async def frames(scraper: Scraper, *, interval_seconds: float) -> AsyncGenerator
             before, now = now, await scraper.scrape()
         except RemoteFailed as failed:
             trouble = str(failed)
-        yield frame(before, now, trouble=trouble)
+        yield frame(before, now, trouble=trouble, fits=fits)
 
 
 class _Pages:

@@ -82,6 +82,25 @@ def test_a_service_that_asks_for_a_key_gets_it_or_says_so(strict):
     assert with_key.returncode == 0, with_key.stderr
 
 
+def test_a_short_terminal_is_told_that_a_taller_one_shows_more(server):
+    ours, theirs = pty.openpty()
+    watching = subprocess.Popen(
+        command(server.http, "--interval", 0.1),
+        env=environment(LINES="14"), stdout=theirs, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    seen = b""
+    while b"lines show all" not in seen:
+        seen += read(ours)
+        assert seen.count(server.http.encode()) < 3, seen
+
+    watching.send_signal(signal.SIGINT)
+    while LEAVE_SCREEN not in seen:
+        seen += read(ours)
+    watching.communicate(timeout=SECONDS)
+    os.close(ours)
+
+
 def test_ctrl_c_ends_it_quietly_and_gives_the_terminal_back(server):
     ours, theirs = pty.openpty()
     watching = subprocess.Popen(

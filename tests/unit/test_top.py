@@ -6,12 +6,15 @@ import math
 import httpx
 import pytest
 from rich.console import Console
+from rich.screen import Screen
 
 from service.predict.remote import RemoteFailed
 from service.top.figures import Between, Distribution, quality, stage_times, traffic
-from service.top.frame import frame, shown
+from service.top.frame import frame
+from service.top.layout import Sizes, layout
 from service.top.run import frames
 from service.top.scrape import Band, Model, ModelManifest, Samples, Scrape, Scraper, Unit
+from service.top.words import shown
 from tests.in_process import in_process, json_window
 
 URL = "http://service:3000"
@@ -283,6 +286,87 @@ def test_a_service_without_units_shows_none(before):
 
 def test_a_service_that_was_asked_about_no_unit_says_so(before):
     assert "no unit" in drawn(frame(before, scrape(NOW, at=102.0, units=())))
+
+
+# Terminals of any height
+
+FLEET = tuple(Unit(f"unit-{i}", "fd001", 100 + i, 3.0 * i, "estimated") for i in range(10))
+MODELS = (FD001, *(Model(f"model-{i}", "1", "CPU", ModelManifest()) for i in range(3)))
+
+
+def on_screen(picture, height, width=100):
+    """The lines of a terminal that shows nothing else."""
+    console = Console(file=io.StringIO(), width=width, height=height, record=True, highlight=False)
+    console.print(Screen(picture))
+    return console.export_text(styles=False).rstrip("\n").splitlines()
+
+
+def units_of(lines):
+    return [line.split()[0] for line in lines if line.startswith("unit-")]
+
+
+@pytest.fixture
+def fleet(before):
+    """A service of four models and ten units, in a terminal."""
+    now = scrape(NOW, at=102.0, models=MODELS, units=FLEET)
+    return lambda height, **options: on_screen(frame(before, now, fits=True, **options), height)
+
+
+@pytest.mark.parametrize(("height", "units"), [(24, 5), (30, 5), (45, 10), (60, 10)])
+def test_a_terminal_of_any_usual_height_shows_traffic_models_and_the_most_urgent_units(fleet, height, units):
+    lines = fleet(height)
+
+    assert len(lines) <= height
+    assert units_of(lines) == [f"unit-{i}" for i in range(units)]
+    for said in (URL, "in flight 3", "http ", "grpc ", "queue_full", "windows/s", "mean RUL", "entropy"):
+        assert any(said in line for line in lines), said
+
+
+def test_what_a_short_terminal_leaves_out_a_tall_one_shows_and_says_how_tall(fleet):
+    short, tall = "\n".join(fleet(24)), "\n".join(fleet(60))
+
+    assert "its band" not in short
+    assert "its band" in tall
+    needed = len(tall.rstrip().splitlines())
+    assert f"{needed} lines show all" in short
+    assert "lines show all" not in tall
+    assert "lines show all" not in "\n".join(fleet(needed))
+
+
+@pytest.mark.parametrize("height", range(3, 61))
+def test_a_frame_fits_every_height_and_leaves_urgent_units_out_last(fleet, height):
+    lines = fleet(height)
+
+    assert len(lines) <= height
+    assert URL in lines[0]
+    assert units_of(lines) == [f"unit-{i}" for i in range(len(units_of(lines)))]
+    if height >= 13:
+        assert len(units_of(lines)) >= 3
+        assert any(line.startswith("http ") for line in lines)
+
+
+def test_trouble_takes_its_line_of_a_short_terminal_too(fleet):
+    lines = fleet(24, trouble="cannot be reached: " + "x" * 100)
+
+    assert len(lines) <= 24
+    assert len(units_of(lines)) >= 3
+    assert any(line.startswith("http ") for line in lines)
+
+
+def test_without_a_terminal_everything_is_shown(before, now):
+    assert "its band" in drawn(frame(before, now))
+
+
+SIZES = Sizes(head=3, protocols=2, stages=5, models=4, figures=16, units=10)
+
+
+@pytest.mark.parametrize("height", range(1, 70))
+def test_a_taller_terminal_shows_no_less_of_anything(height):
+    less, more = layout(height, SIZES), layout(height + 1, SIZES)
+
+    assert more.stages >= less.stages
+    assert more.figures >= less.figures
+    assert more.units >= less.units
 
 
 # Scraping
