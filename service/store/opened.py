@@ -28,6 +28,6 @@ class OpenStore(Store):
         """See `store_units.fleet`."""
         return fleet(self, models, state=state, limit=limit, after=after)
 
-    def history(self, model: str, unit: str) -> History | None:
+    def history(self, model: str, unit: str, *, limit: int, before: int | None) -> History | None:
         """See `store_units.history`."""
-        return history(self, model, unit)
+        return history(self, model, unit, limit=limit, before=before)

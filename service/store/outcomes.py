@@ -17,13 +17,13 @@ from service.outcomes.judged import Judged, Outcome, OutcomeKind, Report, Scored
 from service.store.database import Store
 from service.store.schema import OUTCOMES, PREDICTIONS, UNITS, VERSIONS
 
-_ANSWERS: Final = (
-    PREDICTIONS.c.version_id,
+JUDGED_COLUMNS: Final = (
     PREDICTIONS.c.last_cycle,
     PREDICTIONS.c.rul,
     PREDICTIONS.c.lower,
     PREDICTIONS.c.upper,
 )
+"""What `judged_rows` judges."""
 
 
 def take_outcome(store: Store, outcome: Outcome, *, replace: bool) -> Report:
@@ -101,7 +101,7 @@ def _count(connection: Connection, outcome: Outcome) -> list[Scored]:
             PREDICTIONS.c.scored.is_(False),
         )
         .values(scored=True)
-        .returning(*_ANSWERS)
+        .returning(PREDICTIONS.c.version_id, *JUDGED_COLUMNS)
     ).all()
     found: list[Scored] = []
     for version in versions:

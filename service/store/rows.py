@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from model.domain import RulError
-from service.outcomes.judged import Outcome
+from service.outcomes.judged import Fared, Outcome
 
 Row = tuple[str, str, int, float, float, float, str, str, float]
 """A prediction: model, unit, last cycle, RUL, lower, upper, RUL state, health state, time."""
 
+MOST_JUDGED: Final = 1000
+"""Of a unit's predictions, those that a history judges, of each version: however long the unit has lived, a
+question reads no more."""
 
 Place = tuple[float, str, str]
 """Where a page of the fleet ends: RUL, model, unit."""
@@ -28,12 +31,15 @@ class History:
 
     Attributes:
         versions: Each version of its model by the number that its predictions carry.
-        predictions: The columns of `predictions`, newest first.
+        predictions: The columns of `predictions`, newest first: as many as were asked for and, where there
+            are more, at least one of them.
+        fared: How each version's last predictions before the outcome were, at most `MOST_JUDGED` of them.
     """
 
     outcome: Outcome | None
     versions: Mapping[int, Mapping[str, Any]]
     predictions: Sequence[Mapping[str, Any]]
+    fared: Mapping[int, Fared]
 
 
 class RowsRefused(RulError):

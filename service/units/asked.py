@@ -54,8 +54,8 @@ class UnitStore(RowStore, Protocol):
         """The latest prediction of each unit, the smallest RUL first."""
         ...
 
-    def history(self, model: str, unit: str) -> History | None:
-        """Everything that is stored of a unit."""
+    def history(self, model: str, unit: str, *, limit: int, before: int | None) -> History | None:
+        """What is stored of a unit, a page of it."""
         ...
 
 
@@ -116,15 +116,19 @@ class Units:
             lambda store: store.fleet(models, state=state, limit=limit, after=after), timeout_seconds
         )
 
-    async def history(self, model: str, unit: str, *, timeout_seconds: float) -> History:
-        """Everything that is known of a unit.
+    async def history(
+        self, model: str, unit: str, *, limit: int, before: int | None, timeout_seconds: float
+    ) -> History:
+        """What is known of a unit; see `store_units.history`.
 
         Raises:
             UnknownUnit: that is nothing.
             NoStore, StoreUnavailable, Overloaded, DeadlineExceeded: it cannot be asked, or not now.
         """
         for lag in (self._lag_seconds, 0.0):
-            found = await self._ask(lambda store: store.history(model, unit), timeout_seconds)
+            found = await self._ask(
+                lambda store: store.history(model, unit, limit=limit, before=before), timeout_seconds
+            )
             if found is not None:
                 return found
             await asyncio.sleep(lag)  # another worker may be about to write it

@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from model.domain import HEALTH_STATES, RulState
 from service.messages import Interval
-from service.outcomes.judged import Judged, Outcome, OutcomeKind, Taken, fared, judged
+from service.outcomes.judged import Fared, Judged, Outcome, OutcomeKind, Taken, judged
 from service.store.rows import FleetRow, History
 from service.window import LARGEST_CYCLE
 
@@ -46,7 +46,7 @@ class OutcomeBody(msgspec.Struct, frozen=True):
 
 
 class ScoreBody(msgspec.Struct, frozen=True):
-    """How the predictions of one model version fared, in cycles.
+    """How the predictions of one model version before the unit's end fared, its last 1,000, in cycles.
 
     Errors are predicted less true, of units that failed (`with_error` of the `predictions`); above 0 is
     late. The NASA score is the mean a prediction.
@@ -148,26 +148,29 @@ def fleet_unit(row: FleetRow) -> FleetUnit:
     )
 
 
-def unit_body(model: str, unit: str, known: History, *, limit: int, before: int | None) -> UnitBody:
-    """One page of a unit's history; its scores are of all of it."""
-    outcome = known.outcome
+def unit_body(model: str, unit: str, known: History, *, limit: int) -> UnitBody:
+    """One page of a unit's history."""
+    page = list(known.predictions[:limit])
+    # A cycle that two versions predicted at is not torn apart: the next page begins below it.
+    page += [row for row in known.predictions[limit:] if row["last_cycle"] == page[-1]["last_cycle"]]
+    following = page[-1]["last_cycle"] if len(page) < len(known.predictions) else None
     by_id: dict[int, PastPrediction] = {}
-    scores: list[ScoreBody] = []
     for number, version in known.versions.items():
-        rows = [row for row in known.predictions if row["version_id"] == number]
-        ended = [row for row in rows if outcome is not None and row["last_cycle"] <= outcome.cycle]
+        rows = [row for row in page if row["version_id"] == number]
         by_id |= {row["id"]: _past(row, version) for row in rows}
+        outcome = known.outcome
+        ended = [row for row in rows if outcome is not None and row["last_cycle"] <= outcome.cycle]
         if outcome is not None and ended:
             found = _judged(ended, outcome, cap=version["cap"])
             by_id |= {row["id"]: _past(row, version, found, i) for i, row in enumerate(ended)}
-            scores.append(_score(found, version))
-    wanted = [row for row in known.predictions if before is None or row["last_cycle"] < before]
-    page = wanted[:limit]
-    # A cycle that two versions predicted at is not torn apart: the next page begins below it.
-    page += [row for row in wanted[limit:] if page and row["last_cycle"] == page[-1]["last_cycle"]]
-    following = page[-1]["last_cycle"] if len(page) < len(wanted) else None
-    shown = None if outcome is None else outcome_body(outcome)
-    return UnitBody(unit, model, shown, scores, [by_id[row["id"]] for row in page], following)
+    return UnitBody(
+        unit,
+        model,
+        None if known.outcome is None else outcome_body(known.outcome),
+        [_score(figures, known.versions[number]) for number, figures in known.fared.items()],
+        [by_id[row["id"]] for row in page],
+        following,
+    )
 
 
 def outcome_body(outcome: Outcome) -> OutcomeBody:
@@ -217,8 +220,7 @@ def _past(row: FleetRow, version: FleetRow, found: Judged | None = None, i: int 
     )
 
 
-def _score(found: Judged, version: FleetRow) -> ScoreBody:
-    figures = fared(found)
+def _score(figures: Fared, version: FleetRow) -> ScoreBody:
     return ScoreBody(
         version=version["version"],
         nominal_coverage=version["nominal_coverage"],

@@ -61,8 +61,8 @@ class UnitsHttp:
         model, unit = self._model(query.get("model")), request.path_params["unit"]
         limit, before = _limit(query), _whole(query, "before", most=LARGEST_CYCLE + 1)
         timeout = self._desk.request_timeout_seconds
-        known = await self._units.history(model, unit, timeout_seconds=timeout)
-        return unit_body(model, unit, known, limit=limit, before=before)
+        known = await self._units.history(model, unit, limit=limit, before=before, timeout_seconds=timeout)
+        return unit_body(model, unit, known, limit=limit)
 
     async def outcome(self, request: Request) -> OutcomeReply:
         """`POST /v1/units/{unit}/outcomes`."""
@@ -75,8 +75,10 @@ class UnitsHttp:
             given = self._read(await body_of(request.scope, request.receive, max_bytes=desk.max_body_bytes))
             model = self._model(given.model)
             report = await self._units.report(model, unit, given, timeout_seconds=timeout)
-            known = await self._units.history(model, unit, timeout_seconds=timeout)
-        body = unit_body(model, unit, known, limit=USUAL_LIMIT, before=None)
+            known = await self._units.history(
+                model, unit, limit=USUAL_LIMIT, before=None, timeout_seconds=timeout
+            )
+        body = unit_body(model, unit, known, limit=USUAL_LIMIT)
         return OutcomeReply(result=report.taken, **msgspec.structs.asdict(body))
 
     def _model(self, name: str | None) -> str:

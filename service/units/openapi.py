@@ -38,7 +38,9 @@ def paths(ref: Callable[[str], dict[str, str]], responses: Callable[..., dict[st
         "/v1/units/{unit}": {
             "get": {
                 "summary": "One unit: its predictions, its outcome, and how the predictions fared",
-                "description": f"`model` may be left out where one is loaded. {_NO_STORE}",
+                "description": "Predictions come newest first, a page at a time; `scores` is of the last "
+                "1,000 of each version before the unit's end. `model` may be left out where one is loaded. "
+                + _NO_STORE,
                 "parameters": [
                     unit,
                     model,

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,17 +21,19 @@ import pandas as pd
 import pytest
 import structlog
 from prometheus_client import CollectorRegistry
-from sqlalchemy import func, select
+from sqlalchemy import event, func, select, text
 
 from service.board import Board
-from service.outcomes.judged import OutcomeKind
+from service.outcomes.judged import Outcome, OutcomeKind
 from service.store.counted import StoreMetrics
 from service.store.database import Store
 from service.store.keeping import Keeping
+from service.store.outcomes import take_outcome
 from service.store.rows import ModelVersion, RowsRefused
 from service.store.schema import PREDICTIONS
+from service.store.units import history
 from service.store.url import store_url
-from service.units.bodies import OutcomeReport
+from service.units.bodies import OutcomeReport, unit_body
 from tests.databases import PostgreSql, postgresql
 from tests.integration.conftest import metrics_of, running
 from tests.waiting import wait_until
@@ -253,6 +256,65 @@ def test_a_row_that_cannot_be_kept_is_refused_with_its_company_and_not_for_ever(
     store.write([row("good")])
     assert kept(store) == [("good", 10, 50.0)]
     store.close()
+
+
+def plans(store: Store, question: Callable[[], object]) -> list[str]:
+    """How the database goes about each statement of a question on predictions."""
+    asked = []
+
+    def remember(_connection, _cursor, statement, parameters, *_more):
+        if "FROM predictions" in statement:
+            asked.append((statement, parameters))
+
+    event.listen(store._engine, "before_cursor_execute", remember)
+    question()
+    event.remove(store._engine, "before_cursor_execute", remember)
+    explain = "EXPLAIN QUERY PLAN " if store._engine.dialect.name == "sqlite" else "EXPLAIN "
+    with store.reading() as connection:
+        return [
+            "\n".join(str(line[-1]) for line in connection.exec_driver_sql(explain + statement, given))
+            for statement, given in asked
+        ]
+
+
+@pytest.fixture
+def long_lives(url) -> Iterator[Store]:
+    """Two units of three thousand cycles, predicted by two versions, one of which has failed."""
+    for version in ("1", "2"):
+        store = Store.open(url, [ModelVersion("fd001", version, CAP, 0.9)])
+        for unit in ("1", "2"):
+            store.write([row(unit, cycle, at=1000.0 + int(version)) for cycle in range(1, 3001)])
+        store.close()
+    store = Store.open(url, [VERSION])
+    take_outcome(store, Outcome("fd001", "1", OutcomeKind.FAILED, 3100, None, 2000.0), replace=False)
+    with store.writing() as connection:
+        connection.execute(text("ANALYZE"))
+    yield store
+    store.close()
+
+
+def test_a_page_of_a_long_history_is_read_along_an_index_and_nothing_is_sorted(long_lives):
+    seen = plans(long_lives, lambda: history(long_lives, "fd001", "1", limit=100, before=2000))
+
+    assert len(seen) == 4  # of each version, a page and what is judged
+    for plan in seen:
+        assert "USING INDEX" in plan or "Index Scan" in plan, plan
+        assert re.search("SCAN predictions|TEMP B-TREE|Seq Scan|Sort", plan) is None, plan
+
+
+def test_the_pages_of_a_long_history_hold_each_prediction_once(long_lives):
+    seen, before = [], None
+    while True:
+        found = history(long_lives, "fd001", "1", limit=999, before=before)
+        assert len(found.predictions) <= 2 * 1000
+        body = unit_body("fd001", "1", found, limit=999)
+        seen += [(past.last_cycle, past.version) for past in body.predictions]
+        assert [score.predictions for score in body.scores] == [1000, 1000]
+        before = body.next
+        if before is None:
+            break
+
+    assert seen == [(cycle, version) for cycle in range(3000, 0, -1) for version in ("2", "1")]
 
 
 @pytest.mark.system

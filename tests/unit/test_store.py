@@ -8,14 +8,14 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import select, text
+from sqlalchemy import event, select, text
 
 from service.errors import StoreUnavailable
 from service.outcomes.judged import Outcome, OutcomeKind, Taken
 from service.store.database import Store
 from service.store.migrate import configuration
 from service.store.outcomes import settle, take_outcome
-from service.store.rows import ModelVersion, RowsRefused
+from service.store.rows import MOST_JUDGED, ModelVersion, RowsRefused
 from service.store.schema import HEAD, METADATA, OUTCOMES, PREDICTIONS, UNITS
 from service.store.units import fleet, history
 
@@ -297,7 +297,7 @@ def test_a_history_has_the_predictions_of_every_version(store, url):
     newer = Store.open(url, [ModelVersion("fd001", "2", 130.0, 0.8)])
     newer.write([row(cycle=11, rul=33.0, at=1001.0), row("another")])
 
-    found = history(newer, "fd001", "1")
+    found = history(newer, "fd001", "1", limit=9, before=None)
 
     assert found is not None
     seen = [(p["last_cycle"], found.versions[p["version_id"]]["version"]) for p in found.predictions]
@@ -306,7 +306,36 @@ def test_a_history_has_the_predictions_of_every_version(store, url):
 
 
 def test_what_was_never_stored_has_no_history(store):
-    assert history(store, "fd001", "nobody") is None
+    assert history(store, "fd001", "nobody", limit=9, before=None) is None
+
+
+def work(store):
+    """What SQLite did to answer a question about a unit that has ended: its instructions."""
+    done = 0
+
+    def count():
+        nonlocal done
+        done += 1
+
+    def watch(connection):
+        connection.connection.driver_connection.set_progress_handler(count, 1)
+
+    event.listen(store._engine, "begin", watch)
+    history(store, "fd001", "1", limit=10, before=None)
+    event.remove(store._engine, "begin", watch)
+    return done
+
+
+def test_a_history_costs_no_more_of_a_unit_that_has_lived_ten_times_as_long(store):
+    store.write([row(cycle=cycle) for cycle in range(1, MOST_JUDGED + 1)])
+    store.write([row("another", cycle) for cycle in range(1, 500)])
+    take_outcome(store, failure(10 * MOST_JUDGED), replace=False)
+    young = work(store)
+
+    store.write([row(cycle=cycle) for cycle in range(MOST_JUDGED + 1, 10 * MOST_JUDGED)])
+
+    assert young > MOST_JUDGED
+    assert work(store) < 1.01 * young
 
 
 def test_a_model_version_that_is_exported_again_is_judged_by_its_new_cap(store, url):

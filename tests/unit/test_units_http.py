@@ -165,6 +165,41 @@ async def test_a_unit_has_a_history_in_pages(tmp_path):
     assert second["next"] is None
 
 
+async def test_a_page_before_a_units_first_cycle_is_empty(tmp_path):
+    async with keeping(tmp_path) as service:
+        await predicted(service, ("17", 50, 60.0))
+
+        response = await service.http.get("/v1/units/17", params={"before": 50})
+
+    assert response.status_code == 200
+    assert (response.json()["predictions"], response.json()["next"]) == ([], None)
+
+
+async def test_a_last_page_that_is_full_says_that_none_follows(tmp_path):
+    async with keeping(tmp_path) as service:
+        await predicted(service, *(("17", cycle, 60.0) for cycle in (50, 51)))
+
+        body = (await service.http.get("/v1/units/17", params={"limit": 2})).json()
+
+    assert len(body["predictions"]) == 2
+    assert body["next"] is None
+
+
+async def test_how_a_unit_fared_is_the_same_on_every_page(tmp_path):
+    async with keeping(tmp_path) as service:
+        await predicted(service, *(("17", cycle, 60.0) for cycle in (50, 51, 52)))
+        known = (await report(service, "17", kind="failed", cycle=100)).json()
+
+        pages = [
+            (await service.http.get("/v1/units/17", params={"limit": 1, "before": before})).json()
+            for before in (53, 52, 51)
+        ]
+
+    assert [page["predictions"][0]["error"] for page in pages] == [12.0, 11.0, 10.0]
+    assert [page["scores"] for page in pages] == [known["scores"]] * 3
+    assert known["scores"][0]["predictions"] == 3
+
+
 async def test_the_name_of_a_unit_may_hold_anything(tmp_path):
     name = "hall 3/pump ü?#&"
     async with keeping(tmp_path) as service:
@@ -197,9 +232,9 @@ class LateStore:
     def __init__(self):
         self.asked = 0
 
-    def history(self, model, unit):
+    def history(self, model, unit, *, limit, before):
         self.asked += 1
-        return History(None, {}, []) if self.asked > 1 else None
+        return History(None, {}, [], {}) if self.asked > 1 else None
 
     def take_outcome(self, outcome, *, replace):
         self.asked += 1
@@ -220,7 +255,7 @@ async def test_a_unit_that_another_worker_is_about_to_write_is_waited_for(ask):
     units = Units(recorder, versions={}, observer=None, lag_seconds=0)
 
     if ask == "history":
-        await units.history("fake", "17", timeout_seconds=20)
+        await units.history("fake", "17", limit=1, before=None, timeout_seconds=20)
     else:
         outcome = OutcomeReport(OutcomeKind.FAILED, 3)
         await units.report("fake", "17", outcome, timeout_seconds=20)
