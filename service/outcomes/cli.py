@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 HELP: Final = """
 Say how predictions fared against the failures and removals that were reported: a row a model version.
 
-Errors are predicted less true, in cycles, of units that failed: a bias above 0 is late. The coverage is of
-all units, with its 95 % interval; of a removed unit, an interval counts as missed where it was too short.
+Errors are predicted less true, in cycles, of units that failed: a bias above 0 is late. The coverage, with
+its 95 % interval, is of these units too. Of units that were removed, `contradicted` counts the predictions
+whose interval they had outrun; of the others nothing can be told.
 
 Example: rul outcomes --since 2026-01-01 --format csv
 """
@@ -92,13 +93,15 @@ def existing(url: str) -> str:
 
 
 COLUMNS: Final[tuple[str, ...]] = (
-    "model", "version", "failed", "removed", "predictions", "with_error", "rmse", "mean_absolute_error",
-    "bias", "nasa_score", "coverage", "coverage_low", "coverage_high", "nominal_coverage", "mean_width",
+    "model", "version", "failed", "removed", "predictions", "with_error", "contradicted", "rmse",
+    "mean_absolute_error", "bias", "nasa_score", "coverage", "coverage_low", "coverage_high",
+    "nominal_coverage", "mean_width",
 )  # fmt: skip
 _SHOWN: Final = {
     "model": "model", "version": "version", "failed": "failed", "removed": "removed",
-    "predictions": "predictions", "rmse": "RMSE", "mean_absolute_error": "MAE", "bias": "bias",
-    "nasa_score": "NASA", "coverage": "coverage", "nominal_coverage": "nominal", "mean_width": "width",
+    "predictions": "predictions", "contradicted": "contradicted", "rmse": "RMSE",
+    "mean_absolute_error": "MAE", "bias": "bias", "nasa_score": "NASA",
+    "coverage": "coverage", "nominal_coverage": "nominal", "mean_width": "width",
 }  # fmt: skip
 WIDEST: Final = 160
 

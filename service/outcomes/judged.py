@@ -62,18 +62,33 @@ class Judged:
     Attributes:
         truth: RUL, capped; of a unit that was removed, what it was at least.
         error: Predicted less true, so that late is above 0; NaN where a unit was removed.
-        covered: Whether the interval held the truth. Of a unit that was removed: whether its upper end
-            is not below what the unit is known to have run, which is all that can be told.
+        held: Whether the interval agrees with what is known: it holds the truth or, where a unit was
+            removed, reaches as far as the unit is known to have run.
         width: Of the interval.
     """
 
     truth: FloatArray
     error: FloatArray
-    covered: BoolArray
+    held: BoolArray
     width: FloatArray
 
     def __len__(self) -> int:
         return len(self.truth)
+
+    @property
+    def failed(self) -> BoolArray:
+        """Whether the unit failed: only then is the truth known, and the interval put to the test."""
+        return ~np.isnan(self.error)
+
+    @property
+    def covered(self) -> BoolArray:
+        """Whether the interval held the truth; never where that is not known."""
+        return self.failed & self.held
+
+    @property
+    def contradicted(self) -> BoolArray:
+        """Whether the unit was removed and had outrun the interval: a miss that is known all the same."""
+        return ~(self.failed | self.held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +133,13 @@ def judged(
     >>> two = np.array([12.0, 12.0])
     >>> found = judged(failed=np.array([True, False]), outcome_cycle=100, last_cycle=np.array([90, 90]),
     ...     rul=two, lower=two - 4, upper=two - 3, cap=125.0)
-    >>> found.error.tolist(), found.covered.tolist()
-    ([2.0, nan], [False, False])
+    >>> found.error.tolist(), found.covered.tolist(), found.contradicted.tolist()
+    ([2.0, nan], [False, False], [False, True])
     """
     truth = capped_rul(cycles_until(outcome_cycle, last_cycle), cap=cap).astype(np.float64)
     error = np.where(failed, rul - truth, np.nan)
-    covered = (truth <= upper) & (np.logical_not(failed) | (lower <= truth))
-    return Judged(truth, error, covered, np.asarray(upper, np.float64) - lower)
+    held = (truth <= upper) & (np.logical_not(failed) | (lower <= truth))
+    return Judged(truth, error, held, np.asarray(upper, np.float64) - lower)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +147,10 @@ class Fared:
     """How predictions fared, in cycles; none where there is nothing to tell it from.
 
     Attributes:
-        predictions: How many were judged; the coverage is of all of them.
-        with_error: How many of them are of units that failed; the errors are of these.
-        covered: How many intervals held.
+        predictions: How many met an outcome; the width is of all of them.
+        with_error: How many of them are of units that failed; errors and coverage are of these.
+        covered: How many intervals of these held the truth.
+        contradicted: How many of the others were too short for what a removed unit ran.
         bias: Mean of predicted less true: above 0 the answers were late.
         nasa_score: Mean a prediction.
     """
@@ -142,6 +158,7 @@ class Fared:
     predictions: int
     with_error: int
     covered: int
+    contradicted: int
     coverage: float | None = None
     rmse: float | None = None
     mean_absolute_error: float | None = None
@@ -153,17 +170,17 @@ class Fared:
 def fared(predictions: Judged) -> Fared:
     """The figures of judged predictions."""
     count, covered = len(predictions), int(np.count_nonzero(predictions.covered))
-    error = predictions.error[~np.isnan(predictions.error)]
-    if not count:
-        return Fared(0, 0, 0)
-    coverage, width = covered / count, float(predictions.width.mean())
+    contradicted = int(np.count_nonzero(predictions.contradicted))
+    error = predictions.error[predictions.failed]
+    width = float(predictions.width.mean()) if count else None
     if not len(error):
-        return Fared(count, 0, covered, coverage, mean_width=width)
+        return Fared(count, 0, covered, contradicted, mean_width=width)
     return Fared(
         count,
         len(error),
         covered,
-        coverage,
+        contradicted,
+        covered / len(error),
         root_mean_square_error(error),
         float(np.abs(error).mean()),
         float(error.mean()),

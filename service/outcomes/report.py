@@ -26,7 +26,8 @@ class VersionReport:
     Attributes:
         failed: Outcomes of this kind whose units it predicted.
         removed: The same.
-        coverage_low: Of the 95 % interval of the coverage, by bootstrap over units; none with fewer than two.
+        coverage_low: Of the 95 % interval of the coverage, by bootstrap over units that failed; none with
+            fewer than two.
     """
 
     model: str
@@ -75,7 +76,7 @@ def _of_version(connection: Connection, version: Any, since: float | None) -> Ve
     kinds = {row.unit: row.kind for row in rows}
     failed = sum(kind == OutcomeKind.FAILED for kind in kinds.values())
     found = _judged(rows, cap=version["cap"])
-    low, high = _coverage_interval(found, [row.unit for row in rows]) if len(kinds) > 1 else (None, None)
+    low, high = _coverage_interval(found, [row.unit for row in rows]) if failed > 1 else (None, None)
     return VersionReport(
         version["model"],
         version["version"],
@@ -104,9 +105,9 @@ def _judged(rows: Sequence[Any], *, cap: float) -> Judged:
 
 def _coverage_interval(found: Judged, units: Sequence[str]) -> tuple[float, float]:
     """By resampling whole units, because predictions of one unit hold or fail together."""
-    names, which = np.unique(np.array(units), return_inverse=True)
+    names, which = np.unique(np.array(units)[found.failed], return_inverse=True)
     trials = np.bincount(which)
-    hits = np.bincount(which, weights=found.covered)
+    hits = np.bincount(which, weights=found.covered[found.failed])
 
     def coverage(rows: IntArray) -> float:
         return float(hits[rows].sum() / trials[rows].sum())

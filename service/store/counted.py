@@ -20,6 +20,7 @@ from service.store.rows import Drop
 
 SIDES: Final = ("early", "late")
 KINDS: Final = ("prediction", "outcome")
+VERDICTS: Final = ("contradicted", "open")
 
 
 class StoreMetrics:
@@ -36,10 +37,16 @@ class StoreMetrics:
         )
         hits = counter(
             "rul_coverage_hits_total",
-            "Predictions that met an outcome and whose interval held; of a removed unit: it was long enough.",
+            "Predictions of units that then failed, whose interval held the true RUL.",
             model=models,
         )
-        trials = counter("rul_coverage_trials_total", "Predictions that met an outcome.", model=models)
+        trials = counter("rul_coverage_trials_total", "Predictions of units that then failed.", model=models)
+        removed = counter(
+            "rul_removed_predictions_total",
+            "Predictions of units that were then removed; contradicted: the unit had outrun the interval.",
+            model=models,
+            verdict=VERDICTS,
+        )
         error = Histogram(
             "rul_outcome_absolute_error_cycles",
             "How far predictions of units that then failed were off, in cycles; both sides capped.",
@@ -66,6 +73,9 @@ class StoreMetrics:
         self._outcomes: Final = {kind: outcomes.labels(kind.value) for kind in OutcomeKind}
         self._hits: Final = {name: hits.labels(name) for name in models}
         self._trials: Final = {name: trials.labels(name) for name in models}
+        self._contradicted, self._open = (
+            {name: removed.labels(name, verdict) for name in models} for verdict in VERDICTS
+        )
         self._error_histogram: Final = error
         self._error: Final = {name: error.labels(name) for name in models}
         self._early, self._late = ({name: sides.labels(name, side) for name in models} for side in SIDES)
@@ -113,9 +123,12 @@ class StoreMetrics:
 
     def scored(self, model: str, predictions: Judged) -> None:
         """Predictions of a loaded model have met an outcome."""
-        self._trials[model].inc(len(predictions))
+        error = predictions.error[predictions.failed]
+        contradicted = int(np.count_nonzero(predictions.contradicted))
+        self._trials[model].inc(len(error))
         self._hits[model].inc(int(np.count_nonzero(predictions.covered)))
-        error = predictions.error[~np.isnan(predictions.error)]
+        self._contradicted[model].inc(contradicted)
+        self._open[model].inc(len(predictions) - len(error) - contradicted)
         self._error[model].observe_many(np.abs(error))
         self._late[model].inc(float(error[error > 0].sum()))
         self._early[model].inc(float(-error[error < 0].sum()))

@@ -48,14 +48,16 @@ class OutcomeBody(msgspec.Struct, frozen=True):
 class ScoreBody(msgspec.Struct, frozen=True):
     """How the predictions of one model version before the unit's end fared, its last 1,000, in cycles.
 
-    Errors are predicted less true, of units that failed (`with_error` of the `predictions`); above 0 is
-    late. The NASA score is the mean a prediction.
+    Errors are predicted less true; above 0 is late. Errors and coverage are of a unit that failed
+    (`with_error` of the `predictions`); of one that was removed, `contradicted` intervals were too short.
+    The NASA score is the mean a prediction.
     """
 
     version: str
     predictions: int
     with_error: int
     covered: int
+    contradicted: int
     coverage: float | None
     nominal_coverage: float
     rmse: float | None
@@ -68,8 +70,8 @@ class ScoreBody(msgspec.Struct, frozen=True):
 class PastPrediction(msgspec.Struct, frozen=True):
     """What was predicted of a unit and, where its end is known, how that was.
 
-    `truth` is capped as predictions are; of a unit that was removed it is what its RUL was at least, and
-    there is no `error`.
+    `truth` is capped as predictions are; of a unit that was removed it is what its RUL was at least, there
+    is no `error`, and `covered` is false where the unit had outrun the interval and else left out.
     """
 
     version: str
@@ -216,7 +218,7 @@ def _past(row: FleetRow, version: FleetRow, found: Judged | None = None, i: int 
         plain,
         truth=float(found.truth[i]),
         error=UNSET if np.isnan(error) else error,
-        covered=bool(found.covered[i]),
+        covered=bool(found.held[i]) if found.failed[i] or found.contradicted[i] else UNSET,
     )
 
 

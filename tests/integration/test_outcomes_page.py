@@ -71,7 +71,7 @@ def test_the_commands_of_the_page_answer_as_it_says(service):
     assert [row[2:5] for row in rows] == [["1", "1", "2"]] * 2
     figures = metrics_of(service)
     assert figures["rul_outcomes_total", (("kind", "failed"),)] == 1
-    assert figures["rul_coverage_trials_total", (("model", "fd001"),)] == 2
+    assert figures["rul_coverage_trials_total", (("model", "fd001"),)] == 1
 
 
 def store_of(service):

@@ -92,7 +92,8 @@ def by_pandas(asked: pd.DataFrame, ends: pd.DataFrame) -> dict[str, float]:
     left = (met.cycle - met.last_cycle).clip(upper=CAP)
     failed = met.kind == "failed"
     error = (met.rul - left)[failed]
-    held = np.where(failed, met.lower.le(left) & met.upper.ge(left), met.upper.ge(left))
+    held = (met.lower.le(left) & met.upper.ge(left))[failed]
+    outrun = met.upper.lt(left)[~failed]
     known = ends[ends.unit.isin(met.unit)].kind.value_counts()
     return {
         "failed": known["failed"],
@@ -106,6 +107,8 @@ def by_pandas(asked: pd.DataFrame, ends: pd.DataFrame) -> dict[str, float]:
         "bias": error.mean(),
         "nasa_score": (np.exp(error / np.where(error < 0, -13, 10)) - 1).mean(),
         "hits": held.sum(),
+        "contradicted": outrun.sum(),
+        "open": (~outrun).sum(),
         "coverage": held.mean(),
         "mean_width": (met.upper - met.lower).mean(),
     }
@@ -163,7 +166,9 @@ async def test_the_figures_of_ten_thousand_predictions_are_those_of_pandas(url, 
     model = {"model": "fd001"}
     assert counted("rul_outcomes_total", kind="failed") == (ends.kind == "failed").sum()
     assert counted("rul_outcomes_total", kind="removed") == (ends.kind == "removed").sum()
-    assert counted("rul_coverage_trials_total", **model) == expected["predictions"]
+    assert counted("rul_coverage_trials_total", **model) == expected["with_error"]
+    for verdict in ("contradicted", "open"):
+        assert counted("rul_removed_predictions_total", verdict=verdict, **model) == expected[verdict]
     assert counted("rul_coverage_hits_total", **model) == expected["hits"]
     assert counted("rul_outcome_absolute_error_cycles_count", **model) == expected["with_error"]
     assert counted("rul_outcome_absolute_error_cycles_sum", **model) == pytest.approx(

@@ -50,18 +50,32 @@ def test_an_interval_covers_a_failure_between_its_ends(lower, upper, covered):
     assert judge(lower=(lower,), upper=(upper,)).covered.tolist() == [covered]
 
 
-@pytest.mark.parametrize(("lower", "upper", "covered"), [(5, 9, False), (11, 20, True), (10, 10, True)])
-def test_a_removal_only_shows_that_an_interval_was_too_short(lower, upper, covered):
+@pytest.mark.parametrize(("lower", "upper", "short"), [(5, 9, True), (11, 20, False), (10, 10, False)])
+def test_a_removal_only_shows_that_an_interval_was_too_short(lower, upper, short):
     found = judge(failed=False, lower=(lower,), upper=(upper,))
 
-    assert found.covered.tolist() == [covered]
+    assert found.contradicted.tolist() == [short]
+    assert found.covered.tolist() == [False]
     assert np.isnan(found.error).all()
 
 
 def test_a_removal_beyond_the_cap_does_not_contradict_at_least_the_cap():
     found = judge(failed=False, outcome=400, last=(1,), lower=(110.0,), upper=(125.0,))
 
-    assert found.covered.tolist() == [True]
+    assert found.contradicted.tolist() == [False]
+
+
+def test_removals_neither_raise_the_coverage_of_failures_nor_lower_it():
+    last, rul = np.full(4, 90), np.full(4, 12.0)
+    lower, upper = np.array([5.0, 11, 5, 5]), np.array([20.0, 20, 20, 9])
+    failed = np.array([True, True, False, False])  # held, missed; no contradiction, one
+
+    found = fared(
+        judged(failed=failed, outcome_cycle=100, last_cycle=last, rul=rul, lower=lower, upper=upper, cap=125)
+    )
+
+    assert (found.predictions, found.with_error, found.covered, found.contradicted) == (4, 2, 1, 1)
+    assert found.coverage == 0.5
 
 
 def test_without_predictions_there_are_no_figures():
@@ -70,10 +84,10 @@ def test_without_predictions_there_are_no_figures():
     assert (found.predictions, found.coverage, found.rmse, found.mean_width) == (0, None, None, None)
 
 
-def test_removals_alone_have_a_coverage_and_no_error():
+def test_removals_alone_have_neither_coverage_nor_error():
     found = fared(judge(failed=False))
 
-    assert (found.predictions, found.with_error, found.coverage, found.rmse) == (1, 0, 1.0, None)
+    assert (found.predictions, found.with_error, found.coverage, found.rmse) == (1, 0, None, None)
     assert found.mean_width == 15.0
 
 
@@ -82,14 +96,15 @@ def by_pandas(rows: pd.DataFrame, cap: float) -> dict[str, float]:
     left = (rows.outcome - rows["last"]).clip(upper=cap)
     died = rows[rows.failed]
     error = died.rul - left[rows.failed]
-    missed = (rows.upper < left) | (rows.failed & (rows.lower > left))
+    missed = (rows.upper < left) | (rows.lower > left)
     penalty = error.map(lambda d: np.exp(-d / 13) - 1 if d < 0 else np.exp(d / 10) - 1)
     return {
         "rmse": (error**2).mean() ** 0.5,
         "mean_absolute_error": error.abs().mean(),
         "bias": error.mean(),
         "nasa_score": penalty.mean(),
-        "coverage": 1 - missed.mean(),
+        "coverage": 1 - missed[rows.failed].mean(),
+        "contradicted": (~rows.failed & (rows.upper < left)).sum(),
         "mean_width": (rows.upper - rows.lower).mean(),
     }
 

@@ -110,7 +110,19 @@ async def test_a_removal_has_no_error(tmp_path):
     (prediction,) = body["predictions"]
     assert "error" not in prediction
     assert (prediction["truth"], prediction["covered"]) == (50.0, False)
-    assert body["scores"][0]["rmse"] is None
+    (score,) = body["scores"]
+    assert (score["predictions"], score["contradicted"]) == (1, 1)
+    assert (score["rmse"], score["coverage"]) == (None, None)
+
+
+async def test_a_removal_that_an_interval_allows_says_nothing_of_it(tmp_path):
+    async with keeping(tmp_path) as service:
+        await predicted(service, ("17", 100, 60.0))
+
+        body = (await report(service, "17", kind="removed", cycle=150)).json()
+
+    assert "covered" not in body["predictions"][0]
+    assert body["scores"][0]["contradicted"] == 0
 
 
 async def test_the_same_outcome_again_is_answered_the_same_and_counted_once(tmp_path):

@@ -44,8 +44,8 @@ BIAS: Final = Panel(
 COVERAGE: Final = Panel(
     title="Coverage of the interval",
     unit="percentunit",
-    shows="Share of judged predictions whose interval held what then happened, the nominal coverage, and the "
-    f"limit below which so few units leave no room for chance. {DAYS}",
+    shows="Share of predictions of units that failed whose interval held the true RUL, the nominal coverage, "
+    f"and the limit below which so few failures leave no room for chance. Removals are not in it. {DAYS}",
     act="below its limit an alert goes out: see the runbook under RulCoverageLow. Far above nominal: "
     "intervals are wider than they need be; calibrate again.",
     queries=(
@@ -85,10 +85,19 @@ OUTCOMES: Final = Row(
         Panel(
             title="Predictions judged",
             unit="short",
-            shows=f"Predictions that met an outcome: what the figures of this row are made of. {DAYS}",
+            shows="Predictions that met an outcome: of units that failed, which the figures of this row are "
+            f"made of, and of units that were removed, by whether these had outrun the interval. {DAYS}",
             act="few beside Outcomes: units are asked about without unit or last_cycle, or were kept for "
-            "fewer days than they live (RUL_STORE_RETENTION_DAYS).",
-            queries=(Query(f"job_model:rul_coverage_trials:increase30d{{{OF_MODEL}}}", "{{job}} {{model}}"),),
+            "fewer days than they live (RUL_STORE_RETENTION_DAYS). Many contradicted: units last longer than "
+            "their intervals say, and are removed too early.",
+            queries=(
+                Query(f"job_model:rul_coverage_trials:increase30d{{{OF_MODEL}}}", "{{job}} {{model}} failed"),
+                Query(
+                    f"sum by (model, verdict) (increase(rul_removed_predictions_total{{{INSTANCE}, "
+                    f"{OF_MODEL}}}[30d]))",
+                    "{{model}} removed, {{verdict}}",
+                ),
+            ),
         ),
     ),
 )
