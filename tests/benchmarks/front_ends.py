@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Annotated
 
 import httpx
 import numpy as np
@@ -49,8 +50,10 @@ Figures = dict[str, list[float]]
 def main(
     bundles: str = "comparable,fd001",
     servers: str = "envoy,one,uvicorn",
-    seconds: float = 5.0,
-    rounds: int = 3,
+    seconds: Annotated[int, typer.Option(min=1, help="Of each load, in each round.")] = 5,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Each measures everything once, beside the ceiling.")
+    ] = 3,
     output: Path = Path("bench-results"),
 ) -> None:
     """Measure, and leave front_ends.md, front_ends.png and front_ends.json in OUTPUT."""

@@ -3,7 +3,11 @@
 import subprocess
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
+from tests.benchmarks import front_ends
+from tests.benchmarks.peers import __main__ as peers
 from tests.benchmarks.peers import environment
 from tests.benchmarks.peers.environment import PeerFailed, installed
 from tests.benchmarks.peers.peer import PEERS
@@ -55,3 +59,14 @@ def test_what_pip_says_last_is_the_reason(tmp_path, monkeypatch):
 
     with pytest.raises(PeerFailed, match="cannot be installed: ERROR: no matching distribution"):
         installed("fastapi", PEERS["fastapi"])
+
+
+@pytest.mark.parametrize("main", [peers.main, front_ends.main])
+def test_a_time_that_the_load_generators_cannot_count_is_refused_before_anything_is_measured(main):
+    command = typer.Typer()
+    command.command()(main)
+
+    done = CliRunner().invoke(command, ["--seconds", "0.3"])
+
+    assert done.exit_code == 2
+    assert "--seconds" in done.output

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated
 
 import grpc
 import httpx
@@ -57,7 +58,10 @@ class PeerAsker(Asker):
 
 
 def main(
-    peers: str = ",".join(PEERS), seconds: float = 5.0, rounds: int = 3, output: Path = Path("bench-results")
+    peers: Annotated[str, typer.Option(help="Whom to measure beside ours.")] = ",".join(PEERS),
+    seconds: Annotated[int, typer.Option(min=1, help="Of each load, in each round.")] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="Each measures everybody once, after the ceiling.")] = 3,
+    output: Path = Path("bench-results"),
 ) -> None:
     """Measure, and leave peers.md, peers.png and peers.json in OUTPUT."""
     missing = [tool for tool in ("wrk", "h2load") if shutil.which(tool) is None]
