@@ -237,7 +237,10 @@ def pad_windows(windows: Sequence[FloatArray], *, length: int | None = None) -> 
     >>> pad_windows([np.ones((1, 2)), np.ones((3, 2))]).shape
     (2, 3, 2)
     """
-    longest = max(len(window) for window in windows) if length is None else length
+    sizes = {len(window) for window in windows}
+    longest = max(sizes) if length is None else length
+    if sizes == {longest}:  # nothing to pad
+        return np.concatenate(windows, dtype=np.float32).reshape(len(windows), longest, -1)
     padded = np.full((len(windows), longest, windows[0].shape[1]), np.nan, dtype=np.float32)
     for row, window in zip(padded, windows, strict=True):
         row[: len(window)] = window

@@ -40,6 +40,60 @@ def packed_columns(given: Mapping[str, Any], *, names: Sequence[str], context: i
     return _packed(list(chain.from_iterable(zip(*lists, strict=True))), len(names))
 
 
+def packed_together(
+    rows: Sequence[Any],
+    columns: Sequence[Any],
+    *,
+    names: Sequence[str],
+    known: frozenset[str],
+    most_cycles: int,
+) -> FloatArray | None:
+    """B windows of one size, all by rows or all by columns -> float32 [B, T, F]; None: unusual.
+
+    Args:
+        rows: Of each window, T lists of F numbers or float32 [T, F]; None where it has columns.
+        columns: Of each window, for each name T numbers or float32 [T]; None where it has rows.
+        names: The F columns, in order.
+        known: The same, to compare with.
+        most_cycles: More are unusual.
+    """
+    by_row = rows[0] is not None
+    given, absent = (rows, columns) if by_row else (columns, rows)
+    if any(values is None for values in given) or any(values is not None for values in absent):
+        return None
+    if not by_row and any(values.keys() != known for values in columns):
+        return None
+    cycles = len(rows[0] if by_row else columns[0][names[0]])
+    if not 0 < cycles <= most_cycles:
+        return None
+    if by_row:
+        joined = _joined_rows(rows, cycles, len(names))
+        return None if joined is None else joined.reshape(len(rows), cycles, -1)
+    joined = _joined([values[name] for values in columns for name in names], (cycles,))
+    if joined is None:
+        return None
+    return np.ascontiguousarray(joined.reshape(len(columns), len(names), cycles).transpose(0, 2, 1))
+
+
+def _joined_rows(rows: Sequence[Any], cycles: int, columns: int) -> FloatArray | None:
+    if any(len(values) != cycles for values in rows):
+        return None
+    parts = rows if isinstance(rows[0], np.ndarray) else list(chain.from_iterable(rows))
+    return _joined(parts, (cycles, columns))
+
+
+def _joined(parts: Sequence[Any], shape: tuple[int, ...]) -> FloatArray | None:
+    """Arrays of this shape, or lists as long as its last axis -> float32 [N, as many]."""
+    kinds = set(map(type, parts))
+    if kinds == {np.ndarray}:
+        if any(part.dtype != np.float32 or part.shape != shape for part in parts):
+            return None
+        return _finite(np.concatenate(parts, axis=None).reshape(-1, shape[-1]))
+    if kinds != {list} or set(map(len, parts)) != {shape[-1]}:
+        return None
+    return _packed(list(chain.from_iterable(parts)), shape[-1])
+
+
 def _stacked(columns: list[Any], cycles: int, context: int) -> FloatArray | None:
     for values in columns:
         if not isinstance(values, np.ndarray) or values.dtype != np.float32 or values.shape != (cycles,):

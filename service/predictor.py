@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Final, Protocol
@@ -17,6 +17,7 @@ from msgspec import UNSET, UnsetType
 
 from export.bundle import EntropyReference, Manifest
 from model.domain import HEALTH_STATES
+from service.alike import checked_alike
 from service.answers import WindowOutputs, entropy_reference
 from service.deadline import Deadline
 from service.errors import (
@@ -45,7 +46,7 @@ from service.messages import (
 from service.providers import Placement
 from service.rules import WindowRules
 from service.runtime import Runtime
-from service.window import Caution, Window
+from service.window import Caution, Window, WindowInput
 
 YIELD_EVERY: Final = 64
 """Windows checked before other callers get the loop: some three milliseconds."""
@@ -229,16 +230,15 @@ async def _checked(
 ) -> list[Window | Refused]:
     checked: list[Window | Refused] = []
     problems: list[Problem] = []
-    for i, given in enumerate(query.windows):
-        if i and i % YIELD_EVERY == 0:
+    for start in range(0, len(query.windows), YIELD_EVERY):
+        if start:
             await asyncio.sleep(0)
-        try:
-            checked.append(Window.checked(given, rules, pointer=f"/windows/{i}", typed=typed))
-        except InvalidWindow as error:
-            problems += error.problems
-            checked.append(refused(given.unit, error))
+        some = query.windows[start : start + YIELD_EVERY]
+        alike = checked_alike(some, rules) if typed and len(some) > 1 else None
+        checked += alike or _one_by_one(some, rules, start, problems, typed=typed)
         if consume:
-            given.columns = given.readings = None
+            for given in some:
+                given.columns = given.readings = None
     if problems and not query.partial:
         bad = sum(isinstance(window, Refused) for window in checked)
         raise InvalidWindows(
@@ -246,6 +246,18 @@ async def _checked(
             listed(problems),
         )
     return checked
+
+
+def _one_by_one(
+    some: Sequence[WindowInput], rules: WindowRules, first: int, problems: list[Problem], *, typed: bool
+) -> Iterator[Window | Refused]:
+    """Each window or what is wrong with it; what is wrong is added to the problems of the request."""
+    for i, given in enumerate(some, start=first):
+        try:
+            yield Window.checked(given, rules, pointer=f"/windows/{i}", typed=typed)
+        except InvalidWindow as error:
+            problems += error.problems
+            yield refused(given.unit, error)
 
 
 def refused(unit: str | None, error: InvalidWindow) -> Refused:

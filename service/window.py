@@ -52,7 +52,7 @@ class WindowInput(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Window:
-    """A window that a model can read. Made only by `Window.checked`.
+    """A window that a model can read. Made by `Window.checked` or, many at once, `alike` and `oip.windows`.
 
     Attributes:
         unit: The unit's name, where the client gave one.
@@ -107,7 +107,7 @@ class Window:
             placed = [problem.below(pointer) for problem in problems]
             raise InvalidWindow("; ".join(f"{p.pointer}: {p.detail}" for p in placed[:3]), placed)
         first_cycle = (cycles if math.isnan(last_cycle) else int(last_cycle)) - len(read) + 1
-        warnings = _warnings(read.T, rules, first_cycle, cycles, last_cycle)
+        warnings = cautions(read.T, rules, first_cycle, cycles, last_cycle)
         return cls(given.unit, read, last_cycle, first_cycle, missing_fraction, warnings)
 
 
@@ -287,9 +287,10 @@ def _converted(
     return read, fraction, problems
 
 
-def _warnings(
+def cautions(
     read: FloatArray, rules: WindowRules, first_cycle: int, cycles: int, last_cycle: float
 ) -> tuple[Caution, ...]:
+    """Why an answer to readings [F, T], the last of so many cycles, is to be read with care."""
     warnings: list[Caution] = []
     outside = (read < rules.lowest) | (read > rules.highest)
     if outside.any():

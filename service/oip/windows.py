@@ -1,6 +1,6 @@
 """From tensors to windows: the same rules as `Window.checked`, for all windows of a request at once.
 
-Beside `Window.checked` the only maker of windows: it tests arrays where that one tests lists, so a
+Beside `Window.checked` and `alike` the only maker of windows: it tests arrays of every size, so a
 request of a thousand windows costs a few array operations. This module must not know the protocol.
 """
 

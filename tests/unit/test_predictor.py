@@ -1,6 +1,7 @@
 """From a question to an answer: which model, which windows, which words."""
 
 import asyncio
+import math
 
 import msgspec
 import numpy as np
@@ -267,6 +268,32 @@ async def test_a_query_comes_straight_out_of_json():
 
     assert reply.predictions[0].rul == 2.5
     assert reply.predictions[0].imputed_fraction == pytest.approx(1 / 6)
+
+
+def many(count):
+    return [window_input(float(i % 100), unit=str(i)) for i in range(count)]
+
+
+async def test_many_windows_are_answered_in_their_order():
+    windows = many(150)
+    windows[70].columns["sensor_2"][0] = None
+
+    predictor = make_predictor(max_request_windows=150)
+    reply = await predictor.predict(PredictQuery(windows), typed=True, consume=True)
+
+    assert [p.unit for p in reply.predictions] == [str(i) for i in range(150)]
+    assert [p.rul for p in reply.predictions] == [float(i % 100) for i in range(150)]
+    assert [i for i, p in enumerate(reply.predictions) if p.imputed_fraction] == [70]
+
+
+async def test_a_bad_window_among_many_is_pointed_at():
+    windows = many(150)
+    windows[130].columns["sensor_2"][3] = math.inf
+
+    with pytest.raises(InvalidWindows) as caught:
+        await make_predictor(max_request_windows=150).predict(PredictQuery(windows), typed=True)
+
+    assert [p.pointer for p in caught.value.problems] == ["/windows/130/columns/sensor_2/3"]
 
 
 async def test_a_query_is_left_as_it_was_unless_it_may_be_consumed():
