@@ -22,9 +22,9 @@ def packed_rows(rows: Any, *, columns: int, context: int) -> FloatArray | None: 
     if isinstance(rows, np.ndarray):
         usual = rows.ndim == 2 and rows.size and rows.shape[1] == columns and rows.dtype == np.float32
         return _finite(rows[-context:]) if usual else None
-    if not rows or {len(row) for row in rows} != {columns}:
+    if len(rows) > context and any(len(row) != columns for row in rows[:-context]):
         return None
-    return _packed(list(chain.from_iterable(rows[-context:])), columns)
+    return _packed(rows[-context:], columns)
 
 
 def packed_columns(given: Mapping[str, Any], *, names: Sequence[str], context: int) -> FloatArray | None:
@@ -37,7 +37,8 @@ def packed_columns(given: Mapping[str, Any], *, names: Sequence[str], context: i
         return None
     if cycles > context:
         lists = [values[-context:] for values in lists]
-    return _packed(list(chain.from_iterable(zip(*lists, strict=True))), len(names))
+    read = _packed(lists, min(cycles, context))
+    return None if read is None else np.ascontiguousarray(read.T)
 
 
 def packed_together(
@@ -89,9 +90,7 @@ def _joined(parts: Sequence[Any], shape: tuple[int, ...]) -> FloatArray | None:
         if any(part.dtype != np.float32 or part.shape != shape for part in parts):
             return None
         return _finite(np.concatenate(parts, axis=None).reshape(-1, shape[-1]))
-    if kinds != {list} or set(map(len, parts)) != {shape[-1]}:
-        return None
-    return _packed(list(chain.from_iterable(parts)), shape[-1])
+    return _packed(parts, shape[-1]) if kinds == {list} else None
 
 
 def _stacked(columns: list[Any], cycles: int, context: int) -> FloatArray | None:
@@ -101,13 +100,17 @@ def _stacked(columns: list[Any], cycles: int, context: int) -> FloatArray | None
     return _finite(np.array(columns)[:, -context:].T) if cycles else None
 
 
-def _packed(flat: list[Any], columns: int) -> FloatArray | None:
-    """`struct` turns a list of numbers into floats six times as fast as numpy, and refuses None."""
+def _packed(lists: Sequence[Sequence[Any]], size: int) -> FloatArray | None:
+    """N lists of so many numbers -> float32 [N, size]; None: unusual.
+
+    `struct` turns a list into floats six times as fast as numpy, and refuses None and other sizes.
+    """
+    pack = struct.Struct(f"{size}f").pack
     try:
-        values = struct.pack(f"{len(flat)}f", *flat)
+        values = b"".join([pack(*numbers) for numbers in lists])
     except (struct.error, OverflowError):
         return None
-    return _finite(np.frombuffer(values, dtype=np.float32).reshape(-1, columns))
+    return _finite(np.frombuffer(values, dtype=np.float32).reshape(-1, size)) if values else None
 
 
 def _finite(readings: FloatArray) -> FloatArray | None:
