@@ -8,11 +8,11 @@ go through the wire format and everything else through fields. This module must 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
-from google.protobuf.message import Message
 from msgspec import UNSET
 
 from model.domain import FloatArray
@@ -23,6 +23,9 @@ from service.window import WindowInput
 
 DELIMITED: Final = 2
 """The wire type of what is preceded by its length, as packed numbers are."""
+
+FIXED32: Final = 5
+"""The wire type of a float."""
 
 MOST_IN_ONE_BYTE: Final = 0x7F
 
@@ -69,11 +72,6 @@ def floats(message: pb.Readings | pb.Series) -> FloatArray:
     if not count or not raw.startswith(head):
         return np.array(message.values, dtype=np.float32)
     return np.frombuffer(raw, dtype="<f4", count=count, offset=len(head))
-
-
-def packed(field: int, values: Sequence[float]) -> bytes:
-    """A repeated float on the wire; every number must be one that float32 can hold."""
-    return tag(field, 4 * len(values)) + struct.pack(f"<{len(values)}f", *values)
 
 
 def tag(field: int, size: int) -> bytes:
@@ -144,10 +142,22 @@ def _fill(message: pb.Prediction, prediction: Prediction) -> None:
         message.sensor_contributions.update(prediction.sensor_contributions)
 
 
-def _fill_attention(message: Message, attention: Any) -> None:  # noqa: ANN401 narrowed by UNSET, which types do not follow
+def _fill_attention(message: pb.Attention, attention: Any) -> None:  # noqa: ANN401 narrowed by UNSET, which types do not follow
     given: Attention = attention
-    rest = pb.Attention(
-        baseline=given.baseline, entropy_ratio=given.entropy_ratio, effective_cycles=given.effective_cycles
-    )
-    arrays = packed(1, given.cycles) + packed(2, given.weights) + packed(3, given.contributions)
-    message.MergeFromString(arrays + rest.SerializeToString())
+    pack, heads = _attention_layout(len(given.cycles))
+    raw = pack(
+        heads[0], *given.cycles, heads[1], *given.weights, heads[2], *given.contributions,
+        heads[3], given.baseline, heads[4], given.effective_cycles,
+    )  # fmt: skip
+    message.MergeFromString(raw)
+    if given.entropy_ratio is not None:
+        message.entropy_ratio = given.entropy_ratio
+
+
+@lru_cache(maxsize=1024)
+def _attention_layout(cycles: int) -> tuple[Callable[..., bytes], tuple[bytes, ...]]:
+    """What writes an attention of so many cycles, and what stands before each of its arrays and numbers."""
+    arrays = [tag(field, 4 * cycles) for field in (1, 2, 3)]
+    numbers = [bytes((field << 3 | FIXED32,)) for field in (4, 6)]
+    layout = "".join(f"{len(head)}s{cycles}f" for head in arrays) + "sf" * len(numbers)
+    return struct.Struct(f"<{layout}").pack, (*arrays, *numbers)

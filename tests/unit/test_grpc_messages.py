@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from model.domain import RulState
 from service.errors import Problem
-from service.grpc_messages import floats, packed, predict_reply, window_input
+from service.grpc_messages import fill_prediction, floats, predict_reply, window_input
 from service.messages import (
     Attention,
     HealthState,
@@ -52,9 +52,27 @@ def test_fields_that_are_not_known_harm_no_number():
     assert floats(pb.Series.FromString(raw)).tolist() == [1.5, 2.5]
 
 
-@given(numbers)
-def test_packed_numbers_are_what_protobuf_writes(values):
-    assert packed(1, values) == pb.Readings(values=values).SerializeToString() or not values
+@given(numbers, st.sampled_from([None, 0.5]))
+def test_an_attention_of_any_size_is_what_protobuf_writes(values, entropy):
+    cycles = [*range(len(values))]
+    message = pb.Prediction()
+
+    fill_prediction(message, answer(Attention(cycles, values, values[::-1], 70.0, entropy, 1.5)))
+
+    wanted = pb.Attention(
+        cycles=cycles,
+        weights=values,
+        contributions=values[::-1],
+        baseline=70.0,
+        entropy_ratio=entropy,
+        effective_cycles=1.5,
+    )
+    assert message.attention.SerializeToString() == wanted.SerializeToString()
+
+
+def answer(attention):
+    interval, health = Interval(0.5, 0.0, 0.0), HealthState("healthy", {})
+    return Prediction(None, 0.0, RulState.ESTIMATED, interval, {}, health, 0.0, [], attention, UNSET)
 
 
 def test_values_that_fill_no_whole_rows_stay_one_row():
@@ -113,10 +131,8 @@ def test_every_field_of_a_prediction_is_in_its_message():
 
 
 def test_what_was_not_asked_for_and_what_is_not_known_is_left_out():
-    interval, health = Interval(0.5, 0.0, 0.0), HealthState("healthy", {})
     short = Attention([1], [1.0], [0.0], 70.0, None, 1.0)
-    plain = Prediction(None, 0.0, RulState.ESTIMATED, interval, {}, health, 0.0, [], UNSET, UNSET)
-    of_one_cycle = Prediction(None, 0.0, RulState.ESTIMATED, interval, {}, health, 0.0, [], short, UNSET)
+    plain, of_one_cycle = answer(UNSET), answer(short)
 
     first, second = predict_reply(PredictReply(NAME, [plain, of_one_cycle])).predictions
 
