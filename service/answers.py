@@ -7,10 +7,11 @@ the manifest; it must not know requests.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cached_property
 from typing import Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -130,8 +131,7 @@ class Answers:
         return self.effective_cycles.tolist()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class WindowOutputs:
+class WindowOutputs(msgspec.Struct, frozen=True, eq=False):
     """One window's place in its batch's answers."""
 
     answers: Answers

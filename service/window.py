@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final, Literal
 
@@ -50,8 +49,7 @@ class WindowInput(msgspec.Struct, forbid_unknown_fields=True):
     readings: list[list[float | None]] | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Window:
+class Window(msgspec.Struct, frozen=True, eq=False):
     """A window that a model can read. Made by `Window.checked` or, many at once, `alike` and `oip.windows`.
 
     Attributes:
@@ -80,7 +78,7 @@ class Window:
         """The same window with one column missing."""
         readings = self.readings.copy()
         readings[:, column] = np.nan
-        return replace(self, readings=readings, probe=True)
+        return msgspec.structs.replace(self, readings=readings, probe=True)
 
     @classmethod
     def checked(

@@ -1,8 +1,8 @@
 """Windows that are alike pass together exactly as each would alone; what is unusual is left to that way."""
 
 import math
-from dataclasses import astuple
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -53,7 +53,7 @@ def test_each_window_is_the_one_that_its_own_check_makes(form, readings, last_cy
 
 
 def rest(window):
-    return [value for value in astuple(window) if not isinstance(value, np.ndarray)]
+    return [value for value in msgspec.structs.astuple(window) if not isinstance(value, np.ndarray)]
 
 
 UNUSUAL = {
