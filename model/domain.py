@@ -240,7 +240,7 @@ def pad_windows(windows: Sequence[FloatArray], *, length: int | None = None) -> 
     sizes = {len(window) for window in windows}
     longest = max(sizes) if length is None else length
     if sizes == {longest}:  # nothing to pad
-        return np.concatenate(windows, dtype=np.float32).reshape(len(windows), longest, -1)
+        return np.concatenate(windows, dtype=np.float32).reshape(len(windows), *windows[0].shape)
     padded = np.full((len(windows), longest, windows[0].shape[1]), np.nan, dtype=np.float32)
     for row, window in zip(padded, windows, strict=True):
         row[: len(window)] = window
