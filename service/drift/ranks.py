@@ -9,7 +9,6 @@ this module must not know counts or drift.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from statistics import NormalDist
@@ -27,6 +26,7 @@ LIVES: Final = 200
 MOVES: Final = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25)
 NOISES: Final = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2)
 """How far a column may move in one regime, and how much it may scatter, over what is shared by all."""
+_PROFILES: Final = np.array([*product(MOVES, NOISES)])
 AGREE: Final = 0.02
 """How much further from the deciles than the best profile another may be, root mean square over deciles."""
 LEAST: Final = 1e-4
@@ -103,31 +103,31 @@ class Ageing:
         Of all readings at least `low` and at most `high` are below. Each profile is moved, on a logistic
         scale, to where bands together have the share that is known.
         """
-        tried = list(self._below(cuts))
-        mixed = np.array([np.einsum("n,fnc->fc", self.weight, below) for below in tried])  # [M, F, C]
-        error = np.sqrt(np.square(mixed - (low + high) / 2).mean(axis=2))
-        plausible = error <= error.min(axis=0) + AGREE
-        least, most = (np.full((len(low), len(self.bands), low.shape[1]), fill) for fill in (1.0, 0.0))
-        for below, of_all, these in zip(tried, mixed, plausible, strict=True):
-            if these.any():
-                of_band = logit(np.einsum("kn,fnc->fkc", self.bands, below[these]))
-                moved = of_band - logit(of_all[these])[:, None]
-                least[these] = np.minimum(least[these], logistic(moved + logit(low[these])[:, None]))
-                most[these] = np.maximum(most[these], logistic(moved + logit(high[these])[:, None]))
+        least, most = (np.empty((len(low), len(self.bands), low.shape[1])) for _ in range(2))
+        moving = self.weight @ (self.z - self.weight @ self.z) ** 2
+        for f in range(len(low)):  # a column at a time: all profiles of all columns are megabytes
+            below = self._below(cuts[f], f, float(moving[f]))
+            of_all = np.einsum("n,mnc->mc", self.weight, below)
+            error = np.sqrt(np.square(of_all - (low[f] + high[f]) / 2).mean(axis=1))
+            plausible = error <= error.min() + AGREE
+            of_band = np.einsum("kn,mnc->mkc", self.bands, below[plausible])
+            moved = logit(of_band) - logit(of_all[plausible])[:, None]
+            least[f] = logistic(moved + logit(low[f])).min(axis=0)
+            most[f] = logistic(moved + logit(high[f])).max(axis=0)
         return least, most
 
-    def _below(self, cuts: _Array) -> Iterator[_Array]:
-        """Share of the readings at each RUL below these z-scores, [F, N, C], by each profile.
+    def _below(self, cuts: _Array, f: int, moving: float) -> _Array:
+        """Share of a column's readings at each RUL below these z-scores, [M, N, C], by each profile.
 
         The spread between units takes what is left of the variance.
         """
-        moving = self.weight @ (self.z - self.weight @ self.z) ** 2
-        own, noise = self.weight @ self.spread**2, self.noise**2
-        for size, scatter in product(MOVES, NOISES):
-            left = moving * (1 - size**2) + own + noise * (1 - scatter**2)
-            widen = np.sqrt(np.clip(left / np.maximum(own, 1e-12), 0.0, 25.0))
-            deviation = np.maximum(np.hypot(self.spread * widen, self.noise * scatter), 0.05)
-            yield normal_share((cuts[:, None] - size * self.z.T[:, :, None]) / deviation.T[:, :, None])
+        size, scatter = _PROFILES.T[:, :, None]  # [M, 1]
+        spread, noise = self.spread[:, f], float(self.noise[f])
+        own = float(self.weight @ spread**2)
+        left = moving * (1 - size**2) + own + noise**2 * (1 - scatter**2)
+        widen = np.sqrt(np.clip(left / max(own, 1e-12), 0.0, 25.0))
+        deviation = np.maximum(np.hypot(spread * widen, noise * scatter), 0.05)
+        return normal_share((cuts - (size * self.z[:, f])[..., None]) / deviation[..., None])
 
 
 def logit(share: _Array) -> _Array:
