@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable, Generator
@@ -17,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from service.allocator import by_processor, sparing
 from service.control import say
 from service.errors import FrontEndFailed
 from service.lifecycle import Phase
@@ -124,7 +126,8 @@ class Workers:
 
         class Server(PyvoyServer):
             def get_envoy_config(self) -> dict[str, Any]:
-                return patient(super().get_envoy_config(), idle_seconds=idle_seconds)
+                config = patient(super().get_envoy_config(), idle_seconds=idle_seconds)
+                return sparing(config, processors=os.cpu_count() or 1)
 
         server = Server(
             APPLICATION,
@@ -133,6 +136,7 @@ class Workers:
             lifespan=True,
             log_level="off",  # a start-up that fails would print Envoy's whole configuration after our reason
             env=settings.as_environment()
+            | by_processor(os.environ)
             | {
                 "RUL_FRONT_END": FrontEnd.ENVOY.value,
                 "RUL_CONTROL": str(socket),
