@@ -23,6 +23,8 @@ from model.domain import FloatArray
 from service.board import Board, Slots
 
 MOST_WAITING: Final = 4096
+MOST_ARRAYS: Final = 256
+"""Of a batch each: an array takes as much room as a dozen numbers, and may hold on to a larger one."""
 
 
 class HistogramChild:
@@ -49,7 +51,7 @@ class HistogramChild:
         """Count every value of an array but NaN, which means that there is none."""
         arrays = self._arrays
         arrays.append(values)
-        if len(arrays) >= MOST_WAITING:
+        if len(arrays) >= MOST_ARRAYS:
             self.count()
 
     def snapshot(self) -> tuple[list[float], float]:

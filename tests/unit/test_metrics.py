@@ -215,6 +215,7 @@ def test_our_histogram_counts_as_prometheus_clients_does(values, cut):
 
 def test_what_waits_to_be_counted_is_bounded(monkeypatch, registry):
     monkeypatch.setattr(histograms, "MOST_WAITING", 10)
+    monkeypatch.setattr(histograms, "MOST_ARRAYS", 10)
     child = Histogram("bounded", "help", buckets=(1,), registry=registry).labels()
 
     for _ in range(25):
@@ -224,6 +225,16 @@ def test_what_waits_to_be_counted_is_bounded(monkeypatch, registry):
     assert len(child._values) < 10
     assert len(child._arrays) < 10
     assert registry.get_sample_value("bounded_count") == 75
+
+
+def test_batches_that_wait_to_be_counted_hold_little_memory_though_nobody_looks(registry):
+    child = Histogram("held", "help", buckets=(1,), registry=registry).labels()
+
+    for _ in range(1000):
+        child.observe_many(np.zeros((32, 8))[:, 3])
+
+    held = sum(array.base.nbytes for array in child._arrays)
+    assert held < 1 << 20
 
 
 def test_a_label_value_that_was_not_declared_is_refused(registry):
