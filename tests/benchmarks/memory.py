@@ -1,0 +1,59 @@
+"""What a worker holds, and whether it grows: memory after so many single windows by 64 callers.
+
+    python -m tests.benchmarks.memory --bundles fd001 --requests 200000
+
+Resident memory (RSS) counts pages of files that all workers share for each of them; the proportional
+set (PSS) divides those by who maps them, and what is anonymous is a worker's own.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import psutil
+import typer
+
+from tests.benchmarks.front_ends import serving
+from tests.benchmarks.loads import Asker, Load
+
+CALLERS: Final = 64
+MIB: Final = 1024
+"""Kibibytes, in which the kernel counts."""
+
+
+def main(
+    *, bundles: str = "fd001", requests: int = 200_000, seconds: float = 10.0, server: str = "envoy"
+) -> None:
+    """Load a server until it has answered so many requests, and say now and then what its workers hold."""
+    one = "," not in bundles
+    # Where several bundles are served, a request must name one, as the path of the binary protocol does.
+    loads = [Load("json", CALLERS), Load("grpc", CALLERS)] if one else [Load("binary", CALLERS)]
+    with tempfile.TemporaryDirectory() as folder, serving(server, bundles, Path(folder)) as started:
+        http, target, pids, ready = started
+        workers = [pid for pid in pids if psutil.Process(pid).name() == "envoy"] or pids
+        asker = Asker(bundles.split(",", maxsplit=1)[0], Path(folder) / "bodies")
+        print(f"ready after {ready:.1f} s\n{'requests':>9}  MiB of each worker: RSS, PSS, anonymous")
+        answered, step = 0, 0
+        show(answered, workers)
+        while answered < requests:
+            answered += asker.measure(loads[step % len(loads)], http, target, seconds).windows
+            step += 1
+            show(answered, workers)
+
+
+def show(answered: int, workers: list[int]) -> None:
+    """One line: requests so far, and what each worker holds."""
+    print(f"{answered:9,}  " + "   ".join(" ".join(f"{held:6.1f}" for held in of(w)) for w in workers))
+
+
+def of(pid: int) -> tuple[float, float, float]:
+    """RSS, PSS and anonymous memory of a process, MiB, as Linux tells them."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    sizes = {name: int(rest.split()[0]) for name, rest in (line.split(":", 1) for line in lines)}
+    return sizes["Rss"] / MIB, sizes["Pss"] / MIB, sizes["Anonymous"] / MIB
+
+
+if __name__ == "__main__":
+    typer.run(main)
