@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 import httpx
@@ -54,6 +55,12 @@ async def ask(server: Server, body: dict[str, object], times: int) -> list[int]:
     for _ in range(times // 20):
         codes += await asyncio.gather(*(one() for _ in range(20)))
     return codes
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="restartable sequences are Linux's")
+def test_what_is_free_is_kept_by_processor_and_not_by_thread(server):
+    for worker in workers_of(server):
+        assert "glibc.pthread.rseq=0" in worker.environ()["GLIBC_TUNABLES"]
 
 
 def test_whoever_is_scraped_counts_what_all_workers_did(server, query):
