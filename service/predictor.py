@@ -192,6 +192,29 @@ class Predictor:
         self._explain_timer.observe(perf_counter() - start)
         return PredictReply(model.name, predictions)
 
+    async def answer(
+        self, model: LoadedModel, window: Window, *, explain: Explain, timeout_seconds: float
+    ) -> Prediction:
+        """Answer one checked window, for a transport that keeps windows.
+
+        Raises:
+            Overloaded, NotReady, RuntimeFailed: as the batcher says.
+            DeadlineExceeded: the time has passed.
+        """
+        windows = [window]
+        try:
+            with Deadline(timeout_seconds):
+                outputs = await model.batcher.submit(windows)
+                (sensors,) = await _occlusions(model, windows, outputs, explain)
+        except TimeoutError:
+            raise DeadlineExceeded(f"the window was not answered within {timeout_seconds:g} s") from None
+        if self._recorder is not None:
+            self._recorder.offer(model.name.name, windows, outputs)
+        start = perf_counter()
+        worded = prediction(window, outputs[0], sensors, model=model, explain=explain)
+        self._explain_timer.observe(perf_counter() - start)
+        return worded
+
     async def outputs(
         self, model: LoadedModel, windows: Sequence[Window], *, timeout_seconds: float
     ) -> list[WindowOutputs]:

@@ -36,6 +36,11 @@ class Caution(msgspec.Struct, frozen=True, omit_defaults=True):
     column: str | None = None
 
 
+CYCLE_UNKNOWN: Final = Caution(
+    "last_cycle_unknown", "last_cycle is not given: cycles are counted from the window's first reading"
+)
+
+
 class WindowInput(msgspec.Struct, forbid_unknown_fields=True):
     """A window as a client sends it: well-formed, nothing more.
 
@@ -50,7 +55,9 @@ class WindowInput(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Window(msgspec.Struct, frozen=True, eq=False):
-    """A window that a model can read. Made by `Window.checked` or, many at once, `alike` and `oip.windows`.
+    """A window that a model can read.
+
+    Made by `Window.checked`, `alike` and `oip.windows`, and by a stream of checked readings.
 
     Attributes:
         unit: The unit's name, where the client gave one.
@@ -297,8 +304,7 @@ def cautions(
         detail = f"the model reads the last {read.shape[1]} of {cycles} cycles"
         warnings.append(Caution("truncated_to_context", detail))
     if math.isnan(last_cycle):
-        detail = "last_cycle is not given: cycles are counted from the window's first reading"
-        warnings.append(Caution("last_cycle_unknown", detail))
+        warnings.append(CYCLE_UNKNOWN)
     return tuple(warnings)
 
 

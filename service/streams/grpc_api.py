@@ -15,7 +15,6 @@ from typing import Final
 
 from service.asgi import Disconnected
 from service.errors import (
-    InvalidWindow,
     MalformedBody,
     NotReady,
     Problem,
@@ -28,7 +27,7 @@ from service.exchange import Desk, Exchange
 from service.grpc_call import Context, exchanged, parsed, patience
 from service.grpc_messages import explain_of, fill_prediction, model_reference, window_input
 from service.labels import Route, Stage, Transport
-from service.messages import Explain, Prediction, PredictQuery, Refused
+from service.messages import Explain, Prediction
 from service.predictor import LoadedModel
 from service.proto import rul_v1_pb2 as pb
 from service.streams.life import Inbox
@@ -114,18 +113,11 @@ class StreamServicer:
         return pb.StreamReply(error=_error(error, kept=kept))
 
     async def _predicted(self, opened: Opened, timeout_seconds: float) -> Prediction:
-        asked = [opened.window.asked(opened.unit)]
-        query = PredictQuery(asked, opened.model.name.name, opened.explain, partial=True)
+        window = opened.window.checked(opened.unit)
         with self._desk.lifecycle.request():
-            reply = await self._desk.predictor.predict(
-                query, timeout_seconds=timeout_seconds, typed=True, consume=True
+            return await self._desk.predictor.answer(
+                opened.model, window, explain=opened.explain, timeout_seconds=timeout_seconds
             )
-        (prediction,) = reply.predictions
-        if isinstance(prediction, Refused):
-            # Each reading is sound by itself: what is left is that too much of the window is missing.
-            problems = [Problem("/reading", p.code, p.detail) for p in prediction.error.errors]
-            raise InvalidWindow("; ".join(p.detail for p in problems), problems)
-        return prediction
 
 
 def _reading(raw: bytes) -> pb.Reading:

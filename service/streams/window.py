@@ -1,25 +1,31 @@
 """The window of one stream: the last readings of its unit, as many as the model reads.
 
-A ring of float32 [context, F], filled reading by reading. What comes in is checked here before it
-is kept, so a reading that is refused leaves the window as it was. This module must not know messages,
-calls or who asks.
+Readings stand one after another in a block with some room to spare, so the window is a part of it and
+nothing is copied to ask about it; a full block is left for a new one. What comes in is checked here
+before it is kept, so a reading that is refused leaves the window as it was, and what was found of each
+reading is added up, so only the new one is looked at. This module must not know messages, calls or who
+asks.
 """
 
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
-from model.domain import FloatArray
+from model.domain import BoolArray, FloatArray
 from service.errors import CycleConflict, InvalidWindow, Problem, escaped
 from service.rules import WindowRules
-from service.window import LARGEST_CYCLE, Window, WindowInput
+from service.window import CYCLE_UNKNOWN, LARGEST_CYCLE, Window, WindowInput
 
 AT: Final = "/reading"
 """Where a reading stands in its message."""
+
+SPARE: Final = 16
+"""Readings a block has room for beside a window: more is memory, fewer is more often a window to copy."""
 
 
 class StreamWindow:
@@ -30,12 +36,18 @@ class StreamWindow:
         last_cycle: The cycle number of the last reading; NaN = unknown.
     """
 
-    __slots__ = ("_next", "_readings", "_rules", "cycles", "last_cycle")
+    __slots__ = ("_block", "_end", "_kept", "_missing", "_odd", "_outside", "_rules", "cycles", "last_cycle")
 
     def __init__(self, rules: WindowRules) -> None:
         self._rules: Final = rules
-        self._readings: Final[FloatArray] = np.empty((rules.context, len(rules.names)), dtype=np.float32)
-        self._next = 0
+        self._block: FloatArray = np.empty((SPARE, len(rules.names)), dtype=np.float32)
+        self._end = 0
+        self._kept = 0
+        self._odd: Final[
+            list[tuple[int, int, int]]
+        ] = []  # which reading, values missing, values out of range
+        self._missing = 0
+        self._outside = 0
         self.cycles = 0
         self.last_cycle = math.nan
 
@@ -51,8 +63,11 @@ class StreamWindow:
             return
         history.last_cycle = None if math.isnan(before) else before + _cycles_of(history)
         window = Window.checked(history, self._rules, pointer="/open", typed=True)
-        for values in window.readings:
-            self._append(values)
+        self._block = np.empty((len(window) + SPARE, len(self._rules.names)), dtype=np.float32)
+        missing = np.count_nonzero(np.isnan(window.readings), axis=1).tolist()
+        outside = np.count_nonzero(_outside(window.readings, self._rules), axis=1).tolist()
+        for found in zip(window.readings, missing, outside, strict=True):
+            self._append(*found)
         self.last_cycle = window.last_cycle
 
     def add(self, values: FloatArray, *, cycle: float | None) -> None:
@@ -69,28 +84,61 @@ class StreamWindow:
             self.cycles = 0
         elif skipped > 0 and self.cycles:
             for _ in range(int(skipped)):
-                self._append(np.float32(np.nan))
-        self._append(values)
+                self._append(np.float32(np.nan), len(values), 0)
+        missing, outside = np.count_nonzero(np.isnan(values)), np.count_nonzero(_outside(values, self._rules))
+        self._append(values, missing, outside)
         self.last_cycle = following
 
-    def asked(self, unit: str | None) -> WindowInput:
-        """The window as it is now, to be asked about; a copy, which later readings do not change."""
-        last_cycle = None if math.isnan(self.last_cycle) else self.last_cycle
-        given = WindowInput(unit, last_cycle)
-        given.readings = self._ordered()  # pyright: ignore[reportAttributeAccessIssue] in-process callers give arrays
-        return given
+    def checked(self, unit: str | None) -> Window:
+        """The window as it is now; later readings do not change it.
 
-    def _ordered(self) -> FloatArray:
-        """Float32 [T, F], oldest first."""
-        if self.cycles < self._rules.context:
-            first = (self._next - self.cycles) % self._rules.context
-            return np.take(self._readings, range(first, first + self.cycles), axis=0, mode="wrap")
-        return np.concatenate((self._readings[self._next :], self._readings[: self._next]))
+        Raises:
+            InvalidWindow: too much of it is missing.
+        """
+        rules, cycles = self._rules, self.cycles
+        readings = self._block[self._end - cycles : self._end]
+        missing_fraction = self._missing / readings.size
+        if self._outside or missing_fraction > rules.max_missing_fraction or cycles > rules.max_cycles:
+            return self._checked_with_care(unit, readings)
+        if math.isnan(self.last_cycle):
+            return Window(unit, readings, math.nan, 1, missing_fraction, (CYCLE_UNKNOWN,))
+        first_cycle = int(self.last_cycle) - cycles + 1
+        return Window(unit, readings, self.last_cycle, first_cycle, missing_fraction, ())
 
-    def _append(self, values: FloatArray | np.float32) -> None:
-        self._readings[self._next] = values
-        self._next = (self._next + 1) % self._rules.context
+    def _checked_with_care(self, unit: str | None, readings: FloatArray) -> Window:
+        """By the door that words what is unusual."""
+        given = WindowInput(unit, None if math.isnan(self.last_cycle) else self.last_cycle)
+        given.readings = readings  # pyright: ignore[reportAttributeAccessIssue] in-process callers give arrays
+        try:
+            return Window.checked(given, self._rules, typed=True)
+        except InvalidWindow as error:
+            # Each reading is sound by itself: what is left is what they are together.
+            problems = [Problem(AT, p.code, p.detail) for p in error.problems]
+            raise InvalidWindow("; ".join(p.detail for p in problems), problems) from None
+
+    def _append(self, values: FloatArray | np.float32, missing: int, outside: int) -> None:
+        if self._end == len(self._block):
+            self._begin_block()
+        self._block[self._end] = values
+        self._end += 1
+        self._kept += 1
         self.cycles = min(self.cycles + 1, self._rules.context)
+        if missing or outside:
+            self._odd.append((self._kept, missing, outside))
+            self._missing += missing
+            self._outside += outside
+        while self._odd and self._odd[0][0] <= self._kept - self.cycles:
+            _, missing, outside = self._odd.pop(0)
+            self._missing -= missing
+            self._outside -= outside
+
+    def _begin_block(self) -> None:
+        """Take what the next window still needs into a new block; who asked of the old one keeps that."""
+        context = self._rules.context
+        kept = self._block[self._end - min(self.cycles, context - 1) : self._end]
+        self._block = np.empty((min(2 * self.cycles, context) + SPARE, kept.shape[1]), dtype=np.float32)
+        self._block[: len(kept)] = kept
+        self._end = len(kept)
 
     def _following(self, cycle: float | None) -> float:
         """The number of the reading that is about to be kept; NaN = unknown."""
@@ -122,8 +170,9 @@ def reading_values(values: Sequence[float], columns: Mapping[str, float], rules:
     if len(values) != len(rules.names):
         wanted = f"expected {len(rules.names)} values ({', '.join(rules.names)}), got {len(values)}"
         raise _invalid(f"{AT}/values", "wrong_columns", wanted)
-    read = np.array(values, dtype=np.float32)
-    _check_finite(read, rules, [f"{AT}/values/{i}" for i in range(len(read))] if np.isinf(read).any() else [])
+    read: FloatArray = np.frombuffer(struct.pack(f"{len(values)}f", *values), dtype=np.float32)
+    if not math.isfinite(sum(values)):  # the usual case: then every one is
+        _check_finite(read, rules, [f"{AT}/values/{i}" for i in range(len(read))])
     return read
 
 
@@ -155,6 +204,11 @@ def _check_finite(read: FloatArray, rules: WindowRules, places: Sequence[str]) -
                 for i in infinite
             ]
         )
+
+
+def _outside(readings: FloatArray, rules: WindowRules) -> BoolArray:
+    """[..., F] -> which values are out of the range of training; those that are missing are not."""
+    return (readings < rules.lowest[:, 0]) | (readings > rules.highest[:, 0])
 
 
 def _cycles_of(history: WindowInput) -> int:

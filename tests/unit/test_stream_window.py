@@ -1,6 +1,7 @@
 """The window of a stream is the last readings of its unit, whatever came before them."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.errors import CycleConflict, InvalidWindow
+from service.rules import WindowRules
 from service.streams.window import StreamWindow, reading_values
 from service.window import Window, WindowInput
 from tests.fakes import RULES
@@ -17,20 +19,30 @@ numbers = st.floats(-1e6, 1e6, width=32)
 rows = st.lists(numbers, min_size=F, max_size=F)
 
 
+value = st.floats(0, 100, width=32) | st.sampled_from([math.nan, 1e6, -1e6])
+gaps = st.lists(value, min_size=F, max_size=F)
+
+
 def row(value: float) -> np.ndarray:
     return np.full(F, value, dtype=np.float32)
 
 
-def made(count: int = 0, *, first_cycle: float | None = None) -> StreamWindow:
-    window = StreamWindow(RULES)
+def made(count: int = 0, *, first_cycle: float | None = None, rules: WindowRules = RULES) -> StreamWindow:
+    window = StreamWindow(rules)
     window.begin(None, first_cycle=first_cycle)
     for i in range(count):
         window.add(row(i), cycle=None)
     return window
 
 
-def checked(window: StreamWindow) -> Window:
-    return Window.checked(window.asked("1"), RULES, typed=True)
+def outcome(check, *arguments, **options) -> object:
+    """All that a check says of a window, whether it passes or not."""
+    try:
+        got = check(*arguments, **options)
+    except InvalidWindow as error:
+        return [(problem.code, problem.detail) for problem in error.problems]
+    numbers = (got.readings.tobytes(), got.last_cycle, got.first_cycle, got.imputed_fraction)
+    return (got.unit, *numbers, got.warnings)
 
 
 def refusal(call, *arguments, **options) -> list[tuple[str, str]]:
@@ -51,19 +63,46 @@ def test_it_is_the_window_of_the_last_context_readings(readings, first_cycle, da
 
     last_cycle = None if first_cycle is None else float(first_cycle + len(readings) - 1)
     alone = Window.checked(WindowInput("1", last_cycle, readings=readings[-CONTEXT:]), RULES, typed=True)
-    got = checked(window)
+    got = window.checked("1")
     assert got.readings.tobytes() == alone.readings.tobytes()
     assert (got.first_cycle, got.warnings) == (alone.first_cycle, alone.warnings)
+    assert got.imputed_fraction == alone.imputed_fraction
     assert got.last_cycle == alone.last_cycle or first_cycle is None
+
+
+@given(st.lists(gaps, min_size=1, max_size=4 * CONTEXT))
+def test_at_every_reading_it_is_checked_as_the_whole_window_would_be(readings):
+    window = made(first_cycle=1)
+
+    for i, values in enumerate(readings, start=1):
+        window.add(reading_values(values, {}, RULES), cycle=None)
+
+        whole = WindowInput("1", i, readings=readings[max(0, i - CONTEXT) : i])
+        assert outcome(window.checked, "1") == outcome(Window.checked, whole, RULES, typed=True)
+
+
+def test_what_was_missing_and_out_of_range_in_the_history_counts_until_it_has_left_the_window():
+    window = StreamWindow(RULES)
+    history = [row(0.0), row(math.nan), row(1e6)]
+    window.begin(WindowInput(readings=[values.tolist() for values in history]), first_cycle=1)
+
+    found = []
+    for _ in range(CONTEXT):
+        window.add(row(0.0), cycle=None)
+        got = window.checked("1")
+        found.append((got.imputed_fraction > 0, len(got.warnings) > 0))
+
+    left = CONTEXT - len(history)
+    assert found == [(True, True)] * (left + 1) + [(False, True)] + [(False, False)]
 
 
 @given(st.integers(0, 2 * CONTEXT), st.integers(1, 2 * CONTEXT))
 def test_cycles_that_are_skipped_are_missing_readings(count, step):
-    window = made(count, first_cycle=1)
+    window = made(count, first_cycle=1, rules=replace(RULES, max_missing_fraction=1.0))
 
     window.add(row(7), cycle=count + step)
 
-    got = window.asked(None)
+    got = window.checked(None)
     kept = [i for i in range(count) if i + 1 > count + step - CONTEXT] if step < CONTEXT else []
     missing = step - 1 if kept else 0
     expected = [row(i) for i in kept] + [row(math.nan)] * missing + [row(7)]
@@ -73,7 +112,7 @@ def test_cycles_that_are_skipped_are_missing_readings(count, step):
 
 def test_what_was_asked_about_does_not_change_when_more_readings_come():
     window = made(CONTEXT)
-    asked = window.asked(None)
+    asked = window.checked(None)
     before = np.array(asked.readings)
 
     window.add(row(99), cycle=None)
@@ -84,12 +123,12 @@ def test_what_was_asked_about_does_not_change_when_more_readings_come():
 @pytest.mark.parametrize("cycle", [0, 4, 5])
 def test_a_cycle_that_is_not_after_the_last_is_a_conflict_and_changes_nothing(cycle):
     window = made(5, first_cycle=1)
-    before = window.asked(None)
+    before = window.checked(None)
 
     with pytest.raises(CycleConflict, match=f"after 5, got {cycle}"):
         window.add(row(9), cycle=cycle)
 
-    after = window.asked(None)
+    after = window.checked(None)
     assert after.last_cycle == before.last_cycle == 5
     np.testing.assert_array_equal(np.array(after.readings), np.array(before.readings))
 
@@ -108,7 +147,7 @@ def test_cycles_are_counted_from_a_number_that_comes_late():
     window.add(row(3), cycle=50)
     window.add(row(4), cycle=None)
 
-    assert checked(window).first_cycle == 47
+    assert window.checked("1").first_cycle == 47
     assert window.last_cycle == 51
 
 
@@ -117,7 +156,7 @@ def test_a_number_that_the_readings_before_it_rule_out_is_refused():
 
 
 def test_a_stream_without_numbers_has_a_window_of_unknown_age():
-    assert math.isnan(checked(made(3)).last_cycle)
+    assert math.isnan(made(3).checked("1").last_cycle)
 
 
 def test_a_cycle_that_is_nan_is_the_next_one():
