@@ -164,12 +164,14 @@ class Parts:
             await trying
         self._run(self._publish())
 
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request of either protocol."""
-        if speaks_grpc(scope):
-            await self._grpc(scope, receive, send)
-        else:
-            await self._http(scope, receive, send)
+    def handle(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
+        """Answer one request of either protocol.
+
+        What answers is handed on, not waited for: whenever a request goes on it goes through every call that
+        waits, and a stream does so for every reading.
+        """
+        answer = self._grpc if speaks_grpc(scope) else self._http
+        return answer(scope, receive, send)
 
     async def stop(self) -> None:
         """Finish what is in flight, within the settings' patience, and let go of everything."""
@@ -287,12 +289,11 @@ class Front:
     def __init__(self, app: Any) -> None:  # noqa: ANN401 any ASGI application
         self._app: Final = app
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Requests are ours; lifespan events are BentoML's."""
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
+        """Requests are ours; lifespan events are BentoML's. Nothing is waited for here: see `handle`."""
         if scope["type"] == "http" and HOST.parts is not None:
-            await HOST.parts.handle(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
+            return HOST.parts.handle(scope, receive, send)
+        return self._app(scope, receive, send)
 
 
 @bentoml.service(

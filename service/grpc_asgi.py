@@ -66,11 +66,11 @@ class Call:
         """How `write` sends."""
         self._write = write
 
-    async def write(self, message: Any) -> None:  # noqa: ANN401 a message of any method
+    def write(self, message: Any) -> Awaitable[None]:  # noqa: ANN401 a message of any method
         """Send one answer of a stream."""
         if self._write is None:
             raise RuntimeError("this call has one answer, which its method returns")
-        await self._write(message)
+        return self._write(message)
 
     async def abort(
         self, code: grpc.StatusCode, details: str = "", trailing_metadata: Metadata = ()
@@ -119,7 +119,8 @@ class GrpcOverAsgi:
                 )
 
         async def reply(message: bytes, *, more: bool) -> None:
-            await start()
+            if not started:
+                await start()
             body = PREFIX.pack(0, len(message)) + message
             await send({"type": "http.response.body", "body": body, "more_body": more})
 

@@ -39,7 +39,7 @@ class Context(Protocol):
         """Send this with the status."""
         ...
 
-    async def write(self, message: Any) -> None:  # noqa: ANN401 a message of any method
+    def write(self, message: Any) -> Awaitable[None]:  # noqa: ANN401 a message of any method
         """Send one answer of a stream."""
         ...
 

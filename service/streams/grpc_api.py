@@ -27,7 +27,7 @@ from service.exchange import Desk, Exchange
 from service.grpc_call import Context, exchanged, parsed, patience
 from service.grpc_messages import explain_of, fill_prediction, model_reference, window_input
 from service.labels import Route, Stage, Transport
-from service.messages import Explain, Prediction
+from service.messages import Explain
 from service.predictor import LoadedModel
 from service.proto import rul_v1_pb2 as pb
 from service.streams.life import Inbox
@@ -70,17 +70,21 @@ class StreamServicer:
 
     async def _converse(self, inbox: Inbox, context: Context, exchange: Exchange) -> None:
         with self._desk.streams.admitted(inbox):
-            raw = await inbox.take()
-            if raw is None:
-                raise MalformedBody("expected a first message with `open`, got none")
-            opened = self._open(raw)
+            opened = self._open(await inbox.take())
             reply = pb.StreamOpened(model=model_reference(opened.model.name), cycles=opened.window.cycles)
             await context.write(pb.StreamReply(opened=reply))
-            while (raw := await inbox.take()) is not None:
-                await context.write(await self._answer(raw, opened, context, exchange))
-                exchange.windows += 1
+            # A task of its own: whatever wakes one goes through every call that is waited for in it, and
+            # there are many between here and the server.
+            await asyncio.ensure_future(self._answer_all(inbox, opened, context, exchange))
 
-    def _open(self, raw: bytes) -> Opened:
+    async def _answer_all(self, inbox: Inbox, opened: Opened, context: Context, stream: Exchange) -> None:
+        while (raw := await inbox.take()) is not None:
+            await context.write(await self._answer(raw, opened, context, stream))
+            stream.windows += 1
+
+    def _open(self, raw: bytes | None) -> Opened:
+        if raw is None:
+            raise MalformedBody("expected a first message with `open`, got none")
         message = parsed(pb.StreamRequest, raw)
         if message.WhichOneof("message") != "open":
             detail = "expected `open` in the first message of a stream"
@@ -101,8 +105,12 @@ class StreamServicer:
             with desk.metrics.stage(Stage.DECODE):
                 values = reading_values(reading.values, reading.columns, opened.model.rules)
                 opened.window.add(values, cycle=reading.cycle if reading.HasField("cycle") else None)
-            kept, exchange.windows = True, 1
-            prediction = await self._predicted(opened, patience(desk, context))
+                kept, exchange.windows = True, 1
+                window = opened.window.checked(opened.unit)
+            with desk.lifecycle.request():
+                prediction = await desk.predictor.answer(
+                    opened.model, window, explain=opened.explain, timeout_seconds=patience(desk, context)
+                )
             with desk.metrics.stage(Stage.ENCODE):
                 fill_prediction(reply.prediction, prediction)
         error = exchange.error
@@ -111,13 +119,6 @@ class StreamServicer:
         if isinstance(error, NotReady):
             raise error
         return pb.StreamReply(error=_error(error, kept=kept))
-
-    async def _predicted(self, opened: Opened, timeout_seconds: float) -> Prediction:
-        window = opened.window.checked(opened.unit)
-        with self._desk.lifecycle.request():
-            return await self._desk.predictor.answer(
-                opened.model, window, explain=opened.explain, timeout_seconds=timeout_seconds
-            )
 
 
 def _reading(raw: bytes) -> pb.Reading:

@@ -101,9 +101,10 @@ class Inbox:
                     return
                 if self._waiting is not None and not self._waiting.done():
                     self._waiting.set_result(message)
-                    continue
-                self._held, self._room = message, self._loop.create_future()
-                await self._room
+                else:
+                    self._held, self._room = message, self._loop.create_future()
+                    await self._room
+                del message  # it may be long, and the next one far off
             self._hear_the_end(None)
         except Disconnected:
             self._leave()

@@ -24,7 +24,7 @@ from service.window import CYCLE_UNKNOWN, LARGEST_CYCLE, Window, WindowInput
 AT: Final = "/reading"
 """Where a reading stands in its message."""
 
-SPARE: Final = 16
+SPARE: Final = 8
 """Readings a block has room for beside a window: more is memory, fewer is more often a window to copy."""
 
 
@@ -85,7 +85,8 @@ class StreamWindow:
         elif skipped > 0 and self.cycles:
             for _ in range(int(skipped)):
                 self._append(np.float32(np.nan), len(values), 0)
-        missing, outside = np.count_nonzero(np.isnan(values)), np.count_nonzero(_outside(values, self._rules))
+        missing = int(np.count_nonzero(np.isnan(values)))
+        outside = int(np.count_nonzero(_outside(values, self._rules)))
         self._append(values, missing, outside)
         self.last_cycle = following
 
@@ -170,8 +171,9 @@ def reading_values(values: Sequence[float], columns: Mapping[str, float], rules:
     if len(values) != len(rules.names):
         wanted = f"expected {len(rules.names)} values ({', '.join(rules.names)}), got {len(values)}"
         raise _invalid(f"{AT}/values", "wrong_columns", wanted)
-    read: FloatArray = np.frombuffer(struct.pack(f"{len(values)}f", *values), dtype=np.float32)
-    if not math.isfinite(sum(values)):  # the usual case: then every one is
+    numbers = list(values)  # a field of a message is slow to go through
+    read: FloatArray = np.frombuffer(struct.pack(f"{len(numbers)}f", *numbers), dtype=np.float32)
+    if not math.isfinite(sum(numbers)):  # the usual case: then every one is
         _check_finite(read, rules, [f"{AT}/values/{i}" for i in range(len(read))])
     return read
 
