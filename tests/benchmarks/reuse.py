@@ -1,68 +1,150 @@
 """What of the graph could be kept from one cycle to the next: `python -m tests.benchmarks.reuse`.
 
-Time by part of the network, as ONNX Runtime's own profile has it, on full windows of a shipped bundle.
-Only scaling and convolution see a cycle the same in the next window: see docs/performance.md.
+Every node's output on a window is held against its output on the next window of the same unit, cycle by
+cycle and to the bit; what is the same counts with the node's time, as ONNX Runtime's own profile has it (the
+quarter quantile of its runs). What has no cycles (shapes, sums over the window) is never kept. Two cases: a
+full window slides, a short one grows. See docs/performance.md.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
-from collections import Counter
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import onnx
 import onnxruntime
 import typer
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
 from export.bundle import find_bundle
+from model.domain import FloatArray
 from tests.benchmarks.loads import LAST_CYCLE, window_of
 
-KEPT: Final = frozenset({"standardise", "convolution"})
 RUNS: Final = 200
 NAMED: Final = 3  # "/net/part/..."
+OFF: Final = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+Shares = dict[str, float]
+Outputs = dict[str, NDArray[Any]]
 
 
-def main(bundle: str = "fd001", batches: str = "1,16") -> None:
-    """Profile the graph at each size of batch."""
-    table = Table(title=f"share of the graph's time, {bundle}, full windows")
+def main(bundle: str = "fd001", batches: str = "1,16,32") -> None:
+    """Profile the graph at each size of batch, and compare what its nodes say of two windows in turn."""
     sizes = [int(size) for size in batches.split(",")]
-    found = [shares(bundle, size) for size in sizes]
-    for heading in ("part", *(f"batch of {size}" for size in sizes), "could be kept"):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "optimised.onnx"
+        options = session_options()
+        options.optimized_model_filepath = str(path)
+        session_of(str(find_bundle(bundle).path / "model.onnx"), options)
+        slides, grows = kept(path, window_of(bundle))
+        profiles = [profile(path, window_of(bundle), size) for size in sizes]
+    table = Table(title=f"share of the graph's time, {bundle}, and how much of it is the same a cycle later")
+    for heading in ("part", *(f"batch of {size}" for size in sizes)):
         table.add_column(heading, justify="left" if heading == "part" else "right")
-    for part in sorted(found[0], key=lambda part: -found[-1][part]):
-        table.add_row(part, *(f"{share[part]:.2f}" for share in found), "yes" if part in KEPT else "")
+    parts = [by_part(times) for times in profiles]
+    for part in sorted(parts[0], key=lambda part: -parts[-1][part]):
+        table.add_row(part, *(f"{shares[part]:.2f}" for shares in parts))
+    for heading, same in (("same while a full window slides", slides), ("same while a window grows", grows)):
+        sums = [sum(share * same.get(node, 0.0) for node, share in times.items()) for times in profiles]
+        table.add_row(heading, *(f"{value:.3f}" for value in sums))
     Console().print(table)
 
 
-def shares(bundle: str, batch: int) -> Counter[str]:
-    """The share of each part, by the node names that the exporter gives."""
-    window = window_of(bundle)
+def kept(path: Path, window: FloatArray) -> tuple[Shares, Shares]:
+    """How much of each node's output is the same, to the bit, in the unit's next window: sliding, growing."""
+    graph = onnx.load(path)
+    names = {node.output[0]: node.name for node in graph.graph.node if node.output[0]}
+    given = {output.name for output in graph.graph.output}
+    graph.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in given)
+    options = session_options()
+    options.graph_optimization_level = OFF
+    session = session_of(graph.SerializeToString(), options)
+    # One cycle more than the window has; another value in each, as sensors are never the same twice.
+    noise = np.random.default_rng(0).normal(1.0, 1e-3, (len(window) + 1, window.shape[1]))
+    cycles = (np.vstack((window, window[-1:])) * noise).astype(np.float32)
+    half = len(window) // 2
+
+    def seen(first: int, end: int) -> Outputs:
+        found: Any = session.run(list(names), inputs(cycles[first:end], 1, LAST_CYCLE + end))
+        return dict(zip(names.values(), found, strict=True))
+
+    full = len(window)
+    return (
+        same(seen(0, full), seen(1, full + 1), cycles=(full, full)),
+        same(seen(0, half), seen(0, half + 1), cycles=(half, half + 1)),
+    )
+
+
+def same(before: Outputs, after: Outputs, *, cycles: tuple[int, int]) -> Shares:
+    """In how many of the cycles that are in both windows each node says the same, 0 where it knows no cycles.
+
+    A direction of the LSTM counts by itself: [T, 2, B, H].
+    """
+    shares: Shares = {}
+    for node, old in before.items():
+        new = after[node]
+        axes = [i for i, sizes in enumerate(zip(old.shape, new.shape, strict=False)) if sizes == cycles]
+        if axes:
+            slides = cycles[0] == cycles[1]
+            earlier = np.moveaxis(old, axes[0], 0)[1 if slides else 0 :]
+            later = np.moveaxis(new, axes[0], 0)[: len(earlier)]
+            equal = np.isclose(earlier, later, rtol=0.0, atol=0.0, equal_nan=True)
+            shares[node] = float(np.mean(equal.all(axis=-1) if equal.ndim > 1 else equal))
+    return shares
+
+
+def profile(path: Path, window: FloatArray, batch: int) -> Shares:
+    """The share of the time that each node takes."""
+    options = session_options()
+    options.graph_optimization_level = OFF
+    options.enable_profiling = True
+    options.profile_file_prefix = str(path.with_name("profile"))
+    session = session_of(str(path), options)
+    for _ in range(RUNS):
+        session.run(None, inputs(window, batch, LAST_CYCLE))
+    micros: dict[str, list[float]] = {}
+    for event in json.loads(Path(session.end_profiling()).read_text()):
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
+            micros.setdefault(event["name"].removesuffix("_kernel_time"), []).append(event["dur"])
+    typical = {node: float(np.quantile(spent, 0.25)) for node, spent in micros.items()}
+    total = sum(typical.values())
+    return {node: spent / total for node, spent in typical.items()}
+
+
+def by_part(times: Shares) -> Shares:
+    """By part of the network, from the node names that the exporter gives."""
+    shares: Shares = {}
+    for node, share in times.items():
+        parts = node.split("/")
+        part = parts[2] if len(parts) > NAMED else "features of change, age, attention"
+        shares[part] = shares.get(part, 0.0) + share
+    return shares
+
+
+def inputs(window: FloatArray, batch: int, last_cycle: float) -> dict[str, NDArray[Any]]:
+    """The same window so many times."""
+    return {
+        "readings": np.repeat(window[None], batch, axis=0),
+        "lengths": np.full(batch, len(window), dtype=np.int64),
+        "last_cycle": np.full(batch, last_cycle, dtype=np.float32),
+    }
+
+
+def session_options() -> Any:
+    """One thread."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.enable_profiling = True
-    with tempfile.TemporaryDirectory() as folder:
-        options.profile_file_prefix = str(Path(folder) / "profile")
-        path = str(find_bundle(bundle).path / "model.onnx")
-        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        inputs = {
-            "readings": np.repeat(window[None], batch, axis=0),
-            "lengths": np.full(batch, len(window), dtype=np.int64),
-            "last_cycle": np.full(batch, LAST_CYCLE, dtype=np.float32),
-        }
-        for _ in range(RUNS):
-            session.run(None, inputs)
-        events = json.loads(Path(session.end_profiling()).read_text())
-    micros: Counter[str] = Counter()
-    for event in events:
-        if event.get("cat") == "Node" and event["name"].endswith("kernel_time"):
-            parts = event["name"].split("/")
-            micros[parts[2] if len(parts) > NAMED else "features of change, age, attention"] += event["dur"]
-    total = sum(micros.values())
-    return Counter({part: spent / total for part, spent in micros.items()})
+    options.log_severity_level = 3
+    return options
+
+
+def session_of(graph: str | bytes, options: Any) -> Any:
+    """On the CPU."""
+    return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
 
 if __name__ == "__main__":
