@@ -195,12 +195,7 @@ class Predictor:
     async def answer(
         self, model: LoadedModel, window: Window, *, explain: Explain, timeout_seconds: float
     ) -> Prediction:
-        """Answer one checked window, for a transport that keeps windows.
-
-        Raises:
-            Overloaded, NotReady, RuntimeFailed: as the batcher says.
-            DeadlineExceeded: the time has passed.
-        """
+        """Answer one checked window, for a transport that keeps windows; raises what `outputs` does."""
         windows = [window]
         try:
             with Deadline(timeout_seconds):
