@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from export.bundle import EntropyReference, Manifest
 from model.domain import NOVELTY_LIMIT, BoolArray, FloatArray, IntArray, RulState, attention_entropy
 from service.runtime import Outputs
+from service.window import Caution
 
 NEAR_CAP: Final = 0.98
 """Share of the cap from which an answer is "at least the cap". Every RUL above the cap has the label cap,
@@ -161,3 +162,14 @@ def states(
 def entropy_reference(manifest: Manifest, head: str = "mean") -> EntropyReference | None:
     """The band in which calibration windows had their attention entropy."""
     return next((reference for reference in manifest.entropy if reference.head == head), None)
+
+
+def attention_warnings(ratio: float, band: EntropyReference | None) -> list[Caution]:
+    """What to say of weights that lie otherwise than at calibration; nothing of NaN: one cycle alone."""
+    if band is None or not (ratio < band.low or ratio > band.high):
+        return []
+    if ratio < band.low:
+        detail = f"entropy ratio {ratio:.3g} is below {band.low:.3g}: the weight lies on unusually few cycles"
+        return [Caution("attention_collapsed", detail)]
+    detail = f"entropy ratio {ratio:.3g} is above {band.high:.3g}: the weights hardly tell cycles apart"
+    return [Caution("attention_uniform", detail)]

@@ -18,7 +18,7 @@ from msgspec import UNSET, UnsetType
 from export.bundle import EntropyReference, Manifest
 from model.domain import HEALTH_STATES
 from service.alike import checked_alike
-from service.answers import WindowOutputs, entropy_reference
+from service.answers import WindowOutputs, attention_warnings, entropy_reference
 from service.deadline import Deadline
 from service.errors import (
     STATUS,
@@ -46,7 +46,7 @@ from service.messages import (
 from service.providers import Placement
 from service.rules import WindowRules
 from service.runtime import Runtime
-from service.window import Caution, Window, WindowInput
+from service.window import Window, WindowInput
 
 YIELD_EVERY: Final = 64
 """Windows checked before other callers get the loop: some three milliseconds."""
@@ -328,7 +328,7 @@ def prediction(
             dict(zip(HEALTH_STATES, answers.health_state[row], strict=True)),
         ),
         window.imputed_fraction,
-        [*window.warnings, *_attention_warnings(answers.entropy[row], model.band)],
+        [*window.warnings, *attention_warnings(answers.entropy[row], model.band)],
         UNSET if explain is Explain.NONE else _attention(window, outputs, model.manifest.baseline),
         sensor_contributions,
     )
@@ -345,14 +345,3 @@ def _attention(window: Window, outputs: WindowOutputs, baseline: float) -> Atten
         None if math.isnan(ratio) else ratio,
         answers.effective[row],
     )
-
-
-def _attention_warnings(ratio: float, band: EntropyReference | None) -> list[Caution]:
-    """NaN, the ratio of a window of one cycle, is on neither side."""
-    if band is None or not (ratio < band.low or ratio > band.high):
-        return []
-    if ratio < band.low:
-        detail = f"entropy ratio {ratio:.3g} is below {band.low:.3g}: the weight lies on unusually few cycles"
-        return [Caution("attention_collapsed", detail)]
-    detail = f"entropy ratio {ratio:.3g} is above {band.high:.3g}: the weights hardly tell cycles apart"
-    return [Caution("attention_uniform", detail)]
