@@ -11,7 +11,6 @@ import asyncio
 import json
 import signal
 from collections.abc import Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from types import FrameType
 from typing import Any, Final
@@ -28,10 +27,12 @@ from service.asgi import Receive, Scope, Send
 from service.batcher import MicroBatcher
 from service.board import Board
 from service.control import Control
+from service.cores import Cores
 from service.exchange import Desk
 from service.grpc_api import add_servicers
 from service.grpc_asgi import GrpcOverAsgi, speaks_grpc
 from service.http_api import HttpApi
+from service.inference_threads import InferenceThreads
 from service.interpreter import settle
 from service.labels import Stage
 from service.lifecycle import Lifecycle, Phase
@@ -72,13 +73,14 @@ class Parts:
         workers = 1 if settings.board is None else settings.worker_count()
         board = Board(settings.board, worker=settings.worker, workers=workers)
         Processes(registry, board)
+        cores = Cores(board, settings.threads())
         self._metrics: Final = Metrics(registry, [runtime for _, runtime in self._loaded], board)
         board.seal()
         metrics = self._metrics
         self._tracer: Final = _tracer(settings)
         if self._tracer is not None:
             trace_stages(metrics.stages)
-        self._executor: Final = ThreadPoolExecutor(settings.threads(), thread_name_prefix="inference")
+        self._executor: Final = InferenceThreads(settings.threads())
         self._batchers: Final = {
             runtime.manifest.name: MicroBatcher(
                 runtime,
@@ -89,6 +91,7 @@ class Parts:
                 observer=metrics.models[runtime.manifest.name],
                 tracer=self._tracer,
                 eager_threads=max(1, settings.threads() // workers),
+                cores=cores,
                 loop_seconds=LOOP_SECONDS,
             )
             for _, runtime in self._loaded

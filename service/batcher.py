@@ -26,7 +26,9 @@ import numpy as np
 
 from model.domain import FloatArray, IntArray, pad_windows
 from service.answers import Answers, WindowOutputs
+from service.board import Board
 from service.caller import BatchObserver, Caller
+from service.cores import Cores
 from service.errors import NotReady, Overloaded, RuntimeFailed, ServiceError
 from service.runtime import Runtime
 from service.tracing.hooks import BatchTrace, Tracer, submitted
@@ -53,6 +55,7 @@ class MicroBatcher:
         max_pending_windows: int,
         observer: BatchObserver,
         eager_threads: int | None = None,
+        cores: Cores | None = None,
         loop_seconds: float = 0.0,
         tracer: Tracer | None = None,
     ) -> None:
@@ -67,6 +70,7 @@ class MicroBatcher:
             observer: Who counts.
             eager_threads: So many batches leave as soon as a window waits; one more leaves only when it
                 is full, so that a large request has every core and small ones meet. None: all of them.
+            cores: Who knows whether that one more has a core to itself, or must wait; None: it has.
             loop_seconds: A batch of one or two windows that takes less runs on the event loop, where
                 nothing else runs: to wake a thread and be woken by it takes longer.
             tracer: Who is told of batches; None: nobody.
@@ -81,6 +85,7 @@ class MicroBatcher:
         self._running: Final[set[Caller]] = set()
         self._threads: Final = threads
         self._eager: Final = threads if eager_threads is None else min(eager_threads, threads)
+        self._cores: Final = cores or Cores(Board(), threads)
         self._loop_seconds: Final = loop_seconds
         self._few_seconds = math.inf
         self._free = threads
@@ -171,6 +176,7 @@ class MicroBatcher:
             while self._failure is None and (size := self._next_size()):
                 places = self._take(size)
                 self._free -= 1
+                self._cores.begin()
                 self._executor.submit(self._work, loop, places)
         except BaseException as error:  # noqa: BLE001 - nobody awaits this callback: callers would hang
             self._stop(error)
@@ -183,7 +189,8 @@ class MicroBatcher:
         if not self._pending or not self._free:
             return 0
         if busy >= self._eager:
-            return self._max_batch if self._pending >= self._max_batch else 0
+            full = self._pending >= self._max_batch
+            return self._max_batch if full and self._cores.spare else 0
         # Free threads share what waits: two batches of 20 are done before one of 32 and one of 8.
         return min(self._max_batch, -(-self._pending // (self._eager - busy)))
 
@@ -265,6 +272,7 @@ class MicroBatcher:
         error: BaseException | None,
     ) -> None:
         self._free += 1
+        self._cores.end()
         try:
             self._hand_back(places, answers, error)
         except BaseException as stopped:  # noqa: BLE001 - as in _dispatch

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from service.batcher import MicroBatcher, stacked
+from service.board import Board
+from service.cores import Cores
 from service.errors import NotReady, Overloaded, RuntimeFailed
 from tests.fakes import FakeObserver, FakeRuntime, StepExecutor, make_manifest, make_window
 
@@ -150,6 +152,31 @@ def test_a_thread_that_is_not_eager_takes_a_full_batch(one_eager):
     one_eager.finish()
 
     assert one_eager.observer.batches == [1, 4, 1]
+
+
+def test_a_full_batch_more_waits_while_other_workers_use_the_cores():
+    cores = Cores(Board(), 2)
+    cores.begin()
+    cores.begin()
+    bench = Bench(eager_threads=1, cores=cores)
+    bench.submit(0.0)
+    bench.submit(1.0, 2.0, 3.0, 4.0, 5.0)
+
+    assert len(bench.executor.waiting) == 1
+    bench.close()
+
+    assert bench.observer.batches == [1, 4, 1]
+
+
+def test_what_this_worker_runs_is_off_the_board_when_it_has_ended():
+    cores = Cores(Board(), 1)
+    bench = Bench(eager_threads=1, cores=cores)
+    bench.submit(0.0)
+    assert not cores.spare
+    bench.finish()
+
+    assert cores.spare
+    bench.close()
 
 
 @pytest.fixture
