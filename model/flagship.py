@@ -81,8 +81,10 @@ class Flagship(RulNetwork):
         place = torch.stack((3.0 * before - 1.5, 3.0 * behind), dim=-1)  # [B, T, 2]
         change = (inputs.change / CHANGE_SPREAD).clamp(-CHANGE_LIMIT, CHANGE_LIMIT)
         features = (*(change[:, :, run] for run in self.of_change), seen, age, place)
-        joint = torch.cat((h, self.perceptron(torch.cat(features, dim=-1))), dim=-1)  # [B, T, 2H + P]
-        return Cycles(self.late(self.score(joint).squeeze(-1), behind), self.value(joint))
+        perceived = of_each_cycle(self.perceptron, torch.cat(features, dim=-1), self.config.perceptron)
+        joint = torch.cat((h, perceived), dim=-1)  # [B, T, 2H + P]
+        score = of_each_cycle(self.score, joint, 1).squeeze(-1)
+        return Cycles(self.late(score, behind), of_each_cycle(self.value, joint, self.config.values))
 
     def late(self, content: Tensor, behind: Tensor) -> Tensor:
         """Scores that fall from the last cycle back, whatever the content says, both [B, T] -> [B, T].
@@ -105,6 +107,14 @@ class Flagship(RulNetwork):
         after = (inputs.lengths[:, None].to(inputs.z.dtype) - number).clamp(min=0.0)
         context = float(self.config.context)
         return (number / context).expand_as(after), after / context
+
+
+def of_each_cycle(layers: nn.Module, x: Tensor, width: int) -> Tensor:
+    """What layers make of each cycle, [B, T, D] -> [B, T, width].
+
+    On a matrix, for which ONNX Runtime has product and bias in one node.
+    """
+    return layers(x.reshape(-1, x.shape[-1])).reshape(x.shape[0], x.shape[1], width)
 
 
 def runs(indices: Sequence[int]) -> list[slice]:
