@@ -33,7 +33,7 @@ def checked_alike(given: Sequence[WindowInput], rules: WindowRules) -> list[Wind
     last_cycle = _last_cycle(given)
     if readings is None or not _right(last_cycle, cycles=readings.shape[1]):
         return None
-    outside = ((readings < rules.lowest[:, 0]) | (readings > rules.highest[:, 0])).any(axis=(1, 2))
+    outside = rules.outside(readings).any(axis=(1, 2))
     remarked = (outside | np.isnan(last_cycle)).tolist()
     rows = zip(given, readings, last_cycle.tolist(), remarked, strict=True)
     return [_window(window.unit, read, last, rules, remarked=why) for window, read, last, why in rows]

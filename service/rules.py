@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from export.bundle import Manifest
-from model.domain import FloatArray
+from model.domain import BoolArray, FloatArray
 
 OUT_OF_RANGE_MARGIN: Final = 0.25
 """How far outside the 0.1 - 99.9 % quantiles of training a reading may lie unremarked, over their
@@ -21,8 +21,8 @@ class WindowRules:
 
     Attributes:
         names: The F column names, in order.
-        lowest: float32 [F, 1], below it a reading is out of range.
-        highest: float32 [F, 1], above it a reading is out of range.
+        lowest: float32 [F], below it a reading is out of range.
+        highest: float32 [F], above it a reading is out of range.
     """
 
     names: tuple[str, ...]
@@ -46,9 +46,13 @@ class WindowRules:
             names,
             frozenset(names),
             tuple(column.unit for column in manifest.columns),
-            (low - margin).astype(np.float32)[:, np.newaxis],
-            (high + margin).astype(np.float32)[:, np.newaxis],
+            (low - margin).astype(np.float32),
+            (high + margin).astype(np.float32),
             manifest.context,
             manifest.max_missing_fraction,
             max_window_cycles,
         )
+
+    def outside(self, readings: FloatArray) -> BoolArray:
+        """Which values [..., F] are out of the range of training; those that are missing are not."""
+        return (readings < self.lowest) | (readings > self.highest)

@@ -297,7 +297,7 @@ def cautions(
 ) -> tuple[Caution, ...]:
     """Why an answer to readings [F, T], the last of so many cycles, is to be read with care."""
     warnings: list[Caution] = []
-    outside = (read < rules.lowest) | (read > rules.highest)
+    outside = rules.outside(read.T).T
     if outside.any():
         warnings += _out_of_range(read, outside, rules, first_cycle)
     if cycles > read.shape[1]:
@@ -316,8 +316,8 @@ def _out_of_range(
         t = int(outside[f].argmax())
         unit = f" {rules.units[f]}" if rules.units[f] else ""
         detail = (
-            f"{read[f, t]:g}{unit} at cycle {first_cycle + t} is outside {rules.lowest[f, 0]:g} to "
-            f"{rules.highest[f, 0]:g}, the range of the training data and a margin"
+            f"{read[f, t]:g}{unit} at cycle {first_cycle + t} is outside {rules.lowest[f]:g} to "
+            f"{rules.highest[f]:g}, the range of the training data and a margin"
         )
         yield Caution("out_of_range", detail, rules.names[f])
 

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from model.domain import BoolArray, FloatArray
+from model.domain import FloatArray
 from service.errors import CycleConflict, InvalidWindow, Problem, escaped
 from service.rules import WindowRules
 from service.window import CYCLE_UNKNOWN, LARGEST_CYCLE, Window, WindowInput
@@ -42,9 +42,8 @@ class StreamWindow:
         self._block: FloatArray = np.empty((SPARE, len(rules.names)), dtype=np.float32)
         self._end = 0
         self._kept = 0
-        self._odd: Final[
-            list[tuple[int, int, int]]
-        ] = []  # which reading, values missing, values out of range
+        # Which reading, how many of its values are missing, how many out of range.
+        self._odd: Final[list[tuple[int, int, int]]] = []
         self._missing = 0
         self._outside = 0
         self.cycles = 0
@@ -64,7 +63,7 @@ class StreamWindow:
         window = Window.checked(history, self._rules, pointer="/open", typed=True)
         self._block = np.empty((len(window) + SPARE, len(self._rules.names)), dtype=np.float32)
         missing = np.count_nonzero(np.isnan(window.readings), axis=1).tolist()
-        outside = np.count_nonzero(_outside(window.readings, self._rules), axis=1).tolist()
+        outside = np.count_nonzero(self._rules.outside(window.readings), axis=1).tolist()
         for found in zip(window.readings, missing, outside, strict=True):
             self._append(*found)
         self.last_cycle = window.last_cycle
@@ -85,7 +84,7 @@ class StreamWindow:
             for _ in range(int(skipped)):
                 self._append(np.float32(np.nan), len(values), 0)
         missing = int(np.count_nonzero(np.isnan(values)))
-        outside = int(np.count_nonzero(_outside(values, self._rules)))
+        outside = int(np.count_nonzero(self._rules.outside(values)))
         self._append(values, missing, outside)
         self.last_cycle = following
 
@@ -204,11 +203,6 @@ def _check_finite(read: FloatArray, rules: WindowRules, places: Sequence[str]) -
                 for i in infinite
             ]
         )
-
-
-def _outside(readings: FloatArray, rules: WindowRules) -> BoolArray:
-    """[..., F] -> which values are out of the range of training; those that are missing are not."""
-    return (readings < rules.lowest[:, 0]) | (readings > rules.highest[:, 0])
 
 
 def _cycles_of(history: WindowInput) -> int:
