@@ -16,10 +16,10 @@ AGE_SPREAD: Final = 1 / 6
 """Of log age over log oldest age: brought to the size of a z-score, for a small input is learnt late."""
 CHANGE_SPREAD: Final = 0.6
 """Of the features of change, in z-scores: they are means, and scatter less than readings."""
-CONTENT_CYCLES: Final = 9
-"""What a cycle says of its own attention is a mean over so many cycles: neighbours say much the same."""
 CHANGE_LIMIT: Final = 10.0
 """Of a feature of change, spread: a broken sensor is extreme, and must not cost the others their digits."""
+CONTENT_CYCLES: Final = 9
+"""What a cycle says of its own attention is a mean over so many cycles: neighbours say much the same."""
 
 
 class Flagship(RulNetwork):
