@@ -11,8 +11,19 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from export.bundle import BundleFolder
+
+# The same examples each time, and no limits of time: how long one takes says what else the machine does.
+# What a fixture gives, examples of a test may share.
+settings.register_profile(
+    "repeatable",
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("repeatable")
 
 
 @pytest.fixture(scope="session", autouse=True)

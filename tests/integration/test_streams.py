@@ -9,7 +9,7 @@ import grpc
 import numpy as np
 import pytest
 from google.protobuf.json_format import MessageToDict
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.proto import rul_v1_pb2 as pb
@@ -65,7 +65,7 @@ def lives(draw, columns: int):
 
 
 @given(data=st.data())
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8)
 def test_each_answer_of_a_stream_is_that_of_predict_on_the_last_context_readings(
     data, stub, golden, column_names
 ):

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.domain import Column, InvalidData, Schema, Trajectory
@@ -18,7 +18,7 @@ from tests.fleets import PUMP_SCHEMA, PUMPS
 
 HEADER = "unit,cycle,load,vibration,pressure"
 FILE_A_UNIT = replace(PUMPS, unit_column="file", cycle_column=None)
-in_a_folder = settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+in_a_folder = settings(max_examples=30)
 
 
 def write(folder, *lines, name="pumps.csv", end="\n"):

@@ -246,7 +246,7 @@ def test_chores_are_done_with_the_open_store(fake, observer):
     recorder.close(PATIENCE)
 
 
-@settings(deadline=None, max_examples=30, derandomize=True)
+@settings(max_examples=30)
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.integers(4, 9), st.integers(0, 100), st.booleans()), max_size=40)
 )
