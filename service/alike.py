@@ -15,7 +15,7 @@ import numpy as np
 from model.domain import FloatArray
 from service.packed import packed_together
 from service.rules import WindowRules
-from service.window import LARGEST_CYCLE, Window, WindowInput, cautions
+from service.window import CYCLE_UNKNOWN, LARGEST_CYCLE, Window, WindowInput
 
 
 def checked_alike(given: Sequence[WindowInput], rules: WindowRules) -> list[Window] | None:
@@ -33,10 +33,8 @@ def checked_alike(given: Sequence[WindowInput], rules: WindowRules) -> list[Wind
     last_cycle = _last_cycle(given)
     if readings is None or not _right(last_cycle, cycles=readings.shape[1]):
         return None
-    outside = rules.outside(readings).any(axis=(1, 2))
-    remarked = (outside | np.isnan(last_cycle)).tolist()
-    rows = zip(given, readings, last_cycle.tolist(), remarked, strict=True)
-    return [_window(window.unit, read, last, rules, remarked=why) for window, read, last, why in rows]
+    rows = zip(given, readings, last_cycle.tolist(), strict=True)
+    return [_window(window.unit, read, last) for window, read, last in rows]
 
 
 def _last_cycle(given: Sequence[WindowInput]) -> FloatArray:
@@ -50,10 +48,7 @@ def _right(last_cycle: FloatArray, *, cycles: int) -> bool:
     return bool((whole | np.isnan(last_cycle)).all())
 
 
-def _window(
-    unit: str | None, read: FloatArray, last_cycle: float, rules: WindowRules, *, remarked: bool
-) -> Window:
-    cycles = len(read)
-    first_cycle = (cycles if math.isnan(last_cycle) else int(last_cycle)) - cycles + 1
-    warnings = cautions(read.T, rules, first_cycle, cycles, last_cycle) if remarked else ()
-    return Window(unit, read, last_cycle, first_cycle, 0.0, warnings)
+def _window(unit: str | None, read: FloatArray, last_cycle: float) -> Window:
+    if math.isnan(last_cycle):
+        return Window(unit, read, last_cycle, 1, 0.0, (CYCLE_UNKNOWN,))
+    return Window(unit, read, last_cycle, int(last_cycle) - len(read) + 1, 0.0, ())

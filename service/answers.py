@@ -36,11 +36,19 @@ class Answers:
         effective_cycles: float64 [B].
         head_entropy_ratio: float64 [B, H], where the network has heads.
         state: int [B], indices into `STATES`.
+        out_of_range: Of each window, whether a reading may be outside the range of training.
     """
 
     def __init__(
-        self, outputs: Outputs, lengths: IntArray, manifest: Manifest, *, last_cycle: FloatArray
+        self,
+        outputs: Outputs,
+        lengths: IntArray,
+        manifest: Manifest,
+        *,
+        last_cycle: FloatArray,
+        out_of_range: list[bool] | None = None,
     ) -> None:
+        """Read the outputs of windows of so many cycles; None: nobody has looked at their range."""
         self.outputs: Final = outputs
         self.lengths: Final = lengths
         self.last_cycle: Final = last_cycle
@@ -49,6 +57,7 @@ class Answers:
         self.entropy_ratio: Final[FloatArray] = entropy / self._ln_cycles
         self.effective_cycles: Final[FloatArray] = np.exp(entropy)
         self.state: Final = states(outputs, lengths, manifest, last_cycle=last_cycle)
+        self.out_of_range: Final = [True] * len(lengths) if out_of_range is None else out_of_range
         self._manifest: Final = manifest
 
     def only(self, which: BoolArray) -> Answers:

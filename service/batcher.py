@@ -30,6 +30,7 @@ from service.board import Board
 from service.caller import BatchObserver, Caller
 from service.cores import Cores
 from service.errors import NotReady, Overloaded, RuntimeFailed, ServiceError
+from service.rules import TrainingRange
 from service.runtime import Runtime
 from service.tracing.hooks import BatchTrace, Tracer, submitted
 from service.window import Window
@@ -76,6 +77,7 @@ class MicroBatcher:
             tracer: Who is told of batches; None: nobody.
         """
         self._runtime: Final = runtime
+        self._range: Final = TrainingRange.of(runtime.manifest)
         self._executor: Final = executor
         self._max_batch: Final = max_batch_windows
         self._max_pending: Final = max_pending_windows
@@ -248,7 +250,13 @@ class MicroBatcher:
         if len(windows) <= FEW_WINDOWS:
             known = self._few_seconds
             self._few_seconds = seconds if math.isinf(known) else known + (seconds - known) / 8
-        answers = Answers(outputs, lengths, self._runtime.manifest, last_cycle=last_cycle)
+        answers = Answers(
+            outputs,
+            lengths,
+            self._runtime.manifest,
+            last_cycle=last_cycle,
+            out_of_range=self._range.outside(readings).any(axis=(1, 2)).tolist(),
+        )
         self._observer.ran(len(windows), seconds)
         self._observe(answers, windows, readings)
         return answers

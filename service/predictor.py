@@ -46,7 +46,7 @@ from service.messages import (
 from service.providers import Placement
 from service.rules import WindowRules
 from service.runtime import Runtime
-from service.window import Window, WindowInput
+from service.window import Window, WindowInput, out_of_range
 
 YIELD_EVERY: Final = 64
 """Windows checked before other callers get the loop: some three milliseconds."""
@@ -119,6 +119,7 @@ class Predictor:
         recorder: Recorder | None = None,
     ) -> None:
         self.models: Final = dict(models)
+        self._only: Final = next(iter(models.values())) if len(models) == 1 else None
         self._max_windows: Final = max_request_windows
         self._explain_timer: Final = explain_timer
         self._recorder: Final = recorder
@@ -130,16 +131,14 @@ class Predictor:
             UnknownModel: no such model is loaded.
             InvalidRequest: none was named, and there is more than one.
         """
+        found = self._only if name is None else self.models.get(name)
+        if found is not None:
+            return found
         loaded = ", ".join(sorted(self.models)) or "none"
-        if name is None:
-            if len(self.models) == 1:
-                return next(iter(self.models.values()))
-            detail = f"expected the name of a model ({loaded}), got none"
-            raise InvalidRequest(detail, [Problem("/model", "missing", detail)])
-        found = self.models.get(name)
-        if found is None:
+        if name is not None:
             raise UnknownModel(f"no model {name[:64]!r} is loaded, only {loaded}")
-        return found
+        detail = f"expected the name of a model ({loaded}), got none"
+        raise InvalidRequest(detail, [Problem("/model", "missing", detail)])
 
     async def predict(
         self,
@@ -328,7 +327,11 @@ def prediction(
             dict(zip(HEALTH_STATES, answers.health_state[row], strict=True)),
         ),
         window.imputed_fraction,
-        [*window.warnings, *attention_warnings(answers.entropy[row], model.band)],
+        [
+            *(out_of_range(window, model.rules) if answers.out_of_range[row] else ()),
+            *window.warnings,
+            *attention_warnings(answers.entropy[row], model.band),
+        ],
         UNSET if explain is Explain.NONE else _attention(window, outputs, model.manifest.baseline),
         sensor_contributions,
     )

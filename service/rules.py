@@ -16,20 +16,44 @@ distance. Without it a healthy window of 60 cycles and 17 columns would carry a 
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class TrainingRange:
+    """Where the readings of training lay.
+
+    Attributes:
+        lowest: float32 [F], below it a reading is out of range.
+        highest: float32 [F], above it a reading is out of range.
+    """
+
+    lowest: FloatArray
+    highest: FloatArray
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> TrainingRange:
+        """The range of one model."""
+        low = np.array([column.low for column in manifest.columns])
+        high = np.array([column.high for column in manifest.columns])
+        # A column that was constant in training has no width; rounding to float32 is no deviation.
+        margin = OUT_OF_RANGE_MARGIN * (high - low) + 1e-5 * np.maximum(np.abs(low), np.abs(high))
+        return cls((low - margin).astype(np.float32), (high + margin).astype(np.float32))
+
+    def outside(self, readings: FloatArray) -> BoolArray:
+        """Which values [..., F] are out of range; those that are missing are not."""
+        return (readings < self.lowest) | (readings > self.highest)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class WindowRules:
     """What a model and the settings ask of a window, laid out for quick checks.
 
     Attributes:
         names: The F column names, in order.
-        lowest: float32 [F], below it a reading is out of range.
-        highest: float32 [F], above it a reading is out of range.
+        units: Their engineering units.
     """
 
     names: tuple[str, ...]
     known: frozenset[str]
     units: tuple[str, ...]
-    lowest: FloatArray
-    highest: FloatArray
+    range: TrainingRange
     context: int
     max_missing_fraction: float
     max_cycles: int
@@ -37,22 +61,13 @@ class WindowRules:
     @classmethod
     def of(cls, manifest: Manifest, *, max_window_cycles: int) -> WindowRules:
         """The rules of one model."""
-        low = np.array([column.low for column in manifest.columns])
-        high = np.array([column.high for column in manifest.columns])
-        # A column that was constant in training has no width; rounding to float32 is no deviation.
-        margin = OUT_OF_RANGE_MARGIN * (high - low) + 1e-5 * np.maximum(np.abs(low), np.abs(high))
         names = tuple(column.name for column in manifest.columns)
         return cls(
             names,
             frozenset(names),
             tuple(column.unit for column in manifest.columns),
-            (low - margin).astype(np.float32),
-            (high + margin).astype(np.float32),
+            TrainingRange.of(manifest),
             manifest.context,
             manifest.max_missing_fraction,
             max_window_cycles,
         )
-
-    def outside(self, readings: FloatArray) -> BoolArray:
-        """Which values [..., F] are out of the range of training; those that are missing are not."""
-        return (readings < self.lowest) | (readings > self.highest)

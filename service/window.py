@@ -8,14 +8,14 @@ how a request came in, nor what is done with the window.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any, Final, Literal
 
 import msgspec
 import numpy as np
 
-from model.domain import BoolArray, FloatArray
+from model.domain import FloatArray
 from service.errors import InvalidWindow, Problem, escaped
 from service.packed import packed_columns, packed_rows
 from service.rules import WindowRules
@@ -66,7 +66,8 @@ class Window(msgspec.Struct, frozen=True, eq=False):
         first_cycle: The number of the first cycle read; counted from the first reading that was
             sent (which is cycle 1) where `last_cycle` is unknown.
         imputed_fraction: Missing readings over all readings.
-        warnings: Reasons to read the answer with care.
+        warnings: Reasons to read the answer with care; readings out of range are looked for a batch at a
+            time (`Answers`), and worded by `out_of_range`.
         probe: True for a variation of a window, asked only to explain the answer to that window.
     """
 
@@ -112,7 +113,7 @@ class Window(msgspec.Struct, frozen=True, eq=False):
             placed = [problem.below(pointer) for problem in problems]
             raise InvalidWindow("; ".join(f"{p.pointer}: {p.detail}" for p in placed[:3]), placed)
         first_cycle = (cycles if math.isnan(last_cycle) else int(last_cycle)) - len(read) + 1
-        warnings = cautions(read.T, rules, first_cycle, cycles, last_cycle)
+        warnings = _cautions(cycles, len(read), last_cycle)
         return cls(given.unit, read, last_cycle, first_cycle, missing_fraction, warnings)
 
 
@@ -292,32 +293,25 @@ def _converted(
     return read, fraction, problems
 
 
-def cautions(
-    read: FloatArray, rules: WindowRules, first_cycle: int, cycles: int, last_cycle: float
-) -> tuple[Caution, ...]:
-    """Why an answer to readings [F, T], the last of so many cycles, is to be read with care."""
-    warnings: list[Caution] = []
-    outside = rules.outside(read.T).T
-    if outside.any():
-        warnings += _out_of_range(read, outside, rules, first_cycle)
-    if cycles > read.shape[1]:
-        detail = f"the model reads the last {read.shape[1]} of {cycles} cycles"
-        warnings.append(Caution("truncated_to_context", detail))
-    if math.isnan(last_cycle):
-        warnings.append(CYCLE_UNKNOWN)
-    return tuple(warnings)
+def _cautions(cycles: int, read: int, last_cycle: float) -> tuple[Caution, ...]:
+    """Why an answer to the last of so many cycles is to be read with care."""
+    known = () if last_cycle == last_cycle else (CYCLE_UNKNOWN,)  # noqa: PLR0124 NaN is not itself
+    if cycles == read:
+        return known
+    detail = f"the model reads the last {read} of {cycles} cycles"
+    return (Caution("truncated_to_context", detail), *known)
 
 
-def _out_of_range(
-    read: FloatArray, outside: BoolArray, rules: WindowRules, first_cycle: int
-) -> Iterable[Caution]:
+def out_of_range(window: Window, rules: WindowRules) -> Iterator[Caution]:
     """One warning a column that leaves the range of training, naming the first cycle that does."""
-    for f in np.flatnonzero(outside.any(axis=1)).tolist():
-        t = int(outside[f].argmax())
+    low, high = rules.range.lowest, rules.range.highest
+    outside = rules.range.outside(window.readings)
+    for f in np.flatnonzero(outside.any(axis=0)).tolist():
+        t = int(outside[:, f].argmax())
         unit = f" {rules.units[f]}" if rules.units[f] else ""
         detail = (
-            f"{read[f, t]:g}{unit} at cycle {first_cycle + t} is outside {rules.lowest[f]:g} to "
-            f"{rules.highest[f]:g}, the range of the training data and a margin"
+            f"{window.readings[t, f]:g}{unit} at cycle {window.first_cycle + t} is outside {low[f]:g} to "
+            f"{high[f]:g}, the range of the training data and a margin"
         )
         yield Caution("out_of_range", detail, rules.names[f])
 

@@ -35,17 +35,15 @@ class StreamWindow:
         last_cycle: The cycle number of the last reading; NaN = unknown.
     """
 
-    __slots__ = ("_block", "_end", "_kept", "_missing", "_odd", "_outside", "_rules", "cycles", "last_cycle")
+    __slots__ = ("_block", "_end", "_kept", "_missing", "_odd", "_rules", "cycles", "last_cycle")
 
     def __init__(self, rules: WindowRules) -> None:
         self._rules: Final = rules
         self._block: FloatArray = np.empty((SPARE, len(rules.names)), dtype=np.float32)
         self._end = 0
         self._kept = 0
-        # Which reading, how many of its values are missing, how many out of range.
-        self._odd: Final[list[tuple[int, int, int]]] = []
+        self._odd: Final[list[tuple[int, int]]] = []  # which reading, and how many of its values are missing
         self._missing = 0
-        self._outside = 0
         self.cycles = 0
         self.last_cycle = math.nan
 
@@ -63,9 +61,8 @@ class StreamWindow:
         window = Window.checked(history, self._rules, pointer="/open", typed=True)
         self._block = np.empty((len(window) + SPARE, len(self._rules.names)), dtype=np.float32)
         missing = np.count_nonzero(np.isnan(window.readings), axis=1).tolist()
-        outside = np.count_nonzero(self._rules.outside(window.readings), axis=1).tolist()
-        for found in zip(window.readings, missing, outside, strict=True):
-            self._append(*found)
+        for values, absent in zip(window.readings, missing, strict=True):
+            self._append(values, absent)
         self.last_cycle = window.last_cycle
 
     def add(self, values: FloatArray, *, cycle: float | None) -> None:
@@ -82,10 +79,8 @@ class StreamWindow:
             self.cycles = 0
         elif skipped > 0 and self.cycles:
             for _ in range(int(skipped)):
-                self._append(np.float32(np.nan), len(values), 0)
-        missing = int(np.count_nonzero(np.isnan(values)))
-        outside = int(np.count_nonzero(self._rules.outside(values)))
-        self._append(values, missing, outside)
+                self._append(np.float32(np.nan), len(values))
+        self._append(values, int(np.count_nonzero(np.isnan(values))))
         self.last_cycle = following
 
     def checked(self, unit: str | None) -> Window:
@@ -97,7 +92,7 @@ class StreamWindow:
         rules, cycles = self._rules, self.cycles
         readings = self._block[self._end - cycles : self._end]
         missing_fraction = self._missing / readings.size
-        if self._outside or missing_fraction > rules.max_missing_fraction or cycles > rules.max_cycles:
+        if missing_fraction > rules.max_missing_fraction or cycles > rules.max_cycles:
             return self._checked_with_care(unit, readings)
         if math.isnan(self.last_cycle):
             return Window(unit, readings, math.nan, 1, missing_fraction, (CYCLE_UNKNOWN,))
@@ -115,21 +110,18 @@ class StreamWindow:
             problems = [Problem(AT, p.code, p.detail) for p in error.problems]
             raise InvalidWindow("; ".join(p.detail for p in problems), problems) from None
 
-    def _append(self, values: FloatArray | np.float32, missing: int, outside: int) -> None:
+    def _append(self, values: FloatArray | np.float32, missing: int) -> None:
         if self._end == len(self._block):
             self._begin_block()
         self._block[self._end] = values
         self._end += 1
         self._kept += 1
         self.cycles = min(self.cycles + 1, self._rules.context)
-        if missing or outside:
-            self._odd.append((self._kept, missing, outside))
+        if missing:
+            self._odd.append((self._kept, missing))
             self._missing += missing
-            self._outside += outside
         while self._odd and self._odd[0][0] <= self._kept - self.cycles:
-            _, missing, outside = self._odd.pop(0)
-            self._missing -= missing
-            self._outside -= outside
+            self._missing -= self._odd.pop(0)[1]
 
     def _begin_block(self) -> None:
         """Take what the next window still needs into a new block; who asked of the old one keeps that."""

@@ -169,6 +169,19 @@ async def test_attention_outside_the_reference_band_is_warned_of(band, code):
     assert [warning.code for warning in reply.predictions[0].warnings] == [code]
 
 
+async def test_a_reading_out_of_range_is_warned_of_before_what_else_there_is_to_say():
+    window = window_input(400.0, cycles=12, last_cycle=None)
+
+    reply = await ask(window, predictor=make_predictor(make_manifest(band=(0.0, 0.9))))
+
+    assert [warning.code for warning in reply.predictions[0].warnings] == [
+        "out_of_range",
+        "truncated_to_context",
+        "last_cycle_unknown",
+        "attention_uniform",
+    ]
+
+
 async def test_the_only_model_need_not_be_named():
     assert (await ask(window_input())).model.name == "fake"
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from service.errors import InvalidWindow
 from service.rules import WindowRules
-from service.window import LARGEST_CYCLE, Window, WindowInput
+from service.window import LARGEST_CYCLE, Window, WindowInput, out_of_range
 from tests.fakes import COLUMNS, RULES, make_manifest, make_window, window_input
 
 
@@ -106,7 +106,7 @@ def test_an_unremarkable_window_has_no_warning():
 def test_a_column_out_of_range_is_warned_of_once_with_its_first_cycle_and_unit():
     given = WindowInput(last_cycle=10, columns=columns(sensor_2=[50.0, 400.0, 500.0]))
 
-    (warning,) = Window.checked(given, RULES).warnings
+    (warning,) = out_of_range(Window.checked(given, RULES), RULES)
 
     assert (warning.code, warning.column) == ("out_of_range", "sensor_2")
     assert "400 psia at cycle 9" in warning.detail
@@ -115,7 +115,7 @@ def test_a_column_out_of_range_is_warned_of_once_with_its_first_cycle_and_unit()
 def test_readings_within_the_margin_are_in_range():
     given = WindowInput(last_cycle=10, columns=columns(sensor_2=[-24.0, 50.0, 124.0]))
 
-    assert Window.checked(given, RULES).warnings == ()
+    assert list(out_of_range(Window.checked(given, RULES), RULES)) == []
 
 
 def test_a_column_that_was_constant_in_training_may_be_rounded():
@@ -127,8 +127,8 @@ def test_a_column_that_was_constant_in_training_may_be_rounded():
     same = WindowInput(last_cycle=9, columns=columns(setting_1=[14.62, 14.62, 14.62]))
     other = WindowInput(last_cycle=9, columns=columns(setting_1=[14.62, 14.7, 14.62]))
 
-    assert Window.checked(same, rules).warnings == ()
-    assert [w.column for w in Window.checked(other, rules).warnings] == ["setting_1"]
+    assert list(out_of_range(Window.checked(same, rules), rules)) == []
+    assert [w.column for w in out_of_range(Window.checked(other, rules), rules)] == ["setting_1"]
 
 
 @pytest.mark.parametrize(
