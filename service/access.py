@@ -12,10 +12,15 @@ BEARER: Final = "bearer "
 
 
 class Credentials:
-    """The accepted API keys; without any, everyone may ask."""
+    """The accepted API keys; without any, everyone may ask.
+
+    Attributes:
+        asked_for: Whether a key is needed.
+    """
 
     def __init__(self, keys: Iterable[str]) -> None:
         self._keys: Final = [key.encode() for key in keys]
+        self.asked_for: Final = bool(self._keys)
 
     def check(self, authorization: str, api_key: str) -> None:
         """Check the headers `authorization: Bearer KEY` and `x-api-key: KEY`; one of them is enough.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from time import perf_counter
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -10,30 +12,32 @@ from service import logs
 from service.access import Credentials
 from service.asgi import Disconnected
 from service.errors import STATUS, RuntimeFailed, status_of
-from service.labels import CLIENT_GONE, Route, Transport
+from service.labels import CLIENT_GONE, SUCCESS, Route, Transport
 from service.lifecycle import Lifecycle
 from service.metrics import Metrics
 from service.predictor import Predictor
 from service.streams.life import Streams
-from service.timers import RequestTimer
 from service.tracing.hooks import Tracer
 
 
 class Exchange:
     """One request and how it went; entered when it begins, left when it is answered.
 
-    What is raised inside stays in `error`, for the transport to word.
+    What is raised inside stays in `error`, for the transport to word. One object and few calls: everything
+    asked of the service goes through it.
 
     Attributes:
         request_id: What the caller, the log and every error call it.
+        code: What it is counted as.
+        seconds: How long it took, once it has ended.
         error: What went wrong.
         gone: True where the caller has left: nobody waits for an answer.
         windows: How many windows were asked for.
     """
 
     __slots__ = (
-        "_desk", "_naming", "_route", "_timer", "_trace", "_transport", "error", "gone", "request_id",
-        "windows",
+        "_desk", "_route", "_start", "_token", "_trace", "_transport", "code", "error", "gone", "request_id",
+        "seconds", "windows",
     )  # fmt: skip
 
     def __init__(
@@ -47,38 +51,42 @@ class Exchange:
         self._desk = desk
         self._transport: Transport = transport
         self._route: Route = route
-        self._naming = logs.request(given)
-        self._timer = desk.metrics.request(transport, route)
         self._trace = None if desk.tracer is None else desk.tracer.request(transport, route, carrier)
-        self.request_id = self._naming.id
+        self.request_id = logs.new_request_id() if given is None else logs.safe_request_id(given)
+        self.code = SUCCESS[transport]
         self.error: Exception | None = None
         self.gone = False
         self.windows = 0
 
     def __enter__(self) -> Self:
-        self._naming.__enter__()
+        self._token = logs.request_id.set(self.request_id)
         if self._trace is not None:
             self._trace.begin(self.request_id)
-        self._timer.__enter__()
+        self._start = perf_counter()
+        self._desk.metrics.begin(self._route)
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> bool:
+        desk = self._desk
+        if error is not None:
+            self._fail(error)
+        self.seconds = perf_counter() - self._start
+        desk.metrics.end(self._transport, self._route, self.code, self.seconds)
         kept = error is None or isinstance(error, Exception)
-        if isinstance(error, Disconnected):
-            self.gone, self._timer.code = True, CLIENT_GONE[self._transport]
-        elif isinstance(error, Exception):
-            self.error, self._timer.code = error, self._desk.metrics.failed(self._transport, error)
         if kept:
-            self._timer.__exit__(None, None, None)
-            self._desk.log(self, self._transport, self._route, self._timer)
-        else:
-            self._timer.__exit__(kind, error, trace)
+            desk.log(self, self._transport, self._route)
         if self._trace is not None:
-            self._trace.end(code=self._timer.code, error=error, windows=self.windows)
-        self._naming.__exit__(kind, error, trace)
+            self._trace.end(code=self.code, error=error, windows=self.windows)
+        logs.request_id.reset(self._token)
         return kept
+
+    def _fail(self, error: BaseException) -> None:
+        if isinstance(error, Disconnected | asyncio.CancelledError):
+            self.gone, self.code = True, CLIENT_GONE[self._transport]
+        elif isinstance(error, Exception):
+            self.error, self.code = error, self._desk.metrics.failed(self._transport, error)
 
 
 class Desk:
@@ -125,18 +133,14 @@ class Desk:
         """
         return Exchange(self, transport, route, request_id, carrier)
 
-    def log(self, exchange: Exchange, transport: Transport, route: Route, timer: RequestTimer) -> None:
+    def log(self, exchange: Exchange, transport: Transport, route: Route) -> None:
         """Write the line of a request that has ended, where it gets one."""
-        error, protocol, seconds = exchange.error, transport.value, timer.seconds
+        error, code, seconds = exchange.error, exchange.code, exchange.seconds
         if error is None:
             self._log.answered(
-                protocol=protocol,
-                route=route.value,
-                code=timer.code,
-                seconds=seconds,
-                windows=exchange.windows,
+                protocol=transport, route=route, code=code, seconds=seconds, windows=exchange.windows
             )
         elif status_of(error) is STATUS[RuntimeFailed]:
-            self._log.failed(error, protocol=protocol, route=route.value, code=timer.code, seconds=seconds)
+            self._log.failed(error, protocol=transport, route=route, code=code, seconds=seconds)
         else:
-            self._log.refused(error, protocol=protocol, route=route.value, code=timer.code, seconds=seconds)
+            self._log.refused(error, protocol=transport, route=route, code=code, seconds=seconds)

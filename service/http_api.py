@@ -5,7 +5,7 @@ This module knows JSON, status codes and headers; it must not know ONNX Runtime,
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 import msgspec
@@ -114,13 +114,13 @@ class HttpApi:
         )
         self._app.router.redirect_slashes = False  # it would send callers to whatever host they named
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        if scope["path"] == PREDICT_PATH and scope["method"] == "POST":
-            await self._predict(scope, receive, send)
-            return
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
+        """What answers one request."""
+        method = scope["method"]
+        if method == "POST" and scope["path"] == PREDICT_PATH:
+            return self._predict(scope, receive, send)
         app = self._oip if OipHttp.answers(scope) else self._app
-        await app(scope, receive, _without_body(send) if scope["method"] == "HEAD" else send)
+        return app(scope, receive, _without_body(send) if method == "HEAD" else send)
 
     def _route(self, path: str, route: Route, handler: Handler, *, method: str = "GET") -> PathRoute:
         async def endpoint(request: Request) -> Response:

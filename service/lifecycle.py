@@ -38,6 +38,7 @@ class Lifecycle:
         self._reason = "golden windows are being replayed"
         self._healthy: Final = healthy
         self._in_flight = 0
+        self._request: Final = InFlight(self)
         self._idle: Final = asyncio.Event()
         self._idle.set()
         self._drained_by: float | None = None
@@ -79,7 +80,7 @@ class Lifecycle:
         Raises:
             NotReady: entering it: the service is not ready for it.
         """
-        return InFlight(self)
+        return self._request
 
     def begin(self) -> None:
         """A request that needs a model has begun.
@@ -87,13 +88,15 @@ class Lifecycle:
         Raises:
             NotReady: the service is not ready for it.
         """
-        self.check_ready()
+        if self.phase is not Phase.READY:
+            self.check_ready()
         self.hold()
 
     def hold(self) -> None:
         """Something that a drain waits for has begun, in whatever phase; `end` is its end."""
+        if not self._in_flight:
+            self._idle.clear()
         self._in_flight += 1
-        self._idle.clear()
 
     def end(self) -> None:
         """A request that has begun has ended."""
@@ -119,7 +122,7 @@ class Lifecycle:
 
 
 class InFlight:
-    """A request that needs a model, while it lasts."""
+    """A request that needs a model, while it lasts. It keeps nothing of its own, so one is enough for all."""
 
     __slots__ = ("_lifecycle",)
 

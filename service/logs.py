@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from typing import Final, TextIO
 
 import structlog
@@ -82,23 +82,14 @@ def logger(name: str = "rulserve") -> FilteringBoundLogger:
     return structlog.get_logger(name)
 
 
-class request:  # noqa: N801 used as a function is
-    """Everything logged inside carries this request's id: the caller's where fit to log, else a new one."""
+def new_request_id() -> str:
+    """An id for a request whose caller gives none: random bits as in a UUID, without the object."""
+    return os.urandom(16).hex()
 
-    __slots__ = ("_token", "id")
 
-    def __init__(self, given: str | None = None) -> None:
-        # Random bits as in a UUID, without the object that dresses them.
-        self.id = given if given and _SAFE_ID.fullmatch(given) else os.urandom(16).hex()
-        self._token: Token[str | None] | None = None
-
-    def __enter__(self) -> str:
-        self._token = request_id.set(self.id)
-        return self.id
-
-    def __exit__(self, *_error: object) -> None:
-        if self._token is not None:
-            request_id.reset(self._token)
+def safe_request_id(given: str) -> str:
+    """The caller's id where it is fit to log, else a new one."""
+    return given if _SAFE_ID.fullmatch(given) else new_request_id()
 
 
 class AccessLog:
@@ -115,15 +106,20 @@ class AccessLog:
         if self._due >= 1.0 - 1e-9:  # ten tenths are a little less than one
             self._due -= 1.0
             self._log.info(
-                "answered", protocol=protocol, route=route, code=code, seconds=seconds, windows=windows
+                "answered",
+                protocol=str(protocol),
+                route=str(route),
+                code=code,
+                seconds=seconds,
+                windows=windows,
             )
 
     def refused(self, error: BaseException, *, protocol: str, route: str, code: str, seconds: float) -> None:
         """A request was refused: the caller's doing, or the load's."""
         self._log.warning(
             "refused",
-            protocol=protocol,
-            route=route,
+            protocol=str(protocol),
+            route=str(route),
             code=code,
             seconds=seconds,
             error=type(error).__name__,
@@ -131,7 +127,14 @@ class AccessLog:
 
     def failed(self, error: BaseException, *, protocol: str, route: str, code: str, seconds: float) -> None:
         """A request failed by our fault: with the whole story, which the caller is not told."""
-        self._log.error("failed", protocol=protocol, route=route, code=code, seconds=seconds, exc_info=error)
+        self._log.error(
+            "failed",
+            protocol=str(protocol),
+            route=str(route),
+            code=code,
+            seconds=seconds,
+            exc_info=error,
+        )
 
 
 def _with_request_id(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

@@ -34,7 +34,7 @@ from service.labels import (
 from service.manifest_metrics import declare_manifests
 from service.runtime import Runtime
 from service.store.counted import StoreMetrics
-from service.timers import LongTimer, RequestTimer, StageTimer
+from service.timers import StageTimer
 from service.tracing.hooks import StageCounter
 
 
@@ -171,6 +171,7 @@ class Metrics:
             buckets=STAGE_SECONDS,
         )
         self.stages: dict[Stage, StageCounter] = {s: stage.labels(s.value) for s in Stage}
+        self._timers = {s: StageTimer(self.stages, s) for s in Stage}
         self.inference = self._histogram(
             "rul_inference_duration_seconds",
             "One call of the graph with one batch.",
@@ -297,35 +298,20 @@ class Metrics:
         """Add a queue to `rul_pending_windows`."""
         self._pending.append(pending)
 
-    def request(self, transport: Transport, route: Route) -> RequestTimer:
-        """Measure around a request: on success, on failure, and when its caller leaves.
-
-        The code comes from the exception; where the block turns errors into responses itself, it
-        sets `code` of what it is given: one of `codes(transport)`.
-        """
-        kind = LongTimer if route is Route.GRPC_STREAM else RequestTimer
-        return kind(self, transport, route)
-
-    def begin(self) -> None:
-        """A request has begun."""
-        self._inflight += 1
+    def begin(self, route: Route) -> None:
+        """A request has begun. A stream is open for as long as its caller likes: it is counted by itself."""
+        if route is Route.GRPC_STREAM:
+            self._streams += 1
+        else:
+            self._inflight += 1
 
     def end(self, transport: Transport, route: Route, code: str, seconds: float) -> None:
-        """A request has ended."""
-        self._inflight -= 1
-        self._durations[transport, route].observe(seconds)
-        self._count(transport, route, code)
-
-    def begin_stream(self) -> None:
-        """A stream has been opened."""
-        self._streams += 1
-
-    def end_stream(self, route: Route, code: str) -> None:
-        """A stream has ended."""
-        self._streams -= 1
-        self._count(Transport.GRPC, route, code)
-
-    def _count(self, transport: Transport, route: Route, code: str) -> None:
+        """A request has ended with one of `codes(transport)`."""
+        if route is Route.GRPC_STREAM:
+            self._streams -= 1
+        else:
+            self._inflight -= 1
+            self._durations[transport, route].observe(seconds)
         child = self._requests.get((transport, route, code))
         if child is None:  # a code that is none of ours
             child = self._requests[transport, route, failure_code(transport)]
@@ -340,5 +326,5 @@ class Metrics:
         return code_of(transport, error)
 
     def stage(self, stage: Stage) -> StageTimer:
-        """Measure around a part of the work."""
-        return StageTimer(self.stages[stage])
+        """Measure around a part of the work, in which nothing is waited for."""
+        return self._timers[stage]

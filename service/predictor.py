@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Final, Protocol
@@ -17,19 +17,15 @@ from msgspec import UNSET, UnsetType
 
 from export.bundle import EntropyReference, Manifest
 from model.domain import HEALTH_STATES
-from service.alike import checked_alike
 from service.answers import WindowOutputs, attention_warnings, entropy_reference
+from service.checking import YIELD_EVERY, Checked
 from service.deadline import Deadline
 from service.errors import (
-    STATUS,
     DeadlineExceeded,
     InvalidRequest,
-    InvalidWindow,
-    InvalidWindows,
     Problem,
     TooLarge,
     UnknownModel,
-    listed,
 )
 from service.messages import (
     Attention,
@@ -41,15 +37,11 @@ from service.messages import (
     PredictQuery,
     PredictReply,
     Refused,
-    WindowError,
 )
 from service.providers import Placement
 from service.rules import WindowRules
 from service.runtime import Runtime
-from service.window import Window, WindowInput, out_of_range
-
-YIELD_EVERY: Final = 64
-"""Windows checked before other callers get the loop: some three milliseconds."""
+from service.window import Window, out_of_range
 
 
 class Batcher(Protocol):
@@ -168,12 +160,18 @@ class Predictor:
         """
         model = self.model(query.model)
         self._check_size(query)
+        checked = Checked(query, model.rules, typed=typed, consume=consume)
+        sensors: list[dict[str, float]] = []
         try:
             with Deadline(timeout_seconds):
-                checked = await _checked(query, model.rules, typed=typed, consume=consume)
-                windows = [window for window in checked if isinstance(window, Window)]
+                for start in range(YIELD_EVERY, len(query.windows), YIELD_EVERY):
+                    await asyncio.sleep(0)
+                    checked.check(start)
+                checked.conclude()
+                windows = checked.windows
                 outputs = await model.batcher.submit(windows) if windows else []
-                sensors = await _occlusions(model, windows, outputs, query.explain)
+                if query.explain is Explain.FULL:
+                    sensors = [await _occlusion(model, w, o) for w, o in zip(windows, outputs, strict=True)]
         except TimeoutError:
             raise DeadlineExceeded(
                 f"{len(query.windows)} windows were not answered within {timeout_seconds:g} s"
@@ -181,15 +179,12 @@ class Predictor:
         if self._recorder is not None:
             self._recorder.offer(model.name.name, windows, outputs)
         start = perf_counter()
-        answered = zip(windows, outputs, sensors, strict=True)
-        predictions = [
-            prediction(*next(answered), model=model, explain=query.explain)
-            if isinstance(window, Window)
-            else window
-            for window in checked
-        ]
+        predictions: list[Prediction | Refused] = []
+        for i, window in enumerate(windows):
+            hidden = sensors[i] if sensors else UNSET
+            predictions.append(prediction(window, outputs[i], hidden, model=model, explain=query.explain))
         self._explain_timer.observe(perf_counter() - start)
-        return PredictReply(model.name, predictions)
+        return PredictReply(model.name, checked.in_place(predictions))
 
     async def answer(
         self, model: LoadedModel, window: Window, *, explain: Explain, timeout_seconds: float
@@ -199,13 +194,13 @@ class Predictor:
         try:
             with Deadline(timeout_seconds):
                 outputs = await model.batcher.submit(windows)
-                (sensors,) = await _occlusions(model, windows, outputs, explain)
+                hidden = await _occlusion(model, window, outputs[0]) if explain is Explain.FULL else UNSET
         except TimeoutError:
             raise DeadlineExceeded(f"the window was not answered within {timeout_seconds:g} s") from None
         if self._recorder is not None:
             self._recorder.offer(model.name.name, windows, outputs)
         start = perf_counter()
-        worded = prediction(window, outputs[0], sensors, model=model, explain=explain)
+        worded = prediction(window, outputs[0], hidden, model=model, explain=explain)
         self._explain_timer.observe(perf_counter() - start)
         return worded
 
@@ -240,55 +235,6 @@ class Predictor:
             detail = "expected at least one window, got none"
             raise InvalidRequest(detail, [Problem("/windows", "empty", detail)])
         self.check_count(len(query.windows))
-
-
-async def _checked(
-    query: PredictQuery, rules: WindowRules, *, typed: bool, consume: bool
-) -> list[Window | Refused]:
-    checked: list[Window | Refused] = []
-    problems: list[Problem] = []
-    for start in range(0, len(query.windows), YIELD_EVERY):
-        if start:
-            await asyncio.sleep(0)
-        some = query.windows[start : start + YIELD_EVERY]
-        alike = checked_alike(some, rules) if typed and len(some) > 1 else None
-        checked += alike or _one_by_one(some, rules, start, problems, typed=typed)
-        if consume:
-            for given in some:
-                given.columns = given.readings = None
-    if problems and not query.partial:
-        bad = sum(isinstance(window, Refused) for window in checked)
-        raise InvalidWindows(
-            f"{bad} of {len(checked)} windows cannot be read; {problems[0].pointer}: {problems[0].detail}",
-            listed(problems),
-        )
-    return checked
-
-
-def _one_by_one(
-    some: Sequence[WindowInput], rules: WindowRules, first: int, problems: list[Problem], *, typed: bool
-) -> Iterator[Window | Refused]:
-    """Each window or what is wrong with it; what is wrong is added to the problems of the request."""
-    for i, given in enumerate(some, start=first):
-        try:
-            yield Window.checked(given, rules, pointer=f"/windows/{i}", typed=typed)
-        except InvalidWindow as error:
-            problems += error.problems
-            yield refused(given.unit, error)
-
-
-def refused(unit: str | None, error: InvalidWindow) -> Refused:
-    """A window's own error, in its place."""
-    title = STATUS[InvalidWindow].title
-    return Refused(unit, WindowError(title, error.detail, listed(error.problems)))
-
-
-async def _occlusions(
-    model: LoadedModel, windows: Sequence[Window], outputs: Sequence[WindowOutputs], explain: Explain
-) -> list[dict[str, float] | UnsetType]:
-    if explain is not Explain.FULL:
-        return [UNSET] * len(windows)
-    return [await _occlusion(model, w, o) for w, o in zip(windows, outputs, strict=True)]
 
 
 async def _occlusion(model: LoadedModel, window: Window, outputs: WindowOutputs) -> dict[str, float]:

@@ -37,8 +37,9 @@ def test_an_event_is_one_json_object_with_level_and_time(stream):
 
 
 def test_what_is_logged_within_a_request_carries_its_id(stream):
-    with logs.request("abc-1"):
-        logs.logger().info("inside")
+    token = logs.request_id.set("abc-1")
+    logs.logger().info("inside")
+    logs.request_id.reset(token)
     logs.logger().info("outside")
 
     inside, outside = lines(stream)
@@ -46,16 +47,20 @@ def test_what_is_logged_within_a_request_carries_its_id(stream):
     assert "request_id" not in outside
 
 
-@pytest.mark.parametrize("given", [None, "", "x" * 200, 'forged"}\n{"event": "x'])
-def test_an_id_that_is_missing_or_not_fit_to_log_is_replaced(given):
-    with logs.request(given) as chosen:
-        assert chosen != given
-        assert len(chosen) == 32
+def test_an_id_that_is_fit_to_log_is_kept():
+    assert logs.safe_request_id("abc-1") == "abc-1"
+
+
+@pytest.mark.parametrize("given", ["", "x" * 200, 'forged"}\n{"event": "x'])
+def test_an_id_that_is_not_fit_to_log_is_replaced(given):
+    chosen = logs.safe_request_id(given)
+
+    assert chosen != given
+    assert len(chosen) == 32
 
 
 def test_two_requests_have_two_ids():
-    with logs.request() as one, logs.request() as other:
-        assert one != other
+    assert logs.new_request_id() != logs.new_request_id()
 
 
 @pytest.mark.parametrize("field", sorted(logs.WITHHELD))

@@ -1,20 +1,17 @@
 """What Prometheus is told: everything, once, under names and labels that were known at the start."""
 
-import asyncio
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from prometheus_client import Histogram as PlainHistogram
 
 from service import histograms
 from service.answers import Answers
 from service.batcher import stacked
-from service.errors import InvalidWindows, Overloaded, TooLarge
 from service.histograms import Histogram
-from service.labels import Route, Stage, Transport, codes
+from service.labels import Stage, Transport, codes
 from service.metrics import Metrics
 from service.providers import Placement
 from tests.fakes import FakeRuntime, fake_outputs, make_manifest, make_window
@@ -38,66 +35,6 @@ def metrics(registry, runtime):
 def answers_to(*windows, manifest):
     readings, lengths, last_cycle = stacked(windows)
     return Answers(fake_outputs(readings, lengths, manifest), lengths, manifest, last_cycle=last_cycle)
-
-
-def test_a_request_is_counted_and_measured(metrics, registry):
-    with metrics.request(Transport.HTTP, Route.PREDICT):
-        assert registry.get_sample_value("rul_inflight_requests") == 1
-
-    labels = {"protocol": "http", "route": "/v1/predict"}
-    assert registry.get_sample_value("rul_requests_total", {**labels, "code": "200"}) == 1
-    assert registry.get_sample_value("rul_request_duration_seconds_count", labels) == 1
-    assert registry.get_sample_value("rul_inflight_requests") == 0
-
-
-@pytest.mark.parametrize(
-    ("transport", "error", "code"),
-    [
-        (Transport.HTTP, Overloaded("full"), "429"),
-        (Transport.GRPC, Overloaded("full"), "RESOURCE_EXHAUSTED"),
-        (Transport.HTTP, InvalidWindows("bad"), "422"),
-        (Transport.HTTP, KeyError("ours"), "500"),
-        (Transport.HTTP, asyncio.CancelledError(), "499"),
-        (Transport.GRPC, asyncio.CancelledError(), "CANCELLED"),
-    ],
-)
-def test_a_request_that_fails_is_counted_under_its_code(metrics, registry, transport, error, code):
-    with pytest.raises(type(error)), metrics.request(transport, Route.OTHER):
-        raise error
-
-    labels = {"protocol": transport.value, "route": "other"}
-    assert registry.get_sample_value("rul_requests_total", {**labels, "code": code}) == 1
-    assert registry.get_sample_value("rul_request_duration_seconds_count", labels) == 1
-
-
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [(Overloaded("full"), "queue_full"), (InvalidWindows("bad"), "invalid"), (TooLarge("big"), "too_large")],
-)
-def test_a_refusal_is_counted_under_its_reason(metrics, registry, error, reason):
-    with pytest.raises(type(error)), metrics.request(Transport.HTTP, Route.PREDICT):
-        raise error
-
-    assert registry.get_sample_value("rul_rejected_total", {"reason": reason}) == 1
-
-
-def test_a_transport_that_words_errors_itself_sets_the_code(metrics, registry):
-    with metrics.request(Transport.HTTP, Route.PREDICT) as request:
-        request.code = metrics.failed(Transport.HTTP, Overloaded("full"))
-
-    labels = {"protocol": "http", "route": "/v1/predict", "code": "429"}
-    assert registry.get_sample_value("rul_requests_total", labels) == 1
-
-
-def test_an_unknown_code_makes_no_new_series(metrics, registry):
-    before = len(generate_latest(registry).splitlines())
-
-    with metrics.request(Transport.HTTP, Route.PREDICT) as request:
-        request.code = "code-of-a-client"
-
-    assert len(generate_latest(registry).splitlines()) == before
-    labels = {"protocol": "http", "route": "/v1/predict", "code": "500"}
-    assert registry.get_sample_value("rul_requests_total", labels) == 1
 
 
 @pytest.mark.parametrize("code", codes(Transport.HTTP))

@@ -1,0 +1,132 @@
+"""What surrounds a request: it is counted once, under its code, however it ends."""
+
+import asyncio
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from service import logs
+from service.access import Credentials
+from service.asgi import Disconnected
+from service.errors import InvalidWindows, Overloaded, TooLarge
+from service.exchange import Desk
+from service.labels import Route, Stage, Transport
+from service.lifecycle import Lifecycle
+from service.metrics import Metrics
+from service.predictor import Predictor
+
+
+@pytest.fixture
+def registry():
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def desk(registry):
+    metrics = Metrics(registry, [])
+    return Desk(
+        predictor=Predictor({}, max_request_windows=1, explain_timer=metrics.stages[Stage.EXPLAIN]),
+        metrics=metrics,
+        lifecycle=Lifecycle(lambda: True),
+        access_log=logs.AccessLog(logs.logger(), sample=0),
+        credentials=Credentials([]),
+        max_body_bytes=1,
+        request_timeout_seconds=1,
+        max_streams=1,
+        stream_idle_seconds=1,
+    )
+
+
+def asked(desk, transport=Transport.HTTP, route=Route.PREDICT, request_id=None):
+    return desk.exchange(transport, route, request_id)
+
+
+def counted(registry, route, code, protocol="http"):
+    labels = {"protocol": protocol, "route": route, "code": code}
+    return registry.get_sample_value("rul_requests_total", labels)
+
+
+def test_a_request_is_counted_and_measured(desk, registry):
+    with asked(desk):
+        assert registry.get_sample_value("rul_inflight_requests") == 1
+
+    labels = {"protocol": "http", "route": "/v1/predict"}
+    assert counted(registry, "/v1/predict", "200") == 1
+    assert registry.get_sample_value("rul_request_duration_seconds_count", labels) == 1
+    assert registry.get_sample_value("rul_inflight_requests") == 0
+
+
+@pytest.mark.parametrize(
+    ("transport", "error", "code"),
+    [
+        (Transport.HTTP, Overloaded("full"), "429"),
+        (Transport.GRPC, Overloaded("full"), "RESOURCE_EXHAUSTED"),
+        (Transport.HTTP, InvalidWindows("bad"), "422"),
+        (Transport.HTTP, KeyError("ours"), "500"),
+        (Transport.HTTP, Disconnected(), "499"),
+        (Transport.GRPC, Disconnected(), "CANCELLED"),
+    ],
+)
+def test_a_request_that_fails_is_counted_under_its_code(desk, registry, transport, error, code):
+    with asked(desk, transport, Route.OTHER):
+        raise error
+
+    labels = {"protocol": transport.value, "route": "other"}
+    assert counted(registry, "other", code, transport.value) == 1
+    assert registry.get_sample_value("rul_request_duration_seconds_count", labels) == 1
+
+
+@pytest.mark.parametrize(("transport", "code"), [(Transport.HTTP, "499"), (Transport.GRPC, "CANCELLED")])
+def test_a_request_that_is_cancelled_is_counted_and_stays_cancelled(desk, registry, transport, code):
+    with pytest.raises(asyncio.CancelledError), asked(desk, transport, Route.OTHER):
+        raise asyncio.CancelledError
+
+    assert counted(registry, "other", code, transport.value) == 1
+
+
+def test_an_error_is_kept_for_the_transport_to_word(desk):
+    error = Overloaded("full")
+
+    with asked(desk) as exchange:
+        raise error
+
+    assert (exchange.error, exchange.gone) == (error, False)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(Overloaded("full"), "queue_full"), (InvalidWindows("bad"), "invalid"), (TooLarge("big"), "too_large")],
+)
+def test_a_refusal_is_counted_under_its_reason(desk, registry, error, reason):
+    with asked(desk):
+        raise error
+
+    assert registry.get_sample_value("rul_rejected_total", {"reason": reason}) == 1
+
+
+def test_an_unknown_code_makes_no_new_series(desk, registry):
+    before = len(generate_latest(registry).splitlines())
+
+    with asked(desk) as exchange:
+        exchange.code = "code-of-a-client"
+
+    assert len(generate_latest(registry).splitlines()) == before
+    assert counted(registry, "/v1/predict", "500") == 1
+
+
+def test_a_stream_is_open_while_it_lasts_and_has_no_duration(desk, registry):
+    with asked(desk, Transport.GRPC, Route.GRPC_STREAM):
+        assert registry.get_sample_value("rul_open_streams") == 1
+        assert registry.get_sample_value("rul_inflight_requests") == 0
+
+    assert registry.get_sample_value("rul_open_streams") == 0
+    assert counted(registry, "rul.v1.RulService/PredictStream", "OK", "grpc") == 1
+
+
+def test_all_that_is_logged_inside_is_under_the_callers_id(desk):
+    with asked(desk, request_id="abc-1") as outer:
+        with asked(desk, request_id="abc-2"):
+            assert logs.request_id.get() == "abc-2"
+        assert logs.request_id.get() == outer.request_id == "abc-1"
+
+    assert logs.request_id.get() is None
