@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from types import TracebackType
 from typing import Any, Final, TypeVar
 
+from service.deadline import Deadline
 from service.errors import TooLarge
 
 Scope = MutableMapping[str, Any]
@@ -62,45 +64,63 @@ async def body_of(scope: Scope, receive: Receive, *, max_bytes: int) -> bytes:
 async def unless_disconnected(work: Coroutine[Any, Any, Result], receive: Receive) -> Result:
     """Wait for the work, and cancel it where the caller goes first.
 
-    Whoever waits for the disconnect is never cancelled: a server may be about to hand it the event,
-    and gets one in any case when the exchange ends. Nobody waits for it before `WATCH_AFTER_SECONDS`.
-
     Raises:
         Disconnected: the caller has gone; the work was cancelled and has ended.
     """
-    watch = _Watch(asyncio.current_task(), receive)
-    begin = asyncio.get_running_loop().call_later(WATCH_AFTER_SECONDS, watch.begin)
-    try:
+    with Patience(None, receive):
         return await work
-    except asyncio.CancelledError:
-        if watch.left and watch.task is not None and watch.task.uncancel() == 0:
+
+
+class Patience(Deadline):
+    """A time limit around awaited work that the caller's leaving ends too, with Disconnected.
+
+    Whoever waits for the disconnect is never cancelled: a server may be about to hand it the event,
+    and gets one in any case when the exchange ends. Nobody waits for it before `WATCH_AFTER_SECONDS`.
+
+    Args:
+        seconds: How long the work may take; None: as long as it needs.
+        receive: Where the server says that the caller has gone.
+    """
+
+    __slots__ = ("_finished", "_left", "_receive", "_watch")
+
+    def __init__(self, seconds: float | None, receive: Receive) -> None:
+        super().__init__(seconds)
+        self._receive: Final = receive
+        self._watch: asyncio.Future[None] | None = None
+        self._finished = False
+        self._left = False
+
+    def __enter__(self) -> None:
+        if self.seconds is None or self.seconds > WATCH_AFTER_SECONDS:
+            self._begin(WATCH_AFTER_SECONDS, self._look)
+        else:
+            self._begin(self.seconds, self._expire)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._finished = True
+        super().__exit__(kind, error, trace)
+        if not self._left or self._task is None:
+            return
+        theirs_alone = self._task.uncancel() <= self._cancelling
+        if theirs_alone and kind is asyncio.CancelledError:
             raise Disconnected from None
-        raise
-    finally:
-        watch.finished = True
-        begin.cancel()
 
-
-class _Watch:
-    """Cancels a task where its caller leaves before it has finished."""
-
-    __slots__ = ("finished", "left", "receive", "task")
-
-    def __init__(self, task: asyncio.Task[Any] | None, receive: Receive) -> None:
-        self.task = task
-        self.receive = receive
-        self.finished = False
-        self.left = False
-
-    def begin(self) -> None:
-        asyncio.ensure_future(self._disconnect()).add_done_callback(self._leave)
+    def _look(self) -> None:
+        if self.seconds is not None:
+            left = self.seconds - WATCH_AFTER_SECONDS
+            self._timer = asyncio.get_running_loop().call_later(left, self._expire)
+        self._watch = asyncio.ensure_future(self._disconnect())
+        self._watch.add_done_callback(self._leave)
 
     async def _disconnect(self) -> None:
-        while (await self.receive())["type"] != "http.disconnect":
+        while (await self._receive())["type"] != "http.disconnect":
             pass
 
-    def _leave(self, leaving: asyncio.Task[None]) -> None:
+    def _leave(self, leaving: asyncio.Future[None]) -> None:
         gone = leaving.cancelled() or leaving.exception() is None
-        if gone and not self.finished and self.task is not None:
-            self.left = True
-            self.task.cancel()
+        if gone and not self._finished and self._task is not None:
+            self._left = True
+            self._task.cancel()

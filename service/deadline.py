@@ -6,6 +6,7 @@ Asked for on every request, where the limit passes on next to none.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final
 
@@ -17,23 +18,26 @@ class Deadline:
         seconds: How long it may take; None: as long as it needs.
     """
 
-    __slots__ = ("_cancelling", "_expired", "_seconds", "_task", "_timer")
+    __slots__ = ("_cancelling", "_expired", "_task", "_timer", "seconds")
 
     def __init__(self, seconds: float | None) -> None:
-        self._seconds: Final = seconds
+        self.seconds: Final = seconds
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[object] | None = None
         self._cancelling = 0
         self._expired = False
 
     def __enter__(self) -> None:
-        if self._seconds is None:
-            return
-        self._task = asyncio.current_task()
-        if self._task is None:
+        if self.seconds is not None:
+            self._begin(self.seconds, self._expire)
+
+    def _begin(self, seconds: float, look: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self._task = task = asyncio.current_task(loop)
+        if task is None:
             raise RuntimeError("a deadline needs a task to cancel")
-        self._cancelling = self._task.cancelling()
-        self._timer = asyncio.get_running_loop().call_later(max(0.0, self._seconds), self._expire)
+        self._cancelling = task.cancelling()
+        self._timer = loop.call_later(max(0.0, seconds), look)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None

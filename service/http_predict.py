@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from service.asgi import Receive, Scope, Send, body_of, unless_disconnected
+from service.asgi import Patience, Receive, Scope, Send, body_of
 from service.errors import MalformedBody, UnsupportedMedia
 from service.exchange import Desk, Exchange
 from service.http_body import QueryDecoder
@@ -62,8 +62,9 @@ class PredictRoute:
             with desk.metrics.stage(Stage.DECODE):
                 query, typed = self._decoder.decode(body)
             exchange.windows = len(query.windows)
-            work = desk.predictor.predict(query, timeout_seconds=timeout, typed=typed, consume=True)
-            reply = await unless_disconnected(work, receive)
+            reply = await desk.predictor.predict(
+                query, deadline=Patience(timeout, receive), typed=typed, consume=True
+            )
             with desk.metrics.stage(Stage.ENCODE):
                 return self._encoder.encode(reply)
 

@@ -82,16 +82,6 @@ class Lifecycle:
         """
         return self._request
 
-    def begin(self) -> None:
-        """A request that needs a model has begun.
-
-        Raises:
-            NotReady: the service is not ready for it.
-        """
-        if self.phase is not Phase.READY:
-            self.check_ready()
-        self.hold()
-
     def hold(self) -> None:
         """Something that a drain waits for has begun, in whatever phase; `end` is its end."""
         if not self._in_flight:
@@ -130,7 +120,10 @@ class InFlight:
         self._lifecycle = lifecycle
 
     def __enter__(self) -> None:
-        self._lifecycle.begin()
+        lifecycle = self._lifecycle
+        if lifecycle.phase is not Phase.READY:
+            lifecycle.check_ready()
+        lifecycle.hold()
 
     def __exit__(self, *_error: object) -> None:
         self._lifecycle.end()

@@ -6,7 +6,6 @@ the careful way in `window`, which can say what is wrong and where. This module 
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -114,6 +113,5 @@ def _packed(lists: Sequence[Sequence[Any]], size: int) -> FloatArray | None:
 
 
 def _finite(readings: FloatArray) -> FloatArray | None:
-    """The readings where all are finite: then so is their sum."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return readings if math.isfinite(np.add.reduce(readings, axis=None)) else None
+    """The readings where all are finite."""
+    return readings if np.isfinite(readings).all() else None

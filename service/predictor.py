@@ -136,7 +136,7 @@ class Predictor:
         self,
         query: PredictQuery,
         *,
-        timeout_seconds: float | None = None,
+        deadline: Deadline | None = None,
         typed: bool = False,
         consume: bool = False,
     ) -> PredictReply:
@@ -144,7 +144,7 @@ class Predictor:
 
         Args:
             query: What was asked.
-            timeout_seconds: How long the answer may take; None: as long as it needs.
+            deadline: How long the answer may take; None: as long as it needs.
             typed: True where a decoder has seen to it that every reading is a number or None.
             consume: True lets go of each window's readings once they are checked. While a request
                 waits they would be some thirty bytes a reading for nothing, and the next request would
@@ -160,10 +160,11 @@ class Predictor:
         """
         model = self.model(query.model)
         self._check_size(query)
+        deadline = deadline or Deadline(None)
         checked = Checked(query, model.rules, typed=typed, consume=consume)
         sensors: list[dict[str, float]] = []
         try:
-            with Deadline(timeout_seconds):
+            with deadline:
                 for start in range(YIELD_EVERY, len(query.windows), YIELD_EVERY):
                     await asyncio.sleep(0)
                     checked.check(start)
@@ -174,7 +175,7 @@ class Predictor:
                     sensors = [await _occlusion(model, w, o) for w, o in zip(windows, outputs, strict=True)]
         except TimeoutError:
             raise DeadlineExceeded(
-                f"{len(query.windows)} windows were not answered within {timeout_seconds:g} s"
+                f"{len(query.windows)} windows were not answered within {deadline.seconds:g} s"
             ) from None
         if self._recorder is not None:
             self._recorder.offer(model.name.name, windows, outputs)
@@ -187,16 +188,16 @@ class Predictor:
         return PredictReply(model.name, checked.in_place(predictions))
 
     async def answer(
-        self, model: LoadedModel, window: Window, *, explain: Explain, timeout_seconds: float
+        self, model: LoadedModel, window: Window, *, explain: Explain, deadline: Deadline
     ) -> Prediction:
         """Answer one checked window, for a transport that keeps windows; raises what `outputs` does."""
         windows = [window]
         try:
-            with Deadline(timeout_seconds):
+            with deadline:
                 outputs = await model.batcher.submit(windows)
                 hidden = await _occlusion(model, window, outputs[0]) if explain is Explain.FULL else UNSET
         except TimeoutError:
-            raise DeadlineExceeded(f"the window was not answered within {timeout_seconds:g} s") from None
+            raise DeadlineExceeded(f"the window was not answered within {deadline.seconds:g} s") from None
         if self._recorder is not None:
             self._recorder.offer(model.name.name, windows, outputs)
         start = perf_counter()
@@ -205,7 +206,7 @@ class Predictor:
         return worded
 
     async def outputs(
-        self, model: LoadedModel, windows: Sequence[Window], *, timeout_seconds: float
+        self, model: LoadedModel, windows: Sequence[Window], *, deadline: Deadline
     ) -> list[WindowOutputs]:
         """The answers to checked windows, for a protocol that words them itself.
 
@@ -214,11 +215,11 @@ class Predictor:
             DeadlineExceeded: the time has passed.
         """
         try:
-            with Deadline(timeout_seconds):
+            with deadline:
                 return await model.batcher.submit(windows)
         except TimeoutError:
             raise DeadlineExceeded(
-                f"{len(windows)} windows were not answered within {timeout_seconds:g} s"
+                f"{len(windows)} windows were not answered within {deadline.seconds:g} s"
             ) from None
 
     def check_count(self, windows: int) -> None:

@@ -12,6 +12,7 @@ from functools import cache
 from importlib.metadata import version
 from typing import Final
 
+from service.deadline import Deadline
 from service.errors import MalformedBody, UnknownModel
 from service.exchange import Desk
 from service.labels import Stage
@@ -125,7 +126,7 @@ class Inference:
             Overloaded, NotReady, RuntimeFailed, DeadlineExceeded: as the predictor says.
         """
         timeout = min(timeout_seconds, query.timeout_seconds, self._desk.request_timeout_seconds)
-        outputs = await self._desk.predictor.outputs(model, group.windows, timeout_seconds=timeout)
+        outputs = await self._desk.predictor.outputs(model, group.windows, deadline=Deadline(timeout))
         with self._desk.metrics.stage(Stage.EXPLAIN):
             gathering = Gathering(outputs, group)
             wanted = self.signature(model).wanted(query.outputs)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from service.asgi import Disconnected
+from service.deadline import Deadline
 from service.errors import (
     MalformedBody,
     NotReady,
@@ -109,7 +110,7 @@ class StreamServicer:
                 window = opened.window.checked(opened.unit)
             with desk.lifecycle.request():
                 prediction = await desk.predictor.answer(
-                    opened.model, window, explain=opened.explain, timeout_seconds=patience(desk, context)
+                    opened.model, window, explain=opened.explain, deadline=Deadline(patience(desk, context))
                 )
             with desk.metrics.stage(Stage.ENCODE):
                 fill_prediction(reply.prediction, prediction)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from service.asgi import Disconnected, body_of, header, unless_disconnected
+from service.asgi import WATCH_AFTER_SECONDS, Disconnected, Patience, body_of, header, unless_disconnected
 from service.errors import TooLarge
 
 LIMIT = 10
@@ -196,3 +196,41 @@ async def test_a_server_that_fails_to_say_who_left_stops_no_work():
         return 7
 
     assert await unless_disconnected(work(), receive) == 7
+
+
+@pytest.mark.parametrize("seconds", [0.0, WATCH_AFTER_SECONDS + 0.01])
+async def test_a_caller_who_stays_waits_no_longer_than_its_deadline(seconds):
+    caller = Caller()
+
+    with pytest.raises(TimeoutError), Patience(seconds, caller.receive):
+        await asyncio.Event().wait()
+
+    assert asyncio.current_task().cancelling() == 0
+    caller.left.set()
+
+
+async def test_a_caller_who_leaves_before_its_deadline_is_gone():
+    caller = Caller()
+    caller.left.set()
+
+    with pytest.raises(Disconnected), Patience(30, caller.receive):
+        await asyncio.Event().wait()
+
+    assert asyncio.current_task().cancelling() == 0
+
+
+async def test_a_caller_who_leaves_as_its_deadline_passes_is_gone():
+    caller = Caller()
+    caller.left.set()
+    patience = Patience(30, caller.receive)
+
+    async def work():
+        patience._look()
+        await asyncio.sleep(0)
+        patience._expire()
+        await asyncio.Event().wait()
+
+    with pytest.raises(Disconnected), patience:
+        await work()
+
+    assert asyncio.current_task().cancelling() == 0

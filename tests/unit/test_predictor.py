@@ -10,6 +10,7 @@ import pytest
 from model.domain import RulState
 from service.answers import Answers, WindowOutputs
 from service.batcher import stacked
+from service.deadline import Deadline
 from service.errors import (
     DeadlineExceeded,
     InvalidRequest,
@@ -267,7 +268,7 @@ async def test_a_passed_deadline_is_said_with_the_time_that_was_given():
     predictor = make_predictor(hangs=True)
 
     with pytest.raises(DeadlineExceeded, match=r"1 windows were not answered within 0 s"):
-        await predictor.predict(PredictQuery([window_input()]), timeout_seconds=0)
+        await predictor.predict(PredictQuery([window_input()]), deadline=Deadline(0))
 
 
 async def test_a_query_comes_straight_out_of_json():
