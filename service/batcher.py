@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from time import perf_counter
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 
@@ -204,19 +204,22 @@ class MicroBatcher:
     def _take(self, size: int) -> _Places:
         """Up to `size` windows, every caller in turn; what a caller keeps waits at the end of the line."""
         places: _Places = []
-        now = perf_counter()
-        while len(places) < size and self._callers:
-            share = max(1, (size - len(places)) // len(self._callers))
-            caller = self._callers.popleft()
+        waited: list[float] = []
+        callers, now = self._callers, perf_counter()
+        while len(places) < size and callers:
+            share = max(1, (size - len(places)) // len(callers))
+            caller = callers.popleft()
             if caller.next == 0:
                 caller.taken_at = now
                 self._running.add(caller)
-                self._observer.queued(now - caller.arrived)
+                waited.append(now - caller.arrived)
             upto = min(caller.next + share, len(caller.windows))
-            places += [(caller, i) for i in caller.order[caller.next : upto]]
+            for i in caller.order[caller.next : upto]:
+                places.append((caller, i))
             caller.next = upto
-            if caller.waiting:
-                self._callers.append(caller)
+            if upto < len(caller.windows):
+                callers.append(caller)
+        self._observer.queued(waited)
         self._pending -= len(places)
         return places
 
@@ -255,7 +258,7 @@ class MicroBatcher:
             lengths,
             self._runtime.manifest,
             last_cycle=last_cycle,
-            out_of_range=self._range.outside(readings).any(axis=(1, 2)).tolist(),
+            out_of_range=self._range.leaving(readings),
         )
         self._observer.ran(len(windows), seconds)
         self._observe(answers, windows, readings)
@@ -292,19 +295,18 @@ class MicroBatcher:
             for caller in {caller for caller, _ in places}:
                 self._fail(caller, RuntimeFailed("inference failed"), cause=error)
         else:
+            took: list[float] = []
             now = perf_counter()
             for row, (caller, i) in enumerate(places):
                 caller.outputs[i] = WindowOutputs(answers, row)
                 caller.missing -= 1
                 if not caller.missing:
-                    self._finish(caller, now)
-
-    def _finish(self, caller: Caller, now: float) -> None:
-        self._running.discard(caller)
-        if not caller.future.done():  # they may have gone
-            caller.done_at = now
-            self._observer.answered(now - caller.taken_at)
-            caller.future.set_result([outputs for outputs in caller.outputs if outputs is not None])
+                    self._running.discard(caller)
+                    if not caller.future.done():  # they may have gone
+                        caller.done_at = now
+                        took.append(now - caller.taken_at)
+                        caller.future.set_result(cast("list[WindowOutputs]", caller.outputs))
+            self._observer.answered(took)
 
     def _fail(self, caller: Caller, error: ServiceError, *, cause: BaseException | None) -> None:
         self._withdraw(caller)

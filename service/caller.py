@@ -16,12 +16,12 @@ from service.window import Window
 class BatchObserver(Protocol):
     """What the batcher tells of its work; `service.metrics.ModelMetrics` counts it."""
 
-    def queued(self, seconds: float) -> None:
-        """A request's first window has left the queue after this long."""
+    def queued(self, seconds: Sequence[float]) -> None:
+        """The first windows of so many requests have left the queue, each after this long."""
         ...
 
-    def answered(self, seconds: float) -> None:
-        """A request's last window has come back, this long after its first left the queue."""
+    def answered(self, seconds: Sequence[float]) -> None:
+        """The last windows of so many requests have come back, each so long after its first left."""
         ...
 
     def ran(self, windows: int, seconds: float) -> None:

@@ -47,6 +47,12 @@ class HistogramChild:
         if len(values) >= MOST_WAITING:
             self.count()
 
+    def observe_each(self, values: Sequence[float]) -> None:
+        """Count every value of a list."""
+        self._values.extend(values)
+        if len(self._values) >= MOST_WAITING:
+            self.count()
+
     def observe_many(self, values: FloatArray) -> None:
         """Count every value of an array but NaN, which means that there is none."""
         arrays = self._arrays

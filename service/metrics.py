@@ -45,8 +45,8 @@ class ModelMetrics:
         manifest, name = model.manifest, model.manifest.name
         self._inference: Final = metrics.inference.labels(name, model.provider)
         self._batch: Final = metrics.batch_windows.labels()
-        self._queue: Final = metrics.stages[Stage.QUEUE]
-        self._inference_stage: Final = metrics.stages[Stage.INFERENCE]
+        self._queue: Final = metrics.stage_children[Stage.QUEUE]
+        self._inference_stage: Final = metrics.stage_children[Stage.INFERENCE]
         self._cancelled: Final = metrics.cancelled
         self._peak: Final = metrics.peak_weight.labels(name)
         self._rul: Final = metrics.prediction.labels(name)
@@ -64,13 +64,13 @@ class ModelMetrics:
         """So many windows have nobody left who waits for their answers."""
         self._cancelled.inc(windows)
 
-    def queued(self, seconds: float) -> None:
-        """A request's first window has left the queue."""
-        self._queue.observe(seconds)
+    def queued(self, seconds: Sequence[float]) -> None:
+        """The first windows of so many requests have left the queue, each after this long."""
+        self._queue.observe_each(seconds)
 
-    def answered(self, seconds: float) -> None:
-        """A request's last window has come back, this long after its first left the queue."""
-        self._inference_stage.observe(seconds)
+    def answered(self, seconds: Sequence[float]) -> None:
+        """The last windows of so many requests have come back, each so long after its first left."""
+        self._inference_stage.observe_each(seconds)
 
     def ran(self, windows: int, seconds: float) -> None:
         """The graph has run once."""
@@ -170,7 +170,8 @@ class Metrics:
             {"stage": [stage.value for stage in Stage]},
             buckets=STAGE_SECONDS,
         )
-        self.stages: dict[Stage, StageCounter] = {s: stage.labels(s.value) for s in Stage}
+        self.stage_children = {s: stage.labels(s.value) for s in Stage}
+        self.stages: dict[Stage, StageCounter] = {**self.stage_children}
         self._timers = {s: StageTimer(self.stages, s) for s in Stage}
         self.inference = self._histogram(
             "rul_inference_duration_seconds",

@@ -40,6 +40,10 @@ class TrainingRange:
         """Which values [..., F] are out of range; those that are missing are not."""
         return (readings < self.lowest) | (readings > self.highest)
 
+    def leaving(self, windows: FloatArray) -> list[bool]:
+        """Which windows [B, T, F] have a reading out of range."""
+        return np.asarray(self.outside(windows).any(axis=(1, 2))).tolist()
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowRules:

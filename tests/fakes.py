@@ -175,11 +175,11 @@ class FakeObserver:
         self.units: list[str | None] = []
         self.rows = 0
 
-    def queued(self, seconds: float) -> None:
-        self.queue_seconds.append(seconds)
+    def queued(self, seconds: Sequence[float]) -> None:
+        self.queue_seconds += seconds
 
-    def answered(self, seconds: float) -> None:
-        self.inference_seconds.append(seconds)
+    def answered(self, seconds: Sequence[float]) -> None:
+        self.inference_seconds += seconds
 
     def ran(self, windows: int, seconds: float) -> None:
         self.batches.append(windows)

@@ -1,9 +1,10 @@
 """Counts of what recent windows held: cheap where the work is done, and additive over workers.
 
-A batch costs an append; once a block of windows has gathered, or when somebody looks, all of them are counted
-in a few array operations. Counts stand in a ring of blocks of float64 in an array that is given, and every
-number in it is a sum over windows: rings of several workers are added element by element, and what is read
-off the sum does not depend on who counted. A full ring overwrites its oldest block, so it slides.
+A batch costs an append; once `GATHERED` windows wait, or when somebody looks, all of them are counted, a
+block at a time in a few array operations. Counts stand in a ring of blocks of float64 in an array that is
+given, and every number in it is a sum over windows: rings of several workers are added element by element,
+and what is read off the sum does not depend on who counted. A full ring overwrites its oldest block, so it
+slides.
 
 Only the last reading of a window is counted: the next window of the unit holds all the others again. This
 module must not know what counts are compared with.
@@ -12,7 +13,7 @@ module must not know what counts are compared with.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 from zlib import crc32
@@ -29,6 +30,9 @@ _Array = NDArray[np.float64]
 WINDOWS: Final = 2000
 """Of the sliding window: twenty cycles of a hundred units."""
 BLOCKS: Final = 10
+GATHERED: Final = 500
+"""Windows that wait to be counted: after a run of the graph the first block finds cold caches, and costs
+three times what the others do."""
 UNIT_SLOTS: Final = 256
 """Units share slots by the checksum of their name; `DriftTotals.repeats` takes chance meetings off."""
 
@@ -143,7 +147,7 @@ class DriftCounts:
         """Take note of a batch: float32 [B, T, F], its answers, and whose windows they are."""
         self._batches.append((readings, answers, units))
         self._waiting += len(units)
-        if self._waiting >= self._full:
+        if self._waiting >= GATHERED:
             self.count()
 
     def count(self) -> None:
@@ -153,8 +157,8 @@ class DriftCounts:
             batches = self._batches[:]
             del self._batches[: len(batches)]
             self._waiting = sum(len(units) for _, _, units in self._batches)
-            if batches:
-                self._count(batches)
+            for some in _blocks(batches, self._full):
+                self._count(some)
 
     def _count(self, batches: Sequence[_Batch]) -> None:
         columns, bands, rul, entropy, units, rest = self._block()
@@ -258,6 +262,20 @@ def entropy_of(answers: Answers, head: str) -> FloatArray:
         return answers.entropy_ratio
     heads = answers.head_entropy_ratio
     return np.full(len(answers.lengths), np.nan) if heads is None else heads[:, int(head)]
+
+
+def _blocks(batches: Sequence[_Batch], full: int) -> Iterator[list[_Batch]]:
+    """The batches in order, so many windows at a time or the few more that the last one of them has."""
+    some: list[_Batch] = []
+    windows = 0
+    for batch in batches:
+        some.append(batch)
+        windows += len(batch[2])
+        if windows >= full:
+            yield some
+            some, windows = [], 0
+    if some:
+        yield some
 
 
 def _ends(readings: FloatArray, lengths: IntArray) -> FloatArray:

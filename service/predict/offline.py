@@ -29,10 +29,10 @@ BATCHES_A_REQUEST: Final = 16
 class Unobserved:
     """Watches a batcher and a predictor, and counts nothing: here nobody scrapes."""
 
-    def queued(self, seconds: float) -> None:
+    def queued(self, seconds: Sequence[float]) -> None:
         """Nothing."""
 
-    def answered(self, seconds: float) -> None:
+    def answered(self, seconds: Sequence[float]) -> None:
         """Nothing."""
 
     def ran(self, windows: int, seconds: float) -> None:
