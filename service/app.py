@@ -31,6 +31,7 @@ from service.cores import Cores
 from service.exchange import Desk
 from service.grpc_api import add_servicers
 from service.grpc_asgi import GrpcOverAsgi, speaks_grpc
+from service.grpc_call import METADATA
 from service.http_api import HttpApi
 from service.inference_threads import InferenceThreads
 from service.interpreter import settle
@@ -114,7 +115,7 @@ class Parts:
             tracer=self._tracer,
         )
         self._http: Final = HttpApi(self._desk, registry, self._keeping.units)
-        self._grpc: Final = GrpcOverAsgi(max_message_bytes=settings.max_body_bytes)
+        self._grpc: Final = GrpcOverAsgi(max_message_bytes=settings.max_body_bytes, metadata=METADATA)
         self._health: Final = [add_servicers(self._grpc, self._desk)]
         self._server: grpc.aio.Server | None = None
         self._control: Control | None = None

@@ -6,6 +6,7 @@ module knows messages and status codes; it must not know HTTP, ONNX Runtime or b
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 import grpc
@@ -40,38 +41,19 @@ class RulServicer:
 
     def handlers(self) -> dict[str, Any]:
         """The method handlers, by the methods' names."""
-        methods = {"Predict": self.predict, "GetModel": self.get_model, "ListModels": self.list_models}
-        unary = {
-            name: grpc.unary_unary_rpc_method_handler(method, response_serializer=serialized)
-            for name, method in methods.items()
-        }
-        stream = StreamServicer(self._desk).predict_stream
-        return unary | {
-            "PredictStream": grpc.stream_stream_rpc_method_handler(stream, response_serializer=serialized)
+        desk = self._desk
+        predict = partial(exchanged, desk, Route.GRPC_PREDICT, self._predict)
+        get_model = partial(exchanged, desk, Route.GRPC_GET_MODEL, self._get_model)
+        list_models = partial(exchanged, desk, Route.GRPC_LIST_MODELS, self._list_models)
+        return {
+            "Predict": grpc.unary_unary_rpc_method_handler(predict),
+            "PredictStream": grpc.stream_stream_rpc_method_handler(StreamServicer(desk).predict_stream),
+            "GetModel": grpc.unary_unary_rpc_method_handler(get_model, response_serializer=serialized),
+            "ListModels": grpc.unary_unary_rpc_method_handler(list_models, response_serializer=serialized),
         }
 
-    async def predict(self, raw: bytes, context: Context) -> pb.PredictReply:
+    async def _predict(self, raw: bytes, context: Context, exchange: Exchange) -> bytes:
         """Answer windows."""
-        return await exchanged(self._desk, Route.GRPC_PREDICT, self._predict, raw, context)
-
-    async def get_model(self, raw: bytes, context: Context) -> pb.Model:
-        """Describe one model."""
-
-        async def get(raw: bytes, _context: Context, _exchange: Exchange) -> pb.Model:
-            return _model(self._desk.predictor.model(parsed(pb.GetModelRequest, raw).name))
-
-        return await exchanged(self._desk, Route.GRPC_GET_MODEL, get, raw, context)
-
-    async def list_models(self, raw: bytes, context: Context) -> pb.ListModelsReply:
-        """Describe every model."""
-
-        async def every(raw: bytes, _context: Context, _exchange: Exchange) -> pb.ListModelsReply:
-            parsed(pb.ListModelsRequest, raw)
-            return pb.ListModelsReply(models=[_model(model) for model in self._models.values()])
-
-        return await exchanged(self._desk, Route.GRPC_LIST_MODELS, every, raw, context)
-
-    async def _predict(self, raw: bytes, context: Context, exchange: Exchange) -> pb.PredictReply:
         desk = self._desk
         with desk.lifecycle.request():
             with desk.metrics.stage(Stage.DECODE):
@@ -82,6 +64,15 @@ class RulServicer:
             )
             with desk.metrics.stage(Stage.ENCODE):
                 return predict_reply(reply)
+
+    async def _get_model(self, raw: bytes, _context: Context, _exchange: Exchange) -> pb.Model:
+        """Describe one model."""
+        return _model(self._desk.predictor.model(parsed(pb.GetModelRequest, raw).name))
+
+    async def _list_models(self, raw: bytes, _context: Context, _exchange: Exchange) -> pb.ListModelsReply:
+        """Describe every model."""
+        parsed(pb.ListModelsRequest, raw)
+        return pb.ListModelsReply(models=[_model(model) for model in self._models.values()])
 
     def _query(self, request: pb.PredictRequest) -> PredictQuery:
         name = request.model or None

@@ -21,6 +21,9 @@ MessageType = TypeVar("MessageType", bound=Message)
 ReplyType = TypeVar("ReplyType")
 Asked = TypeVar("Asked")
 
+METADATA: Final = ("x-request-id", "authorization", "x-api-key", "traceparent", "tracestate")
+"""What is read of a call's metadata: its id, who asks, and the trace that it belongs to."""
+
 DETAILS: Final = "grpc-status-details-bin"  # where google.rpc.Status travels
 
 

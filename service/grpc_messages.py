@@ -1,8 +1,9 @@
 """Messages of `rul.v1` from and to what the predictor speaks.
 
 A repeated float of protobuf is read and set number by number from Python, and by a copy of memory
-from its wire format, where it is a tag, a length and the numbers: twenty times as fast. So arrays
-go through the wire format and everything else through fields. This module must not know calls.
+from its wire format, where it is a tag, a length and the numbers: twenty times as fast. So the
+readings are read there, and what every answer has is written there, by one `struct` whose layout is
+kept; the rest goes through fields. This module must not know calls.
 """
 
 from __future__ import annotations
@@ -19,15 +20,17 @@ from model.domain import FloatArray
 from service.errors import MalformedBody, Problem
 from service.messages import Attention, Explain, ModelName, Prediction, PredictReply, Refused
 from service.proto import rul_v1_pb2 as pb
-from service.window import WindowInput
+from service.window import Caution, WindowInput
 
 DELIMITED: Final = 2
-"""The wire type of what is preceded by its length, as packed numbers are."""
+"""The wire type of what is preceded by its length: messages, strings and packed numbers."""
 
 FIXED32: Final = 5
 """The wire type of a float."""
 
 MOST_IN_ONE_BYTE: Final = 0x7F
+
+FLOAT32: Final = np.dtype("<f4")
 
 EXPLAIN: Final[dict[int, Explain]] = {
     pb.EXPLAIN_UNSPECIFIED: Explain.ATTENTION,
@@ -71,38 +74,67 @@ def floats(message: pb.Readings | pb.Series) -> FloatArray:
     raw = message.SerializeToString()
     if not count or not raw.startswith(head):
         return np.array(message.values, dtype=np.float32)
-    return np.frombuffer(raw, dtype="<f4", count=count, offset=len(head))
+    return np.frombuffer(raw, FLOAT32, count, len(head))
 
 
+def varint(value: int) -> bytes:
+    """A whole number on the wire: seven bits a byte, the lowest first.
+
+    >>> varint(300).hex()
+    'ac02'
+    """
+    written = bytearray()
+    while value > MOST_IN_ONE_BYTE:
+        written.append(value & MOST_IN_ONE_BYTE | 0x80)
+        value >>= 7
+    written.append(value)
+    return bytes(written)
+
+
+@lru_cache(maxsize=4096)
 def tag(field: int, size: int) -> bytes:
     """What precedes a delimited field on the wire: its number and type, and its size in bytes.
 
     >>> tag(1, 300).hex()
     '0aac02'
     """
-    head = bytearray((field << 3 | DELIMITED,))
-    while size > MOST_IN_ONE_BYTE:
-        head.append(size & MOST_IN_ONE_BYTE | 0x80)
-        size >>= 7
-    head.append(size)
-    return bytes(head)
+    return bytes((field << 3 | DELIMITED,)) + varint(size)
 
 
-def predict_reply(reply: PredictReply) -> pb.PredictReply:
-    """A reply as a message."""
-    message = pb.PredictReply(model=model_reference(reply.model))
-    add = message.predictions.add
+def delimited(field: int, content: bytes) -> bytes:
+    """A string or a message as a field of the message that holds it."""
+    return tag(field, len(content)) + content
+
+
+def predict_reply(reply: PredictReply) -> bytes:
+    """A `PredictReply` on the wire."""
+    parts = [_reference(reply.model)]
     for prediction in reply.predictions:
-        if isinstance(prediction, Refused):
-            _fill_refused(add(), prediction)
-        else:
-            _fill(add(), prediction)
-    return message
+        refused = isinstance(prediction, Refused)
+        parts.append(delimited(2, _refused(prediction) if refused else predicted(prediction)))
+    return b"".join(parts)
 
 
-def fill_prediction(message: pb.Prediction, prediction: Prediction) -> None:
-    """One prediction into a message that holds it."""
-    _fill(message, prediction)
+def predicted(given: Prediction) -> bytes:
+    """A `Prediction` on the wire; numbers that are 0 are written too, which no reader can tell."""
+    interval, horizons, health = given.interval, given.failure_probability, given.health_state
+    states = health.probabilities
+    pack, template = _answer_layout(given.rul_state, (*horizons,), health.label, (*states,))
+    filled = template.copy()
+    filled[1::2] = (
+        given.rul, interval.coverage, interval.lower, interval.upper,
+        *horizons.values(), *states.values(), given.imputed_fraction,
+    )  # fmt: skip
+    raw = pack(*filled)
+    if given.unit is not None:
+        raw += delimited(1, given.unit.encode())
+    if given.attention is not UNSET:
+        raw += _attention(given.attention)
+    if given.warnings:
+        raw += b"".join(map(_warning, given.warnings))
+    if given.sensor_contributions is not UNSET:
+        raw += pb.Prediction(sensor_contributions=given.sensor_contributions).SerializeToString()
+    return raw
 
 
 def model_reference(name: ModelName) -> pb.ModelReference:
@@ -110,54 +142,78 @@ def model_reference(name: ModelName) -> pb.ModelReference:
     return pb.ModelReference(name=name.name, version=name.version, sha256=name.sha256)
 
 
-def _fill_refused(message: pb.Prediction, refused: Refused) -> None:
+@lru_cache(maxsize=64)
+def _reference(name: ModelName) -> bytes:
+    """The `model` of a reply, the same in each."""
+    return delimited(1, model_reference(name).SerializeToString())
+
+
+def _refused(refused: Refused) -> bytes:
+    message = pb.Prediction()
     if refused.unit is not None:
         message.unit = refused.unit
     error = refused.error
     message.error.title, message.error.detail = error.title, error.detail
     for p in error.errors:
         message.error.errors.add(pointer=p.pointer, code=p.code, detail=p.detail)
-
-
-def _fill(message: pb.Prediction, prediction: Prediction) -> None:
-    if prediction.unit is not None:
-        message.unit = prediction.unit
-    message.rul = prediction.rul
-    message.rul_state = prediction.rul_state.value
-    interval, given = message.interval, prediction.interval
-    interval.coverage, interval.lower, interval.upper = given.coverage, given.lower, given.upper
-    failure_probability = message.failure_probability
-    for horizon, probability in prediction.failure_probability.items():
-        failure_probability[int(horizon)] = probability
-    message.health_state.label = prediction.health_state.label
-    probabilities = message.health_state.probabilities
-    for state, probability in prediction.health_state.probabilities.items():
-        probabilities[state] = probability
-    message.imputed_fraction = prediction.imputed_fraction
-    for w in prediction.warnings:
-        message.warnings.add(code=w.code, column=w.column or "", detail=w.detail)
-    if prediction.attention is not UNSET:
-        _fill_attention(message.attention, prediction.attention)
-    if prediction.sensor_contributions is not UNSET:
-        message.sensor_contributions.update(prediction.sensor_contributions)
-
-
-def _fill_attention(message: pb.Attention, attention: Any) -> None:  # noqa: ANN401 narrowed by UNSET, which types do not follow
-    given: Attention = attention
-    pack, heads = _attention_layout(len(given.cycles))
-    raw = pack(
-        heads[0], *given.cycles, heads[1], *given.weights, heads[2], *given.contributions,
-        heads[3], given.baseline, heads[4], given.effective_cycles,
-    )  # fmt: skip
-    message.MergeFromString(raw)
-    if given.entropy_ratio is not None:
-        message.entropy_ratio = given.entropy_ratio
+    return message.SerializeToString()
 
 
 @lru_cache(maxsize=1024)
-def _attention_layout(cycles: int) -> tuple[Callable[..., bytes], tuple[bytes, ...]]:
-    """What writes an attention of so many cycles, and what stands before each of its arrays and numbers."""
-    arrays = [tag(field, 4 * cycles) for field in (1, 2, 3)]
-    numbers = [bytes((field << 3 | FIXED32,)) for field in (4, 6)]
-    layout = "".join(f"{len(head)}s{cycles}f" for head in arrays) + "sf" * len(numbers)
-    return struct.Struct(f"<{layout}").pack, (*arrays, *numbers)
+def _warning(caution: Caution) -> bytes:
+    message = pb.Warning(code=caution.code, column=caution.column or "", detail=caution.detail)
+    return delimited(9, message.SerializeToString())
+
+
+@lru_cache(maxsize=1024)
+def _answer_layout(
+    rul_state: str, horizons: tuple[str, ...], label: str, states: tuple[str, ...]
+) -> tuple[Callable[..., bytes], list[Any]]:
+    """What writes the numbers that all answers have, and its arguments: each number and what precedes it."""
+    before_horizons = [_entry(5, b"\x08" + varint(int(horizon))) for horizon in horizons]
+    before_states = [_entry(2, delimited(1, state.encode())) for state in states]
+    named = delimited(1, label.encode())
+    size = len(named) + sum(len(head) + FLOAT32.itemsize for head in before_states)
+    heads = [
+        _before(2),
+        delimited(3, rul_state.encode()) + tag(4, 3 * (1 + FLOAT32.itemsize)) + _before(1),
+        _before(2),
+        _before(3),
+    ]
+    heads += [*before_horizons, *before_states, _before(8)]
+    heads[4 + len(horizons)] = tag(6, size) + named + heads[4 + len(horizons)]
+    layout = "".join(f"{len(head)}sf" for head in heads)
+    return struct.Struct(f"<{layout}").pack, [part for head in heads for part in (head, 0.0)]
+
+
+def _attention(attention: Any) -> bytes:  # noqa: ANN401 narrowed by UNSET, which types do not follow
+    given: Attention = attention
+    ratio = () if given.entropy_ratio is None else (given.entropy_ratio,)
+    pack, heads = _attention_layout(len(given.cycles), len(ratio))
+    return pack(
+        heads[0], *given.cycles, heads[1], *given.weights, heads[2], *given.contributions,
+        heads[3], given.baseline, heads[4], given.effective_cycles, heads[5], *ratio,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def _attention_layout(cycles: int, ratios: int) -> tuple[Callable[..., bytes], tuple[bytes, ...]]:
+    """What writes an attention of so many cycles, and what precedes each of its arrays and numbers."""
+    arrays = [tag(field, FLOAT32.itemsize * cycles) for field in (1, 2, 3)]
+    heads = [*arrays, _before(4), _before(6), _before(5) if ratios else b""]
+    counts = [cycles, cycles, cycles, 1, 1, ratios]
+    size = sum(map(len, heads)) + FLOAT32.itemsize * sum(counts)
+    heads[0] = tag(7, size) + heads[0]
+    layout = "".join(f"{len(head)}s{count}f" for head, count in zip(heads, counts, strict=True))
+    return struct.Struct(f"<{layout}").pack, tuple(heads)
+
+
+def _before(field: int) -> bytes:
+    """What precedes a float on the wire."""
+    return bytes((field << 3 | FIXED32,))
+
+
+def _entry(field: int, key: bytes) -> bytes:
+    """What precedes the number of a map's entry, which is a message of its key and that number."""
+    before = _before(2)
+    return tag(field, len(key) + len(before) + FLOAT32.itemsize) + key + before

@@ -27,7 +27,9 @@ from service.access import Credentials
 from service.batcher import MicroBatcher
 from service.exchange import Desk
 from service.grpc_api import add_servicers
-from service.grpc_asgi import PREFIX, GrpcOverAsgi
+from service.grpc_asgi import GrpcOverAsgi
+from service.grpc_call import METADATA
+from service.grpc_frames import PREFIX
 from service.http_api import HttpApi
 from service.labels import Stage
 from service.lifecycle import Lifecycle, Phase
@@ -174,7 +176,7 @@ async def in_process(
         stream_idle_seconds=stream_idle_seconds,
         tracer=tracer,
     )
-    over_asgi = GrpcOverAsgi(max_message_bytes=max_body_bytes)
+    over_asgi = GrpcOverAsgi(max_message_bytes=max_body_bytes, metadata=METADATA)
     health = add_servicers(over_asgi, desk)
     if ready:
         lifecycle.enter(Phase.READY)
@@ -225,13 +227,20 @@ async def ask_grpc(
     *parts: bytes,
     metadata: Sequence[tuple[str, str]] = (),
     leaves: asyncio.Event | None = None,
+    at_once: bool = False,
 ) -> Answer:
-    """Call a method; each of `parts` is one ASGI event, and the caller leaves when it is told to."""
+    """Call a method; each of `parts` is one ASGI event, and the caller leaves when it is told to.
+
+    The body ends with an event of its own, or `at_once` with the last part.
+    """
     headers = [(b"content-type", b"application/grpc")]
     headers += [(key.encode("latin-1"), value.encode("latin-1")) for key, value in metadata]
     scope = {"type": "http", "http_version": "2", "method": "POST", "path": path, "headers": headers}
     events = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
-    events.append({"type": "http.request", "body": b"", "more_body": False})
+    if at_once:
+        events[-1]["more_body"] = False
+    else:
+        events.append({"type": "http.request", "body": b"", "more_body": False})
     sent: list[dict[str, Any]] = []
     done = leaves or asyncio.Event()
 

@@ -25,8 +25,8 @@ from service.errors import (
     status_of,
 )
 from service.exchange import Desk, Exchange
-from service.grpc_call import Context, exchanged, parsed, patience
-from service.grpc_messages import explain_of, fill_prediction, model_reference, window_input
+from service.grpc_call import Context, exchanged, parsed, patience, serialized
+from service.grpc_messages import delimited, explain_of, model_reference, predicted, window_input
 from service.labels import Route, Stage, Transport
 from service.messages import Explain
 from service.predictor import LoadedModel
@@ -34,6 +34,8 @@ from service.proto import rul_v1_pb2 as pb
 from service.streams.life import Inbox
 from service.streams.window import StreamWindow, reading_values
 from service.window import WindowInput
+
+PREDICTION: Final = pb.StreamReply.PREDICTION_FIELD_NUMBER
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,7 +75,7 @@ class StreamServicer:
         with self._desk.streams.admitted(inbox):
             opened = self._open(await inbox.take())
             reply = pb.StreamOpened(model=model_reference(opened.model.name), cycles=opened.window.cycles)
-            await context.write(pb.StreamReply(opened=reply))
+            await context.write(serialized(pb.StreamReply(opened=reply)))
             # A task of its own: whatever wakes one goes through every call that is waited for in it, and
             # there are many between here and the server.
             await asyncio.ensure_future(self._answer_all(inbox, opened, context, exchange))
@@ -98,9 +100,8 @@ class StreamServicer:
         window.begin(_history(given, model), first_cycle=first_cycle)
         return Opened(model, given.unit if given.HasField("unit") else None, explain, window)
 
-    async def _answer(self, raw: bytes, opened: Opened, context: Context, stream: Exchange) -> pb.StreamReply:
-        desk, kept = self._desk, False
-        reply = pb.StreamReply()
+    async def _answer(self, raw: bytes, opened: Opened, context: Context, stream: Exchange) -> bytes:
+        desk, kept, reply = self._desk, False, b""
         reading = _reading(raw)  # what is none is the stream's error, and counted once
         with desk.exchange(Transport.GRPC, Route.GRPC_READING, stream.request_id) as exchange:
             with desk.metrics.stage(Stage.DECODE):
@@ -113,13 +114,13 @@ class StreamServicer:
                     opened.model, window, explain=opened.explain, deadline=Deadline(patience(desk, context))
                 )
             with desk.metrics.stage(Stage.ENCODE):
-                fill_prediction(reply.prediction, prediction)
+                reply = delimited(PREDICTION, predicted(prediction))
         error = exchange.error
         if error is None:
             return reply
         if isinstance(error, NotReady):
             raise error
-        return pb.StreamReply(error=_error(error, kept=kept))
+        return serialized(pb.StreamReply(error=_error(error, kept=kept)))
 
 
 def _reading(raw: bytes) -> pb.Reading:

@@ -11,7 +11,8 @@ from grpc_health.v1 import health_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.grpc_asgi import PREFIX, GrpcOverAsgi, speaks_grpc
+from service.grpc_asgi import GrpcOverAsgi, speaks_grpc
+from service.grpc_frames import PREFIX
 from service.proto import rul_v1_pb2 as pb
 from tests.fakes import FakeRuntime
 from tests.in_process import (
@@ -52,13 +53,17 @@ async def breaks(_message, _call):
     raise KeyError("a secret")
 
 
+async def tell(_message, call):
+    return repr(call.invocation_metadata()).encode()
+
+
 async def parsed(message, _call):
     return message.value.encode()
 
 
 @pytest.fixture(scope="module")
 def app():
-    served = GrpcOverAsgi(max_message_bytes=LIMIT)
+    served = GrpcOverAsgi(max_message_bytes=LIMIT, metadata=())
     served.add_registered_method_handlers(
         "test.Service",
         {
@@ -73,8 +78,8 @@ def app():
     return served
 
 
-async def ask(app, method, *parts, metadata=()):
-    return await ask_grpc(app, f"/test.Service/{method}", *parts, metadata=metadata)
+async def ask(app, method, *parts, **options):
+    return await ask_grpc(app, f"/test.Service/{method}", *parts, **options)
 
 
 @st.composite
@@ -109,6 +114,32 @@ def test_a_body_that_ends_within_a_message_is_never_a_message(app, message, data
 
     assert answer.code is grpc.StatusCode.INVALID_ARGUMENT
     assert answer.messages == []
+
+
+BODIES = (
+    st.binary(max_size=20)
+    | st.builds(framed, st.binary(max_size=20), compressed=st.booleans())
+    | st.builds(lambda message: framed(gzip.compress(message), compressed=True), st.binary(max_size=20))
+    | st.builds(PREFIX.pack, st.integers(0, 255), st.integers(0, 2 * LIMIT))
+    | st.builds(framed, st.integers(LIMIT - 1, LIMIT + 1).map(bytes))
+)
+
+
+@given(st.lists(BODIES, min_size=1, max_size=2).map(b"".join))
+def test_a_body_that_comes_at_once_is_answered_as_one_whose_end_comes_later(app, body):
+    at_once = asyncio.run(ask(app, "Repeat", body, metadata=GZIP, at_once=True))
+
+    assert at_once == asyncio.run(ask(app, "Repeat", body, metadata=GZIP))
+
+
+async def test_a_method_is_told_the_metadata_that_servicers_read_and_the_last_of_two():
+    served = GrpcOverAsgi(max_message_bytes=LIMIT, metadata=["told", "twice", "absent"])
+    served.add_registered_method_handlers("s", {"Tell": grpc.unary_unary_rpc_method_handler(tell)})
+    metadata = [("told", "1"), ("twice", "2"), ("other", "3"), ("twice", "4")]
+
+    answer = await ask_grpc(served, "/s/Tell", framed(b""), metadata=metadata)
+
+    assert answer.messages == [b"[('told', '1'), ('twice', '4')]"]
 
 
 async def test_a_call_without_a_message_is_refused(app):

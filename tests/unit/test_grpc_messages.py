@@ -1,4 +1,4 @@
-"""Arrays go through the wire format: protobuf itself must find there what it would have put there."""
+"""What is read and written on the wire: protobuf itself must find there what it would have put there."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from model.domain import RulState
 from service.errors import Problem
-from service.grpc_messages import fill_prediction, floats, predict_reply, window_input
+from service.grpc_messages import floats, predict_reply, predicted, window_input
 from service.messages import (
     Attention,
     HealthState,
@@ -52,27 +52,96 @@ def test_fields_that_are_not_known_harm_no_number():
     assert floats(pb.Series.FromString(raw)).tolist() == [1.5, 2.5]
 
 
-@given(numbers, st.sampled_from([None, 0.5]))
-def test_an_attention_of_any_size_is_what_protobuf_writes(values, entropy):
-    cycles = [*range(len(values))]
-    message = pb.Prediction()
+number = st.floats(width=32)
+texts = st.text(max_size=150)
+CAUTION_CODES = ("out_of_range", "last_cycle_unknown")
 
-    fill_prediction(message, answer(Attention(cycles, values, values[::-1], 70.0, entropy, 1.5)))
 
-    wanted = pb.Attention(
-        cycles=cycles,
-        weights=values,
-        contributions=values[::-1],
-        baseline=70.0,
-        entropy_ratio=entropy,
-        effective_cycles=1.5,
+@st.composite
+def attentions(draw):
+    """Of any number of cycles, and with or without an entropy."""
+    weights = draw(numbers)
+    first, ratio = draw(st.integers(1, 2**24 - 100)), draw(st.none() | number)
+    cycles = [*range(first, first + len(weights))]
+    return Attention(cycles, weights, weights[::-1], draw(number), ratio, draw(number))
+
+
+@st.composite
+def predictions(draw):
+    """Whatever a model may be called to say, with each part that may be left out."""
+    return Prediction(
+        draw(st.none() | texts),
+        draw(number),
+        draw(st.sampled_from(RulState)),
+        Interval(draw(number), draw(number), draw(number)),
+        draw(st.dictionaries(st.integers(0, 2**32 - 1).map(str), number, max_size=5)),
+        HealthState(draw(texts), draw(st.dictionaries(texts, number, max_size=5))),
+        draw(number),
+        draw(
+            st.lists(st.builds(Caution, st.sampled_from(CAUTION_CODES), texts, st.none() | texts), max_size=2)
+        ),
+        draw(attentions() | st.just(UNSET)),
+        draw(st.dictionaries(texts, number, max_size=3) | st.just(UNSET)),
     )
-    assert message.attention.SerializeToString() == wanted.SerializeToString()
+
+
+def message_of(prediction):
+    """A prediction as a message, by its fields alone."""
+    given, extra = prediction.attention, prediction.sensor_contributions
+    attention = None
+    if given is not UNSET:
+        attention = pb.Attention(
+            cycles=given.cycles,
+            weights=given.weights,
+            contributions=given.contributions,
+            baseline=given.baseline,
+            entropy_ratio=given.entropy_ratio,
+            effective_cycles=given.effective_cycles,
+        )
+    interval, health = prediction.interval, prediction.health_state
+    return pb.Prediction(
+        unit=prediction.unit,
+        rul=prediction.rul,
+        rul_state=prediction.rul_state,
+        interval=pb.Interval(coverage=interval.coverage, lower=interval.lower, upper=interval.upper),
+        failure_probability={int(key): value for key, value in prediction.failure_probability.items()},
+        health_state=pb.HealthState(label=health.label, probabilities=health.probabilities),
+        attention=attention,
+        imputed_fraction=prediction.imputed_fraction,
+        warnings=[
+            pb.Warning(code=w.code, column=w.column or "", detail=w.detail) for w in prediction.warnings
+        ],
+        sensor_contributions=None if extra is UNSET else extra,
+    )
+
+
+def canonical(message):
+    """One order of maps, and NaN as it was written."""
+    return message.SerializeToString(deterministic=True)
+
+
+@given(predictions())
+def test_a_prediction_is_on_the_wire_what_protobuf_makes_of_its_fields(prediction):
+    message = pb.Prediction.FromString(predicted(prediction))
+
+    assert canonical(message) == canonical(message_of(prediction))
+
+
+@given(st.lists(predictions(), max_size=3))
+def test_a_reply_holds_its_model_and_every_prediction_in_order(given_predictions):
+    reply = pb.PredictReply.FromString(predict_reply(PredictReply(NAME, given_predictions)))
+
+    assert reply.model == pb.ModelReference(name="fd001", version="1", sha256="f" * 64)
+    assert [*map(canonical, reply.predictions)] == [*map(canonical, map(message_of, given_predictions))]
 
 
 def answer(attention):
     interval, health = Interval(0.5, 0.0, 0.0), HealthState("healthy", {})
     return Prediction(None, 0.0, RulState.ESTIMATED, interval, {}, health, 0.0, [], attention, UNSET)
+
+
+def replied(*predictions_or_refusals):
+    return pb.PredictReply.FromString(predict_reply(PredictReply(NAME, [*predictions_or_refusals])))
 
 
 def test_values_that_fill_no_whole_rows_stay_one_row():
@@ -97,7 +166,7 @@ def test_every_field_of_a_prediction_is_in_its_message():
         {"sensor_1": -1.5},
     )
 
-    reply = pb.PredictReply.FromString(predict_reply(PredictReply(NAME, [answered])).SerializeToString())
+    reply = replied(answered)
 
     assert reply == pb.PredictReply(
         model=pb.ModelReference(name="fd001", version="1", sha256="f" * 64),
@@ -134,7 +203,7 @@ def test_what_was_not_asked_for_and_what_is_not_known_is_left_out():
     short = Attention([1], [1.0], [0.0], 70.0, None, 1.0)
     plain, of_one_cycle = answer(UNSET), answer(short)
 
-    first, second = predict_reply(PredictReply(NAME, [plain, of_one_cycle])).predictions
+    first, second = replied(plain, of_one_cycle).predictions
 
     assert not first.HasField("unit")
     assert not first.HasField("attention")
@@ -146,7 +215,7 @@ def test_what_was_not_asked_for_and_what_is_not_known_is_left_out():
 def test_a_refused_window_carries_its_error():
     error = WindowError("The window cannot be read", "why", [Problem("/windows/0", "empty", "none")])
 
-    (message,) = predict_reply(PredictReply(NAME, [Refused("7", error)])).predictions
+    (message,) = replied(Refused("7", error)).predictions
 
     assert message.unit == "7"
     assert message.error == pb.WindowError(
