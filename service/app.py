@@ -337,10 +337,10 @@ RulService.add_asgi_middleware(Front)  # pyright: ignore[reportArgumentType]
 
 
 @cache
-def _bento() -> Any:  # noqa: ANN401 BentoML's ASGI application
-    return RulService.to_asgi(is_main=True)
+def _front() -> Front:
+    return Front(RulService.to_asgi(is_main=True))
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
     """The same service for another ASGI server: requests skip BentoML's own middleware."""
-    await Front(_bento())(scope, receive, send)
+    await _front()(scope, receive, send)

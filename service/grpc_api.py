@@ -17,13 +17,21 @@ from service.deadline import Deadline
 from service.exchange import Desk, Exchange
 from service.grpc_call import Context, exchanged, parsed, patience, serialized
 from service.grpc_health import Health
-from service.grpc_messages import explain_of, model_reference, predict_reply, window_input
+from service.grpc_messages import (
+    explain_of,
+    in_rows,
+    lone_window,
+    model_reference,
+    predict_reply,
+    window_input,
+)
 from service.labels import Route, Stage
 from service.messages import PredictQuery
 from service.oip.grpc_api import INFERENCE_SERVICE, InferenceServicer
 from service.predictor import LoadedModel
 from service.proto import rul_v1_pb2 as pb
 from service.streams.grpc_api import StreamServicer
+from service.window import WindowInput
 
 SERVICE: Final = "rul.v1.RulService"
 
@@ -57,7 +65,7 @@ class RulServicer:
         desk = self._desk
         with desk.lifecycle.request():
             with desk.metrics.stage(Stage.DECODE):
-                query = self._query(parsed(pb.PredictRequest, raw))
+                query = self._query(raw)
             exchange.windows = len(query.windows)
             reply = await desk.predictor.predict(
                 query, deadline=Deadline(patience(desk, context)), typed=True, consume=True
@@ -74,7 +82,16 @@ class RulServicer:
         parsed(pb.ListModelsRequest, raw)
         return pb.ListModelsReply(models=[_model(model) for model in self._models.values()])
 
-    def _query(self, request: pb.PredictRequest) -> PredictQuery:
+    def _query(self, raw: bytes) -> PredictQuery:
+        lone = lone_window(raw)
+        if lone is None:
+            return self._parsed(raw)
+        unit, last_cycle, values = lone
+        columns = len(self._desk.predictor.model(None).rules.names)
+        return PredictQuery([WindowInput(unit, last_cycle, None, in_rows(values, columns))])
+
+    def _parsed(self, raw: bytes) -> PredictQuery:
+        request = parsed(pb.PredictRequest, raw)
         name = request.model or None
         columns = len(self._desk.predictor.model(name).rules.names)
         explain = explain_of(request.explain)

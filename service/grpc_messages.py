@@ -18,19 +18,25 @@ from msgspec import UNSET
 
 from model.domain import FloatArray
 from service.errors import MalformedBody, Problem
+from service.grpc_wire import (
+    DELIMITED,
+    FIXED32,
+    FLOAT32,
+    MOST_IN_ONE_BYTE,
+    before_entry,
+    before_float,
+    delimited,
+    filling,
+    tag,
+    varint,
+)
 from service.messages import Attention, Explain, ModelName, Prediction, PredictReply, Refused
 from service.proto import rul_v1_pb2 as pb
 from service.window import Caution, WindowInput
 
-DELIMITED: Final = 2
-"""The wire type of what is preceded by its length: messages, strings and packed numbers."""
-
-FIXED32: Final = 5
-"""The wire type of a float."""
-
-MOST_IN_ONE_BYTE: Final = 0x7F
-
-FLOAT32: Final = np.dtype("<f4")
+UNIT: Final = 1 << 3 | DELIMITED
+LAST_CYCLE: Final = 2 << 3 | FIXED32
+FLOAT: Final = struct.Struct("<f")
 
 EXPLAIN: Final[dict[int, Explain]] = {
     pb.EXPLAIN_UNSPECIFIED: Explain.ATTENTION,
@@ -49,10 +55,41 @@ def window_input(window: pb.Window, columns: int) -> WindowInput:
     if which == "columns":
         given.columns = {name: floats(series) for name, series in window.columns.columns.items()}
     elif which == "readings":
-        values = floats(window.readings)
-        # Values that do not fill whole rows stay one row, which the window's check then counts.
-        given.readings = values.reshape(-1, columns) if values.size % columns == 0 else [values.tolist()]
+        given.readings = in_rows(floats(window.readings), columns)
     return given
+
+
+def lone_window(raw: bytes) -> tuple[str | None, float | None, FloatArray] | None:
+    """Unit, last cycle and readings of a `PredictRequest` that has nothing else, as nearly all have not.
+
+    None: the message has to be parsed, whatever it is.
+    """
+    size = len(raw)
+    head = filling(size, 4)
+    if head is None or not raw.startswith(head):
+        return None
+    at, unit, last_cycle = len(head), None, None
+    try:
+        if raw[at] == UNIT and raw[at + 1] <= MOST_IN_ONE_BYTE:
+            start, at = at + 2, at + 2 + raw[at + 1]
+            unit = raw[start:at].decode()
+        if raw[at] == LAST_CYCLE:
+            (last_cycle,) = FLOAT.unpack_from(raw, at + 1)
+            at += 1 + FLOAT.size
+    except (IndexError, UnicodeDecodeError, struct.error):
+        return None
+    head = filling(size - at, 4, 1)
+    if head is None or not raw.startswith(head, at):
+        return None
+    at += len(head)
+    if at == size or (size - at) % FLOAT.size:
+        return None
+    return unit, last_cycle, np.frombuffer(raw, FLOAT32, -1, at)
+
+
+def in_rows(values: FloatArray, columns: int) -> Any:  # noqa: ANN401 as `WindowInput.readings`
+    """Readings as rows; values that fill no whole rows stay one, which the window's check then counts."""
+    return [values.tolist()] if values.size % columns else values.reshape(-1, columns)
 
 
 def explain_of(value: int, pointer: str = "/explain") -> Explain:
@@ -75,35 +112,6 @@ def floats(message: pb.Readings | pb.Series) -> FloatArray:
     if not count or not raw.startswith(head):
         return np.array(message.values, dtype=np.float32)
     return np.frombuffer(raw, FLOAT32, count, len(head))
-
-
-def varint(value: int) -> bytes:
-    """A whole number on the wire: seven bits a byte, the lowest first.
-
-    >>> varint(300).hex()
-    'ac02'
-    """
-    written = bytearray()
-    while value > MOST_IN_ONE_BYTE:
-        written.append(value & MOST_IN_ONE_BYTE | 0x80)
-        value >>= 7
-    written.append(value)
-    return bytes(written)
-
-
-@lru_cache(maxsize=4096)
-def tag(field: int, size: int) -> bytes:
-    """What precedes a delimited field on the wire: its number and type, and its size in bytes.
-
-    >>> tag(1, 300).hex()
-    '0aac02'
-    """
-    return bytes((field << 3 | DELIMITED,)) + varint(size)
-
-
-def delimited(field: int, content: bytes) -> bytes:
-    """A string or a message as a field of the message that holds it."""
-    return tag(field, len(content)) + content
 
 
 def predict_reply(reply: PredictReply) -> bytes:
@@ -170,17 +178,17 @@ def _answer_layout(
     rul_state: str, horizons: tuple[str, ...], label: str, states: tuple[str, ...]
 ) -> tuple[Callable[..., bytes], list[Any]]:
     """What writes the numbers that all answers have, and its arguments: each number and what precedes it."""
-    before_horizons = [_entry(5, b"\x08" + varint(int(horizon))) for horizon in horizons]
-    before_states = [_entry(2, delimited(1, state.encode())) for state in states]
+    before_horizons = [before_entry(5, b"\x08" + varint(int(horizon))) for horizon in horizons]
+    before_states = [before_entry(2, delimited(1, state.encode())) for state in states]
     named = delimited(1, label.encode())
     size = len(named) + sum(len(head) + FLOAT32.itemsize for head in before_states)
     heads = [
-        _before(2),
-        delimited(3, rul_state.encode()) + tag(4, 3 * (1 + FLOAT32.itemsize)) + _before(1),
-        _before(2),
-        _before(3),
+        before_float(2),
+        delimited(3, rul_state.encode()) + tag(4, 3 * (1 + FLOAT32.itemsize)) + before_float(1),
+        before_float(2),
+        before_float(3),
     ]
-    heads += [*before_horizons, *before_states, _before(8)]
+    heads += [*before_horizons, *before_states, before_float(8)]
     heads[4 + len(horizons)] = tag(6, size) + named + heads[4 + len(horizons)]
     layout = "".join(f"{len(head)}sf" for head in heads)
     return struct.Struct(f"<{layout}").pack, [part for head in heads for part in (head, 0.0)]
@@ -200,20 +208,9 @@ def _attention(attention: Any) -> bytes:  # noqa: ANN401 narrowed by UNSET, whic
 def _attention_layout(cycles: int, ratios: int) -> tuple[Callable[..., bytes], tuple[bytes, ...]]:
     """What writes an attention of so many cycles, and what precedes each of its arrays and numbers."""
     arrays = [tag(field, FLOAT32.itemsize * cycles) for field in (1, 2, 3)]
-    heads = [*arrays, _before(4), _before(6), _before(5) if ratios else b""]
+    heads = [*arrays, before_float(4), before_float(6), before_float(5) if ratios else b""]
     counts = [cycles, cycles, cycles, 1, 1, ratios]
     size = sum(map(len, heads)) + FLOAT32.itemsize * sum(counts)
     heads[0] = tag(7, size) + heads[0]
     layout = "".join(f"{len(head)}s{count}f" for head, count in zip(heads, counts, strict=True))
     return struct.Struct(f"<{layout}").pack, tuple(heads)
-
-
-def _before(field: int) -> bytes:
-    """What precedes a float on the wire."""
-    return bytes((field << 3 | FIXED32,))
-
-
-def _entry(field: int, key: bytes) -> bytes:
-    """What precedes the number of a map's entry, which is a message of its key and that number."""
-    before = _before(2)
-    return tag(field, len(key) + len(before) + FLOAT32.itemsize) + key + before

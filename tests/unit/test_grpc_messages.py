@@ -8,7 +8,8 @@ from msgspec import UNSET
 
 from model.domain import RulState
 from service.errors import Problem
-from service.grpc_messages import floats, predict_reply, predicted, window_input
+from service.grpc_messages import floats, lone_window, predict_reply, predicted, window_input
+from service.grpc_wire import filling
 from service.messages import (
     Attention,
     HealthState,
@@ -133,6 +134,71 @@ def test_a_reply_holds_its_model_and_every_prediction_in_order(given_predictions
 
     assert reply.model == pb.ModelReference(name="fd001", version="1", sha256="f" * 64)
     assert [*map(canonical, reply.predictions)] == [*map(canonical, map(message_of, given_predictions))]
+
+
+def window_messages():
+    readings = st.builds(pb.Readings, values=numbers)
+    columns = st.builds(
+        pb.Columns, columns=st.dictionaries(texts, st.builds(pb.Series, values=numbers), max_size=2)
+    )
+    options = {"unit": st.none() | texts, "last_cycle": st.none() | number}
+    by_row = st.builds(pb.Window, readings=readings, **options)
+    return by_row | st.builds(pb.Window, columns=columns, **options) | st.builds(pb.Window, **options)
+
+
+@st.composite
+def requests(draw):
+    """Bytes of a request, most of them as the library writes them."""
+    given_request = pb.PredictRequest(
+        windows=draw(st.lists(window_messages(), min_size=1, max_size=2)),
+        model=draw(st.sampled_from(["", "", "fd001"])),
+        explain=draw(st.sampled_from([0, 0, 1])),
+        partial=draw(st.sampled_from([False, False, True])),
+    )
+    raw = bytearray(given_request.SerializeToString())
+    if draw(st.booleans()):
+        at = draw(st.integers(0, len(raw)))
+        raw[at : at + draw(st.integers(0, 2))] = draw(st.binary(max_size=2))
+    return bytes(raw)
+
+
+@given(requests())
+def test_what_is_read_at_a_glance_is_what_protobuf_reads(raw):
+    seen = lone_window(raw)
+
+    if seen is not None:
+        unit, last_cycle, values = seen
+        request = pb.PredictRequest.FromString(raw)
+        alone = pb.PredictRequest(windows=request.windows)
+        found = window_input(request.windows[0], max(1, values.size))
+        assert len(request.windows) == 1
+        assert canonical(request) == canonical(alone) == raw
+        assert (found.unit, str(found.last_cycle)) == (unit, str(last_cycle))
+        assert found.columns is None
+        np.testing.assert_array_equal(np.ravel(found.readings), values)
+
+
+@given(st.none() | st.text(max_size=30), st.none() | number, numbers.filter(bool))
+def test_a_request_of_one_window_by_rows_is_read_at_a_glance(unit, last_cycle, values):
+    window = pb.Window(unit=unit, last_cycle=last_cycle, readings=pb.Readings(values=values))
+
+    seen = lone_window(pb.PredictRequest(windows=[window]).SerializeToString())
+
+    assert seen is not None
+    assert (seen[0], str(seen[1])) == (unit, str(last_cycle))
+    np.testing.assert_array_equal(seen[2], np.array(values, dtype=np.float32))
+
+
+@pytest.mark.parametrize("length", [1, 127, 128, 16_383, 16_384, 3_000_000])
+def test_a_message_of_one_field_begins_as_protobuf_begins_it(length):
+    raw = pb.PredictRequest(model="a" * length).SerializeToString()
+
+    assert filling(len(raw), 1) == raw[:-length]
+
+
+@pytest.mark.parametrize("size", [-3, 0, 1, 130, 16_387])
+def test_no_message_of_one_field_is_of_a_size_between_two_lengths_of_its_tag(size):
+    assert filling(size, 1) is None
 
 
 def answer(attention):
