@@ -13,9 +13,8 @@ import grpc
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from service.deadline import Deadline
 from service.exchange import Desk, Exchange
-from service.grpc_call import Context, exchanged, parsed, patience, serialized
+from service.grpc_call import Context, exchanged, limit, parsed, serialized
 from service.grpc_health import Health
 from service.grpc_messages import (
     explain_of,
@@ -68,7 +67,7 @@ class RulServicer:
                 query = self._query(raw)
             exchange.windows = len(query.windows)
             reply = await desk.predictor.predict(
-                query, deadline=Deadline(patience(desk, context)), typed=True, consume=True
+                query, deadline=limit(context, desk.request_timeout_seconds), typed=True, consume=True
             )
             with desk.metrics.stage(Stage.ENCODE):
                 return predict_reply(reply)

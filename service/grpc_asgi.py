@@ -19,7 +19,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from service import logs
-from service.asgi import Disconnected, Message, Receive, Scope, Send, header, unless_disconnected
+from service.asgi import Disconnected, Message, Patience, Receive, Scope, Send, header, unless_disconnected
 from service.errors import public_detail
 from service.grpc_frames import Aborted, Messages, Metadata, framed, plain_message
 
@@ -43,9 +43,10 @@ OK: Final = (b"grpc-status", b"0")
 class Call:
     """What a servicer sees of its call: the part of `grpc.aio.ServicerContext` that ours use."""
 
-    __slots__ = ("_deadline", "_headers", "_names", "trailing")
+    __slots__ = ("_deadline", "_headers", "_names", "_receive", "trailing")
 
-    def __init__(self, scope: Scope, names: Names) -> None:
+    def __init__(self, scope: Scope, receive: Receive, names: Names) -> None:
+        self._receive = receive
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
         self._names = names
         timeout = self._headers.get(b"grpc-timeout")
@@ -54,12 +55,22 @@ class Call:
 
     def invocation_metadata(self) -> list[tuple[str, str]]:
         """Of the request's metadata what is read; binary values are left as they came."""
-        headers = self._headers
-        return [(name, headers[key].decode("latin-1")) for key, name in self._names if key in headers]
+        found: list[tuple[str, str]] = []
+        for key, name in self._names:
+            value = self._headers.get(key)
+            if value is not None:
+                found.append((name, value.decode("latin-1")))
+        return found
 
     def time_remaining(self) -> float | None:
         """Seconds until the caller's deadline, or None where it set none."""
         return None if self._deadline is None else max(0.0, self._deadline - monotonic())
+
+    def limit(self, seconds: float) -> Patience:
+        """What ends a method's waiting: so much time, the caller's deadline, and the caller's leaving."""
+        if self._deadline is not None:
+            seconds = min(seconds, max(0.0, self._deadline - monotonic()))
+        return Patience(seconds, self._receive)
 
     def set_trailing_metadata(self, metadata: Metadata) -> None:
         """Send this with the status."""
@@ -81,8 +92,8 @@ class StreamCall(Call):
 
     __slots__ = ("_encode", "_send", "_started")
 
-    def __init__(self, scope: Scope, names: Names, send: Send, encode: Encode) -> None:
-        super().__init__(scope, names)
+    def __init__(self, scope: Scope, receive: Receive, names: Names, send: Send, encode: Encode) -> None:
+        super().__init__(scope, receive, names)
         self._send = send
         self._encode = encode
         self._started = False
@@ -132,8 +143,8 @@ class GrpcOverAsgi:
         return self._answer_stream(handler, scope, receive, send)
 
     async def _answer(self, handler: Any, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ANN401
-        """One message for one."""
-        call = Call(scope, self._names)
+        """One message for one; what the method waits for, it waits for within `Call.limit`."""
+        call = Call(scope, receive, self._names)
         decode, encode = handler.request_deserializer, handler.response_serializer
         try:
             event = await receive()
@@ -143,7 +154,7 @@ class GrpcOverAsgi:
                 messages.add(event)
                 message = await messages.only()
             request = message if decode is None else _decoded(decode, message)
-            response = await unless_disconnected(handler.unary_unary(request, call), receive)
+            response = await handler.unary_unary(request, call)
             body = framed(response if encode is None else encode(response))
             trailers = [OK, *_pairs(call.trailing)]
         except Disconnected:
@@ -162,7 +173,7 @@ class GrpcOverAsgi:
         send: Send,
     ) -> None:
         encode = None if handler is None else handler.response_serializer
-        call = StreamCall(scope, self._names, send, encode)
+        call = StreamCall(scope, receive, self._names, send, encode)
         try:
             await self._converse(handler, call, scope, receive)
             trailers = [OK, *_pairs(call.trailing)]

@@ -13,8 +13,11 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 
+from service.asgi import Disconnected
+from service.deadline import Deadline
 from service.errors import MalformedBody, Problem, listed, problems_of, public_detail, status_of
 from service.exchange import Desk, Exchange
+from service.grpc_asgi import Call
 from service.labels import Route, Transport
 
 MessageType = TypeVar("MessageType", bound=Message)
@@ -73,7 +76,7 @@ async def exchanged(
     reply: Any = None
     metadata: dict[str, Any] = dict(context.invocation_metadata())
     with desk.exchange(Transport.GRPC, route, metadata.get("x-request-id"), metadata) as exchange:
-        if not open_to_all:
+        if desk.credentials.asked_for and not open_to_all:
             desk.credentials.check(metadata.get("authorization", ""), metadata.get("x-api-key", ""))
         reply = await call(raw, context, exchange)
     trailing = [("x-request-id", exchange.request_id)]
@@ -81,6 +84,8 @@ async def exchanged(
         error = exchange.error
         code, detail = status_of(error).grpc, public_detail(error)
         await context.abort(code, detail, (*trailing, *_details(code, detail, problems_of(error))))
+    if exchange.gone:
+        raise Disconnected
     context.set_trailing_metadata(trailing)
     return reply
 
@@ -89,6 +94,17 @@ def patience(desk: Desk, context: Context) -> float:
     """How many seconds an answer may take: what the caller and the settings both allow."""
     remaining = context.time_remaining()
     return desk.request_timeout_seconds if remaining is None else min(remaining, desk.request_timeout_seconds)
+
+
+def limit(context: Context, seconds: float) -> Deadline:
+    """What ends the waiting of a call with one answer: so much time, the caller's deadline, and its leaving.
+
+    `grpc.aio` itself cancels the call of a caller who has left.
+    """
+    if isinstance(context, Call):
+        return context.limit(seconds)
+    remaining = context.time_remaining()
+    return Deadline(seconds if remaining is None else min(seconds, remaining))
 
 
 def parsed(kind: type[MessageType], raw: bytes) -> MessageType:

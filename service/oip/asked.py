@@ -118,15 +118,14 @@ class Inference:
         return checked_group(arrays, model.rules)
 
     async def infer(
-        self, model: LoadedModel, group: Group, query: InferQuery, *, timeout_seconds: float
+        self, model: LoadedModel, group: Group, query: InferQuery, *, deadline: Deadline
     ) -> InferReply:
         """The answers to the windows, as tensors.
 
         Raises:
             Overloaded, NotReady, RuntimeFailed, DeadlineExceeded: as the predictor says.
         """
-        timeout = min(timeout_seconds, query.timeout_seconds, self._desk.request_timeout_seconds)
-        outputs = await self._desk.predictor.outputs(model, group.windows, deadline=Deadline(timeout))
+        outputs = await self._desk.predictor.outputs(model, group.windows, deadline=deadline)
         with self._desk.metrics.stage(Stage.EXPLAIN):
             gathering = Gathering(outputs, group)
             wanted = self.signature(model).wanted(query.outputs)

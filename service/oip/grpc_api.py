@@ -15,7 +15,7 @@ import numpy as np
 
 from service.errors import InvalidTensor, MalformedBody
 from service.exchange import Desk, Exchange
-from service.grpc_call import Context, exchanged, parsed, patience, serialized
+from service.grpc_call import Context, exchanged, limit, parsed, serialized
 from service.grpc_messages import tag
 from service.labels import Route, Stage
 from service.oip.asked import (
@@ -92,7 +92,8 @@ class InferenceServicer:
                 query = _query(request)
                 group = self._inference.read(model, query)
             exchange.windows = len(group.windows)
-            reply = await self._inference.infer(model, group, query, timeout_seconds=patience(desk, context))
+            seconds = min(query.timeout_seconds, desk.request_timeout_seconds)
+            reply = await self._inference.infer(model, group, query, deadline=limit(context, seconds))
             with desk.metrics.stage(Stage.ENCODE):
                 return _response(reply, raw=bool(request.raw_input_contents))
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from service.asgi import Receive, Scope, Send, body_of, unless_disconnected
+from service.asgi import Patience, Receive, Scope, Send, body_of
 from service.errors import MalformedBody, MethodNotAllowed, UnknownRoute, public_detail, status_of
 from service.exchange import Desk, Exchange
 from service.http_predict import Headers, asked_timeout, check_access
@@ -135,8 +135,9 @@ class OipHttp:
                 asked = decoded(body, headers.get(HEADER_LENGTH, b""))
                 group = self._inference.read(model, asked.query)
             call.exchange.windows = len(group.windows)
-            work = self._inference.infer(model, group, asked.query, timeout_seconds=timeout)
-            reply = await unless_disconnected(work, call.receive)
+            seconds = min(timeout, asked.query.timeout_seconds, desk.request_timeout_seconds)
+            patience = Patience(seconds, call.receive)
+            reply = await self._inference.infer(model, group, asked.query, deadline=patience)
             with desk.metrics.stage(Stage.ENCODE):
                 body, size = encoded(reply, asked)
         if size is None:

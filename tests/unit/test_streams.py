@@ -352,4 +352,4 @@ async def test_a_stream_that_ended_leaves_nobody_who_reads_it():
 
 async def test_a_call_that_has_one_answer_cannot_write_another():
     with pytest.raises(RuntimeError, match="one answer"):
-        await Call({"headers": []}, ()).write(pb.PredictReply())
+        await Call({"headers": []}, asyncio.Queue().get, ()).write(pb.PredictReply())
