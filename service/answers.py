@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -37,6 +37,7 @@ class Answers:
         head_entropy_ratio: float64 [B, H], where the network has heads.
         state: int [B], indices into `STATES`.
         out_of_range: Of each window, whether a reading may be outside the range of training.
+        kept: What a protocol makes of the whole batch, once for all who wait on it.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Answers:
         self.state: Final = states(outputs, lengths, manifest, last_cycle=last_cycle)
         self.out_of_range: Final = [True] * len(lengths) if out_of_range is None else out_of_range
         self._manifest: Final = manifest
+        self.kept: Final[dict[object, Any]] = {}
 
     def only(self, which: BoolArray) -> Answers:
         """The answers to some of the windows."""

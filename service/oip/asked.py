@@ -12,10 +12,9 @@ from functools import cache
 from importlib.metadata import version
 from typing import Final
 
-from service.deadline import Deadline
+from service.answers import WindowOutputs
 from service.errors import MalformedBody, UnknownModel
 from service.exchange import Desk
-from service.labels import Stage
 from service.lifecycle import Phase
 from service.messages import ModelName
 from service.oip.outputs import Gathering
@@ -80,7 +79,8 @@ class Inference:
         Raises:
             UnknownModel: it is not loaded.
         """
-        found = self._desk.predictor.model(name)
+        predictor = self._desk.predictor
+        found = predictor.models.get(name) or predictor.model(name)
         if version and version != found.name.version:
             raise UnknownModel(
                 f"model {name!r} is loaded in version {found.name.version}, not {short(version)}"
@@ -117,19 +117,13 @@ class Inference:
         self._desk.predictor.check_count(len(arrays["readings"]))
         return checked_group(arrays, model.rules)
 
-    async def infer(
-        self, model: LoadedModel, group: Group, query: InferQuery, *, deadline: Deadline
+    def reply(
+        self, model: LoadedModel, group: Group, query: InferQuery, outputs: Sequence[WindowOutputs]
     ) -> InferReply:
-        """The answers to the windows, as tensors.
-
-        Raises:
-            Overloaded, NotReady, RuntimeFailed, DeadlineExceeded: as the predictor says.
-        """
-        outputs = await self._desk.predictor.outputs(model, group.windows, deadline=deadline)
-        with self._desk.metrics.stage(Stage.EXPLAIN):
-            gathering = Gathering(outputs, group)
-            wanted = self.signature(model).wanted(query.outputs)
-            return InferReply(model.name, query.id, [gathering.tensor(spec) for spec in wanted])
+        """The answers to the windows, as tensors."""
+        gathering = Gathering(outputs, group)
+        wanted = self.signature(model).wanted(query.outputs)
+        return InferReply(model.name, query.id, [gathering.tensor(spec) for spec in wanted])
 
 
 def timeout_of(microseconds: object) -> float:

@@ -1,43 +1,32 @@
 """The Open Inference Protocol by gRPC: `inference.GRPCInferenceService`.
 
-Inputs are raw (`raw_input_contents`) or typed (`contents`), and outputs come back the way the inputs
-went. This module knows messages; it must not know what a model takes.
+This module knows methods; it must not know what a model takes, nor how tensors stand in messages.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import grpc
-import numpy as np
 
-from service.errors import InvalidTensor, MalformedBody
 from service.exchange import Desk, Exchange
 from service.grpc_call import Context, exchanged, limit, parsed, serialized
-from service.grpc_messages import tag
 from service.labels import Route, Stage
 from service.oip.asked import (
     EXTENSIONS,
-    MAX_TENSORS,
     PLATFORM,
     SERVER_NAME,
     Inference,
-    InferQuery,
     InferReply,
     server_version,
-    timeout_of,
 )
-from service.oip.tensors import DTYPES, FP32, INT64, Contents, GivenTensor, TensorSpec, short
+from service.oip.grpc_body import response_of
+from service.oip.grpc_plan import Messages
+from service.oip.tensors import TensorSpec
 from service.proto import open_inference_pb2 as pb
 
 INFERENCE_SERVICE: Final = "inference.GRPCInferenceService"
-
-CONTENTS: Final = {FP32: "fp32_contents", INT64: "int64_contents"}
-"""Where typed values stand; no model takes other datatypes."""
-
-FLOATS: Final = pb.InferTensorContents.FP32_CONTENTS_FIELD_NUMBER
 
 Answer = Callable[[bytes], Awaitable[Any]]
 
@@ -48,6 +37,7 @@ class InferenceServicer:
     def __init__(self, desk: Desk) -> None:
         self._desk: Final = desk
         self._inference: Final = Inference(desk)
+        self._messages: Final = Messages(self._inference)
 
     def handlers(self) -> dict[str, Any]:
         """The method handlers, by the methods' names."""
@@ -58,15 +48,16 @@ class InferenceServicer:
             "ModelReady": self._asked(self._model_ready),
             "ModelMetadata": self._asked(self._model),
             "RepositoryIndex": self._asked(self._index),
-            "ModelInfer": self.infer,
         }
-        return {
+        handlers = {
             name: grpc.unary_unary_rpc_method_handler(method, response_serializer=serialized)
             for name, method in methods.items()
         }
+        infer = grpc.unary_unary_rpc_method_handler(self.infer, response_serializer=bytes)
+        return handlers | {"ModelInfer": infer}
 
-    async def infer(self, raw: bytes, context: Context) -> pb.ModelInferResponse:
-        """Answer windows."""
+    async def infer(self, raw: bytes, context: Context) -> bytes:
+        """Answer windows, with a message as it travels."""
         return await exchanged(self._desk, Route.GRPC_INFER, self._infer, raw, context)
 
     def _asked(
@@ -83,19 +74,23 @@ class InferenceServicer:
 
         return method
 
-    async def _infer(self, raw: bytes, context: Context, exchange: Exchange) -> pb.ModelInferResponse:
+    async def _infer(self, raw: bytes, context: Context, exchange: Exchange) -> bytes:
         desk = self._desk
         with desk.lifecycle.request():
             with desk.metrics.stage(Stage.DECODE):
-                request = parsed(pb.ModelInferRequest, raw)
-                model = self._inference.model(request.model_name, request.model_version)
-                query = _query(request)
-                group = self._inference.read(model, query)
-            exchange.windows = len(group.windows)
+                asked, group, form = self._messages.read(raw)
+            model, query, windows = asked.model, asked.query, group.windows
+            exchange.windows = len(windows)
             seconds = min(query.timeout_seconds, desk.request_timeout_seconds)
-            reply = await self._inference.infer(model, group, query, deadline=limit(context, seconds))
+            outputs = await desk.predictor.outputs(model, windows, deadline=limit(context, seconds))
+            with desk.metrics.stage(Stage.EXPLAIN):
+                answer = None if form is None else form.written(outputs[0])
+                if answer is None:
+                    answer = self._inference.reply(model, group, query, outputs)
             with desk.metrics.stage(Stage.ENCODE):
-                return _response(reply, raw=bool(request.raw_input_contents))
+                if isinstance(answer, InferReply):
+                    return response_of(answer, raw=asked.raw).SerializeToString()
+                return b"".join(answer)
 
     async def _live(self, raw: bytes) -> pb.ServerLiveResponse:
         parsed(pb.ServerLiveRequest, raw)
@@ -147,69 +142,3 @@ def _described(specs: Sequence[TensorSpec]) -> list[pb.ModelMetadataResponse.Ten
         pb.ModelMetadataResponse.TensorMetadata(name=s.name, datatype=s.datatype, shape=s.shape)
         for s in specs
     ]
-
-
-def _query(request: pb.ModelInferRequest) -> InferQuery:
-    if len(request.inputs) > MAX_TENSORS or len(request.outputs) > MAX_TENSORS:
-        raise MalformedBody(f"expected at most {MAX_TENSORS} inputs and outputs")
-    raw = request.raw_input_contents
-    if raw and len(raw) != len(request.inputs):
-        raise InvalidTensor(
-            f"expected raw_input_contents for each of {len(request.inputs)} inputs, got {len(raw)}"
-        )
-    inputs = [
-        GivenTensor(
-            tensor.name,
-            tensor.datatype,
-            tensor.shape,
-            _raw(tensor, raw[i]) if raw else _typed(tensor),
-        )
-        for i, tensor in enumerate(request.inputs)
-    ]
-    outputs = [output.name for output in request.outputs]
-    return InferQuery(inputs, outputs, request.id, _timeout_seconds(request))
-
-
-def _raw(tensor: pb.ModelInferRequest.InferInputTensor, contents: bytes) -> Contents:
-    if tensor.HasField("contents") and tensor.contents.ListFields():
-        raise InvalidTensor(f"input {short(tensor.name)}: expected contents or raw_input_contents, got both")
-    return contents
-
-
-def _typed(tensor: pb.ModelInferRequest.InferInputTensor) -> Contents:
-    wanted = CONTENTS.get(tensor.datatype)
-    if wanted is None:
-        return ()  # no model takes this datatype: whoever knows the model will say so
-    others = [field.name for field, _ in tensor.contents.ListFields() if field.name != wanted]
-    if others:
-        raise InvalidTensor(
-            f"input {short(tensor.name)}: {tensor.datatype} stands in {wanted}, got {', '.join(others)}"
-        )
-    dtype = DTYPES[tensor.datatype]
-    values = getattr(tensor.contents, wanted)
-    head, raw = tag(FLOATS, 4 * len(values)), tensor.contents.SerializeToString()
-    if tensor.datatype == FP32 and len(values) and raw.startswith(head):  # as it stands on the wire
-        return np.frombuffer(raw, dtype, offset=len(head))
-    return np.array(values, dtype=dtype)
-
-
-def _timeout_seconds(request: pb.ModelInferRequest) -> float:
-    """The parameter `timeout`, as by HTTP."""
-    if "timeout" not in request.parameters:  # reading would make it
-        return math.inf
-    parameter = request.parameters["timeout"]
-    which = parameter.WhichOneof("parameter_choice")
-    return timeout_of(None if which is None else getattr(parameter, which))
-
-
-def _response(reply: InferReply, *, raw: bool) -> pb.ModelInferResponse:
-    response = pb.ModelInferResponse(
-        model_name=reply.model.name, model_version=reply.model.version, id=reply.id
-    )
-    for tensor in reply.tensors:
-        output = response.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.values.shape)
-        if raw:
-            response.raw_output_contents.append(tensor.values.tobytes())
-        else:
-            output.contents.MergeFromString(tag(FLOATS, tensor.values.nbytes) + tensor.values.tobytes())
-    return response

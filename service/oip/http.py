@@ -6,9 +6,9 @@ module knows paths, headers and statuses; it must not know tensors.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -19,8 +19,9 @@ from service.exchange import Desk, Exchange
 from service.http_predict import Headers, asked_timeout, check_access
 from service.http_problem import refusal_headers
 from service.labels import Route, Stage, Transport
-from service.oip.asked import EXTENSIONS, PLATFORM, SERVER_NAME, Inference, server_version
-from service.oip.http_body import decoded, encoded, inflated
+from service.oip.asked import EXTENSIONS, PLATFORM, SERVER_NAME, Inference, InferReply, server_version
+from service.oip.http_body import encoded, inflated
+from service.oip.http_plan import Bodies
 from service.oip.tensors import TensorSpec, short
 
 JSON: Final = b"application/json"
@@ -30,8 +31,7 @@ HEADER_LENGTH: Final = b"inference-header-content-length"
 _MODEL: Final = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?(/ready|/infer)?")
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True, eq=False):
     """One request: what it names, and where its body comes from."""
 
     scope: Scope
@@ -42,8 +42,7 @@ class Call:
     version: str
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True, eq=False):
     """What goes back."""
 
     body: bytes
@@ -52,7 +51,14 @@ class Reply:
     headers: Sequence[tuple[bytes, bytes]] = ()
 
 
+UNREAD: Final = Reply(b"", 499)
+"""What nobody will read: the caller has gone."""
+
 Handler = Callable[[Call], Awaitable[Reply]]
+Found = tuple[str, Route, Handler, tuple[str, str]]
+"""What is answered at a path: by which method, as which route, by whom, of which model and version."""
+
+NO_MODEL: Final = ("", "")
 
 
 class OipHttp:
@@ -61,19 +67,23 @@ class OipHttp:
     def __init__(self, desk: Desk) -> None:
         self._desk: Final = desk
         self._inference: Final = Inference(desk)
+        self._bodies: Final = Bodies(self._inference)
         self._encoder: Final = msgspec.json.Encoder()
-        self._fixed: Final[dict[str, tuple[str, Route, Handler]]] = {
-            "/v2": ("GET", Route.V2, self._server),
-            "/v2/": ("GET", Route.V2, self._server),
-            "/v2/health/live": ("GET", Route.V2_LIVE, self._live),
-            "/v2/health/ready": ("GET", Route.V2_READY, self._ready),
-            "/v2/repository/index": ("POST", Route.V2_INDEX, self._index),
+        self._fixed: Final[dict[str, Found]] = {
+            "/v2": ("GET", Route.V2, self._server, NO_MODEL),
+            "/v2/": ("GET", Route.V2, self._server, NO_MODEL),
+            "/v2/health/live": ("GET", Route.V2_LIVE, self._live, NO_MODEL),
+            "/v2/health/ready": ("GET", Route.V2_READY, self._ready, NO_MODEL),
+            "/v2/repository/index": ("POST", Route.V2_INDEX, self._index, NO_MODEL),
         }
         self._of_model: Final[dict[str | None, tuple[str, Route, Handler]]] = {
             None: ("GET", Route.V2_MODEL, self._model),
             "/ready": ("GET", Route.V2_MODEL_READY, self._model_ready),
             "/infer": ("POST", Route.V2_INFER, self._infer),
         }
+        for name in desk.predictor.models:  # the paths that are asked for again and again
+            path = f"/v2/models/{name}/infer"
+            self._fixed[path] = self._found(path)
 
     @staticmethod
     def answers(scope: Scope) -> bool:
@@ -84,12 +94,14 @@ class OipHttp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         allowed, route, handler, names = self._found(scope["path"])
-        refused = allowed not in {"", scope["method"]} and (allowed, scope["method"]) != ("GET", "HEAD")
+        method = scope["method"]
+        refused = method != allowed and bool(allowed) and (allowed, method) != ("GET", "HEAD")
         if refused:
             route, handler = Route.OTHER, _refusing(allowed)
         headers: Headers = dict(scope["headers"])
-        reply = Reply(b"", 499)  # what nobody will read: the caller has gone
-        given = headers.get(b"x-request-id", b"").decode("latin-1") or None
+        reply = UNREAD
+        given = headers.get(b"x-request-id")
+        given = given.decode("latin-1") if given else None
         with self._desk.exchange(Transport.HTTP, route, given, scope) as exchange:
             reply = await handler(Call(scope, headers, receive, exchange, *names))
         if exchange.error is not None:
@@ -103,14 +115,15 @@ class OipHttp:
         await send({"type": "http.response.start", "status": reply.status, "headers": answer})
         await send({"type": "http.response.body", "body": reply.body})
 
-    def _found(self, path: str) -> tuple[str, Route, Handler, tuple[str, str]]:
+    def _found(self, path: str) -> Found:
+        fixed = self._fixed.get(path)
+        if fixed is not None:
+            return fixed
         match = _MODEL.fullmatch(path)
         if match is not None:
             name, version, action = match.groups()
             return *self._of_model[action], (name, version or "")
-        if path in self._fixed:
-            return *self._fixed[path], ("", "")
-        return "", Route.OTHER, _unknown, ("", "")
+        return "", Route.OTHER, _unknown, NO_MODEL
 
     def _refusal(self, error: Exception, allowed: str) -> Reply:
         given = refusal_headers(error) | ({"allow": allowed} if allowed else {})
@@ -127,19 +140,28 @@ class OipHttp:
         desk, headers = self._desk, call.headers
         check_access(desk, headers)
         model = self._inference.model(call.model, call.version)
-        timeout = asked_timeout(headers.get(b"request-timeout"))
+        given = headers.get(b"request-timeout")
+        timeout = math.inf if given is None else asked_timeout(given)
         with desk.lifecycle.request():
             body = await body_of(call.scope, call.receive, max_bytes=desk.max_body_bytes)
             with desk.metrics.stage(Stage.DECODE):
-                body = inflated(body, headers.get(b"content-encoding", b""), max_bytes=desk.max_body_bytes)
-                asked = decoded(body, headers.get(HEADER_LENGTH, b""))
-                group = self._inference.read(model, asked.query)
-            call.exchange.windows = len(group.windows)
-            seconds = min(timeout, asked.query.timeout_seconds, desk.request_timeout_seconds)
+                if b"content-encoding" in headers:
+                    body = inflated(body, headers[b"content-encoding"], max_bytes=desk.max_body_bytes)
+                asked, group, form = self._bodies.read(model, body, headers.get(HEADER_LENGTH, b""))
+            query, windows = asked.query, group.windows
+            call.exchange.windows = len(windows)
+            seconds = min(timeout, query.timeout_seconds, desk.request_timeout_seconds)
             patience = Patience(seconds, call.receive)
-            reply = await self._inference.infer(model, group, asked.query, deadline=patience)
+            outputs = await desk.predictor.outputs(model, windows, deadline=patience)
+            with desk.metrics.stage(Stage.EXPLAIN):
+                answer = None if form is None else form.written(outputs[0])
+                if answer is None:
+                    answer = self._inference.reply(model, group, query, outputs)
             with desk.metrics.stage(Stage.ENCODE):
-                body, size = encoded(reply, asked)
+                if isinstance(answer, InferReply):
+                    body, size = encoded(answer, asked)
+                else:
+                    body, size = b"".join(answer), len(answer[0]) or None
         if size is None:
             return Reply(body)
         return Reply(body, media_type=BINARY, headers=[(HEADER_LENGTH, b"%d" % size)])

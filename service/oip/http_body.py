@@ -104,7 +104,7 @@ def decoded(body: bytes, header_length: bytes) -> Asked:
         MalformedBody: it is not JSON of the protocol's shape, or the header does not fit it.
         InvalidTensor: a tensor's contents are missing, come twice, or are not where they are said to be.
     """
-    size = _json_size(body, header_length)
+    size = json_size(body, header_length)
     request = _request(body[:size] if size < len(body) else body)
     if len(request.inputs) > MAX_TENSORS or len(request.outputs or ()) > MAX_TENSORS:
         raise MalformedBody(f"expected at most {MAX_TENSORS} inputs and outputs")
@@ -175,7 +175,12 @@ def _raw(tensor: Tensor) -> Any:  # noqa: ANN401 a buffer
     return tensor.values.data  # C-contiguous and little-endian, as every output is made
 
 
-def _json_size(body: bytes, header: bytes) -> int:
+def json_size(body: bytes, header: bytes) -> int:
+    """How many bytes of a body are JSON, by the header `inference-header-content-length`.
+
+    Raises:
+        MalformedBody: the header does not fit the body.
+    """
     if not header:
         return len(body)
     if not header.isdigit() or len(header) > 20 or int(header) > len(body):

@@ -12,7 +12,7 @@ import numpy as np
 
 from model.domain import FloatArray, IntArray
 from service.answers import Answers, WindowOutputs
-from service.oip.tensors import ANY, Tensor, TensorSpec
+from service.oip.tensors import Tensor, TensorSpec
 from service.oip.windows import Group
 
 Source = Callable[[Answers], Any]
@@ -51,12 +51,11 @@ class Gathering:
         """One output, float32, of the shape that the request's readings ask for."""
         if len(self._batches) == 1 and (spec.name not in PER_CYCLE or self._whole):
             answers, _, rows = self._batches[0]  # all places, in order
-            return Tensor(spec.name, spec.datatype, _values(spec, answers)[rows])
-        sizes = (len(self._group.windows), *spec.shape[1:])
-        shape = [self._group.cycles if size == ANY else size for size in sizes]
+            return Tensor(spec.name, spec.datatype, values_of(spec, answers)[rows])
+        shape = spec.sized(windows=len(self._group.windows), cycles=self._group.cycles)
         values: FloatArray = np.zeros(shape, dtype=np.float32)
         for answers, places, rows in self._batches:
-            batch = _values(spec, answers)
+            batch = values_of(spec, answers)
             if spec.name in PER_CYCLE:
                 self._place_cycles(values, places, batch[rows])
             else:
@@ -76,5 +75,6 @@ class Gathering:
             values[place, ..., start:stop] = row[..., : stop - start]
 
 
-def _values(spec: TensorSpec, answers: Answers) -> FloatArray:
+def values_of(spec: TensorSpec, answers: Answers) -> FloatArray:
+    """What a batch answered of one output, float32 [B, ...]."""
     return np.asarray(SOURCES[spec.name](answers), dtype=np.float32)

@@ -47,6 +47,10 @@ class TensorSpec(NamedTuple):
     datatype: str
     shape: tuple[int, ...]
 
+    def sized(self, *, windows: int, cycles: int) -> tuple[int, ...]:
+        """The shape of an output for so many windows of so many cycles."""
+        return (windows, *(cycles if size == ANY else size for size in self.shape[1:]))
+
 
 class GivenTensor(NamedTuple):
     """An input as it was declared and sent; nothing about it is known to be true."""
@@ -146,14 +150,19 @@ def array_of(given: GivenTensor, spec: TensorSpec) -> NDArray[Any]:
                 f"{where}: shape {list(shape)} of {spec.datatype} takes {count * dtype.itemsize} bytes, "
                 f"got {len(contents)}"
             )
-        # ONNX Runtime and numpy are quickest, and only promise to be right, on aligned values.
         raw: Any = contents  # a memoryview is also a Sequence of anything, to a type checker
-        return np.require(np.frombuffer(raw, dtype), requirements="A").reshape(shape)
+        return aligned(raw, spec.datatype).reshape(shape)
     if len(contents) != count:
         raise InvalidTensor(f"{where}: shape {list(shape)} takes {count} values, got {len(contents)}")
     if isinstance(contents, np.ndarray):
         return contents.reshape(shape)
     return _numbers(contents, spec.datatype, where).reshape(shape)
+
+
+def aligned(contents: bytes | memoryview, datatype: str) -> NDArray[Any]:
+    """Raw contents as an array of one axis: a view of them where they lie aligned."""
+    # ONNX Runtime and numpy are quickest, and only promise to be right, on aligned values.
+    return np.require(np.frombuffer(contents, DTYPES[datatype]), requirements="A")
 
 
 def _checked_shape(given: Sequence[int], spec: TensorSpec, where: str) -> tuple[int, ...]:
