@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
@@ -33,14 +33,14 @@ def header(scope: Scope, name: bytes) -> bytes:
     return b""
 
 
-async def body_of(scope: Scope, receive: Receive, *, max_bytes: int) -> bytes:
+async def body_of(headers: Mapping[bytes, bytes], receive: Receive, *, max_bytes: int) -> bytes:
     """The whole body of a request.
 
     Raises:
         TooLarge: it has more than `max_bytes`; what is past them is never held.
         Disconnected: the caller left before it was complete.
     """
-    announced = header(scope, b"content-length")
+    announced = headers.get(b"content-length", b"")
     if announced.isdigit() and int(announced) > max_bytes:
         raise TooLarge(f"the body has {int(announced)} bytes, the service reads {max_bytes} at most")
     event = await receive()

@@ -38,7 +38,7 @@ class PredictRoute:
         given = headers.get(b"x-request-id")
         given = None if given is None else given.decode("latin-1")
         with self._desk.exchange(Transport.HTTP, Route.PREDICT, given, scope) as exchange:
-            body = await self._answer(headers, scope, receive, exchange)
+            body = await self._answer(headers, receive, exchange)
             status = 200
         if exchange.error is not None:
             status, more, body = problem(exchange.error, exchange.request_id)
@@ -52,13 +52,17 @@ class PredictRoute:
         await send({"type": "http.response.start", "status": status, "headers": answer})
         await send({"type": "http.response.body", "body": body})
 
-    async def _answer(self, headers: Headers, scope: Scope, receive: Receive, exchange: Exchange) -> bytes:
+    async def _answer(self, headers: Headers, receive: Receive, exchange: Exchange) -> bytes:
         desk = self._desk
         check_access(desk, headers)
-        _check_media_type(headers.get(b"content-type", b""))
-        timeout = min(desk.request_timeout_seconds, asked_timeout(headers.get(b"request-timeout")))
+        media_type = headers.get(b"content-type", b"")
+        if media_type != b"application/json":
+            _check_media_type(media_type)
+        timeout = desk.request_timeout_seconds
+        if b"request-timeout" in headers:
+            timeout = min(timeout, asked_timeout(headers[b"request-timeout"]))
         with desk.lifecycle.request():
-            body = await body_of(scope, receive, max_bytes=desk.max_body_bytes)
+            body = await body_of(headers, receive, max_bytes=desk.max_body_bytes)
             with desk.metrics.stage(Stage.DECODE):
                 query, typed = self._decoder.decode(body)
             exchange.windows = len(query.windows)
@@ -82,21 +86,17 @@ def check_access(desk: Desk, headers: Headers) -> None:
 
 
 def _check_media_type(given: bytes) -> None:
-    if given == b"application/json":
-        return
     media_type = given.decode("latin-1").partition(";")[0].strip().lower()
     if media_type != JSON:
         raise UnsupportedMedia(f"expected content-type {JSON}, got {media_type or 'none'}")
 
 
-def asked_timeout(given: bytes | None) -> float:
-    """The header `request-timeout`, in seconds; infinity where it was not sent.
+def asked_timeout(given: bytes) -> float:
+    """The header `request-timeout`, in seconds.
 
     Raises:
         MalformedBody: it is no time.
     """
-    if given is None:
-        return math.inf
     text = given.decode("latin-1")
     try:
         seconds = float(text)

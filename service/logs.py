@@ -106,20 +106,15 @@ class AccessLog:
         if self._due >= 1.0 - 1e-9:  # ten tenths are a little less than one
             self._due -= 1.0
             self._log.info(
-                "answered",
-                protocol=str(protocol),
-                route=str(route),
-                code=code,
-                seconds=seconds,
-                windows=windows,
+                "answered", protocol=protocol, route=route, code=code, seconds=seconds, windows=windows
             )
 
     def refused(self, error: BaseException, *, protocol: str, route: str, code: str, seconds: float) -> None:
         """A request was refused: the caller's doing, or the load's."""
         self._log.warning(
             "refused",
-            protocol=str(protocol),
-            route=str(route),
+            protocol=protocol,
+            route=route,
             code=code,
             seconds=seconds,
             error=type(error).__name__,
@@ -127,14 +122,7 @@ class AccessLog:
 
     def failed(self, error: BaseException, *, protocol: str, route: str, code: str, seconds: float) -> None:
         """A request failed by our fault: with the whole story, which the caller is not told."""
-        self._log.error(
-            "failed",
-            protocol=str(protocol),
-            route=str(route),
-            code=code,
-            seconds=seconds,
-            exc_info=error,
-        )
+        self._log.error("failed", protocol=protocol, route=route, code=code, seconds=seconds, exc_info=error)
 
 
 def _with_request_id(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

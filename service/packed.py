@@ -7,7 +7,8 @@ the careful way in `window`, which can say what is wrong and where. This module 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -104,12 +105,17 @@ def _packed(lists: Sequence[Sequence[Any]], size: int) -> FloatArray | None:
 
     `struct` turns a list into floats six times as fast as numpy, and refuses None and other sizes.
     """
-    pack = struct.Struct(f"{size}f").pack
+    pack = _pack_of(size)
     try:
         values = b"".join([pack(*numbers) for numbers in lists])
     except (struct.error, OverflowError):
         return None
     return _finite(np.frombuffer(values, dtype=np.float32).reshape(-1, size)) if values else None
+
+
+@lru_cache(maxsize=64)
+def _pack_of(size: int) -> Callable[..., bytes]:
+    return struct.Struct(f"{size}f").pack
 
 
 def _finite(readings: FloatArray) -> FloatArray | None:

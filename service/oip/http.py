@@ -143,7 +143,7 @@ class OipHttp:
         given = headers.get(b"request-timeout")
         timeout = math.inf if given is None else asked_timeout(given)
         with desk.lifecycle.request():
-            body = await body_of(call.scope, call.receive, max_bytes=desk.max_body_bytes)
+            body = await body_of(headers, call.receive, max_bytes=desk.max_body_bytes)
             with desk.metrics.stage(Stage.DECODE):
                 if b"content-encoding" in headers:
                     body = inflated(body, headers[b"content-encoding"], max_bytes=desk.max_body_bytes)
@@ -199,7 +199,7 @@ class OipHttp:
 
     async def _index(self, call: Call) -> Reply:
         check_access(self._desk, call.headers)
-        body = await body_of(call.scope, call.receive, max_bytes=self._desk.max_body_bytes)
+        body = await body_of(call.headers, call.receive, max_bytes=self._desk.max_body_bytes)
         try:
             asked = msgspec.json.decode(body, type=_IndexBody) if body.strip() else _IndexBody()
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

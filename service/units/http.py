@@ -72,7 +72,9 @@ class UnitsHttp:
         desk, unit = self._desk, request.path_params["unit"]
         timeout = desk.request_timeout_seconds
         with desk.lifecycle.request():
-            given = self._read(await body_of(request.scope, request.receive, max_bytes=desk.max_body_bytes))
+            given = self._read(
+                await body_of(dict(request.headers.raw), request.receive, max_bytes=desk.max_body_bytes)
+            )
             model = self._model(given.model)
             report = await self._units.report(model, unit, given, timeout_seconds=timeout)
             known = await self._units.history(
