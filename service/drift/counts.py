@@ -123,6 +123,7 @@ class DriftTotals:
 _LAST: Final = np.arange(-STUCK_CYCLES, 0)
 
 _Batch = tuple[FloatArray, Answers, Sequence[str | None]]
+"""The last readings of windows, [B, 10, F], their answers, and whose they are."""
 
 
 class DriftCounts:
@@ -145,7 +146,8 @@ class DriftCounts:
 
     def observe(self, readings: FloatArray, answers: Answers, units: Sequence[str | None]) -> None:
         """Take note of a batch: float32 [B, T, F], its answers, and whose windows they are."""
-        self._batches.append((readings, answers, units))
+        # The ends alone: all readings of what waits are megabytes.
+        self._batches.append((_ends(readings, answers.lengths), answers, units))
         self._waiting += len(units)
         if self._waiting >= GATHERED:
             self.count()
@@ -164,7 +166,7 @@ class DriftCounts:
         columns, bands, rul, entropy, units, rest = self._block()
         answers = [each for _, each, _ in batches]
         lengths = np.concatenate([each.lengths for each in answers])
-        ends = np.concatenate([_ends(readings, each.lengths) for readings, each, _ in batches])
+        ends = np.concatenate([last for last, _, _ in batches])
         last = ends[:, -1].astype(np.float64)
         regime, seen, known = self._regimes(last)
         predicted = _joined([each.outputs.rul for each in answers])
@@ -280,8 +282,9 @@ def _blocks(batches: Sequence[_Batch], full: int) -> Iterator[list[_Batch]]:
 
 def _ends(readings: FloatArray, lengths: IntArray) -> FloatArray:
     """The last ten readings of each window, [B, 10, F]; a shorter one repeats its first in front."""
-    if len(lengths) == 1 and lengths[0] >= STUCK_CYCLES:  # quicker
-        return readings[:, lengths[0] - STUCK_CYCLES : lengths[0]]
+    cycles = readings.shape[1]
+    if cycles >= STUCK_CYCLES and lengths.min() == cycles:  # quicker
+        return readings[:, -STUCK_CYCLES:].copy()
     return readings[np.arange(len(lengths))[:, None], np.maximum(lengths[:, None] + _LAST, 0)]
 
 
