@@ -159,7 +159,8 @@ class DriftCounts:
             batches = self._batches[:]
             del self._batches[: len(batches)]
             self._waiting = sum(len(units) for _, _, units in self._batches)
-            for some in _blocks(batches, self._full):
+            held = self._blocks[self._at][-1][0]
+            for some in _blocks(batches, self._full, held=0 if held >= self._full else int(held)):
                 self._count(some)
 
     def _count(self, batches: Sequence[_Batch]) -> None:
@@ -266,10 +267,10 @@ def entropy_of(answers: Answers, head: str) -> FloatArray:
     return np.full(len(answers.lengths), np.nan) if heads is None else heads[:, int(head)]
 
 
-def _blocks(batches: Sequence[_Batch], full: int) -> Iterator[list[_Batch]]:
-    """The batches in order, so many windows at a time or the few more that the last one of them has."""
+def _blocks(batches: Sequence[_Batch], full: int, *, held: int) -> Iterator[list[_Batch]]:
+    """The batches in order, as many as fill a block; the first one holds some windows already."""
     some: list[_Batch] = []
-    windows = 0
+    windows = held
     for batch in batches:
         some.append(batch)
         windows += len(batch[2])

@@ -14,7 +14,7 @@ from model.simulation import simulate
 from service import logs
 from service.answers import Answers
 from service.board import Board
-from service.drift.counts import STUCK_CYCLES, WINDOWS, DriftCounts, DriftTotals, Layout
+from service.drift.counts import BLOCKS, STUCK_CYCLES, WINDOWS, DriftCounts, DriftTotals, Layout
 from service.drift.gauges import QUIET_SECONDS, DriftCollector, DriftWarnings
 from service.drift.monitor import (
     ENOUGH,
@@ -398,3 +398,19 @@ def test_a_bias_of_two_standard_deviations_in_a_shipped_bundle_does_drift(flown,
         return readings
 
     assert column in replay(flown, biased).drifting
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.booleans()), min_size=1, max_size=60))
+def test_however_windows_come_and_are_looked_at_each_block_is_filled_before_the_next(arrivals):
+    storage = np.zeros(LAYOUT.size)
+    counts = DriftCounts(storage, REFERENCE, windows=1000)
+    for size, looked_at in arrivals:
+        counts.observe(*batch(np.zeros((size, len(MANIFEST.columns)))))
+        if looked_at:
+            counts.count()
+    counts.count()
+
+    held = [float(LAYOUT.parts(block)[-1][0]) for block in storage.reshape(BLOCKS, -1)]
+    filled = [windows for windows in held if windows >= 100]
+    assert max(held) < 100 + 40
+    assert len(filled) >= len([windows for windows in held if windows]) - 1
