@@ -39,9 +39,11 @@ from service.labels import Stage
 from service.lifecycle import Lifecycle, Phase
 from service.loading import load_bundles, warn
 from service.metrics import Metrics
+from service.on_loop import OnLoop
 from service.predictor import LoadedModel, Predictor
 from service.processes import Processes
-from service.runtime import OnnxRuntime, replay_golden
+from service.providers import CPU
+from service.runtime import OnnxRuntime, Runtime, replay_golden
 from service.settings import FrontEnd, Settings
 from service.store.keeping import Keeping
 from service.store.rows import ModelVersion
@@ -53,6 +55,8 @@ from service.tracing.hooks import Tracer, trace_stages
 BENTOML_TIMEOUT_SECONDS: Final = 30
 LOOP_SECONDS: Final = 0.002
 """A batch that takes less may run on the event loop: callers who come meanwhile wait no longer than that."""
+ONE_CORE_LOOP_SECONDS: Final = 0.01
+"""The same where a worker has one core, for which a thread would have to fight with the loop."""
 STORE_SECONDS: Final = 5.0
 """How long what has been predicted may take to be written at shutdown."""
 PUBLISH_SECONDS: Final = 0.25
@@ -82,6 +86,7 @@ class Parts:
         if self._tracer is not None:
             trace_stages(metrics.stages)
         self._executor: Final = InferenceThreads(settings.threads())
+        cores_of_worker = max(1, settings.threads() // workers)
         self._batchers: Final = {
             runtime.manifest.name: MicroBatcher(
                 runtime,
@@ -91,9 +96,9 @@ class Parts:
                 max_pending_windows=settings.max_pending_windows,
                 observer=metrics.models[runtime.manifest.name],
                 tracer=self._tracer,
-                eager_threads=max(1, settings.threads() // workers),
+                eager_threads=cores_of_worker,
                 cores=cores,
-                loop_seconds=LOOP_SECONDS,
+                on_loop=_on_loop(runtime, settings, cores_of_worker),
             )
             for _, runtime in self._loaded
         }
@@ -263,6 +268,13 @@ class Parts:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _on_loop(runtime: Runtime, settings: Settings, cores_of_worker: int) -> OnLoop:
+    if cores_of_worker > 1 or runtime.provider != CPU:  # while others compute, the loop can read
+        return OnLoop(most_seconds=LOOP_SECONDS)
+    full = settings.max_batch_windows
+    return OnLoop(most_windows=full, most_seconds=ONE_CORE_LOOP_SECONDS, meet_windows=full)
 
 
 def _tracer(settings: Settings) -> Tracer | None:

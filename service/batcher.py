@@ -1,10 +1,10 @@
 """Lets requests meet: windows of many callers become one batch, and each caller gets its own answers.
 
 No timer: whenever an inference thread is free and windows wait, a batch leaves. What arrives while
-they are busy meets in the next one, so batches grow exactly with load. One or two windows that find
-nobody at work are answered on the event loop itself, where the network is quicker than a thread wakes.
+they are busy meets in the next one, so batches grow exactly with load. Where a worker has one core, its
+batches run on the event loop (`on_loop`), and threads are for large requests while other cores are idle.
 
-    submit -> callers in turn -> batch (a free thread) -> answers -> each caller's future
+    submit -> callers in turn -> batch (a free thread, or the loop) -> answers -> each caller's future
 
 Everything but `_work` and what it calls runs on the event loop, so there is nothing to lock.
 Promises, each tested over random arrivals, cancellations and failures: every caller gets exactly
@@ -15,7 +15,6 @@ batch fails its callers and no others; a large request does not starve small one
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -30,14 +29,11 @@ from service.board import Board
 from service.caller import BatchObserver, Caller
 from service.cores import Cores
 from service.errors import NotReady, Overloaded, RuntimeFailed, ServiceError
+from service.on_loop import OnLoop
 from service.rules import TrainingRange
 from service.runtime import Runtime
 from service.tracing.hooks import BatchTrace, Tracer, submitted
 from service.window import Window
-
-FEW_WINDOWS: Final = 2
-"""What may run on the event loop, where the network is quick."""
-
 
 _Places = list[tuple[Caller, int]]
 """Whose window stands in each row of a batch, and which of the caller's it is."""
@@ -57,7 +53,7 @@ class MicroBatcher:
         observer: BatchObserver,
         eager_threads: int | None = None,
         cores: Cores | None = None,
-        loop_seconds: float = 0.0,
+        on_loop: OnLoop | None = None,
         tracer: Tracer | None = None,
     ) -> None:
         """Batches run on an executor, which its maker shuts down.
@@ -72,8 +68,7 @@ class MicroBatcher:
             eager_threads: So many batches leave as soon as a window waits; one more leaves only when it
                 is full, so that a large request has every core and small ones meet. None: all of them.
             cores: Who knows whether that one more has a core to itself, or must wait; None: it has.
-            loop_seconds: A batch of one or two windows that takes less runs on the event loop, where
-                nothing else runs: to wake a thread and be woken by it takes longer.
+            on_loop: Which batches run on the event loop; None: none does.
             tracer: Who is told of batches; None: nobody.
         """
         self._runtime: Final = runtime
@@ -88,8 +83,7 @@ class MicroBatcher:
         self._threads: Final = threads
         self._eager: Final = threads if eager_threads is None else min(eager_threads, threads)
         self._cores: Final = cores or Cores(Board(), threads)
-        self._loop_seconds: Final = loop_seconds
-        self._few_seconds = math.inf
+        self._on_loop: Final = on_loop or OnLoop()
         self._free = threads
         self._pending = 0
         self._dispatch_due = False
@@ -172,14 +166,11 @@ class MicroBatcher:
     def _dispatch(self, loop: asyncio.AbstractEventLoop) -> None:
         self._dispatch_due = False
         try:
-            if self._failure is None and self._are_few_and_quick():
-                places = self._take(self._pending)
-                self._hand_back(places, *self._outcome(places))
-            while self._failure is None and (size := self._next_size()):
-                places = self._take(size)
-                self._free -= 1
-                self._cores.begin()
-                self._executor.submit(self._work, loop, places)
+            if self._failure is None and self._runs_here():
+                self._run_here(loop)
+            else:
+                while self._failure is None and (size := self._next_size()):
+                    self._send(loop, size)
         except BaseException as error:  # noqa: BLE001 - nobody awaits this callback: callers would hang
             self._stop(error)
         if self._idle is not None and not self._busy():
@@ -196,10 +187,32 @@ class MicroBatcher:
         # Free threads share what waits: two batches of 20 are done before one of 32 and one of 8.
         return min(self._max_batch, -(-self._pending // (self._eager - busy)))
 
-    def _are_few_and_quick(self) -> bool:
-        """Whether what waits is answered before a thread has woken up, and no other batch runs."""
-        alone = self._free == self._threads and 0 < self._pending <= FEW_WINDOWS
-        return alone and self._few_seconds < self._loop_seconds
+    def _runs_here(self) -> bool:
+        """Whether the next batch runs on the event loop; a few windows do where no other batch runs."""
+        alone = self._free == self._threads or self._on_loop.takes_whole_batches
+        return alone and self._on_loop.fits(min(self._pending, self._max_batch))
+
+    def _run_here(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._on_loop.waits(self._pending):
+            self._dispatch_soon(loop)
+            return
+        self._cores.begin()
+        try:
+            while self._pending >= 2 * self._max_batch and self._free and self._cores.spare:
+                self._send(loop, self._max_batch)
+            places = self._take(min(self._pending, self._max_batch))
+            self._hand_back(places, *self._outcome(places))
+        finally:
+            self._cores.end()
+        if self._pending:
+            self._dispatch_soon(loop)
+
+    def _send(self, loop: asyncio.AbstractEventLoop, size: int) -> None:
+        """A batch of this size to the threads."""
+        places = self._take(size)
+        self._free -= 1
+        self._cores.begin()
+        self._executor.submit(self._work, loop, places)
 
     def _take(self, size: int) -> _Places:
         """Up to `size` windows, every caller in turn; what a caller keeps waits at the end of the line."""
@@ -250,9 +263,7 @@ class MicroBatcher:
         start = perf_counter()
         outputs = self._runtime.run(readings, lengths, last_cycle)
         seconds = perf_counter() - start
-        if len(windows) <= FEW_WINDOWS:
-            known = self._few_seconds
-            self._few_seconds = seconds if math.isinf(known) else known + (seconds - known) / 8
+        self._on_loop.ran(len(windows), seconds)
         answers = Answers(
             outputs,
             lengths,

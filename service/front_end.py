@@ -17,7 +17,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from service.errors import FrontEndFailed
-from service.settings import FrontEnd, Settings
+from service.scheduling import yield_to_running
+from service.settings import FrontEnd, Scheduling, Settings
 from service.workers import Workers
 
 BENTO = "service.app:RulService"
@@ -53,7 +54,10 @@ def _obstacle_to_envoy() -> str:
 
 def run(settings: Settings, *, announce: bool = True) -> int:
     """Serve until a signal says otherwise; the exit status."""
-    if choose(settings) is FrontEnd.ENVOY:
+    front_end = choose(settings)
+    if settings.scheduling is Scheduling.BATCH:
+        yield_to_running()
+    if front_end is FrontEnd.ENVOY:
         return asyncio.run(_run_envoy(settings, announce=announce))
     return _run_uvicorn(settings)
 

@@ -18,6 +18,7 @@ from service.batcher import MicroBatcher, stacked
 from service.board import Board
 from service.cores import Cores
 from service.errors import NotReady, Overloaded, RuntimeFailed
+from service.on_loop import OnLoop
 from tests.fakes import FakeObserver, FakeRuntime, StepExecutor, make_manifest, make_window
 
 UNCAPPED = 1e6
@@ -193,7 +194,7 @@ def test_what_this_worker_runs_is_off_the_board_when_it_has_ended():
 @pytest.fixture
 def quick():
     """A bench whose network is so quick that few windows are answered on the loop."""
-    made = Bench(loop_seconds=60.0)
+    made = Bench(on_loop=OnLoop(most_seconds=60.0))
     made.submit(0.0)
     made.finish()  # from here on it is known how quick it is
     yield made
@@ -236,7 +237,7 @@ def test_a_network_that_fails_on_the_loop_fails_its_callers_alone(quick):
 
 
 def test_a_network_that_is_not_quick_runs_on_the_threads():
-    bench = Bench(loop_seconds=0.0)
+    bench = Bench(on_loop=OnLoop(most_seconds=0.0))
     bench.submit(0.0)
     bench.finish()
 
