@@ -25,11 +25,11 @@ class BatchObserver(Protocol):
         ...
 
     def ran(self, windows: int, seconds: float) -> None:
-        """The graph has run once, on an inference thread."""
+        """The graph has run once, on an inference thread or the event loop."""
         ...
 
     def answers(self, answers: Answers, imputed_fraction: FloatArray) -> None:
-        """What it answered to the windows that were asked for; on an inference thread too."""
+        """What it answered to the windows that were asked for; where it ran."""
         ...
 
     def windows(self, readings: FloatArray, answers: Answers, units: Sequence[str | None]) -> None:

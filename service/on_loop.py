@@ -1,8 +1,9 @@
-"""Which batches run on the event loop itself, and what they wait for: without threads, and without a timer.
+"""Which batches run on the event loop itself, and what they wait for: no thread, and no timer.
 
-To wake a thread and be woken by it takes longer than the network with one or two windows. And where a worker
-has one core, a thread has nothing to run on but the loop's: it takes turns with it, in caches that the other
-has filled, and leaves with the windows that happened to be there. This module must not know windows.
+To wake a thread and be woken by it takes longer than the network with one or two windows. And where a
+worker has one core, a thread has no other core to run on: it takes turns with the loop, in caches that
+the other has filled, and leaves with the windows that happened to be there. This module must not know
+what a window is.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ _GIVE_WAY: Final[Callable[[], None]] = getattr(os, "sched_yield", partial(sleep,
 class OnLoop:
     """The batches that run on one event loop.
 
-    Where whole batches do, the loop gives way before one leaves: whoever else wants the core gets it, and the
-    windows they bring come along. On a busy machine that is the front end with requests it has already read; what
-    they do they would do in any case, and a window costs least in a large batch.
+    Where whole batches do, the loop gives way before one leaves: whoever else wants the core gets it, and
+    the windows they bring come along. Under load that is the front end, with requests it has already read:
+    it would do this work in any case, and a window costs least in a large batch.
 
     Args:
         most_windows: A batch of more never runs here.
@@ -81,8 +82,9 @@ class OnLoop:
     def waits(self, windows: int) -> bool:
         """Whether so many windows wait for more; if so, others have just had the core.
 
-        To be asked again when the loop has gone round, until it says no. It says no when the batch is full, when
-        nothing came of giving way several times in a row, and when the wait is as long as a full batch takes.
+        To be asked again when the loop has gone round, until it says no: when the batch is full, when nothing
+        came of giving way several times in a row, when it has waited as long as a full batch takes, and while
+        a stranger shares the core.
         """
         if windows < self._meet_windows and self._is_worth_waiting(windows):
             self._seen = windows
@@ -105,4 +107,8 @@ class OnLoop:
                 self._distrust = DISTRUSTED_BATCHES
         most = IN_VAIN if max(windows, self._left) > 1 else 1
         waited = self._clock() - self._began
-        return self._in_vain < most and not self._distrust and waited <= self._window_seconds * self._meet_windows
+        return (
+            self._in_vain < most
+            and not self._distrust
+            and waited <= self._window_seconds * self._meet_windows
+        )

@@ -18,7 +18,7 @@ from service.batcher import MicroBatcher, stacked
 from service.board import Board
 from service.cores import Cores
 from service.errors import NotReady, Overloaded, RuntimeFailed
-from service.on_loop import OnLoop
+from service.on_loop import IN_VAIN, OnLoop
 from tests.fakes import FakeObserver, FakeRuntime, StepExecutor, make_manifest, make_window
 
 UNCAPPED = 1e6
@@ -56,7 +56,8 @@ class Bench:
             self.step()
 
     def settle(self):
-        for _ in range(6):  # the longest chain: delivered, dispatched, future, task
+        # The longest chain: delivered, dispatched (each time that others had the core), future, task.
+        for _ in range(6 + 2 * IN_VAIN):
             self.loop.run_until_complete(asyncio.sleep(0))
 
     def close(self):
@@ -244,6 +245,88 @@ def test_a_network_that_is_not_quick_runs_on_the_threads():
     task = bench.submit(1.0)
 
     assert not task.done()
+    bench.close()
+
+
+def whole_batches(**options):
+    """What runs on the loop of a worker with one core, once it is known how quick the network is."""
+    on_loop = OnLoop(most_windows=4, most_seconds=60.0, meet_windows=4, **options)
+    on_loop.ran(4, 4.0)
+    return on_loop
+
+
+@pytest.fixture
+def one_core():
+    """A bench whose loop runs whole batches."""
+    made = Bench(eager_threads=1, on_loop=whole_batches())
+    yield made
+    made.close()
+
+
+def test_a_worker_with_one_core_runs_its_batches_on_the_loop(one_core):
+    tasks = [one_core.loop.create_task(one_core.batcher.submit([make_window(float(i))])) for i in range(3)]
+    one_core.settle()
+
+    assert [ruls(task.result()) for task in tasks] == [[0.0], [1.0], [2.0]]
+    assert one_core.observer.batches == [3]
+    assert not one_core.executor.waiting
+
+
+def test_windows_that_others_bring_while_they_have_the_core_leave_together():
+    arriving = [1.0, 2.0]
+
+    def give_way():
+        if arriving:
+            late.append(bench.loop.create_task(bench.batcher.submit([make_window(arriving.pop(0))])))
+
+    bench, late = Bench(eager_threads=1, on_loop=whole_batches(give_way=give_way)), []
+
+    first = bench.submit(0.0)
+    bench.settle()
+
+    assert [ruls(task.result()) for task in (first, *late)] == [[0.0], [1.0], [2.0]]
+    assert bench.observer.batches == [3]
+    bench.close()
+
+
+def test_a_large_request_has_other_cores_too_where_they_are_idle(one_core):
+    task = one_core.submit(*map(float, range(8)))
+
+    assert one_core.observer.batches == [4]
+    assert len(one_core.executor.waiting) == 1
+    one_core.finish()
+    assert ruls(task.result()) == list(map(float, range(8)))
+
+
+def test_a_large_request_stays_on_the_loop_while_other_workers_use_the_cores():
+    cores = Cores(Board(), 2)
+    cores.begin()
+    bench = Bench(eager_threads=1, cores=cores, on_loop=whole_batches())
+
+    task = bench.submit(*map(float, range(8)))
+    bench.settle()
+
+    assert ruls(task.result()) == list(map(float, range(8)))
+    assert bench.observer.batches == [4, 4]
+    bench.close()
+
+
+def test_who_comes_while_a_thread_runs_a_large_request_is_answered_on_the_loop(one_core):
+    one_core.submit(*map(float, range(8)))
+
+    task = one_core.submit(50.0)
+    one_core.settle()
+
+    assert len(one_core.executor.waiting) == 1
+    assert ruls(task.result()) == [50.0]
+
+
+def test_a_worker_with_one_core_leaves_a_slow_network_to_a_thread():
+    bench = Bench(eager_threads=1, on_loop=OnLoop(most_windows=4, most_seconds=0.0, meet_windows=4))
+
+    bench.submit(0.0, 1.0)
+
+    assert len(bench.executor.waiting) == 1
     bench.close()
 
 
@@ -473,9 +556,12 @@ class BatcherMachine(RuleBasedStateMachine):
 
     callers = Bundle("callers")
 
+    def make_bench(self, **options):
+        return Bench(threads=2, max_batch_windows=4, max_pending_windows=12, **options)
+
     def __init__(self):
         super().__init__()
-        self.bench = Bench(threads=2, max_batch_windows=4, max_pending_windows=12)
+        self.bench = self.make_bench()
         self.next = 0.0
         self.wanted = {}
         self.doomed = set()
@@ -555,5 +641,32 @@ class BatcherMachine(RuleBasedStateMachine):
         self.bench.close()
 
 
+class OneCoreMachine(BatcherMachine):
+    """The same where whole batches run on the loop, and threads help with large requests."""
+
+    def make_bench(self):
+        return super().make_bench(eager_threads=1, on_loop=whole_batches())
+
+    @rule(sizes=st.lists(st.integers(1, 8), min_size=1, max_size=4))
+    def come_to_a_network_that_fails(self, sizes):
+        before = len(self.bench.executor.waiting)
+        self.bench.runtime.failures = 1
+        windows = [make_window(-1.0, cycles=n) for n in sizes]
+        task = self.bench.loop.create_task(self.bench.batcher.submit(windows))
+        self.bench.settle()
+
+        assert isinstance(task.exception(), RuntimeFailed)
+        assert len(self.bench.executor.waiting) == before
+
+    @invariant()
+    def the_queue_is_bounded_and_never_waits_for_a_free_thread(self):
+        assert self.bench.batcher.pending_windows == 0
+        assert len(self.bench.executor.waiting) <= 2
+        assert self.bench.batcher.healthy
+        assert max(self.bench.observer.batches, default=0) <= 4
+
+
+TestOneCoreMachine = OneCoreMachine.TestCase
+TestOneCoreMachine.settings = settings(max_examples=60, stateful_step_count=30)
 TestBatcherMachine = BatcherMachine.TestCase
 TestBatcherMachine.settings = settings(max_examples=60, stateful_step_count=30)
