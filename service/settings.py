@@ -119,7 +119,7 @@ class Settings(BaseSettings):
     scheduling: Scheduling = Field(
         default=Scheduling.BATCH,
         description="How Linux deals the cores. batch: a thread that wakes lets the one that runs go on, for "
-        "an eighth more throughput and quicker answers on cores of its own. normal: where other programs "
+        "a tenth more throughput and quicker answers on cores of its own. normal: where other programs "
         "keep the same cores busy and a lone answer must not wait milliseconds for them.",
     )
     provider: ProviderChoice = Field(

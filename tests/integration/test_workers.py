@@ -63,6 +63,21 @@ def test_what_is_free_is_kept_by_processor_and_not_by_thread(server):
         assert "glibc.pthread.rseq=0" in worker.environ()["GLIBC_TUNABLES"]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="SCHED_BATCH is Linux's")
+def test_threads_of_a_worker_let_each_other_finish(server):
+    threads = [thread.id for worker in workers_of(server) for thread in worker.threads()]
+
+    assert {os.sched_getscheduler(thread) for thread in threads} == {os.SCHED_BATCH}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="SCHED_BATCH is Linux's")
+def test_an_operator_may_leave_the_cores_to_be_dealt_as_usual(tiny_bundle, tmp_path):
+    with running(tmp_path, str(tiny_bundle.path), workers="1", scheduling="normal") as server:
+        policies = {os.sched_getscheduler(worker.pid) for worker in workers_of(server)}
+
+    assert policies == {os.sched_getscheduler(0)}
+
+
 def test_whoever_is_scraped_counts_what_all_workers_did(server, query):
     labels = {"protocol": "http", "route": "/v1/predict"}
     before = metric(server, "rul_requests_total", **labels)
