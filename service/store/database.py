@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, Final, Self
 
 from sqlalchemy import create_engine, delete, event, func, insert, inspect, select, text, update
@@ -23,6 +24,8 @@ from service.store.schema import HEAD, OUTCOMES, PREDICTIONS, UNITS, VERSIONS, U
 
 BUSY_SECONDS: Final = 10
 """How long a statement waits for other processes to finish theirs."""
+LOCKED_SECONDS: Final = 0.01
+"""Between two tries at what SQLite does not wait for by itself."""
 MIGRATION_LOCK: Final = 7_281_930_225
 """Any number that no other program locks in PostgreSQL."""
 PURGE_ROWS: Final = 5000
@@ -44,7 +47,7 @@ class Store:
         Raises:
             StoreUnavailable: the database cannot be reached.
         """
-        store = cls(_engine(url))
+        store = cls(engine_of(url))
         try:
             store._upgrade()
             store._ids = {known.model: store._register(known) for known in versions}
@@ -165,7 +168,8 @@ def _as_unavailable() -> Generator[None]:
         raise
 
 
-def _engine(url: str) -> Engine:
+def engine_of(url: str) -> Engine:
+    """Connections to a database, set up as the store needs them; none is made yet."""
     address = make_url(url)
     if address.get_backend_name() == "sqlite":
         return _sqlite(url, Path(address.database or ""))
@@ -191,7 +195,7 @@ def _sqlite(url: str, path: Path) -> Engine:
     def opened(connection: sqlite3.Connection, _record: Any) -> None:  # noqa: ANN401 SQLAlchemy's own
         connection.isolation_level = None  # transactions begin where we say, below
         # Readers do not wait for the writer; what is committed is on the disk.
-        connection.execute("PRAGMA journal_mode=WAL")
+        _write_ahead(connection)
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA wal_autocheckpoint=4000")  # pages that many rows touch are moved once
 
@@ -207,3 +211,17 @@ def _sqlite(url: str, path: Path) -> Engine:
     event.listen(engine, "connect", opened)
     event.listen(engine, "begin", begun)
     return engine
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Switch to a write-ahead log; SQLite refuses at once, without its timeout, while another does so too."""
+    patience = monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or monotonic() > patience:
+                raise
+            sleep(LOCKED_SECONDS)
+        else:
+            return

@@ -12,7 +12,7 @@ from sqlalchemy import event, select, text
 
 from service.errors import StoreUnavailable
 from service.outcomes.judged import Outcome, OutcomeKind, Taken
-from service.store.database import Store
+from service.store.database import Store, engine_of
 from service.store.migrate import configuration
 from service.store.outcomes import settle, take_outcome
 from service.store.rows import MOST_JUDGED, ModelVersion, RowsRefused
@@ -80,6 +80,19 @@ def test_many_workers_may_open_a_new_database_at_once(url):
     opened.write([row()])
     assert len(kept(opened)) == 1
     opened.close()
+
+
+def test_connections_that_make_a_new_database_together_wait_for_each_other(tmp_path):
+    meeting = threading.Barrier(4, timeout=10)
+
+    def connect(engine):
+        meeting.wait()
+        engine.connect().close()
+
+    for n in range(150):  # whether they collide is chance
+        engines = [engine_of(f"sqlite:///{tmp_path}/{n}.db") for _ in range(4)]
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(connect, engines))
 
 
 def test_a_folder_that_cannot_be_made_is_a_store_that_is_away(tmp_path):
