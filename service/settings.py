@@ -113,7 +113,7 @@ class Settings(BaseSettings):
         ge=0,
         le=64,
         description="Processes that answer on RUL_PORT behind Envoy, each with every bundle in memory. 0: "
-        "one a core, 8 at most, and one for a GPU. Too high: memory, some 200 MB each; too low: parsing "
+        "one a core, 8 at most, and one for a GPU. Too high: memory, some 270 MB each; too low: parsing "
         "holds back the cores.",
     )
     scheduling: Scheduling = Field(
