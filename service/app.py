@@ -43,7 +43,7 @@ from service.on_loop import OnLoop
 from service.predictor import LoadedModel, Predictor
 from service.processes import Processes
 from service.providers import CPU
-from service.runtime import OnnxRuntime, Runtime, replay_golden
+from service.runtime import OnnxRuntime, replay_golden
 from service.settings import FrontEnd, Settings
 from service.store.keeping import Keeping
 from service.store.rows import ModelVersion
@@ -53,10 +53,6 @@ from service.tracing.hooks import Tracer, trace_stages
 # Above the longest request that Settings allows, so that our own answer comes first. BentoML keeps a
 # timer this long for each request: 60 s of them grew to 25 MB in 39,000 requests.
 BENTOML_TIMEOUT_SECONDS: Final = 30
-LOOP_SECONDS: Final = 0.002
-"""A batch that takes less may run on the event loop: callers who come meanwhile wait no longer than that."""
-ONE_CORE_LOOP_SECONDS: Final = 0.01
-"""The same where a worker has one core, for which a thread would have to fight with the loop."""
 STORE_SECONDS: Final = 5.0
 """How long what has been predicted may take to be written at shutdown."""
 PUBLISH_SECONDS: Final = 0.25
@@ -98,7 +94,11 @@ class Parts:
                 tracer=self._tracer,
                 eager_threads=cores_of_worker,
                 cores=cores,
-                on_loop=_on_loop(runtime, settings, cores_of_worker),
+                on_loop=OnLoop.of_worker(
+                    cores=cores_of_worker,
+                    on_cpu=runtime.provider == CPU,
+                    max_batch_windows=settings.max_batch_windows,
+                ),
             )
             for _, runtime in self._loaded
         }
@@ -268,13 +268,6 @@ class Parts:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-def _on_loop(runtime: Runtime, settings: Settings, cores_of_worker: int) -> OnLoop:
-    if cores_of_worker > 1 or runtime.provider != CPU:  # while others compute, the loop can read
-        return OnLoop(most_seconds=LOOP_SECONDS)
-    full = settings.max_batch_windows
-    return OnLoop(most_windows=full, most_seconds=ONE_CORE_LOOP_SECONDS, meet_windows=full)
 
 
 def _tracer(settings: Settings) -> Tracer | None:

@@ -20,6 +20,10 @@ FEW_WINDOWS: Final = 2
 IN_VAIN: Final = 3
 """How often in a row others get the core without a window coming of it, before a batch leaves; once where
 it is one window and the last batch was, too: a caller alone has nobody to wait for."""
+LOOP_SECONDS: Final = 0.002
+"""What takes less may run on the loop: callers who come meanwhile wait no longer than that."""
+ONE_CORE_LOOP_SECONDS: Final = 0.01
+"""The same where a worker has one core, for which a thread would have to fight with the loop."""
 STRANGER_SECONDS: Final = 0.001
 """Who takes the core for longer and brings nothing works for somebody else."""
 DISTRUSTED_BATCHES: Final = 64
@@ -64,6 +68,14 @@ class OnLoop:
         self._left = 0
         self._distrust = 0
 
+    @classmethod
+    def of_worker(cls, *, cores: int, on_cpu: bool, max_batch_windows: int) -> OnLoop:
+        """What runs on the loop of a worker with so many cores, whose network runs on them or elsewhere."""
+        if cores > 1 or not on_cpu:  # while others compute, the loop can read
+            return cls(most_seconds=LOOP_SECONDS)
+        full = max_batch_windows
+        return cls(most_windows=full, most_seconds=ONE_CORE_LOOP_SECONDS, meet_windows=full)
+
     @property
     def takes_whole_batches(self) -> bool:
         """Whether full batches run here too."""
@@ -77,6 +89,8 @@ class OnLoop:
 
     def fits(self, windows: int) -> bool:
         """Whether so many windows may run here; nothing does until it is known how quick the network is."""
+        if not windows:
+            self._seen = 0  # who waited has gone
         return 0 < windows <= self._most_windows and windows * self._window_seconds < self._most_seconds
 
     def waits(self, windows: int) -> bool:

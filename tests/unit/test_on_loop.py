@@ -84,6 +84,15 @@ def test_nobody_waits_longer_than_a_full_batch_takes(on_loop, core):
     assert leaves_with(on_loop, arrivals) == 4
 
 
+def test_who_comes_long_after_a_caller_who_left_waits_as_anybody(on_loop, core):
+    assert on_loop.waits(2)
+    assert not on_loop.fits(0)  # they have gone
+    core.now += 60.0
+
+    assert on_loop.fits(2)
+    assert on_loop.waits(2)
+
+
 def test_a_stranger_on_the_core_is_not_given_way_again_for_some_batches(on_loop, core):
     core.turn_seconds = 2 * STRANGER_SECONDS
     assert leaves_with(on_loop, [2, 0, 0]) == 2
