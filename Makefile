@@ -94,8 +94,8 @@ imports: setup ## who may import whom
 .PHONY: generate generated
 generate: setup ## code and files that are made from others
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. service/proto/*.proto
-	$(BIN)/python -m service.observability.dashboards
-	$(BIN)/python -m service.observability.reference
+	$(BIN)/python -m observability.dashboards
+	$(BIN)/python -m observability.reference
 	$(BIN)/rul settings --output .env.example
 
 .PHONY: check

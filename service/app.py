@@ -22,28 +22,28 @@ from prometheus_client import CollectorRegistry, disable_created_metrics
 from export.bundle import BundleFolder, Golden
 from model.domain import RulError
 from service import logs
-from service.access import Credentials
-from service.asgi import Receive, Scope, Send
-from service.batcher import MicroBatcher
-from service.board import Board
-from service.control import Control
-from service.cores import Cores
-from service.exchange import Desk
-from service.grpc_api import add_servicers
-from service.grpc_asgi import GrpcOverAsgi, speaks_grpc
-from service.grpc_call import METADATA
-from service.http_api import HttpApi
-from service.inference_threads import InferenceThreads
-from service.interpreter import settle
+from service.core.batcher import MicroBatcher
+from service.core.bundles import load_bundles, warn
+from service.core.cores import Cores
+from service.core.inference_threads import InferenceThreads
+from service.core.lifecycle import Lifecycle, Phase
+from service.core.on_loop import OnLoop
+from service.core.predictor import LoadedModel, Predictor
+from service.core.providers import CPU
+from service.core.runtime import OnnxRuntime, replay_golden
+from service.edge.access import Credentials
+from service.edge.asgi import Receive, Scope, Send
+from service.edge.exchange import Desk
+from service.grpc.call import METADATA
+from service.grpc.over_asgi import GrpcOverAsgi, speaks_grpc
+from service.grpc.servicers import add_servicers
+from service.http.routes import HttpApi
 from service.labels import Stage
-from service.lifecycle import Lifecycle, Phase
-from service.loading import load_bundles, warn
-from service.metrics import Metrics
-from service.on_loop import OnLoop
-from service.predictor import LoadedModel, Predictor
-from service.processes import Processes
-from service.providers import CPU
-from service.runtime import OnnxRuntime, replay_golden
+from service.metrics.board import Board
+from service.metrics.metrics import Metrics
+from service.metrics.processes import Processes
+from service.processes.control import Control
+from service.processes.interpreter import settle
 from service.settings import FrontEnd, Settings
 from service.store.keeping import Keeping
 from service.store.rows import ModelVersion

@@ -15,15 +15,7 @@ import typer
 from rich.console import Console
 
 from model.domain import RulError
-from service.bench.cli import HELP as BENCH_HELP
-from service.bench.cli import bench
-from service.outcomes.cli import HELP as OUTCOMES_HELP
-from service.outcomes.cli import outcomes
-from service.predict.cli import HELP as PREDICT_HELP
-from service.predict.cli import predict
 from service.settings import FrontEndChoice, LogFormat, LogLevel, ProviderChoice, Settings
-from service.top.cli import HELP as TOP_HELP
-from service.top.cli import top
 
 SERVE_EXAMPLE = """
 Serve bundles by HTTP and gRPC.
@@ -59,13 +51,9 @@ def _root() -> None:
 
 
 def register(app: typer.Typer) -> None:
-    """Add `serve`, `settings`, `predict`, `outcomes`, `bench` and `top`."""
+    """Add `serve` and `settings`."""
     app.command(help=SERVE_EXAMPLE)(serve)
     app.command(name="settings")(show_settings)
-    app.command(help=PREDICT_HELP)(predict)
-    app.command(help=OUTCOMES_HELP)(outcomes)
-    app.command(help=BENCH_HELP)(bench)
-    app.command(help=TOP_HELP)(top)
 
 
 def serve(
@@ -83,7 +71,7 @@ def serve(
     log_format: Annotated[LogFormat | None, typer.Option(help="json or console.")] = None,
 ) -> None:
     """Serve bundles by HTTP and gRPC."""
-    from service.front_end import run  # noqa: PLC0415 what only this command needs
+    from service.processes.front_end import run  # noqa: PLC0415 what only this command needs
 
     given = {
         "bundles": tuple(bundle) if bundle else None,

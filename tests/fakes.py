@@ -25,12 +25,12 @@ from export.bundle import (
     Training,
 )
 from model.domain import FloatArray, IntArray
-from service.answers import Answers
-from service.outcomes.judged import Judged, OutcomeKind, Taken
-from service.providers import Placement
-from service.rules import WindowRules
-from service.runtime import Outputs
-from service.window import Window, WindowInput
+from service.core.answers import Answers
+from service.core.providers import Placement
+from service.core.rules import WindowRules
+from service.core.runtime import Outputs
+from service.core.window import Window, WindowInput
+from service.store.judgement import Judged, OutcomeKind, Taken
 
 COLUMNS = ("setting_1", "sensor_1", "sensor_2")
 

@@ -23,20 +23,20 @@ from prometheus_client import CollectorRegistry
 
 from model.domain import FloatArray, IntArray
 from service import logs
-from service.access import Credentials
-from service.batcher import MicroBatcher
-from service.exchange import Desk
-from service.grpc_api import add_servicers
-from service.grpc_asgi import GrpcOverAsgi
-from service.grpc_call import METADATA
-from service.grpc_frames import PREFIX
-from service.http_api import HttpApi
+from service.core.batcher import MicroBatcher
+from service.core.lifecycle import Lifecycle, Phase
+from service.core.predictor import LoadedModel, Predictor
+from service.core.runtime import Outputs
+from service.edge.access import Credentials
+from service.edge.exchange import Desk
+from service.grpc.call import METADATA
+from service.grpc.frames import PREFIX
+from service.grpc.over_asgi import GrpcOverAsgi
+from service.grpc.servicers import add_servicers
+from service.http.routes import HttpApi
 from service.labels import Stage
-from service.lifecycle import Lifecycle, Phase
-from service.metrics import Metrics
-from service.predictor import LoadedModel, Predictor
+from service.metrics.metrics import Metrics
 from service.proto import rul_v1_pb2 as pb
-from service.runtime import Outputs
 from service.store.keeping import Keeping
 from service.store.rows import ModelVersion
 from service.tracing.hooks import Tracer, trace_stages

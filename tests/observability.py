@@ -11,7 +11,7 @@ from typing import Any, Final
 import yaml
 
 ROOT: Final = Path(__file__).parents[1]
-FOLDER: Final = ROOT / "service" / "observability"
+FOLDER: Final = ROOT / "observability"
 RULES: Final = sorted((FOLDER / "rules").glob("*.yml"))
 RULE_TESTS: Final = sorted((FOLDER / "rules" / "tests").glob("*.yml"))
 DASHBOARDS: Final = sorted((FOLDER / "grafana" / "dashboards").glob("*.json"))

@@ -11,7 +11,7 @@ import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)));
-const folder = join(root, "service/observability/grafana/dashboards");
+const folder = join(root, "observability/grafana/dashboards");
 const release = readFileSync(join(root, "docker-compose.yml"), "utf8").match(/grafana\/grafana:([\d.]+)/)[1];
 const work = join(process.env.XDG_CACHE_HOME ?? join(homedir(), ".cache"), `rulserve-grafana-${release}`);
 const packages = [`@grafana/schema@${release}`, "ajv@8.17.1", "ts-json-schema-generator@2.3.0", "typescript@5.8.3"];

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.domain import FloatArray, IntArray
-from service.answers import Answers
+from service.core.answers import Answers
 from service.drift.reference import BINS, ENTROPY_SHARES, MISSING, STUCK, STUCK_CYCLES, DriftReference
 
 _Array = NDArray[np.float64]

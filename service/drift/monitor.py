@@ -187,7 +187,7 @@ def _index(counts: _Array, reference: _Array, level: float, repeats: float) -> I
 
 
 class Storage(Protocol):
-    """Where counts stand; `service.board.Slots` is one."""
+    """Where counts stand; `service.metrics.board.Slots` is one."""
 
     @property
     def own(self) -> FloatArray:

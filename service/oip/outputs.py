@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from model.domain import FloatArray, IntArray
-from service.answers import Answers, WindowOutputs
+from service.core.answers import Answers, WindowOutputs
 from service.oip.tensors import Tensor, TensorSpec
 from service.oip.windows import Group
 

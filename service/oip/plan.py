@@ -15,11 +15,11 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from service.core.predictor import LoadedModel
+from service.core.window import LARGEST_CYCLE, Window
 from service.oip.rows import Form
 from service.oip.tensors import DTYPES, LAST_CYCLE, LENGTHS, PACKED, READINGS, GivenTensor, aligned
 from service.oip.windows import Group, checked_group
-from service.predictor import LoadedModel
-from service.window import LARGEST_CYCLE, Window
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 
 from model.domain import FloatArray
-from service.answers import Answers, WindowOutputs
+from service.core.answers import Answers, WindowOutputs
 from service.oip.outputs import values_of
 from service.oip.tensors import Tensor, TensorSpec
 

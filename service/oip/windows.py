@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.domain import BoolArray, FloatArray, IntArray
+from service.core.rules import WindowRules
+from service.core.window import LARGEST_CYCLE, Window
 from service.errors import InvalidTensor
 from service.oip.tensors import LAST_CYCLE, LENGTHS, READINGS
-from service.rules import WindowRules
-from service.window import LARGEST_CYCLE, Window
 
 SHOWN = 3
 """Bad places that a message names; the rest are counted."""

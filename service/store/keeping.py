@@ -9,9 +9,9 @@ from typing import Final, Protocol
 
 from structlog.typing import FilteringBoundLogger
 
+from service.store.questions import OutcomeObserver, Units, UnitStore
 from service.store.recorder import FLUSH_SECONDS, Recorder
 from service.store.rows import ModelVersion, StoreObserver
-from service.units.asked import OutcomeObserver, Units, UnitStore
 
 DAY_SECONDS: Final = 86_400
 PURGE_SECONDS: Final = 3600.0
@@ -20,7 +20,7 @@ SETTLE_SECONDS: Final = 600.0
 
 
 class KeepingObserver(StoreObserver, OutcomeObserver, Protocol):
-    """What is told of both; `service.store.counted.StoreMetrics` counts it."""
+    """What is told of both; `service.metrics.store.StoreMetrics` counts it."""
 
 
 class Keeping:
@@ -48,7 +48,7 @@ class Keeping:
         self._purge_at = 0.0
 
         def connect() -> UnitStore:
-            from service.store.opened import OpenStore  # noqa: PLC0415 loaded by the thread that may wait
+            from service.store.opening import OpenStore  # noqa: PLC0415 loaded by the thread that may wait
 
             return OpenStore.open(url or "", versions)
 

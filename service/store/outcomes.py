@@ -13,8 +13,8 @@ import numpy as np
 from sqlalchemy import RowMapping, insert, select, update
 from sqlalchemy.engine import Connection
 
-from service.outcomes.judged import Judged, Outcome, OutcomeKind, Report, Scored, Taken, judged
 from service.store.database import Store
+from service.store.judgement import Judged, Outcome, OutcomeKind, Report, Scored, Taken, judged
 from service.store.schema import OUTCOMES, PREDICTIONS, UNITS, VERSIONS
 
 JUDGED_COLUMNS: Final = (

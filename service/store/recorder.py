@@ -18,9 +18,9 @@ from typing import Final, Generic, TypeVar
 from structlog.typing import FilteringBoundLogger
 
 from model.domain import HEALTH_STATES
-from service.answers import WindowOutputs
+from service.core.answers import WindowOutputs
+from service.core.window import Window
 from service.store.rows import Drop, Row, RowsRefused, RowStore, StoreObserver
-from service.window import Window
 
 FLUSH_SECONDS: Final = 0.5
 """How long a prediction may wait to be written: long enough for a transaction to be worth its while."""

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Final, Protocol
 
 from model.domain import RulError
-from service.outcomes.judged import Fared, Outcome
+from service.store.judgement import Fared, Outcome
 
 Row = tuple[str, str, int, float, float, float, str, str, float]
 """A prediction: model, unit, last cycle, RUL, lower, upper, RUL state, health state, time."""

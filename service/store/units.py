@@ -10,8 +10,8 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.sql.expression import ColumnElement
 
 from model.domain import HEALTH_STATES
-from service.outcomes.judged import Fared, Outcome, OutcomeKind, fared
 from service.store.database import Store
+from service.store.judgement import Fared, Outcome, OutcomeKind, fared
 from service.store.outcomes import JUDGED_COLUMNS, judged_rows, known_outcome
 from service.store.rows import MOST_JUDGED, FleetRow, History, Place
 from service.store.schema import OUTCOMES, PREDICTIONS, UNITS, VERSIONS

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Final
 
-from service.asgi import Disconnected
+from service.core.lifecycle import Lifecycle
+from service.edge.asgi import Disconnected
 from service.errors import DeadlineExceeded, NotReady, Overloaded, StreamIdle
-from service.lifecycle import Lifecycle
 
 LEAVING_SECONDS: Final = 0.02  # grpc.aio ends the messages of a caller who leaves, then cancels the call
 

@@ -16,9 +16,9 @@ from typing import Final
 import numpy as np
 
 from model.domain import FloatArray
+from service.core.rules import WindowRules
+from service.core.window import CYCLE_UNKNOWN, LARGEST_CYCLE, Window, WindowInput
 from service.errors import CycleConflict, InvalidWindow, Problem, escaped
-from service.rules import WindowRules
-from service.window import CYCLE_UNKNOWN, LARGEST_CYCLE, Window, WindowInput
 
 AT: Final = "/reading"
 """Where a reading stands in its message."""

@@ -28,7 +28,7 @@ UNTRACED: Final = frozenset({Route.LIVEZ, Route.READYZ, Route.METRICS, Route.V2_
 
 
 class Waited(Protocol):
-    """How a caller of the batcher fared; `service.caller.Caller` is one.
+    """How a caller of the batcher fared; `service.core.caller.Caller` is one.
 
     Attributes:
         arrived, taken_at, done_at: Seconds of `perf_counter`; 0 where it never came to that.

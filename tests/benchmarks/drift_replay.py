@@ -15,11 +15,11 @@ import numpy as np
 from export.bundle import Manifest
 from export.session import Session
 from model.domain import FloatArray, Trajectory, pad_windows
-from service.answers import Answers
+from service.core.answers import Answers
+from service.core.runtime import Outputs
 from service.drift.counts import DriftCounts, Layout
 from service.drift.monitor import Drift, drift_of
 from service.drift.reference import DriftReference
-from service.runtime import Outputs
 from tests.benchmarks.drift_faults import Change
 
 JOIN_WITHIN = 200

@@ -31,7 +31,7 @@ from matplotlib.figure import Figure
 from rich.progress import Progress
 
 from export.bundle import find_bundle
-from service.runtime import OnnxRuntime
+from service.core.runtime import OnnxRuntime
 from tests.benchmarks.comparable import make_comparable_bundle
 from tests.benchmarks.loads import LAST_CYCLE, LOADS, Asker, Load, window_of
 from tests.integration.conftest import free_port

@@ -18,9 +18,9 @@ import numpy as np
 
 from export.bundle import find_bundle
 from export.probes import simulated_windows
+from service.core.runtime import OnnxRuntime
 from service.proto import rul_v1_pb2 as pb
 from service.proto import rul_v1_pb2_grpc
-from service.runtime import OnnxRuntime
 from tests.oip import HEADER, binary_request
 
 LAST_CYCLE = 200

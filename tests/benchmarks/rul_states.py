@@ -3,7 +3,7 @@
     python -m tests.benchmarks.rul_states --data FOLDER_OF_CMAPSS
 
 Units of test_FD00N.txt, which no shipped model has seen, are cut at random cycles and asked about as
-they are and with the faults of `tests.benchmarks.faults`; states are those of `service.answers`. Where a
+they are and with the faults of `tests.benchmarks.faults`; states are those of `service.core.answers`. Where a
 unit's file goes on for the cap or more, its RUL is above the cap for sure; that a RUL is below it is known of
 units of train_FD00N.txt alone, which trained the networks.
 """
@@ -25,8 +25,8 @@ from export.held_out import fleet_for, judged_windows
 from export.session import Session, open_bundle
 from model.domain import FloatArray, IntArray, RulState, Trajectory, WindowSet
 from model.readers import read_trajectories
-from service.answers import STATES, states
-from service.runtime import Outputs
+from service.core.answers import STATES, states
+from service.core.runtime import Outputs
 from tests.benchmarks.fault_kinds import Kind, faulty_kinds
 from tests.benchmarks.faults import random_windows
 

@@ -10,25 +10,31 @@ def test_every_module_is_on_the_map():
     named = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")))
 
     modules = {
-        path.stem for package in ("model", "export", "service") for path in (ROOT / package).glob("*.py")
+        path.stem
+        for package in ("model", "export", "service", "rul_client")
+        for path in (ROOT / package).glob("*.py")
     }
 
     assert modules - named == {"__init__"}
 
 
 PARTS = sorted(
-    folder.parent.name
-    for folder in (ROOT / "service").glob("*/__init__.py")
-    if folder.parent.name not in {"proto", "observability"}  # generated, and named as a whole
+    folder.parent
+    for root in ("service", "rul_client")
+    for folder in (ROOT / root).glob("**/*/__init__.py")
+    if folder.parent.name != "proto"  # generated
 )
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.relative_to(ROOT).as_posix())
 def test_every_module_of_a_part_is_in_the_parts_row(part):
     text = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    (row,) = (line for line in text.splitlines() if line.startswith(f"| `{part}/`: "))
+    name = part.relative_to(ROOT).parts[0]
+    (row,) = (
+        line for line in text.splitlines() if line.startswith(f"| `{part.relative_to(ROOT / name)}/`: ")
+    )
     named = re.findall(r"`(\w+)`", row.split("|")[1])
 
-    modules = [path.stem for path in (ROOT / "service" / part).glob("*.py")]
+    modules = [path.stem for path in part.glob("*.py")]
 
     assert sorted(named) == sorted(set(modules) - {"__init__"})

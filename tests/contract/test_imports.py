@@ -24,7 +24,7 @@ def test_the_import_rules_are_kept():
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("module", ["service.app", "service.front_end", "service.cli"])
+@pytest.mark.parametrize("module", ["service.app", "service.processes.front_end", "service.cli"])
 def test_serving_loads_nothing_of_training(module):
     loaded = set(run(f"import sys, {module}; print(*{{m.partition('.')[0] for m in sys.modules}})").split())
 
@@ -33,7 +33,7 @@ def test_serving_loads_nothing_of_training(module):
 
 
 def test_what_stays_beside_envoy_does_without_onnxruntime_and_bentoml():
-    loaded = run("import sys, service.front_end; print(*sys.modules)").split()
+    loaded = run("import sys, service.processes.front_end; print(*sys.modules)").split()
 
     assert {"onnxruntime", "bentoml"}.isdisjoint(loaded)
 

@@ -50,7 +50,7 @@ def sections() -> list[str]:
 
 
 def test_the_page_is_what_the_code_declares():
-    output_of(sys.executable, "-m", "service.observability.reference", "--check")
+    output_of(sys.executable, "-m", "observability.reference", "--check")
 
 
 @pytest.mark.parametrize("promised", PROMISED.split())

@@ -12,9 +12,9 @@ import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.board import Board
-from service.metrics import Metrics
-from service.processes import Processes
+from service.metrics.board import Board
+from service.metrics.metrics import Metrics
+from service.metrics.processes import Processes
 from tests.fakes import FakeRuntime, make_manifest
 from tests.observability import (
     DASHBOARDS,
@@ -89,13 +89,13 @@ def test_no_series_is_labelled_by_unit(declared):
 
 def test_the_generated_dashboards_are_the_committed_ones():
     # In a process of its own: the SDK warns while it is imported, and a warning is an error here.
-    output_of(sys.executable, "-m", "service.observability.dashboards", "--check")
+    output_of(sys.executable, "-m", "observability.dashboards", "--check")
 
 
 def test_the_service_runs_without_the_generator_of_its_dashboards():
     modules = [path for path in (ROOT / "service").rglob("*.py") if FOLDER not in path.parents]
 
-    assert [path for path in modules if "service.observability" in path.read_text("utf-8")] == []
+    assert [path for path in modules if "observability" in path.read_text("utf-8")] == []
 
 
 @every_panel

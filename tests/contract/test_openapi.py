@@ -3,8 +3,8 @@
 import pytest
 
 from service.errors import STATUS
-from service.http_api import BODIES
-from service.openapi import document
+from service.http.openapi import document
+from service.http.routes import BODIES
 
 DOCUMENT = document(BODIES)
 OPERATIONS = {

@@ -8,8 +8,8 @@ import pytest
 
 from export.bundle import BUNDLED, BundleFolder, Golden
 from export.probes import probe_windows
-from service.providers import CPU, CUDA, TENSORRT
-from service.runtime import TOLERANCE, OnnxRuntime, output_names, replay_golden
+from service.core.providers import CPU, CUDA, TENSORRT
+from service.core.runtime import TOLERANCE, OnnxRuntime, output_names, replay_golden
 
 pytestmark = [
     pytest.mark.gpu,

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from service.bench.cli import PROTOCOLS
+from rul_client.commands.bench.cli import PROTOCOLS
 from tests.integration.conftest import KEY, free_port, metrics_of
 
 ROUTES = {

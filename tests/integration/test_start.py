@@ -10,13 +10,13 @@ import sys
 import onnxruntime
 import pytest
 
-from service.providers import CPU, CUDA
+from service.core.providers import CPU, CUDA
 
 SECONDS = 60
 # A machine with an NVIDIA driver, whose ONNX Runtime has no use for it.
 START = """
-import asyncio, pathlib, service.runtime
-service.runtime.NVIDIA_DRIVER = pathlib.Path("/")
+import asyncio, pathlib, service.core.runtime
+service.core.runtime.NVIDIA_DRIVER = pathlib.Path("/")
 from service import logs
 from service.app import Parts
 from service.settings import Settings

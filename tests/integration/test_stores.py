@@ -23,17 +23,17 @@ import structlog
 from prometheus_client import CollectorRegistry
 from sqlalchemy import event, func, select, text
 
-from service.board import Board
-from service.outcomes.judged import Outcome, OutcomeKind
-from service.store.counted import StoreMetrics
+from service.http.units_bodies import OutcomeReport, unit_body
+from service.metrics.board import Board
+from service.metrics.store import StoreMetrics
 from service.store.database import Store
+from service.store.judgement import Outcome, OutcomeKind
 from service.store.keeping import Keeping
 from service.store.outcomes import take_outcome
 from service.store.rows import ModelVersion, RowsRefused
 from service.store.schema import PREDICTIONS
 from service.store.units import history
 from service.store.url import store_url
-from service.units.bodies import OutcomeReport, unit_body
 from tests.databases import PostgreSql, postgresql
 from tests.integration.conftest import metrics_of, running
 from tests.waiting import wait_until

@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.access import Credentials
+from service.edge.access import Credentials
 from service.errors import Forbidden, Unauthenticated
 
 KEYS = Credentials(["first", "zweiter-schlüssel"])

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from service.alike import checked_alike
-from service.window import LARGEST_CYCLE, Window, WindowInput
+from service.core.alike import checked_alike
+from service.core.window import LARGEST_CYCLE, Window, WindowInput
 from tests.fakes import COLUMNS, RULES, window_input
 
 SHAPES = st.tuples(st.integers(1, 4), st.integers(1, RULES.context), st.just(len(COLUMNS)))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.allocator import LEAST_BYTES, MOST_BYTES, by_processor, sparing
+from service.processes.allocator import LEAST_BYTES, MOST_BYTES, by_processor, sparing
 
 
 def test_restartable_sequences_are_left_to_the_allocator():

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from model.domain import RulState
-from service.answers import Answers, entropy_reference
-from service.batcher import stacked
+from service.core.answers import Answers, entropy_reference
+from service.core.batcher import stacked
 from tests.fakes import fake_outputs, make_manifest, make_window
 
 MANIFEST = make_manifest(heads=2)

@@ -4,7 +4,14 @@ import asyncio
 
 import pytest
 
-from service.asgi import WATCH_AFTER_SECONDS, Disconnected, Patience, body_of, header, unless_disconnected
+from service.edge.asgi import (
+    WATCH_AFTER_SECONDS,
+    Disconnected,
+    Patience,
+    body_of,
+    header,
+    unless_disconnected,
+)
 from service.errors import TooLarge
 
 LIMIT = 10

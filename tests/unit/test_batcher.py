@@ -14,11 +14,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from service.batcher import MicroBatcher, stacked
-from service.board import Board
-from service.cores import Cores
+from service.core.batcher import MicroBatcher, stacked
+from service.core.cores import Cores
+from service.core.on_loop import IN_VAIN, OnLoop
 from service.errors import NotReady, Overloaded, RuntimeFailed
-from service.on_loop import IN_VAIN, OnLoop
+from service.metrics.board import Board
 from tests.fakes import FakeObserver, FakeRuntime, StepExecutor, make_manifest, make_window
 
 UNCAPPED = 1e6

@@ -12,13 +12,13 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from service.bench.cli import PROTOCOLS
-from service.bench.load import Figures, Tally, closed_loop, summed
-from service.bench.requests import POOL_WINDOWS, calls_of, simulated_pool
-from service.bench.run import NotReady, Scenario, document, ready_model, shared, table_of
-from service.cli import register
-from service.messages import ModelName
-from service.predict.remote import RemoteFailed, RemoteModel
+from rul_client.cli import register
+from rul_client.commands.bench.cli import PROTOCOLS
+from rul_client.commands.bench.load import Figures, Tally, closed_loop, summed
+from rul_client.commands.bench.requests import POOL_WINDOWS, calls_of, simulated_pool
+from rul_client.commands.bench.run import NotReady, Scenario, document, ready_model, shared, table_of
+from rul_client.remote import RemoteFailed, RemoteModel
+from service.core.queries import ModelName
 from tests.fakes import make_manifest
 from tests.in_process import ask_grpc, framed, in_process
 

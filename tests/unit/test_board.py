@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from service.board import ROW, Board
-from service.counters import Counter, Gauge
 from service.errors import FrontEndFailed
-from service.histograms import Histogram
-from service.processes import Processes
+from service.metrics.board import ROW, Board
+from service.metrics.counters import Counter, Gauge
+from service.metrics.histograms import Histogram
+from service.metrics.processes import Processes
 
 
 @pytest.fixture

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from grpc.aio import AioRpcError, Metadata
 
-from service.messages import ModelName
-from service.predict.asking import Answer, NoAnswer
-from service.predict.client import open_remote
-from service.predict.grpc_client import GrpcAnswerer
-from service.predict.remote import (
+from rul_client.client import open_remote
+from rul_client.commands.predict.asking import Answer, NoAnswer
+from rul_client.grpc_client import GrpcAnswerer
+from rul_client.remote import (
     ATTEMPTS,
     LONGEST_PAUSE_SECONDS,
     RemoteFailed,
@@ -21,8 +20,9 @@ from service.predict.remote import (
     at_once,
     is_loopback,
 )
+from service.core.queries import ModelName
+from service.core.window import WindowInput
 from service.proto import rul_v1_pb2 as pb
-from service.window import WindowInput
 from tests.fakes import make_manifest
 
 URL = "http://rul.test:3000"

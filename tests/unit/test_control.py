@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from service.control import Control, say
+from service.processes.control import Control, say
 
 
 @pytest.fixture

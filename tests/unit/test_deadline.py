@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from service.deadline import Deadline
+from service.core.deadline import Deadline
 
 
 async def test_work_that_ends_in_time_is_left_alone():

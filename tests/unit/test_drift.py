@@ -12,10 +12,9 @@ from export.held_out import judged_windows
 from export.session import open_bundle
 from model.simulation import simulate
 from service import logs
-from service.answers import Answers
-from service.board import Board
+from service.core.answers import Answers
+from service.core.runtime import Outputs
 from service.drift.counts import BLOCKS, STUCK_CYCLES, WINDOWS, DriftCounts, DriftTotals, Layout
-from service.drift.gauges import QUIET_SECONDS, DriftCollector, DriftWarnings
 from service.drift.monitor import (
     ENOUGH,
     TOLERANCE,
@@ -25,7 +24,8 @@ from service.drift.monitor import (
     population_stability,
 )
 from service.drift.reference import MISSING, STUCK, DriftReference, cut_points
-from service.runtime import Outputs
+from service.metrics.board import Board
+from service.metrics.drift import QUIET_SECONDS, DriftCollector, DriftWarnings
 from tests.fakes import fake_outputs, make_manifest
 
 MANIFEST = make_manifest("fake", context=12)

@@ -8,14 +8,14 @@ from prometheus_client import CollectorRegistry
 
 from export.bundle import Golden
 from export.probes import simulated_windows
-from service.batcher import MicroBatcher
+from service.core.batcher import MicroBatcher
+from service.core.predictor import LoadedModel, Predictor
+from service.core.queries import Explain, PredictQuery
+from service.core.runtime import OnnxRuntime, replay_golden
+from service.core.window import WindowInput
 from service.labels import Stage
-from service.messages import Explain, PredictQuery
-from service.metrics import Metrics
-from service.predictor import LoadedModel, Predictor
-from service.runtime import OnnxRuntime, replay_golden
+from service.metrics.metrics import Metrics
 from service.settings import ProviderChoice
-from service.window import WindowInput
 
 NETWORKS = ["flagship", "amnl", "selfattention"]
 

@@ -6,14 +6,14 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from service import logs
-from service.access import Credentials
-from service.asgi import Disconnected
+from service.core.lifecycle import Lifecycle
+from service.core.predictor import Predictor
+from service.edge.access import Credentials
+from service.edge.asgi import Disconnected
+from service.edge.exchange import Desk
 from service.errors import InvalidWindows, Overloaded, TooLarge
-from service.exchange import Desk
 from service.labels import Route, Stage, Transport
-from service.lifecycle import Lifecycle
-from service.metrics import Metrics
-from service.predictor import Predictor
+from service.metrics.metrics import Metrics
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from service import front_end, workers
 from service.errors import FrontEndFailed
+from service.processes import front_end, workers
 from service.settings import FrontEnd, Settings
 
 pytestmark = pytest.mark.usefixtures("no_settings")

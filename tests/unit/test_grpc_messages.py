@@ -7,10 +7,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from model.domain import RulState
-from service.errors import Problem
-from service.grpc_messages import floats, lone_window, predict_reply, predicted, window_input
-from service.grpc_wire import filling
-from service.messages import (
+from service.core.queries import (
     Attention,
     HealthState,
     Interval,
@@ -20,8 +17,11 @@ from service.messages import (
     Refused,
     WindowError,
 )
+from service.core.window import Caution
+from service.errors import Problem
+from service.grpc.messages import floats, lone_window, predict_reply, predicted, window_input
+from service.grpc.wire import filling
 from service.proto import rul_v1_pb2 as pb
-from service.window import Caution
 
 numbers = st.lists(st.floats(width=32), max_size=80)
 NAME = ModelName("fd001", "1", "f" * 64)

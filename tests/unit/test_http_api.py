@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
+from service.core.lifecycle import Phase
+from service.core.providers import Placement
 from service.errors import MalformedBody
-from service.http_body import QueryDecoder, located
+from service.http.body import QueryDecoder, located
 from service.labels import Route
-from service.lifecycle import Phase
-from service.providers import Placement
 from tests.fakes import FakeRuntime
 from tests.in_process import SLOW_SECONDS, SlowRuntime, in_process, json_window, until
 

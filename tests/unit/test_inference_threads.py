@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from service.inference_threads import InferenceThreads
+from service.core.inference_threads import InferenceThreads
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from service import interpreter as told
+from service.processes import interpreter as told
 
 
 @pytest.fixture

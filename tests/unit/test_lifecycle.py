@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from service.core.lifecycle import Lifecycle, Phase
 from service.errors import NotReady, RuntimeFailed
-from service.lifecycle import Lifecycle, Phase
 
 
 def make(phase=Phase.READY, *, healthy=True):

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from prometheus_client import Histogram as PlainHistogram
 
-from service import histograms
-from service.answers import Answers
-from service.batcher import stacked
-from service.histograms import Histogram
+from service.core.answers import Answers
+from service.core.batcher import stacked
+from service.core.providers import Placement
 from service.labels import Stage, Transport, codes
-from service.metrics import Metrics
-from service.providers import Placement
+from service.metrics import histograms
+from service.metrics.histograms import Histogram
+from service.metrics.metrics import Metrics
 from tests.fakes import FakeRuntime, fake_outputs, make_manifest, make_window
 
 

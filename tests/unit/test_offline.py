@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from model.domain import Trajectory
-from service.batcher import MicroBatcher
-from service.messages import ModelName, PredictQuery
-from service.predict.asking import Answer, NoAnswer, Row, Unanswered, rows, top_of, window_count
-from service.predict.offline import Offline, Unobserved, answer_of
-from service.predictor import LoadedModel, Predictor
-from service.window import WindowInput
+from rul_client.commands.predict.asking import Answer, NoAnswer, Row, Unanswered, rows, top_of, window_count
+from rul_client.commands.predict.offline import Offline, Unobserved, answer_of
+from service.core.batcher import MicroBatcher
+from service.core.predictor import LoadedModel, Predictor
+from service.core.queries import ModelName, PredictQuery
+from service.core.window import WindowInput
 from tests.fakes import FakeRuntime, make_manifest
 
 

@@ -7,7 +7,7 @@ import grpc
 import numpy as np
 import pytest
 
-from service.lifecycle import Phase
+from service.core.lifecycle import Phase
 from service.proto import open_inference_pb2 as pb
 from tests.fakes import COLUMNS, FakeRuntime, make_manifest
 from tests.in_process import SLOW_SECONDS, SlowRuntime, ask_grpc, framed, in_process, until

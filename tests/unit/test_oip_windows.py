@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from service.core.window import Window, WindowInput, WindowRules
 from service.errors import InvalidTensor, InvalidWindow
 from service.oip.windows import checked_group
-from service.window import Window, WindowInput, WindowRules
 from tests.fakes import COLUMNS, make_manifest
 
 CONTEXT = 4

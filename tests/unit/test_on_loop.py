@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.on_loop import DISTRUSTED_BATCHES, IN_VAIN, STRANGER_SECONDS, OnLoop
+from service.core.on_loop import DISTRUSTED_BATCHES, IN_VAIN, STRANGER_SECONDS, OnLoop
 
 FULL = 8
 

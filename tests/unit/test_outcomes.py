@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import service.outcomes.judged
+import service.store.judgement
 from model.domain import Trajectory, capped_rul, cycles_left
-from service.outcomes.judged import fared, judged
+from service.store.judgement import fared, judged
 
 
 def judge(*, failed=True, outcome=100, last=(90,), rul=(12.0,), lower=(5.0,), upper=(20.0,), cap=125.0):
@@ -21,7 +21,7 @@ def judge(*, failed=True, outcome=100, last=(90,), rul=(12.0,), lower=(5.0,), up
 
 
 def test_the_examples_hold():
-    assert doctest.testmod(service.outcomes.judged).failed == 0
+    assert doctest.testmod(service.store.judgement).failed == 0
 
 
 def test_the_truth_is_the_rul_of_training():

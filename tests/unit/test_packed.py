@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from service.packed import packed_columns, packed_rows
+from service.core.packed import packed_columns, packed_rows
 
 NAMES = ("a", "b", "c")
 LARGEST = float(np.finfo(np.float32).max)

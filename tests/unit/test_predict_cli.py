@@ -17,13 +17,13 @@ from typer.testing import CliRunner
 from model.domain import Column, InvalidData, Schema, Trajectory
 from model.fleet import Fleet, fleet_toml
 from model.writers import csv_text, write_parquet
-from service.cli import register
-from service.messages import ModelName
-from service.predict.asking import COLUMNS, Row
-from service.predict.cli import TableFormat, format_of
-from service.predict.input_file import read_units
-from service.predict.people_table import PeopleTable
-from service.predict.tables import CannotWrite, CsvWriter, JsonWriter, ParquetWriter, written
+from rul_client.cli import register
+from rul_client.commands.predict.asking import COLUMNS, Row
+from rul_client.commands.predict.cli import TableFormat, format_of
+from rul_client.commands.predict.input_file import read_units
+from rul_client.commands.predict.people_table import PeopleTable
+from rul_client.commands.predict.tables import CannotWrite, CsvWriter, JsonWriter, ParquetWriter, written
+from service.core.queries import ModelName
 from tests.fakes import make_manifest
 
 MODEL = ModelName("fake", "1.0", "abc")

@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 from model.domain import RulState
-from service.answers import Answers, WindowOutputs
-from service.batcher import stacked
-from service.deadline import Deadline
+from service.core.answers import Answers, WindowOutputs
+from service.core.batcher import stacked
+from service.core.deadline import Deadline
+from service.core.predictor import LoadedModel, Predictor
+from service.core.queries import Explain, PredictQuery, Refused
+from service.core.window import WindowInput
 from service.errors import (
     DeadlineExceeded,
     InvalidRequest,
@@ -20,9 +23,6 @@ from service.errors import (
     TooLarge,
     UnknownModel,
 )
-from service.messages import Explain, PredictQuery, Refused
-from service.predictor import LoadedModel, Predictor
-from service.window import WindowInput
 from tests.fakes import FakeObserver, FakeRuntime, make_manifest, window_input
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from export.bundle import InvalidBundle
 from export.probes import probe_windows
-from service.providers import CPU, CUDA, TENSORRT, Placement, order, placement, with_options
-from service.runtime import OnnxRuntime, output_names
-from service.runtime_cuda import BoundSession, output_shapes, padded
+from service.core.providers import CPU, CUDA, TENSORRT, Placement, order, placement, with_options
+from service.core.runtime import OnnxRuntime, output_names
+from service.core.runtime_cuda import BoundSession, output_shapes, padded
 from service.settings import ProviderChoice
 from tests.fakes import make_manifest
 

@@ -21,7 +21,7 @@ from model.checkpoint import Checkpoint
 from model.domain import RulError
 from model.fleet import fleet_toml
 from model.writers import csv_text
-from service.runtime import OnnxRuntime
+from service.core.runtime import OnnxRuntime
 from service.settings import ProviderChoice
 from tests.tiny_bundle import FLEET, make_tiny_run, pumps
 

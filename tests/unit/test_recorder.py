@@ -8,12 +8,12 @@ import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.answers import Answers, WindowOutputs
-from service.batcher import stacked
+from service.core.answers import Answers, WindowOutputs
+from service.core.batcher import stacked
+from service.core.window import Window
 from service.errors import StoreUnavailable
 from service.store.recorder import Recorder
 from service.store.rows import Drop, RowsRefused
-from service.window import Window
 from tests.fakes import RULES, FakeKeepingObserver, fake_outputs, make_manifest, window_input
 
 PATIENCE = 20

@@ -9,7 +9,7 @@ import onnxruntime as ort
 import pytest
 
 from export.bundle import METADATA_KEY, OUTPUTS, BundleFolder, Golden, InvalidBundle, Manifest
-from service.runtime import CPU, CUDA, OnnxRuntime, replay_golden
+from service.core.runtime import CPU, CUDA, OnnxRuntime, replay_golden
 from service.settings import ProviderChoice
 from tests.fakes import FakeRuntime, fake_outputs, make_manifest
 

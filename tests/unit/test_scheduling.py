@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from service import scheduling
+from service.processes import scheduling
 
 linux = pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="this system has no SCHED_BATCH")
 
@@ -15,7 +15,7 @@ linux = pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="this system h
 def test_a_process_and_its_children_run_as_batch_work():
     policy = "import os; print(os.sched_getscheduler(0) == os.SCHED_BATCH)"
     script = (
-        "import subprocess, sys; from service.scheduling import yield_to_running\n"
+        "import subprocess, sys; from service.processes.scheduling import yield_to_running\n"
         f"told = yield_to_running(); child = [sys.executable, '-c', {policy!r}]\n"
         "print(told, subprocess.check_output(child, text=True).strip())"
     )

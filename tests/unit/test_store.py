@@ -11,8 +11,8 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import event, select, text
 
 from service.errors import StoreUnavailable
-from service.outcomes.judged import Outcome, OutcomeKind, Taken
 from service.store.database import Store, engine_of
+from service.store.judgement import Outcome, OutcomeKind, Taken
 from service.store.migrate import configuration
 from service.store.outcomes import settle, take_outcome
 from service.store.rows import MOST_JUDGED, ModelVersion, RowsRefused

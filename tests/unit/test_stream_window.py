@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.core.rules import WindowRules
+from service.core.window import Window, WindowInput
 from service.errors import CycleConflict, InvalidWindow
-from service.rules import WindowRules
 from service.streams.window import StreamWindow, reading_values
-from service.window import Window, WindowInput
 from tests.fakes import RULES
 
 F, CONTEXT = len(RULES.names), RULES.context

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 import grpc
 import pytest
 
-from service.grpc_asgi import Call
+from service.core.lifecycle import Phase
+from service.grpc.over_asgi import Call
 from service.labels import Route
-from service.lifecycle import Phase
 from service.proto import rul_v1_pb2 as pb
 from tests.fakes import COLUMNS, FakeRuntime
 from tests.in_process import CODES, framed, in_process, unframed, until

@@ -8,13 +8,13 @@ import pytest
 from rich.console import Console
 from rich.screen import Screen
 
-from service.predict.remote import RemoteFailed
-from service.top.figures import Between, Distribution, quality, stage_times, traffic
-from service.top.frame import frame
-from service.top.layout import Sizes, layout
-from service.top.run import frames
-from service.top.scrape import Band, Model, ModelManifest, Samples, Scrape, Scraper, Unit
-from service.top.words import shown
+from rul_client.commands.top.figures import Between, Distribution, quality, stage_times, traffic
+from rul_client.commands.top.frame import frame
+from rul_client.commands.top.layout import Sizes, layout
+from rul_client.commands.top.run import frames
+from rul_client.commands.top.scrape import Band, Model, ModelManifest, Samples, Scrape, Scraper, Unit
+from rul_client.commands.top.words import shown
+from rul_client.remote import RemoteFailed
 from tests.in_process import in_process, json_window
 
 URL = "http://service:3000"

@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from service import logs
-from service.grpc_api import add_servicers
+from service.grpc.servicers import add_servicers
 from service.proto import rul_v1_pb2 as pb
 from service.proto import rul_v1_pb2_grpc
 from service.tracing.otlp import tracer_provider

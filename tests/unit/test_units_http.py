@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from service import logs
-from service.outcomes.judged import OutcomeKind, Report, Taken
+from service.http.units import _place, _token
+from service.http.units_bodies import OutcomeReport
+from service.store.judgement import OutcomeKind, Report, Taken
+from service.store.questions import Units
 from service.store.recorder import Recorder
 from service.store.rows import History
-from service.units.asked import Units
-from service.units.bodies import OutcomeReport
-from service.units.http import _place, _token
 from tests.fakes import FakeKeepingObserver, FakeRuntime, make_manifest
 from tests.in_process import in_process, json_window
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.core.rules import WindowRules
+from service.core.window import LARGEST_CYCLE, Window, WindowInput, out_of_range
 from service.errors import InvalidWindow
-from service.rules import WindowRules
-from service.window import LARGEST_CYCLE, Window, WindowInput, out_of_range
 from tests.fakes import COLUMNS, RULES, make_manifest, make_window, window_input
 
 

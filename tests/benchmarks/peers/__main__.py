@@ -26,8 +26,8 @@ import typer
 from rich.progress import Progress
 
 from export.bundle import find_bundle
+from service.core.runtime import OnnxRuntime
 from service.proto import open_inference_pb2_grpc
-from service.runtime import OnnxRuntime
 from tests.benchmarks.comparable import make_comparable_bundle
 from tests.benchmarks.front_ends import measure, measure_ceiling, serving
 from tests.benchmarks.loads import LAST_CYCLE, Asker, Load, window_of

@@ -1,0 +1,44 @@
+"""Write every dashboard's JSON: `python -m observability.dashboards`.
+
+With `--check`, write nothing and exit with 1 if a file is not what would be written.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final
+
+from observability.dashboards.fleet import FLEET
+from observability.dashboards.model_quality import MODEL_QUALITY
+from observability.dashboards.panels import Dashboard, to_json
+from observability.dashboards.service import SERVICE
+
+FOLDER: Final = Path(__file__).parents[1] / "grafana" / "dashboards"
+DASHBOARDS: Final[tuple[Dashboard, ...]] = (SERVICE, MODEL_QUALITY, FLEET)
+
+
+def generated() -> dict[Path, str]:
+    """Each file that belongs into the dashboards' folder, and its content."""
+    return {FOLDER / f"{content.uid}.json": to_json(content) for content in DASHBOARDS}
+
+
+def main(arguments: list[str]) -> int:
+    """Write or check the files; the exit code."""
+    wanted = generated()
+    present = {path: path.read_text("utf-8") for path in FOLDER.glob("*.json")}
+    stale = sorted(path for path in wanted | present if wanted.get(path) != present.get(path))
+    if "--check" in arguments:
+        for path in stale:
+            sys.stderr.write(f"{path} is not current: run python -m observability.dashboards\n")
+        return 1 if stale else 0
+    for path in stale:
+        if path in wanted:
+            path.write_text(wanted[path], "utf-8")
+        else:
+            path.unlink()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Commands that ask a service: predict, outcomes, bench, top."""

@@ -1,0 +1,131 @@
+"""`rul outcomes`: how the predictions that a service has kept fared.
+
+What the command needs is imported when it runs: `rul serve` must not pay for it.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from service.store.url import SQLITE, InvalidStoreUrl, store_url
+
+if TYPE_CHECKING:
+    from service.store.report import VersionReport
+
+HELP: Final = """
+Say how predictions fared against the failures and removals that were reported: a row a model version.
+
+Errors are predicted less true, in cycles, of units that failed: a bias above 0 is late. The coverage, with
+its 95 % interval, is of these units too. Of units that were removed, `contradicted` counts the predictions
+whose interval they had outrun; of the others nothing can be told.
+
+Example: rul outcomes --since 2026-01-01 --format csv
+"""
+
+
+class ReportFormat(StrEnum):
+    """How rows are written."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+
+
+def outcomes(
+    *,
+    store: Annotated[
+        str | None, typer.Option(help="The database; left out: what RUL_STORE_URL says, else its default.")
+    ] = None,
+    form: Annotated[
+        ReportFormat | None, typer.Option("--format", help="Left out: a table on a terminal, else csv.")
+    ] = None,
+    since: Annotated[
+        datetime | None, typer.Option(help="Only outcomes from this day on, in local time.")
+    ] = None,
+) -> None:
+    """See HELP."""
+    from service.settings import Settings  # noqa: PLC0415 as above
+    from service.store.database import Store  # noqa: PLC0415 as above
+    from service.store.report import report  # noqa: PLC0415 loads SQLAlchemy
+
+    url = Settings.read().store_url.get_secret_value() if store is None else store
+    address = existing(store_url(url))
+    opened = Store.open(address)
+    try:
+        found = report(opened, since=None if since is None else since.timestamp())
+    finally:
+        opened.close()
+    form = form or (ReportFormat.TABLE if sys.stdout.isatty() else ReportFormat.CSV)
+    rows = [_row(version) for version in found]
+    if form is ReportFormat.JSON:
+        print(msgspec.json.format(msgspec.json.encode(rows)).decode())  # noqa: T201 what was asked for
+    elif form is ReportFormat.CSV:
+        writer = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    else:
+        Console(width=WIDEST, highlight=False, markup=False).print(_table(rows))
+
+
+def existing(url: str) -> str:
+    """The same address, where it does not lead to a file that is not there.
+
+    Raises:
+        InvalidStoreUrl: it does; to look must not make a database.
+    """
+    path = url.removeprefix(SQLITE)
+    if path != url and not Path(path).is_file():
+        raise InvalidStoreUrl(
+            f"nothing is kept at {path}: has a service run that keeps its predictions there?"
+        )
+    return url
+
+
+COLUMNS: Final[tuple[str, ...]] = (
+    "model", "version", "failed", "removed", "predictions", "with_error", "contradicted", "rmse",
+    "mean_absolute_error", "bias", "nasa_score", "coverage", "coverage_low", "coverage_high",
+    "nominal_coverage", "mean_width",
+)  # fmt: skip
+_SHOWN: Final = {
+    "model": "model", "version": "version", "failed": "failed", "removed": "removed",
+    "predictions": "predictions", "contradicted": "contradicted", "rmse": "RMSE",
+    "mean_absolute_error": "MAE", "bias": "bias", "nasa_score": "NASA",
+    "coverage": "coverage", "nominal_coverage": "nominal", "mean_width": "width",
+}  # fmt: skip
+WIDEST: Final = 160
+
+
+def _row(found: VersionReport) -> dict[str, Any]:
+    return {name: getattr(found.figures if hasattr(found.figures, name) else found, name) for name in COLUMNS}
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name, heading in _SHOWN.items():
+        left = name in {"model", "version"}
+        table.add_column(heading, justify="left" if left else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(_cell(name, row) for name in _SHOWN))
+    return table
+
+
+def _cell(name: str, row: dict[str, Any]) -> str:
+    value = row[name]
+    if value is None:
+        return "-"
+    if name == "coverage" and row["coverage_low"] is not None:
+        return f"{value:.1%} ({row['coverage_low']:.1%} to {row['coverage_high']:.1%})"
+    if name in {"coverage", "nominal_coverage"}:
+        return f"{value:.1%}"
+    return f"{value:.2f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,35 @@
+"""Which cores run a batch now, counted over all workers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from service.metrics.board import Board
+
+
+class Cores:
+    """Says whether one more batch would have a core to itself.
+
+    A worker's second thread is for one large request while the others have nothing to do. Where they
+    have, it takes from them what it gains: two batches on a core cost more than one after the other,
+    because each throws the other's numbers out of the caches. Begun and ended on the event loop.
+    """
+
+    def __init__(self, board: Board, cores: int) -> None:
+        """Count on a board; there are so many cores."""
+        self._cores: Final = cores
+        self._running: Final = board.slots("running batches", 1)
+        self._running.own[0] = 0.0  # whatever ran in the worker whose place this one takes has ended
+
+    def begin(self) -> None:
+        """A batch of this worker starts."""
+        self._running.own[0] += 1.0
+
+    def end(self) -> None:
+        """A batch of this worker has ended."""
+        self._running.own[0] -= 1.0
+
+    @property
+    def spare(self) -> bool:
+        """Whether a core runs no batch."""
+        return float(self._running.total()[0]) < self._cores

@@ -1,0 +1,108 @@
+"""What goes over the wire, whichever wire it is: a query and its reply, as JSON has them.
+
+A `msgspec` decoder makes a `PredictQuery` straight from a body, an encoder a body from a
+`PredictReply`; gRPC fills the same types from its own messages.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from model.domain import RulState
+from service.core.window import Caution, WindowInput
+from service.errors import Problem
+
+
+class Explain(StrEnum):
+    """How much of its grounds an answer shows."""
+
+    NONE = "none"
+    ATTENTION = "attention"
+    FULL = "full"
+
+
+class PredictQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """A request for predictions, in the shape that clients send."""
+
+    windows: list[WindowInput]
+    model: str | None = None
+    explain: Explain = Explain.ATTENTION
+    partial: bool = False
+
+
+class Interval(msgspec.Struct, frozen=True):
+    """Where the RUL lies with the given probability, in cycles."""
+
+    coverage: float
+    lower: float
+    upper: float
+
+
+class HealthState(msgspec.Struct, frozen=True):
+    """The most probable health state, and the probability of each."""
+
+    label: str
+    probabilities: dict[str, float]
+
+
+class Attention(msgspec.Struct, frozen=True):
+    """What each cycle weighs and how many cycles of RUL it adds or takes.
+
+    `baseline` plus the contributions is the RUL before it is cut to 0..cap. Entropy is none for a
+    window of one cycle, which leaves attention no choice.
+    """
+
+    cycles: list[int]
+    weights: list[float]
+    contributions: list[float]
+    baseline: float
+    entropy_ratio: float | None
+    effective_cycles: float
+
+
+class Prediction(msgspec.Struct, frozen=True):
+    """The answer to one window."""
+
+    unit: str | None
+    rul: float
+    rul_state: RulState
+    interval: Interval
+    failure_probability: dict[str, float]
+    health_state: HealthState
+    imputed_fraction: float
+    warnings: list[Caution]
+    attention: Attention | UnsetType = UNSET
+    sensor_contributions: dict[str, float] | UnsetType = UNSET
+
+
+class WindowError(msgspec.Struct, frozen=True):
+    """Why one window has no answer."""
+
+    title: str
+    detail: str
+    errors: list[Problem]
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """A window without an answer, in the place of its answer."""
+
+    unit: str | None
+    error: WindowError
+
+
+class ModelName(msgspec.Struct, frozen=True):
+    """Exactly which weights answered."""
+
+    name: str
+    version: str
+    sha256: str
+
+
+class PredictReply(msgspec.Struct, frozen=True):
+    """One prediction a window, in the order of the request."""
+
+    model: ModelName
+    predictions: list[Prediction | Refused]

@@ -1,0 +1,249 @@
+"""What runs the graph: the protocol that serving needs, and ONNX Runtime behind it.
+
+Beside `runtime_cuda` the only module that imports `onnxruntime`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import numpy as np
+import onnxruntime as ort
+
+from export.bundle import INPUTS, OUTPUTS, BundleFolder, Golden, InvalidBundle, Manifest
+from model.domain import HEALTH_STATES, FloatArray, IntArray
+from service.core.providers import CPU, CUDA, TENSORRT, Placement, Wanted, order, placement, with_options
+from service.core.runtime_cuda import BoundSession, bucket
+from service.settings import NVIDIA_DRIVER, ProviderChoice
+
+GOLDEN_WINDOWS: Final = 16
+"""They come in one batch, however small those of a service are."""
+
+TOLERANCE: Final = {
+    "rul": 1e-3,  # cycles
+    "rul_interval": 1e-2,  # cycles; a learned scale times a quantile widens the difference
+    "failure_probability": 1e-3,
+    "health_state": 1e-3,
+    "attention": 1e-4,
+    "contribution": 1e-3,  # cycles
+    "head_attention": 1e-4,
+    "novelty": 1e-3,
+}
+"""How far an answer may lie from the exporter's on another processor before it is another answer."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outputs:
+    """What the graph answers to a batch; names and meanings are those of the graph.
+
+    Attributes:
+        rul: float32 [B], cycles, 0..cap.
+        rul_interval: float32 [B, 2], lower and upper, cycles.
+        failure_probability: float32 [B, K], K horizons.
+        health_state: float32 [B, C], probabilities.
+        attention: float32 [B, T], sums to 1 over the valid cycles, 0 on padding.
+        contribution: float32 [B, T], cycles.
+        novelty: float32 [B].
+        head_attention: float32 [B, H, T], where the network has heads.
+    """
+
+    rul: FloatArray
+    rul_interval: FloatArray
+    failure_probability: FloatArray
+    health_state: FloatArray
+    attention: FloatArray
+    contribution: FloatArray
+    novelty: FloatArray
+    head_attention: FloatArray | None = None
+
+
+class Runtime(Protocol):
+    """A loaded model. `run` may be called by several threads at once."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the model says of itself."""
+        ...
+
+    @property
+    def sha256(self) -> str:
+        """The digest of the model's file."""
+        ...
+
+    @property
+    def provider(self) -> str:
+        """What the model really runs on."""
+        ...
+
+    @property
+    def placement(self) -> Placement:
+        """What runs where that one cannot, and why it is not what was asked for."""
+        ...
+
+    def run(self, readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> Outputs:
+        """float32 [B, T, F], int64 [B], float32 [B] -> `Outputs`."""
+        ...
+
+
+class OnnxRuntime:
+    """ONNX Runtime with one thread a call: batches, not operators, run side by side."""
+
+    def __init__(self, session: Any, manifest: Manifest, sha256: str, placement: Placement) -> None:  # noqa: ANN401 - untyped library
+        self._session = session
+        self._names = output_names(manifest)
+        self.manifest: Final = manifest
+        self.sha256: Final = sha256
+        self.placement: Final = placement
+        self.provider: Final[str] = placement.providers[0]
+        on_gpu = self.provider in {CUDA, TENSORRT}
+        self._bound = BoundSession(session, manifest, self._names, device="cuda") if on_gpu else None
+
+    @classmethod
+    def load(
+        cls,
+        folder: BundleFolder,
+        *,
+        provider: ProviderChoice = ProviderChoice.AUTO,
+        max_batch_windows: int = 32,
+    ) -> OnnxRuntime:
+        """Open a bundle's model on a provider.
+
+        Args:
+            folder: The bundle.
+            provider: Where it is to run.
+            max_batch_windows: Most windows a batch, which TensorRT must know before.
+
+        Raises:
+            InvalidBundle: the file is damaged, its graph does not fit its manifest, or the
+                provider that was asked for cannot be had.
+        """
+        available = ort.get_available_providers()
+        wanted = order(provider, available)
+        session = _session(folder.model, [CPU])
+        metadata = session.get_modelmeta().custom_metadata_map
+        manifest = Manifest.from_metadata(metadata, origin=folder.model)
+        _check_graph(session, manifest, folder.model)
+        if wanted != [CPU]:
+            if hasattr(ort, "preload_dlls"):  # CUDA from pip packages lies where the loader does not look
+                ort.preload_dlls()
+            most = bucket(max(max_batch_windows, GOLDEN_WINDOWS))
+            session = _session(folder.model, with_options(wanted, manifest, most_windows=most))
+        got = placement(provider, available, session.get_providers(), driver=NVIDIA_DRIVER.exists())
+        return cls(session, manifest, folder.sha256(), got)
+
+    def run(self, readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> Outputs:
+        """One call of the graph. The interpreter's lock is free while it runs."""
+        if self._bound is not None:
+            return Outputs(**self._bound.run(readings, lengths, last_cycle))
+        feed = {"readings": readings, "lengths": lengths, "last_cycle": last_cycle}
+        answers = self._session.run(self._names, feed)
+        return Outputs(**dict(zip(self._names, answers, strict=True)))
+
+
+def output_names(manifest: Manifest) -> list[str]:
+    """The outputs that the model's graph has."""
+    return [name for name in OUTPUTS if name != "head_attention" or manifest.heads]
+
+
+def replay_golden(runtime: Runtime, golden: Golden) -> None:
+    """Ask the golden windows again, here, on the provider that will serve. Also warms it up.
+
+    Raises:
+        InvalidBundle: an answer is not the exporter's; names the output and both values.
+    """
+    outputs = runtime.run(golden.readings, golden.lengths, golden.last_cycle)
+    for name in output_names(runtime.manifest):
+        expected = golden.expected.get(name)
+        got: FloatArray = getattr(outputs, name)
+        if expected is None or expected.shape != got.shape:
+            shape = None if expected is None else expected.shape
+            raise InvalidBundle(
+                f"{runtime.manifest.name}: golden {name} has shape {shape}, the model answers {got.shape}: "
+                "the files of the bundle do not belong together, export it again"
+            )
+        _check_close(name, got, expected, runtime)
+
+
+def _check_close(name: str, got: FloatArray, expected: FloatArray, runtime: Runtime) -> None:
+    difference = np.abs(got.astype(np.float64) - expected.astype(np.float64))
+    difference = np.where(np.isnan(difference), np.inf, difference)
+    worst = np.unravel_index(int(difference.argmax()), difference.shape)
+    if difference[worst] > TOLERANCE[name]:
+        at = ", ".join(str(int(i)) for i in worst)
+        raise InvalidBundle(
+            f"{runtime.manifest.name}: golden {name}[{at}] is {expected[worst]:.6g}, {runtime.provider} "
+            f"answers {got[worst]:.6g}, tolerance {TOLERANCE[name]:g}: export the model again, or choose "
+            "another provider (RUL_PROVIDER)"
+        )
+
+
+def _session(path: Path, providers: Wanted) -> Any:  # noqa: ANN401 - untyped library
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.log_severity_level = 3
+    # A plan is kept for each shape of input, and ragged batches come in thousands of shapes.
+    options.enable_mem_pattern = False
+    # A thread that waits for the next batch must not burn the core that another one computes on.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    try:
+        return ort.InferenceSession(str(path), sess_options=options, providers=providers)
+    except Exception as error:
+        raise InvalidBundle(f"{path}: ONNX Runtime cannot open it, export it again: {error}") from error
+
+
+def _check_graph(session: Any, manifest: Manifest, path: Path) -> None:  # noqa: ANN401 - untyped library
+    """Names, types and sizes, before any value.
+
+    Raises:
+        InvalidBundle: the graph is not the one that the manifest describes.
+    """
+    columns, horizons = len(manifest.columns), len(manifest.horizons)
+    expected_inputs = {
+        "readings": ("tensor(float)", (None, None, columns)),
+        "lengths": ("tensor(int64)", (None,)),
+        "last_cycle": ("tensor(float)", (None,)),
+    }
+    sizes: dict[str, tuple[int | None, ...]] = {
+        "rul": (None,),
+        "rul_interval": (None, 2),
+        "failure_probability": (None, horizons),
+        "health_state": (None, len(HEALTH_STATES)),
+        "attention": (None, None),
+        "contribution": (None, None),
+        "head_attention": (None, manifest.heads, None),
+        "novelty": (None,),
+    }
+    expected_outputs = {name: ("tensor(float)", sizes[name]) for name in output_names(manifest)}
+    if set(expected_inputs) != set(INPUTS):
+        raise AssertionError("INPUTS has changed and this check has not")
+    for what, nodes, expected in (
+        ("input", session.get_inputs(), expected_inputs),
+        ("output", session.get_outputs(), expected_outputs),
+    ):
+        got = {node.name: (node.type, tuple(node.shape)) for node in nodes}
+        if set(got) != set(expected):
+            raise InvalidBundle(
+                f"{path}: expected the {what}s {', '.join(expected)}, the graph has {', '.join(got)}: "
+                "export the model again"
+            )
+        for name, (kind, shape) in expected.items():
+            if not _fits(got[name], kind, shape):
+                raise InvalidBundle(
+                    f"{path}: expected {what} {name} to be {kind} {shape}, the graph has {got[name][0]} "
+                    f"{got[name][1]}: graph and manifest do not belong together, export the model again"
+                )
+
+
+def _fits(got: tuple[str, tuple[Any, ...]], kind: str, shape: tuple[int | None, ...]) -> bool:
+    """Whether a declared shape allows the expected one; a name or None in it stands for any size."""
+    if got[0] != kind or len(got[1]) != len(shape):
+        return False
+    return all(
+        not isinstance(size, int) if wanted is None else not isinstance(size, int) or size == wanted
+        for size, wanted in zip(got[1], shape, strict=True)
+    )

@@ -1,0 +1,1 @@
+"""One request on any transport: identity, access, measurement, log line, error."""

@@ -1,0 +1,1 @@
+"""gRPC: servicers, messages, calls over ASGI."""

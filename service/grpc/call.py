@@ -1,0 +1,140 @@
+"""What every gRPC method of ours shares: its call, its messages, and how it ends with a status.
+
+The same servicers run on `grpc.aio` and, through `grpc_asgi`, behind an HTTP/2 front end. This
+module must not know what is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol, TypeVar
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+from google.rpc import error_details_pb2, status_pb2
+
+from service.core.deadline import Deadline
+from service.edge.asgi import Disconnected
+from service.edge.exchange import Desk, Exchange
+from service.errors import MalformedBody, Problem, listed, problems_of, public_detail, status_of
+from service.grpc.over_asgi import Call
+from service.labels import Route, Transport
+
+MessageType = TypeVar("MessageType", bound=Message)
+ReplyType = TypeVar("ReplyType")
+Asked = TypeVar("Asked")
+
+METADATA: Final = ("x-request-id", "authorization", "x-api-key", "traceparent", "tracestate")
+"""What is read of a call's metadata: its id, who asks, and the trace that it belongs to."""
+
+DETAILS: Final = "grpc-status-details-bin"  # where google.rpc.Status travels
+
+
+class Context(Protocol):
+    """What the servicers use of their call, on either transport."""
+
+    def invocation_metadata(self) -> Any:  # noqa: ANN401 pairs or named tuples, by transport
+        """The request's metadata."""
+        ...
+
+    def time_remaining(self) -> float | None:
+        """Seconds until the caller's deadline."""
+        ...
+
+    def set_trailing_metadata(self, trailing_metadata: Any) -> None:  # noqa: ANN401 as above
+        """Send this with the status."""
+        ...
+
+    def write(self, message: Any) -> Awaitable[None]:  # noqa: ANN401 a message of any method
+        """Send one answer of a stream."""
+        ...
+
+    async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()) -> Any:  # noqa: ANN401
+        """End the call with a status."""
+        ...
+
+
+async def exchanged(
+    desk: Desk,
+    route: Route,
+    call: Callable[[Asked, Context, Exchange], Awaitable[ReplyType]],
+    raw: Asked,
+    context: Context,
+    *,
+    open_to_all: bool = False,
+) -> ReplyType:
+    """Answer one call, measured and logged; where it fails, end it with the error's status.
+
+    Args:
+        desk: What answers.
+        route: What is asked, as a label.
+        call: Reads the message and answers it.
+        raw: The message as it came, or what brings the messages of a stream.
+        context: The call.
+        open_to_all: True for what needs no key.
+    """
+    reply: Any = None
+    metadata: dict[str, Any] = dict(context.invocation_metadata())
+    with desk.exchange(Transport.GRPC, route, metadata.get("x-request-id"), metadata) as exchange:
+        if desk.credentials.asked_for and not open_to_all:
+            desk.credentials.check(metadata.get("authorization", ""), metadata.get("x-api-key", ""))
+        reply = await call(raw, context, exchange)
+    trailing = [("x-request-id", exchange.request_id)]
+    if exchange.error is not None:
+        error = exchange.error
+        code, detail = status_of(error).grpc, public_detail(error)
+        await context.abort(code, detail, (*trailing, *_details(code, detail, problems_of(error))))
+    if exchange.gone:
+        raise Disconnected
+    context.set_trailing_metadata(trailing)
+    return reply
+
+
+def patience(desk: Desk, context: Context) -> float:
+    """How many seconds an answer may take: what the caller and the settings both allow."""
+    remaining = context.time_remaining()
+    return desk.request_timeout_seconds if remaining is None else min(remaining, desk.request_timeout_seconds)
+
+
+def limit(context: Context, seconds: float) -> Deadline:
+    """What ends the waiting of a call with one answer: so much time, the caller's deadline, and its leaving.
+
+    `grpc.aio` itself cancels the call of a caller who has left.
+    """
+    if isinstance(context, Call):
+        return context.limit(seconds)
+    remaining = context.time_remaining()
+    return Deadline(seconds if remaining is None else min(seconds, remaining))
+
+
+def parsed(kind: type[MessageType], raw: bytes) -> MessageType:
+    """A message of this kind.
+
+    Raises:
+        MalformedBody: the bytes are not one.
+    """
+    try:
+        return kind.FromString(raw)
+    except DecodeError as error:
+        raise MalformedBody(f"the message is not a {kind.DESCRIPTOR.full_name}") from error
+
+
+def serialized(message: Message) -> bytes:
+    """A message as it travels."""
+    return message.SerializeToString()
+
+
+def _details(code: grpc.StatusCode, detail: str, problems: tuple[Problem, ...]) -> list[tuple[str, bytes]]:
+    """Where the request is wrong, as google.rpc.BadRequest."""
+    if not problems:
+        return []
+    number: int = code.value[0]
+    status = status_pb2.Status(code=number, message=detail)
+    violations = [
+        error_details_pb2.BadRequest.FieldViolation(
+            field=p.pointer, description=p.detail, reason=p.code.upper()
+        )
+        for p in listed(problems)
+    ]
+    status.details.add().Pack(error_details_pb2.BadRequest(field_violations=violations))
+    return [(DETAILS, status.SerializeToString())]

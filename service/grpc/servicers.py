@@ -1,0 +1,121 @@
+"""gRPC: a thin shell over the predictor. Messages in, answers or statuses out.
+
+The same servicers run on `grpc.aio` and, through `grpc_asgi`, behind an HTTP/2 front end. This
+module knows messages and status codes; it must not know HTTP, ONNX Runtime or batches.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+
+import grpc
+from grpc_health.v1 import health, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
+
+from service.core.predictor import LoadedModel
+from service.core.queries import PredictQuery
+from service.core.window import WindowInput
+from service.edge.exchange import Desk, Exchange
+from service.grpc.call import Context, exchanged, limit, parsed, serialized
+from service.grpc.health import Health
+from service.grpc.messages import (
+    explain_of,
+    in_rows,
+    lone_window,
+    model_reference,
+    predict_reply,
+    window_input,
+)
+from service.grpc.oip import INFERENCE_SERVICE, InferenceServicer
+from service.grpc.streams import StreamServicer
+from service.labels import Route, Stage
+from service.proto import rul_v1_pb2 as pb
+
+SERVICE: Final = "rul.v1.RulService"
+
+
+class RulServicer:
+    """`rul.v1.RulService`, on messages as they came.
+
+    Decoding them is part of answering: a message that cannot be read is refused, counted and logged
+    as any other request is. A server that decodes for its servicers would answer UNKNOWN.
+    """
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk: Final = desk
+        self._models: Final = desk.predictor.models
+
+    def handlers(self) -> dict[str, Any]:
+        """The method handlers, by the methods' names."""
+        desk = self._desk
+        predict = partial(exchanged, desk, Route.GRPC_PREDICT, self._predict)
+        get_model = partial(exchanged, desk, Route.GRPC_GET_MODEL, self._get_model)
+        list_models = partial(exchanged, desk, Route.GRPC_LIST_MODELS, self._list_models)
+        return {
+            "Predict": grpc.unary_unary_rpc_method_handler(predict),
+            "PredictStream": grpc.stream_stream_rpc_method_handler(StreamServicer(desk).predict_stream),
+            "GetModel": grpc.unary_unary_rpc_method_handler(get_model, response_serializer=serialized),
+            "ListModels": grpc.unary_unary_rpc_method_handler(list_models, response_serializer=serialized),
+        }
+
+    async def _predict(self, raw: bytes, context: Context, exchange: Exchange) -> bytes:
+        """Answer windows."""
+        desk = self._desk
+        with desk.lifecycle.request():
+            with desk.metrics.stage(Stage.DECODE):
+                query = self._query(raw)
+            exchange.windows = len(query.windows)
+            reply = await desk.predictor.predict(
+                query, deadline=limit(context, desk.request_timeout_seconds), typed=True, consume=True
+            )
+            with desk.metrics.stage(Stage.ENCODE):
+                return predict_reply(reply)
+
+    async def _get_model(self, raw: bytes, _context: Context, _exchange: Exchange) -> pb.Model:
+        """Describe one model."""
+        return _model(self._desk.predictor.model(parsed(pb.GetModelRequest, raw).name))
+
+    async def _list_models(self, raw: bytes, _context: Context, _exchange: Exchange) -> pb.ListModelsReply:
+        """Describe every model."""
+        parsed(pb.ListModelsRequest, raw)
+        return pb.ListModelsReply(models=[_model(model) for model in self._models.values()])
+
+    def _query(self, raw: bytes) -> PredictQuery:
+        lone = lone_window(raw)
+        if lone is None:
+            return self._parsed(raw)
+        unit, last_cycle, values = lone
+        columns = len(self._desk.predictor.model(None).rules.names)
+        return PredictQuery([WindowInput(unit, last_cycle, None, in_rows(values, columns))])
+
+    def _parsed(self, raw: bytes) -> PredictQuery:
+        request = parsed(pb.PredictRequest, raw)
+        name = request.model or None
+        columns = len(self._desk.predictor.model(name).rules.names)
+        explain = explain_of(request.explain)
+        windows = [window_input(window, columns) for window in request.windows]
+        return PredictQuery(windows, name, explain, request.partial)
+
+
+def add_servicers(server: Any, desk: Desk) -> Health:  # noqa: ANN401 grpc.aio.Server or its stand-in
+    """Register our services, health and reflection; the health that it answers, to be changed."""
+    ours = {SERVICE: RulServicer(desk).handlers(), INFERENCE_SERVICE: InferenceServicer(desk).handlers()}
+    names = (*ours, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    answered = Health(names)
+    for name, handlers in ours.items():
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
+        server.add_registered_method_handlers(name, handlers)
+    health_pb2_grpc.add_HealthServicer_to_server(answered, server)
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
+        reflection.aio.ReflectionServicer(names), server
+    )
+    return answered
+
+
+def _model(model: LoadedModel) -> pb.Model:
+    return pb.Model(
+        reference=model_reference(model.name),
+        provider=model.provider,
+        manifest_json=model.manifest.model_dump_json(),
+    )

@@ -1,0 +1,151 @@
+"""`PredictStream`: one reading in, one prediction out, with the unit's window kept between them.
+
+A reading that cannot be answered carries its own error in the place of its prediction, and the stream
+goes on: one lost reading must not lose the window. What ends a stream is what would go wrong with
+every later reading too: a message that is none, a service that drains, a silence too long. This module
+knows messages; how windows are kept is `window`'s, how streams live and end `life`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Final
+
+from service.core.deadline import Deadline
+from service.core.predictor import LoadedModel
+from service.core.queries import Explain
+from service.core.window import WindowInput
+from service.edge.asgi import Disconnected
+from service.edge.exchange import Desk, Exchange
+from service.errors import (
+    MalformedBody,
+    NotReady,
+    Problem,
+    listed,
+    problems_of,
+    public_detail,
+    status_of,
+)
+from service.grpc.call import Context, exchanged, parsed, patience, serialized
+from service.grpc.messages import delimited, explain_of, model_reference, predicted, window_input
+from service.labels import Route, Stage, Transport
+from service.proto import rul_v1_pb2 as pb
+from service.streams.life import Inbox
+from service.streams.window import StreamWindow, reading_values
+
+PREDICTION: Final = pb.StreamReply.PREDICTION_FIELD_NUMBER
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Opened:
+    """What the first message of a stream settled."""
+
+    model: LoadedModel
+    unit: str | None
+    explain: Explain
+    window: StreamWindow
+
+
+class StreamServicer:
+    """`rul.v1.RulService.PredictStream`, on messages as they came."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk: Final = desk
+
+    async def predict_stream(self, messages: AsyncIterator[bytes], context: Context) -> None:
+        """Answer one stream, until its caller ends it or something else does."""
+        inbox = Inbox(
+            messages,
+            idle_seconds=self._desk.streams.idle_seconds,
+            remaining_seconds=context.time_remaining(),
+        )
+        try:
+            await exchanged(self._desk, Route.GRPC_STREAM, self._converse, inbox, context)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if inbox.gone and task is not None and task.uncancel() == 0:
+                raise Disconnected from None
+            raise
+        finally:
+            inbox.close()
+
+    async def _converse(self, inbox: Inbox, context: Context, exchange: Exchange) -> None:
+        with self._desk.streams.admitted(inbox):
+            opened = self._open(await inbox.take())
+            reply = pb.StreamOpened(model=model_reference(opened.model.name), cycles=opened.window.cycles)
+            await context.write(serialized(pb.StreamReply(opened=reply)))
+            # A task of its own: whatever wakes one goes through every call that is waited for in it, and
+            # there are many between here and the server.
+            await asyncio.ensure_future(self._answer_all(inbox, opened, context, exchange))
+
+    async def _answer_all(self, inbox: Inbox, opened: Opened, context: Context, stream: Exchange) -> None:
+        while (raw := await inbox.take()) is not None:
+            await context.write(await self._answer(raw, opened, context, stream))
+            stream.windows += 1
+
+    def _open(self, raw: bytes | None) -> Opened:
+        if raw is None:
+            raise MalformedBody("expected a first message with `open`, got none")
+        message = parsed(pb.StreamRequest, raw)
+        if message.WhichOneof("message") != "open":
+            detail = "expected `open` in the first message of a stream"
+            raise MalformedBody(detail, [Problem("/open", "missing", detail)])
+        given = message.open
+        model = self._desk.predictor.model(given.model or None)
+        explain = explain_of(given.explain, "/open/explain")
+        window = StreamWindow(model.rules)
+        first_cycle = given.first_cycle if given.HasField("first_cycle") else None
+        window.begin(_history(given, model), first_cycle=first_cycle)
+        return Opened(model, given.unit if given.HasField("unit") else None, explain, window)
+
+    async def _answer(self, raw: bytes, opened: Opened, context: Context, stream: Exchange) -> bytes:
+        desk, kept, reply = self._desk, False, b""
+        reading = _reading(raw)  # what is none is the stream's error, and counted once
+        with desk.exchange(Transport.GRPC, Route.GRPC_READING, stream.request_id) as exchange:
+            with desk.metrics.stage(Stage.DECODE):
+                values = reading_values(reading.values, reading.columns, opened.model.rules)
+                opened.window.add(values, cycle=reading.cycle if reading.HasField("cycle") else None)
+                kept, exchange.windows = True, 1
+                window = opened.window.checked(opened.unit)
+            with desk.lifecycle.request():
+                prediction = await desk.predictor.answer(
+                    opened.model, window, explain=opened.explain, deadline=Deadline(patience(desk, context))
+                )
+            with desk.metrics.stage(Stage.ENCODE):
+                reply = delimited(PREDICTION, predicted(prediction))
+        error = exchange.error
+        if error is None:
+            return reply
+        if isinstance(error, NotReady):
+            raise error
+        return serialized(pb.StreamReply(error=_error(error, kept=kept)))
+
+
+def _reading(raw: bytes) -> pb.Reading:
+    message = parsed(pb.StreamRequest, raw)
+    if message.WhichOneof("message") != "reading":
+        detail = "expected `reading` in every message of a stream but the first"
+        raise MalformedBody(detail, [Problem("/reading", "missing", detail)])
+    return message.reading
+
+
+def _history(given: pb.StreamOpen, model: LoadedModel) -> WindowInput | None:
+    if given.WhichOneof("history") is None:
+        return None
+    window = pb.Window()
+    if given.WhichOneof("history") == "columns":
+        window.columns.CopyFrom(given.columns)
+    else:
+        window.readings.CopyFrom(given.readings)
+    return window_input(window, len(model.rules.names))
+
+
+def _error(error: Exception, *, kept: bool) -> pb.StreamError:
+    status = status_of(error)
+    number: int = status.grpc.value[0]
+    message = pb.StreamError(code=number, title=status.title, detail=public_detail(error), kept=kept)
+    for p in listed(problems_of(error)):
+        message.errors.add(pointer=p.pointer, code=p.code, detail=p.detail)
+    return message

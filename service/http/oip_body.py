@@ -1,0 +1,291 @@
+"""Bodies of the Open Inference Protocol: JSON, and the binary tensor data that may stand behind it.
+
+With the header `inference-header-content-length: N`, the first N bytes of a body are JSON and the
+rest are the contents of the tensors that say `binary_data_size`, one after the other. This module
+knows the format; it must not know what a model takes.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Final
+
+import msgspec
+
+from service.errors import InvalidTensor, MalformedBody, TooLarge, UnsupportedMedia
+from service.http.body import located
+from service.oip.inference import MAX_TENSORS, InferQuery, InferReply, timeout_of
+from service.oip.tensors import FP32, INT64, Contents, GivenTensor, Tensor, short
+
+Parameters = dict[str, Any] | None
+
+_NAN: Final = re.compile(rb"(?<=[\[,\s])NaN(?=\s*[,\]])")
+"""A value of a list that JSON does not have and that Python's clients write all the same."""
+
+_WINDOW_BITS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+
+
+class _Input(msgspec.Struct):
+    name: str
+    shape: list[int]
+    datatype: str
+    parameters: Parameters = None
+    data: list[int | float | None] | None = None
+
+
+class _LooseInput(msgspec.Struct):
+    name: str
+    shape: list[int]
+    datatype: str
+    parameters: Parameters = None
+    data: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _Output(msgspec.Struct):
+    name: str
+    parameters: Parameters = None
+
+
+class _Request(msgspec.Struct):
+    inputs: list[_Input]
+    outputs: list[_Output] | None = None
+    id: str = ""
+    parameters: Parameters = None
+
+
+class _LooseRequest(msgspec.Struct):
+    """A request whose data may be anything, so that it can be said which of them is wrong."""
+
+    inputs: list[_LooseInput]
+    outputs: list[_Output] | None = None
+    id: str = ""
+    parameters: Parameters = None
+
+
+_STRICT: Final = msgspec.json.Decoder(_Request)
+_LOOSE: Final = msgspec.json.Decoder(_LooseRequest)
+_FLAT: Final = {
+    FP32: msgspec.json.Decoder(list[float | None]),
+    INT64: msgspec.json.Decoder(list[int]),
+}
+_NESTED: Final = {
+    2: msgspec.json.Decoder(list[list[float | None]]),
+    3: msgspec.json.Decoder(list[list[list[float | None]]]),
+}
+_ENCODER: Final = msgspec.json.Encoder()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A query, and how its answer is to be written.
+
+    Attributes:
+        binary: Whether outputs are binary, where `binary_by_name` does not say.
+        binary_by_name: The same for single outputs.
+    """
+
+    query: InferQuery
+    binary: bool
+    binary_by_name: dict[str, bool]
+
+
+def decoded(body: bytes, header_length: bytes) -> Asked:
+    """Read a body.
+
+    Args:
+        body: All of it, no longer compressed.
+        header_length: The header `inference-header-content-length`, b"" where it was not sent.
+
+    Raises:
+        MalformedBody: it is not JSON of the protocol's shape, or the header does not fit it.
+        InvalidTensor: a tensor's contents are missing, come twice, or are not where they are said to be.
+    """
+    size = json_size(body, header_length)
+    request = _request(body[:size] if size < len(body) else body)
+    if len(request.inputs) > MAX_TENSORS or len(request.outputs or ()) > MAX_TENSORS:
+        raise MalformedBody(f"expected at most {MAX_TENSORS} inputs and outputs")
+    inputs = _inputs(request.inputs, memoryview(body)[size:])
+    outputs = request.outputs or []
+    named = {
+        output.name: _flag(output.parameters, "binary_data", f"output {short(output.name)}")
+        for output in outputs
+    }
+    query = InferQuery(
+        inputs,
+        [output.name for output in outputs],
+        request.id,
+        timeout_of((request.parameters or {}).get("timeout")),
+    )
+    binary = _flag(request.parameters, "binary_data_output", "the request") or False
+    return Asked(query, binary, {name: flag for name, flag in named.items() if flag is not None})
+
+
+def inflated(body: bytes, encoding: bytes, *, max_bytes: int) -> bytes:
+    """A body as it was before its sender compressed it.
+
+    Raises:
+        UnsupportedMedia: it is compressed in another way than gzip or deflate.
+        TooLarge: it inflates to more than `max_bytes`; what is past them is never made.
+        MalformedBody: it is not what its encoding says.
+    """
+    name = encoding.decode("latin-1").strip().lower()
+    if name in {"", "identity"}:
+        return body
+    if name not in _WINDOW_BITS:
+        raise UnsupportedMedia(f"expected content-encoding gzip, deflate or none, got {short(name)}")
+    inflater = zlib.decompressobj(_WINDOW_BITS[name])
+    try:
+        plain = inflater.decompress(body, max_bytes + 1)
+    except zlib.error as error:
+        raise MalformedBody(f"the body is not {name}, as its content-encoding says") from error
+    if len(plain) > max_bytes:
+        raise TooLarge(f"the body inflates to more than {max_bytes} bytes, which the service does not read")
+    if not inflater.eof or inflater.unused_data:
+        raise MalformedBody(f"the body is not one whole {name} stream")
+    return plain
+
+
+def encoded(reply: InferReply, asked: Asked) -> tuple[bytes, int | None]:
+    """A reply as a body, and the size of its JSON where binary contents stand behind it."""
+    outputs: list[dict[str, Any]] = []
+    behind: list[Any] = []
+    for tensor in reply.tensors:
+        described: dict[str, Any] = {
+            "name": tensor.name,
+            "datatype": tensor.datatype,
+            "shape": list(tensor.values.shape),
+        }
+        if asked.binary_by_name.get(tensor.name, asked.binary):
+            described["parameters"] = {"binary_data_size": tensor.values.nbytes}
+            behind.append(_raw(tensor))
+        else:
+            described["data"] = tensor.values.ravel().tolist()
+        outputs.append(described)
+    names = {"model_name": reply.model.name, "model_version": reply.model.version}
+    identity = {"id": reply.id} if reply.id else {}
+    head = _ENCODER.encode({**names, **identity, "outputs": outputs})
+    return (b"".join([head, *behind]), len(head)) if behind else (head, None)
+
+
+def _raw(tensor: Tensor) -> Any:  # noqa: ANN401 a buffer
+    return tensor.values.data  # C-contiguous and little-endian, as every output is made
+
+
+def json_size(body: bytes, header: bytes) -> int:
+    """How many bytes of a body are JSON, by the header `inference-header-content-length`.
+
+    Raises:
+        MalformedBody: the header does not fit the body.
+    """
+    if not header:
+        return len(body)
+    if not header.isdigit() or len(header) > 20 or int(header) > len(body):
+        raise MalformedBody(
+            f"header inference-header-content-length: expected a number up to {len(body)}, the size of the "
+            f"body, got {short(header.decode('latin-1'))}"
+        )
+    return int(header)
+
+
+def _request(text: bytes) -> _Request:
+    try:
+        try:
+            return _STRICT.decode(text)
+        except msgspec.ValidationError:
+            return _read_again(text)
+        except msgspec.DecodeError:
+            replaced, count = _NAN.subn(b"null", text)
+            if not count:
+                raise
+            return _request(replaced)
+    except msgspec.ValidationError as error:
+        detail, pointer = located(str(error))
+        raise MalformedBody(f"{pointer or 'the body'}: {detail}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedBody(f"the body is not JSON: {error}") from error
+
+
+def _read_again(text: bytes) -> _Request:
+    """What is no request, or one whose data are nested or wrong."""
+    loose = _LOOSE.decode(text)
+    inputs = [_Input(i.name, i.shape, i.datatype, i.parameters, _values(i)) for i in loose.inputs]
+    return _Request(inputs, loose.outputs, loose.id, loose.parameters)
+
+
+def _inputs(given: Sequence[_Input], behind: memoryview) -> list[GivenTensor]:
+    """Each input with its contents: from its JSON, or the next bytes of those behind the JSON."""
+    inputs: list[GivenTensor] = []
+    offset = 0
+    for tensor in given:
+        where = f"input {short(tensor.name)}"
+        size = _binary_size(tensor.parameters, where)
+        contents: Contents
+        if size is None:
+            if tensor.data is None:
+                raise InvalidTensor(f"{where}: expected data or binary_data_size, got neither")
+            contents = tensor.data
+        else:
+            if tensor.data is not None:
+                raise InvalidTensor(f"{where}: expected data or binary_data_size, got both")
+            if size > len(behind) - offset:
+                raise InvalidTensor(
+                    f"{where}: binary_data_size is {size}, the body has {len(behind) - offset} more bytes"
+                )
+            contents = behind[offset : offset + size]
+            offset += size
+        inputs.append(GivenTensor(tensor.name, tensor.datatype, tensor.shape, contents))
+    if offset != len(behind):
+        raise InvalidTensor(
+            f"the body has {len(behind)} bytes behind its JSON, the binary_data_size of its inputs add up "
+            f"to {offset}"
+        )
+    return inputs
+
+
+def _values(tensor: _LooseInput) -> list[Any] | None:
+    if not len(tensor.data):
+        return None
+    if tensor.datatype not in _FLAT:
+        return []  # no model takes this datatype: whoever knows the model will say so
+    try:
+        return _FLAT[tensor.datatype].decode(tensor.data)
+    except msgspec.DecodeError as error:
+        nested = _nested(tensor)
+        if nested is None:
+            detail, pointer = located(str(error))
+            raise InvalidTensor(f"input {short(tensor.name)}: data{pointer}: {detail}") from error
+        return nested
+
+
+def _nested(tensor: _LooseInput) -> list[Any] | None:
+    """Lists of lists, which the protocol allows where they have the declared shape."""
+    decoder = _NESTED.get(len(tensor.shape))
+    if tensor.datatype != FP32 or decoder is None:
+        return None
+    try:
+        rows: list[Any] = decoder.decode(tensor.data)
+    except msgspec.DecodeError:
+        return None
+    for size in tensor.shape[1:]:
+        if any(len(row) != size for row in rows):
+            return None
+        rows = list(chain.from_iterable(rows))
+    return rows
+
+
+def _binary_size(parameters: Parameters, where: str) -> int | None:
+    size = (parameters or {}).get("binary_data_size")
+    if size is None or (type(size) is int and size >= 0):
+        return size
+    raise InvalidTensor(f"{where}: expected a binary_data_size of 0 or more, got {short(size)}")
+
+
+def _flag(parameters: Parameters, name: str, where: str) -> bool | None:
+    flag = (parameters or {}).get(name)
+    if flag is None or isinstance(flag, bool):
+        return flag
+    raise MalformedBody(f"{where}: expected {name} to be true or false, got {short(flag)}")

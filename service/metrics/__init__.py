@@ -1,0 +1,1 @@
+"""Metrics of the service, shared by its workers."""

@@ -1,0 +1,158 @@
+"""What people and Prometheus are told of drift: a warning when a column begins to, and gauges.
+
+Both come about when somebody scrapes, and workers share what they count and when they last warned: one
+warning and one value, whichever of them is scraped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from time import monotonic
+from typing import Final, Self
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+from structlog.typing import FilteringBoundLogger
+
+from export.bundle import Manifest
+from service import logs
+from service.drift.counts import Layout
+from service.drift.monitor import Drift, DriftMonitor
+from service.drift.reference import DriftReference
+from service.metrics.board import Board, Slots
+
+QUIET_SECONDS: Final = 3600.0
+"""Between two warnings of one column."""
+
+
+class DriftWarnings:
+    """One line in the log where a column has begun to drift, and at most one an hour while it does.
+
+    Args:
+        log: Where people read it.
+        said: When each column was last told of, on a clock that all workers share; 0: never.
+        columns: The places of `said`, as pairs of a model and its column.
+        clock: That clock.
+    """
+
+    def __init__(
+        self,
+        log: FilteringBoundLogger,
+        said: Slots,
+        columns: Sequence[tuple[str, str]],
+        *,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._log: Final = log
+        self._said: Final = said
+        self._places: Final = {column: place for place, column in enumerate(columns)}
+        self._clock: Final = clock
+
+    def read(self, name: str, drift: Drift) -> None:
+        """Tell people what this says that is new."""
+        if not drift.drifting:
+            return
+        now, latest = self._clock(), self._said.latest()
+        for column in drift.drifting:
+            place = self._places[name, column]
+            if not latest[place] or now - latest[place] >= QUIET_SECONDS:
+                self._said.own[place] = now
+                index = drift.columns[column]
+                self._log.warning(
+                    "column drifts",
+                    model=name,
+                    column=column,
+                    psi=round(index.psi, 3),
+                    limit=round(index.limit, 3),
+                    windows=drift.windows,
+                )
+
+
+class DriftCollector(Collector):
+    """The gauges of drift, computed when they are scraped; never NaN: 0 until there is enough data.
+
+    Attributes:
+        monitors: By the model's name.
+    """
+
+    def __init__(
+        self, monitors: Mapping[str, DriftMonitor], warnings: DriftWarnings, *, registry: CollectorRegistry
+    ) -> None:
+        self.monitors: Final = dict(monitors)
+        self._warnings: Final = warnings
+        registry.register(self)
+
+    @classmethod
+    def of(cls, models: Sequence[Manifest], board: Board, *, registry: CollectorRegistry) -> Self:
+        """A monitor for each model, counting on the board."""
+        workers = len(board.pids())
+        monitors: dict[str, DriftMonitor] = {}
+        for manifest in models:
+            reference = DriftReference.of(manifest)
+            slots = board.slots(f"drift of {manifest.name}", Layout.of(reference).size)
+            monitors[manifest.name] = DriftMonitor(manifest.name, reference, slots, workers=workers)
+        columns = [(manifest.name, column.name) for manifest in models for column in manifest.columns]
+        said = board.slots("columns that drift", len(columns))
+        return cls(monitors, DriftWarnings(logs.logger(), said, columns), registry=registry)
+
+    def publish(self) -> None:
+        """Put on the board what waits to be counted."""
+        for monitor in self.monitors.values():
+            monitor.publish()
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        """The families without samples."""
+        yield from _families().values()
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The families with a sample for each model, column and head."""
+        families = _families()
+        for name, monitor in self.monitors.items():
+            drift = monitor.read()
+            self._warnings.read(name, drift)
+            for column, index in drift.columns.items():
+                families["column_drift_psi"].add_metric([name, column], index.psi)
+            families["column_drift_windows"].add_metric([name], drift.windows)
+            families["column_drifting"].add_metric([name], len(drift.drifting))
+            families["prediction_drift_psi"].add_metric([name], drift.prediction.psi)
+            families["prediction_drift_limit_psi"].add_metric([name], drift.prediction.limit)
+            for head, index in drift.entropy.items():
+                families["entropy_drift_psi"].add_metric([name, head], index.psi)
+                families["entropy_drift_limit_psi"].add_metric([name, head], index.limit)
+            families["regime_unseen_ratio"].add_metric([name], drift.unseen)
+        yield from families.values()
+
+
+_FAMILIES: Final = {
+    "column_drift_psi": (
+        ("model", "column"),
+        "Population stability index of a column against training, in its worst operating regime.",
+    ),
+    "column_drift_windows": (("model",), "Windows in the sliding window that drift is computed from."),
+    "column_drifting": (("model",), "Columns whose drift is beyond what chance and the fleet explain."),
+    "prediction_drift_psi": (
+        ("model",),
+        "Population stability index of predicted RULs against training's lives at the same ages.",
+    ),
+    "prediction_drift_limit_psi": (
+        ("model",),
+        "What rul_prediction_drift_psi is no chance above; it falls as windows come in.",
+    ),
+    "entropy_drift_psi": (
+        ("model", "head"),
+        "Population stability index of the attention entropy ratio against its reference band.",
+    ),
+    "entropy_drift_limit_psi": (
+        ("model", "head"),
+        "What rul_entropy_drift_psi is no chance above; it falls as windows come in.",
+    ),
+    "regime_unseen_ratio": (("model",), "Share of last readings that are far from every operating regime."),
+}
+
+
+def _families() -> dict[str, GaugeMetricFamily]:
+    return {
+        name: GaugeMetricFamily(f"rul_{name}", text, labels=labels)
+        for name, (labels, text) in _FAMILIES.items()
+    }

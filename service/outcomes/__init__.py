@@ -1,1 +1,0 @@
-"""What real outcomes say of the predictions that came before them."""

@@ -1,0 +1,1 @@
+"""The processes of a service: front end, workers, their control and tuning."""

@@ -1,1 +1,0 @@
-"""Units by HTTP: the fleet by urgency, one unit's history, its outcome."""
