@@ -1,4 +1,4 @@
-"""The walk-throughs are true: their blocks apply to a copy of the repository, and their commands pass there."""
+"""The walk-throughs are true: their blocks apply to a copy of the repository, their commands pass there."""
 
 from __future__ import annotations
 
