@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from export.bundle import EntropyReference, Manifest
 from model.domain import NOVELTY_LIMIT, BoolArray, FloatArray, IntArray, RulState, attention_entropy
 from service.core.runtime import Outputs
-from service.core.window import Caution
+from service.core.rules import WindowRules
+from service.core.window import Windows
 
 NEAR_CAP: Final = 0.98
 """Share of the cap from which an answer is "at least the cap". Every RUL above the cap has the label cap,
@@ -26,6 +27,24 @@ so the network's answers for new units scatter just below it, and their digits m
 
 STATES: Final = tuple(RulState)
 _ESTIMATED, _AT_LEAST_CAP, _INSUFFICIENT, _OUT = range(len(STATES))
+
+
+CautionCode = Literal[
+    "out_of_range", "truncated_to_context", "last_cycle_unknown", "attention_collapsed", "attention_uniform"
+]
+
+
+class Caution(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A reason to read an answer with care: one of its `warnings`."""
+
+    code: CautionCode
+    detail: str
+    column: str | None = None
+
+
+CYCLE_UNKNOWN: Final = Caution(
+    "last_cycle_unknown", "last_cycle is not given: cycles are counted from the window's first reading"
+)
 
 
 class Answers:
@@ -143,6 +162,64 @@ class Answers:
         return self.effective_cycles.tolist()
 
 
+class Piece(NamedTuple):
+    """Some windows of a request in the batch that answered them.
+
+    Attributes:
+        first: Row of the first of these windows in the batch; the others follow.
+        places: Where these windows stand in the request, in the batch's order.
+    """
+
+    answers: Answers
+    first: int
+    places: Sequence[int]
+
+
+def states(self) -> list[RulState]:
+        """How each answer may be read."""
+        return [STATES[i] for i in self.state.tolist()]
+
+    @cached_property
+    def interval(self) -> list[list[float]]:
+        """Lower and upper, in cycles."""
+        return self.outputs.rul_interval.tolist()
+
+    @cached_property
+    def failure_probability(self) -> list[list[float]]:
+        """One probability a horizon."""
+        return self.outputs.failure_probability.tolist()
+
+    @cached_property
+    def health_state(self) -> list[list[float]]:
+        """One probability a state."""
+        return self.outputs.health_state.tolist()
+
+    @cached_property
+    def health_label(self) -> list[int]:
+        """The most probable state."""
+        return self.outputs.health_state.argmax(axis=1).tolist()
+
+    @cached_property
+    def attention(self) -> list[list[float]]:
+        """Weights, padding included."""
+        return self.outputs.attention.tolist()
+
+    @cached_property
+    def contribution(self) -> list[list[float]]:
+        """Cycles, padding included."""
+        return self.outputs.contribution.tolist()
+
+    @cached_property
+    def entropy(self) -> list[float]:
+        """Entropy ratios; NaN for windows of one cycle."""
+        return self.entropy_ratio.tolist()
+
+    @cached_property
+    def effective(self) -> list[float]:
+        """Effective cycles."""
+        return self.effective_cycles.tolist()
+
+
 class WindowOutputs(msgspec.Struct, frozen=True, eq=False):
     """One window's place in its batch's answers."""
 
@@ -184,3 +261,29 @@ def attention_warnings(ratio: float, band: EntropyReference | None) -> list[Caut
         return [Caution("attention_collapsed", detail)]
     detail = f"entropy ratio {ratio:.3g} is above {band.high:.3g}: the weights hardly tell cycles apart"
     return [Caution("attention_uniform", detail)]
+
+
+def cautions(windows: Windows, i: int) -> list[Caution]:
+    """Why the answer to a window is to be read with care, whatever it is."""
+    found: list[Caution] = []
+    if windows.sent[i] > windows.lengths[i]:
+        detail = f"the model reads the last {windows.lengths[i]} of {windows.sent[i]} cycles"
+        found.append(Caution("truncated_to_context", detail))
+    if windows.last_cycle[i] != windows.last_cycle[i]:
+        found.append(CYCLE_UNKNOWN)
+    return found
+
+
+def out_of_range(windows: Windows, i: int, rules: WindowRules) -> Iterator[Caution]:
+    """One warning a column that leaves the range of training, naming the first cycle that does."""
+    low, high = rules.range.lowest, rules.range.highest
+    readings = windows.readings[i]
+    outside = rules.range.outside(readings)
+    for f in np.flatnonzero(outside.any(axis=0)).tolist():
+        t = int(outside[:, f].argmax())
+        unit = f" {rules.units[f]}" if rules.units[f] else ""
+        detail = (
+            f"{readings[t, f]:g}{unit} at cycle {windows.first_cycle(i) + t} is outside {low[f]:g} to "
+            f"{high[f]:g}, the range of the training data and a margin"
+        )
+        yield Caution("out_of_range", detail, rules.names[f])
