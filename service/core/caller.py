@@ -9,8 +9,8 @@ from typing import Protocol
 
 from model.domain import FloatArray
 from service.core.answers import Answers, WindowOutputs
+from service.core.ports import Submission
 from service.core.window import Window
-from service.tracing.hooks import Submission
 
 
 class BatchObserver(Protocol):

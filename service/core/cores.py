@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from service.metrics.board import Board
+import numpy as np
+
+from model.domain import FloatArray
+from service.core.ports import Board, Slots
 
 
 class Cores:
@@ -15,10 +18,10 @@ class Cores:
     because each throws the other's numbers out of the caches. Begun and ended on the event loop.
     """
 
-    def __init__(self, board: Board, cores: int) -> None:
-        """Count on a board; there are so many cores."""
+    def __init__(self, board: Board | None, cores: int) -> None:
+        """Count on the workers' board; None: this worker is the only one."""
         self._cores: Final = cores
-        self._running: Final = board.slots("running batches", 1)
+        self._running: Final[Slots] = _Alone() if board is None else board.slots("running batches", 1)
         self._running.own[0] = 0.0  # whatever ran in the worker whose place this one takes has ended
 
     def begin(self) -> None:
@@ -33,3 +36,14 @@ class Cores:
     def spare(self) -> bool:
         """Whether a core runs no batch."""
         return float(self._running.total()[0]) < self._cores
+
+
+class _Alone:
+    """The numbers of a worker that shares them with none."""
+
+    def __init__(self) -> None:
+        self.own: Final[FloatArray] = np.zeros(1)
+
+    def total(self) -> FloatArray:
+        """Its own."""
+        return self.own
