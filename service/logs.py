@@ -27,7 +27,8 @@ trace_fields: Final[ContextVar[Mapping[str, str] | None]] = ContextVar("trace_fi
 WITHHELD: Final = frozenset({"readings", "columns", "body", "api_key", "authorization"})
 """Fields that hold what a client sent in confidence: their values are never written."""
 
-_SAFE_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+SAFE_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+"""A request id that is fit to log."""
 _LEVELS: Final = {
     LogLevel.DEBUG: logging.DEBUG,
     LogLevel.INFO: logging.INFO,
@@ -85,44 +86,6 @@ def logger(name: str = "rulserve") -> FilteringBoundLogger:
 def new_request_id() -> str:
     """An id for a request whose caller gives none: random bits as in a UUID, without the object."""
     return os.urandom(16).hex()
-
-
-def safe_request_id(given: str) -> str:
-    """The caller's id where it is fit to log, else a new one."""
-    return given if _SAFE_ID.fullmatch(given) else new_request_id()
-
-
-class AccessLog:
-    """One line a request: each that was refused or failed, and every so manieth that was answered."""
-
-    def __init__(self, log: FilteringBoundLogger, *, sample: float) -> None:
-        self._log: Final = log
-        self._sample: Final = sample
-        self._due = 0.0
-
-    def answered(self, *, protocol: str, route: str, code: str, seconds: float, windows: int = 0) -> None:
-        """A request was answered. Evenly spaced rather than by chance: the share is exact."""
-        self._due += self._sample
-        if self._due >= 1.0 - 1e-9:  # ten tenths are a little less than one
-            self._due -= 1.0
-            self._log.info(
-                "answered", protocol=protocol, route=route, code=code, seconds=seconds, windows=windows
-            )
-
-    def refused(self, error: BaseException, *, protocol: str, route: str, code: str, seconds: float) -> None:
-        """A request was refused: the caller's doing, or the load's."""
-        self._log.warning(
-            "refused",
-            protocol=protocol,
-            route=route,
-            code=code,
-            seconds=seconds,
-            error=type(error).__name__,
-        )
-
-    def failed(self, error: BaseException, *, protocol: str, route: str, code: str, seconds: float) -> None:
-        """A request failed by our fault: with the whole story, which the caller is not told."""
-        self._log.error("failed", protocol=protocol, route=route, code=code, seconds=seconds, exc_info=error)
 
 
 def _with_request_id(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

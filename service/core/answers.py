@@ -1,4 +1,4 @@
-"""A batch of outputs, read once for all who wait on it.
+"""A batch of outputs, read once for all requests in it.
 
 Everything that can be computed for a whole batch is, here, in array operations: turning one
 window's answer into a reply then costs a few look-ups. This module knows the graph's outputs and
@@ -7,18 +7,19 @@ the manifest; it must not know requests.
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Final
+from typing import Final, NamedTuple
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from export.bundle import EntropyReference, Manifest
 from model.domain import NOVELTY_LIMIT, BoolArray, FloatArray, IntArray, RulState, attention_entropy
-from service.core.runtime import Outputs
+from service.core.queries import CYCLE_UNKNOWN, Caution
 from service.core.rules import WindowRules
+from service.core.runtime import Outputs
 from service.core.window import Windows
 
 NEAR_CAP: Final = 0.98
@@ -29,22 +30,13 @@ STATES: Final = tuple(RulState)
 _ESTIMATED, _AT_LEAST_CAP, _INSUFFICIENT, _OUT = range(len(STATES))
 
 
-CautionCode = Literal[
-    "out_of_range", "truncated_to_context", "last_cycle_unknown", "attention_collapsed", "attention_uniform"
-]
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """What a batch was asked: float32 [B, T, F] readings, int64 [B] lengths, float32 [B] last cycles."""
 
-
-class Caution(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A reason to read an answer with care: one of its `warnings`."""
-
-    code: CautionCode
-    detail: str
-    column: str | None = None
-
-
-CYCLE_UNKNOWN: Final = Caution(
-    "last_cycle_unknown", "last_cycle is not given: cycles are counted from the window's first reading"
-)
+    readings: FloatArray
+    lengths: IntArray
+    last_cycle: FloatArray
 
 
 class Answers:
@@ -53,44 +45,35 @@ class Answers:
     Attributes:
         entropy_ratio: float64 [B], 0..1; NaN for windows of one cycle.
         effective_cycles: float64 [B].
-        head_entropy_ratio: float64 [B, H], where the network has heads.
         state: int [B], indices into `STATES`.
-        out_of_range: Of each window, whether a reading may be outside the range of training.
-        kept: What a protocol makes of the whole batch, once for all who wait on it.
     """
 
-    def __init__(
-        self,
-        outputs: Outputs,
-        lengths: IntArray,
-        manifest: Manifest,
-        *,
-        last_cycle: FloatArray,
-        out_of_range: list[bool] | None = None,
-    ) -> None:
-        """Read the outputs of windows of so many cycles; None: nobody has looked at their range."""
+    def __init__(self, asked: Asked, outputs: Outputs, manifest: Manifest, rules: WindowRules) -> None:
+        """Read the outputs of a batch."""
+        self.asked: Final = asked
         self.outputs: Final = outputs
-        self.lengths: Final = lengths
-        self.last_cycle: Final = last_cycle
+        self._manifest: Final = manifest
+        self._rules: Final = rules
         entropy = attention_entropy(outputs.attention)
+        lengths = asked.lengths
         self._ln_cycles: Final = np.log(np.where(lengths > 1, lengths, np.nan).astype(np.float64))
         self.entropy_ratio: Final[FloatArray] = entropy / self._ln_cycles
         self.effective_cycles: Final[FloatArray] = np.exp(entropy)
-        self.state: Final = states(outputs, lengths, manifest, last_cycle=last_cycle)
-        self.out_of_range: Final = [True] * len(lengths) if out_of_range is None else out_of_range
-        self._manifest: Final = manifest
-        self.kept: Final[dict[object, Any]] = {}
+        self.state: Final = states(outputs, lengths, manifest, last_cycle=asked.last_cycle)
 
     def only(self, which: BoolArray) -> Answers:
         """The answers to some of the windows."""
-        heads = self.outputs.head_attention
-        arrays = {
-            field.name: getattr(self.outputs, field.name)[which]
-            for field in fields(self.outputs)
-            if field.name != "head_attention"
-        }
-        outputs = Outputs(**arrays, head_attention=None if heads is None else heads[which])
-        return Answers(outputs, self.lengths[which], self._manifest, last_cycle=self.last_cycle[which])
+        asked, outputs = ({f.name: getattr(a, f.name) for f in fields(a)} for a in (self.asked, self.outputs))
+        return Answers(
+            Asked(**{name: values[which] for name, values in asked.items()}),
+            Outputs(**{n: None if values is None else values[which] for n, values in outputs.items()}),
+            self._manifest,
+            self._rules,
+        )
+
+    def contribution_sum(self, row: int) -> float:
+        """Unclipped RUL of one window less the baseline, in cycles."""
+        return float(self.outputs.contribution[row].sum(dtype=np.float64))
 
     @cached_property
     def head_entropy_ratio(self) -> FloatArray | None:
@@ -120,6 +103,11 @@ class Answers:
     def states(self) -> list[RulState]:
         """How each answer may be read."""
         return [STATES[i] for i in self.state.tolist()]
+
+    @cached_property
+    def is_out_of_range(self) -> list[bool]:
+        """Whether a reading of each window is outside the range of training."""
+        return np.asarray(self._rules.range.outside(self.asked.readings).any(axis=(1, 2))).tolist()
 
     @cached_property
     def interval(self) -> list[list[float]]:
@@ -175,63 +163,6 @@ class Piece(NamedTuple):
     places: Sequence[int]
 
 
-def states(self) -> list[RulState]:
-        """How each answer may be read."""
-        return [STATES[i] for i in self.state.tolist()]
-
-    @cached_property
-    def interval(self) -> list[list[float]]:
-        """Lower and upper, in cycles."""
-        return self.outputs.rul_interval.tolist()
-
-    @cached_property
-    def failure_probability(self) -> list[list[float]]:
-        """One probability a horizon."""
-        return self.outputs.failure_probability.tolist()
-
-    @cached_property
-    def health_state(self) -> list[list[float]]:
-        """One probability a state."""
-        return self.outputs.health_state.tolist()
-
-    @cached_property
-    def health_label(self) -> list[int]:
-        """The most probable state."""
-        return self.outputs.health_state.argmax(axis=1).tolist()
-
-    @cached_property
-    def attention(self) -> list[list[float]]:
-        """Weights, padding included."""
-        return self.outputs.attention.tolist()
-
-    @cached_property
-    def contribution(self) -> list[list[float]]:
-        """Cycles, padding included."""
-        return self.outputs.contribution.tolist()
-
-    @cached_property
-    def entropy(self) -> list[float]:
-        """Entropy ratios; NaN for windows of one cycle."""
-        return self.entropy_ratio.tolist()
-
-    @cached_property
-    def effective(self) -> list[float]:
-        """Effective cycles."""
-        return self.effective_cycles.tolist()
-
-
-class WindowOutputs(msgspec.Struct, frozen=True, eq=False):
-    """One window's place in its batch's answers."""
-
-    answers: Answers
-    row: int
-
-    @property
-    def contribution_sum(self) -> float:
-        """Unclipped RUL less the baseline, in cycles."""
-        return float(self.answers.outputs.contribution[self.row].sum(dtype=np.float64))
-
-
 def states(
     outputs: Outputs, lengths: IntArray, manifest: Manifest, *, last_cycle: FloatArray
 ) -> NDArray[np.int64]:
@@ -252,29 +183,27 @@ def entropy_reference(manifest: Manifest, head: str = "mean") -> EntropyReferenc
     return next((reference for reference in manifest.entropy if reference.head == head), None)
 
 
-def attention_warnings(ratio: float, band: EntropyReference | None) -> list[Caution]:
-    """What to say of weights that lie otherwise than at calibration; nothing of NaN: one cycle alone."""
-    if band is None or not (ratio < band.low or ratio > band.high):
-        return []
-    if ratio < band.low:
-        detail = f"entropy ratio {ratio:.3g} is below {band.low:.3g}: the weight lies on unusually few cycles"
-        return [Caution("attention_collapsed", detail)]
-    detail = f"entropy ratio {ratio:.3g} is above {band.high:.3g}: the weights hardly tell cycles apart"
-    return [Caution("attention_uniform", detail)]
-
-
-def cautions(windows: Windows, i: int) -> list[Caution]:
-    """Why the answer to a window is to be read with care, whatever it is."""
+def cautions(answers: Answers, row: int, windows: Windows, i: int, rules: WindowRules) -> list[Caution]:
+    """Why the answer in this row, to window `i`, is to be read with care."""
     found: list[Caution] = []
+    if answers.is_out_of_range[row]:
+        found += _out_of_range(windows, i, rules)
     if windows.sent[i] > windows.lengths[i]:
         detail = f"the model reads the last {windows.lengths[i]} of {windows.sent[i]} cycles"
         found.append(Caution("truncated_to_context", detail))
     if windows.last_cycle[i] != windows.last_cycle[i]:
         found.append(CYCLE_UNKNOWN)
+    ratio, band = answers.entropy[row], rules.band
+    if band is not None and ratio < band.low:
+        detail = f"entropy ratio {ratio:.3g} is below {band.low:.3g}: unusually few cycles hold the weight"
+        found.append(Caution("attention_collapsed", detail))
+    if band is not None and ratio > band.high:
+        detail = f"entropy ratio {ratio:.3g} is above {band.high:.3g}: the weights hardly tell cycles apart"
+        found.append(Caution("attention_uniform", detail))
     return found
 
 
-def out_of_range(windows: Windows, i: int, rules: WindowRules) -> Iterator[Caution]:
+def _out_of_range(windows: Windows, i: int, rules: WindowRules) -> Iterator[Caution]:
     """One warning a column that leaves the range of training, naming the first cycle that does."""
     low, high = rules.range.lowest, rules.range.highest
     readings = windows.readings[i]

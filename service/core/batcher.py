@@ -23,14 +23,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from time import perf_counter
-from typing import Final, NamedTuple
+from typing import Final
 
-import numpy as np
-
-from model.domain import FloatArray, IntArray
 from service.core.answers import Answers, Piece
-from service.core.ports import BatchObserver, BatchReport, Cores, Submission, Tracer
-from service.core.rules import TrainingRange
+from service.core.batch import Batch, Caller, Run, Share, report, stacked
+from service.core.cores import Cores
+from service.core.ports import BatchObserver, Tracer
+from service.core.rules import WindowRules
 from service.core.runtime import Runtime
 from service.core.window import Windows
 from service.errors import NotReady, Overloaded, RuntimeFailed, ServiceError
@@ -46,64 +45,12 @@ DISTRUSTED_BATCHES: Final = 64
 _yield_core: Final[Callable[[], None]] = getattr(os, "sched_yield", lambda: None)  # not on every platform
 
 
-class Caller:
-    """A request in the batcher.
-
-    Attributes:
-        windows: What it asks.
-        order: The order in which batches take its windows.
-        next: Windows that batches have taken.
-        pieces: What has been answered; `missing` windows have not.
-        arrived, taken_at, done_at: Seconds of `perf_counter`: submitted, first window taken, last window
-            answered; 0 where it has not come to that.
-        trace: The request's trace, where it is recorded.
-    """
-
-    __slots__ = (
-        "arrived", "done_at", "future", "missing", "next", "order", "pieces", "taken_at", "trace", "windows",
-    )  # fmt: skip
-
-    def __init__(self, windows: Windows, future: asyncio.Future[list[Piece]], trace: Submission | None) -> None:
-        self.windows = windows
-        # Shortest first where lengths differ: padding costs as much as readings.
-        ragged = len(windows) > 2 and min(windows.lengths) < max(windows.lengths)
-        every = range(len(windows))
-        self.order: Sequence[int] = sorted(every, key=windows.lengths.__getitem__) if ragged else every
-        self.next = 0
-        self.pieces: list[Piece] = []
-        self.missing = len(windows)
-        self.arrived = perf_counter()
-        self.taken_at = self.done_at = 0.0
-        self.future = future
-        self.trace = trace
-
-
-class Share(NamedTuple):
-    """The windows of one caller in a batch: its places `start` to `stop`, in its own order."""
-
-    caller: Caller
-    start: int
-    stop: int
-
-    @property
-    def places(self) -> Sequence[int]:
-        """Where these windows stand in the request."""
-        return self.caller.order[self.start : self.stop]
-
-
-class Batch(NamedTuple):
-    """What the graph is asked at once."""
-
-    shares: list[Share]
-    size: int
-    waited: list[float]
-
-
 class MicroBatcher:
     """Batches for one runtime, on one event loop.
 
     Args:
         runtime: Answers a batch.
+        rules: What the model asks of a window.
         executor: Runs batches that do not run on the loop; its maker shuts it down.
         threads: Batches that may run there at once.
         max_batch_windows: Most windows a batch.
@@ -118,6 +65,7 @@ class MicroBatcher:
     def __init__(
         self,
         runtime: Runtime,
+        rules: WindowRules,
         *,
         executor: Executor,
         threads: int,
@@ -130,7 +78,7 @@ class MicroBatcher:
         yield_core: Callable[[], None] = _yield_core,
     ) -> None:
         self._runtime: Final = runtime
-        self._range: Final = TrainingRange.of(runtime.manifest)
+        self._rules: Final = rules
         self._executor: Final = executor
         self._threads: Final = threads
         self._max_batch: Final = max_batch_windows
@@ -177,11 +125,15 @@ class MicroBatcher:
         count = len(windows)
         if self._pending + count > self._max_pending:
             raise Overloaded(
-                f"{self._pending} windows wait and {count} more were sent, at most {self._max_pending} may wait"
+                f"{self._pending} windows wait and {count} more were sent, "
+                f"at most {self._max_pending} may wait"
             )
         loop = asyncio.get_running_loop()
         trace = None if self._tracer is None else self._tracer.submitted()
-        caller = Caller(windows, loop.create_future(), trace)
+        order: Sequence[int] = range(count)
+        if count > 2 and min(windows.lengths) < max(windows.lengths):  # padding costs as much as readings
+            order = sorted(order, key=windows.lengths.__getitem__)
+        caller = Caller(windows, order, loop.create_future(), trace, perf_counter(), count)
         self._callers.append(caller)
         self._pending += count
         self._dispatch_soon(loop)
@@ -271,7 +223,8 @@ class MicroBatcher:
 
     def _send(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Send a batch to a thread, where one is free and has a core."""
-        if not self._free or (self._free < self._threads or self._meets) and self._cores and not self._cores.spare:
+        shares_core = self._meets or self._free < self._threads
+        if not self._free or (shares_core and self._cores is not None and not self._cores.spare):
             return False
         # Free threads share what waits: two batches of 20 are done before one of 32 and one of 8.
         batch = self._take(min(self._max_batch, -(-self._pending // self._free)))
@@ -292,9 +245,9 @@ class MicroBatcher:
             if start == 0:
                 caller.taken_at = now
                 self._running.add(caller)
-                batch.waited.append(now - caller.arrived)
+                batch.queued.append(now - caller.arrived)
             caller.next = stop = min(start + share, len(caller.windows))
-            batch.shares.append(Share(caller, start, stop))
+            batch.shares.append(Share(caller, caller.order[start:stop]))
             left -= stop - start
             if stop < len(caller.windows):
                 callers.append(caller)
@@ -309,56 +262,60 @@ class MicroBatcher:
         except RuntimeError:  # the loop is closed: no caller waits any more
             return
 
-    def _run(self, batch: Batch) -> tuple[BatchReport | None, BaseException | None]:
+    def _run(self, batch: Batch) -> tuple[Run | None, BaseException | None]:
         trace = None
         try:
             if self._tracer is not None:
                 served = dict.fromkeys(share.caller.trace for share in batch.shares)
                 trace = self._tracer.batch(served, model=self._runtime.manifest.name, windows=batch.size)
-            report, error = self._answered(batch), None
+            run, error = self._answered(batch), None
         except BaseException as caught:  # noqa: BLE001 - whatever it was, the callers must hear of it
-            report, error = None, caught
+            run, error = None, caught
         if trace is not None:
             trace.end(error)
-        return report, error
+        return run, error
 
-    def _answered(self, batch: Batch) -> BatchReport:
-        readings, lengths, last_cycle = stacked(batch.shares)
+    def _answered(self, batch: Batch) -> Run:
+        asked = stacked(batch.shares)
         start = perf_counter()
-        outputs = self._runtime.run(readings, lengths, last_cycle)
+        outputs = self._runtime.run(asked.readings, asked.lengths, asked.last_cycle)
         seconds = perf_counter() - start
-        outside = self._range.leaving(readings)
-        answers = Answers(outputs, lengths, self._runtime.manifest, last_cycle=last_cycle, out_of_range=outside)
-        return BatchReport(answers, readings, seconds)
+        return Run(Answers(asked, outputs, self._runtime.manifest, self._rules), seconds)
 
     def _deliver(
         self,
         loop: asyncio.AbstractEventLoop,
         batch: Batch,
-        report: BatchReport | None,
+        run: Run | None,
         error: BaseException | None,
     ) -> None:
         self._free += 1
         if self._cores is not None:
             self._cores.end()
         try:
-            self._finish(batch, report, error)
+            self._finish(batch, run, error)
         except BaseException as stopped:  # noqa: BLE001 - as in _dispatch
             self._stop(stopped)
         self._dispatch(loop)
 
-    def _finish(self, batch: Batch, report: BatchReport | None, error: BaseException | None) -> None:
+    def _finish(self, batch: Batch, run: Run | None, error: BaseException | None) -> None:
         """Hand answers to their callers, and count them."""
-        if report is None:
+        took: list[float] = []
+        if run is None:
             for share in batch.shares:
                 self._fail(share.caller, RuntimeFailed("inference failed"), cause=error)
-            self._observer.failed(batch.waited)
-            return
+        else:
+            self._learn(batch.size, run.seconds)
+            took = self._hand_back(batch, run.answers)
+        self._observer.ran(report(batch, run, took))
+
+    def _hand_back(self, batch: Batch, answers: Answers) -> list[float]:
+        """Give each caller its rows; the seconds that each request took that has all of them now."""
         took: list[float] = []
         row, now = 0, perf_counter()
         for share in batch.shares:
-            caller, count = share.caller, share.stop - share.start
-            caller.pieces.append(Piece(report.answers, row, share.places))
+            caller, count = share.caller, len(share.places)
+            caller.pieces.append(Piece(answers, row, share.places))
             row += count
             caller.missing -= count
             if not caller.missing:
@@ -367,10 +324,13 @@ class MicroBatcher:
                     caller.done_at = now
                     took.append(now - caller.taken_at)
                     caller.future.set_result(caller.pieces)
-        if batch.size <= max(self._loop_windows, 1):
-            known, new = self._window_seconds, report.seconds / batch.size
+        return took
+
+    def _learn(self, windows: int, seconds: float) -> None:
+        """How quick the network is, from batches of a size that may run on the loop."""
+        if windows <= self._loop_windows:
+            known, new = self._window_seconds, seconds / windows
             self._window_seconds = new if math.isinf(known) else known + (new - known) / 8
-        self._observer.ran(report, batch.shares, waited=batch.waited, took=took)
 
     def _fail(self, caller: Caller, error: ServiceError, *, cause: BaseException | None) -> None:
         self._withdraw(caller)
@@ -401,37 +361,3 @@ class MicroBatcher:
     ) -> None:
         for caller in [*self._callers, *self._running]:
             self._fail(caller, error(), cause=cause)
-
-
-def stacked(shares: Sequence[Share]) -> tuple[FloatArray, IntArray, FloatArray]:
-    """The windows of a batch as the graph takes them: readings [B, T, F], lengths [B], last cycles [B]."""
-    lengths: list[int] = []
-    last_cycle: list[float] = []
-    parts: list[FloatArray] = []
-    for caller, start, stop in shares:
-        windows = caller.windows
-        if stop - start == len(windows.lengths):  # the whole request
-            lengths += windows.lengths
-            last_cycle += windows.last_cycle
-            parts.append(windows.readings)
-        else:
-            places = caller.order[start:stop]
-            lengths += [windows.lengths[i] for i in places]
-            last_cycle += [windows.last_cycle[i] for i in places]
-            whole = isinstance(places, range)
-            parts.append(windows.readings[places.start : places.stop] if whole else windows.readings[places])
-    return padded(parts, max(lengths)), np.array(lengths, np.int64), np.array(last_cycle, np.float32)
-
-
-def padded(parts: Sequence[FloatArray], cycles: int) -> FloatArray:
-    """Requests' windows [B_i, T_i, F] as float32 [B, T, F], NaN past their ends."""
-    if all(part.shape[1] == cycles for part in parts):
-        return np.concatenate(parts) if len(parts) > 1 else np.ascontiguousarray(parts[0])
-    rows = sum(map(len, parts))
-    joined = np.full((rows, cycles, parts[0].shape[2]), np.nan, np.float32)
-    row = 0
-    for part in parts:
-        width = min(part.shape[1], cycles)
-        joined[row : row + len(part), :width] = part[:, :width]
-        row += len(part)
-    return joined

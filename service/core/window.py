@@ -11,7 +11,7 @@ must not know how a request came in, nor what is done with its windows.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
@@ -24,6 +24,7 @@ from service.errors import Problem, escaped
 
 LARGEST_CYCLE: Final = 2**24
 """Cycle numbers travel as float32, which holds every integer up to here."""
+
 
 class WindowInput(msgspec.Struct, forbid_unknown_fields=True):
     """A window as a client sends it: well-formed, nothing more.
@@ -69,9 +70,15 @@ class Windows(msgspec.Struct, frozen=True, eq=False):
 
     def only(self, rows: Sequence[int]) -> Windows:
         """Some of the windows."""
-        lists = (self.lengths, self.last_cycle, self.sent, self.imputed_fraction, self.units)
-        picked = ([values[i] for i in rows] for values in lists)
-        return Windows(self.readings[list(rows)], *picked, is_probe=self.is_probe)
+        return Windows(
+            self.readings[list(rows)],
+            [self.lengths[i] for i in rows],
+            [self.last_cycle[i] for i in rows],
+            [self.sent[i] for i in rows],
+            [self.imputed_fraction[i] for i in rows],
+            [self.units[i] for i in rows],
+            self.is_probe,
+        )
 
     def without_each(self, i: int, columns: Sequence[int]) -> Windows:
         """Probes: window `i` once for each of these columns, with that column missing."""
@@ -170,7 +177,7 @@ def _gaps(
     fractions = (missing.sum(axis=(1, 2)) / (np.array(lengths) * readings.shape[2])).tolist()
     for b, fraction in enumerate(fractions):
         if fraction > rules.max_missing_fraction:
-            gone = missing[b, : lengths[b]].all(axis=0)
+            gone: list[bool] = np.asarray(missing[b, : lengths[b]].all(axis=0)).tolist()
             absent = ", ".join(name for name, is_gone in zip(rules.names, gone, strict=True) if is_gone)
             detail = (
                 f"expected at most {rules.max_missing_fraction:.0%} of the readings missing, got "
@@ -208,20 +215,20 @@ def lay_out(given: WindowInput, rules: WindowRules) -> LaidOut:
 
 def join(
     given: Sequence[WindowInput], parts: Sequence[LaidOut], rules: WindowRules
-) -> tuple[Windows | None, dict[int, list[Problem]]]:
+) -> tuple[Windows | None, dict[int, Sequence[Problem]]]:
     """Check the windows of a request that are laid out.
 
     Returns:
         The windows that can be read (None: there is none), and the problems of each other window by its
         place in the request, with pointers below that window.
     """
-    problems: dict[int, list[Problem]] = {}
+    problems: dict[int, Sequence[Problem]] = {}
     last_cycle = [np.nan if window.last_cycle is None else window.last_cycle for window in given]
     for i, part in enumerate(parts):
         if part.readings is None:
             detail = last_cycle_defect(last_cycle[i], part.sent)
-            problems[i] = [Problem("/last_cycle", "bad_last_cycle", detail)] if detail else []
-            problems[i] += part.problems
+            number = [Problem("/last_cycle", "bad_last_cycle", detail)] if detail else []
+            problems[i] = [*number, *part.problems]
     rows = [i for i in range(len(parts)) if i not in problems]
     if not rows:
         return None, problems
@@ -235,7 +242,7 @@ def join(
     for defect in defects:
         i = rows[defect.window]
         by_row = given[i].readings is not None
-        problems.setdefault(i, []).append(_problem(defect, rules, by_row=by_row))
+        problems[i] = [*problems.get(i, ()), _problem(defect, rules, by_row=by_row)]
     if defects:
         kept = [row for row, i in enumerate(rows) if i not in problems]
         return windows.only(kept) if kept else None, problems
@@ -249,9 +256,9 @@ def _from_columns(columns: Mapping[str, Sequence[Any]], rules: WindowRules) -> L
         return LaidOut(None, cycles, _column_problems(columns, rules))
     read = min(cycles, rules.context)
     blank = [np.nan] * read
-    lists: Iterable[Any] = (columns.get(name, blank) for name in rules.names)
+    lists = [columns.get(name, blank) for name in rules.names]
     if read < cycles:
-        lists = (values[-read:] for values in lists)
+        lists = [values[-read:] for values in lists]
     return LaidOut(_packed(lists, len(rules.names) * read).reshape(-1, read).T, cycles)
 
 
@@ -273,8 +280,13 @@ def _from_rows(rows: Any, rules: WindowRules) -> LaidOut:  # noqa: ANN401 lists,
     return LaidOut(_packed(read, len(read) * wanted).reshape(-1, wanted), cycles)
 
 
-def _packed(lists: Iterable[Sequence[Any]], count: int) -> FloatArray:
-    """Lists of numbers, one after the other, as float32 [count]; None is NaN, what does not fit infinite."""
+def _packed(lists: Sequence[Any], count: int) -> FloatArray:
+    """Lists or arrays of numbers, one after the other, as float32 [count]; None is NaN.
+
+    A number that float32 cannot hold becomes infinite.
+    """
+    if any(isinstance(values, np.ndarray) for values in lists):
+        return np.concatenate(lists, dtype=np.float32)
     values = list(chain.from_iterable(lists))
     try:  # six times as fast as numpy
         return np.frombuffer(struct.pack(f"{count}f", *values), np.float32)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from starlette.staticfiles import StaticFiles
 
 from service.core.queries import ModelName, Prediction, Refused
 from service.errors import STATUS
@@ -34,12 +33,12 @@ SwaggerUIBundle({url: "/openapi.json", dom_id: "#api", deepLinking: true, tryItO
 """
 
 
-def assets() -> StaticFiles:
-    """Swagger UI, as BentoML's wheel carries it: no second copy, and nothing from another host."""
+def assets() -> Path:
+    """The folder of Swagger UI in BentoML's wheel: no second copy, and nothing from another host."""
     spec = find_spec("bentoml")
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("bentoml is not installed")
-    return StaticFiles(directory=Path(spec.origin).parent / "_internal" / "server" / "static_content")
+    return Path(spec.origin).parent / "_internal" / "server" / "static_content"
 
 
 def document(types: Sequence[type]) -> dict[str, Any]:

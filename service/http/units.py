@@ -8,22 +8,21 @@ from collections.abc import Mapping
 from typing import Final
 
 import msgspec
-from starlette.requests import Request
 
 from service.core.window import LARGEST_CYCLE
-from service.edge.asgi import body_of
 from service.edge.exchange import Desk
-from service.errors import InvalidRequest, MalformedBody, Problem, UnsupportedMedia
-from service.http.body import located
+from service.errors import InvalidRequest, MalformedBody, Problem
+from service.http.predict import shape_error
+from service.http.shell import Call, Endpoint, Reply, json_reply
 from service.http.units_bodies import (
     STATES,
     FleetBody,
     OutcomeReply,
     OutcomeReport,
-    UnitBody,
     fleet_unit,
     unit_body,
 )
+from service.labels import Route
 from service.store.questions import Units
 from service.store.rows import FleetRow, Place
 
@@ -39,9 +38,17 @@ class UnitsHttp:
         self._units: Final = units
         self._report: Final = msgspec.json.Decoder(OutcomeReport)
 
-    async def fleet(self, request: Request) -> FleetBody:
+    def endpoints(self) -> list[Endpoint]:
+        """What answers, by path; a unit's name may hold slashes."""
+        return [
+            Endpoint("GET", "/v1/units", Route.UNITS, self.fleet),
+            Endpoint("POST", "/v1/units/{unit:path}/outcomes", Route.OUTCOMES, self.outcome),
+            Endpoint("GET", "/v1/units/{unit:path}", Route.UNIT, self.unit),
+        ]
+
+    async def fleet(self, call: Call) -> Reply:
         """`GET /v1/units`."""
-        query = _query(request, {"model", "limit", "state", "after"})
+        query = _query(call, {"model", "limit", "state", "after"})
         models = self._desk.predictor.models
         wanted = [self._model(query["model"])] if "model" in query else list(models)
         limit, state = _limit(query), query.get("state")
@@ -53,35 +60,30 @@ class UnitsHttp:
             wanted, state=state, limit=limit + 1, after=after, timeout_seconds=timeout
         )
         following = _token(rows[limit - 1]) if len(rows) > limit else None
-        return FleetBody([fleet_unit(row) for row in rows[:limit]], following)
+        return json_reply(FleetBody([fleet_unit(row) for row in rows[:limit]], following))
 
-    async def unit(self, request: Request) -> UnitBody:
+    async def unit(self, call: Call) -> Reply:
         """`GET /v1/units/{unit}`."""
-        query = _query(request, {"model", "limit", "before"})
-        model, unit = self._model(query.get("model")), request.path_params["unit"]
+        query = _query(call, {"model", "limit", "before"})
+        model, unit = self._model(query.get("model")), call.path["unit"]
         limit, before = _limit(query), _whole(query, "before", most=LARGEST_CYCLE + 1)
         timeout = self._desk.request_timeout_seconds
         known = await self._units.history(model, unit, limit=limit, before=before, timeout_seconds=timeout)
-        return unit_body(model, unit, known, limit=limit)
+        return json_reply(unit_body(model, unit, known, limit=limit))
 
-    async def outcome(self, request: Request) -> OutcomeReply:
+    async def outcome(self, call: Call) -> Reply:
         """`POST /v1/units/{unit}/outcomes`."""
-        media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if media_type != "application/json":
-            raise UnsupportedMedia(f"expected content-type application/json, got {media_type or 'none'}")
-        desk, unit = self._desk, request.path_params["unit"]
+        desk, unit = self._desk, call.path["unit"]
         timeout = desk.request_timeout_seconds
-        with desk.lifecycle.request():
-            given = self._read(
-                await body_of(dict(request.headers.raw), request.receive, max_bytes=desk.max_body_bytes)
-            )
-            model = self._model(given.model)
-            report = await self._units.report(model, unit, given, timeout_seconds=timeout)
-            known = await self._units.history(
-                model, unit, limit=USUAL_LIMIT, before=None, timeout_seconds=timeout
-            )
+        call.exchange.admit()
+        given = self._read(await call.json_body())
+        model = self._model(given.model)
+        report = await self._units.report(model, unit, given, timeout_seconds=timeout)
+        known = await self._units.history(
+            model, unit, limit=USUAL_LIMIT, before=None, timeout_seconds=timeout
+        )
         body = unit_body(model, unit, known, limit=USUAL_LIMIT)
-        return OutcomeReply(result=report.taken, **msgspec.structs.asdict(body))
+        return json_reply(OutcomeReply(result=report.taken, **msgspec.structs.asdict(body)))
 
     def _model(self, name: str | None) -> str:
         return self._desk.predictor.model(name).name.name
@@ -90,9 +92,7 @@ class UnitsHttp:
         try:
             given = self._report.decode(body)
         except msgspec.ValidationError as error:
-            detail, pointer = located(str(error))
-            problem = Problem(pointer, "shape", detail)
-            raise MalformedBody(f"{pointer or 'the body'}: {detail}", [problem]) from error
+            raise shape_error(error) from error
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise MalformedBody(f"the body is not JSON: {error}") from error
         if not 1 <= given.cycle <= LARGEST_CYCLE:
@@ -100,12 +100,12 @@ class UnitsHttp:
         return given
 
 
-def _query(request: Request, known: set[str]) -> Mapping[str, str]:
-    unknown = sorted(set(request.query_params) - known)
+def _query(call: Call, known: set[str]) -> Mapping[str, str]:
+    unknown = sorted(set(call.query) - known)
     if unknown:
         names = ", ".join(sorted(known))
         raise _wrong(f"/{unknown[0][:32]}", f"expected {names}, got {unknown[0][:32]!r}", "unknown_parameter")
-    return dict(request.query_params)
+    return dict(call.query)
 
 
 def _limit(query: Mapping[str, str]) -> int:

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from model.domain import FloatArray
 from service.core.answers import STATES, Answers, entropy_reference
+from service.core.ports import BatchReport
 from service.core.runtime import Runtime
 from service.labels import (
     PREDICTS,
@@ -43,8 +44,6 @@ from service.metrics.drift import DriftCollector
 from service.metrics.histograms import Histogram
 from service.metrics.manifests import declare_manifests
 from service.metrics.store import StoreMetrics
-from service.metrics.timers import StageTimer
-from service.tracing.hooks import StageCounter
 
 
 class ModelMetrics:
@@ -67,26 +66,24 @@ class ModelMetrics:
         self._states: Final = [metrics.states.labels(name, state.value) for state in STATES]
         self._out: Final = {side: metrics.out_of_band.labels(name, side.value) for side in Side}
         self._band: Final = entropy_reference(manifest)
-        self.windows: Final = metrics.drift.monitors[name].observe
+        self._drift: Final = metrics.drift.monitors[name].observe
 
     def cancelled(self, windows: int) -> None:
         """So many windows have nobody left who waits for their answers."""
         self._cancelled.inc(windows)
 
-    def queued(self, seconds: Sequence[float]) -> None:
-        """The first windows of so many requests have left the queue, each after this long."""
-        self._queue.observe_each(seconds)
+    def ran(self, batch: BatchReport) -> None:
+        """Count a batch whose callers have been answered."""
+        self._queue.observe_each(batch.queued)
+        self._inference_stage.observe_each(batch.answered)
+        if batch.seconds is not None:
+            self._inference.observe(batch.seconds)
+            self._batch.observe(batch.windows)
+        if batch.answers is not None:
+            self._answers(batch.answers, np.array(batch.imputed))
+            self._drift(batch.answers.asked.readings, batch.answers, batch.units)
 
-    def answered(self, seconds: Sequence[float]) -> None:
-        """The last windows of so many requests have come back, each so long after its first left."""
-        self._inference_stage.observe_each(seconds)
-
-    def ran(self, windows: int, seconds: float) -> None:
-        """The graph has run once."""
-        self._inference.observe(seconds)
-        self._batch.observe(windows)
-
-    def answers(self, answers: Answers, imputed_fraction: FloatArray) -> None:
+    def _answers(self, answers: Answers, imputed_fraction: FloatArray) -> None:
         """What it answered to the windows that were asked for."""
         self._peak.observe_many(answers.peak_weight)
         self._rul.observe_many(answers.outputs.rul)
@@ -180,8 +177,6 @@ class Metrics:
             buckets=STAGE_SECONDS,
         )
         self.stage_children = {s: stage.labels(s.value) for s in Stage}
-        self.stages: dict[Stage, StageCounter] = {**self.stage_children}
-        self._timers = {s: StageTimer(self.stages, s) for s in Stage}
         self.inference = self._histogram(
             "rul_inference_duration_seconds",
             "One call of the graph with one batch.",
@@ -315,8 +310,17 @@ class Metrics:
         else:
             self._inflight += 1
 
-    def end(self, transport: Transport, route: Route, code: str, seconds: float) -> None:
-        """A request has ended with one of `codes(transport)`."""
+    def end(
+        self,
+        transport: Transport,
+        route: Route,
+        code: str,
+        seconds: float,
+        stages: Sequence[tuple[Stage, float]] = (),
+    ) -> None:
+        """A request has ended with one of `codes(transport)`, and took these seconds in its stages."""
+        for stage, taken in stages:
+            self.stage_children[stage].observe(taken)
         if route is Route.GRPC_STREAM:
             self._streams -= 1
         else:
@@ -334,7 +338,3 @@ class Metrics:
                 self._rejected[kind].inc()
                 break
         return code_of(transport, error)
-
-    def stage(self, stage: Stage) -> StageTimer:
-        """Measure around a part of the work, in which nothing is waited for."""
-        return self._timers[stage]
