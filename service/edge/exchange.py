@@ -101,7 +101,7 @@ class Exchange:
             self._desk.tracer.stage(stage, seconds)
 
     def __exit__(
-        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+        self, _kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         desk = self._desk
         if self._admitted:
@@ -134,11 +134,11 @@ class Exchange:
             "protocol": self._transport, "route": self._route, "code": self.code, "seconds": self.seconds
         }  # fmt: skip
         if error is None:
-            desk.log.info("answered", windows=self.windows, **fields)
+            desk.log.info("request answered", windows=self.windows, **fields)
         elif status_of(error) is STATUS[RuntimeFailed]:
-            desk.log.error("failed", exc_info=error, **fields)
+            desk.log.error("request failed", exc_info=error, **fields)
         else:
-            desk.log.warning("refused", error=type(error).__name__, **fields)
+            desk.log.warning("request refused", error=type(error).__name__, **fields)
 
 
 class Desk:
@@ -187,8 +187,9 @@ class Desk:
 class Limit:
     """Limit the time of awaited work, which the caller's leaving ends too.
 
-    Costs half of `asyncio.timeout`, for every request. The task that waits for the disconnect is never cancelled: a server may be about to hand it the event,
-    and does so in any case when the exchange ends. It starts after `WATCH_AFTER_SECONDS`.
+    It costs half of `asyncio.timeout`, at every request. The task that waits for the disconnect is never
+    cancelled: a server may be about to hand it the event, and does so when the exchange ends. It starts
+    after `WATCH_AFTER_SECONDS`.
 
     Args:
         seconds: How long the work may take; then TimeoutError is raised. None: no limit.
@@ -223,7 +224,7 @@ class Limit:
             self._timer = loop.call_later(max(0.0, self.seconds), self._expire)
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._finished = True
         if self._timer is not None:

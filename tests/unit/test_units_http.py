@@ -77,8 +77,7 @@ async def test_the_fleet_may_be_asked_for_one_state(tmp_path):
 
 
 async def test_an_outcome_tells_how_the_predictions_fared(tmp_path):
-    observer = FakeKeepingObserver()
-    async with keeping(tmp_path, keeping_observer=observer) as service:
+    async with keeping(tmp_path) as service:
         await predicted(service, ("17", 100, 52.0), ("17", 120, 20.0), ("17", 160, 5.0))
 
         response = await report(service, "17", kind="failed", cycle=150, time="2026-03-01T12:00:00Z")
@@ -97,8 +96,9 @@ async def test_an_outcome_tells_how_the_predictions_fared(tmp_path):
     assert (oldest["truth"], oldest["error"], oldest["covered"]) == (50.0, 2.0, True)
     assert (middle["truth"], middle["error"], middle["covered"]) == (30.0, -10.0, False)
     assert "error" not in newest
-    assert observer.outcomes == [(OutcomeKind.FAILED, Taken.CREATED)]
-    assert sorted(observer.judged[0][1].error.tolist()) == [-10.0, 2.0]
+    assert service.value("rul_outcomes_total", kind="failed") == 1
+    assert service.value("rul_outcome_absolute_error_cycles_count", model="fake") == 2
+    assert service.value("rul_outcome_absolute_error_cycles_sum", model="fake") == 12
 
 
 async def test_a_removal_has_no_error(tmp_path):
@@ -126,8 +126,7 @@ async def test_a_removal_that_an_interval_allows_says_nothing_of_it(tmp_path):
 
 
 async def test_the_same_outcome_again_is_answered_the_same_and_counted_once(tmp_path):
-    observer = FakeKeepingObserver()
-    async with keeping(tmp_path, keeping_observer=observer) as service:
+    async with keeping(tmp_path) as service:
         await predicted(service, ("17", 100, 52.0))
         first = (await report(service, "17", kind="failed", cycle=150)).json()
 
@@ -135,7 +134,8 @@ async def test_the_same_outcome_again_is_answered_the_same_and_counted_once(tmp_
 
     assert again.status_code == 200
     assert again.json() == first | {"result": "unchanged"}
-    assert len(observer.outcomes) == len(observer.judged) == 1
+    assert service.value("rul_outcomes_total", kind="failed") == 1
+    assert service.value("rul_outcome_absolute_error_cycles_count", model="fake") == 1
 
 
 async def test_another_outcome_is_a_conflict_that_names_what_differs(tmp_path):
@@ -388,17 +388,17 @@ async def test_outcomes_are_refused_while_the_service_is_not_ready(tmp_path):
 
 
 async def test_only_predictions_of_the_loaded_version_are_counted(tmp_path):
-    observer = FakeKeepingObserver()
     older = FakeRuntime(make_manifest().model_copy(update={"version": "0"}))
     async with keeping(tmp_path, runtime=older) as service:
         await predicted(service, ("17", 100, 52.0))
-    async with keeping(tmp_path, keeping_observer=observer) as service:
+    async with keeping(tmp_path) as service:
         await predicted(service, ("17", 110, 41.0))
 
         body = (await report(service, "17", kind="failed", cycle=150)).json()
 
     assert [score["version"] for score in body["scores"]] == ["0", "1"]
-    assert [judged.error.tolist() for _, judged in observer.judged] == [[1.0]]
+    assert service.value("rul_outcome_absolute_error_cycles_count", model="fake") == 1
+    assert service.value("rul_outcome_absolute_error_cycles_sum", model="fake") == 1
 
 
 async def test_predictions_by_grpc_are_kept_too(tmp_path):
