@@ -45,7 +45,7 @@ from service.metrics.processes import Processes
 from service.processes.control import Control
 from service.processes.interpreter import settle
 from service.settings import FrontEnd, Settings
-from service.store.keeping import Keeping
+from service.store.async_store import AsyncStore
 from service.store.rows import ModelVersion
 from service.store.url import store_url
 from service.tracing.hooks import Tracer, trace_stages
@@ -54,7 +54,7 @@ from service.tracing.hooks import Tracer, trace_stages
 # timer this long for each request: 60 s of them grew to 25 MB in 39,000 requests.
 BENTOML_TIMEOUT_SECONDS: Final = 30
 STORE_SECONDS: Final = 5.0
-"""How long what has been predicted may take to be written at shutdown."""
+"""Time for writing the waiting predictions at shutdown."""
 PUBLISH_SECONDS: Final = 0.25
 """How far what one worker tells Prometheus of the others' histograms may lag behind."""
 
@@ -106,7 +106,7 @@ class Parts:
             metrics.watch_pending(lambda batcher=batcher: batcher.pending_windows)
         self.lifecycle: Final = Lifecycle(lambda: all(b.healthy for b in self._batchers.values()))
         metrics.watch_ready(lambda: self.lifecycle.phase is Phase.READY)
-        self._keeping: Final = self._keep(metrics)
+        self._store: Final = self._open_store(metrics)
         self._desk: Final = Desk(
             predictor=self._predictor(metrics),
             metrics=metrics,
@@ -119,7 +119,7 @@ class Parts:
             stream_idle_seconds=settings.stream_idle_seconds,
             tracer=self._tracer,
         )
-        self._http: Final = HttpApi(self._desk, registry, self._keeping.units)
+        self._http: Final = HttpApi(self._desk, registry, self._store)
         self._grpc: Final = GrpcOverAsgi(max_message_bytes=settings.max_body_bytes, metadata=METADATA)
         self._health: Final = [add_servicers(self._grpc, self._desk)]
         self._server: grpc.aio.Server | None = None
@@ -139,13 +139,13 @@ class Parts:
             models,
             max_request_windows=self._settings.max_request_windows,
             explain_timer=metrics.stages[Stage.EXPLAIN],
-            recorder=self._keeping.recorder,
+            recorder=self._store.recorder,
         )
 
-    def _keep(self, metrics: Metrics) -> Keeping:
+    def _open_store(self, metrics: Metrics) -> AsyncStore:
         settings = self._settings
         manifests = [runtime.manifest for _, runtime in self._loaded]
-        keeping = Keeping(
+        store = AsyncStore(
             store_url(settings.store_url.get_secret_value()) if settings.store else None,
             [ModelVersion(m.name, m.version, m.cap, m.nominal_coverage) for m in manifests],
             most_rows=settings.store_queue_rows,
@@ -153,10 +153,10 @@ class Parts:
             observer=metrics.store,
             log=self._log,
         )
-        recorder = keeping.recorder
+        recorder = store.recorder
         if recorder is not None:
             metrics.store.watch_pending(lambda: recorder.pending_rows)
-        return keeping
+        return store
 
     async def start(self) -> None:
         """Answer health checks at once, and everything else when golden windows agree."""
@@ -191,7 +191,7 @@ class Parts:
             await self._server.stop(grace=1)
         for batcher in self._batchers.values():
             await batcher.close(drain_seconds=0)
-        await self._keeping.close(STORE_SECONDS)
+        await self._store.close(STORE_SECONDS)
         self._executor.shutdown(wait=False, cancel_futures=True)
         if self._tracer is not None:
             await asyncio.to_thread(self._tracer.close)
@@ -207,7 +207,7 @@ class Parts:
             return
         settle()
         self.lifecycle.enter(Phase.READY)
-        self._keeping.start()
+        self._store.start()
         self._advertise(serving=True)
         for _, runtime in self._loaded:
             manifest = runtime.manifest

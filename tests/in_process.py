@@ -37,7 +37,7 @@ from service.http.routes import HttpApi
 from service.labels import Stage
 from service.metrics.metrics import Metrics
 from service.proto import rul_v1_pb2 as pb
-from service.store.keeping import Keeping
+from service.store.async_store import AsyncStore
 from service.store.rows import ModelVersion
 from service.tracing.hooks import Tracer, trace_stages
 from tests.fakes import FakeRuntime, window_input
@@ -145,7 +145,7 @@ async def in_process(
         tracer=tracer,
     )
     lifecycle = Lifecycle(lambda: batcher.healthy)
-    keeping = Keeping(
+    kept = AsyncStore(
         store,
         [
             ModelVersion(
@@ -158,13 +158,13 @@ async def in_process(
         log=logs.logger(),
         flush_seconds=0.001,
     )
-    keeping.start()
+    kept.start()
     desk = Desk(
         predictor=Predictor(
             {name: LoadedModel.of(runtime, batcher, max_window_cycles=1000)},
             max_request_windows=128,
             explain_timer=metrics.stages[Stage.EXPLAIN],
-            recorder=keeping.recorder,
+            recorder=kept.recorder,
         ),
         metrics=metrics,
         lifecycle=lifecycle,
@@ -181,14 +181,14 @@ async def in_process(
     if ready:
         lifecycle.enter(Phase.READY)
         health.advertise(serving=True)
-    transport = httpx.ASGITransport(HttpApi(desk, registry, keeping.units))
+    transport = httpx.ASGITransport(HttpApi(desk, registry, kept))
     async with httpx.AsyncClient(transport=transport, base_url="http://in.process") as client:
         try:
             yield InProcess(runtime, registry, lifecycle, batcher, client, over_asgi, health, desk)
         finally:
             runtime.gate.set()
             await batcher.close(drain_seconds=5)
-            await keeping.close(5)
+            await kept.close(5)
             executor.shutdown()
 
 

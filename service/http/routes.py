@@ -31,7 +31,7 @@ from service.http.problem import ProblemBody, problem
 from service.http.units import UnitsHttp
 from service.http.units_bodies import FleetBody, OutcomeReply, OutcomeReport, UnitBody
 from service.labels import Route, Transport
-from service.store.questions import Units
+from service.store.async_store import AsyncStore
 
 PREDICT_PATH: Final = "/v1/predict"
 
@@ -84,10 +84,10 @@ BODIES: Final = (
 class HttpApi:
     """The ASGI application for everything but gRPC."""
 
-    def __init__(self, desk: Desk, registry: CollectorRegistry, units: Units | None = None) -> None:
+    def __init__(self, desk: Desk, registry: CollectorRegistry, store: AsyncStore) -> None:
         self._desk: Final = desk
         self._registry: Final = registry
-        self._units: Final = UnitsHttp(desk, units or Units(None, versions={}, observer=None))
+        self._units: Final = UnitsHttp(desk, store)
         self._oip: Final = OipHttp(desk)
         self._predict: Final = PredictRoute(desk)
         self._encoder: Final = msgspec.json.Encoder()

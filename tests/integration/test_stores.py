@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from time import time
 
 import httpx
 import numpy as np
@@ -21,18 +22,17 @@ import pandas as pd
 import pytest
 import structlog
 from prometheus_client import CollectorRegistry
-from sqlalchemy import event, func, select, text
+from sqlalchemy import event, func, inspect, select, text
 
-from service.http.units_bodies import OutcomeReport, unit_body
+from service.http.units_bodies import unit_body
 from service.metrics.board import Board
 from service.metrics.store import StoreMetrics
-from service.store.database import Store
+from service.store.async_store import AsyncStore
+from service.store.database import Database, engine_of, migrate
 from service.store.judgement import Outcome, OutcomeKind
-from service.store.keeping import Keeping
-from service.store.outcomes import take_outcome
 from service.store.rows import ModelVersion, RowsRefused
 from service.store.schema import PREDICTIONS
-from service.store.units import history
+from service.store.store import Store
 from service.store.url import store_url
 from tests.databases import PostgreSql, postgresql
 from tests.integration.conftest import metrics_of, running
@@ -117,20 +117,20 @@ def by_pandas(asked: pd.DataFrame, ends: pd.DataFrame) -> dict[str, float]:
 async def fed(url: str, asked: pd.DataFrame, ends: pd.DataFrame) -> CollectorRegistry:
     """What the service counts, after two workers have written the predictions and one took the outcomes."""
     registry = CollectorRegistry()
-    keeping = Keeping(
+    store = AsyncStore(
         url, [VERSION], most_rows=PREDICTED, retention_days=10**5, log=structlog.get_logger(),
         observer=StoreMetrics(registry, Board(), ["fd001"]), flush_seconds=0.01,
     )  # fmt: skip
-    keeping.start()
+    store.start()
     rows = [
         ("fd001", r.unit, r.last_cycle, r.rul, r.lower, r.upper, "estimated", "healthy", r.at)
         for r in asked.itertuples()
     ]
     await asyncio.to_thread(write_by_two, url, rows)
     for end in ends.sample(frac=1, random_state=0).itertuples():
-        given = OutcomeReport(OutcomeKind(end.kind), end.cycle)
-        await keeping.units.report("fd001", end.unit, given, timeout_seconds=PATIENCE)
-    await keeping.close(PATIENCE)
+        given = Outcome("fd001", end.unit, OutcomeKind(end.kind), end.cycle, None, time())
+        await store.take_outcome(given, replace=False, timeout_seconds=PATIENCE)
+    await store.close(PATIENCE)
     return registry
 
 
@@ -291,7 +291,7 @@ def long_lives(url) -> Iterator[Store]:
             store.write([row(unit, cycle, at=1000.0 + int(version)) for cycle in range(1, 3001)])
         store.close()
     store = Store.open(url, [VERSION])
-    take_outcome(store, Outcome("fd001", "1", OutcomeKind.FAILED, 3100, None, 2000.0), replace=False)
+    store.take_outcome(Outcome("fd001", "1", OutcomeKind.FAILED, 3100, None, 2000.0), replace=False)
     with store.writing() as connection:
         connection.execute(text("ANALYZE"))
     yield store
@@ -299,7 +299,7 @@ def long_lives(url) -> Iterator[Store]:
 
 
 def test_a_page_of_a_long_history_is_read_along_an_index_and_nothing_is_sorted(long_lives):
-    seen = plans(long_lives, lambda: history(long_lives, "fd001", "1", limit=100, before=2000))
+    seen = plans(long_lives, lambda: long_lives.history("fd001", "1", limit=100, before=2000))
 
     assert len(seen) == 4  # of each version, a page and what is judged
     for plan in seen:
@@ -310,7 +310,7 @@ def test_a_page_of_a_long_history_is_read_along_an_index_and_nothing_is_sorted(l
 def test_the_pages_of_a_long_history_hold_each_prediction_once(long_lives):
     seen, before = [], None
     while True:
-        found = history(long_lives, "fd001", "1", limit=999, before=before)
+        found = long_lives.history("fd001", "1", limit=999, before=before)
         assert len(found.predictions) <= 2 * 1000
         body = unit_body("fd001", "1", found, limit=999)
         seen += [(past.last_cycle, past.version) for past in body.predictions]
@@ -320,6 +320,32 @@ def test_the_pages_of_a_long_history_hold_each_prediction_once(long_lives):
             break
 
     assert seen == [(cycle, version) for cycle in range(3000, 0, -1) for version in ("2", "1")]
+
+
+def layout(database: Database) -> dict[str, list]:
+    with database.reading() as connection:
+        seen = inspect(connection)
+        return {
+            table: [
+                [{**column, "type": str(column["type"])} for column in seen.get_columns(table)],
+                seen.get_pk_constraint(table), seen.get_unique_constraints(table), seen.get_indexes(table),
+            ]
+            for table in seen.get_table_names()
+        }  # fmt: skip
+
+
+@pytest.mark.system
+def test_postgresql_gets_the_same_tables_with_and_without_migrations(server):
+    created = Store.open(store_url(server.database("created")))
+    migrated = Database(engine_of(store_url(server.database("migrated"))))
+
+    with migrated.writing() as connection:
+        migrate(connection)
+
+    assert layout(created) == layout(migrated)
+    assert "predictions" in layout(created)
+    created.close()
+    migrated.close()
 
 
 @pytest.mark.system

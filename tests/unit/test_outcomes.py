@@ -10,14 +10,12 @@ from hypothesis import strategies as st
 
 import service.store.judgement
 from model.domain import Trajectory, capped_rul, cycles_left
-from service.store.judgement import fared, judged
+from service.store.judgement import accuracy_of, judge
 
 
-def judge(*, failed=True, outcome=100, last=(90,), rul=(12.0,), lower=(5.0,), upper=(20.0,), cap=125.0):
-    return judged(
-        failed=failed, outcome_cycle=outcome, last_cycle=np.array(last), rul=np.array(rul),
-        lower=np.array(lower), upper=np.array(upper), cap=cap,
-    )  # fmt: skip
+def judged(*, failed=True, outcome=100, last=(90,), rul=(12.0,), lower=(5.0,), upper=(20.0,)):
+    rows = list(zip(last, rul, lower, upper, strict=True))
+    return judge(rows, failed=failed, outcome_cycle=outcome, cap=125.0)
 
 
 def test_the_examples_hold():
@@ -28,18 +26,18 @@ def test_the_truth_is_the_rul_of_training():
     unit = Trajectory("1", np.arange(1, 201), np.zeros((200, 1)), failed=True)
     everything = np.zeros(200)
 
-    found = judge(outcome=200, last=unit.cycles, rul=everything, lower=everything, upper=everything)
+    found = judged(outcome=200, last=unit.cycles, rul=everything, lower=everything, upper=everything)
 
     assert found.truth.tolist() == capped_rul(cycles_left(unit), cap=125).tolist()
 
 
 def test_a_late_answer_has_an_error_above_zero():
-    assert judge(rul=(12.0,)).error.tolist() == [2.0]
-    assert judge(rul=(7.0,)).error.tolist() == [-3.0]
+    assert judged(rul=(12.0,)).error.tolist() == [2.0]
+    assert judged(rul=(7.0,)).error.tolist() == [-3.0]
 
 
 def test_the_cap_predicted_long_before_the_failure_is_no_error():
-    found = judge(last=(1,), outcome=400, rul=(125.0,), lower=(110.0,), upper=(125.0,))
+    found = judged(last=(1,), outcome=400, rul=(125.0,), lower=(110.0,), upper=(125.0,))
 
     assert found.error.tolist() == [0.0]
     assert found.covered.tolist() == [True]
@@ -47,12 +45,12 @@ def test_the_cap_predicted_long_before_the_failure_is_no_error():
 
 @pytest.mark.parametrize(("lower", "upper", "covered"), [(5, 9, False), (11, 20, False), (10, 10, True)])
 def test_an_interval_covers_a_failure_between_its_ends(lower, upper, covered):
-    assert judge(lower=(lower,), upper=(upper,)).covered.tolist() == [covered]
+    assert judged(lower=(lower,), upper=(upper,)).covered.tolist() == [covered]
 
 
 @pytest.mark.parametrize(("lower", "upper", "short"), [(5, 9, True), (11, 20, False), (10, 10, False)])
 def test_a_removal_only_shows_that_an_interval_was_too_short(lower, upper, short):
-    found = judge(failed=False, lower=(lower,), upper=(upper,))
+    found = judged(failed=False, lower=(lower,), upper=(upper,))
 
     assert found.contradicted.tolist() == [short]
     assert found.covered.tolist() == [False]
@@ -60,7 +58,7 @@ def test_a_removal_only_shows_that_an_interval_was_too_short(lower, upper, short
 
 
 def test_a_removal_beyond_the_cap_does_not_contradict_at_least_the_cap():
-    found = judge(failed=False, outcome=400, last=(1,), lower=(110.0,), upper=(125.0,))
+    found = judged(failed=False, outcome=400, last=(1,), lower=(110.0,), upper=(125.0,))
 
     assert found.contradicted.tolist() == [False]
 
@@ -70,22 +68,20 @@ def test_removals_neither_raise_the_coverage_of_failures_nor_lower_it():
     lower, upper = np.array([5.0, 11, 5, 5]), np.array([20.0, 20, 20, 9])
     failed = np.array([True, True, False, False])  # held, missed; no contradiction, one
 
-    found = fared(
-        judged(failed=failed, outcome_cycle=100, last_cycle=last, rul=rul, lower=lower, upper=upper, cap=125)
-    )
+    found = accuracy_of(judged(failed=failed, last=last, rul=rul, lower=lower, upper=upper))
 
     assert (found.predictions, found.with_error, found.covered, found.contradicted) == (4, 2, 1, 1)
     assert found.coverage == 0.5
 
 
 def test_without_predictions_there_are_no_figures():
-    found = fared(judge(last=(), rul=(), lower=(), upper=()))
+    found = accuracy_of(judged(last=(), rul=(), lower=(), upper=()))
 
     assert (found.predictions, found.coverage, found.rmse, found.mean_width) == (0, None, None, None)
 
 
 def test_removals_alone_have_neither_coverage_nor_error():
-    found = fared(judge(failed=False))
+    found = accuracy_of(judged(failed=False))
 
     assert (found.predictions, found.with_error, found.coverage, found.rmse) == (1, 0, None, None)
     assert found.mean_width == 15.0
@@ -122,13 +118,17 @@ def test_the_figures_are_those_of_pandas(drawn):
     rows["lower"] = (rows.rul - rows.width / 10).clip(lower=0)
     rows["upper"] = (rows.rul + rows.width / 10).clip(upper=125)
 
-    found = fared(
+    failed, outcome = rows.failed.to_numpy(), rows.outcome.to_numpy()
+    found = accuracy_of(
         judged(
-            failed=rows.failed.to_numpy(), outcome_cycle=rows.outcome.to_numpy(),
-            last_cycle=rows["last"].to_numpy(), rul=rows.rul.to_numpy(), lower=rows.lower.to_numpy(),
-            upper=rows.upper.to_numpy(), cap=125.0,
+            failed=failed,
+            outcome=outcome,
+            last=rows["last"],
+            rul=rows.rul,
+            lower=rows.lower,
+            upper=rows.upper,
         )
-    )  # fmt: skip
+    )
 
     for name, expected in by_pandas(rows, 125.0).items():
         got = getattr(found, name)

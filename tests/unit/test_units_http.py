@@ -7,10 +7,8 @@ import pytest
 
 from service import logs
 from service.http.units import _place, _token
-from service.http.units_bodies import OutcomeReport
-from service.store.judgement import OutcomeKind, Report, Taken
-from service.store.questions import Units
-from service.store.recorder import Recorder
+from service.store.async_store import AsyncStore
+from service.store.judgement import Outcome, OutcomeKind, OutcomeResult, Receipt
 from service.store.rows import History
 from tests.fakes import FakeKeepingObserver, FakeRuntime, make_manifest
 from tests.in_process import in_process, json_window
@@ -97,7 +95,7 @@ async def test_an_outcome_tells_how_the_predictions_fared(tmp_path):
     assert (oldest["truth"], oldest["error"], oldest["covered"]) == (50.0, 2.0, True)
     assert (middle["truth"], middle["error"], middle["covered"]) == (30.0, -10.0, False)
     assert "error" not in newest
-    assert observer.outcomes == [(OutcomeKind.FAILED, Taken.CREATED)]
+    assert observer.outcomes == [(OutcomeKind.FAILED, OutcomeResult.CREATED)]
     assert sorted(observer.judged[0][1].error.tolist()) == [-10.0, 2.0]
 
 
@@ -250,31 +248,35 @@ class LateStore:
 
     def take_outcome(self, outcome, *, replace):
         self.asked += 1
-        return Report(Taken.CREATED, outcome) if self.asked > 1 else Report(Taken.UNKNOWN_UNIT, None)
+        return Receipt(OutcomeResult.UNCHANGED, outcome) if self.asked > 1 else None
 
-    def write(self, rows):
-        raise AssertionError
+    def judge_late_predictions(self, *, recorded_after):
+        return []
+
+    def purge(self, before):
+        pass
 
     def close(self):
         pass
 
 
-@pytest.mark.parametrize("ask", ["history", "report"])
+@pytest.mark.parametrize("ask", ["history", "outcome"])
 async def test_a_unit_that_another_worker_is_about_to_write_is_waited_for(ask):
     late = LateStore()
-    recorder = Recorder(lambda: late, most_rows=1, observer=FakeKeepingObserver(), log=logs.logger())
-    recorder.start()
-    units = Units(recorder, versions={}, observer=None, lag_seconds=0)
+    store = AsyncStore(
+        "", [], most_rows=1, retention_days=1, observer=FakeKeepingObserver(), log=logs.logger(),
+        flush_seconds=0, connect=lambda _url, _versions: late,
+    )  # fmt: skip
+    store.start()
 
     if ask == "history":
-        await units.history("fake", "17", limit=1, before=None, timeout_seconds=20)
+        await store.history("fake", "17", limit=1, before=None, timeout_seconds=20)
     else:
-        outcome = OutcomeReport(OutcomeKind.FAILED, 3)
-        await units.report("fake", "17", outcome, timeout_seconds=20)
+        outcome = Outcome("fake", "17", OutcomeKind.FAILED, 3, None, 1000.0)
+        await store.take_outcome(outcome, replace=False, timeout_seconds=20)
 
     assert late.asked == 2
-    units.close()
-    recorder.close(20)
+    await store.close(20)
 
 
 async def test_a_model_that_is_not_loaded_is_not_known(tmp_path):
