@@ -150,6 +150,7 @@ class Parts:
             [ModelVersion(m.name, m.version, m.cap, m.nominal_coverage) for m in manifests],
             most_rows=settings.store_queue_rows,
             retention_days=settings.store_retention_days,
+            timeout_seconds=settings.request_timeout_seconds,
             observer=metrics.store,
             log=self._log,
         )

@@ -154,6 +154,7 @@ async def in_process(
         ],
         most_rows=10_000,
         retention_days=365,
+        timeout_seconds=request_timeout_seconds,
         observer=keeping_observer or metrics.store,
         log=logs.logger(),
         flush_seconds=0.001,

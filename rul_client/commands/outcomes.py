@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
@@ -19,9 +19,6 @@ from rich.console import Console
 from rich.table import Table
 
 from service.store.url import SQLITE, InvalidStoreUrl, store_url
-
-if TYPE_CHECKING:
-    from service.store.report import VersionReport
 
 HELP: Final = """
 Report the accuracy of stored predictions against reported failures and removals, a row a model version.
@@ -56,8 +53,8 @@ def outcomes(
 ) -> None:
     """See HELP."""
     from service.settings import Settings  # noqa: PLC0415 as above
-    from service.store.store import Store  # noqa: PLC0415 as above
     from service.store.report import report  # noqa: PLC0415 loads SQLAlchemy
+    from service.store.store import Store  # noqa: PLC0415 as above
 
     url = Settings.read().store_url.get_secret_value() if store is None else store
     address = existing(store_url(url))
@@ -67,7 +64,7 @@ def outcomes(
     finally:
         opened.close()
     form = form or (ReportFormat.TABLE if sys.stdout.isatty() else ReportFormat.CSV)
-    rows = [_row(version) for version in found]
+    rows = [{name: version[name] for name in COLUMNS} for version in found]
     if form is ReportFormat.JSON:
         print(msgspec.json.format(msgspec.json.encode(rows)).decode())  # noqa: T201 the output
     elif form is ReportFormat.CSV:
@@ -104,12 +101,6 @@ _SHOWN: Final = {
     "coverage": "coverage", "nominal_coverage": "nominal", "mean_width": "width",
 }  # fmt: skip
 WIDEST: Final = 160
-
-
-def _row(found: VersionReport) -> dict[str, Any]:
-    return {
-        name: getattr(found.accuracy if hasattr(found.accuracy, name) else found, name) for name in COLUMNS
-    }
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> Table:

@@ -20,7 +20,7 @@ from service.http.body import located
 from service.http.units_bodies import MOST, STATES, FleetBody, OutcomeReply, OutcomeReport, UnitBody
 from service.store.async_store import AsyncStore
 from service.store.judgement import Outcome
-from service.store.rows import FleetRow, History, Place
+from service.store.rows import FleetRow, Place
 
 USUAL_LIMIT: Final = 100
 
@@ -41,10 +41,7 @@ class UnitsHttp:
         if state is not None and state not in STATES:
             raise _wrong("/state", f"expected one of {', '.join(STATES)}, got {state[:32]!r}")
         after = _place(query["after"]) if "after" in query else None
-        timeout = self._desk.request_timeout_seconds
-        rows = await self._store.fleet(
-            models, state=state, limit=limit + 1, after=after, timeout_seconds=timeout
-        )
+        rows = await self._store.fleet(models, state=state, limit=limit + 1, after=after)
         following = _token(rows[limit - 1]) if len(rows) > limit else None
         return FleetBody([bodies.fleet_unit(row) for row in rows[:limit]], following)
 
@@ -53,7 +50,7 @@ class UnitsHttp:
         query = _query(request, {"model", "limit", "before"})
         model, unit = self._model(query.get("model")), request.path_params["unit"]
         limit, before = _limit(query), _whole(query, "before", most=LARGEST_CYCLE + 1)
-        known = await self._history(model, unit, limit, before)
+        known = await self._store.history(model, unit, limit=limit, before=before)
         return bodies.unit_body(model, unit, known, limit=limit)
 
     async def outcome(self, request: Request) -> OutcomeReply:
@@ -68,18 +65,11 @@ class UnitsHttp:
             )
             model = self._model(given.model)
             happened = None if given.time is None else given.time.timestamp()
-            receipt = await self._store.take_outcome(
-                Outcome(model, unit, given.kind, given.cycle, happened, time()),
-                replace=given.replace,
-                timeout_seconds=desk.request_timeout_seconds,
-            )
-            known = await self._history(model, unit, USUAL_LIMIT, None)
+            outcome = Outcome(model, unit, given.kind, given.cycle, happened, time())
+            receipt = await self._store.take_outcome(outcome, replace=given.replace)
+            known = await self._store.history(model, unit, limit=USUAL_LIMIT, before=None)
         body = bodies.unit_body(model, unit, known, limit=USUAL_LIMIT)
         return OutcomeReply(result=receipt.result, **msgspec.structs.asdict(body))
-
-    async def _history(self, model: str, unit: str, limit: int, before: int | None) -> History:
-        timeout = self._desk.request_timeout_seconds
-        return await self._store.history(model, unit, limit=limit, before=before, timeout_seconds=timeout)
 
     def _model(self, name: str | None) -> str:
         return self._desk.predictor.model(name).name.name

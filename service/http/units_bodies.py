@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 from model.domain import HEALTH_STATES, RulState
 from service.core.queries import Interval
 from service.core.window import LARGEST_CYCLE
-from service.store.judgement import Outcome, OutcomeKind, OutcomeResult, judge_unit
+from service.store.judgement import Accuracy, Outcome, OutcomeKind, OutcomeResult, judge_unit
 from service.store.rows import FleetRow, History
 
 STATES: Final = (*HEALTH_STATES, *(state.value for state in RulState), *(kind.value for kind in OutcomeKind))
@@ -134,19 +134,20 @@ class FleetBody(msgspec.Struct, frozen=True):
     next: str | None
 
 
+def _answer(row: FleetRow, coverage: float) -> dict[str, Any]:
+    return {
+        **{name: row[name] for name in ("last_cycle", "rul", "rul_state", "health_state")},
+        "interval": Interval(coverage, row["lower"], row["upper"]),
+        "predicted_at": _moment(row["predicted_at"]),
+    }
+
+
 def fleet_unit(row: FleetRow) -> FleetUnit:
     """Make a unit of the fleet from its row."""
     return FleetUnit(
-        row["unit"],
-        row["model"],
-        row["version"],
-        row["last_cycle"],
-        row["rul"],
-        row["rul_state"],
-        Interval(row["nominal_coverage"], row["lower"], row["upper"]),
-        row["health_state"],
-        _moment(row["predicted_at"]),
-        None if row["kind"] is None else OutcomeKind(row["kind"]),
+        **{name: row[name] for name in ("unit", "model", "version")},
+        **_answer(row, row["nominal_coverage"]),
+        outcome=None if row["kind"] is None else OutcomeKind(row["kind"]),
     )
 
 
@@ -157,21 +158,22 @@ def unit_body(model: str, unit: str, known: History, *, limit: int) -> UnitBody:
     page += [row for row in known.predictions[limit:] if row["last_cycle"] == page[-1]["last_cycle"]]
     more = len(page) < len(known.predictions)
     errors = {} if known.outcome is None else _errors(page, known.versions, known.outcome)
+
+    def past(row: FleetRow) -> PastPrediction:
+        version = known.versions[row["version_id"]]
+        answer = _answer(row, version["nominal_coverage"])
+        return PastPrediction(version["version"], **answer, **errors.get(row["id"], {}))
+
+    def score(number: int, accuracy: Accuracy) -> ScoreBody:
+        figures = {name: known.versions[number][name] for name in ("version", "nominal_coverage")}
+        return ScoreBody(**figures, **asdict(accuracy))
+
     return UnitBody(
         unit=unit,
         model=model,
         outcome=None if known.outcome is None else _outcome_body(known.outcome),
-        scores=[
-            ScoreBody(
-                version=known.versions[number]["version"],
-                nominal_coverage=known.versions[number]["nominal_coverage"],
-                **asdict(accuracy),
-            )
-            for number, accuracy in known.accuracy.items()
-        ],
-        predictions=[
-            _past(row, known.versions[row["version_id"]], errors.get(row["id"], {})) for row in page
-        ],
+        scores=[score(*found) for found in known.accuracy.items()],
+        predictions=[past(row) for row in page],
         next=page[-1]["last_cycle"] if more else None,
     )
 
@@ -183,19 +185,6 @@ def _outcome_body(outcome: Outcome) -> OutcomeBody:
 
 def _moment(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
-
-
-def _past(row: FleetRow, version: FleetRow, errors: Mapping[str, Any]) -> PastPrediction:
-    return PastPrediction(
-        version["version"],
-        row["last_cycle"],
-        row["rul"],
-        row["rul_state"],
-        Interval(version["nominal_coverage"], row["lower"], row["upper"]),
-        row["health_state"],
-        _moment(row["predicted_at"]),
-        **errors,
-    )
 
 
 def _errors(

@@ -61,6 +61,7 @@ class AsyncStore:
         versions: The loaded models; the observer counts only their predictions.
         most_rows: Most predictions that wait to be written.
         retention_days: Age at which predictions, units and outcomes are deleted.
+        timeout_seconds: Time for a question; a late answer is DeadlineExceeded.
         connect: Opens the database, on the writing thread.
     """
 
@@ -71,11 +72,13 @@ class AsyncStore:
         *,
         most_rows: int,
         retention_days: float,
+        timeout_seconds: float,
         observer: StoreObserver,
         log: FilteringBoundLogger,
         flush_seconds: float = FLUSH_SECONDS,
         connect: Callable[[str, Sequence[ModelVersion]], Store] = open_store,
     ) -> None:
+        self._timeout_seconds: Final = timeout_seconds
         self._observer: Final = observer
         self._loaded: Final = {(version.model, version.version) for version in versions}
         self._lag_seconds: Final = 2 * flush_seconds
@@ -108,44 +111,30 @@ class AsyncStore:
             await asyncio.to_thread(self.recorder.close, seconds)
 
     async def fleet(
-        self,
-        models: Sequence[str],
-        *,
-        state: str | None,
-        limit: int,
-        after: Place | None,
-        timeout_seconds: float,
+        self, models: Sequence[str], *, state: str | None, limit: int, after: Place | None
     ) -> list[FleetRow]:
         """List units by urgency; see `Store.fleet`."""
-        return await self._ask(
-            lambda store: store.fleet(models, state=state, limit=limit, after=after), timeout_seconds
-        )
+        return await self._ask(lambda store: store.fleet(models, state=state, limit=limit, after=after))
 
-    async def history(
-        self, model: str, unit: str, *, limit: int, before: int | None, timeout_seconds: float
-    ) -> History:
+    async def history(self, model: str, unit: str, *, limit: int, before: int | None) -> History:
         """Read a page of a unit's history; see `Store.history`.
 
         Raises:
             UnknownUnit: nothing is stored of the unit.
         """
-        found = await self._ask_twice(
-            lambda store: store.history(model, unit, limit=limit, before=before), timeout_seconds
-        )
+        found = await self._ask_twice(lambda store: store.history(model, unit, limit=limit, before=before))
         if found is None:
             raise _unknown(model, unit)
         return found
 
-    async def take_outcome(self, outcome: Outcome, *, replace: bool, timeout_seconds: float) -> Receipt:
+    async def take_outcome(self, outcome: Outcome, *, replace: bool) -> Receipt:
         """Store an outcome; the same one again changes nothing.
 
         Raises:
             UnknownUnit: no prediction of the unit is stored.
             OutcomeConflict: another outcome is stored, and `replace` is false.
         """
-        receipt = await self._ask_twice(
-            lambda store: self._take_outcome(store, outcome, replace=replace), timeout_seconds
-        )
+        receipt = await self._ask_twice(lambda store: self._take_outcome(store, outcome, replace=replace))
         if receipt is None:
             raise _unknown(outcome.model, outcome.unit)
         if receipt.result is OutcomeResult.CONFLICT:
@@ -170,15 +159,15 @@ class AsyncStore:
             store.purge(time() - self._retention_seconds)
             self._purge_at = monotonic() + PURGE_SECONDS
 
-    async def _ask_twice(self, question: Callable[[Store], T | None], timeout_seconds: float) -> T | None:
+    async def _ask_twice(self, question: Callable[[Store], T | None]) -> T | None:
         """Ask again after a flush interval: another worker may be about to write the unit."""
-        found = await self._ask(question, timeout_seconds)
+        found = await self._ask(question)
         if found is None:
             await asyncio.sleep(self._lag_seconds)
-            found = await self._ask(question, timeout_seconds)
+            found = await self._ask(question)
         return found
 
-    async def _ask(self, question: Callable[[Store], T], timeout_seconds: float) -> T:
+    async def _ask(self, question: Callable[[Store], T]) -> T:
         recorder = self.recorder
         if recorder is None:
             raise NoStore("this service stores no predictions; start it with RUL_STORE=true")
@@ -187,9 +176,7 @@ class AsyncStore:
 
         def ask() -> T:
             # An answer of this process is visible to the next question.
-            if recorder.store(PATIENCE_SECONDS) is not None:
-                recorder.flush(PATIENCE_SECONDS)
-            store = recorder.store(0)
+            store = recorder.flush(PATIENCE_SECONDS)
             if store is None:
                 raise StoreUnavailable("the store of predictions does not answer; try again later")
             return question(store)
@@ -197,9 +184,9 @@ class AsyncStore:
         self._asking += 1
         try:
             answer = asyncio.get_running_loop().run_in_executor(self._executor, ask)
-            return await asyncio.wait_for(answer, timeout_seconds)
+            return await asyncio.wait_for(answer, self._timeout_seconds)
         except TimeoutError:
-            raise DeadlineExceeded(f"the store did not answer within {timeout_seconds:g} s") from None
+            raise DeadlineExceeded(f"the store did not answer within {self._timeout_seconds:g} s") from None
         finally:
             self._asking -= 1
 

@@ -81,7 +81,6 @@ class Recorder:
         self._offered: Final[deque[Row]] = deque()
         self._waiting: Final[dict[tuple[str, str, int], Row]] = {}
         self._wake: Final = threading.Event()
-        self._tried: Final = threading.Event()
         self._flushed: Final = threading.Condition()
         self._rounds = 0
         self._closing = False
@@ -113,18 +112,21 @@ class Recorder:
 
     # On any other thread
 
-    def store(self, seconds: float) -> Store | None:
-        """Return the open store, after the first try to open it; None while it does not answer."""
-        self._tried.wait(seconds)
-        return self._store
+    def flush(self, seconds: float) -> Store | None:
+        """Return the open store after it has all rows offered so far, or after so many seconds.
 
-    def flush(self, seconds: float) -> bool:
-        """Wait until all rows offered so far are written; False after so many seconds."""
+        None while the store does not answer; the first call waits for the first try to open it.
+        """
         with self._flushed:
             # The current round may have begun before the last offer.
             wanted = self._rounds + 2
-            self._wake.set()
-            return self._flushed.wait_for(lambda: self._rounds >= wanted or not self.pending_rows, seconds)
+            if self._store is not None:
+                self._wake.set()
+            self._flushed.wait_for(
+                lambda: self._rounds and (not self.pending_rows or not self._store or self._rounds >= wanted),
+                seconds,
+            )
+            return self._store
 
     def close(self, seconds: float) -> None:
         """Write the waiting rows, for so long at most; drop and count the rest."""
@@ -168,7 +170,6 @@ class Recorder:
             self._failed(error)
         else:
             self._succeeded()
-        self._tried.set()
         with self._flushed:
             self._rounds += 1
             self._flushed.notify_all()

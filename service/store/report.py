@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import asdict
+from typing import Any, Final
 
 import numpy as np
 from sqlalchemy import RowMapping, and_, func, select
@@ -13,36 +13,17 @@ from sqlalchemy.engine import Connection
 from model.domain import IntArray
 from model.evaluation import bootstrapped
 from service.store.database import Database
-from service.store.judgement import Accuracy, Judgement, OutcomeKind, accuracy_of, judge
+from service.store.judgement import Judgement, OutcomeKind, accuracy_of, judge
 from service.store.schema import OUTCOMES, PREDICTIONS, VERSIONS
 
 RESAMPLES: Final = 500
 
 
-@dataclass(frozen=True, slots=True)
-class VersionReport:
-    """Outcomes and accuracy of one model version.
+def report(database: Database, *, since: float | None = None) -> list[dict[str, Any]]:
+    """Report on every model version: the fields of `Accuracy` and what surrounds them.
 
-    Attributes:
-        failed: Failed units with predictions.
-        removed: Removed units with predictions.
-        coverage_low: Lower end of the 95 % interval of the coverage, by bootstrap over failed units; None
-            with fewer than two.
-        coverage_high: Upper end.
-    """
-
-    model: str
-    version: str
-    nominal_coverage: float
-    failed: int
-    removed: int
-    accuracy: Accuracy
-    coverage_low: float | None = None
-    coverage_high: float | None = None
-
-
-def report(database: Database, *, since: float | None = None) -> list[VersionReport]:
-    """Report on every model version.
+    `failed` and `removed` count units with predictions. `coverage_low` and `coverage_high` are the 95 %
+    interval of the coverage, by bootstrap over failed units; None with fewer than two.
 
     Args:
         database: An open one.
@@ -56,7 +37,7 @@ def report(database: Database, *, since: float | None = None) -> list[VersionRep
         return [_of_version(connection, version, since) for version in versions.all()]
 
 
-def _of_version(connection: Connection, version: RowMapping, since: float | None) -> VersionReport:
+def _of_version(connection: Connection, version: RowMapping, since: float | None) -> dict[str, Any]:
     judged = and_(PREDICTIONS.c.unit == OUTCOMES.c.unit, PREDICTIONS.c.last_cycle <= OUTCOMES.c.cycle)
     numbers = (PREDICTIONS.c[name] for name in ("last_cycle", "rul", "lower", "upper"))
     query = (
@@ -76,16 +57,14 @@ def _of_version(connection: Connection, version: RowMapping, since: float | None
         cap=version["cap"],
     )
     low, high = _coverage_interval(found, [row.unit for row in rows]) if failed > 1 else (None, None)
-    return VersionReport(
-        version["model"],
-        version["version"],
-        version["nominal_coverage"],
-        failed,
-        len(kinds) - failed,
-        accuracy_of(found),
-        low,
-        high,
-    )
+    return {
+        **{name: version[name] for name in ("model", "version", "nominal_coverage")},
+        **asdict(accuracy_of(found)),
+        "failed": failed,
+        "removed": len(kinds) - failed,
+        "coverage_low": low,
+        "coverage_high": high,
+    }
 
 
 def _coverage_interval(judgement: Judgement, units: Sequence[str]) -> tuple[float, float]:

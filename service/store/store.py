@@ -159,7 +159,9 @@ class Store(Database):
                 return Receipt(OutcomeResult.UNCHANGED, known)
             if known is not None and not replace:
                 return Receipt(OutcomeResult.CONFLICT, known)
-            _keep(connection, outcome, new=known is None)
+            connection.execute(delete(OUTCOMES).where(_of_outcome(outcome.model, outcome.unit)))
+            row = asdict(outcome) | {"kind": outcome.kind.value}
+            connection.execute(insert(OUTCOMES).values(row))
             result = OutcomeResult.CREATED if known is None else OutcomeResult.REPLACED
             return Receipt(result, outcome, _judge_once(connection, outcome))
 
@@ -234,12 +236,6 @@ def _known_outcome(connection: Connection, model: str, unit: str) -> Outcome | N
 def _outcome(row: RowMapping) -> Outcome:
     model, unit, kind, cycle, happened_at, recorded_at = row.values()
     return Outcome(model, unit, OutcomeKind(kind), cycle, happened_at, recorded_at)
-
-
-def _keep(connection: Connection, outcome: Outcome, *, new: bool) -> None:
-    row = asdict(outcome) | {"kind": outcome.kind.value}
-    where = _of_outcome(row["model"], row["unit"])
-    connection.execute((insert(OUTCOMES) if new else update(OUTCOMES).where(where)).values(row))
 
 
 def _judge_once(connection: Connection, outcome: Outcome) -> list[VersionJudgement]:

@@ -1,6 +1,7 @@
-"""What outcomes say of predictions: errors of failures, and how little a removal tells."""
+"""Judgement: errors and coverage from failures, contradictions from removals."""
 
 import doctest
+from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 import service.store.judgement
 from model.domain import Trajectory, capped_rul, cycles_left
 from service.store.judgement import accuracy_of, judge
+from tests.accuracy import accuracy_by_pandas
 
 
 def judged(*, failed=True, outcome=100, last=(90,), rul=(12.0,), lower=(5.0,), upper=(20.0,)):
@@ -74,62 +76,35 @@ def test_removals_neither_raise_the_coverage_of_failures_nor_lower_it():
     assert found.coverage == 0.5
 
 
-def test_without_predictions_there_are_no_figures():
-    found = accuracy_of(judged(last=(), rul=(), lower=(), upper=()))
+def test_figures_without_a_basis_are_missing():
+    nothing = accuracy_of(judged(last=(), rul=(), lower=(), upper=()))
+    removal = accuracy_of(judged(failed=False))
 
-    assert (found.predictions, found.coverage, found.rmse, found.mean_width) == (0, None, None, None)
-
-
-def test_removals_alone_have_neither_coverage_nor_error():
-    found = accuracy_of(judged(failed=False))
-
-    assert (found.predictions, found.with_error, found.coverage, found.rmse) == (1, 0, None, None)
-    assert found.mean_width == 15.0
-
-
-def by_pandas(rows: pd.DataFrame, cap: float) -> dict[str, float]:
-    """The figures again, in other words."""
-    left = (rows.outcome - rows["last"]).clip(upper=cap)
-    died = rows[rows.failed]
-    error = died.rul - left[rows.failed]
-    missed = (rows.upper < left) | (rows.lower > left)
-    penalty = error.map(lambda d: np.exp(-d / 13) - 1 if d < 0 else np.exp(d / 10) - 1)
-    return {
-        "rmse": (error**2).mean() ** 0.5,
-        "mean_absolute_error": error.abs().mean(),
-        "bias": error.mean(),
-        "nasa_score": penalty.mean(),
-        "coverage": 1 - missed[rows.failed].mean(),
-        "contradicted": (~rows.failed & (rows.upper < left)).sum(),
-        "mean_width": (rows.upper - rows.lower).mean(),
-    }
+    assert (nothing.predictions, nothing.coverage, nothing.rmse, nothing.mean_width) == (0, None, None, None)
+    assert (removal.predictions, removal.with_error, removal.coverage, removal.rmse) == (1, 0, None, None)
+    assert removal.mean_width == 15.0
 
 
 PREDICTION = st.tuples(
-    st.booleans(), st.integers(0, 300), st.integers(0, 300), st.integers(0, 1250), st.integers(0, 400)
-)
+    st.sampled_from(["failed", "removed"]), st.integers(0, 300), st.integers(0, 300),
+    st.integers(0, 1250), st.integers(0, 400),
+)  # fmt: skip
 
 
 @given(st.lists(PREDICTION, min_size=1, max_size=50))
 def test_the_figures_are_those_of_pandas(drawn):
-    rows = pd.DataFrame(drawn, columns=["failed", "last", "left", "tenths", "width"])
-    rows["outcome"] = rows["last"] + rows.left
-    rows["rul"] = rows.tenths / 10
+    rows = pd.DataFrame(drawn, columns=["kind", "last_cycle", "left", "tenths", "width"])
+    rows["cycle"], rows["rul"] = rows.last_cycle + rows.left, rows.tenths / 10
     rows["lower"] = (rows.rul - rows.width / 10).clip(lower=0)
     rows["upper"] = (rows.rul + rows.width / 10).clip(upper=125)
 
-    failed, outcome = rows.failed.to_numpy(), rows.outcome.to_numpy()
     found = accuracy_of(
-        judged(
-            failed=failed,
-            outcome=outcome,
-            last=rows["last"],
-            rul=rows.rul,
-            lower=rows.lower,
-            upper=rows.upper,
+        judge(
+            rows[["last_cycle", "rul", "lower", "upper"]].to_numpy(), cap=125.0,
+            failed=(rows.kind == "failed").to_numpy(), outcome_cycle=rows.cycle.to_numpy(),
         )
-    )
+    )  # fmt: skip
 
-    for name, expected in by_pandas(rows, 125.0).items():
-        got = getattr(found, name)
-        assert (got is None and np.isnan(expected)) or got == pytest.approx(expected, abs=1e-9), name
+    expected = {name: None if np.isnan(x) else x for name, x in accuracy_by_pandas(rows, 125.0).items()}
+    figures = {name: x for name, x in asdict(found).items() if name in expected}
+    assert figures == pytest.approx({name: expected[name] for name in figures}, abs=1e-9)
