@@ -200,10 +200,5 @@ def _conflict(given: Outcome, known: Outcome) -> OutcomeConflict:
         f"the stored outcome of unit {given.unit[:64]!r} is {known.kind} at cycle {known.cycle}, "
         f'got {given.kind} at cycle {given.cycle}; "replace": true corrects it'
     )
-    times = {given.happened_at, known.happened_at} - {None}
-    differ = {
-        "/kind": given.kind is not known.kind,
-        "/cycle": given.cycle != known.cycle,
-        "/time": len(times) > 1,
-    }
-    return OutcomeConflict(detail, [Problem(at, "conflict", detail) for at, wrong in differ.items() if wrong])
+    problems = [Problem(f"/{name}", "conflict", detail) for name in given.differences(known)]
+    return OutcomeConflict(detail, problems)

@@ -38,10 +38,15 @@ class Outcome:
     happened_at: float | None
     recorded_at: float
 
-    def agrees_with(self, other: Outcome) -> bool:
-        """Compare kind, cycle and time; a missing time agrees with any."""
+    def differences(self, other: Outcome) -> list[str]:
+        """Name what differs: kind, cycle or time; a missing time differs from none."""
         times = {self.happened_at, other.happened_at} - {None}
-        return (self.kind, self.cycle) == (other.kind, other.cycle) and len(times) <= 1
+        differs = {
+            "kind": self.kind != other.kind,
+            "cycle": self.cycle != other.cycle,
+            "time": len(times) > 1,
+        }
+        return [name for name, different in differs.items() if different]
 
 
 class OutcomeResult(StrEnum):

@@ -155,7 +155,7 @@ class Store(Database):
             if connection.execute(select(UNITS.c.unit).where(key).with_for_update()).first() is None:
                 return None
             known = _known_outcome(connection, outcome.model, outcome.unit)
-            if known is not None and known.agrees_with(outcome):
+            if known is not None and not known.differences(outcome):
                 return Receipt(OutcomeResult.UNCHANGED, known)
             if known is not None and not replace:
                 return Receipt(OutcomeResult.CONFLICT, known)
