@@ -30,7 +30,7 @@ from service.metrics.processes import Processes
 from service.parts import Parts
 from service.processes.control import WorkerSpec
 from service.settings import Settings
-from service.store.keeping import Keeping
+from service.store.async_store import AsyncStore
 from service.store.recorder import FLUSH_SECONDS
 from service.store.rows import ModelVersion
 from service.store.url import store_url
@@ -76,9 +76,9 @@ def build(
     batchers = {runtime.manifest.name: batcher(runtime) for runtime in models}
     lifecycle = Lifecycle(lambda: all(batcher.healthy for batcher in batchers.values()))
     metrics.watch_ready(lambda: lifecycle.phase is Phase.READY)
-    keeping = _keeping(settings, models, metrics, flush_seconds)
+    store = _store(settings, models, metrics, flush_seconds)
     desk = Desk(
-        predictor=_predictor(settings, models, batchers, metrics, keeping),
+        predictor=_predictor(settings, models, batchers, metrics, store),
         metrics=metrics,
         lifecycle=lifecycle,
         log=logs.logger(),
@@ -91,7 +91,7 @@ def build(
         tracer=tracer,
     )
     proofs = [partial(_replay, folder, runtime) for folder, runtime in loaded]
-    return Parts(settings, worker, models, proofs, registry, batchers, keeping, desk, executor)
+    return Parts(settings, worker, models, proofs, registry, batchers, store, desk, executor)
 
 
 def _tracer(settings: Settings) -> Tracer | None:
@@ -134,23 +134,24 @@ def _batcher(
     return batcher
 
 
-def _keeping(
+def _store(
     settings: Settings, models: Sequence[Runtime], metrics: Metrics, flush_seconds: float
-) -> Keeping:
+) -> AsyncStore:
     manifests = [runtime.manifest for runtime in models]
-    keeping = Keeping(
+    store = AsyncStore(
         store_url(settings.store_url.get_secret_value()) if settings.store else None,
         [ModelVersion(m.name, m.version, m.cap, m.nominal_coverage) for m in manifests],
         most_rows=settings.store_queue_rows,
         retention_days=settings.store_retention_days,
+        timeout_seconds=settings.request_timeout_seconds,
         observer=metrics.store,
         log=logs.logger(),
         flush_seconds=flush_seconds,
     )
-    recorder = keeping.recorder
+    recorder = store.recorder
     if recorder is not None:
         metrics.store.watch_pending(lambda: recorder.pending_rows)
-    return keeping
+    return store
 
 
 def _predictor(
@@ -158,11 +159,11 @@ def _predictor(
     models: Sequence[Runtime],
     batchers: Mapping[str, MicroBatcher],
     metrics: Metrics,
-    keeping: Keeping,
+    store: AsyncStore,
 ) -> Predictor:
     load = partial(LoadedModel.of, max_window_cycles=settings.max_window_cycles)
     return Predictor(
         {name: load(runtime, batchers[name]) for runtime in models for name in [runtime.manifest.name]},
         max_request_windows=settings.max_request_windows,
-        recorder=keeping.recorder,
+        recorder=store.recorder,
     )

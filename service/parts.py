@@ -30,7 +30,7 @@ from service.http.routes import http_application
 from service.processes.control import Control, WorkerSpec
 from service.processes.tuning import settle_interpreter
 from service.settings import Settings
-from service.store.keeping import Keeping
+from service.store.async_store import AsyncStore
 
 STORE_SECONDS: Final = 5.0
 """Time to write the last predictions at shutdown."""
@@ -55,14 +55,14 @@ class Parts:
     proofs: Sequence[Callable[[], None]]
     registry: CollectorRegistry
     batchers: Mapping[str, MicroBatcher]
-    keeping: Keeping
+    store: AsyncStore
     desk: Desk
     executor: Executor
 
     def __post_init__(self) -> None:
         """Open both protocols over one desk."""
         self.lifecycle = self.desk.lifecycle
-        self.http = http_application(self.desk, self.registry, self.keeping.units)
+        self.http = http_application(self.desk, self.registry, self.store)
         self.grpc = GrpcOverAsgi(max_message_bytes=self.settings.max_body_bytes, metadata=METADATA)
         self.health = [add_servicers(self.grpc, self.desk)]
         self._log = logs.logger()
@@ -104,7 +104,7 @@ class Parts:
             await self._server.stop(grace=1)
         for batcher in self.batchers.values():
             await batcher.close(drain_seconds=0)
-        await self.keeping.close(STORE_SECONDS)
+        await self.store.close(STORE_SECONDS)
         self.executor.shutdown(wait=False, cancel_futures=True)
         if self.desk.tracer is not None:
             await asyncio.to_thread(self.desk.tracer.close)
@@ -121,7 +121,7 @@ class Parts:
             return
         settle()
         self.lifecycle.enter(Phase.READY)
-        self.keeping.start()
+        self.store.start()
         self._advertise(serving=True)
         log = self._log.info if self.worker is None or self.worker.index == 0 else self._log.debug
         for r in self.runtimes:

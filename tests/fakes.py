@@ -30,7 +30,7 @@ from service.core.providers import Placement
 from service.core.rules import WindowRules
 from service.core.runtime import Outputs
 from service.core.window import Window, WindowInput
-from service.store.judgement import Judged, OutcomeKind, Taken
+from service.store.judgement import Judgement, OutcomeKind, OutcomeResult
 
 COLUMNS = ("setting_1", "sensor_1", "sensor_2")
 
@@ -205,8 +205,8 @@ class FakeKeepingObserver:
         self.written = 0
         self.drops: Counter[str] = Counter()
         self.ups: list[bool] = []
-        self.outcomes: list[tuple[OutcomeKind, Taken]] = []
-        self.judged: list[tuple[str, Judged]] = []
+        self.outcomes: list[tuple[OutcomeKind, OutcomeResult]] = []
+        self.judged: list[tuple[str, Judgement]] = []
 
     def wrote(self, rows: int) -> None:
         self.written += rows
@@ -218,11 +218,11 @@ class FakeKeepingObserver:
         if self.ups[-1:] != [up]:
             self.ups.append(up)
 
-    def taken(self, kind: OutcomeKind, taken: Taken) -> None:
-        self.outcomes.append((kind, taken))
+    def taken(self, kind: OutcomeKind, result: OutcomeResult) -> None:
+        self.outcomes.append((kind, result))
 
-    def scored(self, model: str, predictions: Judged) -> None:
-        self.judged.append((model, predictions))
+    def scored(self, model: str, judgement: Judgement) -> None:
+        self.judged.append((model, judgement))
 
 
 class StepExecutor(Executor):

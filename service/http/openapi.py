@@ -12,7 +12,7 @@ import msgspec
 
 from service.core.queries import ModelName, Prediction, Refused
 from service.errors import STATUS
-from service.http import oip_openapi, units_openapi
+from service.http import oip_openapi, units_bodies
 
 PAGE: Final = """<!doctype html>
 <html lang="en">
@@ -116,7 +116,7 @@ def document(types: Sequence[type]) -> dict[str, Any]:
             "/metrics": {
                 "get": {"summary": "Prometheus metrics", "responses": {"200": {"description": "metrics"}}}
             },
-            **units_openapi.paths(_ref, _responses),
+            **units_bodies.paths(_ref, _responses),
             **oip_openapi.paths(),
         },
     }

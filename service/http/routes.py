@@ -22,7 +22,7 @@ from service.http.shell import Call, Endpoint, Reply, Shell, json_reply
 from service.http.units import UnitsHttp
 from service.http.units_bodies import FleetBody, OutcomeReply, OutcomeReport, UnitBody
 from service.labels import Route
-from service.store.questions import Units
+from service.store.async_store import AsyncStore
 
 MEDIA_TYPES: Final = {".css": b"text/css; charset=utf-8", ".js": b"text/javascript; charset=utf-8"}
 
@@ -133,12 +133,12 @@ class Pages:
         return Reply(status=307, headers=[(b"location", b"/docs")])
 
 
-def http_application(desk: Desk, registry: CollectorRegistry, units: Units) -> Shell:
+def http_application(desk: Desk, registry: CollectorRegistry, store: AsyncStore) -> Shell:
     """The ASGI application for everything but gRPC."""
     oip = OipHttp(desk)
     endpoints = [
         Endpoint("POST", "/v1/predict", Route.PREDICT, predict),
-        *UnitsHttp(desk, units).endpoints(),
+        *UnitsHttp(desk, store).endpoints(),
         *Pages(desk, registry).endpoints(),
         *oip.endpoints(),
     ]

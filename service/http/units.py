@@ -1,10 +1,11 @@
-"""`/v1/units`: a fleet by urgency, one unit's history, real outcomes fed back; a thin shell over `units`."""
+"""Routes of `/v1/units`: the fleet by urgency, one unit's history, outcomes."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 from collections.abc import Mapping
+from time import time
 from typing import Final
 
 import msgspec
@@ -12,34 +13,28 @@ import msgspec
 from service.core.window import LARGEST_CYCLE
 from service.edge.exchange import Desk
 from service.errors import InvalidRequest, MalformedBody, Problem
+from service.http import units_bodies as bodies
 from service.http.predict import shape_error
 from service.http.shell import Call, Endpoint, Reply, json_reply
-from service.http.units_bodies import (
-    STATES,
-    FleetBody,
-    OutcomeReply,
-    OutcomeReport,
-    fleet_unit,
-    unit_body,
-)
+from service.http.units_bodies import MOST, STATES, FleetBody, OutcomeReply, OutcomeReport
 from service.labels import Route
-from service.store.questions import Units
+from service.store.async_store import AsyncStore
+from service.store.judgement import Outcome
 from service.store.rows import FleetRow, Place
 
 USUAL_LIMIT: Final = 100
-MOST: Final = 1000
 
 
 class UnitsHttp:
-    """Reads what is asked, and words what is known."""
+    """Reads queries and outcomes, asks the store, makes replies."""
 
-    def __init__(self, desk: Desk, units: Units) -> None:
+    def __init__(self, desk: Desk, store: AsyncStore) -> None:
         self._desk: Final = desk
-        self._units: Final = units
+        self._store: Final = store
         self._report: Final = msgspec.json.Decoder(OutcomeReport)
 
     def endpoints(self) -> list[Endpoint]:
-        """What answers, by path; a unit's name may hold slashes."""
+        """List the endpoints; a unit's name may hold slashes."""
         return [
             Endpoint("GET", "/v1/units", Route.UNITS, self.fleet),
             Endpoint("POST", "/v1/units/{unit:path}/outcomes", Route.OUTCOMES, self.outcome),
@@ -47,43 +42,37 @@ class UnitsHttp:
         ]
 
     async def fleet(self, call: Call) -> Reply:
-        """`GET /v1/units`."""
+        """Answer `GET /v1/units`."""
         query = _query(call, {"model", "limit", "state", "after"})
-        models = self._desk.predictor.models
-        wanted = [self._model(query["model"])] if "model" in query else list(models)
+        models = [self._model(query["model"])] if "model" in query else list(self._desk.predictor.models)
         limit, state = _limit(query), query.get("state")
         if state is not None and state not in STATES:
             raise _wrong("/state", f"expected one of {', '.join(STATES)}, got {state[:32]!r}")
         after = _place(query["after"]) if "after" in query else None
-        timeout = self._desk.request_timeout_seconds
-        rows = await self._units.fleet(
-            wanted, state=state, limit=limit + 1, after=after, timeout_seconds=timeout
-        )
+        rows = await self._store.fleet(models, state=state, limit=limit + 1, after=after)
         following = _token(rows[limit - 1]) if len(rows) > limit else None
-        return json_reply(FleetBody([fleet_unit(row) for row in rows[:limit]], following))
+        return json_reply(FleetBody([bodies.fleet_unit(row) for row in rows[:limit]], following))
 
     async def unit(self, call: Call) -> Reply:
-        """`GET /v1/units/{unit}`."""
+        """Answer `GET /v1/units/{unit}`."""
         query = _query(call, {"model", "limit", "before"})
         model, unit = self._model(query.get("model")), call.path["unit"]
         limit, before = _limit(query), _whole(query, "before", most=LARGEST_CYCLE + 1)
-        timeout = self._desk.request_timeout_seconds
-        known = await self._units.history(model, unit, limit=limit, before=before, timeout_seconds=timeout)
-        return json_reply(unit_body(model, unit, known, limit=limit))
+        known = await self._store.history(model, unit, limit=limit, before=before)
+        return json_reply(bodies.unit_body(model, unit, known, limit=limit))
 
     async def outcome(self, call: Call) -> Reply:
-        """`POST /v1/units/{unit}/outcomes`."""
-        desk, unit = self._desk, call.path["unit"]
-        timeout = desk.request_timeout_seconds
+        """Answer `POST /v1/units/{unit}/outcomes`."""
         call.exchange.admit()
+        unit = call.path["unit"]
         given = self._read(await call.json_body())
         model = self._model(given.model)
-        report = await self._units.report(model, unit, given, timeout_seconds=timeout)
-        known = await self._units.history(
-            model, unit, limit=USUAL_LIMIT, before=None, timeout_seconds=timeout
-        )
-        body = unit_body(model, unit, known, limit=USUAL_LIMIT)
-        return json_reply(OutcomeReply(result=report.taken, **msgspec.structs.asdict(body)))
+        happened = None if given.time is None else given.time.timestamp()
+        outcome = Outcome(model, unit, given.kind, given.cycle, happened, time())
+        receipt = await self._store.take_outcome(outcome, replace=given.replace)
+        known = await self._store.history(model, unit, limit=USUAL_LIMIT, before=None)
+        body = bodies.unit_body(model, unit, known, limit=USUAL_LIMIT)
+        return json_reply(OutcomeReply(result=receipt.result, **msgspec.structs.asdict(body)))
 
     def _model(self, name: str | None) -> str:
         return self._desk.predictor.model(name).name.name
@@ -116,7 +105,7 @@ def _whole(query: Mapping[str, str], name: str, *, most: int) -> int | None:
     text = query.get(name)
     if text is None:
         return None
-    # Nine digits hold every limit, and int() of very many would be work for the asking.
+    # Nine digits hold every limit; int() of a million digits would take seconds.
     number = int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else 0
     if not 1 <= number <= most:
         raise _wrong(f"/{name}", f"expected a whole number from 1 to {most}, got {text[:32]!r}")
@@ -132,7 +121,7 @@ def _place(token: str) -> Place:
     try:
         return msgspec.json.decode(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)), type=Place)
     except (binascii.Error, msgspec.DecodeError, ValueError):
-        raise _wrong("/after", f"expected the `next` of a page, got {token[:32]!r}") from None
+        raise _wrong("/after", f"expected the `next` of the previous page, got {token[:32]!r}") from None
 
 
 def _wrong(pointer: str, detail: str, code: str = "bad_parameter") -> InvalidRequest:

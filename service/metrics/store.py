@@ -1,4 +1,4 @@
-"""The metrics of what is kept and of how it fared; see `metrics` for the rules that they follow."""
+"""Metrics of the store and of the accuracy that outcomes show; `metrics` has the rules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from service.metrics.board import Board
 from service.metrics.buckets import ERROR_CYCLES
 from service.metrics.counters import Counter, Gauge
 from service.metrics.histograms import Histogram
-from service.store.judgement import Judged, OutcomeKind, Taken
+from service.store.judgement import Judgement, OutcomeKind, OutcomeResult
 from service.store.rows import Drop
 
 SIDES: Final = ("early", "late")
@@ -24,7 +24,7 @@ VERDICTS: Final = ("contradicted", "open")
 
 
 class StoreMetrics:
-    """Counts what a `Keeping` tells; from any thread."""
+    """Counts events of the store, from any thread; a `service.store.rows.StoreObserver`."""
 
     def __init__(self, registry: CollectorRegistry, board: Board, models: Sequence[str]) -> None:
         self._pending: Callable[[], int] = int
@@ -92,43 +92,43 @@ class StoreMetrics:
         self._up: Final = _Up(registry, board)
 
     def watch_pending(self, pending: Callable[[], int]) -> None:
-        """Say what tells how many predictions wait to be written."""
+        """Set the function that counts waiting predictions."""
         self._pending = pending
 
     def _rows_now(self) -> float:
         return self._pending()
 
     def publish(self) -> None:
-        """Let other workers see what has gathered here."""
+        """Share the counts with the other workers."""
         self._error_histogram.publish()
         self._waiting.publish()
 
     def wrote(self, rows: int) -> None:
-        """So many predictions are committed."""
+        """Count committed predictions."""
         self._prediction_rows.inc(rows)
 
     def dropped(self, reason: Drop, rows: int) -> None:
-        """So many predictions will never be."""
+        """Count predictions that will not be stored."""
         self._drops[reason].inc(rows)
 
     def up(self, *, up: bool) -> None:
-        """Whether the database answers this worker."""
+        """Note whether the database answers this worker."""
         self._up.set(up=up)
 
-    def taken(self, kind: OutcomeKind, taken: Taken) -> None:
-        """An outcome is committed; one that corrects another is no second end of the unit."""
+    def taken(self, kind: OutcomeKind, result: OutcomeResult) -> None:
+        """Count a committed outcome; a correction is no second outcome of the unit."""
         self._outcome_rows.inc()
-        if taken is Taken.CREATED:
+        if result is OutcomeResult.CREATED:
             self._outcomes[kind].inc()
 
-    def scored(self, model: str, predictions: Judged) -> None:
-        """Predictions of a loaded model have met an outcome."""
-        error = predictions.error[predictions.failed]
-        contradicted = int(np.count_nonzero(predictions.contradicted))
+    def scored(self, model: str, judgement: Judgement) -> None:
+        """Count newly judged predictions of a loaded model."""
+        error = judgement.error[judgement.failed]
+        contradicted = int(np.count_nonzero(judgement.contradicted))
         self._trials[model].inc(len(error))
-        self._hits[model].inc(int(np.count_nonzero(predictions.covered)))
+        self._hits[model].inc(int(np.count_nonzero(judgement.covered)))
         self._contradicted[model].inc(contradicted)
-        self._open[model].inc(len(predictions) - len(error) - contradicted)
+        self._open[model].inc(len(judgement) - len(error) - contradicted)
         self._error[model].observe_many(np.abs(error))
         self._late[model].inc(float(error[error > 0].sum()))
         self._early[model].inc(float(-error[error < 0].sum()))
@@ -136,7 +136,7 @@ class StoreMetrics:
 
 
 class _Up(Collector):
-    """1 while the database answers every worker that lives, which no sum over them would say."""
+    """1 while the database answers every live worker; a sum over workers cannot say that."""
 
     NAME: Final = "rul_store_up"
     HELP: Final = "0 while a worker cannot reach the database of predictions; 1 otherwise, also with none."
@@ -146,13 +146,13 @@ class _Up(Collector):
         registry.register(self)
 
     def set(self, *, up: bool) -> None:
-        """Whether it answers this worker."""
+        """Note whether it answers this worker."""
         self._down.own[0] = float(not up)
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        """The family without samples: a registry asks for it to find names that collide."""
+        """Give the family without samples; a registry uses it to find duplicate names."""
         yield GaugeMetricFamily(self.NAME, self.HELP)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Of all workers together."""
+        """Read all workers."""
         yield GaugeMetricFamily(self.NAME, self.HELP, value=float(not self._down.total_of_living()[0]))
