@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, V
 from model.domain import Column, FloatArray, IntArray, Role, RulError, Schema
 
 METADATA_KEY: Final = "rul_manifest"
-FORMAT: Final = 1
+FORMAT: Final = 2
 
 INPUTS: Final = ("readings", "lengths", "last_cycle")
 OUTPUTS: Final = (
@@ -193,8 +193,9 @@ class Manifest(Frozen):
                 f"{origin}: the manifest is not valid, export the model again: {error}"
             ) from error
         if manifest.format != FORMAT:
+            remedy = f"run `rul convert {origin.parent}`" if manifest.format < FORMAT else "export it again"
             raise InvalidBundle(
-                f"{origin}: bundle format {manifest.format}, this version reads {FORMAT}: export it again"
+                f"{origin}: bundle format {manifest.format}, this version reads {FORMAT}: {remedy}"
             )
         return manifest
 

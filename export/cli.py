@@ -11,6 +11,7 @@ from rich.table import Table
 
 from export.attention_cli import add_attention
 from export.bundle import Golden, InvalidBundle, find_bundle
+from export.drift_reference import DriftReference
 from export.evaluate_cli import add_evaluate
 from export.simulate_cli import add_simulate
 
@@ -25,6 +26,14 @@ Example: rul export runs/fd001 --out bundles/fd001
 Example: rul export runs/fd001 --out bundles/small --quantize --data train_FD001.txt
 """
 
+CONVERT_HELP = """
+Convert a bundle of format 1 to this version's format, in place.
+
+The graph, the golden windows and all answers stay the same; the digest of the ONNX file changes.
+
+Example: rul convert bundles/pumps
+"""
+
 CHECK_HELP = """
 Open a bundle, replay its golden windows and measure every promise of the model contract.
 
@@ -35,8 +44,9 @@ Example: rul check fd001
 
 
 def register(app: typer.Typer) -> None:
-    """Add `export`, `check`, `attention`, `evaluate` and `simulate`."""
+    """Add `export`, `convert`, `check`, `attention`, `evaluate` and `simulate`."""
     app.command("export", help=EXPORT_HELP)(export_command)
+    app.command(help=CONVERT_HELP)(convert)
     app.command(help=CHECK_HELP)(check)
     add_attention(app)
     add_evaluate(app)
@@ -88,6 +98,19 @@ def export_command(
         )
 
 
+def convert(bundle: Annotated[str, typer.Argument(help="Name of a shipped bundle, or a folder.")]) -> None:
+    """Convert a bundle of the format before; see CONVERT_HELP."""
+    from export.convert import convert_bundle  # noqa: PLC0415 with onnx
+
+    folder = find_bundle(bundle)
+    manifest = convert_bundle(folder)
+    Console().print(
+        f"{folder.path}: {manifest.name} {manifest.version}, bundle format {manifest.format}",
+        soft_wrap=True,
+        highlight=False,
+    )
+
+
 def check(bundle: Annotated[str, typer.Argument(help="Name of a shipped bundle, or a folder.")]) -> None:
     """Measure a bundle's promises; see CHECK_HELP."""
     from export.promises import check_shapes, measure_promises, replay_golden  # noqa: PLC0415
@@ -95,6 +118,7 @@ def check(bundle: Annotated[str, typer.Argument(help="Name of a shipped bundle, 
 
     folder = find_bundle(bundle)
     session, manifest = open_bundle(folder)
+    DriftReference.from_metadata(session.metadata, manifest, origin=folder.model)
     check_shapes(session, manifest)
     findings = replay_golden(session, Golden.load(folder.golden))
     with Console(stderr=True).status("measuring promises"):

@@ -13,8 +13,10 @@ from typing import Any, Final
 import numpy as np
 from pydantic import ValidationError
 
+from export.ageing import drift_reference
 from export.bundle import BundleFolder, Golden, InvalidBundle, Manifest, Parity
 from export.card import model_card
+from export.drift_reference import DriftReference
 from export.judge import Judged, judge
 from export.parity import measure_parity
 from export.probes import simulated_windows
@@ -54,7 +56,7 @@ def export_bundle(
         manifest = manifest.model_copy(update={"parity": measure_parity(net, Session(model), manifest)})
         if quantize_on is not None:
             manifest = _quantized(model, manifest, quantize_on)
-        write_metadata(model, manifest.to_metadata())
+        write_metadata(model, metadata_of(manifest))
         session, manifest = _reopened(made, manifest)
         golden_windows(session, manifest).save(made / "golden.npz")
         (made / "MODEL_CARD.md").write_text(model_card(manifest), encoding="utf-8")
@@ -85,6 +87,11 @@ def draft_manifest(checkpoint: Checkpoint, *, version: str) -> Manifest:
         raise InvalidBundle(f"run {checkpoint.name!r} makes no valid manifest: {error}") from error
 
 
+def metadata_of(manifest: Manifest) -> dict[str, str]:
+    """Return the texts that a bundle's ONNX file carries: the manifest, and the drift reference of it."""
+    return manifest.to_metadata() | drift_reference(manifest).to_metadata()
+
+
 def golden_windows(session: Session, manifest: Manifest) -> Golden:
     """Simulated windows with the graph's own answers: short, long, fresh, worn, with readings missing."""
     windows = simulated_windows(manifest, count=GOLDEN_WINDOWS, seed=GOLDEN_SEED)
@@ -101,6 +108,7 @@ def _reopened(made: Path, manifest: Manifest) -> tuple[Session, Manifest]:
     """What a server will find in the files, not what is still in memory."""
     (made / "golden.npz").touch()
     session, found = open_bundle(BundleFolder(made))
+    DriftReference.from_metadata(session.metadata, found, origin=made)
     if found != manifest:
         raise InvalidBundle("the manifest does not survive being written: this is a fault of the exporter")
     return session, found

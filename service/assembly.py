@@ -17,10 +17,10 @@ from service.core.batcher import MicroBatcher
 from service.core.bundles import load_bundles
 from service.core.cores import Cores
 from service.core.lifecycle import Lifecycle, Phase
-from service.core.predictor import LoadedModel, Predictor
-from service.core.rules import WindowRules
 from service.core.ports import Tracer
+from service.core.predictor import LoadedModel, Predictor
 from service.core.providers import CPU
+from service.core.rules import WindowRules
 from service.core.runtime import OnnxRuntime, Runtime, replay_golden
 from service.edge.access import Credentials
 from service.edge.exchange import Desk
@@ -34,7 +34,6 @@ from service.store.async_store import AsyncStore
 from service.store.recorder import FLUSH_SECONDS
 from service.store.rows import ModelVersion
 from service.store.url import store_url
-
 
 FEW_WINDOWS = 2
 """Most windows of a batch on the loop of a worker with several cores: waking a thread takes longer."""
@@ -78,7 +77,7 @@ def build(
     metrics.watch_ready(lambda: lifecycle.phase is Phase.READY)
     store = _store(settings, models, metrics, flush_seconds)
     desk = Desk(
-        predictor=_predictor(settings, models, batchers, metrics, store),
+        predictor=_predictor(settings, models, batchers, store),
         metrics=metrics,
         lifecycle=lifecycle,
         log=logs.logger(),
@@ -158,7 +157,6 @@ def _predictor(
     settings: Settings,
     models: Sequence[Runtime],
     batchers: Mapping[str, MicroBatcher],
-    metrics: Metrics,
     store: AsyncStore,
 ) -> Predictor:
     load = partial(LoadedModel.of, max_window_cycles=settings.max_window_cycles)

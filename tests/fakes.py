@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from export.ageing import drift_reference
 from export.bundle import (
     ColumnManifest,
     Degradation,
@@ -117,6 +118,7 @@ class FakeRuntime:
 
     def __init__(self, manifest: Manifest | None = None, *, provider: str = "FakeProvider") -> None:
         self.manifest = manifest or make_manifest()
+        self.drift_reference = drift_reference(self.manifest)
         self.sha256 = "f" * 64
         self.provider = provider
         self.placement = Placement((provider,))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,13 +63,10 @@ class Answers:
 
     def only(self, which: BoolArray) -> Answers:
         """The answers to some of the windows."""
-        asked, outputs = ({f.name: getattr(a, f.name) for f in fields(a)} for a in (self.asked, self.outputs))
-        return Answers(
-            Asked(**{name: values[which] for name, values in asked.items()}),
-            Outputs(**{n: None if values is None else values[which] for n, values in outputs.items()}),
-            self._manifest,
-            self._rules,
-        )
+        asked = Asked(**{f.name: getattr(self.asked, f.name)[which] for f in fields(Asked)})
+        outputs: dict[str, Any] = {f.name: getattr(self.outputs, f.name) for f in fields(Outputs)}
+        kept = {name: None if values is None else values[which] for name, values in outputs.items()}
+        return Answers(asked, Outputs(**cast("dict[str, Any]", kept)), self._manifest, self._rules)
 
     def contribution_sum(self, row: int) -> float:
         """Unclipped RUL of one window less the baseline, in cycles."""

@@ -13,6 +13,7 @@ import numpy as np
 import onnxruntime as ort
 
 from export.bundle import INPUTS, OUTPUTS, BundleFolder, Golden, InvalidBundle, Manifest
+from export.drift_reference import DriftReference
 from model.domain import HEALTH_STATES, FloatArray, IntArray
 from service.core.providers import CPU, CUDA, TENSORRT, Placement, Wanted, order, placement, with_options
 from service.core.runtime_cuda import BoundSession, bucket
@@ -68,6 +69,11 @@ class Runtime(Protocol):
         ...
 
     @property
+    def drift_reference(self) -> DriftReference:
+        """What drift is compared with."""
+        ...
+
+    @property
     def sha256(self) -> str:
         """The digest of the model's file."""
         ...
@@ -90,10 +96,18 @@ class Runtime(Protocol):
 class OnnxRuntime:
     """ONNX Runtime with one thread a call: batches, not operators, run side by side."""
 
-    def __init__(self, session: Any, manifest: Manifest, sha256: str, placement: Placement) -> None:  # noqa: ANN401 - untyped library
+    def __init__(
+        self,
+        session: Any,  # noqa: ANN401 - untyped library
+        manifest: Manifest,
+        drift_reference: DriftReference,
+        sha256: str,
+        placement: Placement,
+    ) -> None:
         self._session = session
         self._names = output_names(manifest)
         self.manifest: Final = manifest
+        self.drift_reference: Final = drift_reference
         self.sha256: Final = sha256
         self.placement: Final = placement
         self.provider: Final[str] = placement.providers[0]
@@ -125,13 +139,14 @@ class OnnxRuntime:
         metadata = session.get_modelmeta().custom_metadata_map
         manifest = Manifest.from_metadata(metadata, origin=folder.model)
         _check_graph(session, manifest, folder.model)
+        drift_reference = DriftReference.from_metadata(metadata, manifest, origin=folder.model)
         if wanted != [CPU]:
             if hasattr(ort, "preload_dlls"):  # CUDA from pip packages lies where the loader does not look
                 ort.preload_dlls()
             most = bucket(max(max_batch_windows, GOLDEN_WINDOWS))
             session = _session(folder.model, with_options(wanted, manifest, most_windows=most))
         got = placement(provider, available, session.get_providers(), driver=NVIDIA_DRIVER.exists())
-        return cls(session, manifest, folder.sha256(), got)
+        return cls(session, manifest, drift_reference, folder.sha256(), got)
 
     def run(self, readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> Outputs:
         """One call of the graph. The interpreter's lock is free while it runs."""

@@ -21,9 +21,9 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from export.drift_reference import BINS, ENTROPY_SHARES, MISSING, STUCK, STUCK_CYCLES, DriftReference
 from model.domain import FloatArray, IntArray
 from service.core.answers import Answers
-from service.drift.reference import BINS, ENTROPY_SHARES, MISSING, STUCK, STUCK_CYCLES, DriftReference
 
 _Array = NDArray[np.float64]
 
@@ -147,7 +147,7 @@ class DriftCounts:
     def observe(self, readings: FloatArray, answers: Answers, units: Sequence[str | None]) -> None:
         """Take note of a batch: float32 [B, T, F], its answers, and whose windows they are."""
         # The ends alone: all readings of what waits are megabytes.
-        self._batches.append((_ends(readings, answers.lengths), answers, units))
+        self._batches.append((_ends(readings, answers.asked.lengths), answers, units))
         self._waiting += len(units)
         if self._waiting >= GATHERED:
             self.count()
@@ -195,19 +195,19 @@ class DriftCounts:
 
     def _regimes(self, last: _Array) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
         """Nearest regime of each reading, whether it is near it, and whether it is known at all."""
-        settings = self._reference.settings
-        regimes = len(settings.centre)
+        reference = self._reference
+        regimes = len(reference.centre)
         square = np.zeros((len(last), regimes))
         near = np.ones((len(last), regimes), dtype=np.bool_)
         known = np.full(len(last), regimes == 1)
         # A loop over the few settings: NumPy is slow where the axis that it sums over is short.
-        for s, column in enumerate(settings.columns.tolist()):
-            off = np.abs(last[:, column, None] - settings.centre[:, s])
+        for s, column in enumerate(reference.settings.tolist()):
+            off = np.abs(last[:, column, None] - reference.centre[:, s])
             there = ~np.isnan(last[:, column])
             off[~there] = 0.0
             known |= there
-            near &= off <= settings.reach[:, s]
-            square += (off / settings.scale[s]) ** 2
+            near &= off <= reference.reach[:, s]
+            square += (off / reference.scale[s]) ** 2
         return square.argmin(axis=1), near.any(axis=1) & known, known
 
     def _bins(self, last: _Array, regime: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -264,7 +264,7 @@ def entropy_of(answers: Answers, head: str) -> FloatArray:
     if head == "mean":
         return answers.entropy_ratio
     heads = answers.head_entropy_ratio
-    return np.full(len(answers.lengths), np.nan) if heads is None else heads[:, int(head)]
+    return np.full(len(answers.asked.lengths), np.nan) if heads is None else heads[:, int(head)]
 
 
 def _blocks(batches: Sequence[_Batch], full: int, *, held: int) -> Iterator[list[_Batch]]:

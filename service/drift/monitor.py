@@ -32,9 +32,9 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from export.drift_reference import ENTROPY_SHARES, DriftReference, floored
 from model.domain import FloatArray
 from service.drift.counts import DriftCounts, DriftTotals, Layout
-from service.drift.reference import ENTROPY_SHARES, DriftReference, floored
 
 _Array = NDArray[np.float64]
 

@@ -15,11 +15,10 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from structlog.typing import FilteringBoundLogger
 
-from export.bundle import Manifest
 from service import logs
+from service.core.runtime import Runtime
 from service.drift.counts import Layout
 from service.drift.monitor import Drift, DriftMonitor
-from service.drift.reference import DriftReference
 from service.metrics.board import Board, Slots
 
 QUIET_SECONDS: Final = 3600.0
@@ -84,15 +83,15 @@ class DriftCollector(Collector):
         registry.register(self)
 
     @classmethod
-    def of(cls, models: Sequence[Manifest], board: Board, *, registry: CollectorRegistry) -> Self:
+    def of(cls, models: Sequence[Runtime], board: Board, *, registry: CollectorRegistry) -> Self:
         """A monitor for each model, counting on the board."""
         workers = len(board.pids())
         monitors: dict[str, DriftMonitor] = {}
-        for manifest in models:
-            reference = DriftReference.of(manifest)
-            slots = board.slots(f"drift of {manifest.name}", Layout.of(reference).size)
-            monitors[manifest.name] = DriftMonitor(manifest.name, reference, slots, workers=workers)
-        columns = [(manifest.name, column.name) for manifest in models for column in manifest.columns]
+        for model in models:
+            name, reference = model.manifest.name, model.drift_reference
+            slots = board.slots(f"drift of {name}", Layout.of(reference).size)
+            monitors[name] = DriftMonitor(name, reference, slots, workers=workers)
+        columns = [(m.manifest.name, column) for m in models for column in m.drift_reference.names]
         said = board.slots("columns that drift", len(columns))
         return cls(monitors, DriftWarnings(logs.logger(), said, columns), registry=registry)
 

@@ -128,9 +128,7 @@ class Metrics:
         self._declare_answers(models, names)
         self._declare_now()
         self.store: Final = StoreMetrics(registry, self._board, names)
-        self.drift: Final = DriftCollector.of(
-            [model.manifest for model in models], self._board, registry=registry
-        )
+        self.drift: Final = DriftCollector.of(models, self._board, registry=registry)
         self._published.extend([self.store, self.drift])
         declare_manifests(registry, models)
         self.models: Final = {model.manifest.name: ModelMetrics(self, model) for model in models}

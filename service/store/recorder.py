@@ -90,9 +90,9 @@ class Recorder:
 
     # On the event loop
 
-    def offer(self, model: str, windows: Sequence[Window], outputs: Sequence[WindowOutputs]) -> None:
+    def offer(self, model: str, windows: Windows, pieces: Sequence[Piece]) -> None:
         """Buffer predictions that name unit and last cycle; if not all fit, drop and count them."""
-        rows = rows_of(model, windows, outputs, at=time())
+        rows = rows_of(model, windows, pieces, at=time())
         if self.pending_rows + len(rows) <= self._most:
             self._offered.extend(rows)
         else:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from export.bundle import Manifest, find_bundle
-from export.handover import golden_windows
+from export.handover import golden_windows, metadata_of
 from export.session import Session, open_bundle
 from export.to_onnx import to_onnx, write_metadata
 from model.amnl import Amnl
@@ -51,7 +51,7 @@ def make_comparable_bundle(folder: Path, *, like: str = "fd001") -> Path:
     manifest = Manifest.model_validate(manifest.model_dump() | changes)
     torch.manual_seed(0)
     to_onnx(Comparable(_config(manifest)), made / "model.onnx")
-    write_metadata(made / "model.onnx", manifest.to_metadata())
+    write_metadata(made / "model.onnx", metadata_of(manifest))
     golden_windows(Session(made / "model.onnx"), manifest).save(made / "golden.npz")
     return made
 

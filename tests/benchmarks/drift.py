@@ -207,7 +207,7 @@ def new_regimes(
         return
     settings = list(manifest.schema_of_columns.indices("setting"))
     centre = np.array([regime.centre for regime in manifest.regimes])
-    scale = monitor.reference.settings.scale
+    scale = monitor.reference.scale
     for r in range(len(manifest.regimes)):
         rest = [regime for i, regime in enumerate(manifest.regimes) if i != r]
         narrow = Monitor(manifest.model_copy(update={"regimes": rest}))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from export.ageing import drift_reference
 from export.bundle import Manifest
 from export.session import Session
 from model.domain import FloatArray, Trajectory, pad_windows
@@ -19,7 +20,6 @@ from service.core.answers import Answers
 from service.core.runtime import Outputs
 from service.drift.counts import DriftCounts, Layout
 from service.drift.monitor import Drift, drift_of
-from service.drift.reference import DriftReference
 from tests.benchmarks.drift_faults import Change
 
 JOIN_WITHIN = 200
@@ -83,7 +83,7 @@ class Monitor:
     """A drift monitor as one worker has it."""
 
     def __init__(self, manifest: Manifest) -> None:
-        self.reference = DriftReference.of(manifest)
+        self.reference = drift_reference(manifest)
         self.clear()
 
     def clear(self) -> None:

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from structlog.testing import capture_logs
 
+from export.ageing import cut_points, drift_reference
 from export.bundle import find_bundle
+from export.drift_reference import MISSING, STUCK
 from export.held_out import judged_windows
 from export.session import open_bundle
 from model.simulation import simulate
@@ -23,13 +25,12 @@ from service.drift.monitor import (
     drift_of,
     population_stability,
 )
-from service.drift.reference import MISSING, STUCK, DriftReference, cut_points
 from service.metrics.board import Board
 from service.metrics.drift import QUIET_SECONDS, DriftCollector, DriftWarnings
 from tests.fakes import fake_outputs, make_manifest
 
 MANIFEST = make_manifest("fake", context=12)
-REFERENCE = DriftReference.of(MANIFEST)
+REFERENCE = drift_reference(MANIFEST)
 LAYOUT = Layout.of(REFERENCE)
 SHARES = st.lists(st.floats(0.01, 1.0), min_size=2, max_size=10).map(lambda x: np.array(x) / np.sum(x))
 
@@ -256,7 +257,7 @@ def test_readings_as_in_training_do_not_drift_and_shifted_ones_do():
 def test_a_column_of_one_value_drifts_only_when_it_moves():
     regime = MANIFEST.regimes[0]
     constant = regime.model_copy(update={"histogram_edges": [[5.0] * 9] * 3})
-    reference = DriftReference.of(MANIFEST.model_copy(update={"regimes": [constant]}))
+    reference = drift_reference(MANIFEST.model_copy(update={"regimes": [constant]}))
 
     def drift(value):
         storage = np.zeros(LAYOUT.size)
@@ -282,7 +283,7 @@ def test_cuts_rise_and_their_shares_are_bounds_that_rise(deciles):
 
 def test_a_band_of_all_ages_has_the_deciles_of_training():
     _, manifest = open_bundle(find_bundle("fd001"))
-    reference = DriftReference.of(manifest)
+    reference = drift_reference(manifest)
     f = reference.names.index("sensor_11")
 
     assert reference.low.shape == (1, 17, 8, 11)
@@ -371,7 +372,7 @@ def flown():
 
 def replay(flown, change):
     manifest, windows, answers = flown
-    reference = DriftReference.of(manifest)
+    reference = drift_reference(manifest)
     store = Store(Layout.of(reference).size)
     monitor = DriftMonitor("fd001", reference, store)
     outputs = Outputs(**answers)

@@ -1,0 +1,275 @@
+"""How columns age, and the drift reference that follows: pure functions of the manifest, computed at export.
+
+The manifest has deciles of each column and operating regime over whole lives, and one profile of how columns
+move as units near failure, as z-scores that all regimes share. Together they give the shares of readings in
+each RUL band, which come back to exactly the deciles in a fleet of all ages. A regime may follow the profile
+more or less than the others (C-MAPSS' core speed hardly moves in some flight conditions), so the shares are
+bounds: every profile that agrees with the regime's deciles is a way that columns may age.
+
+This module must not know how drift is counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from math import sqrt
+from statistics import NormalDist
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from export.bundle import Manifest, Regime
+from export.drift_reference import RARE, VALUE_BINS, DriftReference, floored
+
+_Array = NDArray[np.float64]
+_Integers = NDArray[np.int64]
+
+LIVES: Final = 200
+MOVES: Final = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25)
+NOISES: Final = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2)
+"""How far a column may move in one regime, and how much it may scatter, over what is shared by all."""
+_PROFILES: Final = np.array([*product(MOVES, NOISES)])
+AGREE: Final = 0.02
+"""How much further from the deciles than the best profile another may be, root mean square over deciles."""
+LEAST: Final = 1e-4
+LEAST_NOISE: Final = 0.1
+"""Standard deviation of the z-score from cycle to cycle below which a column may well repeat itself."""
+BAND_EDGES: Final = (0.1, 0.2, 0.4, 0.6, 0.8, 1.2, 1.6)
+"""Of the RUL that a unit is taken to have, in caps. Above the cap it goes by the unit's age."""
+BELIEVED: Final = 0.8
+"""Share of the cap from which a prediction says no more than that the unit is far from its end."""
+RUL_EDGES: Final = (0.1, 0.25, 0.5, 0.8)
+"""Bins of predictions, in caps. Above 0.8 they scatter below the cap whatever the true RUL is."""
+AGES: Final = 8
+"""Bands of the unit's age, each with as many of training's readings; one more for an age not known."""
+FAR_DEVIATIONS: Final = 6.0
+FAR_SCALE: Final = 0.1
+"""A reading is in no regime where a setting is further than both from every centre: so many of the regime's
+standard deviations, and this share of the setting's spread over all regimes."""
+_NORMAL: Final = np.array([NormalDist().cdf(i / 200.0 - 8.0) for i in range(3201)])
+
+
+def drift_reference(manifest: Manifest) -> DriftReference:
+    """Compute the drift reference of a model from its manifest alone."""
+    age, rul = training_readings(manifest)
+    band_edges = manifest.cap * np.array(BAND_EDGES)
+    ageing = Ageing.of(manifest, rul, band_edges)
+    regimes = [_regime(manifest, regime, ageing) for regime in manifest.regimes]
+    age_edges = np.quantile(age, np.arange(1, AGES) / AGES)
+    settings, centre, scale, reach = _settings(manifest)
+    left = np.bincount(age, weights=rul) / np.maximum(np.bincount(age), 1)
+    return DriftReference(
+        names=manifest.schema_of_columns.names,
+        heads=tuple(each.head for each in manifest.entropy),
+        settings=settings,
+        centre=centre,
+        scale=scale,
+        reach=reach,
+        cuts=np.array([cuts for cuts, _, _, _ in regimes]),
+        can_stick=np.array([sticks for _, sticks, _, _ in regimes]),
+        low=np.array([low for _, _, low, _ in regimes], dtype=np.float32),
+        high=np.array([high for *_, high in regimes], dtype=np.float32),
+        alike=ageing.alike,
+        band_edges=band_edges,
+        rul_edges=manifest.cap * np.array(RUL_EDGES),
+        age_edges=age_edges,
+        rul_by_age=_rul_by_age(age, rul, age_edges, manifest),
+        bands_by_age=_bands_by_age(age, rul, age_edges, band_edges),
+        left_by_age=left,
+        believed=BELIEVED * manifest.cap,
+        entropy_edges=np.array([[each.low, each.high] for each in manifest.entropy]),
+        long_enough=manifest.context / 2,
+    )
+
+
+def _settings(manifest: Manifest) -> tuple[_Integers, _Array, _Array, _Array]:
+    """Columns [S], centres [R, S], scale [S] and reach [R, S] of the settings in each operating regime."""
+    columns = np.array(manifest.schema_of_columns.indices("setting"), dtype=np.int64)
+    share = np.array([regime.share for regime in manifest.regimes])[:, None]
+    centre = np.array([regime.centre for regime in manifest.regimes]).reshape(len(share), len(columns))
+    within = np.array([regime.standard_deviation for regime in manifest.regimes])[:, columns]
+    middle = (share * centre).sum(axis=0) / share.sum()
+    scale = np.sqrt((share * (within**2 + (centre - middle) ** 2)).sum(axis=0) / share.sum())
+    return columns, centre, scale, np.maximum(FAR_DEVIATIONS * within, FAR_SCALE * scale)
+
+
+def normal_share(z: _Array) -> _Array:
+    """Share of a normal distribution below z, to 0.001.
+
+    >>> normal_share(np.array([-np.inf, 0.0, 1.96])).round(3).tolist()
+    [0.0, 0.5, 0.975]
+    """
+    return _NORMAL[np.rint((np.clip(z, -8.0, 8.0) + 8.0) * 200.0).astype(np.int64)]
+
+
+def training_readings(manifest: Manifest) -> tuple[_Integers, _Integers]:
+    """Age and RUL, in cycles, of every reading of `LIVES` units that live as training's quantiles have it."""
+    quantiles = manifest.degradation.life_quantiles
+    at = (np.arange(LIVES) + 0.5) / LIVES
+    lives = np.maximum(np.rint(np.interp(at, np.linspace(0, 1, len(quantiles)), quantiles)), 1).astype(
+        np.int64
+    )
+    age = np.concatenate([np.arange(1, life + 1) for life in lives])
+    return age, np.repeat(lives, lives) - age
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ageing:
+    """How columns move as units near failure, on a grid of N RULs.
+
+    Attributes:
+        weight: [N], share of readings around each RUL.
+        bands: [K, N], the same within each RUL band.
+        z: [N, F], mean z-score.
+        spread: [N, F], standard deviation between units.
+        noise: [F], standard deviation from cycle to cycle.
+    """
+
+    weight: _Array
+    bands: _Array
+    z: _Array
+    spread: _Array
+    noise: _Array
+
+    @classmethod
+    def of(cls, manifest: Manifest, rul: _Integers, edges: _Array) -> Ageing:
+        """Read off the manifest, weighted by the RULs of all readings; `edges` part the bands."""
+        longest = int(rul.max())
+        near, far = np.arange(0, min(longest, 40) + 1, 4), np.arange(40, longest + 1, 15)
+        cycles = np.unique(np.concatenate([near, far]))
+        middles = (cycles[1:] + cycles[:-1]) / 2
+        weight = np.bincount(np.searchsorted(middles, rul), minlength=len(cycles)) / len(rul)
+        band = np.searchsorted(edges, cycles, side="right")
+        bands = (band == np.arange(len(edges) + 1)[:, None]) * weight
+        bands[bands.sum(axis=1) == 0] = weight  # no unit was ever there
+        z, spread = (
+            np.stack(
+                [np.interp(cycles, manifest.degradation.rul, column) for column in np.array(rows).T], axis=1
+            )
+            for rows in (manifest.degradation.z, manifest.degradation.spread)
+        )
+        noise = np.array(manifest.degradation.noise)
+        return cls(weight, bands / bands.sum(axis=1, keepdims=True), z, spread, noise)
+
+    @property
+    def alike(self) -> _Array:
+        """Share of the variance among units of one RUL that is the units' own, [F]."""
+        own = self.weight @ self.spread**2
+        return own / np.maximum(own + self.noise**2, 1e-12)
+
+    def bounds(self, cuts: _Array, low: _Array, high: _Array) -> tuple[_Array, _Array]:
+        """Least and most share of each RUL band's readings below these z-scores, [F, C] -> [F, K, C] twice.
+
+        Of all readings at least `low` and at most `high` are below. Each profile is moved, on a logistic
+        scale, to where bands together have the share that is known.
+        """
+        least, most = (np.empty((len(low), len(self.bands), low.shape[1])) for _ in range(2))
+        moving = self.weight @ (self.z - self.weight @ self.z) ** 2
+        for f in range(len(low)):  # a column at a time: all profiles of all columns are megabytes
+            below = self._below(cuts[f], f, float(moving[f]))
+            of_all = np.einsum("n,mnc->mc", self.weight, below)
+            error = np.sqrt(np.square(of_all - (low[f] + high[f]) / 2).mean(axis=1))
+            plausible = error <= error.min() + AGREE
+            of_band = np.einsum("kn,mnc->mkc", self.bands, below[plausible])
+            moved = logit(of_band) - logit(of_all[plausible])[:, None]
+            least[f] = logistic(moved + logit(low[f])).min(axis=0)
+            most[f] = logistic(moved + logit(high[f])).max(axis=0)
+        return least, most
+
+    def _below(self, cuts: _Array, f: int, moving: float) -> _Array:
+        """Share of a column's readings at each RUL below these z-scores, [M, N, C], by each profile.
+
+        The spread between units takes what is left of the variance.
+        """
+        size, scatter = _PROFILES.T[:, :, None]  # [M, 1]
+        spread, noise = self.spread[:, f], float(self.noise[f])
+        own = float(self.weight @ spread**2)
+        left = moving * (1 - size**2) + own + noise**2 * (1 - scatter**2)
+        widen = np.sqrt(np.clip(left / max(own, 1e-12), 0.0, 25.0))
+        deviation = np.maximum(np.hypot(spread * widen, noise * scatter), 0.05)
+        return normal_share((cuts - (size * self.z[:, f])[..., None]) / deviation[..., None])
+
+
+def logit(share: _Array) -> _Array:
+    """Log of the odds, of shares that are kept off 0 and 1."""
+    kept = np.clip(share, LEAST, 1 - LEAST)
+    return np.log(kept / (1 - kept))
+
+
+def logistic(odds: _Array) -> _Array:
+    """The inverse of `logit`."""
+    return 1 / (1 + np.exp(-odds))
+
+
+def cut_points(deciles: list[float]) -> tuple[_Array, _Array, _Array]:
+    """Cuts, the least share of readings up to each, and the most: [9] three times.
+
+    Deciles that all differ are cuts with a known share. Where some are equal, the column has few values, and
+    deciles only bound the share up to each; one that stands several times gets a cut just below it as well.
+    Cuts that are left over lie at infinity.
+
+    >>> cuts, low, high = cut_points([1, 2, 2, 2, 3, 4, 5, 6, 7])
+    >>> [x.round(1).tolist() for x in (cuts[:4], low[:4], high[:4])]
+    [[1.0, 2.0, 2.0, 3.0], [0.1, 0.1, 0.4, 0.5], [0.2, 0.2, 0.5, 0.6]]
+    """
+    cuts, low, high = (np.full(VALUE_BINS - 1, fill) for fill in (np.inf, 1.0, 1.0))
+    values, first, count = np.unique(deciles, return_index=True, return_counts=True)
+    unknown = 0.0 if len(values) == len(deciles) else 0.1
+    n = 0
+    for value, i, times in zip(values.tolist(), first.tolist(), count.tolist(), strict=True):
+        if times > 1:
+            cuts[n], low[n], high[n] = np.nextafter(value, -np.inf), i / 10, (i + 1) / 10
+            n += 1
+        cuts[n], low[n], high[n] = value, (i + times) / 10, (i + times) / 10 + unknown
+        n += 1
+    return cuts, low, high
+
+
+def _regime(
+    manifest: Manifest, regime: Regime, ageing: Ageing
+) -> tuple[_Array, NDArray[np.bool_], _Array, _Array]:
+    """Cuts [F, 9], what can stick [F], least and most share up to each bin [F, K, 11] twice."""
+    told = [cut_points(deciles) for deciles in regime.histogram_edges]
+    cuts, low, high = (np.array([each[i] for each in told]) for i in range(3))
+    mean, deviation = np.array(regime.mean)[:, None], np.array(regime.standard_deviation)[:, None]
+    bounds = ageing.bounds((cuts - mean) / deviation, low, high)
+    sensor = np.array([column.role == "sensor" for column in manifest.columns])
+    sticks = sensor & (np.array(manifest.degradation.noise) >= LEAST_NOISE) & (cuts[:, 2] < np.inf)
+    missing = np.maximum([column.missing_fraction for column in manifest.columns], RARE)
+    there = 1 - RARE - missing
+    rest = np.repeat(np.stack([there, there + RARE], axis=1)[:, None], len(ageing.bands), axis=1)
+    least, most = (np.concatenate([bound * there[:, None, None], rest], axis=2) for bound in bounds)
+    return cuts, sticks, least, most
+
+
+def _differences(cumulative: _Array) -> _Array:
+    """Shares of bins from the shares below their cuts, [..., B - 1] -> [..., B]."""
+    return np.maximum(np.diff(cumulative, prepend=0.0, append=1.0, axis=-1), 0.0)
+
+
+def _rul_by_age(age: _Integers, rul: _Integers, edges: _Array, manifest: Manifest) -> _Array:
+    """Shares of prediction bins in each age band and over all ages, [A + 1, P].
+
+    Of the true RUL, blurred by the error that held-out units had.
+    """
+    error = manifest.metrics.get("crossvalidation_rmse", 0.05 * manifest.cap)
+    cuts = manifest.cap * np.array(RUL_EDGES)
+    # Of each RUL once: training's lives are tens of thousands of cycles that end in a hundred values.
+    capped, which = np.unique(np.minimum(rul, manifest.cap), return_inverse=True)
+    below = normal_share((cuts - capped[:, None]) / max(error, sqrt(1 / 12)))
+    place = np.searchsorted(edges, age, side="right") * len(capped) + which
+    counts = np.bincount(place, minlength=(len(edges) + 1) * len(capped)).reshape(-1, len(capped))
+    counts = np.concatenate([counts, counts.sum(axis=0, keepdims=True)])
+    return floored(_differences(counts @ below / np.maximum(counts.sum(axis=1, keepdims=True), 1)))
+
+
+def _bands_by_age(age: _Integers, rul: _Integers, age_edges: _Array, band_edges: _Array) -> _Array:
+    """Shares of RUL bands in each age band and over all ages, [A + 1, K]."""
+    ages, bands = len(age_edges) + 1, len(band_edges) + 1
+    place = np.searchsorted(age_edges, age, side="right") * bands
+    place += np.searchsorted(band_edges, rul, side="right")
+    counts = np.bincount(place, minlength=ages * bands).reshape(ages, bands).astype(np.float64)
+    counts = np.concatenate([counts, counts.sum(axis=0, keepdims=True)])
+    return counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)

@@ -1,0 +1,148 @@
+"""The drift reference in a bundle, and bundles of the format before."""
+
+import dataclasses
+import json
+import shutil
+
+import numpy as np
+import onnx
+import pytest
+import typer
+from onnx import helper
+from typer.testing import CliRunner
+
+from export.ageing import drift_reference
+from export.bundle import FORMAT, METADATA_KEY, BundleFolder, Golden, InvalidBundle
+from export.cli import register
+from export.drift_reference import REFERENCE_KEY, DriftReference
+from export.session import Session, open_bundle
+from service.core.runtime import OnnxRuntime
+from service.settings import ProviderChoice
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture
+def copied(tiny_bundle, tmp_path):
+    """A bundle that a test may change."""
+    return BundleFolder(shutil.copytree(tiny_bundle.path, tmp_path / "copy"))
+
+
+@pytest.fixture
+def older(copied):
+    """The same bundle in format 1."""
+    manifest = json.loads(Session(copied.model).metadata[METADATA_KEY])
+    return with_metadata(copied, {METADATA_KEY: json.dumps({**manifest, "format": 1})})
+
+
+def with_metadata(folder, metadata):
+    graph = onnx.load(folder.model)
+    del graph.metadata_props[:]
+    helper.set_model_props(graph, metadata)
+    onnx.save(graph, folder.model)
+    return folder
+
+
+def convert(folder):
+    app = typer.Typer()
+    register(app)
+    return CliRunner().invoke(app, ["convert", str(folder.path)])
+
+
+def graph_of(folder):
+    graph = onnx.load(folder.model)
+    del graph.metadata_props[:]
+    return graph.SerializeToString()
+
+
+def test_the_reference_in_a_bundle_is_the_one_that_follows_from_its_manifest(tiny_bundle):
+    session, manifest = open_bundle(tiny_bundle)
+
+    kept = DriftReference.from_metadata(session.metadata, manifest, origin=tiny_bundle.model)
+
+    for name, value in dataclasses.asdict(drift_reference(manifest)).items():
+        np.testing.assert_array_equal(getattr(kept, name), value, err_msg=name)
+
+
+def test_a_bundle_of_the_format_before_is_refused_with_the_command_that_converts_it(older):
+    with pytest.raises(
+        InvalidBundle, match=f"bundle format 1, this version reads {FORMAT}: run `rul convert"
+    ) as raised:
+        OnnxRuntime.load(older, provider=ProviderChoice.CPU)
+
+    assert f"`rul convert {older.path}`" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_converted_bundle_has_the_same_graph_manifest_and_golden_windows(older, tiny_bundle):
+    golden = older.golden.read_bytes()
+
+    result = convert(older)
+
+    assert result.exit_code == 0, result.exception
+    assert f"bundle format {FORMAT}" in result.output
+    assert graph_of(older) == graph_of(tiny_bundle)
+    assert open_bundle(older)[1] == open_bundle(tiny_bundle)[1]
+    assert older.golden.read_bytes() == golden
+    assert sorted(file.name for file in older.path.iterdir()) == [
+        "MODEL_CARD.md", "golden.npz", "model.onnx",
+    ]  # fmt: skip
+
+
+def test_a_converted_bundle_is_the_one_that_this_version_exports(older, tiny_bundle):
+    convert(older)
+
+    assert Session(older.model).metadata == Session(tiny_bundle.model).metadata
+
+
+def test_a_bundle_of_this_format_is_not_converted(copied):
+    before = copied.sha256()
+
+    result = convert(copied)
+
+    assert isinstance(result.exception, InvalidBundle)
+    assert f"bundle format {FORMAT}, only 1 can be converted" in str(result.exception)
+    assert copied.sha256() == before
+
+
+def test_a_bundle_whose_golden_windows_do_not_agree_is_not_converted(older):
+    before, golden = older.sha256(), Golden.load(older.golden)
+    golden.expected["rul"] += 1
+    golden.save(older.golden)
+
+    result = convert(older)
+
+    assert "does not keep: golden rul" in str(result.exception)
+    assert older.sha256() == before
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}'], ids=["no JSON", "no object", "no fields"])
+def test_a_manifest_that_cannot_be_read_is_not_converted(copied, text):
+    result = convert(with_metadata(copied, {METADATA_KEY: text}))
+
+    assert isinstance(result.exception, InvalidBundle)
+
+
+def test_a_bundle_without_a_drift_reference_does_not_load(copied):
+    manifest = Session(copied.model).metadata[METADATA_KEY]
+
+    with pytest.raises(InvalidBundle, match=f"{REFERENCE_KEY}.* is missing or damaged, export the model"):
+        OnnxRuntime.load(with_metadata(copied, {METADATA_KEY: manifest}), provider=ProviderChoice.CPU)
+
+
+@pytest.mark.parametrize("damage", [lambda text: text[: len(text) // 2], lambda _: "no base64", lambda _: ""])
+def test_a_damaged_drift_reference_does_not_load(copied, damage):
+    metadata = Session(copied.model).metadata
+    metadata[REFERENCE_KEY] = damage(metadata[REFERENCE_KEY])
+
+    with pytest.raises(InvalidBundle, match="is missing or damaged"):
+        OnnxRuntime.load(with_metadata(copied, metadata), provider=ProviderChoice.CPU)
+
+
+def test_a_drift_reference_of_another_manifest_does_not_load(copied):
+    session, manifest = open_bundle(copied)
+    heads = [each.model_copy(update={"head": "7"}) for each in manifest.entropy]
+    metadata = session.metadata | manifest.model_copy(update={"entropy": heads}).to_metadata()
+
+    with pytest.raises(InvalidBundle, match="belongs to another manifest"):
+        OnnxRuntime.load(with_metadata(copied, metadata), provider=ProviderChoice.CPU)
