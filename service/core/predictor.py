@@ -156,19 +156,20 @@ class Predictor:
             with limit or nullcontext():
                 windows, problems = await _read(query, model.rules)
                 problems |= malformed
-                if problems and not query.partial:
-                    raise _invalid(problems, count)
+                placed = {i: [p.below(f"/windows/{i}") for p in found] for i, found in problems.items()}
+                if placed and not query.partial:
+                    raise _invalid(placed, count)
                 answered: list[Prediction] = []
                 if windows is not None:
                     answered = await self._worded(model, windows, query.explain, timer)
         except TimeoutError:
             raise late(count, limit) from None
-        if not problems:
+        if not placed:
             return PredictReply(model.name, [*answered])
         in_order = iter(answered)
         return PredictReply(
             model.name,
-            [_refused(units[i], problems[i]) if i in problems else next(in_order) for i in range(count)],
+            [_refused(units[i], placed[i]) if i in placed else next(in_order) for i in range(count)],
         )
 
     async def answer(
@@ -303,11 +304,11 @@ def _attention(model: LoadedModel, windows: Windows, i: int, answers: Answers, r
 
 
 def _invalid(problems: Mapping[int, Sequence[Problem]], windows: int) -> InvalidWindows:
-    placed = [p.below(f"/windows/{i}") for i in sorted(problems) for p in problems[i]]
-    worst = placed[0]
+    in_order = [p for i in sorted(problems) for p in problems[i]]
+    worst = in_order[0]
     return InvalidWindows(
         f"{len(problems)} of {windows} windows cannot be read; {worst.pointer}: {worst.detail}",
-        listed(placed),
+        listed(in_order),
     )
 
 

@@ -170,7 +170,7 @@ def _gaps(
 ) -> tuple[list[float], list[Defect]]:
     """The missing fraction of each window, and what is infinite or missing too often."""
     defects: list[Defect] = []
-    for b, t, f in np.argwhere(np.isinf(readings)).tolist():
+    for b, f, t in np.argwhere(np.isinf(readings).transpose(0, 2, 1)).tolist():
         detail = f"expected a finite float32 for {rules.names[f]}, got {readings[b, t, f]:g}"
         defects.append(Defect(b, "readings", "non_finite", detail, t + sent[b] - lengths[b], f))
     missing = np.isnan(readings) & _valid(readings, lengths)[:, :, None]

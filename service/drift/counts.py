@@ -166,12 +166,12 @@ class DriftCounts:
     def _count(self, batches: Sequence[_Batch]) -> None:
         columns, bands, rul, entropy, units, rest = self._block()
         answers = [each for _, each, _ in batches]
-        lengths = np.concatenate([each.lengths for each in answers])
+        lengths = np.concatenate([each.asked.lengths for each in answers])
         ends = np.concatenate([last for last, _, _ in batches])
         last = ends[:, -1].astype(np.float64)
         regime, seen, known = self._regimes(last)
         predicted = _joined([each.outputs.rul for each in answers])
-        age = _joined([each.last_cycle for each in answers])
+        age = _joined([each.asked.last_cycle for each in answers])
         bins = self._bins(last, regime)
         self._mark_stuck(bins, ends, regime, lengths)
         r, f, b = columns.shape

@@ -37,7 +37,7 @@ class OipHttp:
         ]
         of_model = [
             Endpoint(method, f"{model}{action}", route, handler)
-            for model in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
+            for model in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
             for method, action, route, handler in (
                 ("POST", "/infer", Route.V2_INFER, self._infer),
                 ("GET", "/ready", Route.V2_MODEL_READY, self._model_ready),

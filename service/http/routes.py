@@ -130,7 +130,7 @@ class Pages:
         return Reply(path.read_bytes(), media_type=MEDIA_TYPES[path.suffix])
 
     async def _index(self, _call: Call) -> Reply:
-        return Reply(status=307, headers=[(b"location", b"/docs")])
+        return Reply(status=307, media_type=b"", headers=[(b"location", b"/docs")])
 
 
 def http_application(desk: Desk, registry: CollectorRegistry, store: AsyncStore) -> Shell:

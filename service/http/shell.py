@@ -187,7 +187,7 @@ class Shell:
             status, media_type, more, body = problem(exchange.error, exchange.request_id, path, allowed)
             reply = Reply(body, status, media_type, more)
         answer = [
-            (b"content-type", reply.media_type),
+            *([(b"content-type", reply.media_type)] if reply.media_type else ()),
             (b"content-length", b"%d" % len(reply.body)),
             (b"x-request-id", exchange.request_id.encode("latin-1")),
             *reply.headers,
