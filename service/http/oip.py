@@ -62,7 +62,7 @@ class OipHttp:
         ask = self._inference.read(model, query)
         exchange.timed(Stage.DECODE, start)
         exchange.windows = len(ask.windows)
-        tensors = await self._inference.answer(model, ask, call.limit(query.timeout_seconds))
+        tensors = await self._inference.answer(model, ask, call.limit(query.timeout_seconds), exchange)
         start = perf_counter()
         body, size = encoded(model.name, query.id, tensors, form)
         exchange.timed(Stage.ENCODE, start)

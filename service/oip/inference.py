@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
+from time import perf_counter
 from typing import Any, Final
 
 import numpy as np
@@ -19,11 +20,12 @@ from numpy.typing import NDArray
 from model.domain import FloatArray
 from service.core.answers import Answers, Piece
 from service.core.lifecycle import Lifecycle, Phase
-from service.core.ports import Limit
+from service.core.ports import Limit, StageTimer
 from service.core.predictor import LoadedModel, Predictor, late
 from service.core.queries import ModelName
 from service.core.window import Defect, Windows, check
 from service.errors import InvalidTensor, MalformedBody, UnknownModel
+from service.labels import Stage
 from service.oip.tensors import (
     LAST_CYCLE,
     LENGTHS,
@@ -158,7 +160,7 @@ class Inference:
             raise _refused(defects)
         return Ask(windows, wanted, cycles)
 
-    async def answer(self, model: LoadedModel, ask: Ask, limit: Limit) -> list[Tensor]:
+    async def answer(self, model: LoadedModel, ask: Ask, limit: Limit, timer: StageTimer) -> list[Tensor]:
         """The answers to the windows, as tensors.
 
         Raises:
@@ -170,7 +172,10 @@ class Inference:
                 pieces = await model.batcher.submit(ask.windows)
         except TimeoutError:
             raise late(len(ask.windows), limit) from None
-        return [Tensor(spec.name, spec.datatype, _gathered(spec, ask, pieces)) for spec in ask.wanted]
+        start = perf_counter()
+        tensors = [Tensor(spec.name, spec.datatype, _gathered(spec, ask, pieces)) for spec in ask.wanted]
+        timer.timed(Stage.EXPLAIN, start)
+        return tensors
 
 
 def _one_a_window(arrays: dict[str, NDArray[Any]], name: str, count: int, absent: float) -> list[Any]:
