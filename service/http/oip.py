@@ -9,7 +9,7 @@ import msgspec
 
 from service.edge.exchange import Desk
 from service.errors import MalformedBody
-from service.http.oip_body import decoded, encoded, inflated
+from service.http.oip_body import decoded, encoded
 from service.http.shell import Call, Endpoint, Reply, json_reply
 from service.labels import Route, Stage
 from service.oip.inference import EXTENSIONS, PLATFORM, SERVER_NAME, Inference, server_version
@@ -51,14 +51,12 @@ class OipHttp:
         return [f"/v2/models/{name}/infer" for name in self._desk.predictor.models]
 
     async def _infer(self, call: Call) -> Reply:
-        exchange, headers = call.exchange, call.headers
+        exchange = call.exchange
         model = self._inference.model(**call.path)
         exchange.admit()
         body = await call.body()
         start = perf_counter()
-        if b"content-encoding" in headers:
-            body = inflated(body, headers[b"content-encoding"], max_bytes=self._desk.max_body_bytes)
-        query, form = decoded(body, headers.get(HEADER_LENGTH, b""))
+        query, form = decoded(body, call.headers.get(HEADER_LENGTH, b""))
         ask = self._inference.read(model, query)
         exchange.timed(Stage.DECODE, start)
         exchange.windows = len(ask.windows)

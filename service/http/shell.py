@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -16,7 +17,8 @@ import msgspec
 from starlette.datastructures import QueryParams
 from starlette.routing import compile_path
 
-from service.edge.asgi import Receive, Scope, Send
+from service.core.window import short
+from service.edge.asgi import Message, Receive, Scope, Send
 from service.edge.exchange import Desk, Exchange, Limit
 from service.errors import (
     Disconnected,
@@ -30,6 +32,7 @@ from service.http.problem import problem
 from service.labels import Route, Transport
 
 JSON: Final = b"application/json"
+_WINDOW_BITS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 _encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
 
@@ -59,11 +62,12 @@ class Call(msgspec.Struct, frozen=True, eq=False):
         return QueryParams(self.scope.get("query_string", b""))
 
     async def body(self) -> bytes:
-        """The whole body.
+        """The whole body, inflated where its `content-encoding` says that it is compressed.
 
         Raises:
             TooLarge: it has more bytes than the service reads; what is past them is never held.
             Disconnected: the caller left before it was complete.
+            UnsupportedMedia, MalformedBody: it is compressed in another way, or not as it says.
         """
         limit = self.desk.max_body_bytes
         announced = self.headers.get(b"content-length", b"")
@@ -74,7 +78,13 @@ class Call(msgspec.Struct, frozen=True, eq=False):
             body: bytes = event.get("body", b"")
             if len(body) > limit:
                 raise TooLarge(f"the body has {len(body)} bytes, the service reads {limit} at most")
-            return body
+        else:
+            body = await self._joined(event, limit)
+        encoding = self.headers.get(b"content-encoding")
+        return body if encoding is None else _inflated(body, encoding, limit)
+
+    async def _joined(self, event: Message, limit: int) -> bytes:
+        """The body from this part of it on."""
         received = bytearray()
         while True:
             if event["type"] == "http.disconnect":
@@ -91,7 +101,7 @@ class Call(msgspec.Struct, frozen=True, eq=False):
 
         Raises:
             UnsupportedMedia: it says something else.
-            TooLarge, Disconnected: as `body` does.
+            TooLarge, Disconnected, MalformedBody: as `body` does.
         """
         given = self.headers.get(b"content-type", b"")
         if given != JSON:
@@ -206,6 +216,24 @@ class Shell:
                 return endpoint, match.groupdict()
             allowed = allowed or ("GET, HEAD" if endpoint.method == "GET" else endpoint.method)
         return (NOT_ALLOWED, {"allowed": allowed}) if allowed else (UNKNOWN, {})
+
+
+def _inflated(body: bytes, encoding: bytes, limit: int) -> bytes:
+    name = encoding.decode("latin-1").strip().lower()
+    if name in {"", "identity"}:
+        return body
+    if name not in _WINDOW_BITS:
+        raise UnsupportedMedia(f"expected content-encoding gzip, deflate or none, got {short(name)}")
+    inflater = zlib.decompressobj(_WINDOW_BITS[name])
+    try:
+        plain = inflater.decompress(body, limit + 1)
+    except zlib.error as error:
+        raise MalformedBody(f"the body is not {name}, as its content-encoding says") from error
+    if len(plain) > limit:
+        raise TooLarge(f"the body inflates to more than {limit} bytes, which the service does not read")
+    if not inflater.eof or inflater.unused_data:
+        raise MalformedBody(f"the body is not one whole {name} stream")
+    return plain
 
 
 def _seconds(given: bytes) -> float:

@@ -277,7 +277,8 @@ async def test_a_path_that_nothing_answers_is_not_found_in_the_protocols_words(p
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "allowed"), [("GET", INFER, "POST"), ("POST", "/v2", "GET, HEAD"), ("HEAD", INFER, "POST")]
+    ("method", "path", "allowed"),
+    [("GET", INFER, "POST"), ("POST", "/v2", "GET, HEAD"), ("HEAD", INFER, "POST")],
 )
 async def test_another_method_is_not_allowed(method, path, allowed):
     async with in_process() as service:

@@ -1,0 +1,297 @@
+"""A bounded body, plain or compressed, and callers who may leave at any moment."""
+
+import asyncio
+import gzip
+import zlib
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.edge.asgi import header
+from service.edge.exchange import WATCH_AFTER_SECONDS, Limit
+from service.errors import Disconnected, MalformedBody, TooLarge, UnsupportedMedia
+from service.http.shell import Call
+
+LIMIT = 10
+BODY = b"0123456789"
+
+
+def receiver(*parts, leaves=False):
+    """What a server hands out: the body in parts, then the end of the connection."""
+    waiting = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
+    if not leaves:
+        waiting.append({"type": "http.request", "body": b"", "more_body": False})
+    taken = []
+
+    async def receive():
+        taken.append(1)
+        return waiting.pop(0) if waiting else {"type": "http.disconnect"}
+
+    return receive, taken
+
+
+def at_once(body):
+    async def receive():
+        return {"type": "http.request", "body": body}
+
+    return receive
+
+
+def call(receive, limit=LIMIT, **headers):
+    """A request with these headers, underscores for hyphens."""
+    given_headers = {name.replace("_", "-").encode(): value for name, value in headers.items()}
+    desk = SimpleNamespace(max_body_bytes=limit, request_timeout_seconds=7.0)
+    return Call(desk, {}, given_headers, receive, SimpleNamespace(), {})
+
+
+def test_a_header_that_was_not_sent_is_empty():
+    scope = {"headers": [(b"a", b"1"), (b"b", b"2")]}
+
+    assert header(scope, b"b") == b"2"
+    assert header(scope, b"c") == b""
+
+
+@pytest.mark.parametrize("parts", [[], [BODY], [b"01234", b"56789"], [b"", b"0", b""]])
+async def test_a_body_in_any_parts_is_read_up_to_the_limit(parts):
+    receive, _ = receiver(*parts)
+
+    assert await call(receive).body() == b"".join(parts)
+
+
+async def test_a_body_in_one_part_is_read():
+    assert await call(at_once(BODY)).body() == BODY
+
+
+async def test_a_body_in_one_part_above_the_limit_is_refused():
+    with pytest.raises(TooLarge, match="11 bytes"):
+        await call(at_once(BODY + b"X")).body()
+
+
+async def test_an_announced_body_above_the_limit_is_refused_before_it_is_read():
+    receive, taken = receiver(b"x" * 11)
+
+    with pytest.raises(TooLarge):
+        await call(receive, content_length=b"11").body()
+    assert taken == []
+
+
+async def test_reading_stops_at_the_part_that_passes_the_limit():
+    receive, taken = receiver(b"x" * 6, b"x" * 6, b"x" * 6, b"x" * 6)
+
+    with pytest.raises(TooLarge):
+        await call(receive).body()
+    assert len(taken) == 2
+
+
+async def test_a_caller_who_leaves_within_the_body_is_gone():
+    receive, _ = receiver(b"x", leaves=True)
+
+    with pytest.raises(Disconnected):
+        await call(receive).body()
+
+
+# Compression
+
+
+@pytest.mark.parametrize(
+    ("name", "compress"), [(b"gzip", gzip.compress), (b"deflate", zlib.compress), (b"GZIP", gzip.compress)]
+)
+async def test_a_compressed_body_is_inflated(name, compress):
+    assert await call(at_once(compress(BODY)), 40, content_encoding=name).body() == BODY
+
+
+@pytest.mark.parametrize("name", [b"", b"identity"])
+async def test_a_plain_body_is_left_alone(name):
+    assert await call(at_once(BODY), content_encoding=name).body() is BODY
+
+
+async def test_a_small_body_that_inflates_above_the_limit_is_too_large():
+    bomb = gzip.compress(b"0" * 100_000, mtime=0)
+
+    with pytest.raises(TooLarge, match="inflates to more than 1000 bytes"):
+        await call(at_once(bomb), 1000, content_encoding=b"gzip").body()
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"plain", gzip.compress(b"body", mtime=0)[:-1], gzip.compress(b"body", mtime=0) + b"more"]
+)
+async def test_a_body_that_is_not_what_its_encoding_says_is_malformed(body):
+    with pytest.raises(MalformedBody):
+        await call(at_once(body), 100, content_encoding=b"gzip").body()
+
+
+@given(st.binary(max_size=60), st.sampled_from([b"gzip", b"deflate"]))
+def test_any_bytes_are_refused_or_inflated_within_the_limit(body, name):
+    try:
+        plain = asyncio.run(call(at_once(body), 60, content_encoding=name).body())
+    except (MalformedBody, TooLarge):
+        return
+    assert len(plain) <= 60
+
+
+@pytest.mark.parametrize("name", [b"br", b"gzip, deflate", b"\xff"])
+async def test_another_encoding_is_not_supported(name):
+    with pytest.raises(UnsupportedMedia, match="expected content-encoding gzip, deflate or none"):
+        await call(at_once(BODY), content_encoding=name).body()
+
+
+# JSON, and time
+
+
+@pytest.mark.parametrize("given_type", [b"application/json", b"Application/JSON; charset=utf-8"])
+async def test_a_body_that_says_that_it_is_json_is_read(given_type):
+    assert await call(at_once(b"{}"), content_type=given_type).json_body() == b"{}"
+
+
+@pytest.mark.parametrize("headers", [{}, {"content_type": b"text/plain"}])
+async def test_a_body_that_does_not_say_that_it_is_json_is_not_supported(headers):
+    with pytest.raises(UnsupportedMedia, match="expected content-type application/json, got"):
+        await call(at_once(b"{}"), **headers).json_body()
+
+
+@pytest.mark.parametrize(("asked", "own", "least"), [(b"2.5", 9, 2.5), (b"9", 2.5, 2.5), (b"9", 9, 7)])
+def test_the_least_of_all_limits_counts(asked, own, least):
+    assert call(at_once(b""), request_timeout=asked).limit(own).seconds == least
+
+
+@pytest.mark.parametrize("given_time", [b"soon", b"0", b"-1", b"nan", b""])
+def test_a_timeout_that_is_no_time_is_malformed(given_time):
+    with pytest.raises(MalformedBody, match="request-timeout: expected seconds above 0"):
+        call(at_once(b""), request_timeout=given_time).limit()
+
+
+# Callers who leave
+
+
+@pytest.fixture
+def at_the_first_look(monkeypatch):
+    """A caller's leaving is looked for at once."""
+    monkeypatch.setattr("service.edge.exchange.WATCH_AFTER_SECONDS", 0.0)
+
+
+class Caller:
+    """A caller who leaves when told."""
+
+    def __init__(self):
+        self.left = asyncio.Event()
+        self.asked = 0
+
+    async def receive(self):
+        self.asked += 1
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+
+async def test_nobody_asks_after_a_caller_whose_answer_is_there_at_once():
+    caller = Caller()
+
+    with Limit(30, caller.receive):
+        await asyncio.sleep(0)
+
+    assert caller.asked == 0
+
+
+@pytest.mark.usefixtures("at_the_first_look")
+@pytest.mark.parametrize("seconds", [30, None])
+async def test_work_is_cancelled_and_has_ended_when_the_caller_leaves(seconds):
+    caller, ended = Caller(), asyncio.Event()
+    caller.left.set()
+
+    async def work():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    with pytest.raises(Disconnected), Limit(seconds, caller.receive):
+        await work()
+
+    assert ended.is_set()
+    assert asyncio.current_task().cancelling() == 0
+
+
+@pytest.mark.usefixtures("at_the_first_look")
+async def test_a_caller_who_leaves_after_the_work_has_ended_cancels_nothing():
+    caller = Caller()
+
+    with Limit(30, caller.receive):
+        while not caller.asked:  # noqa: ASYNC110 nothing signals it
+            await asyncio.sleep(0)
+    caller.left.set()
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+    assert asyncio.current_task().cancelling() == 0
+
+
+@pytest.mark.usefixtures("at_the_first_look")
+async def test_a_caller_who_leaves_within_a_timeout_is_gone_and_not_late():
+    caller = Caller()
+    caller.left.set()
+
+    with pytest.raises(Disconnected), Limit(30, caller.receive):
+        async with asyncio.timeout(30):
+            await asyncio.Event().wait()
+
+
+@pytest.mark.usefixtures("at_the_first_look")
+async def test_a_task_that_is_cancelled_from_outside_stays_cancelled():
+    caller = Caller()
+
+    async def work():
+        with Limit(30, caller.receive):
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(work())
+    while not caller.asked:  # noqa: ASYNC110 nothing signals it
+        await asyncio.sleep(0)
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    caller.left.set()
+
+
+@pytest.mark.usefixtures("at_the_first_look")
+async def test_a_server_that_fails_to_say_who_left_stops_no_work():
+    go_on = asyncio.Event()
+
+    async def receive():
+        go_on.set()
+        raise RuntimeError("no more events")
+
+    with Limit(30, receive):
+        await go_on.wait()
+        await asyncio.sleep(0)
+
+    assert asyncio.current_task().cancelling() == 0
+
+
+@pytest.mark.parametrize("seconds", [0.0, WATCH_AFTER_SECONDS + 0.01])
+async def test_a_caller_who_stays_waits_no_longer_than_its_deadline(seconds):
+    caller = Caller()
+
+    with pytest.raises(TimeoutError), Limit(seconds, caller.receive):
+        await asyncio.Event().wait()
+
+    assert asyncio.current_task().cancelling() == 0
+    caller.left.set()
+
+
+async def test_a_caller_who_leaves_as_its_deadline_passes_is_gone():
+    caller = Caller()
+    caller.left.set()
+    limit = Limit(30, caller.receive)
+
+    async def work():
+        limit._look()
+        await asyncio.sleep(0)
+        limit._expire()
+        await asyncio.Event().wait()
+
+    with pytest.raises(Disconnected), limit:
+        await work()
+
+    assert asyncio.current_task().cancelling() == 0
