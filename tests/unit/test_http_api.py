@@ -141,6 +141,15 @@ async def test_every_route_of_http_is_counted_under_a_label_of_its_own():
                 assert count == 1, route
 
 
+async def test_problems_beyond_the_limit_are_counted():
+    async with in_process() as service:
+        reply = await service.predict_http(windows=[json_window(1e300)] * 100)
+
+    *shown, more = reply.json()["errors"]
+    assert len(shown) == 100
+    assert more["detail"] == "300 more problems are not listed"
+
+
 @pytest.mark.parametrize(
     ("encoding", "compress", "status"),
     [("gzip", gzip.compress, 200), ("deflate", zlib.compress, 200), ("gzip", bytes, 400), ("br", bytes, 415)],
