@@ -28,6 +28,7 @@ from service.core.cores import Cores
 from service.core.inference_threads import InferenceThreads
 from service.core.lifecycle import Lifecycle, Phase
 from service.core.on_loop import OnLoop
+from service.core.ports import Tracer
 from service.core.predictor import LoadedModel, Predictor
 from service.core.providers import CPU
 from service.core.runtime import OnnxRuntime, replay_golden
@@ -41,22 +42,18 @@ from service.http.routes import HttpApi
 from service.labels import Stage
 from service.metrics.board import Board
 from service.metrics.metrics import Metrics
-from service.metrics.processes import Processes
 from service.processes.control import Control
 from service.processes.interpreter import settle
 from service.settings import FrontEnd, Settings
 from service.store.keeping import Keeping
 from service.store.rows import ModelVersion
 from service.store.url import store_url
-from service.tracing.hooks import Tracer, trace_stages
 
 # Above the longest request that Settings allows, so that our own answer comes first. BentoML keeps a
 # timer this long for each request: 60 s of them grew to 25 MB in 39,000 requests.
 BENTOML_TIMEOUT_SECONDS: Final = 30
 STORE_SECONDS: Final = 5.0
 """How long what has been predicted may take to be written at shutdown."""
-PUBLISH_SECONDS: Final = 0.25
-"""How far what one worker tells Prometheus of the others' histograms may lag behind."""
 
 
 class Parts:
@@ -73,14 +70,13 @@ class Parts:
         registry = CollectorRegistry()
         workers = 1 if settings.board is None else settings.worker_count()
         board = Board(settings.board, worker=settings.worker, workers=workers)
-        Processes(registry, board)
         cores = Cores(board, settings.threads())
         self._metrics: Final = Metrics(registry, [runtime for _, runtime in self._loaded], board)
         board.seal()
         metrics = self._metrics
         self._tracer: Final = _tracer(settings)
         if self._tracer is not None:
-            trace_stages(metrics.stages)
+            metrics.trace(self._tracer)
         self._executor: Final = InferenceThreads(settings.threads())
         cores_of_worker = max(1, settings.threads() // workers)
         self._batchers: Final = {
@@ -171,7 +167,7 @@ class Parts:
             await self._control.open(self._settings.control)
         if self._settings.worker > 0:  # others answer meanwhile: listen only when there is something to say
             await trying
-        self._run(self._publish())
+        self._metrics.start()
 
     def handle(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
         """Answer one request of either protocol.
@@ -195,6 +191,7 @@ class Parts:
         self._executor.shutdown(wait=False, cancel_futures=True)
         if self._tracer is not None:
             await asyncio.to_thread(self._tracer.close)
+        await asyncio.to_thread(self._metrics.close)
         self._log.info("stopped")
 
     async def _become_ready(self) -> None:
@@ -212,12 +209,6 @@ class Parts:
         for _, runtime in self._loaded:
             manifest = runtime.manifest
             self._log.info("ready", model=manifest.name, version=manifest.version, provider=runtime.provider)
-
-    async def _publish(self) -> None:
-        """Let other workers see what this one has counted, whoever of them is scraped."""
-        while self._settings.board is not None:
-            await asyncio.sleep(PUBLISH_SECONDS)
-            self._metrics.publish()
 
     async def _say_ready(self, trying: asyncio.Task[None]) -> str:
         await trying

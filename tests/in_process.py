@@ -25,6 +25,7 @@ from model.domain import FloatArray, IntArray
 from service import logs
 from service.core.batcher import MicroBatcher
 from service.core.lifecycle import Lifecycle, Phase
+from service.core.ports import Tracer
 from service.core.predictor import LoadedModel, Predictor
 from service.core.runtime import Outputs
 from service.edge.access import Credentials
@@ -39,7 +40,6 @@ from service.metrics.metrics import Metrics
 from service.proto import rul_v1_pb2 as pb
 from service.store.keeping import Keeping
 from service.store.rows import ModelVersion
-from service.tracing.hooks import Tracer, trace_stages
 from tests.fakes import FakeRuntime, window_input
 
 PREDICT = "/rul.v1.RulService/Predict"
@@ -133,7 +133,7 @@ async def in_process(
     registry = CollectorRegistry()
     metrics = Metrics(registry, [runtime])
     if tracer is not None:
-        trace_stages(metrics.stages)
+        metrics.trace(tracer)
     executor = ThreadPoolExecutor(1)
     batcher = MicroBatcher(
         runtime,

@@ -25,15 +25,14 @@ import numpy as np
 
 from model.domain import FloatArray, IntArray, pad_windows
 from service.core.answers import Answers, WindowOutputs
-from service.core.caller import BatchObserver, Caller
+from service.core.caller import Caller
 from service.core.cores import Cores
 from service.core.on_loop import OnLoop
+from service.core.ports import BatchObserver, BatchTrace, Tracer
 from service.core.rules import TrainingRange
 from service.core.runtime import Runtime
 from service.core.window import Window
 from service.errors import NotReady, Overloaded, RuntimeFailed, ServiceError
-from service.metrics.board import Board
-from service.tracing.hooks import BatchTrace, Tracer, submitted
 
 _Places = list[tuple[Caller, int]]
 """Whose window stands in each row of a batch, and which of the caller's it is."""
@@ -82,7 +81,7 @@ class MicroBatcher:
         self._running: Final[set[Caller]] = set()
         self._threads: Final = threads
         self._eager: Final = threads if eager_threads is None else min(eager_threads, threads)
-        self._cores: Final = cores or Cores(Board(), threads)
+        self._cores: Final = cores or Cores(None, threads)
         self._on_loop: Final = on_loop or OnLoop()
         self._free = threads
         self._pending = 0
@@ -123,7 +122,7 @@ class MicroBatcher:
         loop = asyncio.get_running_loop()
         caller = Caller(windows, self._order(windows), loop.create_future())
         if self._tracer is not None:
-            caller.trace = submitted()
+            caller.trace = self._tracer.submitted()
         self._callers.append(caller)
         self._pending += len(windows)
         self._dispatch_soon(loop)

@@ -5,40 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from time import perf_counter
-from typing import Protocol
 
-from model.domain import FloatArray
-from service.core.answers import Answers, WindowOutputs
+from service.core.answers import WindowOutputs
 from service.core.ports import Submission
 from service.core.window import Window
-
-
-class BatchObserver(Protocol):
-    """What the batcher tells of its work; `service.metrics.metrics.ModelMetrics` counts it."""
-
-    def queued(self, seconds: Sequence[float]) -> None:
-        """The first windows of so many requests have left the queue, each after this long."""
-        ...
-
-    def answered(self, seconds: Sequence[float]) -> None:
-        """The last windows of so many requests have come back, each so long after its first left."""
-        ...
-
-    def ran(self, windows: int, seconds: float) -> None:
-        """The graph has run once, on an inference thread or the event loop."""
-        ...
-
-    def answers(self, answers: Answers, imputed_fraction: FloatArray) -> None:
-        """What it answered to the windows that were asked for; where it ran."""
-        ...
-
-    def windows(self, readings: FloatArray, answers: Answers, units: Sequence[str | None]) -> None:
-        """The same windows, [B, T, F], and whose they are."""
-        ...
-
-    def cancelled(self, windows: int) -> None:
-        """So many windows have nobody left who waits for their answers."""
-        ...
 
 
 class Caller:

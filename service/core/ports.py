@@ -22,11 +22,11 @@ class BatchObserver(Protocol):
     The batcher calls it from the event loop and from inference threads.
     """
 
-    def queued(self, seconds: Sequence[float]) -> None:
+    def queued(self, seconds: Sequence[float], /) -> None:
         """Count how long the first window of each request waited in the queue."""
         ...
 
-    def answered(self, seconds: Sequence[float]) -> None:
+    def answered(self, seconds: Sequence[float], /) -> None:
         """Count how long each request took from its first window's batch to its last answer."""
         ...
 
@@ -38,11 +38,11 @@ class BatchObserver(Protocol):
         """Count what the graph answered to the windows of a batch; probes are left out."""
         ...
 
-    def windows(self, readings: FloatArray, answers: Answers, units: Sequence[str | None]) -> None:
+    def windows(self, readings: FloatArray, answers: Answers, units: Sequence[str | None], /) -> None:
         """Count the same windows, readings [B, T, F], and their units."""
         ...
 
-    def cancelled(self, windows: int) -> None:
+    def cancelled(self, windows: int, /) -> None:
         """Count windows whose caller left before they were answered."""
         ...
 

@@ -10,6 +10,7 @@ from typing import Any, Final, Self
 
 from service import logs
 from service.core.lifecycle import Lifecycle
+from service.core.ports import Tracer
 from service.core.predictor import Predictor
 from service.edge.access import Credentials
 from service.edge.asgi import Disconnected
@@ -17,7 +18,6 @@ from service.errors import STATUS, RuntimeFailed, status_of
 from service.labels import CLIENT_GONE, SUCCESS, Route, Transport
 from service.metrics.metrics import Metrics
 from service.streams.life import Streams
-from service.tracing.hooks import Tracer
 
 
 class Exchange:

@@ -24,7 +24,7 @@ from prometheus_client import CollectorRegistry
 from sqlalchemy import event, func, select, text
 
 from service.http.units_bodies import OutcomeReport, unit_body
-from service.metrics.board import Board
+from service.metrics.instruments import Shared
 from service.metrics.store import StoreMetrics
 from service.store.database import Store
 from service.store.judgement import Outcome, OutcomeKind
@@ -119,7 +119,7 @@ async def fed(url: str, asked: pd.DataFrame, ends: pd.DataFrame) -> CollectorReg
     registry = CollectorRegistry()
     keeping = Keeping(
         url, [VERSION], most_rows=PREDICTED, retention_days=10**5, log=structlog.get_logger(),
-        observer=StoreMetrics(registry, Board(), ["fd001"]), flush_seconds=0.01,
+        observer=StoreMetrics(Shared(registry), ["fd001"]), flush_seconds=0.01,
     )  # fmt: skip
     keeping.start()
     rows = [

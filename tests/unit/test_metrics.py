@@ -1,18 +1,23 @@
 """What Prometheus is told: everything, once, under names and labels that were known at the start."""
 
+import threading
+from typing import Final
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from prometheus_client import Histogram as PlainHistogram
+from structlog.testing import capture_logs
 
 from service.core.answers import Answers
 from service.core.batcher import stacked
 from service.core.providers import Placement
-from service.labels import Stage, Transport, codes
-from service.metrics import histograms
-from service.metrics.histograms import Histogram
+from service.labels import Route, Stage, Transport, codes
+from service.metrics import metrics as metrics_module
+from service.metrics import models
+from service.metrics.instruments import Buckets, Shared
 from service.metrics.metrics import Metrics
 from tests.fakes import FakeRuntime, fake_outputs, make_manifest, make_window
 
@@ -136,11 +141,11 @@ def test_two_services_in_one_process_do_not_mix(runtime):
 def test_our_histogram_counts_as_prometheus_clients_does(values, cut):
     registry, buckets = CollectorRegistry(), (0.0, 0.5, 1.0, 2.0, 100.0)
     plain = PlainHistogram("plain", "help", buckets=buckets, registry=registry)
-    ours = Histogram("ours", "help", buckets=buckets, registry=registry).labels()
+    ours = Shared(registry).histogram("ours", "help", Buckets(buckets, "for the test")).labels()
 
     for value in values:
         plain.observe(value)
-    ours.observe_many(np.array(values[:cut]))
+    ours.observe_array(np.array(values[:cut]))
     for value in values[cut:]:
         ours.observe(value)
 
@@ -150,39 +155,114 @@ def test_our_histogram_counts_as_prometheus_clients_does(values, cut):
     assert registry.get_sample_value("ours_count") == len(values)
 
 
-def test_what_waits_to_be_counted_is_bounded(monkeypatch, registry):
-    monkeypatch.setattr(histograms, "MOST_WAITING", 10)
-    monkeypatch.setattr(histograms, "MOST_ARRAYS", 10)
-    child = Histogram("bounded", "help", buckets=(1,), registry=registry).labels()
+ONE: Final = Buckets((1,), "for the test")
+
+
+def test_requests_that_wait_to_be_counted_are_bounded(monkeypatch, metrics, registry):
+    monkeypatch.setattr(metrics_module, "MOST_WAITING", 10)
 
     for _ in range(25):
-        child.observe(0.5)
-        child.observe_many(np.array([2.0, 2.0]))
+        metrics.begin(Route.PREDICT)
+        with metrics.stage(Stage.DECODE):
+            pass
+        metrics.end(Transport.HTTP, Route.PREDICT, "200", 0.001)
 
-    assert len(child._values) < 10
-    assert len(child._arrays) < 10
-    assert registry.get_sample_value("bounded_count") == 75
+    assert len(metrics._ended) < 10
+    labels = {"protocol": "http", "route": "/v1/predict"}
+    assert registry.get_sample_value("rul_requests_total", {**labels, "code": "200"}) == 25
+    assert registry.get_sample_value("rul_request_duration_seconds_count", labels) == 25
+    assert registry.get_sample_value("rul_stage_duration_seconds_count", {"stage": "decode"}) == 25
 
 
-def test_batches_that_wait_to_be_counted_hold_little_memory_though_nobody_looks(registry):
-    child = Histogram("held", "help", buckets=(1,), registry=registry).labels()
+def test_windows_that_wait_to_be_counted_are_bounded(monkeypatch, metrics, registry, runtime):
+    monkeypatch.setattr(models, "MOST_WAITING", 10)
+    window = make_window(5.0)
 
-    for _ in range(1000):
-        child.observe_many(np.zeros((32, 8))[:, 3])
+    for _ in range(25):
+        metrics.models["fake"].answers(answers_to(window, manifest=runtime.manifest), np.zeros(1))
 
-    held = sum(array.base.nbytes for array in child._arrays)
-    assert held < 1 << 20
+    assert len(metrics.models["fake"]._batches) < 10
+    assert registry.get_sample_value("rul_prediction_cycles_count", {"model": "fake"}) == 25
+
+
+def test_the_counting_thread_publishes_though_nobody_scrapes(metrics):
+    published = threading.Event()
+    metrics.watch_pending(lambda: published.set() or 0)  # asked each time the thread publishes
+
+    metrics.start()
+
+    assert published.wait(10)
+    metrics.close()
+    assert metrics._thread is None
+
+
+def test_many_windows_wake_the_counting_thread(monkeypatch, metrics, runtime):
+    monkeypatch.setattr(metrics_module, "PUBLISH_SECONDS", 3600)
+    published = threading.Event()
+    metrics.watch_pending(lambda: published.set() or 0)
+    metrics.start()
+    windows = [make_window(5.0)] * models.GATHERED
+
+    metrics.models["fake"].answers(answers_to(*windows, manifest=runtime.manifest), np.zeros(len(windows)))
+
+    assert published.wait(10)
+    metrics.close()
+
+
+def test_the_counting_thread_survives_what_it_cannot_count(monkeypatch, metrics):
+    monkeypatch.setattr(metrics_module, "PUBLISH_SECONDS", 0.001)
+    asked = threading.Semaphore(0)
+
+    def broken():
+        asked.release()
+        raise ValueError("broken")
+
+    metrics.watch_pending(broken)
+
+    with capture_logs() as lines:
+        metrics.start()
+        asked_often = all(asked.acquire(timeout=10) for _ in range(3))
+        metrics.close()
+
+    assert asked_often
+    assert {(line["event"], line["reason"]) for line in lines} == {("metrics lost", "broken")}
+
+
+def test_requests_that_end_while_others_are_counted_count_once(metrics, registry):
+    def ask():
+        for _ in range(2000):
+            metrics.begin(Route.PREDICT)
+            metrics.end(Transport.HTTP, Route.PREDICT, "200", 0.001)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    while asking.is_alive():
+        metrics.publish()
+    asking.join()
+
+    labels = {"protocol": "http", "route": "/v1/predict", "code": "200"}
+    assert registry.get_sample_value("rul_requests_total", labels) == 2000
+    assert registry.get_sample_value("rul_inflight_requests") == 0
+
+
+def test_a_code_that_was_not_declared_counts_as_a_failure(metrics, registry):
+    metrics.begin(Route.PREDICT)
+    metrics.end(Transport.HTTP, Route.PREDICT, "418", 0.001)
+
+    labels = {"protocol": "http", "route": "/v1/predict"}
+    assert registry.get_sample_value("rul_requests_total", {**labels, "code": "500"}) == 1
+    assert registry.get_sample_value("rul_requests_total", {**labels, "code": "418"}) is None
 
 
 def test_a_label_value_that_was_not_declared_is_refused(registry):
-    histogram = Histogram("labelled", "help", {"model": ["a"]}, buckets=(1,), registry=registry)
+    histogram = Shared(registry).histogram("labelled", "help", ONE, model=["a"])
 
     with pytest.raises(KeyError):
         histogram.labels("b")
 
 
 def test_a_name_that_is_taken_is_refused(registry):
-    Histogram("twice", "help", buckets=(1,), registry=registry)
+    Shared(registry).histogram("twice", "help", ONE)
 
     with pytest.raises(ValueError, match="Duplicated"):
-        Histogram("twice", "help", buckets=(1,), registry=registry)
+        Shared(registry).histogram("twice", "help", ONE)
