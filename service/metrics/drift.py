@@ -96,11 +96,6 @@ class DriftCollector(Collector):
         said = board.slots("columns that drift", len(columns))
         return cls(monitors, DriftWarnings(logs.logger(), said, columns), registry=shared.registry)
 
-    def publish(self) -> None:
-        """Put on the board what waits to be counted."""
-        for monitor in self.monitors.values():
-            monitor.publish()
-
     def describe(self) -> Iterator[GaugeMetricFamily]:
         """The families without samples."""
         yield from _families().values()

@@ -12,8 +12,8 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from time import perf_counter
+from functools import cached_property, partial
+from time import perf_counter, sleep
 from typing import Final
 
 from prometheus_client import CollectorRegistry
@@ -40,8 +40,10 @@ from service.metrics.instruments import SECONDS, STAGE_SECONDS, Processes, Share
 from service.metrics.models import Families, ModelMetrics, declare_manifests
 from service.metrics.store import StoreMetrics
 
-PUBLISH_SECONDS: Final = 0.25
+PUBLISH_SECONDS: Final = 0.05
 """How far a scrape of one worker may lag behind the histograms of the others."""
+PAUSE_SECONDS: Final = 0.001
+"""Between two parts of the counting, so that the event loop waits for one of them at most."""
 MOST_WAITING: Final = 4096
 """Requests that wait to be counted at most; beyond that they are counted where they end."""
 TRACED_STAGES: Final = (Stage.DECODE, Stage.EXPLAIN, Stage.ENCODE)
@@ -218,35 +220,45 @@ class Metrics(Collector):
 
     def publish(self) -> None:
         """Count what waits and put it on the board, so that other workers see it; from any thread."""
-        self.collect()
-        self._shared.publish()
-        self.drift.publish()
+        for count in self._parts:
+            count()
+
+    @cached_property
+    def _parts(self) -> list[Callable[[], object]]:
+        """What is counted, in parts of half a millisecond."""
+        models = [model.count for model in self.models.values()]
+        drift = [monitor.publish for monitor in self.drift.monitors.values()]
+        return [self._count_ended, *models, self._shared.publish, *drift]
 
     def _publish_regularly(self) -> None:
         while self._thread is not None:
             self._due.wait(PUBLISH_SECONDS)
             self._due.clear()
-            try:
-                self.publish()
-            except Exception as error:  # noqa: BLE001 - what could not be counted is lost, and everything else goes on
-                logs.logger().error("metrics lost", reason=str(error), exc_info=error)
+            for count in self._parts:
+                try:
+                    count()
+                except Exception as error:  # noqa: BLE001 - what could not be counted is lost, nothing else
+                    logs.logger().error("metrics lost", reason=str(error), exc_info=error)
+                sleep(PAUSE_SECONDS)
 
     def collect(self) -> Iterable[Metric]:
         """Count the requests and batches that wait, before the other collectors are asked."""
+        self._count_ended()
+        for model in self.models.values():
+            model.count()
+        return ()
+
+    def _count_ended(self) -> None:
         with self._lock:  # held until all is counted: a scrape that comes meanwhile waits for it
             seconds: defaultdict[tuple[Transport, Route, str], list[float]] = defaultdict(list)
             for transport, route, code, took in taken(self._ended):
                 seconds[transport, route, code].append(took)
             for (transport, route, code), values in seconds.items():
-                ours = (
-                    code if (transport.value, route.value, code) in self._codes else failure_code(transport)
-                )
-                self._requests.labels(transport.value, route.value, ours).inc(len(values))
+                is_ours = (transport.value, route.value, code) in self._codes
+                counted = code if is_ours else failure_code(transport)
+                self._requests.labels(transport.value, route.value, counted).inc(len(values))
                 if route is not Route.GRPC_STREAM:
                     self._duration.labels(transport.value, route.value).observe_each(values)
-        for model in self.models.values():
-            model.count()
-        return ()
 
 
 def _count_traced(count: Callable[[float], None], tracer: Tracer, stage: Stage, seconds: float) -> None:
