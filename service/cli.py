@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from model.domain import RulError
-from service.settings import FrontEndChoice, LogFormat, LogLevel, ProviderChoice, Settings
+from service.settings import FrontEnd, LogFormat, LogLevel, ProviderChoice, Settings
 
 SERVE_EXAMPLE = """
 Serve bundles by HTTP and gRPC.
@@ -64,11 +64,13 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port of HTTP and gRPC.", min=0, max=65535)] = None,
     provider: Annotated[ProviderChoice | None, typer.Option(help="Where inference runs.")] = None,
     front_end: Annotated[
-        FrontEndChoice | None,
+        FrontEnd | None,
         typer.Option(help="envoy: HTTP and gRPC on one port; uvicorn: BentoML's own server."),
     ] = None,
-    log_level: Annotated[LogLevel | None, typer.Option(help="Least level to log.")] = None,
-    log_format: Annotated[LogFormat | None, typer.Option(help="json or console.")] = None,
+    log_level: Annotated[LogLevel | None, typer.Option(help="Minimum log level.")] = None,
+    log_format: Annotated[
+        LogFormat | None, typer.Option(help="json, console, or auto: console on a terminal.")
+    ] = None,
 ) -> None:
     """Serve bundles by HTTP and gRPC."""
     from service.processes.front_end import run  # noqa: PLC0415 what only this command needs

@@ -56,6 +56,10 @@ class Problem(msgspec.Struct, frozen=True):
         return Problem(pointer + self.pointer, self.code, self.detail)
 
 
+class Disconnected(Exception):
+    """The caller has left: nobody waits for an answer."""
+
+
 class FrontEndFailed(RulError):
     """The server in front of the service cannot be started, or stopped by itself."""
 

@@ -1,6 +1,6 @@
-"""What the service writes to its log: events with fields, under the id of their request.
+"""The service's log: structured events, each with the id of its request.
 
-Never readings: they are the client's, and a log is read by others.
+The log never contains readings: they belong to the client, and other people read logs.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from structlog.typing import EventDict, FilteringBoundLogger, Processor, Wrapped
 from service.settings import LogFormat, LogLevel
 
 request_id: Final[ContextVar[str | None]] = ContextVar("request_id", default=None)
-"""The id of the request that is being answered; None outside of one."""
+"""Id of the current request; None outside of a request."""
 
 trace_fields: Final[ContextVar[Mapping[str, str] | None]] = ContextVar("trace_fields", default=None)
-"""The ids of its trace, as OpenTelemetry names them in JSON logs; None where it has none."""
+"""Ids of the current trace, named as OpenTelemetry names them in JSON logs."""
 
 WITHHELD: Final = frozenset({"readings", "columns", "body", "api_key", "authorization"})
-"""Fields that hold what a client sent in confidence: their values are never written."""
+"""Fields with confidential data of clients; their values are never written."""
 
-_SAFE_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+SAFE_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+"""A request id that is fit to log."""
 _LEVELS: Final = {
     LogLevel.DEBUG: logging.DEBUG,
     LogLevel.INFO: logging.INFO,
@@ -39,22 +40,22 @@ _LEVELS: Final = {
 def configure(
     *,
     level: LogLevel = LogLevel.INFO,
-    log_format: LogFormat = LogFormat.JSON,
+    log_format: LogFormat = LogFormat.AUTO,
     stream: TextIO | None = None,
 ) -> None:
-    """Send our log and that of our libraries to one stream, in one format."""
-    renderer: Processor = (
-        structlog.processors.JSONRenderer()
-        if log_format == LogFormat.JSON
-        else structlog.dev.ConsoleRenderer()
-    )
+    """Send our log and that of our libraries to one stream (standard error), in one format."""
+    out = stream or sys.stderr
+    if log_format is LogFormat.AUTO:
+        log_format = LogFormat.CONSOLE if out.isatty() else LogFormat.JSON
     shared: list[Processor] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         _with_request_id,
         _withhold,
     ]
-    if log_format == LogFormat.JSON:
+    renderer: Processor = structlog.dev.ConsoleRenderer()
+    if log_format is LogFormat.JSON:
+        renderer = structlog.processors.JSONRenderer()
         shared.append(structlog.processors.format_exc_info)
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
@@ -62,7 +63,7 @@ def configure(
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=False,
     )
-    handler = logging.StreamHandler(stream or sys.stderr)
+    handler = logging.StreamHandler(out)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
@@ -72,57 +73,20 @@ def configure(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(_LEVELS[level])
-    # One access log is enough, and ours is sampled. Without a handler uvicorn does not even word its own.
+    # Our access log is sampled; without a handler uvicorn does not even format its own.
     theirs = logging.getLogger("uvicorn.access")
     theirs.handlers[:], theirs.propagate = [], False
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # one line per migration step
 
 
 def logger(name: str = "rulserve") -> FilteringBoundLogger:
-    """A logger for one part of the service."""
+    """Return a logger for one part of the service."""
     return structlog.get_logger(name)
 
 
 def new_request_id() -> str:
-    """An id for a request whose caller gives none: random bits as in a UUID, without the object."""
+    """Return a random request id, 128 bits in hex."""
     return os.urandom(16).hex()
-
-
-def safe_request_id(given: str) -> str:
-    """The caller's id where it is fit to log, else a new one."""
-    return given if _SAFE_ID.fullmatch(given) else new_request_id()
-
-
-class AccessLog:
-    """One line a request: each that was refused or failed, and every so manieth that was answered."""
-
-    def __init__(self, log: FilteringBoundLogger, *, sample: float) -> None:
-        self._log: Final = log
-        self._sample: Final = sample
-        self._due = 0.0
-
-    def answered(self, *, protocol: str, route: str, code: str, seconds: float, windows: int = 0) -> None:
-        """A request was answered. Evenly spaced rather than by chance: the share is exact."""
-        self._due += self._sample
-        if self._due >= 1.0 - 1e-9:  # ten tenths are a little less than one
-            self._due -= 1.0
-            self._log.info(
-                "answered", protocol=protocol, route=route, code=code, seconds=seconds, windows=windows
-            )
-
-    def refused(self, error: BaseException, *, protocol: str, route: str, code: str, seconds: float) -> None:
-        """A request was refused: the caller's doing, or the load's."""
-        self._log.warning(
-            "refused",
-            protocol=protocol,
-            route=route,
-            code=code,
-            seconds=seconds,
-            error=type(error).__name__,
-        )
-
-    def failed(self, error: BaseException, *, protocol: str, route: str, code: str, seconds: float) -> None:
-        """A request failed by our fault: with the whole story, which the caller is not told."""
-        self._log.error("failed", protocol=protocol, route=route, code=code, seconds=seconds, exc_info=error)
 
 
 def _with_request_id(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

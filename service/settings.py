@@ -1,18 +1,28 @@
-"""What an operator may set, each by one environment variable: `RUL_` and the field's name.
+"""Settings of the service: one environment variable each, `RUL_` and the field's name.
 
-The only module that reads the environment. Settings are read once, frozen, and handed down.
+The only module that reads an operator's environment. Settings are read once, frozen, and handed down.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import sys
+import textwrap
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import Field, PositiveFloat, PositiveInt, SecretStr, ValidationError, field_validator
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    SecretStr,
+    ValidationError,
+    field_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from export.bundle import BUNDLED
@@ -20,12 +30,12 @@ from model.domain import RulError
 
 PREFIX: Final = "RUL_"
 MOST_WORKERS: Final = 8
-"""By default: on more cores each has several for its batches, and memory goes into fewer copies."""
+"""Most workers by default. On more cores a worker has several: bundles are in memory fewer times."""
 NVIDIA_DRIVER: Final = Path("/dev/nvidiactl")
 
 
 class ProviderChoice(StrEnum):
-    """Where inference is to run."""
+    """Where inference runs."""
 
     AUTO = "auto"
     CPU = "cpu"
@@ -34,7 +44,7 @@ class ProviderChoice(StrEnum):
 
 
 class FrontEnd(StrEnum):
-    """What stands between the network and the service."""
+    """The server between the network and the service."""
 
     AUTO = "auto"
     ENVOY = "envoy"
@@ -42,14 +52,14 @@ class FrontEnd(StrEnum):
 
 
 class Scheduling(StrEnum):
-    """Which threads the kernel lets wait for a core."""
+    """The scheduling policy of the service's threads."""
 
     BATCH = "batch"
     NORMAL = "normal"
 
 
 class LogLevel(StrEnum):
-    """The least level that is logged."""
+    """The minimum level of a log event."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -58,21 +68,19 @@ class LogLevel(StrEnum):
 
 
 class LogFormat(StrEnum):
-    """How a line of the log looks."""
+    """The format of a log event."""
 
+    AUTO = "auto"
     JSON = "json"
     CONSOLE = "console"
 
 
-FrontEndChoice = FrontEnd
-
-
 class InvalidSettings(RulError):
-    """An environment variable with a value that cannot be used."""
+    """An environment variable has a value that cannot be used."""
 
 
 class Settings(BaseSettings):
-    """Everything that can be set, with its default, its unit and what it does when set wrong."""
+    """Everything that an operator can set: its default, its unit, and the cost of a wrong value."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
@@ -85,176 +93,163 @@ class Settings(BaseSettings):
 
     bundles: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(),
-        description="Bundles to load: names of shipped ones or folders, separated by commas. Empty: every "
-        "shipped bundle. Each one more costs memory and start-up time; one left out answers 404.",
+        description="Bundles to load: names of shipped bundles or folders, separated by commas. Empty: every "
+        "shipped bundle. Too many: more memory and a slower start. Requests for a bundle that is not listed "
+        "get 404.",
     )
     host: str = Field(
         default="0.0.0.0",  # noqa: S104 - a container is reached from outside
-        description="Address to listen on. 127.0.0.1 admits this machine alone; 0.0.0.0 admits everyone who "
-        "can reach it.",
+        description="Address to listen on. 127.0.0.1: only this machine can connect. 0.0.0.0: every machine "
+        "that reaches this one can connect.",
     )
     port: int = Field(
-        default=3000, ge=0, le=65535, description="TCP port of HTTP and gRPC. 0 takes any that is free."
+        default=3000, ge=0, le=65535, description="TCP port of HTTP and gRPC. 0: any free port."
     )
     grpc_port: int = Field(
         default=3001,
         ge=0,
         le=65535,
-        description="TCP port of gRPC under `bentoml serve`, whose HTTP server cannot speak it. `rul serve` "
-        "speaks both on RUL_PORT and does not use it.",
+        description="TCP port of gRPC under `bentoml serve`, whose server has no HTTP/2. `rul serve` behind "
+        "Envoy has both protocols on RUL_PORT and ignores this setting.",
     )
     front_end: FrontEnd = Field(
         default=FrontEnd.AUTO,
-        description="What `rul serve` listens with. auto takes Envoy where it can run, for HTTP and gRPC on "
-        "one port, else BentoML's own server. envoy refuses to start where it cannot run.",
+        description="Server of `rul serve`. envoy: HTTP and gRPC on one port; the start fails where Envoy "
+        "cannot run. uvicorn: BentoML's own server, gRPC on RUL_GRPC_PORT. auto: envoy where it can run, "
+        "else uvicorn.",
     )
     workers: int = Field(
         default=0,
         ge=0,
         le=64,
-        description="Processes that answer on RUL_PORT behind Envoy, each with every bundle in memory. 0: "
-        "one a core, 8 at most, and one for a GPU. Too high: memory, some 270 MB each; too low: parsing "
-        "holds back the cores.",
+        description="Worker processes behind Envoy; each loads every bundle. 0: one per core, at most "
+        f"{MOST_WORKERS}, and one for a GPU. Too high: each worker takes some 250 MB of memory. Too low: "
+        "cores idle while requests are parsed.",
     )
     scheduling: Scheduling = Field(
         default=Scheduling.BATCH,
-        description="How Linux deals the cores. batch: a thread that wakes lets the one that runs go on, for "
-        "a tenth more throughput and quicker answers on cores of its own. normal: where other programs "
-        "keep the same cores busy and a lone answer must not wait milliseconds for them.",
+        description="Linux scheduling policy. batch (SCHED_BATCH): woken threads do not preempt running "
+        "ones; throughput is some 10 % higher when the service has its cores to itself. normal: for cores "
+        "shared with other busy programs, where batch adds milliseconds to a single request.",
     )
     provider: ProviderChoice = Field(
         default=ProviderChoice.AUTO,
-        description="Where inference runs. auto takes a GPU where there is one; cuda refuses to start "
-        "without one. tensorrt does too, and runs on cuda what it cannot.",
+        description="Where inference runs. auto: a GPU if there is one, else the CPU. cuda and tensorrt: the "
+        "start fails without a GPU. tensorrt runs on cuda the operators that it does not support.",
     )
     inference_threads: int = Field(
         default=0,
         ge=0,
         le=1024,
-        description="Batches that a worker runs at once, each on one core. 0: as many as it may use cores. "
-        "Too high: threads take turns and latency grows; too low: cores idle.",
+        description="Batches that a worker runs at the same time, each on one core. 0: one per usable core. "
+        "Too high: threads compete for cores and latency grows. Too low: cores idle.",
     )
     max_batch_windows: PositiveInt = Field(
         default=32,
-        description="Most windows a batch. Too high: a small request waits behind a long batch; too low: "
-        "more overhead a window. On a CPU nothing is gained above 16, on a GPU up to some hundreds.",
+        description="Maximum windows in a batch. Too high: small requests wait behind long batches. Too low: "
+        "more overhead per window. Throughput stops growing at 16 on a CPU, at some hundreds on a GPU.",
     )
     max_pending_windows: PositiveInt = Field(
         default=4096,
-        description="Most windows that may wait in a worker, for each model; above it callers get 429 at "
-        "once. Too high: callers wait past their deadline and memory grows; too low: short bursts are "
-        "refused.",
+        description="Maximum windows in a worker's queue, per model; beyond it requests get 429 at once. Too "
+        "high: requests wait past their deadlines and memory grows. Too low: short bursts are refused.",
     )
     max_request_windows: PositiveInt = Field(
         default=1024,
-        description="Most windows a request; more get 413. Too high: one caller can fill the queue; too low: "
-        "clients split what could go at once.",
+        description="Maximum windows in a request; beyond it the request gets 413. Too high: one client "
+        "fills the queue. Too low: clients must split their requests.",
     )
     max_body_bytes: PositiveInt = Field(
         default=16 * 1024 * 1024,
-        description="Largest request body in bytes; larger ones get 413. Too high: memory for the asking; "
-        "too low: requests within the other limits are refused.",
+        description="Maximum size of a request body, in bytes; beyond it the request gets 413. Too high: "
+        "large bodies exhaust memory. Too low: requests within the other limits are refused.",
     )
     max_window_cycles: PositiveInt = Field(
         default=10_000,
-        description="Most cycles a window may hold, although the model reads only its last ones; more get "
-        "422. Too high: long histories cost parsing for nothing; too low: clients must cut them.",
+        description="Maximum cycles in a window; beyond it the request gets 422. The model reads only the "
+        "last ones. Too high: parsing long histories wastes CPU. Too low: clients must cut their histories.",
     )
     request_timeout_seconds: PositiveFloat = Field(
         default=5.0,
-        description="Longest wait for an answer in seconds; then 504. Too high: callers that nobody waits "
-        "for hold places in the queue; too low: bursts that could be answered are not.",
+        description="Maximum time to answer a request, in seconds; beyond it the request gets 504. Too high: "
+        "abandoned requests hold places in the queue. Too low: bursts fail that could have been answered.",
     )
     max_streams: PositiveInt = Field(
         default=10_000,
-        description="Most streams of readings that a worker keeps open; one more gets RESOURCE_EXHAUSTED. "
-        "Each costs some 50 kB. Too high: memory for the asking; too low: units are refused that could be "
-        "watched.",
+        description="Maximum open streams in a worker; beyond it a stream gets RESOURCE_EXHAUSTED. Each "
+        "stream takes some 50 kB. Too high: idle streams exhaust memory. Too low: units are refused.",
     )
     stream_idle_seconds: PositiveFloat = Field(
         default=600.0,
-        description="Longest silence on a stream in seconds; then it ends with ABORTED. Too high: callers "
-        "that vanished hold places; too low: units that seldom report lose their window.",
+        description="Maximum silence on a stream, in seconds; beyond it the stream ends with ABORTED. Too "
+        "high: streams of vanished clients stay open. Too low: units that report rarely lose their window.",
     )
-    drain_seconds: float = Field(
+    drain_seconds: NonNegativeFloat = Field(
         default=10.0,
-        ge=0,
-        description="How long requests in flight may still take at shutdown, in seconds. Too high: an "
-        "orchestrator kills the process first; too low: callers lose answers they were about to get.",
+        description="Maximum time for requests in flight to finish at shutdown, in seconds. Too high: the "
+        "orchestrator kills the process first. Too low: clients lose their answers.",
     )
     api_keys: SecretStr = Field(
         default=SecretStr(""),
-        description="Keys that callers must show, separated by commas. Empty: everyone who reaches the port "
-        "may ask.",
+        description="API keys that requests must carry, separated by commas. Empty: no key is required.",
     )
     store: bool = Field(
         default=True,
-        description="Whether predictions are kept, to be met with real outcomes and listed under /v1/units. "
-        "false: those routes answer 404.",
+        description="Store predictions, compare them with outcomes and list them under /v1/units. false: "
+        "those routes answer 404.",
     )
     store_url: SecretStr = Field(
         default=SecretStr(""),
-        description="Where predictions and outcomes are: sqlite:///FILE, or postgresql://USER@HOST/DATABASE "
-        "with the extra `postgresql`. Empty: rulserve/rulserve.db under XDG_STATE_HOME or ~/.local/state. A "
-        "file serves one machine; services on several need PostgreSQL.",
+        description="Database of predictions and outcomes: sqlite:///FILE, or (with the extra `postgresql`) "
+        "postgresql://USER@HOST/DATABASE. Empty: rulserve/rulserve.db under XDG_STATE_HOME or "
+        "~/.local/state. An SQLite file serves one machine; services on several machines need PostgreSQL.",
     )
     store_retention_days: PositiveFloat = Field(
         default=365.0,
-        description="How long predictions and outcomes are kept, in days. Too high: the database grows, by "
-        "some 100 bytes a prediction; too low: outcomes that are known late meet nothing.",
+        description="Time to keep predictions and outcomes, in days. Too high: the database grows, by some "
+        "100 bytes per prediction. Too low: late outcomes find no prediction.",
     )
     store_queue_rows: PositiveInt = Field(
         default=100_000,
-        description="Most predictions of a worker that may wait to be written; more are dropped and counted. "
-        "Too high: memory, some 400 bytes each, while the database is away; too low: bursts are dropped.",
-    )
-    control: Path | None = Field(
-        default=None,
-        description="Socket on which `rul serve` asks a worker whether it is ready, and tells it to drain. "
-        "It makes one at each start; empty: nobody can.",
-    )
-    worker: int = Field(
-        default=0,
-        ge=0,
-        description="Which of the workers a process is, from 0. `rul serve` says so to each that it starts.",
-    )
-    board: Path | None = Field(
-        default=None,
-        description="File in which workers add up their metrics. `rul serve` makes one at each start; empty: "
-        "the process is the only worker.",
+        description="Maximum predictions in a worker that wait to be stored; more are dropped and counted. "
+        "Too high: memory grows by some 400 bytes each while the database is away. Too low: bursts are "
+        "dropped.",
     )
     log_level: LogLevel = Field(
         default=LogLevel.INFO,
-        description="Least level to log: debug, info, warning or error. debug is for one caller.",
+        description="Minimum log level. debug logs details of single requests.",
     )
     log_format: LogFormat = Field(
-        default=LogFormat.JSON,
-        description="json: one object a line, for machines. console: coloured, for people.",
+        default=LogFormat.AUTO,
+        description="Log format. json: one object per line. console: coloured text. auto: console if "
+        "standard error is a terminal, else json.",
     )
     log_sample: float = Field(
         default=0.01,
         ge=0,
         le=1,
-        description="Share of answered requests that are logged; refused and failed ones always are. Too "
-        "high: logging costs more than inference; 0: a quiet log of errors.",
+        description="Share of successful requests that are logged, from 0 to 1; refused and failed requests "
+        "are always logged. Too high: logging takes more CPU than inference. Too low: traffic is invisible "
+        "in the log.",
     )
     tracing: bool = Field(
         default=False,
-        description="true: requests are traced and sent to RUL_OTLP_ENDPOINT. What else OpenTelemetry's SDK "
-        "reads (OTEL_EXPORTER_OTLP_HEADERS, OTEL_RESOURCE_ATTRIBUTES, OTEL_BSP_...) holds too.",
+        description="Trace requests and send spans to RUL_OTLP_ENDPOINT. OpenTelemetry's own variables "
+        "(OTEL_EXPORTER_OTLP_HEADERS, OTEL_RESOURCE_ATTRIBUTES, OTEL_BSP_...) apply too.",
     )
     otlp_endpoint: str = Field(
         default="http://localhost:4318",
         pattern=r"^https?://[^/\s]+",
-        description="Base URL of a collector that takes OTLP by HTTP. Where nobody answers there, spans are "
-        "dropped and requests go on.",
+        description="Base URL of an OpenTelemetry collector (OTLP over HTTP). If it does not answer, spans "
+        "are dropped and requests continue.",
     )
     trace_sample: float = Field(
         default=0.1,
         ge=0,
         le=1,
-        description="Share of requests that are traced; those whose caller sends a traceparent follow the "
-        "caller. Too high: tracing costs more than inference; too low: what was slow was not traced.",
+        description="Share of requests that are traced, from 0 to 1; a request with a traceparent header "
+        "follows its caller's decision. Too high: tracing takes more CPU than inference. Too low: slow "
+        "requests leave no trace.",
     )
 
     @field_validator("bundles", mode="before")
@@ -264,10 +259,10 @@ class Settings(BaseSettings):
 
     @classmethod
     def read(cls) -> Settings:
-        """The settings of this process.
+        """Read the settings of this process.
 
         Raises:
-            InvalidSettings: a variable has a value that cannot be used; names it.
+            InvalidSettings: a variable has a value that cannot be used; the message names it.
         """
         try:
             return cls()
@@ -279,21 +274,21 @@ class Settings(BaseSettings):
             raise InvalidSettings(wrong) from None
 
     def bundle_names(self) -> tuple[str, ...]:
-        """What to load: what was named, or every shipped bundle."""
+        """Return the bundles to load: the named ones, or every shipped one."""
         if self.bundles or not BUNDLED.is_dir():
             return self.bundles
         return tuple(sorted(folder.name for folder in BUNDLED.iterdir() if (folder / "model.onnx").is_file()))
 
     def as_environment(self) -> dict[str, str]:
-        """The variables from which another process reads these same settings, secrets included."""
+        """Return the variables that give another process these settings, secrets included."""
         return {_variable(name): _as_text(getattr(self, name)) for name in type(self).model_fields}
 
     def threads(self) -> int:
-        """Batches that run at once."""
+        """Return how many batches run at the same time."""
         return self.inference_threads or usable_cores()
 
     def worker_count(self) -> int:
-        """Processes that answer behind Envoy; a GPU is fed by one, whose batches are the largest."""
+        """Return the number of workers behind Envoy; a GPU has one, which sees the largest batches."""
         if self.workers:
             return self.workers
         on_gpu = self.provider in {ProviderChoice.CUDA, ProviderChoice.TENSORRT} or (
@@ -302,12 +297,18 @@ class Settings(BaseSettings):
         return 1 if on_gpu else min(usable_cores(), MOST_WORKERS)
 
     def keys(self) -> frozenset[str]:
-        """The accepted API keys; none means that the service is open."""
+        """Return the accepted API keys; none: no key is required."""
         return frozenset(_parts(self.api_keys.get_secret_value()))
+
+    def logs_to_console(self) -> bool:
+        """Return whether the log is text for a person."""
+        return self.log_format is LogFormat.CONSOLE or (
+            self.log_format is LogFormat.AUTO and sys.stderr.isatty()
+        )
 
 
 def usable_cores(cpu_max: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Cores that this process may use: its affinity, or its container's quota where that is less."""
+    """Return the cores of this process: its affinity, or its container's quota if that is lower."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         quota, period = cpu_max.read_text(encoding="ascii").split()
@@ -317,18 +318,19 @@ def usable_cores(cpu_max: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
 
 
 def unknown_variables(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Variables that look like ours and are not: most likely misspelt."""
+    """Return the variables with our prefix that are no setting: most likely misspelt."""
     known = {_variable(name) for name in Settings.model_fields}
     return sorted(name for name in environ if name.upper().startswith(PREFIX) and name.upper() not in known)
 
 
 def env_example() -> str:
-    """The text of `.env.example`: every variable, with its default and what it does."""
+    """Return the text of `.env.example`: every variable, its default and its description."""
     parts = ["# Every setting with its default. Copy to .env and change what you need.\n"]
     for name, field in Settings.model_fields.items():
         kind = field.annotation
         choices = list(kind) if isinstance(kind, type) and issubclass(kind, StrEnum) else []
-        comment = "\n".join(f"# {line}" for line in _wrapped(field.description or ""))
+        text = textwrap.wrap(field.description or "", 98, break_long_words=False, break_on_hyphens=False)
+        comment = "\n".join(f"# {line}" for line in text)
         suffix = f"\n# One of: {', '.join(choices)}." if choices else ""
         parts.append(f"{comment}{suffix}\n{_variable(name)}={_as_text(field.default)}\n")
     return "\n".join(parts)
@@ -347,15 +349,4 @@ def _as_text(value: Any) -> str:  # noqa: ANN401 - a default of any field
         return value.get_secret_value()
     if isinstance(value, bool):
         return str(value).lower()
-    if value is None:
-        return ""
     return ",".join(value) if isinstance(value, tuple) else str(value)
-
-
-def _wrapped(text: str, width: int = 98) -> list[str]:
-    lines = [""]
-    for word in text.split():
-        if lines[-1] and len(lines[-1]) + len(word) >= width:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {word}".strip()
-    return lines

@@ -26,12 +26,12 @@ from export.bundle import (
     Training,
 )
 from model.domain import FloatArray, IntArray
-from service.core.answers import Answers
+from service.core.ports import BatchReport
 from service.core.providers import Placement
 from service.core.rules import WindowRules
 from service.core.runtime import Outputs
-from service.core.window import Window, WindowInput
-from service.store.judgement import Judged, OutcomeKind, Taken
+from service.core.window import WindowInput, Windows, join, lay_out
+from service.store.judgement import Judgement, OutcomeKind, OutcomeResult
 
 COLUMNS = ("setting_1", "sensor_1", "sensor_2")
 
@@ -169,35 +169,24 @@ class FakeObserver:
     """Remembers what a batcher told it."""
 
     def __init__(self) -> None:
-        self.batches: list[int] = []
-        self.queue_seconds: list[float] = []
-        self.inference_seconds: list[float] = []
+        self.reports: list[BatchReport] = []
         self.cancelled_windows = 0
-        self.imputed: list[float] = []
-        self.units: list[str | None] = []
-        self.rows = 0
 
-    def queued(self, seconds: Sequence[float]) -> None:
-        self.queue_seconds += seconds
+    @property
+    def batches(self) -> list[int]:
+        """Windows of each batch that ran."""
+        return [report.windows for report in self.reports if report.seconds is not None]
 
-    def answered(self, seconds: Sequence[float]) -> None:
-        self.inference_seconds += seconds
+    @property
+    def units(self) -> list[str | None]:
+        """The units of every window that was counted."""
+        return [unit for report in self.reports for unit in report.units]
 
-    def ran(self, windows: int, seconds: float) -> None:
-        self.batches.append(windows)
-
-    def answers(self, answers: Answers, imputed_fraction: FloatArray) -> None:
-        self.imputed += imputed_fraction.tolist()
-
-    def windows(self, readings: FloatArray, answers: Answers, units: Sequence[str | None]) -> None:
-        self.units += units
-        self.rows += len(readings)
+    def ran(self, batch: BatchReport) -> None:
+        self.reports.append(batch)
 
     def cancelled(self, windows: int) -> None:
         self.cancelled_windows += windows
-
-    def observe(self, value: float) -> None:
-        """Also a stage timer."""
 
 
 class FakeKeepingObserver:
@@ -207,8 +196,8 @@ class FakeKeepingObserver:
         self.written = 0
         self.drops: Counter[str] = Counter()
         self.ups: list[bool] = []
-        self.outcomes: list[tuple[OutcomeKind, Taken]] = []
-        self.judged: list[tuple[str, Judged]] = []
+        self.outcomes: list[tuple[OutcomeKind, OutcomeResult]] = []
+        self.judged: list[tuple[str, Judgement]] = []
 
     def wrote(self, rows: int) -> None:
         self.written += rows
@@ -220,11 +209,11 @@ class FakeKeepingObserver:
         if self.ups[-1:] != [up]:
             self.ups.append(up)
 
-    def taken(self, kind: OutcomeKind, taken: Taken) -> None:
-        self.outcomes.append((kind, taken))
+    def taken(self, kind: OutcomeKind, result: OutcomeResult) -> None:
+        self.outcomes.append((kind, result))
 
-    def scored(self, model: str, predictions: Judged) -> None:
-        self.judged.append((model, predictions))
+    def scored(self, model: str, judgement: Judgement) -> None:
+        self.judged.append((model, judgement))
 
 
 class StepExecutor(Executor):
@@ -258,9 +247,12 @@ def window_input(
     return WindowInput(unit=unit, last_cycle=last_cycle, columns=columns)
 
 
-def make_window(rul: float = 40.0, *, cycles: int = 4, unit: str | None = "1") -> Window:
-    """The same, checked."""
-    return Window.checked(window_input(rul, cycles=cycles, unit=unit), RULES)
+def make_windows(*ruls: float, cycles: int = 4, unit: str | None = "1") -> Windows:
+    """Checked windows that `FakeRuntime` answers with these RULs."""
+    given = [window_input(rul, cycles=cycles, unit=unit) for rul in ruls or (40.0,)]
+    windows, problems = join(given, [lay_out(window, RULES) for window in given], RULES)
+    assert windows is not None, problems
+    return windows
 
 
 RULES = WindowRules.of(make_manifest(), max_window_cycles=1000)

@@ -10,7 +10,6 @@ import asyncio
 import base64
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,26 +19,21 @@ import grpc
 import httpx
 from google.rpc import error_details_pb2, status_pb2
 from prometheus_client import CollectorRegistry
+from pydantic import SecretStr
 
 from model.domain import FloatArray, IntArray
-from service import logs
+from service.assembly import build
 from service.core.batcher import MicroBatcher
-from service.core.lifecycle import Lifecycle, Phase
+from service.core.lifecycle import Lifecycle
 from service.core.ports import Tracer
-from service.core.predictor import LoadedModel, Predictor
 from service.core.runtime import Outputs
-from service.edge.access import Credentials
 from service.edge.exchange import Desk
-from service.grpc.call import METADATA
-from service.grpc.frames import PREFIX
-from service.grpc.over_asgi import GrpcOverAsgi
-from service.grpc.servicers import add_servicers
-from service.http.routes import HttpApi
-from service.labels import Stage
-from service.metrics.metrics import Metrics
+from service.grpc.health import Health
+from service.grpc.over_asgi import PREFIX, GrpcOverAsgi
+from service.parts import Parts
+from service.processes.control import WorkerSpec
 from service.proto import rul_v1_pb2 as pb
-from service.store.keeping import Keeping
-from service.store.rows import ModelVersion
+from service.settings import Settings
 from tests.fakes import FakeRuntime, window_input
 
 PREDICT = "/rul.v1.RulService/Predict"
@@ -47,6 +41,17 @@ CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
 SLOW_SECONDS = 0.05
+SMALL = {
+    "inference_threads": 1,
+    "max_batch_windows": 8,
+    "max_pending_windows": 64,
+    "max_request_windows": 128,
+    "max_body_bytes": 100_000,
+    "max_window_cycles": 1000,
+    "max_streams": 100,
+    "log_sample": 0.0,
+}
+"""Limits that a test can reach."""
 
 
 class SlowRuntime(FakeRuntime):
@@ -81,18 +86,37 @@ class InProcess:
     """A running application.
 
     Attributes:
-        http: Asks it by HTTP.
+        http: Sends it HTTP requests.
         grpc: The ASGI application that speaks gRPC.
     """
 
     runtime: FakeRuntime
-    registry: CollectorRegistry
-    lifecycle: Lifecycle
-    batcher: MicroBatcher
+    parts: Parts = field(repr=False)
     http: httpx.AsyncClient
-    grpc: GrpcOverAsgi
-    health: Any = field(repr=False)
-    desk: Desk = field(repr=False)
+
+    @property
+    def registry(self) -> CollectorRegistry:
+        return self.parts.registry
+
+    @property
+    def lifecycle(self) -> Lifecycle:
+        return self.parts.lifecycle
+
+    @property
+    def batcher(self) -> MicroBatcher:
+        return self.parts.batchers[self.runtime.manifest.name]
+
+    @property
+    def grpc(self) -> GrpcOverAsgi:
+        return self.parts.grpc
+
+    @property
+    def health(self) -> Health:
+        return self.parts.health[0]
+
+    @property
+    def desk(self) -> Desk:
+        return self.parts.desk
 
     async def predict_http(self, **options: Any) -> httpx.Response:
         """POST one window, unless others are given."""
@@ -118,78 +142,29 @@ async def in_process(
     *,
     ready: bool = True,
     keys: Sequence[str] = (),
-    max_body_bytes: int = 100_000,
-    max_pending_windows: int = 64,
-    request_timeout_seconds: float = 5.0,
-    max_streams: int = 100,
-    stream_idle_seconds: float = 60.0,
-    store: str | None = None,
-    keeping_observer: Any = None,
+    store: str = "",
     tracer: Tracer | None = None,
+    **settings: Any,
 ) -> AsyncIterator[InProcess]:
-    """The application, with everything that it starts ended at the end."""
+    """The application as it ships, around a fake runtime; everything that it starts ends at the end."""
     runtime = runtime or FakeRuntime()
-    name = runtime.manifest.name
-    registry = CollectorRegistry()
-    metrics = Metrics(registry, [runtime])
-    if tracer is not None:
-        metrics.trace(tracer)
-    executor = ThreadPoolExecutor(1)
-    batcher = MicroBatcher(
-        runtime,
-        executor=executor,
-        threads=1,
-        max_batch_windows=8,
-        max_pending_windows=max_pending_windows,
-        observer=metrics.models[name],
-        tracer=tracer,
+    assert settings.keys() <= Settings.model_fields.keys()
+    chosen = Settings.model_construct(
+        **SMALL | settings,
+        store=bool(store),
+        store_url=SecretStr(store),
+        api_keys=SecretStr(",".join(keys)),
     )
-    lifecycle = Lifecycle(lambda: batcher.healthy)
-    keeping = Keeping(
-        store,
-        [
-            ModelVersion(
-                name, runtime.manifest.version, runtime.manifest.cap, runtime.manifest.nominal_coverage
-            )
-        ],
-        most_rows=10_000,
-        retention_days=365,
-        observer=keeping_observer or metrics.store,
-        log=logs.logger(),
-        flush_seconds=0.001,
-    )
-    keeping.start()
-    desk = Desk(
-        predictor=Predictor(
-            {name: LoadedModel.of(runtime, batcher, max_window_cycles=1000)},
-            max_request_windows=128,
-            explain_timer=metrics.stages[Stage.EXPLAIN],
-            recorder=keeping.recorder,
-        ),
-        metrics=metrics,
-        lifecycle=lifecycle,
-        access_log=logs.AccessLog(logs.logger(), sample=0),
-        credentials=Credentials(keys),
-        max_body_bytes=max_body_bytes,
-        request_timeout_seconds=request_timeout_seconds,
-        max_streams=max_streams,
-        stream_idle_seconds=stream_idle_seconds,
-        tracer=tracer,
-    )
-    over_asgi = GrpcOverAsgi(max_message_bytes=max_body_bytes, metadata=METADATA)
-    health = add_servicers(over_asgi, desk)
+    parts = build(chosen, worker=WorkerSpec(), runtimes=[runtime], tracer=tracer, flush_seconds=0.001)
     if ready:
-        lifecycle.enter(Phase.READY)
-        health.advertise(serving=True)
-    transport = httpx.ASGITransport(HttpApi(desk, registry, keeping.units))
+        await parts.become_ready(settle=lambda: None)
+    transport = httpx.ASGITransport(parts.handle)
     async with httpx.AsyncClient(transport=transport, base_url="http://in.process") as client:
         try:
-            yield InProcess(runtime, registry, lifecycle, batcher, client, over_asgi, health, desk)
+            yield InProcess(runtime, parts, client)
         finally:
             runtime.gate.set()
-            await batcher.close(drain_seconds=5)
-            await keeping.close(5)
-            executor.shutdown()
+            await parts.stop()
 
 
 def json_window(rul: float = 40.0, **options: Any) -> dict[str, Any]:

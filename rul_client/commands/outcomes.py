@@ -1,6 +1,6 @@
-"""`rul outcomes`: how the predictions that a service has kept fared.
+"""`rul outcomes`: the accuracy of stored predictions.
 
-What the command needs is imported when it runs: `rul serve` must not pay for it.
+SQLAlchemy and the settings load when the command runs: `rul serve` imports this module too.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
@@ -20,22 +20,19 @@ from rich.table import Table
 
 from service.store.url import SQLITE, InvalidStoreUrl, store_url
 
-if TYPE_CHECKING:
-    from service.store.report import VersionReport
-
 HELP: Final = """
-Say how predictions fared against the failures and removals that were reported: a row a model version.
+Report the accuracy of stored predictions against reported failures and removals, a row a model version.
 
 Errors are predicted less true, in cycles, of units that failed: a bias above 0 is late. The coverage, with
-its 95 % interval, is of these units too. Of units that were removed, `contradicted` counts the predictions
-whose interval they had outrun; of the others nothing can be told.
+its 95 % interval, is of failed units too. `contradicted` counts predictions whose interval a removed unit
+outlived; other predictions of removed units say nothing.
 
 Example: rul outcomes --since 2026-01-01 --format csv
 """
 
 
 class ReportFormat(StrEnum):
-    """How rows are written."""
+    """Format of the output."""
 
     TABLE = "table"
     CSV = "csv"
@@ -45,10 +42,10 @@ class ReportFormat(StrEnum):
 def outcomes(
     *,
     store: Annotated[
-        str | None, typer.Option(help="The database; left out: what RUL_STORE_URL says, else its default.")
+        str | None, typer.Option(help="Address of the database; default: RUL_STORE_URL.")
     ] = None,
     form: Annotated[
-        ReportFormat | None, typer.Option("--format", help="Left out: a table on a terminal, else csv.")
+        ReportFormat | None, typer.Option("--format", help="Default: a table on a terminal, otherwise csv.")
     ] = None,
     since: Annotated[
         datetime | None, typer.Option(help="Only outcomes from this day on, in local time.")
@@ -56,8 +53,8 @@ def outcomes(
 ) -> None:
     """See HELP."""
     from service.settings import Settings  # noqa: PLC0415 as above
-    from service.store.database import Store  # noqa: PLC0415 as above
     from service.store.report import report  # noqa: PLC0415 loads SQLAlchemy
+    from service.store.store import Store  # noqa: PLC0415 as above
 
     url = Settings.read().store_url.get_secret_value() if store is None else store
     address = existing(store_url(url))
@@ -67,9 +64,9 @@ def outcomes(
     finally:
         opened.close()
     form = form or (ReportFormat.TABLE if sys.stdout.isatty() else ReportFormat.CSV)
-    rows = [_row(version) for version in found]
+    rows = [{name: version[name] for name in COLUMNS} for version in found]
     if form is ReportFormat.JSON:
-        print(msgspec.json.format(msgspec.json.encode(rows)).decode())  # noqa: T201 what was asked for
+        print(msgspec.json.format(msgspec.json.encode(rows)).decode())  # noqa: T201 the output
     elif form is ReportFormat.CSV:
         writer = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
         writer.writeheader()
@@ -79,15 +76,15 @@ def outcomes(
 
 
 def existing(url: str) -> str:
-    """The same address, where it does not lead to a file that is not there.
+    """Check that the file of a SQLite address exists, so that a report creates no database.
 
     Raises:
-        InvalidStoreUrl: it does; to look must not make a database.
+        InvalidStoreUrl: it does not.
     """
     path = url.removeprefix(SQLITE)
     if path != url and not Path(path).is_file():
         raise InvalidStoreUrl(
-            f"nothing is kept at {path}: has a service run that keeps its predictions there?"
+            f"no store at {path}: start a service that stores its predictions there, or pass --store"
         )
     return url
 
@@ -104,10 +101,6 @@ _SHOWN: Final = {
     "coverage": "coverage", "nominal_coverage": "nominal", "mean_width": "width",
 }  # fmt: skip
 WIDEST: Final = 160
-
-
-def _row(found: VersionReport) -> dict[str, Any]:
-    return {name: getattr(found.figures if hasattr(found.figures, name) else found, name) for name in COLUMNS}
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> Table:

@@ -1,4 +1,4 @@
-"""A batch of outputs, read once for all who wait on it.
+"""A batch of outputs, read once for all requests in it.
 
 Everything that can be computed for a whole batch is, here, in array operations: turning one
 window's answer into a reply then costs a few look-ups. This module knows the graph's outputs and
@@ -7,18 +7,20 @@ the manifest; it must not know requests.
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, cast
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from export.bundle import EntropyReference, Manifest
 from model.domain import NOVELTY_LIMIT, BoolArray, FloatArray, IntArray, RulState, attention_entropy
+from service.core.queries import CYCLE_UNKNOWN, Caution
+from service.core.rules import WindowRules
 from service.core.runtime import Outputs
-from service.core.window import Caution
+from service.core.window import Windows
 
 NEAR_CAP: Final = 0.98
 """Share of the cap from which an answer is "at least the cap". Every RUL above the cap has the label cap,
@@ -28,50 +30,47 @@ STATES: Final = tuple(RulState)
 _ESTIMATED, _AT_LEAST_CAP, _INSUFFICIENT, _OUT = range(len(STATES))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """What a batch was asked: float32 [B, T, F] readings, int64 [B] lengths, float32 [B] last cycles."""
+
+    readings: FloatArray
+    lengths: IntArray
+    last_cycle: FloatArray
+
+
 class Answers:
     """One batch's outputs with what follows from them.
 
     Attributes:
         entropy_ratio: float64 [B], 0..1; NaN for windows of one cycle.
         effective_cycles: float64 [B].
-        head_entropy_ratio: float64 [B, H], where the network has heads.
         state: int [B], indices into `STATES`.
-        out_of_range: Of each window, whether a reading may be outside the range of training.
-        kept: What a protocol makes of the whole batch, once for all who wait on it.
     """
 
-    def __init__(
-        self,
-        outputs: Outputs,
-        lengths: IntArray,
-        manifest: Manifest,
-        *,
-        last_cycle: FloatArray,
-        out_of_range: list[bool] | None = None,
-    ) -> None:
-        """Read the outputs of windows of so many cycles; None: nobody has looked at their range."""
+    def __init__(self, asked: Asked, outputs: Outputs, manifest: Manifest, rules: WindowRules) -> None:
+        """Read the outputs of a batch."""
+        self.asked: Final = asked
         self.outputs: Final = outputs
-        self.lengths: Final = lengths
-        self.last_cycle: Final = last_cycle
+        self._manifest: Final = manifest
+        self._rules: Final = rules
         entropy = attention_entropy(outputs.attention)
+        lengths = asked.lengths
         self._ln_cycles: Final = np.log(np.where(lengths > 1, lengths, np.nan).astype(np.float64))
         self.entropy_ratio: Final[FloatArray] = entropy / self._ln_cycles
         self.effective_cycles: Final[FloatArray] = np.exp(entropy)
-        self.state: Final = states(outputs, lengths, manifest, last_cycle=last_cycle)
-        self.out_of_range: Final = [True] * len(lengths) if out_of_range is None else out_of_range
-        self._manifest: Final = manifest
-        self.kept: Final[dict[object, Any]] = {}
+        self.state: Final = states(outputs, lengths, manifest, last_cycle=asked.last_cycle)
 
     def only(self, which: BoolArray) -> Answers:
         """The answers to some of the windows."""
-        heads = self.outputs.head_attention
-        arrays = {
-            field.name: getattr(self.outputs, field.name)[which]
-            for field in fields(self.outputs)
-            if field.name != "head_attention"
-        }
-        outputs = Outputs(**arrays, head_attention=None if heads is None else heads[which])
-        return Answers(outputs, self.lengths[which], self._manifest, last_cycle=self.last_cycle[which])
+        asked = Asked(**{f.name: getattr(self.asked, f.name)[which] for f in fields(Asked)})
+        outputs: dict[str, Any] = {f.name: getattr(self.outputs, f.name) for f in fields(Outputs)}
+        kept = {name: None if values is None else values[which] for name, values in outputs.items()}
+        return Answers(asked, Outputs(**cast("dict[str, Any]", kept)), self._manifest, self._rules)
+
+    def contribution_sum(self, row: int) -> float:
+        """Unclipped RUL of one window less the baseline, in cycles."""
+        return float(self.outputs.contribution[row].sum(dtype=np.float64))
 
     @cached_property
     def head_entropy_ratio(self) -> FloatArray | None:
@@ -101,6 +100,11 @@ class Answers:
     def states(self) -> list[RulState]:
         """How each answer may be read."""
         return [STATES[i] for i in self.state.tolist()]
+
+    @cached_property
+    def is_out_of_range(self) -> list[bool]:
+        """Whether a reading of each window is outside the range of training."""
+        return np.asarray(self._rules.range.outside(self.asked.readings).any(axis=(1, 2))).tolist()
 
     @cached_property
     def interval(self) -> list[list[float]]:
@@ -143,16 +147,17 @@ class Answers:
         return self.effective_cycles.tolist()
 
 
-class WindowOutputs(msgspec.Struct, frozen=True, eq=False):
-    """One window's place in its batch's answers."""
+class Piece(NamedTuple):
+    """Some windows of a request in the batch that answered them.
+
+    Attributes:
+        first: Row of the first of these windows in the batch; the others follow.
+        places: Where these windows stand in the request, in the batch's order.
+    """
 
     answers: Answers
-    row: int
-
-    @property
-    def contribution_sum(self) -> float:
-        """Unclipped RUL less the baseline, in cycles."""
-        return float(self.answers.outputs.contribution[self.row].sum(dtype=np.float64))
+    first: int
+    places: Sequence[int]
 
 
 def states(
@@ -175,12 +180,36 @@ def entropy_reference(manifest: Manifest, head: str = "mean") -> EntropyReferenc
     return next((reference for reference in manifest.entropy if reference.head == head), None)
 
 
-def attention_warnings(ratio: float, band: EntropyReference | None) -> list[Caution]:
-    """What to say of weights that lie otherwise than at calibration; nothing of NaN: one cycle alone."""
-    if band is None or not (ratio < band.low or ratio > band.high):
-        return []
-    if ratio < band.low:
-        detail = f"entropy ratio {ratio:.3g} is below {band.low:.3g}: the weight lies on unusually few cycles"
-        return [Caution("attention_collapsed", detail)]
-    detail = f"entropy ratio {ratio:.3g} is above {band.high:.3g}: the weights hardly tell cycles apart"
-    return [Caution("attention_uniform", detail)]
+def cautions(answers: Answers, row: int, windows: Windows, i: int, rules: WindowRules) -> list[Caution]:
+    """Why the answer in this row, to window `i`, is to be read with care."""
+    found: list[Caution] = []
+    if answers.is_out_of_range[row]:
+        found += _out_of_range(windows, i, rules)
+    if windows.sent[i] > windows.lengths[i]:
+        detail = f"the model reads the last {windows.lengths[i]} of {windows.sent[i]} cycles"
+        found.append(Caution("truncated_to_context", detail))
+    if windows.last_cycle[i] != windows.last_cycle[i]:
+        found.append(CYCLE_UNKNOWN)
+    ratio, band = answers.entropy[row], rules.band
+    if band is not None and ratio < band.low:
+        detail = f"entropy ratio {ratio:.3g} is below {band.low:.3g}: unusually few cycles hold the weight"
+        found.append(Caution("attention_collapsed", detail))
+    if band is not None and ratio > band.high:
+        detail = f"entropy ratio {ratio:.3g} is above {band.high:.3g}: the weights hardly tell cycles apart"
+        found.append(Caution("attention_uniform", detail))
+    return found
+
+
+def _out_of_range(windows: Windows, i: int, rules: WindowRules) -> Iterator[Caution]:
+    """One warning a column that leaves the range of training, naming the first cycle that does."""
+    low, high = rules.range.lowest, rules.range.highest
+    readings = windows.readings[i]
+    outside = rules.range.outside(readings)
+    for f in np.flatnonzero(outside.any(axis=0)).tolist():
+        t = int(outside[:, f].argmax())
+        unit = f" {rules.units[f]}" if rules.units[f] else ""
+        detail = (
+            f"{readings[t, f]:g}{unit} at cycle {windows.first_cycle(i) + t} is outside {low[f]:g} to "
+            f"{high[f]:g}, the range of the training data and a margin"
+        )
+        yield Caution("out_of_range", detail, rules.names[f])

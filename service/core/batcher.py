@@ -1,93 +1,103 @@
 """Lets requests meet: windows of many callers become one batch, and each caller gets its own answers.
 
-No timer: whenever an inference thread is free and windows wait, a batch leaves. What arrives while
-they are busy meets in the next one, so batches grow exactly with load. Where a worker has one core, its
-batches run on the event loop (`on_loop`), and threads are for large requests while other cores are idle.
+    submit -> callers in turn -> batch (event loop, or a thread) -> answers -> each caller's future
 
-    submit -> callers in turn -> batch (a free thread, or the loop) -> answers -> each caller's future
+A batch leaves as soon as something can run it; windows that arrive meanwhile form the next one, so
+batches grow with load and no timer is needed. A quick network runs on the event loop itself: waking a
+thread takes longer than a window, and a worker with one core has no core for a second thread. Before
+such a batch leaves, the loop yields the core as long as that brings more windows. Slow networks, GPUs
+and surplus batches of large requests run on threads.
 
-Everything but `_work` and what it calls runs on the event loop, so there is nothing to lock.
-Promises, each tested over random arrivals, cancellations and failures: every caller gets exactly
-one outcome, its own; the queue is bounded in windows; a caller who leaves delays nobody; a failed
-batch fails its callers and no others; a large request does not starve small ones.
+Everything but `_run` happens on the event loop, so there is nothing to lock. Promises, tested over
+random arrivals, cancellations and failures: every caller gets exactly one outcome, its own; the queue
+is bounded in windows; a caller that leaves delays no other; a failed batch fails its callers alone; a
+large request does not starve small ones.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from time import perf_counter
-from typing import Final, cast
+from typing import Final
 
-import numpy as np
-
-from model.domain import FloatArray, IntArray, pad_windows
-from service.core.answers import Answers, WindowOutputs
-from service.core.caller import Caller
+from service.core.answers import Answers, Piece
+from service.core.batch import Batch, Caller, Run, Share, report, stacked
 from service.core.cores import Cores
-from service.core.on_loop import OnLoop
-from service.core.ports import BatchObserver, BatchTrace, Tracer
-from service.core.rules import TrainingRange
+from service.core.ports import BatchObserver, Tracer
+from service.core.rules import WindowRules
 from service.core.runtime import Runtime
-from service.core.window import Window
+from service.core.window import Windows
 from service.errors import NotReady, Overloaded, RuntimeFailed, ServiceError
 
-_Places = list[tuple[Caller, int]]
-"""Whose window stands in each row of a batch, and which of the caller's it is."""
+LOOP_SECONDS: Final = 0.01
+"""Longest batch that runs on the event loop: callers that arrive meanwhile wait as long."""
+YIELDS_IN_VAIN: Final = 3
+"""Yields in a row that bring no window before a batch leaves; one where a caller is alone."""
+STRANGER_SECONDS: Final = 0.001
+"""If a yield takes longer and brings no window, another process holds the core."""
+DISTRUSTED_BATCHES: Final = 64
+"""Batches that leave without a yield after that."""
+_yield_core: Final[Callable[[], None]] = getattr(os, "sched_yield", lambda: None)  # not on every platform
 
 
 class MicroBatcher:
-    """Batches for one runtime, on one event loop."""
+    """Batches for one runtime, on one event loop.
+
+    Args:
+        runtime: Answers a batch.
+        rules: What the model asks of a window.
+        executor: Runs batches that do not run on the loop; its maker shuts it down.
+        threads: Batches that may run there at once.
+        max_batch_windows: Most windows a batch.
+        max_pending_windows: Most windows that may wait.
+        observer: Counts.
+        loop_windows: Most windows of a batch that runs on the event loop; 0: none does. From
+            `max_batch_windows` on, batches on the loop wait for each other's callers.
+        cores: Tells whether one more thread has a core to itself; None: it has.
+        tracer: Records batches; None: nothing does.
+    """
 
     def __init__(
         self,
         runtime: Runtime,
+        rules: WindowRules,
         *,
         executor: Executor,
         threads: int,
         max_batch_windows: int,
         max_pending_windows: int,
         observer: BatchObserver,
-        eager_threads: int | None = None,
+        loop_windows: int = 0,
         cores: Cores | None = None,
-        on_loop: OnLoop | None = None,
         tracer: Tracer | None = None,
+        yield_core: Callable[[], None] = _yield_core,
     ) -> None:
-        """Batches run on an executor, which its maker shuts down.
-
-        Args:
-            runtime: What answers a batch.
-            executor: Where batches run.
-            threads: At most so many batches at once.
-            max_batch_windows: Most windows a batch.
-            max_pending_windows: Most windows that may wait.
-            observer: Who counts.
-            eager_threads: So many batches leave as soon as a window waits; one more leaves only when it
-                is full, so that a large request has every core and small ones meet. None: all of them.
-            cores: Who knows whether that one more has a core to itself, or must wait; None: it has.
-            on_loop: Which batches run on the event loop; None: none does.
-            tracer: Who is told of batches; None: nobody.
-        """
         self._runtime: Final = runtime
-        self._range: Final = TrainingRange.of(runtime.manifest)
+        self._rules: Final = rules
         self._executor: Final = executor
+        self._threads: Final = threads
         self._max_batch: Final = max_batch_windows
         self._max_pending: Final = max_pending_windows
         self._observer: Final = observer
+        self._loop_windows: Final = loop_windows
+        self._meets: Final = loop_windows >= max_batch_windows
+        self._cores: Final = cores
         self._tracer: Final = tracer
+        self._yield_core: Final = yield_core
         self._callers: Final[deque[Caller]] = deque()
-        self._running: Final[set[Caller]] = set()
-        self._threads: Final = threads
-        self._eager: Final = threads if eager_threads is None else min(eager_threads, threads)
-        self._cores: Final = cores or Cores(None, threads)
-        self._on_loop: Final = on_loop or OnLoop()
         self._free = threads
         self._pending = 0
+        self._window_seconds = math.inf
         self._dispatch_due = False
+        self._seen = self._in_vain = self._left = self._distrust = 0
         self._closing = False
         self._idle: asyncio.Event | None = None
+        self._running: Final[set[Caller]] = set()
         self._failure: BaseException | None = None
 
     @property
@@ -100,31 +110,32 @@ class MicroBatcher:
         """Windows that wait for a batch."""
         return self._pending
 
-    async def submit(self, windows: Sequence[Window]) -> list[WindowOutputs]:
-        """The answers to these windows, in their order; all or none.
+    async def submit(self, windows: Windows) -> list[Piece]:
+        """Answer windows, all or none.
 
         Raises:
             Overloaded: the queue has no room for all of them; nothing was queued.
             NotReady: the batcher is closing.
-            RuntimeFailed: a batch with one of them failed, or batches no longer leave.
+            RuntimeFailed: a batch with one of them failed, or the batch scheduler stopped.
         """
         if self._failure is not None:
-            raise RuntimeFailed("batches no longer leave") from self._failure
+            raise RuntimeFailed("the batch scheduler stopped; restart the process") from self._failure
         if self._closing:
             raise NotReady("the service is shutting down")
-        if not windows:
-            return []
-        if self._pending + len(windows) > self._max_pending:
+        count = len(windows)
+        if self._pending + count > self._max_pending:
             raise Overloaded(
-                f"{self._pending} windows wait and {len(windows)} more were sent, "
+                f"{self._pending} windows wait and {count} more were sent, "
                 f"at most {self._max_pending} may wait"
             )
         loop = asyncio.get_running_loop()
-        caller = Caller(windows, self._order(windows), loop.create_future())
-        if self._tracer is not None:
-            caller.trace = self._tracer.submitted()
+        trace = None if self._tracer is None else self._tracer.submitted()
+        order: Sequence[int] = range(count)
+        if count > 2 and min(windows.lengths) < max(windows.lengths):  # padding costs as much as readings
+            order = sorted(order, key=windows.lengths.__getitem__)
+        caller = Caller(windows, order, loop.create_future(), trace, perf_counter(), count)
         self._callers.append(caller)
-        self._pending += len(windows)
+        self._pending += count
         self._dispatch_soon(loop)
         try:
             return await caller.future
@@ -133,13 +144,13 @@ class MicroBatcher:
             self._observer.cancelled(caller.missing)
             raise
         finally:
-            if caller.trace is not None:
-                caller.trace.ended(caller)
+            if trace is not None:
+                trace.ended(caller)
 
     async def close(self, *, drain_seconds: float) -> None:
         """Refuse new windows, give those at hand this long to finish, then fail the rest."""
         self._closing = True
-        if self._busy() and self.healthy:
+        if self._is_busy and self.healthy:
             self._idle = asyncio.Event()
             try:
                 async with asyncio.timeout(drain_seconds):
@@ -147,13 +158,8 @@ class MicroBatcher:
             except TimeoutError:
                 self._fail_everyone(lambda: NotReady("the service shut down before it could answer"))
 
-    def _order(self, windows: Sequence[Window]) -> Sequence[int]:
-        """A request of several batches goes shortest first: padding costs as much as readings."""
-        if len(windows) <= 2:
-            return range(len(windows))
-        return sorted(range(len(windows)), key=lambda i: len(windows[i]))
-
-    def _busy(self) -> bool:
+    @property
+    def _is_busy(self) -> bool:
         return bool(self._pending) or self._free < self._threads
 
     def _dispatch_soon(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -165,158 +171,166 @@ class MicroBatcher:
     def _dispatch(self, loop: asyncio.AbstractEventLoop) -> None:
         self._dispatch_due = False
         try:
-            if self._failure is None and self._runs_here():
-                self._run_here(loop)
-            else:
-                while self._failure is None and (size := self._next_size()):
-                    self._send(loop, size)
-        except BaseException as error:  # noqa: BLE001 - nobody awaits this callback: callers would hang
+            while self._pending and self._failure is None:
+                if not self._fits_loop():
+                    if not self._send(loop):
+                        break
+                elif self._waits_for_more():
+                    self._dispatch_soon(loop)
+                    break
+                elif self._pending < 2 * self._max_batch or not self._send(loop):
+                    self._run_here()
+                    if self._pending:
+                        self._dispatch_soon(loop)
+                    break
+        except BaseException as error:  # noqa: BLE001 - nothing awaits this callback: callers would hang
             self._stop(error)
-        if self._idle is not None and not self._busy():
-            self._idle.set()
+        if not self._pending:
+            self._seen = 0
+            if self._idle is not None and not self._is_busy:
+                self._idle.set()
 
-    def _next_size(self) -> int:
-        """Windows of the batch that may leave now; 0: none may."""
-        busy = self._threads - self._free
-        if not self._pending or not self._free:
-            return 0
-        if busy >= self._eager:
-            full = self._pending >= self._max_batch
-            return self._max_batch if full and self._cores.spare else 0
+    def _fits_loop(self) -> bool:
+        """Whether the next batch runs on the event loop; a few windows only while no thread computes."""
+        size = min(self._pending, self._max_batch)
+        return (
+            size <= self._loop_windows
+            and size * self._window_seconds < LOOP_SECONDS
+            and (self._meets or self._free == self._threads)
+        )
+
+    def _waits_for_more(self) -> bool:
+        """Whether to yield the core once more before the batch leaves; if so, it was just yielded."""
+        size = self._pending
+        if not self._meets or size >= self._max_batch or self._distrust:
+            self._distrust = max(0, self._distrust - 1)
+            self._seen, self._left = 0, size
+            return False
+        self._in_vain = self._in_vain + 1 if size == self._seen else 0
+        if self._in_vain >= (YIELDS_IN_VAIN if max(size, self._left) > 1 else 1):
+            self._seen, self._left = 0, size
+            return False
+        self._seen = size
+        start = perf_counter()
+        self._yield_core()
+        if self._in_vain and perf_counter() - start > STRANGER_SECONDS:
+            self._distrust = DISTRUSTED_BATCHES
+        return True
+
+    def _run_here(self) -> None:
+        batch = self._take(min(self._pending, self._max_batch))
+        self._finish(batch, *self._run(batch))
+
+    def _send(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Send a batch to a thread, where one is free and has a core."""
+        shares_core = self._meets or self._free < self._threads
+        if not self._free or (shares_core and self._cores is not None and not self._cores.spare):
+            return False
         # Free threads share what waits: two batches of 20 are done before one of 32 and one of 8.
-        return min(self._max_batch, -(-self._pending // (self._eager - busy)))
-
-    def _runs_here(self) -> bool:
-        """Whether the next batch runs on the event loop; a few windows do where no other batch runs."""
-        alone = self._free == self._threads or self._on_loop.takes_whole_batches
-        return alone and self._on_loop.fits(min(self._pending, self._max_batch))
-
-    def _run_here(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._on_loop.waits(self._pending):
-            self._dispatch_soon(loop)
-            return
-        self._cores.begin()
-        try:
-            while self._pending >= 2 * self._max_batch and self._free and self._cores.spare:
-                self._send(loop, self._max_batch)
-            places = self._take(min(self._pending, self._max_batch))
-            self._hand_back(places, *self._outcome(places))
-        finally:
-            self._cores.end()
-        if self._pending:
-            self._dispatch_soon(loop)
-
-    def _send(self, loop: asyncio.AbstractEventLoop, size: int) -> None:
-        """A batch of this size to the threads."""
-        places = self._take(size)
+        batch = self._take(min(self._max_batch, -(-self._pending // self._free)))
         self._free -= 1
-        self._cores.begin()
-        self._executor.submit(self._work, loop, places)
+        if self._cores is not None:
+            self._cores.begin()
+        self._executor.submit(self._work, loop, batch)
+        return True
 
-    def _take(self, size: int) -> _Places:
-        """Up to `size` windows, every caller in turn; what a caller keeps waits at the end of the line."""
-        places: _Places = []
-        waited: list[float] = []
-        callers, now = self._callers, perf_counter()
-        while len(places) < size and callers:
-            share = max(1, (size - len(places)) // len(callers))
+    def _take(self, size: int) -> Batch:
+        """Up to `size` windows, every caller in turn; the rest of a caller waits at the end of the line."""
+        batch = Batch([], size, [])
+        callers, now, left = self._callers, perf_counter(), size
+        while left and callers:
+            share = max(1, left // len(callers))
             caller = callers.popleft()
-            if caller.next == 0:
+            start = caller.next
+            if start == 0:
                 caller.taken_at = now
                 self._running.add(caller)
-                waited.append(now - caller.arrived)
-            upto = min(caller.next + share, len(caller.windows))
-            for i in caller.order[caller.next : upto]:
-                places.append((caller, i))
-            caller.next = upto
-            if upto < len(caller.windows):
+                batch.queued.append(now - caller.arrived)
+            caller.next = stop = min(start + share, len(caller.windows))
+            batch.shares.append(Share(caller, caller.order[start:stop]))
+            left -= stop - start
+            if stop < len(caller.windows):
                 callers.append(caller)
-        self._observer.queued(waited)
-        self._pending -= len(places)
-        return places
+        self._pending -= size
+        return batch
 
-    def _work(self, loop: asyncio.AbstractEventLoop, places: _Places) -> None:
-        """On an inference thread: run a batch, and hand back whatever came of it."""
-        answers, error = self._outcome(places)
+    def _work(self, loop: asyncio.AbstractEventLoop, batch: Batch) -> None:
+        """Run a batch on a thread, and hand its outcome to the loop."""
+        outcome = self._run(batch)
         try:
-            loop.call_soon_threadsafe(self._deliver, loop, places, answers, error)
-        except RuntimeError:  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(self._deliver, loop, batch, *outcome)
+        except RuntimeError:  # the loop is closed: no caller waits any more
             return
 
-    def _outcome(self, places: _Places) -> tuple[Answers | None, BaseException | None]:
-        trace: BatchTrace | None = None
-        answers, error = None, None
+    def _run(self, batch: Batch) -> tuple[Run | None, BaseException | None]:
+        trace = None
         try:
             if self._tracer is not None:
-                served = dict.fromkeys(caller.trace for caller, _ in places)
-                trace = self._tracer.batch(served, model=self._runtime.manifest.name, windows=len(places))
-            answers = self._answered([caller.windows[i] for caller, i in places])
+                served = dict.fromkeys(share.caller.trace for share in batch.shares)
+                trace = self._tracer.batch(served, model=self._runtime.manifest.name, windows=batch.size)
+            run, error = self._answered(batch), None
         except BaseException as caught:  # noqa: BLE001 - whatever it was, the callers must hear of it
-            error = caught
+            run, error = None, caught
         if trace is not None:
             trace.end(error)
-        return answers, error
+        return run, error
 
-    def _answered(self, windows: Sequence[Window]) -> Answers:
-        readings, lengths, last_cycle = stacked(windows)
+    def _answered(self, batch: Batch) -> Run:
+        asked = stacked(batch.shares)
         start = perf_counter()
-        outputs = self._runtime.run(readings, lengths, last_cycle)
+        outputs = self._runtime.run(asked.readings, asked.lengths, asked.last_cycle)
         seconds = perf_counter() - start
-        self._on_loop.ran(len(windows), seconds)
-        answers = Answers(
-            outputs,
-            lengths,
-            self._runtime.manifest,
-            last_cycle=last_cycle,
-            out_of_range=self._range.leaving(readings),
-        )
-        self._observer.ran(len(windows), seconds)
-        self._observe(answers, windows, readings)
-        return answers
-
-    def _observe(self, answers: Answers, windows: Sequence[Window], readings: FloatArray) -> None:
-        if any(window.probe for window in windows):
-            # Probes are no predictions: counted, they would look like a fleet with failing sensors.
-            asked = np.array([not window.probe for window in windows])
-            if not asked.any():
-                return
-            windows = [window for window in windows if not window.probe]
-            answers, readings = answers.only(asked), readings[asked]
-        self._observer.answers(answers, np.array([window.imputed_fraction for window in windows]))
-        self._observer.windows(readings, answers, [window.unit for window in windows])
+        return Run(Answers(asked, outputs, self._runtime.manifest, self._rules), seconds)
 
     def _deliver(
         self,
         loop: asyncio.AbstractEventLoop,
-        places: _Places,
-        answers: Answers | None,
+        batch: Batch,
+        run: Run | None,
         error: BaseException | None,
     ) -> None:
         self._free += 1
-        self._cores.end()
+        if self._cores is not None:
+            self._cores.end()
         try:
-            self._hand_back(places, answers, error)
+            self._finish(batch, run, error)
         except BaseException as stopped:  # noqa: BLE001 - as in _dispatch
             self._stop(stopped)
         self._dispatch(loop)
 
-    def _hand_back(self, places: _Places, answers: Answers | None, error: BaseException | None) -> None:
-        if answers is None:
-            for caller in {caller for caller, _ in places}:
-                self._fail(caller, RuntimeFailed("inference failed"), cause=error)
+    def _finish(self, batch: Batch, run: Run | None, error: BaseException | None) -> None:
+        """Hand answers to their callers, and count them."""
+        took: list[float] = []
+        if run is None:
+            for share in batch.shares:
+                self._fail(share.caller, RuntimeFailed("inference failed"), cause=error)
         else:
-            took: list[float] = []
-            now = perf_counter()
-            for row, (caller, i) in enumerate(places):
-                caller.outputs[i] = WindowOutputs(answers, row)
-                caller.missing -= 1
-                if not caller.missing:
-                    self._running.discard(caller)
-                    if not caller.future.done():  # they may have gone
-                        caller.done_at = now
-                        took.append(now - caller.taken_at)
-                        caller.future.set_result(cast("list[WindowOutputs]", caller.outputs))
-            self._observer.answered(took)
+            self._learn(batch.size, run.seconds)
+            took = self._hand_back(batch, run.answers)
+        self._observer.ran(report(batch, run, took))
+
+    def _hand_back(self, batch: Batch, answers: Answers) -> list[float]:
+        """Give each caller its rows; the seconds that each request took that has all of them now."""
+        took: list[float] = []
+        row, now = 0, perf_counter()
+        for share in batch.shares:
+            caller, count = share.caller, len(share.places)
+            caller.pieces.append(Piece(answers, row, share.places))
+            row += count
+            caller.missing -= count
+            if not caller.missing:
+                self._running.discard(caller)
+                if not caller.future.done():  # the caller may have left
+                    caller.done_at = now
+                    took.append(now - caller.taken_at)
+                    caller.future.set_result(caller.pieces)
+        return took
+
+    def _learn(self, windows: int, seconds: float) -> None:
+        """How quick the network is, from batches of a size that may run on the loop."""
+        if windows <= self._loop_windows:
+            known, new = self._window_seconds, seconds / windows
+            self._window_seconds = new if math.isinf(known) else known + (new - known) / 8
 
     def _fail(self, caller: Caller, error: ServiceError, *, cause: BaseException | None) -> None:
         self._withdraw(caller)
@@ -325,34 +339,25 @@ class MicroBatcher:
             caller.future.set_exception(error)
 
     def _withdraw(self, caller: Caller) -> None:
-        """Take back what no batch has taken yet."""
-        waiting = caller.waiting
+        """Take back the windows that no batch has taken yet."""
+        waiting = len(caller.windows) - caller.next
         self._running.discard(caller)
         if waiting and caller in self._callers:
             self._callers.remove(caller)
             self._pending -= waiting
             caller.next = len(caller.windows)
-        if self._idle is not None and not self._busy():
+        if self._idle is not None and not self._is_busy:
             self._idle.set()
 
     def _stop(self, error: BaseException) -> None:
-        """The scheduling itself is broken: say so to everyone, now and from now on."""
+        """The scheduler itself is broken: tell every caller, now and from now on."""
         self._failure = error
-        self._fail_everyone(lambda: RuntimeFailed("batches no longer leave"), cause=error)
+        self._fail_everyone(
+            lambda: RuntimeFailed("the batch scheduler stopped; restart the process"), cause=error
+        )
 
     def _fail_everyone(
         self, error: Callable[[], ServiceError], *, cause: BaseException | None = None
     ) -> None:
-        for caller in {*self._callers, *self._running}:
+        for caller in [*self._callers, *self._running]:
             self._fail(caller, error(), cause=cause)
-
-
-def stacked(windows: Sequence[Window]) -> tuple[FloatArray, IntArray, FloatArray]:
-    """Ragged windows as the graph's inputs: float32 [B, T, F], int64 [B], float32 [B]."""
-    lengths = np.array([len(window) for window in windows], dtype=np.int64)
-    last_cycle = np.array([window.last_cycle for window in windows], dtype=np.float32)
-    if len(windows) == 1:
-        readings: FloatArray = np.ascontiguousarray(windows[0].readings[np.newaxis])
-    else:
-        readings = pad_windows([window.readings for window in windows])
-    return readings, lengths, last_cycle

@@ -31,16 +31,18 @@ class Lifecycle:
 
     Args:
         healthy: Whether the parts that cannot mend themselves still work.
+
+    Attributes:
+        in_flight: Requests and streams that a drain waits for; whoever lowers it calls `ended`, at least
+            once the service drains.
     """
 
     def __init__(self, healthy: Callable[[], bool]) -> None:
         self.phase = Phase.STARTING
         self._reason = "golden windows are being replayed"
         self._healthy: Final = healthy
-        self._in_flight = 0
-        self._request: Final = InFlight(self)
+        self.in_flight = 0
         self._idle: Final = asyncio.Event()
-        self._idle.set()
         self._drained_by: float | None = None
         self._when_draining: Final[list[Callable[[], None]]] = []
 
@@ -63,7 +65,7 @@ class Lifecycle:
             RuntimeFailed: it would.
         """
         if not self._healthy():
-            raise RuntimeFailed("batches no longer leave")
+            raise RuntimeFailed("the batch scheduler stopped; restart the process")
 
     def check_ready(self) -> None:
         """Pass where the service answers.
@@ -74,24 +76,9 @@ class Lifecycle:
         if self.phase is not Phase.READY:
             raise NotReady(f"the service is {self.phase}: {self._reason}")
 
-    def request(self) -> InFlight:
-        """Count a request that needs a model, while it lasts; to be entered at once.
-
-        Raises:
-            NotReady: entering it: the service is not ready for it.
-        """
-        return self._request
-
-    def hold(self) -> None:
-        """Something that a drain waits for has begun, in whatever phase; `end` is its end."""
-        if not self._in_flight:
-            self._idle.clear()
-        self._in_flight += 1
-
-    def end(self) -> None:
-        """A request that has begun has ended."""
-        self._in_flight -= 1
-        if self._in_flight == 0:
+    def ended(self) -> None:
+        """Something that a drain waits for has ended."""
+        if not self.in_flight:
             self._idle.set()
 
     async def drain(self, seconds: float) -> bool:
@@ -100,8 +87,9 @@ class Lifecycle:
         Asked again, it waits for what is left of the first time, not as long again.
         """
         self.enter(Phase.DRAINING, "it is shutting down")
-        if self._idle.is_set():
+        if not self.in_flight:
             return True
+        self._idle.clear()
         if self._drained_by is None:
             self._drained_by = monotonic() + seconds
         try:
@@ -109,21 +97,3 @@ class Lifecycle:
         except TimeoutError:
             return False
         return True
-
-
-class InFlight:
-    """A request that needs a model, while it lasts. It keeps nothing of its own, so one is enough for all."""
-
-    __slots__ = ("_lifecycle",)
-
-    def __init__(self, lifecycle: Lifecycle) -> None:
-        self._lifecycle = lifecycle
-
-    def __enter__(self) -> None:
-        lifecycle = self._lifecycle
-        if lifecycle.phase is not Phase.READY:
-            lifecycle.check_ready()
-        lifecycle.hold()
-
-    def __exit__(self, *_error: object) -> None:
-        self._lifecycle.end()

@@ -8,63 +8,86 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol
 
 from model.domain import FloatArray
-from service.core.answers import Answers, WindowOutputs
-from service.core.window import Window
+from service.core.answers import Answers, Piece
+from service.core.window import Windows
 from service.labels import Route, Stage, Transport
 
 
-class BatchObserver(Protocol):
-    """Counts the batcher's work; `service.metrics.metrics.ModelMetrics` is one.
+class BatchReport(NamedTuple):
+    """One batch, as it is counted.
 
-    The batcher calls it from the event loop and from inference threads.
+    Attributes:
+        windows: Windows of the batch.
+        queued: Seconds that each request waited whose first window is in this batch.
+        answered: Seconds from the first window's batch to the last answer, of each request that it ended.
+        seconds: One run of the graph; None where it failed.
+        answers: What the graph answered, probes left out; None where nothing is left.
+        imputed: Missing readings over all readings of each of these windows.
+        units: The unit of each.
     """
 
-    def queued(self, seconds: Sequence[float], /) -> None:
-        """Count how long the first window of each request waited in the queue."""
+    windows: int
+    queued: Sequence[float]
+    answered: Sequence[float]
+    seconds: float | None
+    answers: Answers | None
+    imputed: Sequence[float]
+    units: Sequence[str | None]
+
+
+class BatchObserver(Protocol):
+    """Counts the batcher's work, on the event loop; `service.metrics.metrics.ModelMetrics` is one."""
+
+    def ran(self, batch: BatchReport) -> None:
+        """Count a batch whose callers have been answered."""
         ...
 
-    def answered(self, seconds: Sequence[float], /) -> None:
-        """Count how long each request took from its first window's batch to its last answer."""
-        ...
-
-    def ran(self, windows: int, seconds: float) -> None:
-        """Count one run of the graph."""
-        ...
-
-    def answers(self, answers: Answers, imputed_fraction: FloatArray) -> None:
-        """Count what the graph answered to the windows of a batch; probes are left out."""
-        ...
-
-    def windows(self, readings: FloatArray, answers: Answers, units: Sequence[str | None], /) -> None:
-        """Count the same windows, readings [B, T, F], and their units."""
-        ...
-
-    def cancelled(self, windows: int, /) -> None:
+    def cancelled(self, windows: int) -> None:
         """Count windows whose caller left before they were answered."""
         ...
 
 
 class StageTimer(Protocol):
-    """Counts the seconds of a stage."""
+    """Counts the stages of a request; `service.edge.exchange.Exchange` is one."""
 
-    def observe(self, value: float) -> None:
-        """Count one value, in seconds."""
+    def timed(self, stage: Stage, start: float) -> None:
+        """Count a stage that began at `start`, in seconds of `perf_counter`, and ends now."""
         ...
+
+
+class Limit(Protocol):
+    """Limits the time of awaited work, with TimeoutError; `service.edge.exchange.Limit` is one.
+
+    Attributes:
+        seconds: The limit; None: there is none.
+    """
+
+    @property
+    def seconds(self) -> float | None:
+        """The limit."""
+        ...
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
 
 
 class Recorder(Protocol):
     """Keeps predictions until outcomes are reported; `service.store.recorder.Recorder` is one."""
 
-    def offer(self, model: str, windows: Sequence[Window], outputs: Sequence[WindowOutputs]) -> None:
+    def offer(self, model: str, windows: Windows, pieces: Sequence[Piece]) -> None:
         """Keep these answers; never waits and never fails."""
         ...
 
 
 class Waited(Protocol):
-    """Times of one request in the batcher; `service.core.caller.Caller` is one.
+    """Times of one request in the batcher; `service.core.batch.Caller` is one.
 
     Attributes:
         arrived, taken_at, done_at: Seconds of `perf_counter`; 0 where the request never got that far.

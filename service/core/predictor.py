@@ -1,7 +1,7 @@
-"""The one place where a question becomes an answer, whatever brought it.
+"""The one place where a query becomes a reply, on every transport.
 
-HTTP, gRPC and `rul predict --bundle` all call `Predictor.predict` with a `PredictQuery` and pass a
-`PredictReply` on: a feature of one transport alone would be a bug. This module must not know statuses.
+HTTP, gRPC and `rul predict --bundle` call `Predictor.predict`, and streams `Predictor.answer`; the Open
+Inference Protocol, which words tensors, asks the same batchers. This module must not know statuses.
 """
 
 from __future__ import annotations
@@ -9,17 +9,18 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from time import perf_counter
+from types import MappingProxyType
 from typing import Final, Protocol
 
 from msgspec import UNSET, UnsetType
 
-from export.bundle import EntropyReference, Manifest
+from export.bundle import Manifest
 from model.domain import HEALTH_STATES
-from service.core.answers import WindowOutputs, attention_warnings, entropy_reference
-from service.core.checking import YIELD_EVERY, Checked
-from service.core.deadline import Deadline
+from service.core.answers import Answers, Piece, cautions
+from service.core.ports import Limit, Recorder, StageTimer
 from service.core.providers import Placement
 from service.core.queries import (
     Attention,
@@ -31,40 +32,33 @@ from service.core.queries import (
     PredictQuery,
     PredictReply,
     Refused,
+    WindowError,
 )
 from service.core.rules import WindowRules
 from service.core.runtime import Runtime
-from service.core.window import Window, out_of_range
+from service.core.window import WindowInput, Windows, join, lay_out
 from service.errors import (
+    STATUS,
     DeadlineExceeded,
     InvalidRequest,
+    InvalidWindow,
+    InvalidWindows,
     Problem,
     TooLarge,
     UnknownModel,
+    listed,
 )
+from service.labels import Stage
+
+YIELD_EVERY: Final = 64
+"""Windows laid out before other callers get the loop: about one millisecond."""
 
 
 class Batcher(Protocol):
-    """What answers windows; `service.core.batcher.MicroBatcher` is one."""
+    """Answers windows; `service.core.batcher.MicroBatcher` is one."""
 
-    async def submit(self, windows: Sequence[Window]) -> list[WindowOutputs]:
-        """The answers to these windows, in their order."""
-        ...
-
-
-class Recorder(Protocol):
-    """What keeps answers, to be met with real outcomes; `service.store.recorder.Recorder` is one."""
-
-    def offer(self, model: str, windows: Sequence[Window], outputs: Sequence[WindowOutputs]) -> None:
-        """Keep what was answered; never waits and never fails."""
-        ...
-
-
-class StageTimer(Protocol):
-    """What counts the seconds of a stage."""
-
-    def observe(self, value: float) -> None:
-        """Count one value."""
+    async def submit(self, windows: Windows) -> list[Piece]:
+        """Answer these windows, all or none."""
         ...
 
 
@@ -80,7 +74,6 @@ class LoadedModel:
     name: ModelName
     horizons: tuple[str, ...]
     sensors: tuple[int, ...]
-    band: EntropyReference | None
 
     @classmethod
     def of(cls, runtime: Runtime, batcher: Batcher, *, max_window_cycles: int) -> LoadedModel:
@@ -95,7 +88,6 @@ class LoadedModel:
             ModelName(manifest.name, manifest.version, runtime.sha256),
             tuple(map(str, manifest.horizons)),
             manifest.schema_of_columns.indices("sensor"),
-            entropy_reference(manifest),
         )
 
 
@@ -107,13 +99,11 @@ class Predictor:
         models: Mapping[str, LoadedModel],
         *,
         max_request_windows: int,
-        explain_timer: StageTimer,
         recorder: Recorder | None = None,
     ) -> None:
         self.models: Final = dict(models)
         self._only: Final = next(iter(models.values())) if len(models) == 1 else None
         self._max_windows: Final = max_request_windows
-        self._explain_timer: Final = explain_timer
         self._recorder: Final = recorder
 
     def model(self, name: str | None) -> LoadedModel:
@@ -136,19 +126,17 @@ class Predictor:
         self,
         query: PredictQuery,
         *,
-        deadline: Deadline | None = None,
-        typed: bool = False,
-        consume: bool = False,
+        malformed: Mapping[int, Sequence[Problem]] = MappingProxyType({}),
+        limit: Limit | None = None,
+        timer: StageTimer | None = None,
     ) -> PredictReply:
-        """Answer every window of a query.
+        """Answer every window of a query; the query's windows are released as soon as they are laid out.
 
         Args:
-            query: What was asked.
-            deadline: How long the answer may take; None: as long as it needs.
-            typed: True where a decoder has seen to it that every reading is a number or None.
-            consume: True lets go of each window's readings once they are checked. While a request
-                waits they would be some thirty bytes a reading for nothing, and the next request would
-                be decoded into cold memory: a fifth of the CPU time of a request under load.
+            query: The request.
+            malformed: Windows with values that are no numbers, and where.
+            limit: Limits the time to the answer; None: no limit.
+            timer: Counts the stages.
 
         Raises:
             UnknownModel: the model is not loaded.
@@ -159,71 +147,48 @@ class Predictor:
             DeadlineExceeded: the time has passed.
         """
         model = self.model(query.model)
-        self._check_size(query)
-        deadline = deadline or Deadline(None)
-        checked = Checked(query, model.rules, typed=typed, consume=consume)
-        sensors: list[dict[str, float]] = []
+        count, units = len(query.windows), [window.unit for window in query.windows]
+        if not count:
+            detail = "expected at least one window, got none"
+            raise InvalidRequest(detail, [Problem("/windows", "empty", detail)])
+        self.check_count(count)
         try:
-            with deadline:
-                for start in range(YIELD_EVERY, len(query.windows), YIELD_EVERY):
-                    await asyncio.sleep(0)
-                    checked.check(start)
-                checked.conclude()
-                windows = checked.windows
-                outputs = await model.batcher.submit(windows) if windows else []
-                if query.explain is Explain.FULL:
-                    sensors = [await _occlusion(model, w, o) for w, o in zip(windows, outputs, strict=True)]
+            with limit or nullcontext():
+                windows, problems = await _read(query, model.rules)
+                problems |= malformed
+                placed = {i: [p.below(f"/windows/{i}") for p in found] for i, found in problems.items()}
+                if placed and not query.partial:
+                    raise _invalid(placed, count)
+                answered: list[Prediction] = []
+                if windows is not None:
+                    answered = await self._worded(model, windows, query.explain, timer)
         except TimeoutError:
-            raise DeadlineExceeded(
-                f"{len(query.windows)} windows were not answered within {deadline.seconds:g} s"
-            ) from None
-        if self._recorder is not None:
-            self._recorder.offer(model.name.name, windows, outputs)
-        start = perf_counter()
-        predictions: list[Prediction | Refused] = []
-        for i, window in enumerate(windows):
-            hidden = sensors[i] if sensors else UNSET
-            predictions.append(prediction(window, outputs[i], hidden, model=model, explain=query.explain))
-        self._explain_timer.observe(perf_counter() - start)
-        return PredictReply(model.name, checked.in_place(predictions))
+            raise late(count, limit) from None
+        if not placed:
+            return PredictReply(model.name, [*answered])
+        in_order = iter(answered)
+        return PredictReply(
+            model.name,
+            [_refused(units[i], placed[i]) if i in placed else next(in_order) for i in range(count)],
+        )
 
     async def answer(
-        self, model: LoadedModel, window: Window, *, explain: Explain, deadline: Deadline
-    ) -> Prediction:
-        """Answer one checked window, for a transport that keeps windows; raises what `outputs` does."""
-        windows = [window]
-        try:
-            with deadline:
-                outputs = await model.batcher.submit(windows)
-                hidden = await _occlusion(model, window, outputs[0]) if explain is Explain.FULL else UNSET
-        except TimeoutError:
-            raise DeadlineExceeded(f"the window was not answered within {deadline.seconds:g} s") from None
-        if self._recorder is not None:
-            self._recorder.offer(model.name.name, windows, outputs)
-        start = perf_counter()
-        worded = prediction(window, outputs[0], hidden, model=model, explain=explain)
-        self._explain_timer.observe(perf_counter() - start)
-        return worded
-
-    async def outputs(
-        self, model: LoadedModel, windows: Sequence[Window], *, deadline: Deadline
-    ) -> list[WindowOutputs]:
-        """The answers to checked windows, for a protocol that words them itself.
+        self, model: LoadedModel, windows: Windows, *, explain: Explain, limit: Limit, timer: StageTimer
+    ) -> list[Prediction]:
+        """Answer checked windows, for a transport that keeps windows.
 
         Raises:
             Overloaded, NotReady, RuntimeFailed: as the batcher says.
             DeadlineExceeded: the time has passed.
         """
         try:
-            with deadline:
-                return await model.batcher.submit(windows)
+            with limit:
+                return await self._worded(model, windows, explain, timer)
         except TimeoutError:
-            raise DeadlineExceeded(
-                f"{len(windows)} windows were not answered within {deadline.seconds:g} s"
-            ) from None
+            raise late(len(windows), limit) from None
 
     def check_count(self, windows: int) -> None:
-        """Refuse a request of too many windows before any of them is looked at.
+        """Refuse a request of too many windows before any of them is read.
 
         Raises:
             TooLarge: more windows than a request may have.
@@ -231,40 +196,85 @@ class Predictor:
         if windows > self._max_windows:
             raise TooLarge(f"at most {self._max_windows} windows a request, got {windows}")
 
-    def _check_size(self, query: PredictQuery) -> None:
-        if not query.windows:
-            detail = "expected at least one window, got none"
-            raise InvalidRequest(detail, [Problem("/windows", "empty", detail)])
-        self.check_count(len(query.windows))
+    async def _worded(
+        self, model: LoadedModel, windows: Windows, explain: Explain, timer: StageTimer | None
+    ) -> list[Prediction]:
+        pieces = await model.batcher.submit(windows)
+        probes = await _occlusions(model, windows, pieces) if explain is Explain.FULL else {}
+        if self._recorder is not None:
+            self._recorder.offer(model.name.name, windows, pieces)
+        start = perf_counter()
+        answered: dict[int, Prediction] = {}
+        for answers, first, places in pieces:
+            for row, i in enumerate(places, first):
+                answered[i] = prediction(
+                    model,
+                    windows,
+                    i,
+                    answers=answers,
+                    row=row,
+                    explain=explain,
+                    sensor_contributions=probes.get(i, UNSET),
+                )
+        if timer is not None:
+            timer.timed(Stage.EXPLAIN, start)
+        return [answered[i] for i in range(len(windows))]
 
 
-async def _occlusion(model: LoadedModel, window: Window, outputs: WindowOutputs) -> dict[str, float]:
-    """What each sensor adds to the RUL, in cycles: the answer with it less the answer without it.
+async def _read(
+    query: PredictQuery, rules: WindowRules
+) -> tuple[Windows | None, dict[int, Sequence[Problem]]]:
+    """The windows that can be read, and the problems of the others by their place in the request."""
+    given: list[WindowInput] = query.windows
+    parts = []
+    for i, window in enumerate(given):
+        if i % YIELD_EVERY == YIELD_EVERY - 1:
+            await asyncio.sleep(0)
+        parts.append(lay_out(window, rules))
+    windows, problems = join(given, parts, rules)
+    # While a request waits, its lists would hold thirty bytes a reading.
+    query.windows = []
+    return windows, problems
 
-    Answers before they are cut to 0..cap, or a sensor would seem to say nothing at the cap. Settings
-    are left in: without them the model would assume another regime, which is not what is asked.
+
+async def _occlusions(
+    model: LoadedModel, windows: Windows, pieces: Sequence[Piece]
+) -> dict[int, dict[str, float]]:
+    """What each sensor adds to the RUL of each window: the answer with it less the answer without it.
+
+    In cycles, of answers before they are cut to 0..cap, or a sensor would seem to say nothing at the cap.
+    Settings are left in: without them the model would assume another regime.
     """
-    hidden = await model.batcher.submit([window.without(column) for column in model.sensors])
-    with_it = outputs.contribution_sum
-    return {
-        model.rules.names[column]: with_it - without.contribution_sum
-        for column, without in zip(model.sensors, hidden, strict=True)
-    }
+    found: dict[int, dict[str, float]] = {}
+    for answers, first, places in pieces:
+        for row, i in enumerate(places, first):
+            hidden = await model.batcher.submit(windows.without_each(i, model.sensors))
+            without = {
+                place: probe.contribution_sum(at)
+                for probe, start, probed in hidden
+                for at, place in enumerate(probed, start)
+            }
+            found[i] = {
+                model.rules.names[column]: answers.contribution_sum(row) - without[n]
+                for n, column in enumerate(model.sensors)
+            }
+    return found
 
 
 def prediction(
-    window: Window,
-    outputs: WindowOutputs,
-    sensor_contributions: dict[str, float] | UnsetType = UNSET,
-    *,
     model: LoadedModel,
+    windows: Windows,
+    i: int,
+    *,
+    answers: Answers,
+    row: int,
     explain: Explain,
+    sensor_contributions: dict[str, float] | UnsetType = UNSET,
 ) -> Prediction:
-    """Word one window's answer."""
-    answers, row = outputs.answers, outputs.row
+    """Word the answer to window `i`, which is in this row of its batch."""
     lower, upper = answers.interval[row]
     return Prediction(
-        window.unit,
+        windows.units[i],
         answers.rul[row],
         answers.states[row],
         Interval(model.manifest.nominal_coverage, lower, upper),
@@ -273,25 +283,42 @@ def prediction(
             HEALTH_STATES[answers.health_label[row]],
             dict(zip(HEALTH_STATES, answers.health_state[row], strict=True)),
         ),
-        window.imputed_fraction,
-        [
-            *(out_of_range(window, model.rules) if answers.out_of_range[row] else ()),
-            *window.warnings,
-            *attention_warnings(answers.entropy[row], model.band),
-        ],
-        UNSET if explain is Explain.NONE else _attention(window, outputs, model.manifest.baseline),
+        windows.imputed_fraction[i],
+        cautions(answers, row, windows, i, model.rules),
+        UNSET if explain is Explain.NONE else _attention(model, windows, i, answers, row),
         sensor_contributions,
     )
 
 
-def _attention(window: Window, outputs: WindowOutputs, baseline: float) -> Attention:
-    answers, row, cycles = outputs.answers, outputs.row, len(window)
+def _attention(model: LoadedModel, windows: Windows, i: int, answers: Answers, row: int) -> Attention:
+    cycles, first = windows.lengths[i], windows.first_cycle(i)
     ratio = answers.entropy[row]
     return Attention(
-        list(range(window.first_cycle, window.first_cycle + cycles)),
+        list(range(first, first + cycles)),
         answers.attention[row][:cycles],
         answers.contribution[row][:cycles],
-        baseline,
+        model.manifest.baseline,
         None if math.isnan(ratio) else ratio,
         answers.effective[row],
     )
+
+
+def _invalid(problems: Mapping[int, Sequence[Problem]], windows: int) -> InvalidWindows:
+    in_order = [p for i in sorted(problems) for p in problems[i]]
+    worst = in_order[0]
+    return InvalidWindows(
+        f"{len(problems)} of {windows} windows cannot be read; {worst.pointer}: {worst.detail}",
+        listed(in_order),
+    )
+
+
+def _refused(unit: str | None, problems: Sequence[Problem]) -> Refused:
+    """A window's own error, in its place."""
+    detail = "; ".join(f"{p.pointer}: {p.detail}" for p in problems[:3])
+    return Refused(unit, WindowError(STATUS[InvalidWindow].title, detail, listed(problems)))
+
+
+def late(windows: int, limit: Limit | None) -> DeadlineExceeded:
+    """What is said where the time has passed."""
+    within = "" if limit is None or limit.seconds is None else f" within {limit.seconds:g} s"
+    return DeadlineExceeded(f"{windows} windows were not answered{within}")

@@ -7,13 +7,31 @@ A `msgspec` decoder makes a `PredictQuery` straight from a body, an encoder a bo
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from model.domain import RulState
-from service.core.window import Caution, WindowInput
+from service.core.window import WindowInput
 from service.errors import Problem
+
+CautionCode = Literal[
+    "out_of_range", "truncated_to_context", "last_cycle_unknown", "attention_collapsed", "attention_uniform"
+]
+
+
+class Caution(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A reason to read an answer with care: one of its `warnings`."""
+
+    code: CautionCode
+    detail: str
+    column: str | None = None
+
+
+CYCLE_UNKNOWN: Final = Caution(
+    "last_cycle_unknown", "last_cycle is not given: cycles are counted from the window's first reading"
+)
 
 
 class Explain(StrEnum):

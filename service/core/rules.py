@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from export.bundle import Manifest
+from export.bundle import EntropyReference, Manifest
 from model.domain import BoolArray, FloatArray
 
 OUT_OF_RANGE_MARGIN: Final = 0.25
@@ -40,10 +40,6 @@ class TrainingRange:
         """Which values [..., F] are out of range; those that are missing are not."""
         return (readings < self.lowest) | (readings > self.highest)
 
-    def leaving(self, windows: FloatArray) -> list[bool]:
-        """Which windows [B, T, F] have a reading out of range."""
-        return np.asarray(self.outside(windows).any(axis=(1, 2))).tolist()
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowRules:
@@ -52,12 +48,14 @@ class WindowRules:
     Attributes:
         names: The F column names, in order.
         units: Their engineering units.
+        band: Where the attention entropy of calibration windows lay.
     """
 
     names: tuple[str, ...]
     known: frozenset[str]
     units: tuple[str, ...]
     range: TrainingRange
+    band: EntropyReference | None
     context: int
     max_missing_fraction: float
     max_cycles: int
@@ -71,6 +69,7 @@ class WindowRules:
             frozenset(names),
             tuple(column.unit for column in manifest.columns),
             TrainingRange.of(manifest),
+            next((band for band in manifest.entropy if band.head == "mean"), None),
             manifest.context,
             manifest.max_missing_fraction,
             max_window_cycles,

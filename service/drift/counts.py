@@ -148,7 +148,7 @@ class DriftCounts:
 
         At most a sliding window of them waits: an older batch would be overwritten as soon as it is counted.
         """
-        batch = (_ends(readings, answers.lengths), answers, units)  # all readings would be megabytes
+        batch = (_ends(readings, answers.asked.lengths), answers, units)  # all readings would be megabytes
         with self._lock:
             self._batches.append(batch)
             self._waiting += len(units)
@@ -167,12 +167,12 @@ class DriftCounts:
     def _count(self, batches: Sequence[_Batch]) -> None:
         columns, bands, rul, entropy, units, rest = self._block()
         answers = [each for _, each, _ in batches]
-        lengths = np.concatenate([each.lengths for each in answers])
+        lengths = np.concatenate([each.asked.lengths for each in answers])
         ends = np.concatenate([last for last, _, _ in batches])
         last = ends[:, -1].astype(np.float64)
         regime, seen, known = self._regimes(last)
         predicted = _joined([each.outputs.rul for each in answers])
-        age = _joined([each.last_cycle for each in answers])
+        age = _joined([each.asked.last_cycle for each in answers])
         bins = self._bins(last, regime)
         self._mark_stuck(bins, ends, regime, lengths)
         r, f, b = columns.shape
@@ -265,7 +265,7 @@ def entropy_of(answers: Answers, head: str) -> FloatArray:
     if head == "mean":
         return answers.entropy_ratio
     heads = answers.head_entropy_ratio
-    return np.full(len(answers.lengths), np.nan) if heads is None else heads[:, int(head)]
+    return np.full(len(answers.asked.lengths), np.nan) if heads is None else heads[:, int(head)]
 
 
 def _blocks(batches: Sequence[_Batch], full: int, *, held: int) -> Iterator[list[_Batch]]:

@@ -1,43 +1,46 @@
-"""What surrounds every request on every transport: its id, its measurement, its log line, its error."""
+"""What surrounds every request on every transport: id, access, time limit, measurement, log line, error."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Final, Self
 
 from service import logs
-from service.core.lifecycle import Lifecycle
+from service.core.lifecycle import Lifecycle, Phase
 from service.core.ports import Tracer
 from service.core.predictor import Predictor
 from service.edge.access import Credentials
-from service.edge.asgi import Disconnected
-from service.errors import STATUS, RuntimeFailed, status_of
-from service.labels import CLIENT_GONE, SUCCESS, Route, Transport
+from service.errors import STATUS, Disconnected, RuntimeFailed, status_of
+from service.labels import CLIENT_GONE, SUCCESS, Route, Stage, Transport
 from service.metrics.metrics import Metrics
 from service.streams.life import Streams
+
+WATCH_AFTER_SECONDS: Final = 0.1
+"""How long a request runs before the service asks whether its caller is still there. Asking is a task and,
+behind Envoy, a message to another thread and back: more than an ordinary request costs altogether."""
 
 
 class Exchange:
     """One request and how it went; entered when it begins, left when it is answered.
 
-    What is raised inside stays in `error`, for the transport to word. One object and few calls: everything
-    asked of the service goes through it.
+    What is raised inside stays in `error`, for the transport to word. One object and few calls: every
+    request goes through it.
 
     Attributes:
-        request_id: What the caller, the log and every error call it.
-        code: What it is counted as.
+        request_id: The id that the caller, the log and every error give it.
+        code: The code label that it is counted with.
         seconds: How long it took, once it has ended.
         error: What went wrong.
         gone: True where the caller has left: nobody waits for an answer.
-        windows: How many windows were asked for.
+        windows: Windows that were asked for.
     """
 
     __slots__ = (
-        "_desk", "_route", "_start", "_token", "_trace", "_transport", "code", "error", "gone", "request_id",
-        "seconds", "windows",
+        "_admitted", "_desk", "_route", "_stages", "_start", "_token", "_trace", "_transport", "code",
+        "error", "gone", "request_id", "seconds", "windows",
     )  # fmt: skip
 
     def __init__(
@@ -45,18 +48,30 @@ class Exchange:
         desk: Desk,
         transport: Transport,
         route: Route,
-        given: str | None,
-        carrier: Mapping[str, Any] | None,
+        given_id: str | None,
+        carrier: Mapping[str, Any] | None = None,
     ) -> None:
+        """Begin a request.
+
+        Args:
+            desk: The service.
+            transport: How it came.
+            route: Its route.
+            given_id: Its id where the caller gives one; one that is not fit to log is replaced.
+            carrier: The ASGI scope or gRPC's metadata; None for a part of another request.
+        """
         self._desk = desk
         self._transport: Transport = transport
         self._route: Route = route
         self._trace = None if desk.tracer is None else desk.tracer.request(transport, route, carrier)
-        self.request_id = logs.new_request_id() if given is None else logs.safe_request_id(given)
+        fits = given_id is not None and logs.SAFE_ID.fullmatch(given_id)
+        self.request_id = given_id if given_id is not None and fits else logs.new_request_id()
         self.code = SUCCESS[transport]
         self.error: Exception | None = None
         self.gone = False
         self.windows = 0
+        self._admitted = False
+        self._stages: list[tuple[Stage, float]] = []
 
     def __enter__(self) -> Self:
         self._token = logs.request_id.set(self.request_id)
@@ -66,17 +81,40 @@ class Exchange:
         self._desk.metrics.begin(self._route)
         return self
 
+    def admit(self) -> None:
+        """Let a request in that needs a model; a drain waits for it.
+
+        Raises:
+            NotReady: the service is starting or draining.
+        """
+        lifecycle = self._desk.lifecycle
+        if lifecycle.phase is not Phase.READY:
+            lifecycle.check_ready()
+        lifecycle.in_flight += 1
+        self._admitted = True
+
+    def timed(self, stage: Stage, start: float) -> None:
+        """Count a stage that began at `start`, in seconds of `perf_counter`, and ends now."""
+        seconds = perf_counter() - start
+        self._stages.append((stage, seconds))
+        if self._desk.tracer is not None:
+            self._desk.tracer.stage(stage, seconds)
+
     def __exit__(
-        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+        self, _kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         desk = self._desk
+        if self._admitted:
+            desk.lifecycle.in_flight -= 1
+            if desk.lifecycle.phase is not Phase.READY:
+                desk.lifecycle.ended()
         if error is not None:
             self._fail(error)
         self.seconds = perf_counter() - self._start
-        desk.metrics.end(self._transport, self._route, self.code, self.seconds)
+        desk.metrics.end(self._transport, self._route, self.code, self.seconds, self._stages)
         kept = error is None or isinstance(error, Exception)
         if kept:
-            desk.log(self, self._transport, self._route)
+            self._log()
         if self._trace is not None:
             self._trace.end(code=self.code, error=error, windows=self.windows)
         logs.request_id.reset(self._token)
@@ -88,9 +126,27 @@ class Exchange:
         elif isinstance(error, Exception):
             self.error, self.code = error, self._desk.metrics.failed(self._transport, error)
 
+    def _log(self) -> None:
+        desk, error = self._desk, self.error
+        if error is None and not desk.samples():
+            return
+        fields: dict[str, Any] = {
+            "protocol": self._transport, "route": self._route, "code": self.code, "seconds": self.seconds
+        }  # fmt: skip
+        if error is None:
+            desk.log.info("request answered", windows=self.windows, **fields)
+        elif status_of(error) is STATUS[RuntimeFailed]:
+            desk.log.error("request failed", exc_info=error, **fields)
+        else:
+            desk.log.warning("request refused", error=type(error).__name__, **fields)
+
 
 class Desk:
-    """What both transports need to answer a request."""
+    """What both transports need to answer a request.
+
+    Args:
+        log_sample: The share of answered requests that are logged; refused and failed ones always are.
+    """
 
     def __init__(
         self,
@@ -98,7 +154,8 @@ class Desk:
         predictor: Predictor,
         metrics: Metrics,
         lifecycle: Lifecycle,
-        access_log: logs.AccessLog,
+        log: logs.FilteringBoundLogger,
+        log_sample: float,
         credentials: Credentials,
         max_body_bytes: int,
         request_timeout_seconds: float,
@@ -114,33 +171,91 @@ class Desk:
         self.request_timeout_seconds: Final = request_timeout_seconds
         self.streams: Final = Streams(lifecycle, most=max_streams, idle_seconds=stream_idle_seconds)
         self.tracer: Final = tracer
-        self._log: Final = access_log
+        self.log: Final = log
+        self._log_sample: Final = log_sample
+        self._log_due = 0.0
 
-    def exchange(
-        self,
-        transport: Transport,
-        route: Route,
-        request_id: str | None,
-        carrier: Mapping[str, Any] | None = None,
-    ) -> Exchange:
-        """Measure around a request, log it, trace it, and keep what it raises in `Exchange.error`.
+    def samples(self) -> bool:
+        """Whether this answered request is logged: evenly spaced, so that the share is exact."""
+        self._log_due += self._log_sample
+        is_due = self._log_due >= 1.0 - 1e-9  # ten tenths are a little less than one
+        if is_due:
+            self._log_due -= 1.0
+        return is_due
 
-        Args:
-            transport: How it came.
-            route: What is asked for.
-            request_id: What the caller calls it.
-            carrier: The ASGI scope or gRPC's metadata; None for a part of another request.
-        """
-        return Exchange(self, transport, route, request_id, carrier)
 
-    def log(self, exchange: Exchange, transport: Transport, route: Route) -> None:
-        """Write the line of a request that has ended, where it gets one."""
-        error, code, seconds = exchange.error, exchange.code, exchange.seconds
-        if error is None:
-            self._log.answered(
-                protocol=transport, route=route, code=code, seconds=seconds, windows=exchange.windows
-            )
-        elif status_of(error) is STATUS[RuntimeFailed]:
-            self._log.failed(error, protocol=transport, route=route, code=code, seconds=seconds)
-        else:
-            self._log.refused(error, protocol=transport, route=route, code=code, seconds=seconds)
+class Limit:
+    """Limit the time of awaited work, which the caller's leaving ends too.
+
+    It costs half of `asyncio.timeout`, at every request. The task that waits for the disconnect is never
+    cancelled: a server may be about to hand it the event, and does so when the exchange ends. It starts
+    after `WATCH_AFTER_SECONDS`.
+
+    Args:
+        seconds: How long the work may take; then TimeoutError is raised. None: no limit.
+        receive: Where an ASGI server says that the caller has left; then Disconnected is raised. None: the
+            server cancels the task itself.
+    """
+
+    __slots__ = (
+        "_cancelling", "_expired", "_finished", "_left", "_receive", "_task", "_timer", "_watch", "seconds",
+    )  # fmt: skip
+
+    def __init__(
+        self, seconds: float | None, receive: Callable[[], Awaitable[Mapping[str, Any]]] | None = None
+    ) -> None:
+        self.seconds: Final = seconds
+        self._receive: Final = receive
+        self._timer: asyncio.TimerHandle | None = None
+        self._watch: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[object] | None = None
+        self._cancelling = 0
+        self._expired = self._finished = self._left = False
+
+    def __enter__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._task = task = asyncio.current_task(loop)
+        if task is None:
+            raise RuntimeError("a limit needs a task to cancel")
+        self._cancelling = task.cancelling()
+        if self._receive is not None and (self.seconds is None or self.seconds > WATCH_AFTER_SECONDS):
+            self._timer = loop.call_later(WATCH_AFTER_SECONDS, self._look)
+        elif self.seconds is not None:
+            self._timer = loop.call_later(max(0.0, self.seconds), self._expire)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._finished = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is None or not (self._expired or self._left):
+            return
+        # Somebody else's cancellation, even at the same moment, stays one: as in asyncio.timeout.
+        counts = [self._task.uncancel() for _ in range(self._expired + self._left)]
+        if counts[-1] <= self._cancelling and kind is asyncio.CancelledError:
+            if self._left:
+                raise Disconnected from None
+            raise TimeoutError from error
+
+    def _expire(self) -> None:
+        self._expired = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def _look(self) -> None:
+        if self.seconds is not None:
+            left = self.seconds - WATCH_AFTER_SECONDS
+            self._timer = asyncio.get_running_loop().call_later(left, self._expire)
+        self._watch = asyncio.ensure_future(self._disconnect())
+        self._watch.add_done_callback(self._leave)
+
+    async def _disconnect(self) -> None:
+        while self._receive is not None and (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    def _leave(self, leaving: asyncio.Future[None]) -> None:
+        gone = leaving.cancelled() or leaving.exception() is None
+        if gone and not self._finished and self._task is not None:
+            self._left = True
+            self._task.cancel()

@@ -6,6 +6,7 @@ module must not know what is asked.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol, TypeVar
 
@@ -13,10 +14,8 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 
-from service.core.deadline import Deadline
-from service.edge.asgi import Disconnected
-from service.edge.exchange import Desk, Exchange
-from service.errors import MalformedBody, Problem, listed, problems_of, public_detail, status_of
+from service.edge.exchange import Desk, Exchange, Limit
+from service.errors import Disconnected, MalformedBody, Problem, listed, problems_of, public_detail, status_of
 from service.grpc.over_asgi import Call
 from service.labels import Route, Transport
 
@@ -75,7 +74,7 @@ async def exchanged(
     """
     reply: Any = None
     metadata: dict[str, Any] = dict(context.invocation_metadata())
-    with desk.exchange(Transport.GRPC, route, metadata.get("x-request-id"), metadata) as exchange:
+    with Exchange(desk, Transport.GRPC, route, metadata.get("x-request-id"), metadata) as exchange:
         if desk.credentials.asked_for and not open_to_all:
             desk.credentials.check(metadata.get("authorization", ""), metadata.get("x-api-key", ""))
         reply = await call(raw, context, exchange)
@@ -90,21 +89,14 @@ async def exchanged(
     return reply
 
 
-def patience(desk: Desk, context: Context) -> float:
-    """How many seconds an answer may take: what the caller and the settings both allow."""
-    remaining = context.time_remaining()
-    return desk.request_timeout_seconds if remaining is None else min(remaining, desk.request_timeout_seconds)
+def limit(desk: Desk, context: Context, seconds: float = math.inf) -> Limit:
+    """The time to an answer: the settings', the caller's deadline and these seconds, the least.
 
-
-def limit(context: Context, seconds: float) -> Deadline:
-    """What ends the waiting of a call with one answer: so much time, the caller's deadline, and its leaving.
-
-    `grpc.aio` itself cancels the call of a caller who has left.
+    The caller's leaving ends it too; `grpc.aio` itself cancels the call of a caller who has left.
     """
-    if isinstance(context, Call):
-        return context.limit(seconds)
     remaining = context.time_remaining()
-    return Deadline(seconds if remaining is None else min(seconds, remaining))
+    seconds = min(seconds, desk.request_timeout_seconds, math.inf if remaining is None else remaining)
+    return Limit(seconds, context.receive if isinstance(context, Call) else None)
 
 
 def parsed(kind: type[MessageType], raw: bytes) -> MessageType:

@@ -6,21 +6,20 @@ This module knows methods; it must not know what a model takes, nor how tensors 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from time import perf_counter
 from typing import Any, Final
 
 import grpc
 
 from service.edge.exchange import Desk, Exchange
 from service.grpc.call import Context, exchanged, limit, parsed, serialized
-from service.grpc.oip_messages import response_of
-from service.grpc.oip_plan import Messages
+from service.grpc.oip_messages import query_of, response_of
 from service.labels import Route, Stage
 from service.oip.inference import (
     EXTENSIONS,
     PLATFORM,
     SERVER_NAME,
     Inference,
-    InferReply,
     server_version,
 )
 from service.oip.tensors import TensorSpec
@@ -36,8 +35,7 @@ class InferenceServicer:
 
     def __init__(self, desk: Desk) -> None:
         self._desk: Final = desk
-        self._inference: Final = Inference(desk)
-        self._messages: Final = Messages(self._inference)
+        self._inference: Final = Inference(desk.predictor, desk.lifecycle)
 
     def handlers(self) -> dict[str, Any]:
         """The method handlers, by the methods' names."""
@@ -75,22 +73,20 @@ class InferenceServicer:
         return method
 
     async def _infer(self, raw: bytes, context: Context, exchange: Exchange) -> bytes:
-        desk = self._desk
-        with desk.lifecycle.request():
-            with desk.metrics.stage(Stage.DECODE):
-                asked, group, form = self._messages.read(raw)
-            model, query, windows = asked.model, asked.query, group.windows
-            exchange.windows = len(windows)
-            seconds = min(query.timeout_seconds, desk.request_timeout_seconds)
-            outputs = await desk.predictor.outputs(model, windows, deadline=limit(context, seconds))
-            with desk.metrics.stage(Stage.EXPLAIN):
-                answer = None if form is None else form.written(outputs[0])
-                if answer is None:
-                    answer = self._inference.reply(model, group, query, outputs)
-            with desk.metrics.stage(Stage.ENCODE):
-                if isinstance(answer, InferReply):
-                    return response_of(answer, raw=asked.raw).SerializeToString()
-                return b"".join(answer)
+        exchange.admit()
+        start = perf_counter()
+        request = parsed(pb.ModelInferRequest, raw)
+        model = self._inference.model(request.model_name, request.model_version)
+        query = query_of(request)
+        ask = self._inference.read(model, query)
+        exchange.timed(Stage.DECODE, start)
+        exchange.windows = len(ask.windows)
+        tensors = await self._inference.answer(model, ask, limit(self._desk, context, query.timeout_seconds))
+        start = perf_counter()
+        is_raw = bool(request.raw_input_contents)
+        encoded = response_of(model.name, query.id, tensors, is_raw=is_raw).SerializeToString()
+        exchange.timed(Stage.ENCODE, start)
+        return encoded
 
     async def _live(self, raw: bytes) -> pb.ServerLiveResponse:
         parsed(pb.ServerLiveRequest, raw)
@@ -108,7 +104,7 @@ class InferenceServicer:
 
     def _is_ready(self) -> bool:
         self._desk.lifecycle.check_alive()
-        return self._inference.ready
+        return self._inference.is_ready
 
     async def _server(self, raw: bytes) -> pb.ServerMetadataResponse:
         parsed(pb.ServerMetadataRequest, raw)

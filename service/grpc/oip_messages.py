@@ -7,14 +7,16 @@ went. This module knows messages; it must not know what a model takes.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
+from service.core.queries import ModelName
 from service.errors import InvalidTensor, MalformedBody
 from service.grpc.messages import tag
-from service.oip.inference import MAX_TENSORS, InferQuery, InferReply, timeout_of
-from service.oip.tensors import DTYPES, FP32, INT64, Contents, GivenTensor, short
+from service.oip.inference import MAX_TENSORS, InferQuery, timeout_of
+from service.oip.tensors import DTYPES, FP32, INT64, Contents, GivenTensor, Tensor, short
 from service.proto import open_inference_pb2 as pb
 
 CONTENTS: Final = {FP32: "fp32_contents", INT64: "int64_contents"}
@@ -82,15 +84,15 @@ def _timeout_seconds(request: pb.ModelInferRequest) -> float:
     return timeout_of(None if which is None else getattr(parameter, which))
 
 
-def response_of(reply: InferReply, *, raw: bool) -> pb.ModelInferResponse:
-    """A reply as a message, its contents raw or typed."""
-    response = pb.ModelInferResponse(
-        model_name=reply.model.name, model_version=reply.model.version, id=reply.id
-    )
-    for tensor in reply.tensors:
-        output = response.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.values.shape)
-        if raw:
-            response.raw_output_contents.append(tensor.values.tobytes())
+def response_of(
+    model: ModelName, request_id: str, tensors: Sequence[Tensor], *, is_raw: bool
+) -> pb.ModelInferResponse:
+    """Tensors as a message, their contents raw or typed."""
+    response = pb.ModelInferResponse(model_name=model.name, model_version=model.version, id=request_id)
+    for name, datatype, values in tensors:
+        output = response.outputs.add(name=name, datatype=datatype, shape=values.shape)
+        if is_raw:
+            response.raw_output_contents.append(values.tobytes())
         else:
-            output.contents.MergeFromString(tag(FLOATS, tensor.values.nbytes) + tensor.values.tobytes())
+            output.contents.MergeFromString(tag(FLOATS, values.nbytes) + values.tobytes())
     return response

@@ -1,4 +1,4 @@
-"""gRPC over ASGI: the servicers of `grpc_api`, behind a front end that speaks HTTP/2 with trailers.
+"""gRPC over ASGI: the servicers, behind a front end that speaks HTTP/2 with trailers.
 
 `grpc.aio` spends more CPU on an empty call than the model on a window, so where the front end
 already speaks HTTP/2 the same servicers are called from here: a length-prefixed message in, one
@@ -9,30 +9,27 @@ This module knows the protocol; it must not know any service.
 from __future__ import annotations
 
 import base64
+import struct
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from inspect import isawaitable
 from time import monotonic
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, Self
 from urllib.parse import quote
 
 import grpc
 from google.protobuf.message import DecodeError
 
 from service import logs
-from service.edge.asgi import (
-    Disconnected,
-    Message,
-    Patience,
-    Receive,
-    Scope,
-    Send,
-    header,
-    unless_disconnected,
-)
-from service.errors import public_detail
-from service.grpc.frames import Aborted, Messages, Metadata, framed, plain_message
+from service.edge.asgi import Message, Receive, Scope, Send, header
+from service.edge.exchange import Limit
+from service.errors import Disconnected, public_detail
 
 Names = Sequence[tuple[bytes, str]]
+Metadata = Sequence[tuple[str, str | bytes]]
+
+PREFIX: Final = struct.Struct(">BI")  # compressed?, length
+GZIP: Final = 16 + zlib.MAX_WBITS
 Decode = Callable[[bytes], Any]
 Encode = Callable[[Any], bytes] | None
 
@@ -49,13 +46,108 @@ END: Final[Message] = {"type": "http.response.body", "body": b"", "more_body": F
 OK: Final = (b"grpc-status", b"0")
 
 
+class Aborted(Exception):
+    """A servicer ended its call with a status."""
+
+    def __init__(self, code: grpc.StatusCode, details: str, metadata: Metadata = ()) -> None:
+        super().__init__(details)
+        self.code = code
+        self.details = details
+        self.metadata = metadata
+
+
+def framed(message: bytes) -> bytes:
+    """A message as it stands in a body."""
+    return PREFIX.pack(0, len(message)) + message
+
+
+class Messages:
+    """The request's messages, unframed and, where the caller compressed them, inflated.
+
+    An iterator and not an async generator: the event loop keeps track of each of those, and ends
+    one that was not run to its end, as that of a call with one message is not, by a task of its own.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, *, max_bytes: int) -> None:
+        self._scope: Final = scope
+        self._receive: Final = receive
+        self._max_bytes: Final = max_bytes
+        self._buffer = bytearray()
+        self._more = True
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        buffer = self._buffer
+        while len(buffer) < PREFIX.size or len(buffer) < PREFIX.size + self._checked_length():
+            if not self._more:
+                if buffer:
+                    raise Aborted(grpc.StatusCode.INVALID_ARGUMENT, "the request ends within a message")
+                raise StopAsyncIteration
+            self.add(await self._receive())
+        compressed, length = PREFIX.unpack_from(buffer)
+        message = bytes(memoryview(buffer)[PREFIX.size : PREFIX.size + length])
+        del buffer[: PREFIX.size + length]
+        return self._inflated(message) if compressed else message
+
+    def add(self, event: Message) -> None:
+        """Read on in what has come.
+
+        Raises:
+            Disconnected: the caller has left.
+        """
+        if event["type"] == "http.disconnect":
+            raise Disconnected
+        self._buffer += event.get("body", b"")
+        self._more = event.get("more_body", False)
+
+    async def only(self) -> bytes:
+        """The first message, of a call that has one."""
+        try:
+            return await anext(self)
+        except StopAsyncIteration:
+            raise Aborted(grpc.StatusCode.INVALID_ARGUMENT, "the request has no message") from None
+
+    def _checked_length(self) -> int:
+        length = PREFIX.unpack_from(self._buffer)[1]
+        if length > self._max_bytes:
+            raise Aborted(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"the message has {length} bytes, the server reads {self._max_bytes} at most",
+            )
+        return length
+
+    def _inflated(self, message: bytes) -> bytes:
+        encoding = header(self._scope, b"grpc-encoding")
+        if encoding != b"gzip":
+            raise Aborted(
+                grpc.StatusCode.UNIMPLEMENTED,
+                f"message encoding {encoding.decode('latin-1')!r} is not known: use gzip or identity",
+                [("grpc-accept-encoding", "identity,gzip")],
+            )
+        inflater = zlib.decompressobj(GZIP)
+        try:
+            plain = inflater.decompress(message, self._max_bytes + 1)
+        except zlib.error as error:
+            raise Aborted(grpc.StatusCode.INVALID_ARGUMENT, "the message is not gzip") from error
+        if len(plain) > self._max_bytes:
+            raise Aborted(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"the message inflates to more than {self._max_bytes} bytes",
+            )
+        if not inflater.eof or inflater.unused_data:
+            raise Aborted(grpc.StatusCode.INVALID_ARGUMENT, "the message is not one whole gzip member")
+        return plain
+
+
 class Call:
     """What a servicer sees of its call: the part of `grpc.aio.ServicerContext` that ours use."""
 
-    __slots__ = ("_deadline", "_headers", "_names", "_receive", "trailing")
+    __slots__ = ("_deadline", "_headers", "_names", "receive", "trailing")
 
     def __init__(self, scope: Scope, receive: Receive, names: Names) -> None:
-        self._receive = receive
+        self.receive = receive
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
         self._names = names
         timeout = self._headers.get(b"grpc-timeout")
@@ -74,12 +166,6 @@ class Call:
     def time_remaining(self) -> float | None:
         """Seconds until the caller's deadline, or None where it set none."""
         return None if self._deadline is None else max(0.0, self._deadline - monotonic())
-
-    def limit(self, seconds: float) -> Patience:
-        """What ends a method's waiting: so much time, the caller's deadline, and the caller's leaving."""
-        if self._deadline is not None:
-            seconds = min(seconds, max(0.0, self._deadline - monotonic()))
-        return Patience(seconds, self._receive)
 
     def set_trailing_metadata(self, metadata: Metadata) -> None:
         """Send this with the status."""
@@ -152,16 +238,11 @@ class GrpcOverAsgi:
         return self._answer_stream(handler, scope, receive, send)
 
     async def _answer(self, handler: Any, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ANN401
-        """One message for one; what the method waits for, it waits for within `Call.limit`."""
+        """Answer one message with one; the method itself limits its waiting."""
         call = Call(scope, receive, self._names)
         decode, encode = handler.request_deserializer, handler.response_serializer
         try:
-            event = await receive()
-            message = plain_message(event, max_bytes=self._max_message_bytes)
-            if message is None:
-                messages = Messages(scope, receive, max_bytes=self._max_message_bytes)
-                messages.add(event)
-                message = await messages.only()
+            message = await Messages(scope, receive, max_bytes=self._max_message_bytes).only()
             request = message if decode is None else _decoded(decode, message)
             response = await handler.unary_unary(request, call)
             body = framed(response if encode is None else encode(response))
@@ -202,7 +283,8 @@ class GrpcOverAsgi:
         if handler.unary_stream is not None:
             message = await requests.only()
             request = message if decode is None else _decoded(decode, message)
-            await unless_disconnected(_write_all(handler.unary_stream(request, call), call), receive)
+            with Limit(None, receive):
+                await _write_all(handler.unary_stream(request, call), call)
         elif handler.stream_stream is not None:
             incoming = (_decoded(decode, message) async for message in requests) if decode else requests
             answers = handler.stream_stream(incoming, call)

@@ -1,12 +1,13 @@
 """gRPC: a thin shell over the predictor. Messages in, answers or statuses out.
 
-The same servicers run on `grpc.aio` and, through `grpc_asgi`, behind an HTTP/2 front end. This
+The same servicers run on `grpc.aio` and, through `over_asgi`, behind an HTTP/2 front end. This
 module knows messages and status codes; it must not know HTTP, ONNX Runtime or batches.
 """
 
 from __future__ import annotations
 
 from functools import partial
+from time import perf_counter
 from typing import Any, Final
 
 import grpc
@@ -14,19 +15,10 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from service.core.predictor import LoadedModel
-from service.core.queries import PredictQuery
-from service.core.window import WindowInput
 from service.edge.exchange import Desk, Exchange
 from service.grpc.call import Context, exchanged, limit, parsed, serialized
 from service.grpc.health import Health
-from service.grpc.messages import (
-    explain_of,
-    in_rows,
-    lone_window,
-    model_reference,
-    predict_reply,
-    window_input,
-)
+from service.grpc.messages import model_reference, predict_query, predict_reply
 from service.grpc.oip import INFERENCE_SERVICE, InferenceServicer
 from service.grpc.streams import StreamServicer
 from service.labels import Route, Stage
@@ -61,16 +53,17 @@ class RulServicer:
 
     async def _predict(self, raw: bytes, context: Context, exchange: Exchange) -> bytes:
         """Answer windows."""
-        desk = self._desk
-        with desk.lifecycle.request():
-            with desk.metrics.stage(Stage.DECODE):
-                query = self._query(raw)
-            exchange.windows = len(query.windows)
-            reply = await desk.predictor.predict(
-                query, deadline=limit(context, desk.request_timeout_seconds), typed=True, consume=True
-            )
-            with desk.metrics.stage(Stage.ENCODE):
-                return predict_reply(reply)
+        exchange.admit()
+        predictor, start = self._desk.predictor, perf_counter()
+        request = parsed(pb.PredictRequest, raw)
+        query = predict_query(request, len(predictor.model(request.model or None).rules.names))
+        exchange.timed(Stage.DECODE, start)
+        exchange.windows = len(query.windows)
+        reply = await predictor.predict(query, limit=limit(self._desk, context), timer=exchange)
+        start = perf_counter()
+        encoded = predict_reply(reply)
+        exchange.timed(Stage.ENCODE, start)
+        return encoded
 
     async def _get_model(self, raw: bytes, _context: Context, _exchange: Exchange) -> pb.Model:
         """Describe one model."""
@@ -80,22 +73,6 @@ class RulServicer:
         """Describe every model."""
         parsed(pb.ListModelsRequest, raw)
         return pb.ListModelsReply(models=[_model(model) for model in self._models.values()])
-
-    def _query(self, raw: bytes) -> PredictQuery:
-        lone = lone_window(raw)
-        if lone is None:
-            return self._parsed(raw)
-        unit, last_cycle, values = lone
-        columns = len(self._desk.predictor.model(None).rules.names)
-        return PredictQuery([WindowInput(unit, last_cycle, None, in_rows(values, columns))])
-
-    def _parsed(self, raw: bytes) -> PredictQuery:
-        request = parsed(pb.PredictRequest, raw)
-        name = request.model or None
-        columns = len(self._desk.predictor.model(name).rules.names)
-        explain = explain_of(request.explain)
-        windows = [window_input(window, columns) for window in request.windows]
-        return PredictQuery(windows, name, explain, request.partial)
 
 
 def add_servicers(server: Any, desk: Desk) -> Health:  # noqa: ANN401 grpc.aio.Server or its stand-in

@@ -11,15 +11,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Final
 
-from service.core.deadline import Deadline
 from service.core.predictor import LoadedModel
 from service.core.queries import Explain
 from service.core.window import WindowInput
-from service.edge.asgi import Disconnected
 from service.edge.exchange import Desk, Exchange
 from service.errors import (
+    Disconnected,
     MalformedBody,
     NotReady,
     Problem,
@@ -28,14 +28,12 @@ from service.errors import (
     public_detail,
     status_of,
 )
-from service.grpc.call import Context, exchanged, parsed, patience, serialized
-from service.grpc.messages import delimited, explain_of, model_reference, predicted, window_input
+from service.grpc.call import Context, exchanged, limit, parsed, serialized
+from service.grpc.messages import explain_of, model_reference, predicted, window_input
 from service.labels import Route, Stage, Transport
 from service.proto import rul_v1_pb2 as pb
 from service.streams.life import Inbox
 from service.streams.window import StreamWindow, reading_values
-
-PREDICTION: Final = pb.StreamReply.PREDICTION_FIELD_NUMBER
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,18 +101,21 @@ class StreamServicer:
     async def _answer(self, raw: bytes, opened: Opened, context: Context, stream: Exchange) -> bytes:
         desk, kept, reply = self._desk, False, b""
         reading = _reading(raw)  # what is none is the stream's error, and counted once
-        with desk.exchange(Transport.GRPC, Route.GRPC_READING, stream.request_id) as exchange:
-            with desk.metrics.stage(Stage.DECODE):
-                values = reading_values(reading.values, reading.columns, opened.model.rules)
-                opened.window.add(values, cycle=reading.cycle if reading.HasField("cycle") else None)
-                kept, exchange.windows = True, 1
-                window = opened.window.checked(opened.unit)
-            with desk.lifecycle.request():
-                prediction = await desk.predictor.answer(
-                    opened.model, window, explain=opened.explain, deadline=Deadline(patience(desk, context))
-                )
-            with desk.metrics.stage(Stage.ENCODE):
-                reply = delimited(PREDICTION, predicted(prediction))
+        with Exchange(desk, Transport.GRPC, Route.GRPC_READING, stream.request_id) as exchange:
+            start = perf_counter()
+            values = reading_values(reading.values, reading.columns, opened.model.rules)
+            opened.window.add(values, cycle=reading.cycle if reading.HasField("cycle") else None)
+            kept, exchange.windows = True, 1
+            window = opened.window.checked(opened.unit)
+            exchange.timed(Stage.DECODE, start)
+            exchange.admit()
+            waiting = limit(desk, context)
+            (prediction,) = await desk.predictor.answer(
+                opened.model, window, explain=opened.explain, limit=waiting, timer=exchange
+            )
+            start = perf_counter()
+            reply = serialized(pb.StreamReply(prediction=predicted(prediction)))
+            exchange.timed(Stage.ENCODE, start)
         error = exchange.error
         if error is None:
             return reply

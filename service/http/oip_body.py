@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from service.core.queries import ModelName
 from service.errors import InvalidTensor, MalformedBody, TooLarge, UnsupportedMedia
-from service.http.body import located
-from service.oip.inference import MAX_TENSORS, InferQuery, InferReply, timeout_of
+from service.http.predict import shape_error
+from service.oip.inference import MAX_TENSORS, InferQuery, timeout_of
 from service.oip.tensors import FP32, INT64, Contents, GivenTensor, Tensor, short
 
 Parameters = dict[str, Any] | None
@@ -76,24 +76,22 @@ _NESTED: Final = {
     2: msgspec.json.Decoder(list[list[float | None]]),
     3: msgspec.json.Decoder(list[list[list[float | None]]]),
 }
-_ENCODER: Final = msgspec.json.Encoder()
+_encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A query, and how its answer is to be written.
+class Form(NamedTuple):
+    """How the answer is to be written.
 
     Attributes:
-        binary: Whether outputs are binary, where `binary_by_name` does not say.
-        binary_by_name: The same for single outputs.
+        is_binary: Whether outputs are binary, where `by_name` does not say.
+        by_name: The same for single outputs.
     """
 
-    query: InferQuery
-    binary: bool
-    binary_by_name: dict[str, bool]
+    is_binary: bool
+    by_name: dict[str, bool]
 
 
-def decoded(body: bytes, header_length: bytes) -> Asked:
+def decoded(body: bytes, header_length: bytes) -> tuple[InferQuery, Form]:
     """Read a body.
 
     Args:
@@ -104,24 +102,21 @@ def decoded(body: bytes, header_length: bytes) -> Asked:
         MalformedBody: it is not JSON of the protocol's shape, or the header does not fit it.
         InvalidTensor: a tensor's contents are missing, come twice, or are not where they are said to be.
     """
-    size = json_size(body, header_length)
+    size = _json_size(body, header_length)
     request = _request(body[:size] if size < len(body) else body)
-    if len(request.inputs) > MAX_TENSORS or len(request.outputs or ()) > MAX_TENSORS:
+    outputs = request.outputs or []
+    if len(request.inputs) > MAX_TENSORS or len(outputs) > MAX_TENSORS:
         raise MalformedBody(f"expected at most {MAX_TENSORS} inputs and outputs")
     inputs = _inputs(request.inputs, memoryview(body)[size:])
-    outputs = request.outputs or []
-    named = {
-        output.name: _flag(output.parameters, "binary_data", f"output {short(output.name)}")
-        for output in outputs
-    }
-    query = InferQuery(
-        inputs,
-        [output.name for output in outputs],
-        request.id,
-        timeout_of((request.parameters or {}).get("timeout")),
-    )
-    binary = _flag(request.parameters, "binary_data_output", "the request") or False
-    return Asked(query, binary, {name: flag for name, flag in named.items() if flag is not None})
+    names = [output.name for output in outputs]
+    timeout = timeout_of((request.parameters or {}).get("timeout"))
+    by_name: dict[str, bool] = {}
+    for output in outputs:
+        flag = _flag(output.parameters, "binary_data", "output")
+        if flag is not None:
+            by_name[output.name] = flag
+    is_binary = _flag(request.parameters, "binary_data_output", "the request") or False
+    return InferQuery(inputs, names, request.id, timeout), Form(is_binary, by_name)
 
 
 def inflated(body: bytes, encoding: bytes, *, max_bytes: int) -> bytes:
@@ -149,33 +144,29 @@ def inflated(body: bytes, encoding: bytes, *, max_bytes: int) -> bytes:
     return plain
 
 
-def encoded(reply: InferReply, asked: Asked) -> tuple[bytes, int | None]:
-    """A reply as a body, and the size of its JSON where binary contents stand behind it."""
+def encoded(
+    model: ModelName, request_id: str, tensors: Sequence[Tensor], form: Form
+) -> tuple[bytes, int | None]:
+    """Tensors as a body, and the size of its JSON where binary contents stand behind it."""
     outputs: list[dict[str, Any]] = []
-    behind: list[Any] = []
-    for tensor in reply.tensors:
-        described: dict[str, Any] = {
-            "name": tensor.name,
-            "datatype": tensor.datatype,
-            "shape": list(tensor.values.shape),
-        }
-        if asked.binary_by_name.get(tensor.name, asked.binary):
-            described["parameters"] = {"binary_data_size": tensor.values.nbytes}
-            behind.append(_raw(tensor))
+    behind: list[bytes] = []
+    for name, datatype, values in tensors:
+        described: dict[str, Any] = {"name": name, "datatype": datatype, "shape": values.shape}
+        if form.by_name.get(name, form.is_binary):
+            described["parameters"] = {"binary_data_size": values.nbytes}
+            behind.append(values.tobytes())
         else:
-            described["data"] = tensor.values.ravel().tolist()
+            described["data"] = values.ravel().tolist()
         outputs.append(described)
-    names = {"model_name": reply.model.name, "model_version": reply.model.version}
-    identity = {"id": reply.id} if reply.id else {}
-    head = _ENCODER.encode({**names, **identity, "outputs": outputs})
-    return (b"".join([head, *behind]), len(head)) if behind else (head, None)
+    head: dict[str, Any] = {"model_name": model.name, "model_version": model.version}
+    if request_id:
+        head["id"] = request_id
+    head["outputs"] = outputs
+    text = _encode(head)
+    return (b"".join([text, *behind]), len(text)) if behind else (text, None)
 
 
-def _raw(tensor: Tensor) -> Any:  # noqa: ANN401 a buffer
-    return tensor.values.data  # C-contiguous and little-endian, as every output is made
-
-
-def json_size(body: bytes, header: bytes) -> int:
+def _json_size(body: bytes, header: bytes) -> int:
     """How many bytes of a body are JSON, by the header `inference-header-content-length`.
 
     Raises:
@@ -203,8 +194,7 @@ def _request(text: bytes) -> _Request:
                 raise
             return _request(replaced)
     except msgspec.ValidationError as error:
-        detail, pointer = located(str(error))
-        raise MalformedBody(f"{pointer or 'the body'}: {detail}") from error
+        raise shape_error(error) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedBody(f"the body is not JSON: {error}") from error
 
@@ -256,8 +246,8 @@ def _values(tensor: _LooseInput) -> list[Any] | None:
     except msgspec.DecodeError as error:
         nested = _nested(tensor)
         if nested is None:
-            detail, pointer = located(str(error))
-            raise InvalidTensor(f"input {short(tensor.name)}: data{pointer}: {detail}") from error
+            detail = shape_error(error).detail if isinstance(error, msgspec.ValidationError) else error
+            raise InvalidTensor(f"input {short(tensor.name)}: data{detail}") from error
         return nested
 
 

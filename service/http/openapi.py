@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from starlette.staticfiles import StaticFiles
 
 from service.core.queries import ModelName, Prediction, Refused
 from service.errors import STATUS
-from service.http import oip_openapi, units_openapi
+from service.http import oip_openapi, units_bodies
 
 PAGE: Final = """<!doctype html>
 <html lang="en">
@@ -34,12 +33,12 @@ SwaggerUIBundle({url: "/openapi.json", dom_id: "#api", deepLinking: true, tryItO
 """
 
 
-def assets() -> StaticFiles:
-    """Swagger UI, as BentoML's wheel carries it: no second copy, and nothing from another host."""
+def assets() -> Path:
+    """The folder of Swagger UI in BentoML's wheel: no second copy, and nothing from another host."""
     spec = find_spec("bentoml")
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("bentoml is not installed")
-    return StaticFiles(directory=Path(spec.origin).parent / "_internal" / "server" / "static_content")
+    return Path(spec.origin).parent / "_internal" / "server" / "static_content"
 
 
 def document(types: Sequence[type]) -> dict[str, Any]:
@@ -117,7 +116,7 @@ def document(types: Sequence[type]) -> dict[str, Any]:
             "/metrics": {
                 "get": {"summary": "Prometheus metrics", "responses": {"200": {"description": "metrics"}}}
             },
-            **units_openapi.paths(_ref, _responses),
+            **units_bodies.paths(_ref, _responses),
             **oip_openapi.paths(),
         },
     }

@@ -1,107 +1,143 @@
-"""`POST /v1/predict`: the route that is asked thousands of times a second, without a framework in its way.
+"""`POST /v1/predict`: a body becomes a query, or the places where it is wrong; a reply becomes a body.
 
-An ASGI application of its own: what a framework does for a request costs more than the network
-does for a window (docs/performance.md). This module knows headers, a body and a status; it must
-not know what a model reads.
+This module knows JSON and the shape of a query; it must not know what a model reads.
 """
 
 from __future__ import annotations
 
-import math
-from typing import Final
+import json
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, Final
 
 import msgspec
 
-from service.edge.asgi import Patience, Receive, Scope, Send, body_of
-from service.edge.exchange import Desk, Exchange
-from service.errors import MalformedBody, UnsupportedMedia
-from service.http.body import QueryDecoder
-from service.http.problem import problem
-from service.labels import Route, Stage, Transport
+from service.core.queries import Explain, PredictQuery, PredictReply
+from service.core.window import LARGEST_CYCLE, WindowInput, short
+from service.errors import MalformedBody, Problem, escaped
+from service.http.shell import Call, Reply
+from service.labels import Stage
 
-JSON: Final = "application/json"
-Headers = dict[bytes, bytes]
+Malformed = dict[int, list[Problem]]
+"""Windows with values that are no numbers, and where."""
 
-
-class PredictRoute:
-    """Answers windows by HTTP."""
-
-    def __init__(self, desk: Desk) -> None:
-        self._desk: Final = desk
-        self._decoder: Final = QueryDecoder()
-        self._encoder: Final = msgspec.json.Encoder()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        headers: Headers = dict(scope["headers"])
-        status, kind, more, body = 499, JSON, {}, b""  # what nobody will read: the caller has gone
-        given = headers.get(b"x-request-id")
-        given = None if given is None else given.decode("latin-1")
-        with self._desk.exchange(Transport.HTTP, Route.PREDICT, given, scope) as exchange:
-            body = await self._answer(headers, receive, exchange)
-            status = 200
-        if exchange.error is not None:
-            status, more, body = problem(exchange.error, exchange.request_id)
-            kind = more.pop("content-type")
-        answer = [
-            (b"content-type", kind.encode()),
-            (b"content-length", b"%d" % len(body)),
-            (b"x-request-id", exchange.request_id.encode("latin-1")),
-            *((name.encode(), value.encode()) for name, value in more.items()),
-        ]
-        await send({"type": "http.response.start", "status": status, "headers": answer})
-        await send({"type": "http.response.body", "body": body})
-
-    async def _answer(self, headers: Headers, receive: Receive, exchange: Exchange) -> bytes:
-        desk = self._desk
-        check_access(desk, headers)
-        media_type = headers.get(b"content-type", b"")
-        if media_type != b"application/json":
-            _check_media_type(media_type)
-        timeout = desk.request_timeout_seconds
-        if b"request-timeout" in headers:
-            timeout = min(timeout, asked_timeout(headers[b"request-timeout"]))
-        with desk.lifecycle.request():
-            body = await body_of(headers, receive, max_bytes=desk.max_body_bytes)
-            with desk.metrics.stage(Stage.DECODE):
-                query, typed = self._decoder.decode(body)
-            exchange.windows = len(query.windows)
-            reply = await desk.predictor.predict(
-                query, deadline=Patience(timeout, receive), typed=typed, consume=True
-            )
-            with desk.metrics.stage(Stage.ENCODE):
-                return self._encoder.encode(reply)
+_encode: Final[Callable[[PredictReply], bytes]] = msgspec.json.Encoder().encode
 
 
-def check_access(desk: Desk, headers: Headers) -> None:
-    """Pass who brings a right key, or where none is asked for.
+async def predict(call: Call) -> Reply:
+    """Answer windows."""
+    exchange, desk = call.exchange, call.desk
+    limit = call.limit()
+    exchange.admit()
+    body = await call.json_body()
+    start = perf_counter()
+    query, malformed = decode(body)
+    exchange.timed(Stage.DECODE, start)
+    exchange.windows = len(query.windows)
+    reply = await desk.predictor.predict(query, malformed=malformed, limit=limit, timer=exchange)
+    start = perf_counter()
+    encoded = _encode(reply)
+    exchange.timed(Stage.ENCODE, start)
+    return Reply(encoded)
+
+
+class _LooseWindow(msgspec.Struct, forbid_unknown_fields=True):
+    """A window whose values may be anything, so that each wrong one can be named."""
+
+    unit: str | None = None
+    last_cycle: Any = None
+    columns: dict[str, Any] | None = None
+    readings: Any = None
+
+
+class _LooseQuery(msgspec.Struct, forbid_unknown_fields=True):
+    windows: list[_LooseWindow]
+    model: str | None = None
+    explain: Explain = Explain.ATTENTION
+    partial: bool = False
+
+
+_strict: Final = msgspec.json.Decoder(PredictQuery)
+_loose: Final = msgspec.json.Decoder(_LooseQuery)
+
+
+def decode(body: bytes) -> tuple[PredictQuery, Malformed]:
+    """Read a body; a second time where a value has the wrong type, to say which.
 
     Raises:
-        Unauthenticated, Forbidden: there is none, or a wrong one.
+        MalformedBody: it is not JSON, or not the shape of a query.
     """
-    if not desk.credentials.asked_for:
-        return
-    authorization, api_key = headers.get(b"authorization", b""), headers.get(b"x-api-key", b"")
-    desk.credentials.check(authorization.decode("latin-1"), api_key.decode("latin-1"))
-
-
-def _check_media_type(given: bytes) -> None:
-    media_type = given.decode("latin-1").partition(";")[0].strip().lower()
-    if media_type != JSON:
-        raise UnsupportedMedia(f"expected content-type {JSON}, got {media_type or 'none'}")
-
-
-def asked_timeout(given: bytes) -> float:
-    """The header `request-timeout`, in seconds.
-
-    Raises:
-        MalformedBody: it is no time.
-    """
-    text = given.decode("latin-1")
     try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not seconds > 0:
-        raise MalformedBody(f"header request-timeout: expected seconds above 0, got {text[:32]!r}")
-    return seconds
+        return _strict.decode(body), {}
+    except msgspec.ValidationError:
+        return _decode_loosely(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedBody(f"the body is not JSON: {error}") from error
+
+
+def shape_error(error: msgspec.ValidationError) -> MalformedBody:
+    """The error of msgspec with the place that it names as a JSON pointer.
+
+    >>> shape_error(msgspec.ValidationError("Expected `str`, got `int` - at `$.windows[3].unit`")).detail
+    '/windows/3/unit: Expected `str`, got `int`'
+    """
+    detail, _, path = str(error).partition(" - at `")
+    plain = path.rstrip("`").removeprefix("$").replace("[...]", "")  # msgspec does not name the key
+    pointer = plain.replace("[", "/").replace("]", "").replace(".", "/")
+    return MalformedBody(f"{pointer or 'the body'}: {detail}", [Problem(pointer, "shape", detail)])
+
+
+def _decode_loosely(body: bytes) -> tuple[PredictQuery, Malformed]:
+    try:
+        try:
+            loose = _loose.decode(body)
+        except msgspec.ValidationError as error:
+            if not str(error).startswith("Number out of range"):
+                raise
+            # 1e999 is JSON, and msgspec has no number for it: as infinity, it is its window that is wrong.
+            loose = msgspec.convert(json.loads(body), _LooseQuery)
+    except msgspec.ValidationError as error:
+        raise shape_error(error) from error
+    except (ValueError, RecursionError) as error:
+        raise MalformedBody(f"the body cannot be read: {error}") from error
+    malformed: Malformed = {}
+    windows: list[WindowInput] = []
+    for i, given in enumerate(loose.windows):
+        found = _type_problems(given)
+        if found:
+            malformed[i] = found
+            windows.append(WindowInput(given.unit))
+        else:
+            windows.append(WindowInput(given.unit, given.last_cycle, given.columns, given.readings))
+    return PredictQuery(windows, loose.model, loose.explain, loose.partial), malformed
+
+
+def _type_problems(given: _LooseWindow) -> list[Problem]:
+    """Every place of a window that holds something else than the numbers and lists that belong there."""
+    problems: list[Problem] = []
+    if not _is_number(given.last_cycle):
+        detail = f"expected a whole number from 0 to {LARGEST_CYCLE} or null, got {short(given.last_cycle)}"
+        problems.append(Problem("/last_cycle", "bad_last_cycle", detail))
+    lists: list[tuple[str, str, Any]] = [
+        (f"/columns/{escaped(name)}", "wrong_length", values)
+        for name, values in (given.columns or {}).items()
+    ]
+    if isinstance(given.readings, list):
+        rows: list[Any] = given.readings
+        lists += [(f"/readings/{t}", "wrong_columns", row) for t, row in enumerate(rows)]
+    elif given.readings is not None:
+        lists.append(("/readings", "empty", given.readings))
+    for pointer, code, values in lists:
+        if not isinstance(values, list):
+            problems.append(Problem(pointer, code, f"expected a list, got {short(values)}"))
+            continue
+        problems += [
+            Problem(f"{pointer}/{i}", "not_a_number", f"expected a number or null, got {short(value)}")
+            for i, value in enumerate(values)
+            if not _is_number(value)
+        ]
+    return problems
+
+
+def _is_number(value: object) -> bool:
+    return value is None or type(value) is float or (type(value) is int and abs(value) < 1e300)

@@ -1,4 +1,4 @@
-"""An error as RFC 9457 has it: status, headers and body of an HTTP answer."""
+"""An error as an HTTP answer: RFC 9457, or as the Open Inference Protocol has it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from service.errors import Problem, listed, problems_of, public_detail, retry_after_seconds, status_of
 
-PROBLEM: Final = "application/problem+json"
+PROBLEM: Final = b"application/problem+json"
 
 
 class ProblemBody(msgspec.Struct, frozen=True):
@@ -23,27 +23,27 @@ class ProblemBody(msgspec.Struct, frozen=True):
     request_id: str
 
 
-def problem(error: Exception, request_id: str) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers and body that tell a client what went wrong."""
-    status = status_of(error)
-    body = ProblemBody(
-        f"urn:rulserve:problem:{status.code}",
-        status.title,
-        status.http,
-        public_detail(error),
-        listed(problems_of(error)),
-        request_id,
-    )
-    headers = {"content-type": PROBLEM, **refusal_headers(error)}
-    return status.http, headers, msgspec.json.encode(body)
+def problem(
+    error: Exception, request_id: str, path: str, allowed: str = ""
+) -> tuple[int, bytes, list[tuple[bytes, bytes]], bytes]:
+    """Status, media type, headers and body that tell a client what went wrong.
 
-
-def refusal_headers(error: Exception) -> dict[str, str]:
-    """What headers say of an error, however its body is worded: when to come back, which key to bring."""
-    headers: dict[str, str] = {}
+    Args:
+        error: What went wrong.
+        request_id: The request's id.
+        path: What was asked for; below /v2 the protocol words errors its own way.
+        allowed: The methods that the path answers, where that is what is wrong.
+    """
+    status, detail = status_of(error), public_detail(error)
+    headers = [(b"allow", allowed.encode())] if allowed else []
     seconds = retry_after_seconds(error)
     if seconds is not None:
-        headers["retry-after"] = str(math.ceil(seconds))
-    if status_of(error).http == 401:
-        headers["www-authenticate"] = "Bearer"
-    return headers
+        headers.append((b"retry-after", b"%d" % math.ceil(seconds)))
+    if status.http == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if path == "/v2" or path.startswith("/v2/"):
+        return status.http, b"application/json", headers, msgspec.json.encode({"error": detail})
+    problems = listed(problems_of(error))
+    kind = f"urn:rulserve:problem:{status.code}"
+    body = ProblemBody(kind, status.title, status.http, detail, problems, request_id)
+    return status.http, PROBLEM, headers, msgspec.json.encode(body)

@@ -1,41 +1,30 @@
-"""HTTP: a thin shell over the predictor. Bodies in, answers or RFC 9457 problems out.
-
-This module knows JSON, status codes and headers; it must not know ONNX Runtime, batches or gRPC.
-"""
+"""The table of everything that answers by HTTP."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
-from starlette.routing import Mount
-from starlette.routing import Route as PathRoute
 
 from service.core.lifecycle import Phase
 from service.core.predictor import LoadedModel
 from service.core.queries import PredictQuery
-from service.edge.asgi import Message, Receive, Scope, Send
-from service.edge.exchange import Desk, Exchange
-from service.errors import MethodNotAllowed, UnknownRoute
+from service.edge.exchange import Desk
+from service.errors import UnknownRoute
 from service.http import openapi
 from service.http.oip import OipHttp
-from service.http.predict import JSON, PredictRoute
-from service.http.problem import ProblemBody, problem
+from service.http.predict import predict
+from service.http.problem import ProblemBody
+from service.http.shell import Call, Endpoint, Reply, Shell, json_reply
 from service.http.units import UnitsHttp
 from service.http.units_bodies import FleetBody, OutcomeReply, OutcomeReport, UnitBody
-from service.labels import Route, Transport
-from service.store.questions import Units
+from service.labels import Route
+from service.store.async_store import AsyncStore
 
-PREDICT_PATH: Final = "/v1/predict"
-
-Handler = Callable[[Request, Exchange], Awaitable[Response]]
+MEDIA_TYPES: Final = {".css": b"text/css; charset=utf-8", ".js": b"text/javascript; charset=utf-8"}
 
 
 class ModelBody(msgspec.Struct, frozen=True):
@@ -81,143 +70,79 @@ BODIES: Final = (
 """What the routes read and answer, for the OpenAPI document."""
 
 
-class HttpApi:
-    """The ASGI application for everything but gRPC."""
+class Pages:
+    """What the service says of itself: models, health, metrics, documents."""
 
-    def __init__(self, desk: Desk, registry: CollectorRegistry, units: Units | None = None) -> None:
+    def __init__(self, desk: Desk, registry: CollectorRegistry) -> None:
         self._desk: Final = desk
         self._registry: Final = registry
-        self._units: Final = UnitsHttp(desk, units or Units(None, versions={}, observer=None))
-        self._oip: Final = OipHttp(desk)
-        self._predict: Final = PredictRoute(desk)
-        self._encoder: Final = msgspec.json.Encoder()
-        self._openapi: Final = self._encoder.encode(openapi.document(BODIES))
-        self._app: Final = Starlette(
-            routes=[
-                PathRoute(PREDICT_PATH, self._predict, methods=["POST"]),
-                self._route("/v1/models", Route.MODELS, self._models),
-                self._route("/v1/models/{name}", Route.MODEL, self._model),
-                self._route(Route.UNITS, Route.UNITS, self._fleet),
-                # A unit's name may hold slashes.
-                self._route("/v1/units/{unit:path}/outcomes", Route.OUTCOMES, self._outcome, method="POST"),
-                self._route("/v1/units/{unit:path}", Route.UNIT, self._unit),
-                self._route("/livez", Route.LIVEZ, self._livez),
-                self._route("/healthz", Route.LIVEZ, self._livez),
-                self._route("/readyz", Route.READYZ, self._readyz),
-                self._route("/metrics", Route.METRICS, self._metrics),
-                self._route("/openapi.json", Route.OPENAPI, self._openapi_document),
-                self._route("/docs", Route.DOCS, self._docs),
-                Mount("/docs/assets", openapi.assets()),
-                self._route("/", Route.OTHER, self._index),
-            ],
-            exception_handlers={HTTPException: self._unrouted},
-        )
-        self._app.router.redirect_slashes = False  # it would send callers to whatever host they named
+        self._openapi: Final = json_reply(openapi.document(BODIES))
+        self._assets: Final[dict[str, Path]] = {
+            path.name: path for path in openapi.assets().iterdir() if path.suffix in MEDIA_TYPES
+        }
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
-        """What answers one request."""
-        method = scope["method"]
-        if method == "POST" and scope["path"] == PREDICT_PATH:
-            return self._predict(scope, receive, send)
-        app = self._oip if OipHttp.answers(scope) else self._app
-        return app(scope, receive, _without_body(send) if method == "HEAD" else send)
+    def endpoints(self) -> list[Endpoint]:
+        """What answers, by path."""
+        return [
+            Endpoint("GET", "/v1/models", Route.MODELS, self._models),
+            Endpoint("GET", "/v1/models/{name}", Route.MODEL, self._model),
+            Endpoint("GET", "/livez", Route.LIVEZ, self._livez, is_open=True),
+            Endpoint("GET", "/healthz", Route.LIVEZ, self._livez, is_open=True),
+            Endpoint("GET", "/readyz", Route.READYZ, self._readyz, is_open=True),
+            Endpoint("GET", "/metrics", Route.METRICS, self._metrics, is_open=True),
+            Endpoint("GET", "/openapi.json", Route.OPENAPI, self._document, is_open=True),
+            Endpoint("GET", "/docs", Route.DOCS, self._docs, is_open=True),
+            Endpoint("GET", "/docs/assets/{name:path}", Route.DOCS, self._asset, is_open=True),
+            Endpoint("GET", "/", Route.OTHER, self._index, is_open=True),
+        ]
 
-    def _route(self, path: str, route: Route, handler: Handler, *, method: str = "GET") -> PathRoute:
-        async def endpoint(request: Request) -> Response:
-            return await self._exchanged(route, handler, request)
+    async def _models(self, _call: Call) -> Reply:
+        return json_reply(ModelsBody([model_body(model) for model in self._desk.predictor.models.values()]))
 
-        return PathRoute(path, endpoint, methods=[method])
+    async def _model(self, call: Call) -> Reply:
+        return json_reply(model_body(self._desk.predictor.model(call.path["name"])))
 
-    async def _exchanged(self, route: Route, handler: Handler, request: Request) -> Response:
-        response = Response(status_code=499)  # what nobody will read: the caller has gone
-        given = request.headers.get("x-request-id")
-        with self._desk.exchange(Transport.HTTP, route, given, request.scope) as exchange:
-            response = await handler(request, exchange)
-        if exchange.error is not None:
-            status, headers, body = problem(exchange.error, exchange.request_id)
-            response = Response(body, status_code=status, headers=headers)
-        response.headers["x-request-id"] = exchange.request_id
-        return response
-
-    async def _unrouted(self, request: Request, error: Exception) -> Response:
-        """Starlette's own refusals: no such path, no such method."""
-        allowed = ""
-        if isinstance(error, HTTPException) and error.status_code == 405:
-            allowed = (error.headers or {}).get("Allow", "")
-
-        async def refuse(request: Request, _exchange: Exchange) -> Response:
-            if allowed:
-                raise MethodNotAllowed(
-                    f"{request.url.path} answers {allowed}, got {request.method}"
-                ) from error
-            raise UnknownRoute(f"nothing answers at {request.url.path}; /docs lists what does") from error
-
-        response = await self._exchanged(Route.OTHER, refuse, request)
-        if allowed:
-            response.headers["allow"] = allowed
-        return response
-
-    def _json(self, body: object) -> Response:
-        return Response(self._encoder.encode(body), media_type=JSON)
-
-    def _authorised(self, request: Request) -> None:
-        headers = request.headers
-        self._desk.credentials.check(headers.get("authorization", ""), headers.get("x-api-key", ""))
-
-    # What answers
-
-    async def _models(self, request: Request, _exchange: Exchange) -> Response:
-        self._authorised(request)
-        return self._json(ModelsBody([model_body(model) for model in self._desk.predictor.models.values()]))
-
-    async def _model(self, request: Request, _exchange: Exchange) -> Response:
-        self._authorised(request)
-        return self._json(model_body(self._desk.predictor.model(request.path_params["name"])))
-
-    async def _fleet(self, request: Request, _exchange: Exchange) -> Response:
-        self._authorised(request)
-        return self._json(await self._units.fleet(request))
-
-    async def _unit(self, request: Request, _exchange: Exchange) -> Response:
-        self._authorised(request)
-        return self._json(await self._units.unit(request))
-
-    async def _outcome(self, request: Request, _exchange: Exchange) -> Response:
-        self._authorised(request)
-        return self._json(await self._units.outcome(request))
-
-    async def _livez(self, _request: Request, _exchange: Exchange) -> Response:
+    async def _livez(self, _call: Call) -> Reply:
         self._desk.lifecycle.check_alive()
-        return self._json({"status": "alive"})
+        return json_reply({"status": "alive"})
 
-    async def _readyz(self, _request: Request, _exchange: Exchange) -> Response:
+    async def _readyz(self, _call: Call) -> Reply:
         lifecycle = self._desk.lifecycle
         lifecycle.check_alive()
         lifecycle.check_ready()
         models = self._desk.predictor.models.values()
-        return self._json(ReadyBody(lifecycle.phase, [ready_model(model) for model in models]))
+        return json_reply(ReadyBody(lifecycle.phase, [ready_model(model) for model in models]))
 
-    async def _metrics(self, request: Request, _exchange: Exchange) -> Response:
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(encode(self._registry), headers={"content-type": content_type})
+    async def _metrics(self, call: Call) -> Reply:
+        encode, content_type = choose_encoder(call.headers.get(b"accept", b"").decode("latin-1"))
+        return Reply(encode(self._registry), media_type=content_type.encode())
 
-    async def _openapi_document(self, _request: Request, _exchange: Exchange) -> Response:
-        return Response(self._openapi, media_type=JSON)
+    async def _document(self, _call: Call) -> Reply:
+        return self._openapi
 
-    async def _docs(self, _request: Request, _exchange: Exchange) -> Response:
-        return HTMLResponse(openapi.PAGE)
+    async def _docs(self, _call: Call) -> Reply:
+        return Reply(openapi.PAGE.encode(), media_type=b"text/html; charset=utf-8")
 
-    async def _index(self, _request: Request, _exchange: Exchange) -> Response:
-        return RedirectResponse("/docs")
+    async def _asset(self, call: Call) -> Reply:
+        path = self._assets.get(call.path["name"])
+        if path is None:
+            raise UnknownRoute(f"nothing answers at {call.scope['path'][:80]}; /docs lists the endpoints")
+        return Reply(path.read_bytes(), media_type=MEDIA_TYPES[path.suffix])
+
+    async def _index(self, _call: Call) -> Reply:
+        return Reply(status=307, media_type=b"", headers=[(b"location", b"/docs")])
 
 
-def _without_body(send: Send) -> Send:
-    """Answer HEAD with the headers of GET alone: not every ASGI server drops the body by itself."""
-
-    async def send_headers(message: Message) -> None:
-        await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
-
-    return send_headers
+def http_application(desk: Desk, registry: CollectorRegistry, store: AsyncStore) -> Shell:
+    """The ASGI application for everything but gRPC."""
+    oip = OipHttp(desk)
+    endpoints = [
+        Endpoint("POST", "/v1/predict", Route.PREDICT, predict),
+        *UnitsHttp(desk, store).endpoints(),
+        *Pages(desk, registry).endpoints(),
+        *oip.endpoints(),
+    ]
+    return Shell(desk, endpoints, hot_paths=oip.hot_paths())
 
 
 def ready_model(model: LoadedModel) -> ReadyModel:

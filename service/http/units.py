@@ -1,87 +1,78 @@
-"""`/v1/units`: a fleet by urgency, one unit's history, real outcomes fed back; a thin shell over `units`."""
+"""Routes of `/v1/units`: the fleet by urgency, one unit's history, outcomes."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 from collections.abc import Mapping
+from time import time
 from typing import Final
 
 import msgspec
-from starlette.requests import Request
 
 from service.core.window import LARGEST_CYCLE
-from service.edge.asgi import body_of
 from service.edge.exchange import Desk
-from service.errors import InvalidRequest, MalformedBody, Problem, UnsupportedMedia
-from service.http.body import located
-from service.http.units_bodies import (
-    STATES,
-    FleetBody,
-    OutcomeReply,
-    OutcomeReport,
-    UnitBody,
-    fleet_unit,
-    unit_body,
-)
-from service.store.questions import Units
+from service.errors import InvalidRequest, MalformedBody, Problem
+from service.http import units_bodies as bodies
+from service.http.predict import shape_error
+from service.http.shell import Call, Endpoint, Reply, json_reply
+from service.http.units_bodies import MOST, STATES, FleetBody, OutcomeReply, OutcomeReport
+from service.labels import Route
+from service.store.async_store import AsyncStore
+from service.store.judgement import Outcome
 from service.store.rows import FleetRow, Place
 
 USUAL_LIMIT: Final = 100
-MOST: Final = 1000
 
 
 class UnitsHttp:
-    """Reads what is asked, and words what is known."""
+    """Reads queries and outcomes, asks the store, makes replies."""
 
-    def __init__(self, desk: Desk, units: Units) -> None:
+    def __init__(self, desk: Desk, store: AsyncStore) -> None:
         self._desk: Final = desk
-        self._units: Final = units
+        self._store: Final = store
         self._report: Final = msgspec.json.Decoder(OutcomeReport)
 
-    async def fleet(self, request: Request) -> FleetBody:
-        """`GET /v1/units`."""
-        query = _query(request, {"model", "limit", "state", "after"})
-        models = self._desk.predictor.models
-        wanted = [self._model(query["model"])] if "model" in query else list(models)
+    def endpoints(self) -> list[Endpoint]:
+        """List the endpoints; a unit's name may hold slashes."""
+        return [
+            Endpoint("GET", "/v1/units", Route.UNITS, self.fleet),
+            Endpoint("POST", "/v1/units/{unit:path}/outcomes", Route.OUTCOMES, self.outcome),
+            Endpoint("GET", "/v1/units/{unit:path}", Route.UNIT, self.unit),
+        ]
+
+    async def fleet(self, call: Call) -> Reply:
+        """Answer `GET /v1/units`."""
+        query = _query(call, {"model", "limit", "state", "after"})
+        models = [self._model(query["model"])] if "model" in query else list(self._desk.predictor.models)
         limit, state = _limit(query), query.get("state")
         if state is not None and state not in STATES:
             raise _wrong("/state", f"expected one of {', '.join(STATES)}, got {state[:32]!r}")
         after = _place(query["after"]) if "after" in query else None
-        timeout = self._desk.request_timeout_seconds
-        rows = await self._units.fleet(
-            wanted, state=state, limit=limit + 1, after=after, timeout_seconds=timeout
-        )
+        rows = await self._store.fleet(models, state=state, limit=limit + 1, after=after)
         following = _token(rows[limit - 1]) if len(rows) > limit else None
-        return FleetBody([fleet_unit(row) for row in rows[:limit]], following)
+        return json_reply(FleetBody([bodies.fleet_unit(row) for row in rows[:limit]], following))
 
-    async def unit(self, request: Request) -> UnitBody:
-        """`GET /v1/units/{unit}`."""
-        query = _query(request, {"model", "limit", "before"})
-        model, unit = self._model(query.get("model")), request.path_params["unit"]
+    async def unit(self, call: Call) -> Reply:
+        """Answer `GET /v1/units/{unit}`."""
+        query = _query(call, {"model", "limit", "before"})
+        model, unit = self._model(query.get("model")), call.path["unit"]
         limit, before = _limit(query), _whole(query, "before", most=LARGEST_CYCLE + 1)
-        timeout = self._desk.request_timeout_seconds
-        known = await self._units.history(model, unit, limit=limit, before=before, timeout_seconds=timeout)
-        return unit_body(model, unit, known, limit=limit)
+        known = await self._store.history(model, unit, limit=limit, before=before)
+        return json_reply(bodies.unit_body(model, unit, known, limit=limit))
 
-    async def outcome(self, request: Request) -> OutcomeReply:
-        """`POST /v1/units/{unit}/outcomes`."""
-        media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if media_type != "application/json":
-            raise UnsupportedMedia(f"expected content-type application/json, got {media_type or 'none'}")
-        desk, unit = self._desk, request.path_params["unit"]
-        timeout = desk.request_timeout_seconds
-        with desk.lifecycle.request():
-            given = self._read(
-                await body_of(dict(request.headers.raw), request.receive, max_bytes=desk.max_body_bytes)
-            )
-            model = self._model(given.model)
-            report = await self._units.report(model, unit, given, timeout_seconds=timeout)
-            known = await self._units.history(
-                model, unit, limit=USUAL_LIMIT, before=None, timeout_seconds=timeout
-            )
-        body = unit_body(model, unit, known, limit=USUAL_LIMIT)
-        return OutcomeReply(result=report.taken, **msgspec.structs.asdict(body))
+    async def outcome(self, call: Call) -> Reply:
+        """Answer `POST /v1/units/{unit}/outcomes`."""
+        call.exchange.admit()
+        unit = call.path["unit"]
+        given = self._read(await call.json_body())
+        model = self._model(given.model)
+        happened = None if given.time is None else given.time.timestamp()
+        outcome = Outcome(model, unit, given.kind, given.cycle, happened, time())
+        receipt = await self._store.take_outcome(outcome, replace=given.replace)
+        known = await self._store.history(model, unit, limit=USUAL_LIMIT, before=None)
+        body = bodies.unit_body(model, unit, known, limit=USUAL_LIMIT)
+        return json_reply(OutcomeReply(result=receipt.result, **msgspec.structs.asdict(body)))
 
     def _model(self, name: str | None) -> str:
         return self._desk.predictor.model(name).name.name
@@ -90,9 +81,7 @@ class UnitsHttp:
         try:
             given = self._report.decode(body)
         except msgspec.ValidationError as error:
-            detail, pointer = located(str(error))
-            problem = Problem(pointer, "shape", detail)
-            raise MalformedBody(f"{pointer or 'the body'}: {detail}", [problem]) from error
+            raise shape_error(error) from error
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise MalformedBody(f"the body is not JSON: {error}") from error
         if not 1 <= given.cycle <= LARGEST_CYCLE:
@@ -100,12 +89,12 @@ class UnitsHttp:
         return given
 
 
-def _query(request: Request, known: set[str]) -> Mapping[str, str]:
-    unknown = sorted(set(request.query_params) - known)
+def _query(call: Call, known: set[str]) -> Mapping[str, str]:
+    unknown = sorted(set(call.query) - known)
     if unknown:
         names = ", ".join(sorted(known))
         raise _wrong(f"/{unknown[0][:32]}", f"expected {names}, got {unknown[0][:32]!r}", "unknown_parameter")
-    return dict(request.query_params)
+    return dict(call.query)
 
 
 def _limit(query: Mapping[str, str]) -> int:
@@ -116,7 +105,7 @@ def _whole(query: Mapping[str, str], name: str, *, most: int) -> int | None:
     text = query.get(name)
     if text is None:
         return None
-    # Nine digits hold every limit, and int() of very many would be work for the asking.
+    # Nine digits hold every limit; int() of a million digits would take seconds.
     number = int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else 0
     if not 1 <= number <= most:
         raise _wrong(f"/{name}", f"expected a whole number from 1 to {most}, got {text[:32]!r}")
@@ -132,7 +121,7 @@ def _place(token: str) -> Place:
     try:
         return msgspec.json.decode(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)), type=Place)
     except (binascii.Error, msgspec.DecodeError, ValueError):
-        raise _wrong("/after", f"expected the `next` of a page, got {token[:32]!r}") from None
+        raise _wrong("/after", f"expected the `next` of the previous page, got {token[:32]!r}") from None
 
 
 def _wrong(pointer: str, detail: str, code: str = "bad_parameter") -> InvalidRequest:

@@ -1,32 +1,38 @@
-"""What goes over the wire about units: an outcome that is reported, a fleet, one unit's history."""
+"""Bodies of `/v1/units` and their part of the OpenAPI document."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 import msgspec
-import numpy as np
 from msgspec import UNSET, Meta, UnsetType
 
 from model.domain import HEALTH_STATES, RulState
 from service.core.queries import Interval
 from service.core.window import LARGEST_CYCLE
-from service.store.judgement import Fared, Judged, Outcome, OutcomeKind, Taken, judged
+from service.store.judgement import Accuracy, Outcome, OutcomeKind, OutcomeResult, judge_unit
 from service.store.rows import FleetRow, History
 
 STATES: Final = (*HEALTH_STATES, *(state.value for state in RulState), *(kind.value for kind in OutcomeKind))
-"""What a fleet may be asked for: a health state, a RUL state, or how lives ended."""
+"""Filters of a fleet: health states, RUL states, kinds of outcomes."""
 
+MOST: Final = 1000
+"""Most entries on a page."""
 _CYCLE: Final = {"minimum": 1, "maximum": LARGEST_CYCLE}
+_NO_STORE: Final = (
+    "404 `no_store` if the service stores no predictions (RUL_STORE=false), 503 `store_unavailable` while "
+    "the database does not answer; predictions themselves continue."
+)
 
 
 class OutcomeReport(msgspec.Struct, forbid_unknown_fields=True):
-    """How a unit's life ended, as it is reported.
+    """How a unit's life ended.
 
-    `failed`: `cycle` was its last. `removed`: it was taken out of service while it still ran. `replace`
-    corrects what was reported before.
+    `failed`: `cycle` was its last. `removed`: it left service while it still ran. `replace` corrects an
+    earlier report.
     """
 
     kind: OutcomeKind
@@ -37,7 +43,7 @@ class OutcomeReport(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class OutcomeBody(msgspec.Struct, frozen=True):
-    """What is known of a unit's end."""
+    """The stored outcome of a unit."""
 
     kind: OutcomeKind
     cycle: int
@@ -46,11 +52,11 @@ class OutcomeBody(msgspec.Struct, frozen=True):
 
 
 class ScoreBody(msgspec.Struct, frozen=True):
-    """How the predictions of one model version before the unit's end fared, its last 1,000, in cycles.
+    """Accuracy of a model version's last 1,000 predictions before the outcome, in cycles.
 
-    Errors are predicted less true; above 0 is late. Errors and coverage are of a unit that failed
-    (`with_error` of the `predictions`); of one that was removed, `contradicted` intervals were too short.
-    The NASA score is the mean a prediction.
+    Errors are predicted less true; above 0 is late. A failed unit gives errors and coverage (`with_error`
+    of the `predictions`); a removed one gives `contradicted`, the intervals that it outlived. The NASA
+    score is the mean for each prediction.
     """
 
     version: str
@@ -68,10 +74,10 @@ class ScoreBody(msgspec.Struct, frozen=True):
 
 
 class PastPrediction(msgspec.Struct, frozen=True):
-    """What was predicted of a unit and, where its end is known, how that was.
+    """A stored prediction and, if the outcome is known, its error.
 
-    `truth` is capped as predictions are; of a unit that was removed it is what its RUL was at least, there
-    is no `error`, and `covered` is false where the unit had outrun the interval and else left out.
+    `truth` is capped as predictions are. For a removed unit it is a lower bound, `error` is missing, and
+    `covered` is false if the unit outlived the interval, otherwise missing.
     """
 
     version: str
@@ -86,10 +92,10 @@ class PastPrediction(msgspec.Struct, frozen=True):
     covered: bool | UnsetType = UNSET
 
 
-class UnitBody(msgspec.Struct, frozen=True):
-    """One unit: its end, how the predictions before it fared, and the predictions, newest first.
+class UnitBody(msgspec.Struct, frozen=True, kw_only=True):
+    """One unit: its outcome, the accuracy of its predictions, and the predictions, newest first.
 
-    `next` is the `before` of the page that follows.
+    `next` is the `before` of the next page.
     """
 
     unit: str
@@ -100,20 +106,14 @@ class UnitBody(msgspec.Struct, frozen=True):
     next: int | None
 
 
-class OutcomeReply(msgspec.Struct, frozen=True):
-    """What became of an outcome that was reported, and what is known of the unit now."""
+class OutcomeReply(UnitBody, frozen=True):
+    """What the store did with an outcome, and the unit afterwards."""
 
-    result: Taken
-    unit: str
-    model: str
-    outcome: OutcomeBody | None
-    scores: list[ScoreBody]
-    predictions: list[PastPrediction]
-    next: int | None
+    result: OutcomeResult
 
 
 class FleetUnit(msgspec.Struct, frozen=True):
-    """A unit's latest prediction."""
+    """Latest prediction of a unit."""
 
     unit: str
     model: str
@@ -128,103 +128,131 @@ class FleetUnit(msgspec.Struct, frozen=True):
 
 
 class FleetBody(msgspec.Struct, frozen=True):
-    """Units by urgency, the smallest RUL first; `next` is the `after` of the page that follows."""
+    """Units by urgency, smallest RUL first; `next` is the `after` of the next page."""
 
     units: list[FleetUnit]
     next: str | None
 
 
+def _answer(row: FleetRow, coverage: float) -> dict[str, Any]:
+    return {
+        **{name: row[name] for name in ("last_cycle", "rul", "rul_state", "health_state")},
+        "interval": Interval(coverage, row["lower"], row["upper"]),
+        "predicted_at": _moment(row["predicted_at"]),
+    }
+
+
 def fleet_unit(row: FleetRow) -> FleetUnit:
-    """A unit of the fleet as it is shown."""
+    """Make a unit of the fleet from its row."""
     return FleetUnit(
-        row["unit"],
-        row["model"],
-        row["version"],
-        row["last_cycle"],
-        row["rul"],
-        row["rul_state"],
-        Interval(row["nominal_coverage"], row["lower"], row["upper"]),
-        row["health_state"],
-        moment(row["predicted_at"]),
-        None if row["kind"] is None else OutcomeKind(row["kind"]),
+        **{name: row[name] for name in ("unit", "model", "version")},
+        **_answer(row, row["nominal_coverage"]),
+        outcome=None if row["kind"] is None else OutcomeKind(row["kind"]),
     )
 
 
 def unit_body(model: str, unit: str, known: History, *, limit: int) -> UnitBody:
-    """One page of a unit's history."""
+    """Make one page of a unit's history."""
     page = list(known.predictions[:limit])
-    # A cycle that two versions predicted at is not torn apart: the next page begins below it.
+    # Versions that predicted at the same cycle share a page: the next one begins below it.
     page += [row for row in known.predictions[limit:] if row["last_cycle"] == page[-1]["last_cycle"]]
-    following = page[-1]["last_cycle"] if len(page) < len(known.predictions) else None
-    by_id: dict[int, PastPrediction] = {}
-    for number, version in known.versions.items():
-        rows = [row for row in page if row["version_id"] == number]
-        by_id |= {row["id"]: _past(row, version) for row in rows}
-        outcome = known.outcome
-        ended = [row for row in rows if outcome is not None and row["last_cycle"] <= outcome.cycle]
-        if outcome is not None and ended:
-            found = _judged(ended, outcome, cap=version["cap"])
-            by_id |= {row["id"]: _past(row, version, found, i) for i, row in enumerate(ended)}
+    more = len(page) < len(known.predictions)
+    errors = {} if known.outcome is None else _errors(page, known.versions, known.outcome)
+
+    def past(row: FleetRow) -> PastPrediction:
+        version = known.versions[row["version_id"]]
+        answer = _answer(row, version["nominal_coverage"])
+        return PastPrediction(version["version"], **answer, **errors.get(row["id"], {}))
+
+    def score(number: int, accuracy: Accuracy) -> ScoreBody:
+        figures = {name: known.versions[number][name] for name in ("version", "nominal_coverage")}
+        return ScoreBody(**figures, **asdict(accuracy))
+
     return UnitBody(
-        unit,
-        model,
-        None if known.outcome is None else outcome_body(known.outcome),
-        [_score(figures, known.versions[number]) for number, figures in known.fared.items()],
-        [by_id[row["id"]] for row in page],
-        following,
+        unit=unit,
+        model=model,
+        outcome=None if known.outcome is None else _outcome_body(known.outcome),
+        scores=[score(*found) for found in known.accuracy.items()],
+        predictions=[past(row) for row in page],
+        next=page[-1]["last_cycle"] if more else None,
     )
 
 
-def outcome_body(outcome: Outcome) -> OutcomeBody:
-    """An outcome as it is shown."""
-    happened = None if outcome.happened_at is None else moment(outcome.happened_at)
-    return OutcomeBody(outcome.kind, outcome.cycle, happened, moment(outcome.recorded_at))
+def _outcome_body(outcome: Outcome) -> OutcomeBody:
+    happened = None if outcome.happened_at is None else _moment(outcome.happened_at)
+    return OutcomeBody(outcome.kind, outcome.cycle, happened, _moment(outcome.recorded_at))
 
 
-def moment(seconds: float) -> datetime:
-    """Seconds since 1970 as a time that says its zone."""
+def _moment(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def _judged(rows: Sequence[FleetRow], outcome: Outcome, *, cap: float) -> Judged:
-    def column(name: str) -> Any:  # noqa: ANN401 an array of whatever the column holds
-        return np.array([row[name] for row in rows])
-
-    return judged(
-        failed=outcome.kind is OutcomeKind.FAILED,
-        outcome_cycle=outcome.cycle,
-        last_cycle=column("last_cycle"),
-        rul=column("rul"),
-        lower=column("lower"),
-        upper=column("upper"),
-        cap=cap,
-    )
-
-
-def _past(row: FleetRow, version: FleetRow, found: Judged | None = None, i: int = 0) -> PastPrediction:
-    plain = PastPrediction(
-        version["version"],
-        row["last_cycle"],
-        row["rul"],
-        row["rul_state"],
-        Interval(version["nominal_coverage"], row["lower"], row["upper"]),
-        row["health_state"],
-        moment(row["predicted_at"]),
-    )
-    if found is None:
-        return plain
-    error = float(found.error[i])
-    return msgspec.structs.replace(
-        plain,
-        truth=float(found.truth[i]),
-        error=UNSET if np.isnan(error) else error,
-        covered=bool(found.held[i]) if found.failed[i] or found.contradicted[i] else UNSET,
-    )
+def _errors(
+    page: Sequence[FleetRow], versions: Mapping[int, FleetRow], outcome: Outcome
+) -> dict[int, dict[str, Any]]:
+    """Judge the predictions before the outcome: the fields to show, by row id."""
+    errors: dict[int, dict[str, Any]] = {}
+    for number, version in versions.items():
+        rows = [r for r in page if r["version_id"] == number and r["last_cycle"] <= outcome.cycle]
+        numbers = [(r["last_cycle"], r["rul"], r["lower"], r["upper"]) for r in rows]
+        found = judge_unit(numbers, outcome, cap=version["cap"])
+        for i, row in enumerate(rows):
+            shown = errors[row["id"]] = {"truth": float(found.truth[i])}
+            if found.failed[i]:
+                shown["error"] = float(found.error[i])
+            if found.failed[i] or found.contradicted[i]:
+                shown["covered"] = bool(found.held[i])
+    return errors
 
 
-def _score(figures: Fared, version: FleetRow) -> ScoreBody:
-    return ScoreBody(
-        version=version["version"],
-        nominal_coverage=version["nominal_coverage"],
-        **{name: getattr(figures, name) for name in figures.__slots__},
-    )
+def paths(ref: Callable[[str], dict[str, str]], responses: Callable[..., dict[str, Any]]) -> dict[str, Any]:
+    """Describe the paths for OpenAPI, with the document's own references and error responses."""
+    name = {"type": "string"}
+    unit = _parameter("unit", "Name of the unit.", name, where="path")
+    limit = _parameter("limit", "Most entries on a page; 100 by default.", _whole(1, MOST))
+    model = _parameter("model", "A loaded model.", name)
+    state = _parameter("state", "Only units in this state.", {"enum": list(STATES)})
+    after = _parameter("after", "The `next` of the previous page.", name)
+    before = _parameter("before", "Only predictions of earlier cycles.", _whole(1, LARGEST_CYCLE))
+    refused = (401, 403, 404, 422, 429, 500, 503, 504)
+    body = {"required": True, "content": {"application/json": {"schema": ref("OutcomeReport")}}}
+    return {
+        "/v1/units": {
+            "get": {
+                "summary": "The fleet by urgency: the latest prediction of each unit, smallest RUL first",
+                "description": f"Ended units appear only if `state` is failed or removed. {_NO_STORE}",
+                "parameters": [model, state, limit, after],
+                "responses": responses("FleetBody", *refused),
+            }
+        },
+        "/v1/units/{unit}": {
+            "get": {
+                "summary": "One unit: its predictions, its outcome, and their accuracy",
+                "description": "Predictions come newest first, in pages; `scores` is of the last 1,000 of "
+                f"each version before the outcome. `model` may be omitted if one is loaded. {_NO_STORE}",
+                "parameters": [unit, model, limit, before],
+                "responses": responses("UnitBody", *refused),
+            }
+        },
+        "/v1/units/{unit}/outcomes": {
+            "post": {
+                "summary": "Report an outcome: the unit failed, or was removed while it ran",
+                "description": "The same outcome again changes nothing; another one is a conflict, unless "
+                f"`replace` is true. {_NO_STORE}",
+                "parameters": [unit],
+                "requestBody": body,
+                "responses": responses("OutcomeReply", 400, 409, 413, 415, *refused),
+            }
+        },
+    }
+
+
+def _parameter(
+    name: str, description: str, schema: dict[str, Any], *, where: str = "query"
+) -> dict[str, Any]:
+    required = where == "path"
+    return {"name": name, "in": where, "required": required, "description": description, "schema": schema}
+
+
+def _whole(least: int, most: int) -> dict[str, Any]:
+    return {"type": "integer", "minimum": least, "maximum": most}

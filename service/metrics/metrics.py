@@ -12,8 +12,8 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property, partial
-from time import perf_counter, sleep
+from functools import cached_property
+from time import sleep
 from typing import Final
 
 from prometheus_client import CollectorRegistry
@@ -21,7 +21,6 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from service import logs
-from service.core.ports import Tracer
 from service.core.runtime import Runtime
 from service.labels import (
     PREDICTS,
@@ -46,33 +45,10 @@ PAUSE_SECONDS: Final = 0.001
 """Between two parts of the counting, so that the event loop waits for one of them at most."""
 MOST_WAITING: Final = 4096
 """Requests that wait to be counted at most; beyond that they are counted where they end."""
-TRACED_STAGES: Final = (Stage.DECODE, Stage.EXPLAIN, Stage.ENCODE)
-"""Stages that end within their request; the batcher tells a tracer of the other two."""
 
 
-class StageTimer:
-    """Measures a stage from its beginning to its end, also where that is an error.
-
-    One for all requests: nothing is awaited inside it. A plain class, because a generator under
-    `@contextmanager` costs more than much of what it would measure.
-    """
-
-    __slots__ = ("_start", "count")
-
-    def __init__(self, count: Callable[[float], None]) -> None:
-        """Hand the seconds to `count`."""
-        self.count = count
-        self._start = 0.0
-
-    def __enter__(self) -> None:
-        self._start = perf_counter()
-
-    def __exit__(self, *_error: object) -> None:
-        self.count(perf_counter() - self._start)
-
-    def observe(self, value: float) -> None:
-        """Count one value, in seconds."""
-        self.count(value)
+_Ended = tuple[Transport, Route, str, float, Sequence[tuple[Stage, float]]]
+"""A request: how it came, its route, code and seconds, and the seconds of its stages."""
 
 
 class Metrics(Collector):
@@ -80,7 +56,6 @@ class Metrics(Collector):
 
     Attributes:
         models: The observer of each model's batches, by its name.
-        stages: The timer of each stage; `stage(STAGE)` is one to enter.
         store: Counts what is kept.
         drift: Drift of each model.
     """
@@ -93,7 +68,7 @@ class Metrics(Collector):
         self.registry: Final = registry
         self._shared: Final = Shared(registry, board)
         self._lock: Final = threading.Lock()
-        self._ended: Final[list[tuple[Transport, Route, str, float]]] = []
+        self._ended: Final[list[_Ended]] = []
         self._inflight = 0
         self._streams = 0
         self._ready: Callable[[], bool] = lambda: False
@@ -109,8 +84,7 @@ class Metrics(Collector):
             STAGE_SECONDS,
             stage=[stage.value for stage in Stage],
         )
-        self.stages: Final = {s: StageTimer(stage_seconds.labels(s.value).observe) for s in Stage}
-        self.stage: Final = self.stages.__getitem__
+        self._stages: Final = {s: stage_seconds.labels(s.value) for s in Stage}
         families = Families(self._shared, models, stage_seconds)
         self._declare_now()
         self.store: Final = StoreMetrics(self._shared, names)
@@ -118,9 +92,8 @@ class Metrics(Collector):
         declare_manifests(registry, models)
         Processes(self._shared)
         for model in models:
-            windows = self.drift.monitors[model.manifest.name].observe
-            observer = ModelMetrics(families, model, windows=windows, wake=self._due.set)
-            self.models[model.manifest.name] = observer
+            name, wake = model.manifest.name, self._due.set
+            self.models[name] = ModelMetrics(families, model, drift=self.drift.monitors[name], wake=wake)
 
     def _declare_requests(self) -> None:
         routes = [(t, r) for t in Transport for r in Route if r.transport in {None, t}]
@@ -176,11 +149,6 @@ class Metrics(Collector):
         """Add a queue to `rul_pending_windows`."""
         self._pending.append(pending)
 
-    def trace(self, tracer: Tracer) -> None:
-        """Tell a tracer of the stages of each request, too."""
-        for stage in TRACED_STAGES:
-            self.stages[stage].count = partial(_count_traced, self.stages[stage].count, tracer, stage)
-
     def begin(self, route: Route) -> None:
         """Count a request that begins; a stream, open for as long as its caller likes, counts by itself."""
         if route is Route.GRPC_STREAM:
@@ -188,14 +156,21 @@ class Metrics(Collector):
         else:
             self._inflight += 1
 
-    def end(self, transport: Transport, route: Route, code: str, seconds: float) -> None:
-        """Count a request that has ended with one of `codes(transport)`."""
+    def end(
+        self,
+        transport: Transport,
+        route: Route,
+        code: str,
+        seconds: float,
+        stages: Sequence[tuple[Stage, float]] = (),
+    ) -> None:
+        """Count a request that has ended with one of `codes(transport)`, and the seconds of its stages."""
         if route is Route.GRPC_STREAM:
             self._streams -= 1
         else:
             self._inflight -= 1
         ended = self._ended
-        ended.append((transport, route, code, seconds))
+        ended.append((transport, route, code, seconds, stages))
         if len(ended) >= MOST_WAITING:
             self.publish()
 
@@ -251,16 +226,13 @@ class Metrics(Collector):
     def _count_ended(self) -> None:
         with self._lock:  # held until all is counted: a scrape that comes meanwhile waits for it
             seconds: defaultdict[tuple[Transport, Route, str], list[float]] = defaultdict(list)
-            for transport, route, code, took in taken(self._ended):
+            for transport, route, code, took, stages in taken(self._ended):
                 seconds[transport, route, code].append(took)
+                for stage, part in stages:
+                    self._stages[stage].observe(part)
             for (transport, route, code), values in seconds.items():
                 is_ours = (transport.value, route.value, code) in self._codes
                 counted = code if is_ours else failure_code(transport)
                 self._requests.labels(transport.value, route.value, counted).inc(len(values))
                 if route is not Route.GRPC_STREAM:
                     self._duration.labels(transport.value, route.value).observe_each(values)
-
-
-def _count_traced(count: Callable[[float], None], tracer: Tracer, stage: Stage, seconds: float) -> None:
-    count(seconds)
-    tracer.stage(stage, seconds)

@@ -9,9 +9,10 @@ from typing import Final
 import numpy as np
 from prometheus_client import CollectorRegistry, Gauge
 
-from model.domain import FloatArray
 from service.core.answers import STATES, Answers, entropy_reference
+from service.core.ports import BatchReport
 from service.core.runtime import Runtime
+from service.drift.monitor import DriftMonitor
 from service.labels import Side, Stage
 from service.metrics.instruments import (
     CYCLES,
@@ -25,8 +26,8 @@ from service.metrics.instruments import (
 )
 
 GATHERED: Final = 256
-"""Windows of a model that wait for the counting thread before it is woken: their answers take memory."""
-MOST_WAITING: Final = 4096
+"""Windows of a model that wait before the counting thread is woken: their readings take memory."""
+MOST_WAITING: Final = 2048
 """Windows of a model that wait at most; beyond that they are counted where they are added."""
 
 
@@ -99,7 +100,7 @@ class ModelMetrics:
     Args:
         families: What is counted in.
         model: The model.
-        windows: Counts the windows for drift.
+        drift: Counts the windows for drift.
         wake: Calls the thread that counts.
     """
 
@@ -108,14 +109,14 @@ class ModelMetrics:
         families: Families,
         model: Runtime,
         *,
-        windows: Callable[[FloatArray, Answers, Sequence[str | None]], None],
+        drift: DriftMonitor,
         wake: Callable[[], None],
     ) -> None:
         name = model.manifest.name
-        self.queued: Final = families.stage_seconds.labels(Stage.QUEUE.value).observe_each
-        self.answered: Final = families.stage_seconds.labels(Stage.INFERENCE.value).observe_each
-        self.cancelled: Final = families.cancelled.labels().inc
-        self.windows: Final = windows
+        self._queue: Final = families.stage_seconds.labels(Stage.QUEUE.value)
+        self._answered: Final = families.stage_seconds.labels(Stage.INFERENCE.value)
+        self._cancelled: Final = families.cancelled.labels()
+        self._drift: Final = drift
         self._wake: Final = wake
         self._inference: Final = families.inference.labels(name, model.provider)
         self._batch: Final = families.batch.labels()
@@ -132,19 +133,18 @@ class ModelMetrics:
         self._band: Final = entropy_reference(model.manifest)
         self._counting: Final = threading.Lock()
         self._lock: Final = threading.Lock()
-        self._batches: list[tuple[Answers, FloatArray]] = []
+        self._batches: list[BatchReport] = []
         self._waiting = 0
 
-    def ran(self, windows: int, seconds: float) -> None:
-        """Count one run of the graph."""
-        self._inference.observe(seconds)
-        self._batch.observe(windows)
+    def cancelled(self, windows: int) -> None:
+        """Count windows whose caller left before they were answered."""
+        self._cancelled.inc(windows)
 
-    def answers(self, answers: Answers, imputed_fraction: FloatArray) -> None:
-        """Take note of what the graph answered to a batch."""
+    def ran(self, batch: BatchReport) -> None:
+        """Take note of a batch; it is counted later, because its arrays are read more cheaply in numbers."""
         with self._lock:
-            self._batches.append((answers, imputed_fraction))
-            self._waiting += len(imputed_fraction)
+            self._batches.append(batch)
+            self._waiting += batch.windows
         if self._waiting >= MOST_WAITING:
             self.count()
         elif self._waiting >= GATHERED:
@@ -155,9 +155,18 @@ class ModelMetrics:
         with self._counting:  # held until all is counted: a scrape that comes meanwhile waits for it
             with self._lock:
                 batches, self._batches, self._waiting = self._batches, [], 0
-            if batches:
-                self._count([answers for answers, _ in batches])
-                self._imputed.observe_array(np.concatenate([imputed for _, imputed in batches]))
+            for batch in batches:
+                self._queue.observe_each(batch.queued)
+                self._answered.observe_each(batch.answered)
+                if batch.seconds is not None:
+                    self._inference.observe(batch.seconds)
+                    self._batch.observe(batch.windows)
+                if batch.answers is not None:
+                    self._imputed.observe_each(batch.imputed)
+                    self._drift.observe(batch.answers.asked.readings, batch.answers, batch.units)
+            answered = [batch.answers for batch in batches if batch.answers is not None]
+            if answered:
+                self._count(answered)
 
     def _count(self, batches: Sequence[Answers]) -> None:
         self._peak.observe_array(np.concatenate([each.peak_weight for each in batches]))

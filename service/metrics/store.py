@@ -11,12 +11,12 @@ from prometheus_client.core import GaugeMetricFamily
 
 from model.evaluation import nasa_score
 from service.metrics.instruments import ERROR_CYCLES, Instrument, Shared
-from service.store.judgement import Judged, OutcomeKind, Taken
+from service.store.judgement import Judgement, OutcomeKind, OutcomeResult
 from service.store.rows import Drop
 
 
 class StoreMetrics:
-    """Counts predictions and outcomes that are kept, from any thread: a `KeepingObserver`."""
+    """Counts predictions and outcomes that are kept, from any thread: a `StoreObserver`."""
 
     def __init__(self, shared: Shared, models: Sequence[str]) -> None:
         self._pending: Callable[[], int] = int
@@ -82,20 +82,20 @@ class StoreMetrics:
         """Show whether the database answers this worker."""
         self._up.set(up=up)
 
-    def taken(self, kind: OutcomeKind, taken: Taken) -> None:
+    def taken(self, kind: OutcomeKind, result: OutcomeResult) -> None:
         """Count an outcome that is committed; one that corrects another is no second end of the unit."""
         self._rows.labels("outcome").inc()
-        if taken is Taken.CREATED:
+        if result is OutcomeResult.CREATED:
             self._outcomes.labels(kind.value).inc()
 
-    def scored(self, model: str, predictions: Judged) -> None:
+    def scored(self, model: str, judgement: Judgement) -> None:
         """Count predictions of a loaded model that an outcome has been reported for."""
-        error = predictions.error[predictions.failed]
-        contradicted = int(np.count_nonzero(predictions.contradicted))
+        error = judgement.error[judgement.failed]
+        contradicted = int(np.count_nonzero(judgement.contradicted))
         self._trials.labels(model).inc(len(error))
-        self._hits.labels(model).inc(int(np.count_nonzero(predictions.covered)))
+        self._hits.labels(model).inc(int(np.count_nonzero(judgement.covered)))
         self._removed.labels(model, "contradicted").inc(contradicted)
-        self._removed.labels(model, "open").inc(len(predictions) - len(error) - contradicted)
+        self._removed.labels(model, "open").inc(len(judgement) - len(error) - contradicted)
         self._error.labels(model).observe_array(np.abs(error))
         self._sides.labels(model, "late").inc(float(error[error > 0].sum()))
         self._sides.labels(model, "early").inc(float(-error[error < 0].sum()))

@@ -1,26 +1,39 @@
 """The Open Inference Protocol, version 2, as both transports answer it: thin shells around this module.
 
-It knows what may be asked; it must not know JSON, messages or statuses.
+Tensors become windows by the one door, and the batches that answered them become tensors again. The
+numbers are those of `POST /v1/predict`. This module must not know JSON, messages or statuses.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
-from typing import Final
+from typing import Any, Final
 
-from service.core.answers import WindowOutputs
-from service.core.lifecycle import Phase
-from service.core.predictor import LoadedModel
+import numpy as np
+from numpy.typing import NDArray
+
+from model.domain import FloatArray
+from service.core.answers import Answers, Piece
+from service.core.lifecycle import Lifecycle, Phase
+from service.core.ports import Limit
+from service.core.predictor import LoadedModel, Predictor, late
 from service.core.queries import ModelName
-from service.edge.exchange import Desk
-from service.errors import MalformedBody, UnknownModel
-from service.oip.outputs import Gathering
-from service.oip.tensors import GivenTensor, Signature, Tensor, short
-from service.oip.windows import Group, checked_group
+from service.core.window import Defect, Windows, check
+from service.errors import InvalidTensor, MalformedBody, UnknownModel
+from service.oip.tensors import (
+    LAST_CYCLE,
+    LENGTHS,
+    READINGS,
+    GivenTensor,
+    Signature,
+    Tensor,
+    TensorSpec,
+    short,
+)
 
 SERVER_NAME: Final = "rulserve"
 EXTENSIONS: Final = ("binary_tensor_data",)
@@ -28,6 +41,21 @@ PLATFORM: Final = "onnxruntime_onnx"
 
 MAX_TENSORS: Final = 32
 """More inputs or outputs than any model has, and fewer than would cost anything to look at."""
+
+SHOWN: Final = 3
+"""Bad places that a message names; the rest are counted."""
+
+SOURCES: Final[dict[str, Callable[[Answers], Any]]] = {
+    "rul": lambda answers: answers.rul,  # the cap where the state is "at least the cap", as everywhere
+    "rul_interval": lambda answers: answers.outputs.rul_interval,
+    "failure_probability": lambda answers: answers.outputs.failure_probability,
+    "health_state": lambda answers: answers.outputs.health_state,
+    "attention": lambda answers: answers.outputs.attention,
+    "contribution": lambda answers: answers.outputs.contribution,
+    "head_attention": lambda answers: answers.outputs.head_attention,
+    "novelty": lambda answers: answers.outputs.novelty,
+}
+PER_CYCLE: Final = frozenset({"attention", "contribution", "head_attention"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +74,12 @@ class InferQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class InferReply:
-    """The tensors that were wanted, in the order in which they were."""
+class Ask:
+    """The checked windows of a query, the outputs that are wanted, and T of the request."""
 
-    model: ModelName
-    id: str
-    tensors: list[Tensor] = field(default_factory=list[Tensor])
+    windows: Windows
+    wanted: Sequence[TensorSpec]
+    cycles: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +95,11 @@ class Indexed:
 class Inference:
     """What the protocol can be asked for."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk: Final = desk
+    def __init__(self, predictor: Predictor, lifecycle: Lifecycle) -> None:
+        self._predictor: Final = predictor
+        self._lifecycle: Final = lifecycle
         self._signatures: Final = {
-            name: Signature.of(model.manifest) for name, model in desk.predictor.models.items()
+            name: Signature.of(model.manifest) for name, model in predictor.models.items()
         }
 
     def model(self, name: str, version: str = "") -> LoadedModel:
@@ -79,8 +108,7 @@ class Inference:
         Raises:
             UnknownModel: it is not loaded.
         """
-        predictor = self._desk.predictor
-        found = predictor.models.get(name) or predictor.model(name)
+        found = self._predictor.models.get(name) or self._predictor.model(name)
         if version and version != found.name.version:
             raise UnknownModel(
                 f"model {name!r} is loaded in version {found.name.version}, not {short(version)}"
@@ -92,38 +120,112 @@ class Inference:
         return self._signatures[model.name.name]
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether inference would be answered."""
-        return self._desk.lifecycle.phase is Phase.READY
+        return self._lifecycle.phase is Phase.READY
 
     def index(self, *, ready_only: bool) -> list[Indexed]:
         """Every loaded model; all are ready together or not at all."""
-        if ready_only and not self.ready:
+        if ready_only and not self.is_ready:
             return []
-        state, reason = ("READY", "") if self.ready else ("UNAVAILABLE", self._desk.lifecycle.phase.value)
-        names = [model.name for model in self._desk.predictor.models.values()]
+        state, reason = ("READY", "") if self.is_ready else ("UNAVAILABLE", self._lifecycle.phase.value)
+        names: list[ModelName] = [model.name for model in self._predictor.models.values()]
         return [Indexed(name.name, name.version, state, reason) for name in names]
 
-    def read(self, model: LoadedModel, query: InferQuery) -> Group:
+    def read(self, model: LoadedModel, query: InferQuery) -> Ask:
         """The windows of a query, checked.
 
         Raises:
             InvalidTensor: a tensor or a window cannot be read, or an output does not exist.
             TooLarge: more windows than a request may have.
         """
-        signature = self.signature(model)
-        signature.wanted(query.outputs)
+        signature, rules = self._signatures[model.name.name], model.rules
+        wanted = signature.wanted(query.outputs)
         arrays = signature.read(query.inputs)
-        self._desk.predictor.check_count(len(arrays["readings"]))
-        return checked_group(arrays, model.rules)
+        readings: FloatArray = arrays[READINGS]
+        count, cycles, _ = readings.shape
+        self._predictor.check_count(count)
+        if cycles > rules.max_cycles:
+            raise InvalidTensor(f"input {READINGS}: expected at most {rules.max_cycles} cycles, got {cycles}")
+        lengths = _one_a_window(arrays, LENGTHS, count, cycles)
+        wrong = [i for i, length in enumerate(lengths) if not 1 <= length <= cycles]
+        if wrong:
+            wanted_lengths = f"1 to {cycles}, the cycles of {READINGS}"
+            raise InvalidTensor(_placed(LENGTHS, wanted_lengths, [f"{lengths[i]} at [{i}]" for i in wrong]))
+        last_cycle = _one_a_window(arrays, LAST_CYCLE, count, math.nan)
+        windows, defects = check(readings, lengths, last_cycle, rules)
+        if defects:
+            raise _refused(defects)
+        return Ask(windows, wanted, cycles)
 
-    def reply(
-        self, model: LoadedModel, group: Group, query: InferQuery, outputs: Sequence[WindowOutputs]
-    ) -> InferReply:
-        """The answers to the windows, as tensors."""
-        gathering = Gathering(outputs, group)
-        wanted = self.signature(model).wanted(query.outputs)
-        return InferReply(model.name, query.id, [gathering.tensor(spec) for spec in wanted])
+    async def answer(self, model: LoadedModel, ask: Ask, limit: Limit) -> list[Tensor]:
+        """The answers to the windows, as tensors.
+
+        Raises:
+            Overloaded, NotReady, RuntimeFailed: as the batcher says.
+            DeadlineExceeded: the time has passed.
+        """
+        try:
+            with limit:
+                pieces = await model.batcher.submit(ask.windows)
+        except TimeoutError:
+            raise late(len(ask.windows), limit) from None
+        return [Tensor(spec.name, spec.datatype, _gathered(spec, ask, pieces)) for spec in ask.wanted]
+
+
+def _one_a_window(arrays: dict[str, NDArray[Any]], name: str, count: int, absent: float) -> list[Any]:
+    given = arrays.get(name)
+    if given is None:
+        return [absent] * count
+    if len(given) != count:
+        raise InvalidTensor(
+            f"input {name}: expected one value a window, {count} as {READINGS} has, got {len(given)}"
+        )
+    return given.tolist()
+
+
+def _refused(defects: Sequence[Defect]) -> InvalidTensor:
+    """The first kind of defect, with the places of the first ones."""
+    first = defects[0]
+    alike = [defect for defect in defects if (defect.field, defect.code) == (first.field, first.code)]
+    name = LAST_CYCLE if first.field == "last_cycle" else READINGS
+    places = [
+        f"[{d.window}]" if d.cycle is None else f"[{d.window}, {d.cycle}, {d.column}]" for d in alike[:SHOWN]
+    ]
+    more = f" and {len(alike) - SHOWN} more" if len(alike) > SHOWN else ""
+    return InvalidTensor(f"input {name}: {first.detail}, at {', '.join(places)}{more}")
+
+
+def _placed(name: str, wanted: str, places: Sequence[str]) -> str:
+    more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
+    return f"input {name}: expected {wanted}, got {', '.join(places[:SHOWN])}{more}"
+
+
+def _gathered(spec: TensorSpec, ask: Ask, pieces: Sequence[Piece]) -> FloatArray:
+    """One output, float32, of the shape that the request's readings ask for.
+
+    Cycles that the model did not read weigh nothing, and add nothing.
+    """
+    windows, is_per_cycle = ask.windows, spec.name in PER_CYCLE
+    count = len(windows)
+    is_cut = is_per_cycle and ask.cycles > windows.readings.shape[1]
+    if len(pieces) == 1 and not is_cut and isinstance(pieces[0].places, range):
+        answers, first, _ = pieces[0]
+        values = np.asarray(SOURCES[spec.name](answers), np.float32)[first : first + count]
+        if not is_per_cycle:
+            return values
+        if values.shape[-1] >= ask.cycles:  # others of the batch may be longer
+            return values[..., : ask.cycles]
+    gathered: FloatArray = np.zeros(spec.sized(windows=count, cycles=ask.cycles), np.float32)
+    for answers, first, places in pieces:
+        values = np.asarray(SOURCES[spec.name](answers), np.float32)
+        for row, i in enumerate(places, first):
+            if is_per_cycle:
+                length, sent = windows.lengths[i], windows.sent[i]
+                gathered[i, ..., sent - length : sent] = values[row, ..., :length]
+            else:
+                gathered[i] = values[row]
+    return gathered
 
 
 def timeout_of(microseconds: object) -> float:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from export.bundle import Manifest
 from model.domain import HEALTH_STATES
+from service.core.window import short
 from service.errors import InvalidTensor
 
 FP32: Final = "FP32"
@@ -192,9 +193,3 @@ def _numbers(values: Sequence[float | None], datatype: str, where: str) -> NDArr
 
 def _names(specs: Sequence[TensorSpec]) -> str:
     return ", ".join(spec.name for spec in specs)
-
-
-def short(value: object) -> str:
-    """What a client sent, cut so that an answer does not outgrow it."""
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

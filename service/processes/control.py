@@ -1,27 +1,63 @@
-"""How the supervisor speaks with a worker: one word each way, on a socket that only its owner can open.
+"""What a supervisor and its workers tell each other.
 
-    ready -> when the worker knows whether it can answer: its phase and its models
-    drain -> when what it had begun is finished, or it ran out of patience: drained | gave up
+At start a worker reads its `WorkerSpec` from one private environment variable. Later the supervisor sends
+one line and gets one line, on a Unix socket that only its owner can open:
 
-The port that callers use is shared by all workers, so nobody can be addressed there.
+    ready -> the worker's phase and its models, as soon as it knows whether it can answer
+    drain -> drained | gave up, when requests in flight have finished or the time is over
+
+All workers share the port that clients use, so no worker can be addressed there.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-Words = Mapping[str, Callable[[], Awaitable[str]]]
+from pydantic import BaseModel, ConfigDict
+
+VARIABLE: Final = "RULSERVE_WORKER"
+
+Commands = Mapping[str, Callable[[], Awaitable[str]]]
+
+
+class WorkerSpec(BaseModel):
+    """One worker, as its supervisor describes it.
+
+    Attributes:
+        index: Number of the worker, from 0.
+        count: Number of workers.
+        board: File of the numbers that workers share; None: the worker is alone.
+        control: Unix socket of the supervisor's commands; None: there is no supervisor.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    index: int = 0
+    count: int = 1
+    board: Path | None = None
+    control: Path | None = None
+
+    @classmethod
+    def read(cls) -> WorkerSpec | None:
+        """Read the description of this process; None: `rul serve` did not start it behind Envoy."""
+        text = os.environ.get(VARIABLE)
+        return cls.model_validate_json(text) if text else None
+
+    def as_environment(self) -> dict[str, str]:
+        """Return the variable from which the worker reads its description."""
+        return {VARIABLE: self.model_dump_json()}
 
 
 class Control:
-    """The worker's end."""
+    """The worker's end of the socket."""
 
-    def __init__(self, words: Words) -> None:
-        """Answer these words, each with what its function says in one line."""
-        self._words: Final = words
+    def __init__(self, commands: Commands) -> None:
+        """Answer each command with the line that its function returns."""
+        self._commands: Final = commands
         self._server: asyncio.Server | None = None
 
     async def open(self, path: Path) -> None:
@@ -29,37 +65,37 @@ class Control:
         self._server = await asyncio.start_unix_server(self._answer, path)
 
     def close(self) -> None:
-        """Listen no longer."""
+        """Stop listening."""
         if self._server is not None:
             self._server.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            word = (await reader.readline()).decode("utf-8", errors="replace").strip()
-            known = self._words.get(word)
-            reply = f"expected {' or '.join(self._words)}" if known is None else await known()
+            name = (await reader.readline()).decode("utf-8", errors="replace").strip()
+            command = self._commands.get(name)
+            reply = f"expected {' or '.join(self._commands)}" if command is None else await command()
             writer.write(f"{reply}\n".encode())
             await writer.drain()
-        except OSError:  # the supervisor has gone
+        except OSError:  # the supervisor is gone
             pass
         finally:
             writer.close()
 
 
-async def say(path: Path, word: str) -> str:
-    """The supervisor's end: say a word to a worker and wait for its answer.
+async def send(path: Path, command: str) -> str:
+    """Send a command to a worker and return its reply.
 
     Raises:
-        OSError: nobody listens at this path.
-        EOFError: the worker ended before it answered.
+        OSError: no worker listens at this path.
+        EOFError: the worker ended before it replied.
     """
     reader, writer = await asyncio.open_unix_connection(path)
     try:
-        writer.write(f"{word}\n".encode())
+        writer.write(f"{command}\n".encode())
         await writer.drain()
         reply = await reader.readline()
     finally:
         writer.close()
     if not reply:
-        raise EOFError(f"the worker at {path} ended before it answered {word!r}")
+        raise EOFError(f"the worker at {path} ended before it replied to {command!r}")
     return reply.decode().strip()

@@ -1,7 +1,7 @@
-"""Run the service behind a front end: Envoy where it can be had, else the server that BentoML brings.
+"""Start the front end: Envoy where it can run, else BentoML's own server.
 
-Envoy (through pyvoy) speaks HTTP and gRPC on one port and hosts the same BentoML application; see
-docs/adr/0001. This module chooses and starts the front end, and must not know what is behind it.
+Envoy (through pyvoy) serves HTTP and gRPC on one port and hosts the same BentoML application; see
+docs/adr/0001. This module must not know what is behind the front end.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ import socket
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
+from service import logs
 from service.errors import FrontEndFailed
-from service.processes.scheduling import yield_to_running
+from service.processes.tuning import schedule_as_batch
 from service.processes.workers import Workers
 from service.settings import FrontEnd, Scheduling, Settings
 
-BENTO = "service.app:RulService"
+SERVICE = "service.app:RulService"
 
 
 def choose(settings: Settings, *, obstacle: str | None = None) -> FrontEnd:
-    """The front end to run: what the settings ask for, or the best that this machine can run.
+    """Choose the front end: the configured one, or the best that this machine can run.
 
     Args:
-        settings: What the operator asks for.
-        obstacle: Why Envoy cannot run, "" where it can; None: look.
+        settings: The operator's settings.
+        obstacle: Why Envoy cannot run, "" if it can; None: find out.
 
     Raises:
-        FrontEndFailed: Envoy is asked for and cannot run here.
+        FrontEndFailed: Envoy is configured and cannot run here.
     """
     obstacle = _obstacle_to_envoy() if obstacle is None else obstacle
     if settings.front_end is FrontEnd.ENVOY and obstacle:
@@ -44,7 +44,7 @@ def choose(settings: Settings, *, obstacle: str | None = None) -> FrontEnd:
 
 def _obstacle_to_envoy() -> str:
     if importlib.util.find_spec("pyvoy") is None:
-        return "pyvoy is not installed (there is no build of it for this platform)"
+        return "pyvoy is not installed (this platform has no build of it)"
     import find_libpython  # noqa: PLC0415 comes with pyvoy, so not on every platform
 
     if not any(Path(path).exists() for path in find_libpython.candidate_paths()):
@@ -52,43 +52,47 @@ def _obstacle_to_envoy() -> str:
     return ""
 
 
-def run(settings: Settings, *, announce: bool = True) -> int:
-    """Serve until a signal says otherwise; the exit status."""
+def run(settings: Settings) -> int:
+    """Serve until a signal arrives; return the exit status."""
     front_end = choose(settings)
+    logs.configure(level=settings.log_level, log_format=settings.log_format)
     if settings.scheduling is Scheduling.BATCH:
-        yield_to_running()
+        schedule_as_batch()
     if front_end is FrontEnd.ENVOY:
-        return asyncio.run(_run_envoy(settings, announce=announce))
+        return asyncio.run(_run_envoy(settings))
     return _run_uvicorn(settings)
 
 
 def _run_uvicorn(settings: Settings) -> int:
-    """Become `bentoml serve`: its own supervisor answers signals and starts the worker again."""
+    """Become `bentoml serve`, whose supervisor handles signals and restarts the worker."""
     from service.core.bundles import load_bundles  # noqa: PLC0415 ONNX Runtime, which Envoy's parent does without
 
     for port in (settings.port, settings.grpc_port):
         _check_free(settings.host, port)
-    load_bundles(settings)  # what is damaged ends here: the supervisor would start it again and again
-    arguments = ["serve", BENTO, "--host", settings.host, "--port", str(settings.port)]
-    os.environ.update(settings.as_environment(), RUL_FRONT_END=FrontEnd.UVICORN.value)
+    load_bundles(settings)  # a damaged bundle ends here; BentoML's supervisor would retry it for ever
+    arguments = ["serve", SERVICE, "--host", settings.host, "--port", str(settings.port)]
+    os.environ.update(settings.as_environment())
     os.execv(sys.executable, [sys.executable, "-m", "bentoml", *arguments])  # noqa: S606 our own arguments
 
 
-async def _run_envoy(settings: Settings, *, announce: bool) -> int:
+async def _run_envoy(settings: Settings) -> int:
     _check_free(settings.host, settings.port)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stop.set)
-
-    def say_ready(status: dict[str, Any], url: str) -> None:
-        if announce:
-            models = ", ".join(f"{model['name']} on {model['provider']}" for model in status["models"])
-            print(f"ready: {url} (HTTP and gRPC; {models}); try {url}/docs", flush=True)  # noqa: T201
-
     with TemporaryDirectory(prefix="rul-") as folder:
-        await Workers(settings, Path(folder), ready=say_ready).run(stop)
+        await Workers(settings, Path(folder), ready=_announce).run(stop)
     return 0
+
+
+def _announce(models: dict[str, str], url: str) -> None:
+    """Say where the service answers: one line for a person on a terminal, else one log event."""
+    if not sys.stderr.isatty():
+        logs.logger().info("service started", url=url, models=models)
+        return
+    served = ", ".join(f"{name} on {provider}" for name, provider in models.items())
+    print(f"rulserve answers HTTP and gRPC at {url} (page: {url}/docs; models: {served})", file=sys.stderr)  # noqa: T201
 
 
 def _check_free(host: str, port: int) -> None:

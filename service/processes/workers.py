@@ -1,9 +1,9 @@
-"""Several Envoy processes that answer on one port, as one service.
+"""Supervise several Envoy processes that answer on one port as one service.
 
-The kernel deals connections among the processes that listen on a port. The first worker starts alone,
-so that what is wrong is said once; the others follow when it is ready, and listen when they are. A
-worker that stops is started again while another one answers. See `control` for how they are spoken
-with. This module must not know what is behind Envoy.
+The kernel distributes connections among the processes that listen on a port. The first worker starts
+alone, so that an error is reported once; the others start when it is ready, and listen when they are
+ready themselves. A worker that stops is restarted while another one answers. `control` has the commands
+to a worker. This module must not know what is behind Envoy.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from service import logs
 from service.core.lifecycle import Phase
 from service.errors import FrontEndFailed
-from service.processes.allocator import by_processor, sparing
-from service.processes.control import say
-from service.settings import FrontEnd, Settings
+from service.processes.control import WorkerSpec, send
+from service.processes.tuning import limit_caches, per_processor_caches
+from service.settings import Settings
 
 if TYPE_CHECKING:
     from pyvoy import PyvoyServer
@@ -30,28 +30,29 @@ if TYPE_CHECKING:
 APPLICATION: Final = "service.app:application"
 CONNECT_POLL_SECONDS: Final = 0.02
 ENVOY_IDLE_SECONDS: Final = 300
-"""How long Envoy by itself lets a request or a stream be silent."""
+"""Envoy's default limit of silence on a request or a stream."""
 RESTART_SECONDS: Final = (0.5, 1.0, 2.0, 5.0, 10.0)
-"""Before a worker that stopped is started again: longer each time, until it has become ready."""
+"""Pauses before a stopped worker restarts: each is longer, until the worker has been ready."""
 
 
 class Workers:
     """The workers of one service, from the first one's start to the last one's end.
 
     Args:
-        settings: What the operator asks for.
-        folder: A folder of our own, for the workers' sockets and their board.
-        ready: Called once the first worker is, with what it says of itself and the service's URL.
+        settings: The operator's settings.
+        folder: An empty folder for the workers' sockets and their board.
+        ready: Called when the first worker is ready, with the models' providers and the service's URL.
     """
 
     def __init__(
-        self, settings: Settings, folder: Path, *, ready: Callable[[dict[str, Any], str], None]
+        self, settings: Settings, folder: Path, *, ready: Callable[[dict[str, str], str], None]
     ) -> None:
         self._settings: Final = settings
         self._folder: Final = folder
-        self._say_ready: Final = ready
+        self._announce: Final = ready
         self._count: Final = settings.worker_count()
         self._servers: Final[dict[int, PyvoyServer]] = {}
+        self._log: Final = logs.logger()
         self._port = settings.port
         self._stopping = False
 
@@ -62,7 +63,7 @@ class Workers:
             FrontEndFailed: the first worker did not start, or no worker is left.
         """
         if self._count > 1:
-            (self._folder / "board").touch()
+            self._board.touch()
         first = await self._start(0)
         self._port = first.listener_port
         serving = asyncio.ensure_future(self._serve())
@@ -72,7 +73,7 @@ class Workers:
             if serving.done():
                 serving.result()
             self._stopping = True
-            await self._drain()
+            await asyncio.gather(*(self._drain(worker) for worker in list(self._servers)))
         finally:
             self._stopping = True
             for task in (serving, stopped):
@@ -81,29 +82,28 @@ class Workers:
             await asyncio.gather(*(server.stop() for server in self._servers.values()))
 
     async def _serve(self) -> None:
-        await asyncio.gather(self._keep(0), self._others())
+        await asyncio.gather(self._keep(0), self._start_others())
 
-    async def _others(self) -> None:
-        """Say that the first worker is ready, then start the others and keep them all alive."""
+    async def _start_others(self) -> None:
+        """Announce the first worker, then start the others and keep them alive."""
         status = await self._ready(0)
         if status["phase"] != Phase.READY:
-            return  # its log and /readyz say why; another one would fail likewise
-        self._say_ready(status, f"http://{reachable(self._settings.host)}:{self._port}")
+            return  # its log and /readyz give the reason, which holds for every worker
+        self._announce(status["models"], f"http://{reachable(self._settings.host)}:{self._port}")
         await asyncio.gather(*(self._keep(worker) for worker in range(1, self._count)))
 
     async def _keep(self, worker: int) -> None:
-        """Start a worker whenever it is not there.
+        """Start a worker, and restart it whenever it stops.
 
         Raises:
-            FrontEndFailed: it stopped, and no other answers.
+            FrontEndFailed: it stopped, and no other worker answers.
         """
         failures = 0
         while True:
             server = self._servers.get(worker)
             try:
                 server = server or await self._start(worker)
-                status = await server.wait()
-                reason = f"stopped by itself with status {status}"
+                reason = f"stopped with status {await server.wait()}"
                 failures = 0
             except FrontEndFailed as error:
                 reason = str(error)
@@ -114,82 +114,76 @@ class Workers:
                 raise FrontEndFailed(f"the front end {reason}")
             pause = RESTART_SECONDS[min(failures, len(RESTART_SECONDS) - 1)]
             failures += 1
-            print(f"rul: worker {worker} {reason}; again in {pause:g} s", file=sys.stderr, flush=True)  # noqa: T201
+            self._log.error("worker stopped", worker=worker, reason=reason, restart_seconds=pause)
             await asyncio.sleep(pause)
 
     async def _start(self, worker: int) -> PyvoyServer:
         from pyvoy import PyvoyServer, StartupError  # noqa: PLC0415 not on every platform
 
-        settings, socket, board = self._settings, self._socket(worker), self._folder / "board"
-        # So that ours comes first.
-        idle_seconds = max(ENVOY_IDLE_SECONDS, settings.stream_idle_seconds + 60)
+        settings, socket = self._settings, self._socket(worker)
+        board = self._board if self._count > 1 else None
+        spec = WorkerSpec(index=worker, count=self._count, board=board, control=socket)
+        idle_seconds = max(ENVOY_IDLE_SECONDS, settings.stream_idle_seconds + 60)  # our own limit ends first
 
         class Server(PyvoyServer):
             def get_envoy_config(self) -> dict[str, Any]:
-                config = patient(super().get_envoy_config(), idle_seconds=idle_seconds)
-                return sparing(config, processors=os.cpu_count() or 1)
+                config = allow_silence(super().get_envoy_config(), idle_seconds=idle_seconds)
+                return limit_caches(config, processors=os.cpu_count() or 1)
 
         server = Server(
             APPLICATION,
             address=settings.host,
             port=self._port,
             lifespan=True,
-            log_level="off",  # a start-up that fails would print Envoy's whole configuration after our reason
-            env=settings.as_environment()
-            | by_processor(os.environ)
-            | {
-                "RUL_FRONT_END": FrontEnd.ENVOY.value,
-                "RUL_CONTROL": str(socket),
-                "RUL_WORKER": str(worker),
-                "RUL_WORKERS": str(self._count),
-                "RUL_BOARD": str(board) if board.exists() else "",
-            },
-            # A process has one event loop to feed: with a second thread, both wait for the interpreter.
+            log_level="off",  # else a failed start prints Envoy's whole configuration after our reason
+            env=settings.as_environment() | per_processor_caches(os.environ) | spec.as_environment(),
+            # One thread per event loop: a second one would only wait for the GIL.
             additional_envoy_args=["--concurrency", "1"] if self._count > 1 else None,
             stdout=None,
             stderr=None,
         )
         socket.unlink(missing_ok=True)
         try:
-            with interrupts_held():
+            with interrupts_blocked():
                 await server.start()
         except StartupError as error:
-            raise FrontEndFailed("did not start, for the reason above") from error
+            raise FrontEndFailed("did not start; the log has the reason") from error
         self._servers[worker] = server
         return server
 
-    async def _drain(self) -> None:
-        """Let every worker finish what it has begun; it refuses what is new meanwhile."""
-        await asyncio.gather(*(self._drain_one(worker) for worker in list(self._servers)))
-
-    async def _drain_one(self, worker: int) -> None:
+    async def _drain(self, worker: int) -> None:
+        """Let a worker finish its requests in flight; it refuses new ones meanwhile."""
         seconds = self._settings.drain_seconds + 1
         try:
             async with asyncio.timeout(seconds):
-                await say(self._socket(worker), "drain")
+                await send(self._socket(worker), "drain")
         except (OSError, EOFError, TimeoutError) as error:
-            # Whoever signals the whole process group stops Envoy too: then nothing is left to drain.
+            # A signal to the whole process group stops Envoy too: then nothing is left to drain.
             exited = asyncio.ensure_future(self._servers[worker].wait())
             await asyncio.wait({exited}, timeout=seconds)
             if not exited.done():
-                print(f"rul: worker {worker} could not drain: {error!r}", file=sys.stderr)  # noqa: T201
+                self._log.error("drain failed", worker=worker, error=repr(error))
 
     async def _ready(self, worker: int) -> dict[str, Any]:
-        """What a worker says of itself once it has tried whether it can answer."""
+        """Return the status of a worker, as soon as it knows whether it can answer."""
         while True:
             try:
-                status: dict[str, Any] = json.loads(await say(self._socket(worker), "ready"))
-            except (OSError, EOFError):  # it does not listen yet
+                status: dict[str, Any] = json.loads(await send(self._socket(worker), "ready"))
+            except (OSError, EOFError):  # not listening yet
                 await asyncio.sleep(CONNECT_POLL_SECONDS)
             else:
                 return status
+
+    @property
+    def _board(self) -> Path:
+        return self._folder / "board"
 
     def _socket(self, worker: int) -> Path:
         return self._folder / f"worker-{worker}"
 
 
-def patient(config: dict[str, Any], *, idle_seconds: float) -> dict[str, Any]:
-    """Envoy's configuration, with streams that may be silent for this long."""
+def allow_silence(config: dict[str, Any], *, idle_seconds: float) -> dict[str, Any]:
+    """Return Envoy's configuration with streams that may be silent this long."""
     for listener in config["static_resources"]["listeners"]:
         for chain in listener["filter_chains"]:
             for one in chain["filters"]:
@@ -198,8 +192,8 @@ def patient(config: dict[str, Any], *, idle_seconds: float) -> dict[str, Any]:
 
 
 @contextmanager
-def interrupts_held() -> Generator[None]:
-    """Start a process that Ctrl+C does not reach: the terminal tells the whole group, and we drain first."""
+def interrupts_blocked() -> Generator[None]:
+    """Start a process that ignores Ctrl+C: the terminal signals the whole group, and we drain first."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -208,7 +202,7 @@ def interrupts_held() -> Generator[None]:
 
 
 def reachable(host: str) -> str:
-    """A host that listens, as one that can be asked."""
+    """Return the host of a URL that reaches this listening address."""
     if host in {"0.0.0.0", "::", "127.0.0.1"}:  # noqa: S104 compared, not bound
         return "localhost"
     return f"[{host}]" if ":" in host else host

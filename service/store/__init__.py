@@ -1,1 +1,1 @@
-"""Where predictions and outcomes are kept."""
+"""Predictions, units and outcomes in a database."""

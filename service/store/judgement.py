@@ -1,8 +1,7 @@
-"""What a real outcome says of the predictions that came before it.
+"""Outcomes of units, and what they say about predictions.
 
-Pure functions over arrays, one element a prediction: truth and answers are compared as they are
-reported, both capped, by the same definitions that judge a bundle when it is made. This module must
-not know where predictions are stored, nor how an outcome came in.
+Pure functions over arrays, one element a prediction. Truth and prediction are compared as reported, both
+capped, with the definitions that evaluate a bundle. This module must not know the database or HTTP.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from model.evaluation import nasa_score, root_mean_square_error
 
 
 class OutcomeKind(StrEnum):
-    """How a unit's life was seen to end.
+    """How a unit's life ended.
 
-    `failed`: its last cycle is the failure. `removed`: it was taken out of service while it still ran,
-    so all that is known of its RUL is that it was no less (a censored life).
+    `failed`: its last cycle is the failure. `removed`: it left service while it still ran, so its RUL is
+    only known to be no less than the cycles it ran (a censored life).
     """
 
     FAILED = "failed"
@@ -39,32 +38,36 @@ class Outcome:
     happened_at: float | None
     recorded_at: float
 
-    def agrees_with(self, other: Outcome) -> bool:
-        """Whether both say the same; a time that one leaves out is no disagreement."""
+    def differences(self, other: Outcome) -> list[str]:
+        """Name what differs: kind, cycle or time; a missing time differs from none."""
         times = {self.happened_at, other.happened_at} - {None}
-        return (self.kind, self.cycle) == (other.kind, other.cycle) and len(times) <= 1
+        differs = {
+            "kind": self.kind != other.kind,
+            "cycle": self.cycle != other.cycle,
+            "time": len(times) > 1,
+        }
+        return [name for name, different in differs.items() if different]
 
 
-class Taken(StrEnum):
-    """What became of an outcome that was reported."""
+class OutcomeResult(StrEnum):
+    """What the store did with a reported outcome."""
 
     CREATED = "created"
     REPLACED = "replaced"
     UNCHANGED = "unchanged"
     CONFLICT = "conflict"
-    UNKNOWN_UNIT = "unknown_unit"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Judged:
-    """Predictions beside what then happened, all [W], in cycles.
+class Judgement:
+    """Predictions compared with outcomes, all [W], in cycles.
 
     Attributes:
-        truth: RUL, capped; of a unit that was removed, what it was at least.
-        error: Predicted less true, so that late is above 0; NaN where a unit was removed.
-        held: Whether the interval agrees with what is known: it holds the truth or, where a unit was
-            removed, reaches as far as the unit is known to have run.
-        width: Of the interval.
+        truth: RUL, capped; for a removed unit its lower bound.
+        error: Predicted less true, so above 0 is late; NaN for a removed unit.
+        held: Whether the interval agrees with the outcome: it holds the truth or, for a removed unit,
+            reaches at least the lower bound.
+        width: Width of the interval.
     """
 
     truth: FloatArray
@@ -77,82 +80,82 @@ class Judged:
 
     @property
     def failed(self) -> BoolArray:
-        """Whether the unit failed: only then is the truth known, and the interval put to the test."""
+        """Whether the unit failed, so that the truth is known."""
         return ~np.isnan(self.error)
 
     @property
     def covered(self) -> BoolArray:
-        """Whether the interval held the truth; never where that is not known."""
+        """Whether the unit failed and the interval held the truth."""
         return self.failed & self.held
 
     @property
     def contradicted(self) -> BoolArray:
-        """Whether the unit was removed and had outrun the interval: a miss that is known all the same."""
+        """Whether the unit was removed and had outlived the interval: a certain miss."""
         return ~(self.failed | self.held)
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
-    """Predictions of one model version that an outcome has been counted against."""
+class VersionJudgement:
+    """Predictions of one model version that an outcome judged for the first time."""
 
     model: str
     version: str
-    judged: Judged
+    judgement: Judgement
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """What became of an outcome, what is known now, and what is to be counted for it."""
+class Receipt:
+    """What the store did with an outcome, the outcome it has now, and the new judgements to count."""
 
-    taken: Taken
-    outcome: Outcome | None
-    scored: Sequence[Scored] = ()
+    result: OutcomeResult
+    outcome: Outcome
+    judgements: Sequence[VersionJudgement] = ()
 
 
-def judged(
+def judge(
+    rows: Sequence[Sequence[float]],
     *,
     failed: bool | BoolArray,
     outcome_cycle: int | IntArray,
-    last_cycle: IntArray,
-    rul: FloatArray,
-    lower: FloatArray,
-    upper: FloatArray,
     cap: float,
-) -> Judged:
-    """Judge predictions by the outcomes of their units.
+) -> Judgement:
+    """Compare predictions with the outcomes of their units.
 
     Args:
+        rows: Last cycle, RUL, lower and upper of each prediction; an upper end at the cap means "at least".
         failed: Whether the unit failed; False: it was removed.
-        outcome_cycle: When it did, at or after `last_cycle`.
-        last_cycle: The cycle of the last reading that a prediction knew.
-        rul: What was predicted.
-        lower: Of the interval.
-        upper: Of the interval; at the cap it means "at least".
-        cap: Of the model.
+        outcome_cycle: Cycle of the outcome, at or after the last cycle.
+        cap: Cap of the model.
 
-    >>> two = np.array([12.0, 12.0])
-    >>> found = judged(failed=np.array([True, False]), outcome_cycle=100, last_cycle=np.array([90, 90]),
-    ...     rul=two, lower=two - 4, upper=two - 3, cap=125.0)
+    >>> found = judge([(90, 12, 8, 9), (90, 12, 8, 9)], failed=np.array([True, False]), outcome_cycle=100,
+    ...     cap=125)
     >>> found.error.tolist(), found.covered.tolist(), found.contradicted.tolist()
     ([2.0, nan], [False, False], [False, True])
     """
-    truth = capped_rul(cycles_until(outcome_cycle, last_cycle), cap=cap).astype(np.float64)
+    last_cycle, rul, lower, upper = np.asarray(rows, dtype=np.float64).reshape(-1, 4).T
+    truth = capped_rul(cycles_until(outcome_cycle, last_cycle.astype(np.int64)), cap=cap).astype(np.float64)
     error = np.where(failed, rul - truth, np.nan)
     held = (truth <= upper) & (np.logical_not(failed) | (lower <= truth))
-    return Judged(truth, error, held, np.asarray(upper, np.float64) - lower)
+    return Judgement(truth, error, held, upper - lower)
+
+
+def judge_unit(rows: Sequence[Sequence[float]], outcome: Outcome, *, cap: float) -> Judgement:
+    """Compare predictions of one unit with its outcome; see `judge`."""
+    failed = outcome.kind is OutcomeKind.FAILED
+    return judge(rows, failed=failed, outcome_cycle=outcome.cycle, cap=cap)
 
 
 @dataclass(frozen=True, slots=True)
-class Fared:
-    """How predictions fared, in cycles; none where there is nothing to tell it from.
+class Accuracy:
+    """Figures of judged predictions, in cycles; None where nothing tells them.
 
     Attributes:
-        predictions: How many met an outcome; the width is of all of them.
-        with_error: How many of them are of units that failed; errors and coverage are of these.
-        covered: How many intervals of these held the truth.
-        contradicted: How many of the others were too short for what a removed unit ran.
-        bias: Mean of predicted less true: above 0 the answers were late.
-        nasa_score: Mean a prediction.
+        predictions: Judged predictions; the mean width is of all of them.
+        with_error: Those of units that failed; errors and coverage are of these.
+        covered: Those whose interval held the truth.
+        contradicted: Predictions whose interval a removed unit outlived.
+        bias: Mean of predicted less true; above 0 is late.
+        nasa_score: Mean for each prediction.
     """
 
     predictions: int
@@ -167,15 +170,15 @@ class Fared:
     mean_width: float | None = None
 
 
-def fared(predictions: Judged) -> Fared:
-    """The figures of judged predictions."""
-    count, covered = len(predictions), int(np.count_nonzero(predictions.covered))
-    contradicted = int(np.count_nonzero(predictions.contradicted))
-    error = predictions.error[predictions.failed]
-    width = float(predictions.width.mean()) if count else None
+def accuracy_of(judgement: Judgement) -> Accuracy:
+    """Sum up judged predictions."""
+    count, covered = len(judgement), int(np.count_nonzero(judgement.covered))
+    contradicted = int(np.count_nonzero(judgement.contradicted))
+    error = judgement.error[judgement.failed]
+    width = float(judgement.width.mean()) if count else None
     if not len(error):
-        return Fared(count, 0, covered, contradicted, mean_width=width)
-    return Fared(
+        return Accuracy(count, 0, covered, contradicted, mean_width=width)
+    return Accuracy(
         count,
         len(error),
         covered,

@@ -1,10 +1,10 @@
-"""Keeps what was predicted, beside the road of predictions: it never slows, fails or waits for one.
+"""Writes predictions to the store, without delaying or failing any of them.
 
-    offer (event loop) -> a bounded buffer -> one thread -> the store
+    offer (event loop) -> bounded buffer -> one thread -> the store
 
-What is said to be written is committed. While the database is away rows wait, and those for which
-there is no room are dropped and counted; the latest prediction of a unit and cycle replaces the one
-before it in memory already, so that the same question asked again and again takes one row.
+`wrote` counts committed rows only. While the database does not answer, rows wait; rows beyond the limit
+are dropped and counted. Of the waiting predictions of a unit and cycle only the latest is kept, so a
+repeated question takes one row.
 """
 
 from __future__ import annotations
@@ -13,44 +13,59 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic, time
-from typing import Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from structlog.typing import FilteringBoundLogger
 
 from model.domain import HEALTH_STATES
-from service.core.answers import WindowOutputs
-from service.core.window import Window
-from service.store.rows import Drop, Row, RowsRefused, RowStore, StoreObserver
+from service.core.answers import Piece
+from service.core.window import Windows
+from service.store.rows import Drop, Row, RowsRefused, StoreObserver
+
+if TYPE_CHECKING:
+    from service.store.store import Store
 
 FLUSH_SECONDS: Final = 0.5
-"""How long a prediction may wait to be written: long enough for a transaction to be worth its while."""
+"""How long a prediction may wait to be written; a shorter wait makes small, costly transactions."""
 BATCH_ROWS: Final = 2000
-"""Rows a transaction: other processes wait for it."""
+"""Most rows in a transaction: other processes wait for it."""
 BACK_OFF_SECONDS: Final = (0.2, 15.0)
-"""The first pause after a failure, and the longest; each is twice the one before."""
+"""First and longest pause after a failure; each is twice the one before."""
 CHORE_SECONDS: Final = 60.0
+"""Time between two chores."""
 MOST_UNIT_CHARACTERS: Final = 256
 
-S = TypeVar("S", bound=RowStore)
+
+def rows_of(model: str, windows: Windows, pieces: Sequence[Piece], *, at: float) -> list[Row]:
+    """Make rows of the predictions that name unit and last cycle; only they can meet an outcome."""
+    rows: list[Row] = []
+    for answers, first, places in pieces:
+        for row, i in enumerate(places, first):
+            unit, cycle = windows.units[i], windows.last_cycle[i]
+            if unit is not None and cycle == cycle:  # noqa: PLR0124 NaN differs from itself: unknown cycle
+                lower, upper = answers.interval[row]
+                state, health = answers.states[row]._value_, HEALTH_STATES[answers.health_label[row]]
+                rows.append((model, unit, int(cycle), answers.rul[row], lower, upper, state, health, at))
+    return rows
 
 
-class Recorder(Generic[S]):
-    """Offers are taken at once; a thread of its own writes them.
+class Recorder:
+    """Buffers predictions; its thread writes them. `service.core` knows it as a Protocol.
 
     Args:
-        connect: Opens the store; called on the writing thread, again after each failure.
-        most_rows: How many rows may wait.
-        chore: What is to be done now and then on the writing thread, where the database answers.
+        connect: Opens the store; the writing thread calls it, again after each failure.
+        most_rows: Most rows that wait; further ones are dropped.
+        chore: Runs on the writing thread every minute, if the database answers.
     """
 
     def __init__(
         self,
-        connect: Callable[[], S],
+        connect: Callable[[], Store],
         *,
         most_rows: int,
         observer: StoreObserver,
         log: FilteringBoundLogger,
-        chore: Callable[[S], None] | None = None,
+        chore: Callable[[Store], None] | None = None,
         flush_seconds: float = FLUSH_SECONDS,
         back_off_seconds: tuple[float, float] = BACK_OFF_SECONDS,
     ) -> None:
@@ -64,67 +79,55 @@ class Recorder(Generic[S]):
         self._offered: Final[deque[Row]] = deque()
         self._waiting: Final[dict[tuple[str, str, int], Row]] = {}
         self._wake: Final = threading.Event()
-        self._tried: Final = threading.Event()
         self._flushed: Final = threading.Condition()
         self._rounds = 0
         self._closing = False
         self._gives_up_at = 0.0
         self._failures = 0
         self._chore_at = 0.0
-        self._store: S | None = None
+        self._store: Store | None = None
         self._thread: Final = threading.Thread(target=self._run, name="store", daemon=True)
 
     # On the event loop
 
-    def offer(self, model: str, windows: Sequence[Window], outputs: Sequence[WindowOutputs]) -> None:
-        """Keep what was answered. Windows that name no unit or cycle can meet no outcome and are not kept."""
-        offered = self._offered
-        if len(offered) + len(self._waiting) + len(windows) > self._most:
-            self._refuse(windows)
-            return
-        now = time()
-        for window, output in zip(windows, outputs, strict=True):
-            unit, cycle = window.unit, window.last_cycle
-            if unit is not None and cycle == cycle:  # noqa: PLR0124 NaN is not itself: the cycle is unknown
-                answers, row = output.answers, output.row
-                lower, upper = answers.interval[row]
-                state, health = answers.states[row]._value_, HEALTH_STATES[answers.health_label[row]]
-                offered.append((model, unit, int(cycle), answers.rul[row], lower, upper, state, health, now))
-
-    def _refuse(self, windows: Sequence[Window]) -> None:
-        count = sum(w.unit is not None and w.last_cycle == w.last_cycle for w in windows)
-        if count:
-            self._observer.dropped(Drop.FULL, count)
+    def offer(self, model: str, windows: Windows, pieces: Sequence[Piece]) -> None:
+        """Buffer predictions that name unit and last cycle; if not all fit, drop and count them."""
+        rows = rows_of(model, windows, pieces, at=time())
+        if self.pending_rows + len(rows) <= self._most:
+            self._offered.extend(rows)
+        else:
+            self._observer.dropped(Drop.FULL, len(rows))
 
     @property
     def pending_rows(self) -> int:
         """Rows that wait to be written."""
         return len(self._offered) + len(self._waiting)
 
-    def store(self, seconds: float) -> S | None:
-        """The open store, for those who read it; None while the database is away. Not on the loop.
-
-        Args:
-            seconds: How long to wait for the first attempt to open it.
-        """
-        self._tried.wait(seconds)
-        return self._store
-
     def start(self) -> None:
-        """Open the store, and begin to write."""
+        """Open the store and begin to write."""
         self._wake.set()
         self._thread.start()
 
-    def flush(self, seconds: float) -> bool:
-        """Wait until what has been offered by now is written; False where it took longer. Not on the loop."""
+    # On any other thread
+
+    def flush(self, seconds: float) -> Store | None:
+        """Return the open store after it has all rows offered so far, or after so many seconds.
+
+        None while the store does not answer; the first call waits for the first try to open it.
+        """
         with self._flushed:
-            # The round that is under way may have begun before the last offer.
+            # The current round may have begun before the last offer.
             wanted = self._rounds + 2
-            self._wake.set()
-            return self._flushed.wait_for(lambda: self._rounds >= wanted or not self.pending_rows, seconds)
+            if self._store is not None:
+                self._wake.set()
+            self._flushed.wait_for(
+                lambda: self._rounds and (not self.pending_rows or not self._store or self._rounds >= wanted),
+                seconds,
+            )
+            return self._store
 
     def close(self, seconds: float) -> None:
-        """Write what waits, for so long at most; what is left then is dropped and counted."""
+        """Write the waiting rows, for so long at most; drop and count the rest."""
         self._gives_up_at = monotonic() + seconds
         self._closing = True
         self._wake.set()
@@ -156,21 +159,21 @@ class Recorder(Generic[S]):
     def _round(self) -> None:
         self._collect()
         try:
-            store = self._opened()
-            for rows in batched([*self._waiting.values()], BATCH_ROWS):
-                self._write(store, rows)
+            self._store = store = self._store or self._connect()
+            rows = [*self._waiting.values()]
+            for start in range(0, len(rows), BATCH_ROWS):
+                self._write(store, rows[start : start + BATCH_ROWS])
             self._do_chore(store)
-        except Exception as error:  # noqa: BLE001 the thread must live as long as the service
+        except Exception as error:  # noqa: BLE001 the thread lives as long as the service
             self._failed(error)
         else:
-            self._worked()
-        self._tried.set()
+            self._succeeded()
         with self._flushed:
             self._rounds += 1
             self._flushed.notify_all()
 
     def _collect(self) -> None:
-        """What has been offered, the latest of each unit and cycle; who offers meanwhile does not wait."""
+        """Move offered rows to the waiting ones, without blocking the event loop."""
         offered, waiting = self._offered, self._waiting
         for _ in range(len(offered)):
             row = offered[0]
@@ -178,18 +181,13 @@ class Recorder(Generic[S]):
                 self._observer.dropped(Drop.REFUSED, 1)
             else:
                 waiting[row[:3]] = row
-            offered.popleft()  # last: at no moment does what waits look like nothing
+            offered.popleft()  # last, so that `pending_rows` is never 0 while a row waits
 
-    def _opened(self) -> S:
-        store = self._store or self._connect()
-        self._store = store
-        return store
-
-    def _write(self, store: S, rows: list[Row]) -> None:
-        """Write rows, or find out which of them cannot be.
+    def _write(self, store: Store, rows: list[Row]) -> None:
+        """Write rows; halve those that the database rejects until the bad one stands alone.
 
         Raises:
-            StoreUnavailable: the database is away; the rows wait on.
+            StoreUnavailable: the database does not answer; the rows wait.
         """
         try:
             store.write(rows)
@@ -199,14 +197,14 @@ class Recorder(Generic[S]):
                 self._write(store, rows[:half])
                 self._write(store, rows[half:])
                 return
-            self._log.warning("prediction not kept", error=type(error.__cause__).__name__)
+            self._log.warning("prediction dropped", error=type(error.__cause__).__name__)
             self._observer.dropped(Drop.REFUSED, 1)
         else:
             self._observer.wrote(len(rows))
         for row in rows:
             self._waiting.pop(row[:3], None)
 
-    def _do_chore(self, store: S) -> None:
+    def _do_chore(self, store: Store) -> None:
         if self._chore is not None and monotonic() >= self._chore_at and not self._closing:
             self._chore_at = monotonic() + CHORE_SECONDS
             self._chore(store)
@@ -219,15 +217,10 @@ class Recorder(Generic[S]):
             lost.close()
         if self._failures == 1:
             cause = error.__cause__ or error
-            self._log.error("store away", error=f"{type(cause).__name__}: {cause}"[:300])
+            self._log.error("store lost", error=f"{type(cause).__name__}: {cause}"[:300])
 
-    def _worked(self) -> None:
+    def _succeeded(self) -> None:
         self._observer.up(up=True)
         if self._failures:
-            self._log.info("store back", failures=self._failures)
+            self._log.info("store recovered", failures=self._failures)
         self._failures = 0
-
-
-def batched(rows: list[Row], size: int) -> list[list[Row]]:
-    """The same rows, so many at a time."""
-    return [rows[i : i + size] for i in range(0, len(rows), size)]

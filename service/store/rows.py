@@ -1,4 +1,4 @@
-"""What goes to the store: rows, and what may become of them. Needs no database library."""
+"""Types that go into the store and come out of it; needs no database library."""
 
 from __future__ import annotations
 
@@ -8,46 +8,45 @@ from enum import StrEnum
 from typing import Any, Final, Protocol
 
 from model.domain import RulError
-from service.store.judgement import Fared, Outcome
+from service.store.judgement import Accuracy, Judgement, Outcome, OutcomeKind, OutcomeResult
 
 Row = tuple[str, str, int, float, float, float, str, str, float]
 """A prediction: model, unit, last cycle, RUL, lower, upper, RUL state, health state, time."""
 
 MOST_JUDGED: Final = 1000
-"""Of a unit's predictions, those that a history judges, of each version: however long the unit has lived, a
-question reads no more."""
+"""Predictions of each version that a unit's accuracy is of, so that a question reads a bounded number."""
 
 Place = tuple[float, str, str]
-"""Where a page of the fleet ends: RUL, model, unit."""
+"""End of a page of the fleet: RUL, model, unit."""
 
 FleetRow = Mapping[str, Any]
-"""A unit's latest prediction: the columns of `units`, with `version`, `nominal_coverage`, and `kind` and
+"""Latest prediction of a unit: the columns of `units`, with `version`, `nominal_coverage`, and `kind` and
 `cycle` of its outcome."""
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What is known of one unit.
+    """What the store knows of one unit.
 
     Attributes:
-        versions: Each version of its model by the number that its predictions carry.
-        predictions: The columns of `predictions`, newest first: as many as were asked for and, where there
-            are more, at least one of them.
-        fared: How each version's last predictions before the outcome were, at most `MOST_JUDGED` of them.
+        versions: Versions of its model, by the id that predictions carry.
+        predictions: Rows of `predictions`, newest first: the requested number and, if there are more, at
+            least one of them.
+        accuracy: Of each version's last `MOST_JUDGED` predictions before the outcome, by version id.
     """
 
     outcome: Outcome | None
     versions: Mapping[int, Mapping[str, Any]]
     predictions: Sequence[Mapping[str, Any]]
-    fared: Mapping[int, Fared]
+    accuracy: Mapping[int, Accuracy]
 
 
 class RowsRefused(RulError):
-    """Rows of which at least one cannot be kept, however often it is tried; none of them was."""
+    """The database rejects at least one of the rows, however often it is tried; none was written."""
 
 
 class Drop(StrEnum):
-    """Why a prediction was not kept."""
+    """Why a prediction was not stored."""
 
     FULL = "full"
     REFUSED = "refused"
@@ -56,7 +55,7 @@ class Drop(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModelVersion:
-    """A model as the store knows it: what its predictions are to be judged by."""
+    """A model version and the figures that judge its predictions."""
 
     model: str
     version: str
@@ -64,34 +63,25 @@ class ModelVersion:
     nominal_coverage: float
 
 
-class RowStore(Protocol):
-    """What rows are written to; `service.store.database.Store` is one."""
-
-    def write(self, rows: Sequence[Row]) -> None:
-        """Keep rows, all or none.
-
-        Raises:
-            StoreUnavailable: the database is away.
-            RowsRefused: a row cannot be kept.
-        """
-        ...
-
-    def close(self) -> None:
-        """Let go of it."""
-        ...
-
-
 class StoreObserver(Protocol):
-    """What writing tells of itself, on the writing thread but for what is dropped as there is no room."""
+    """Receives events of the store, from any thread; `service.metrics.store.StoreMetrics` is one."""
 
     def wrote(self, rows: int) -> None:
-        """So many predictions are committed."""
+        """Count committed predictions."""
         ...
 
     def dropped(self, reason: Drop, rows: int) -> None:
-        """So many predictions will never be."""
+        """Count predictions that will not be stored."""
         ...
 
     def up(self, *, up: bool) -> None:
-        """Whether the database answers."""
+        """Note whether the database answers."""
+        ...
+
+    def taken(self, kind: OutcomeKind, result: OutcomeResult) -> None:
+        """Count a committed outcome: created or replaced."""
+        ...
+
+    def scored(self, model: str, judgement: Judgement) -> None:
+        """Count newly judged predictions of the loaded version of a model."""
         ...

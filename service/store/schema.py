@@ -1,8 +1,8 @@
-"""The tables of the store, and the statements that fill them: one description for SQLite and PostgreSQL.
+"""Tables of the store and the statements that fill them, for SQLite and PostgreSQL.
 
-A prediction is known by model version, unit and last cycle: asking again replaces the answer. `units`
-holds each unit's latest prediction once more, so that a fleet is listed without reading its history.
-Times are seconds since 1970. A change here needs a migration, under `migrations/versions`.
+Model version, unit and last cycle identify a prediction: a newer one replaces it. `units` repeats the
+latest prediction of each unit, so that listing a fleet reads no history. Times are seconds since 1970.
+A change here needs a migration in `migrations/versions` and a new `HEAD`.
 """
 
 from __future__ import annotations
@@ -11,164 +11,130 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import (
-    JSON,
-    BigInteger,
-    Boolean,
-    Column,
-    Double,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    UniqueConstraint,
-    and_,
-    bindparam,
-    cast,
-    false,
-    func,
-    literal_column,
-    or_,
-    select,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Dialect
-from sqlalchemy.sql.expression import ColumnElement
 
 HEAD: Final = "0001"
-"""The revision that this module describes; known here, so that a store which is current loads no alembic."""
+"""The revision of these tables: a database that has it needs no alembic."""
 
-METADATA: Final = MetaData()
-_KEY: Final = BigInteger().with_variant(Integer, "sqlite")  # which SQLite numbers by itself
+METADATA: Final = sa.MetaData()
+_ANSWER: Final[dict[str, Any]] = {
+    "rul": sa.Double,
+    "lower": sa.Double,
+    "upper": sa.Double,
+    "rul_state": sa.String,
+    "health_state": sa.String,
+    "predicted_at": sa.Double,
+}
 
-VERSIONS: Final = Table(
+
+def _columns(**kinds: Any) -> list[sa.Column[Any]]:  # noqa: ANN401 a class of SQLAlchemy's
+    return [sa.Column(name, kind, nullable=False) for name, kind in kinds.items()]
+
+
+REVISION: Final = sa.Table(  # as alembic makes it
+    "alembic_version",
+    METADATA,
+    sa.Column("version_num", sa.String(32), nullable=False),
+    sa.PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
+
+VERSIONS: Final = sa.Table(
     "model_versions",
     METADATA,
-    Column("id", Integer, primary_key=True),
-    Column("model", String, nullable=False),
-    Column("version", String, nullable=False),
-    Column("cap", Double, nullable=False),
-    Column("nominal_coverage", Double, nullable=False),
-    UniqueConstraint("model", "version"),
+    sa.Column("id", sa.Integer, primary_key=True),
+    *_columns(model=sa.String, version=sa.String, cap=sa.Double, nominal_coverage=sa.Double),
+    sa.UniqueConstraint("model", "version"),
 )
 
-PREDICTIONS: Final = Table(
+PREDICTIONS: Final = sa.Table(
     "predictions",
     METADATA,
-    # Rows lie in the order in which they came: the old ones are found without an index on their age.
-    Column("id", _KEY, primary_key=True),
-    Column("version_id", Integer, nullable=False),
-    Column("unit", String, nullable=False),
-    Column("last_cycle", Integer, nullable=False),
-    Column("rul", Double, nullable=False),
-    Column("lower", Double, nullable=False),
-    Column("upper", Double, nullable=False),
-    Column("rul_state", String, nullable=False),
-    Column("health_state", String, nullable=False),
-    Column("predicted_at", Double, nullable=False),
-    # True once it has been counted against an outcome: from then on it is neither replaced nor counted.
-    Column("scored", Boolean, nullable=False, server_default=false()),
-    UniqueConstraint("version_id", "unit", "last_cycle"),
+    # Rows lie in order of arrival: a purge finds old rows without an index on time. SQLite numbers only
+    # INTEGER keys by itself.
+    sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
+    *_columns(version_id=sa.Integer, unit=sa.String, last_cycle=sa.Integer, **_ANSWER),
+    # True after an outcome judged the prediction: it is not replaced and not counted again.
+    sa.Column("scored", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.UniqueConstraint("version_id", "unit", "last_cycle"),
 )
 
-UNITS: Final = Table(
+UNITS: Final = sa.Table(
     "units",
     METADATA,
-    Column("model", String, primary_key=True),
-    Column("unit", String, primary_key=True),
-    Column("version_id", Integer, nullable=False),
-    Column("last_cycle", Integer, nullable=False),
-    Column("rul", Double, nullable=False),
-    Column("lower", Double, nullable=False),
-    Column("upper", Double, nullable=False),
-    Column("rul_state", String, nullable=False),
-    Column("health_state", String, nullable=False),
-    Column("predicted_at", Double, nullable=False),
+    sa.Column("model", sa.String, primary_key=True),
+    sa.Column("unit", sa.String, primary_key=True),
+    *_columns(version_id=sa.Integer, last_cycle=sa.Integer, **_ANSWER),
 )
 
-OUTCOMES: Final = Table(
+OUTCOMES: Final = sa.Table(
     "outcomes",
     METADATA,
-    Column("model", String, primary_key=True),
-    Column("unit", String, primary_key=True),
-    Column("kind", String, nullable=False),
-    Column("cycle", Integer, nullable=False),
-    Column("happened_at", Double),
-    Column("recorded_at", Double, nullable=False),
+    sa.Column("model", sa.String, primary_key=True),
+    sa.Column("unit", sa.String, primary_key=True),
+    *_columns(kind=sa.String, cycle=sa.Integer),
+    sa.Column("happened_at", sa.Double),
+    *_columns(recorded_at=sa.Double),
 )
 
-PREDICTION_COLUMNS: Final = tuple(
-    column.name for column in PREDICTIONS.columns if column.name not in {"id", "scored"}
-)
-UNIT_COLUMNS: Final = tuple(column.name for column in UNITS.columns)
+PREDICTION_COLUMNS: Final = ("version_id", "unit", "last_cycle", *_ANSWER)
+UNIT_COLUMNS: Final = ("model", "unit", "version_id", "last_cycle", *_ANSWER)
 
 
 class Upserts:
-    """Insert or replace many rows at once, in what costs least with each driver.
+    """Insert or replace many rows in the cheapest way of each driver.
 
-    SQLite takes plain tuples, one after the other; PostgreSQL one JSON text of them all, for a round trip
-    or a prepared statement a row would cost this process three times as much.
+    SQLite takes tuples. PostgreSQL takes one JSON text: a round trip or a prepared statement for each
+    row costs this process three times as much.
     """
 
     def __init__(self, dialect: Dialect) -> None:
-        self._at_once: Final = dialect.name == "postgresql"
-        insert = postgresql.insert if self._at_once else sqlite.insert
+        self._as_json: Final = dialect.name == "postgresql"
+        insert = postgresql.insert if self._as_json else sqlite.insert
         new, old = insert(PREDICTIONS), PREDICTIONS.c
-        answered = ("rul", "lower", "upper", "rul_state", "health_state", "predicted_at")
         not_older = new.excluded.predicted_at >= old.predicted_at
-        self._prediction: Final = _text(
-            _selected(new, PREDICTION_COLUMNS, at_once=self._at_once).on_conflict_do_update(
-                index_elements=["version_id", "unit", "last_cycle"],
-                set_={name: new.excluded[name] for name in answered},
-                where=and_(not_older, old.scored.is_(False)),
-            ),
-            dialect,
-            PREDICTION_COLUMNS,
+        self._prediction: Final = self._text(
+            new, PREDICTION_COLUMNS, key=3, where=not_older & old.scored.is_(False), dialect=dialect
         )
-        new = insert(UNITS)
-        self._unit: Final = _text(
-            _selected(new, UNIT_COLUMNS, at_once=self._at_once).on_conflict_do_update(
-                index_elements=["model", "unit"],
-                set_={name: new.excluded[name] for name in ("version_id", "last_cycle", *answered)},
-                where=_not_before(new.excluded.last_cycle, new.excluded.predicted_at),
-            ),
-            dialect,
-            UNIT_COLUMNS,
-        )
+        new, old = insert(UNITS), UNITS.c
+        cycle, not_older = new.excluded.last_cycle, new.excluded.predicted_at >= old.predicted_at
+        is_later = (cycle > old.last_cycle) | ((cycle == old.last_cycle) & not_older)
+        self._unit: Final = self._text(new, UNIT_COLUMNS, key=2, where=is_later, dialect=dialect)
 
     def predictions(self, connection: Connection, rows: Sequence[Sequence[object]]) -> None:
-        """Rows of `PREDICTION_COLUMNS`, each key once; what is older or has been scored already is left."""
+        """Write rows of `PREDICTION_COLUMNS`, each key once; keep newer and scored ones."""
         self._run(connection, self._prediction, rows)
 
     def units(self, connection: Connection, rows: Sequence[Sequence[object]]) -> None:
-        """Rows of `UNIT_COLUMNS`, each key once; what is of an earlier cycle is left."""
+        """Write rows of `UNIT_COLUMNS`, each key once; keep those of a later cycle."""
         self._run(connection, self._unit, rows)
 
     def _run(self, connection: Connection, statement: str, rows: Sequence[Sequence[object]]) -> None:
-        given: Any = (msgspec.json.encode(rows).decode(),) if self._at_once else rows
+        given: Any = (msgspec.json.encode(rows).decode(),) if self._as_json else rows
         connection.exec_driver_sql(statement, given)
 
-
-Insert = sqlite.Insert | postgresql.Insert
-
-
-def _selected(statement: Insert, columns: tuple[str, ...], *, at_once: bool) -> Insert:
-    if not at_once:
-        return statement
-    row = func.json_array_elements(cast(bindparam("rows", type_=String), JSON)).column_valued("row")
-    values = [
-        cast(row.op("->>")(literal_column(str(i))), statement.table.c[name].type)
-        for i, name in enumerate(columns)
-    ]
-    return statement.from_select(list(columns), select(*values))
-
-
-def _not_before(cycle: ColumnElement[int], at: ColumnElement[float]) -> ColumnElement[bool]:
-    return or_(cycle > UNITS.c.last_cycle, and_(cycle == UNITS.c.last_cycle, at >= UNITS.c.predicted_at))
-
-
-def _text(statement: Insert, dialect: Dialect, columns: tuple[str, ...]) -> str:
-    compiled = statement.compile(dialect=dialect, column_keys=list(columns))
-    if tuple(compiled.positiontup or ()) not in {columns, ("rows",)}:
-        raise AssertionError(f"expected the parameters {columns}, got {compiled.positiontup}")
-    return str(compiled)
+    def _text(
+        self,
+        new: sqlite.Insert | postgresql.Insert,
+        columns: tuple[str, ...],
+        *,
+        key: int,
+        where: sa.ColumnElement[bool],
+        dialect: Dialect,
+    ) -> str:
+        """Compile an upsert of these columns; the first `key` of them are the key."""
+        if self._as_json:
+            given = sa.cast(sa.bindparam("rows", type_=sa.String), sa.JSON)
+            row = sa.func.json_array_elements(given).column_valued("row")
+            values = [
+                sa.cast(row.op("->>")(sa.literal_column(str(i))), new.table.c[name].type)
+                for i, name in enumerate(columns)
+            ]
+            new = new.from_select(list(columns), sa.select(*values))
+        changed = {name: new.excluded[name] for name in columns[key:]}
+        upsert = new.on_conflict_do_update(index_elements=columns[:key], set_=changed, where=where)
+        compiled = upsert.compile(dialect=dialect, column_keys=list(columns))
+        if tuple(compiled.positiontup or ()) not in {columns, ("rows",)}:
+            raise AssertionError(f"expected the parameters {columns}, got {compiled.positiontup}")
+        return str(compiled)

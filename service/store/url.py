@@ -1,6 +1,6 @@
-"""Where the store is: what an operator wrote, as what a database driver is told.
+"""Address of the store: what the operator wrote, as SQLAlchemy reads it.
 
-Needs no driver and no SQLAlchemy: start-up can refuse a wrong address before anything is loaded.
+Imports neither SQLAlchemy nor a driver, so that start-up refuses a wrong address early.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ POSTGRESQL: Final = "postgresql+psycopg://"
 
 
 class InvalidStoreUrl(RulError):
-    """An address of a store that cannot be used."""
+    """The address of the store is malformed, or needs a driver that is not installed."""
 
 
 def store_url(given: str, *, environ: Mapping[str, str] | None = None) -> str:
-    """The address as SQLAlchemy reads it; an empty one is a file in the user's state folder.
+    """Translate an address for SQLAlchemy; an empty one is a file in the user's state folder.
 
     Raises:
-        InvalidStoreUrl: it names another kind of database, or one whose driver is not installed.
+        InvalidStoreUrl: the database is of another kind, or its driver is not installed.
 
     >>> store_url("postgres://rul:secret@db/rul")
     'postgresql+psycopg://rul:secret@db/rul'
@@ -34,11 +34,11 @@ def store_url(given: str, *, environ: Mapping[str, str] | None = None) -> str:
         return SQLITE + str(state_folder(os.environ if environ is None else environ) / "rulserve.db")
     scheme, separator, rest = given.partition("://")
     if not separator or scheme not in {"sqlite", "postgres", "postgresql", "postgresql+psycopg"}:
-        # Not the address itself: it may hold a password.
+        # The address itself may hold a password.
         raise InvalidStoreUrl("RUL_STORE_URL: expected sqlite:///FILE or postgresql://USER@HOST/DATABASE")
     if scheme == "sqlite":
         if not rest.removeprefix("/") or ":memory:" in rest:
-            raise InvalidStoreUrl("RUL_STORE_URL: expected a file, sqlite:///FILE: workers share it")
+            raise InvalidStoreUrl("RUL_STORE_URL: expected sqlite:///FILE, a file that all workers share")
         return given
     if find_spec("psycopg") is None:
         raise InvalidStoreUrl(
@@ -48,7 +48,7 @@ def store_url(given: str, *, environ: Mapping[str, str] | None = None) -> str:
 
 
 def state_folder(environ: Mapping[str, str]) -> Path:
-    """Where programs keep what outlives them, by the XDG base directory specification."""
+    """Find the folder for state, by the XDG base directory specification."""
     given = environ.get("XDG_STATE_HOME", "")
     base = Path(given) if given.startswith("/") else Path.home() / ".local" / "state"
     return base / "rulserve"

@@ -15,8 +15,7 @@ from time import monotonic
 from typing import Final
 
 from service.core.lifecycle import Lifecycle
-from service.edge.asgi import Disconnected
-from service.errors import DeadlineExceeded, NotReady, Overloaded, StreamIdle
+from service.errors import DeadlineExceeded, Disconnected, NotReady, Overloaded, StreamIdle
 
 LEAVING_SECONDS: Final = 0.02  # grpc.aio ends the messages of a caller who leaves, then cancels the call
 
@@ -176,12 +175,13 @@ class Streams:
         finally:
             self._open.discard(inbox)
             if self._draining and not self._open:
-                self._lifecycle.end()
+                self._lifecycle.in_flight -= 1
+                self._lifecycle.ended()
 
     def _drain(self) -> None:
         if not self._open:
             return
         self._draining = True
-        self._lifecycle.hold()
+        self._lifecycle.in_flight += 1
         for inbox in self._open:
             inbox.end(NotReady("the service is shutting down: open the stream again, with its history"))

@@ -1,10 +1,8 @@
 """The window of one stream: the last readings of its unit, as many as the model reads.
 
 Readings stand one after another in a block with some room to spare, so the window is a part of it and
-nothing is copied to ask about it; a full block is left for a new one. What comes in is checked here
-before it is kept, so a reading that is refused leaves the window as it was, and what was found of each
-reading is added up, so only the new one is looked at. This module must not know messages, calls or who
-asks.
+nothing is copied to ask about it; a full block is left for a new one. A reading is checked before it is
+kept, so one that is refused leaves the window as it was. This module must not know messages or calls.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ import numpy as np
 
 from model.domain import FloatArray
 from service.core.rules import WindowRules
-from service.core.window import CYCLE_UNKNOWN, LARGEST_CYCLE, Window, WindowInput
+from service.core.window import LARGEST_CYCLE, WindowInput, Windows, check, join, lay_out
 from service.errors import CycleConflict, InvalidWindow, Problem, escaped
 
 AT: Final = "/reading"
@@ -28,22 +26,19 @@ SPARE: Final = 8
 
 
 class StreamWindow:
-    """What a stream has of its unit.
+    """The last readings of a stream's unit.
 
     Attributes:
-        cycles: How many the window holds, `context` at most.
+        cycles: Readings in the window, at most the model's context.
         last_cycle: The cycle number of the last reading; NaN = unknown.
     """
 
-    __slots__ = ("_block", "_end", "_kept", "_missing", "_odd", "_rules", "cycles", "last_cycle")
+    __slots__ = ("_block", "_end", "_rules", "cycles", "last_cycle")
 
     def __init__(self, rules: WindowRules) -> None:
         self._rules: Final = rules
         self._block: FloatArray = np.empty((SPARE, len(rules.names)), dtype=np.float32)
         self._end = 0
-        self._kept = 0
-        self._odd: Final[list[tuple[int, int]]] = []  # which reading, and how many of its values are missing
-        self._missing = 0
         self.cycles = 0
         self.last_cycle = math.nan
 
@@ -57,13 +52,15 @@ class StreamWindow:
         if history is None:
             self.last_cycle = before
             return
-        history.last_cycle = None if math.isnan(before) else before + _cycles_of(history)
-        window = Window.checked(history, self._rules, pointer="/open", typed=True)
-        self._block = np.empty((len(window) + SPARE, len(self._rules.names)), dtype=np.float32)
-        missing = np.count_nonzero(np.isnan(window.readings), axis=1).tolist()
-        for values, absent in zip(window.readings, missing, strict=True):
-            self._append(values, absent)
-        self.last_cycle = window.last_cycle
+        part = lay_out(history, self._rules)
+        history.last_cycle = before + part.sent
+        windows, problems = join([history], [part], self._rules)
+        if windows is None:
+            raise _refusal([problem.below("/open") for problem in problems[0]])
+        self._block = np.empty((windows.lengths[0] + SPARE, len(self._rules.names)), dtype=np.float32)
+        for values in windows.readings[0]:
+            self._append(values)
+        self.last_cycle = history.last_cycle
 
     def add(self, values: FloatArray, *, cycle: float | None) -> None:
         """Keep a reading, float32 [F]; cycles that were skipped are kept as missing ones.
@@ -74,57 +71,38 @@ class StreamWindow:
         """
         following = self._following(cycle)
         skipped = following - self.last_cycle - 1
-        context = self._rules.context
-        if skipped >= context - 1:  # nothing that is known is left in the window: it begins again
+        if skipped >= self._rules.context - 1:  # nothing that is known is left in the window: it begins again
             self.cycles = 0
         elif skipped > 0 and self.cycles:
             for _ in range(int(skipped)):
-                self._append(np.float32(np.nan), len(values))
-        self._append(values, int(np.count_nonzero(np.isnan(values))))
+                self._append(np.float32(np.nan))
+        self._append(values)
         self.last_cycle = following
 
-    def checked(self, unit: str | None) -> Window:
+    def checked(self, unit: str | None) -> Windows:
         """The window as it is now; later readings do not change it.
 
         Raises:
             InvalidWindow: too much of it is missing.
         """
-        rules, cycles = self._rules, self.cycles
+        cycles = self.cycles
         readings = self._block[self._end - cycles : self._end]
-        missing_fraction = self._missing / readings.size
-        if missing_fraction > rules.max_missing_fraction or cycles > rules.max_cycles:
-            return self._checked_with_care(unit, readings)
-        if math.isnan(self.last_cycle):
-            return Window(unit, readings, math.nan, 1, missing_fraction, (CYCLE_UNKNOWN,))
-        first_cycle = int(self.last_cycle) - cycles + 1
-        return Window(unit, readings, self.last_cycle, first_cycle, missing_fraction, ())
+        if cycles > self._rules.max_cycles:
+            raise _invalid(AT, "too_long", f"expected at most {self._rules.max_cycles} cycles, got {cycles}")
+        windows, defects = check(readings[None], [cycles], [self.last_cycle], self._rules, units=[unit])
+        if defects:  # each reading is sound by itself: what is left is what they are together
+            raise _refusal([Problem(AT, defect.code, defect.detail) for defect in defects])
+        return windows
 
-    def _checked_with_care(self, unit: str | None, readings: FloatArray) -> Window:
-        """By the door that words what is unusual."""
-        given = WindowInput(unit, None if math.isnan(self.last_cycle) else self.last_cycle)
-        given.readings = readings  # pyright: ignore[reportAttributeAccessIssue] in-process callers give arrays
-        try:
-            return Window.checked(given, self._rules, typed=True)
-        except InvalidWindow as error:
-            # Each reading is sound by itself: what is left is what they are together.
-            problems = [Problem(AT, p.code, p.detail) for p in error.problems]
-            raise InvalidWindow("; ".join(p.detail for p in problems), problems) from None
-
-    def _append(self, values: FloatArray | np.float32, missing: int) -> None:
+    def _append(self, values: FloatArray | np.float32) -> None:
         if self._end == len(self._block):
             self._begin_block()
         self._block[self._end] = values
         self._end += 1
-        self._kept += 1
         self.cycles = min(self.cycles + 1, self._rules.context)
-        if missing:
-            self._odd.append((self._kept, missing))
-            self._missing += missing
-        while self._odd and self._odd[0][0] <= self._kept - self.cycles:
-            self._missing -= self._odd.pop(0)[1]
 
     def _begin_block(self) -> None:
-        """Take what the next window still needs into a new block; who asked of the old one keeps that."""
+        """Copy what the next window still needs into a new block; windows of the old one keep that."""
         context = self._rules.context
         kept = self._block[self._end - min(self.cycles, context - 1) : self._end]
         self._block = np.empty((min(2 * self.cycles, context) + SPARE, kept.shape[1]), dtype=np.float32)
@@ -195,13 +173,6 @@ def _check_finite(read: FloatArray, rules: WindowRules, places: Sequence[str]) -
                 for i in infinite
             ]
         )
-
-
-def _cycles_of(history: WindowInput) -> int:
-    """How many cycles were sent, as the longest column has it."""
-    if history.readings is not None:
-        return len(history.readings)
-    return max(map(len, (history.columns or {}).values()), default=0)
 
 
 def _unknown(cycle: float | None) -> bool:

@@ -11,6 +11,7 @@ import onnxruntime
 import pytest
 
 from service.core.providers import CPU, CUDA
+from service.processes.control import WorkerSpec
 
 SECONDS = 60
 # A machine with an NVIDIA driver, whose ONNX Runtime has no use for it.
@@ -18,11 +19,12 @@ START = """
 import asyncio, pathlib, service.core.runtime
 service.core.runtime.NVIDIA_DRIVER = pathlib.Path("/")
 from service import logs
-from service.app import Parts
+from service.assembly import build
+from service.processes.control import WorkerSpec
 from service.settings import Settings
 
 async def start_and_stop():
-    parts = Parts(Settings.read())
+    parts = build(Settings.read(), worker=WorkerSpec.read() or WorkerSpec())
     await parts.start()
     await parts.stop()
 
@@ -38,7 +40,7 @@ pytestmark = pytest.mark.skipif(
 def warnings(bundle, folder, **settings):
     """What a start warns of."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("RUL_")}
-    clean |= {"RUL_BUNDLES": str(bundle.path), "RUL_STORE": "false", "RUL_FRONT_END": "envoy"} | settings
+    clean |= {"RUL_BUNDLES": str(bundle.path), "RUL_STORE": "false"} | settings
     done = subprocess.run(
         [sys.executable, "-c", START],
         env=clean, cwd=folder, capture_output=True, text=True, timeout=SECONDS, check=False,
@@ -64,7 +66,7 @@ def test_a_setting_that_there_is_not_is_named(tiny_bundle, tmp_path):
 
 
 def test_the_other_workers_do_not_say_it_again(tiny_bundle, tmp_path):
-    assert warnings(tiny_bundle, tmp_path, RUL_WORKER="1", RUL_BUNDLE="fd001") == []
+    assert warnings(tiny_bundle, tmp_path, RUL_BUNDLE="fd001", **WorkerSpec(index=1).as_environment()) == []
 
 
 def test_who_asked_for_the_cpu_and_got_it_is_not_warned(tiny_bundle, tmp_path):

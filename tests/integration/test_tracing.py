@@ -115,7 +115,7 @@ def test_a_collector_receives_the_traces_of_both_protocols(front_end, tiny_bundl
         assert request.span_id in {link.span_id for link in batch.links}
     assert len(collector.spans) == 2 * 6 + 2  # of the third request, which nobody sampled, there is none
     assert all(span.end_time_unix_nano >= span.start_time_unix_nano for span in collector.spans)
-    lines = [json.loads(line) for line in server.output().splitlines() if '"answered"' in line]
+    lines = [json.loads(line) for line in server.output().splitlines() if '"request answered"' in line]
     logged = {line["span_id"] for line in lines if line.get("trace_id") == TRACE}
     assert logged == {span.span_id.hex() for span in requests}
 

@@ -1,6 +1,7 @@
 """Several workers are one service: one port, one count, and one that dies is replaced."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -120,7 +121,8 @@ def test_a_worker_that_dies_is_replaced_and_nothing_counted_is_lost(server, quer
     wait_until(lambda: metric(server, "rul_workers") == 2, 30, what="the new worker")
     assert metric(server, "rul_requests_total", **labels) == before + 20
     assert other.is_running()
-    assert "worker 1 stopped by itself with status -9; again in 0.5 s" in server.output()
+    (stopped,) = [json.loads(line) for line in server.output().splitlines() if '"worker stopped"' in line]
+    assert (stopped["worker"], stopped["reason"]) == (1, "stopped with status -9")
 
 
 def test_every_worker_drains(tiny_bundle, tmp_path):

@@ -1,10 +1,10 @@
-"""What a supervisor and its workers say to each other."""
+"""The supervisor and its workers understand each other."""
 
 import asyncio
 
 import pytest
 
-from service.processes.control import Control, say
+from service.processes.control import VARIABLE, Control, WorkerSpec, send
 
 
 @pytest.fixture
@@ -19,11 +19,11 @@ async def worker(tmp_path):
 
 
 async def test_a_word_is_answered_with_what_came_of_it(worker):
-    assert await say(worker, "drain") == "drained"
+    assert await send(worker, "drain") == "drained"
 
 
 async def test_a_word_that_is_not_known_is_answered_with_those_that_are(worker):
-    assert await say(worker, "dance") == "expected drain"
+    assert await send(worker, "dance") == "expected drain"
 
 
 async def test_a_supervisor_that_leaves_harms_nobody(worker):
@@ -31,12 +31,12 @@ async def test_a_supervisor_that_leaves_harms_nobody(worker):
     writer.close()
     await writer.wait_closed()
 
-    assert await say(worker, "drain") == "drained"
+    assert await send(worker, "drain") == "drained"
 
 
 async def test_where_nobody_listens_it_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError):
-        await say(tmp_path / "worker", "drain")
+        await send(tmp_path / "worker", "drain")
 
 
 async def test_a_worker_that_ends_before_it_answers_is_an_error(tmp_path):
@@ -46,5 +46,19 @@ async def test_a_worker_that_ends_before_it_answers_is_an_error(tmp_path):
     server = await asyncio.start_unix_server(hang_up, tmp_path / "worker")
 
     with pytest.raises((EOFError, ConnectionError)):
-        await say(tmp_path / "worker", "ready")
+        await send(tmp_path / "worker", "ready")
     server.close()
+
+
+def test_a_worker_reads_what_its_supervisor_wrote(monkeypatch, tmp_path):
+    spec = WorkerSpec(index=1, count=2, board=tmp_path / "board", control=tmp_path / "worker-1")
+    for name, value in spec.as_environment().items():
+        monkeypatch.setenv(name, value)
+
+    assert WorkerSpec.read() == spec
+
+
+def test_a_process_without_a_supervisor_has_no_description(monkeypatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+
+    assert WorkerSpec.read() is None

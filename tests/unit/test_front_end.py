@@ -62,10 +62,10 @@ def test_a_host_that_is_not_this_machine_is_an_error():
         front_end._check_free("192.0.2.1", 3000)
 
 
-def test_interrupts_are_held_only_while_the_front_end_starts():
+def test_interrupts_are_blocked_only_while_the_front_end_starts():
     assert threading.current_thread() is threading.main_thread()
 
-    with workers.interrupts_held():
+    with workers.interrupts_blocked():
         held = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     after = signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
@@ -77,6 +77,6 @@ def test_a_stream_may_be_silent_behind_envoy_for_as_long_as_asked():
     filters = [{"typed_config": {"stat_prefix": "ingress_http"}}]
     config = {"static_resources": {"listeners": [{"filter_chains": [{"filters": filters}]}]}}
 
-    workers.patient(config, idle_seconds=660.0)
+    workers.allow_silence(config, idle_seconds=660.0)
 
     assert filters[0]["typed_config"]["stream_idle_timeout"] == "660.000s"

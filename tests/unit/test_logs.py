@@ -112,7 +112,7 @@ def test_every_refused_request_is_logged(stream):
     access.refused(Overloaded("full"), protocol="http", route="/v1/predict", code="429", seconds=0.001)
 
     (line,) = lines(stream)
-    assert (line["event"], line["level"], line["error"]) == ("refused", "warning", "Overloaded")
+    assert (line["event"], line["level"], line["error"]) == ("request refused", "warning", "Overloaded")
 
 
 def test_a_failure_is_logged_with_its_cause(stream):

@@ -11,15 +11,15 @@ from prometheus_client import CollectorRegistry
 from prometheus_client import Histogram as PlainHistogram
 from structlog.testing import capture_logs
 
-from service.core.answers import Answers
-from service.core.batcher import stacked
+from service.core.answers import Answers, Asked
+from service.core.ports import BatchReport
 from service.core.providers import Placement
 from service.labels import Route, Stage, Transport, codes
 from service.metrics import metrics as metrics_module
 from service.metrics import models
 from service.metrics.instruments import Buckets, Shared
 from service.metrics.metrics import Metrics
-from tests.fakes import FakeRuntime, fake_outputs, make_manifest, make_window
+from tests.fakes import RULES, FakeRuntime, fake_outputs, make_manifest
 
 
 @pytest.fixture
@@ -37,9 +37,15 @@ def metrics(registry, runtime):
     return Metrics(registry, [runtime])
 
 
-def answers_to(*windows, manifest):
-    readings, lengths, last_cycle = stacked(windows)
-    return Answers(fake_outputs(readings, lengths, manifest), lengths, manifest, last_cycle=last_cycle)
+def batch_of(*windows, manifest, imputed=None, unit="17"):
+    """A batch that has run: windows as pairs of the last reading of `sensor_1` and their cycles."""
+    lengths = np.array([cycles for _, cycles in windows])
+    readings = np.zeros((len(windows), lengths.max(), 3), dtype=np.float32)
+    readings[:, :, 1] = np.array([[reading] for reading, _ in windows])
+    asked = Asked(readings, lengths, np.full(len(windows), 100.0, dtype=np.float32))
+    answers = Answers(asked, fake_outputs(readings, lengths, manifest), manifest, RULES)
+    units = [unit] * len(windows)
+    return BatchReport(len(windows), [0.001], [0.02], 0.01, answers, imputed or [0.0] * len(windows), units)
 
 
 @pytest.mark.parametrize("code", codes(Transport.HTTP))
@@ -49,26 +55,25 @@ def test_every_code_of_a_prediction_is_there_from_the_start(metrics, registry, c
     assert registry.get_sample_value("rul_requests_total", labels) == 0
 
 
-@pytest.mark.parametrize("stage", Stage)
-def test_a_stage_is_measured_also_when_it_fails(metrics, registry, stage):
-    with pytest.raises(ValueError, match="broken"), metrics.stage(stage):
-        raise ValueError("broken")
+@pytest.mark.parametrize("stage", [Stage.DECODE, Stage.EXPLAIN, Stage.ENCODE])
+def test_the_stages_of_a_request_are_counted_when_it_ends(metrics, registry, stage):
+    metrics.begin(Route.PREDICT)
+    metrics.end(Transport.HTTP, Route.PREDICT, "500", 0.5, [(stage, 0.25)])
 
-    assert registry.get_sample_value("rul_stage_duration_seconds_count", {"stage": stage.value}) == 1
+    assert registry.get_sample_value("rul_stage_duration_seconds_sum", {"stage": stage.value}) == 0.25
 
 
 def test_a_batch_is_observed_window_by_window(metrics, registry, runtime):
-    windows = [make_window(30.0, cycles=4), make_window(60.0, cycles=8), make_window(300.0, cycles=1)]
+    windows = [(30.0, 4), (60.0, 8), (300.0, 1)]
 
-    metrics.models["fake"].ran(3, 0.01)
-    metrics.models["fake"].answers(
-        answers_to(*windows, manifest=runtime.manifest), np.array([0.0, 0.25, 0.0])
-    )
+    metrics.models["fake"].ran(batch_of(*windows, manifest=runtime.manifest, imputed=[0.0, 0.25, 0.0]))
 
     def value(name, **labels):
         return registry.get_sample_value(name, labels)
 
     assert value("rul_batch_windows_sum") == 3
+    assert value("rul_stage_duration_seconds_sum", stage="queue") == 0.001
+    assert value("rul_stage_duration_seconds_sum", stage="inference") == 0.02
     assert value("rul_inference_duration_seconds_sum", model="fake", provider="FakeProvider") == 0.01
     assert value("rul_prediction_cycles_sum", model="fake") == 30 + 60 + 125
     assert value("rul_interval_width_cycles_count", model="fake") == 3
@@ -109,14 +114,20 @@ def test_the_queues_of_all_models_add_up(metrics, registry):
     assert registry.get_sample_value("rul_pending_windows") == 7
 
 
-def test_the_windows_that_were_asked_for_count_for_drift(metrics, registry, runtime):
-    window = make_window(5.0, unit="17")
-    readings, _, _ = stacked([window])
-
-    metrics.models["fake"].windows(readings, answers_to(window, manifest=runtime.manifest), ["17"])
+def test_windows_that_were_answered_count_for_drift(metrics, registry, runtime):
+    metrics.models["fake"].ran(batch_of((5.0, 4), manifest=runtime.manifest))
 
     assert registry.get_sample_value("rul_column_drift_windows", {"model": "fake"}) == 1
     assert registry.get_sample_value("rul_column_drifting", {"model": "fake"}) == 0
+
+
+def test_a_batch_that_failed_or_held_probes_alone_counts_no_answers(metrics, registry):
+    metrics.models["fake"].ran(BatchReport(2, [0.001], (), None, None, (), ()))
+    metrics.models["fake"].ran(BatchReport(3, [0.001], [0.02], 0.01, None, (), ()))
+
+    assert registry.get_sample_value("rul_batch_windows_sum") == 3
+    assert registry.get_sample_value("rul_stage_duration_seconds_count", {"stage": "queue"}) == 2
+    assert registry.get_sample_value("rul_prediction_cycles_count", {"model": "fake"}) == 0
 
 
 def test_windows_of_callers_who_left_are_counted(metrics, registry):
@@ -127,7 +138,7 @@ def test_windows_of_callers_who_left_are_counted(metrics, registry):
 
 def test_two_services_in_one_process_do_not_mix(runtime):
     one, other = CollectorRegistry(), CollectorRegistry()
-    Metrics(one, [runtime]).models["fake"].ran(1, 0.1)
+    Metrics(one, [runtime]).models["fake"].ran(batch_of((5.0, 4), manifest=runtime.manifest))
 
     Metrics(other, [runtime])
 
@@ -163,9 +174,7 @@ def test_requests_that_wait_to_be_counted_are_bounded(monkeypatch, metrics, regi
 
     for _ in range(25):
         metrics.begin(Route.PREDICT)
-        with metrics.stage(Stage.DECODE):
-            pass
-        metrics.end(Transport.HTTP, Route.PREDICT, "200", 0.001)
+        metrics.end(Transport.HTTP, Route.PREDICT, "200", 0.001, [(Stage.DECODE, 0.0001)])
 
     assert len(metrics._ended) < 10
     labels = {"protocol": "http", "route": "/v1/predict"}
@@ -176,10 +185,10 @@ def test_requests_that_wait_to_be_counted_are_bounded(monkeypatch, metrics, regi
 
 def test_windows_that_wait_to_be_counted_are_bounded(monkeypatch, metrics, registry, runtime):
     monkeypatch.setattr(models, "MOST_WAITING", 10)
-    window = make_window(5.0)
+    batch = batch_of((5.0, 4), manifest=runtime.manifest)
 
     for _ in range(25):
-        metrics.models["fake"].answers(answers_to(window, manifest=runtime.manifest), np.zeros(1))
+        metrics.models["fake"].ran(batch)
 
     assert len(metrics.models["fake"]._batches) < 10
     assert registry.get_sample_value("rul_prediction_cycles_count", {"model": "fake"}) == 25
@@ -201,9 +210,8 @@ def test_many_windows_wake_the_counting_thread(monkeypatch, metrics, runtime):
     published = threading.Event()
     metrics.watch_pending(lambda: published.set() or 0)
     metrics.start()
-    windows = [make_window(5.0)] * models.GATHERED
 
-    metrics.models["fake"].answers(answers_to(*windows, manifest=runtime.manifest), np.zeros(len(windows)))
+    metrics.models["fake"].ran(batch_of(*[(5.0, 4)] * models.GATHERED, manifest=runtime.manifest))
 
     assert published.wait(10)
     metrics.close()

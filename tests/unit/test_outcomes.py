@@ -1,6 +1,7 @@
-"""What outcomes say of predictions: errors of failures, and how little a removal tells."""
+"""Judgement: errors and coverage from failures, contradictions from removals."""
 
 import doctest
+from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
@@ -10,14 +11,13 @@ from hypothesis import strategies as st
 
 import service.store.judgement
 from model.domain import Trajectory, capped_rul, cycles_left
-from service.store.judgement import fared, judged
+from service.store.judgement import accuracy_of, judge
+from tests.accuracy import accuracy_by_pandas
 
 
-def judge(*, failed=True, outcome=100, last=(90,), rul=(12.0,), lower=(5.0,), upper=(20.0,), cap=125.0):
-    return judged(
-        failed=failed, outcome_cycle=outcome, last_cycle=np.array(last), rul=np.array(rul),
-        lower=np.array(lower), upper=np.array(upper), cap=cap,
-    )  # fmt: skip
+def judged(*, failed=True, outcome=100, last=(90,), rul=(12.0,), lower=(5.0,), upper=(20.0,)):
+    rows = list(zip(last, rul, lower, upper, strict=True))
+    return judge(rows, failed=failed, outcome_cycle=outcome, cap=125.0)
 
 
 def test_the_examples_hold():
@@ -28,18 +28,18 @@ def test_the_truth_is_the_rul_of_training():
     unit = Trajectory("1", np.arange(1, 201), np.zeros((200, 1)), failed=True)
     everything = np.zeros(200)
 
-    found = judge(outcome=200, last=unit.cycles, rul=everything, lower=everything, upper=everything)
+    found = judged(outcome=200, last=unit.cycles, rul=everything, lower=everything, upper=everything)
 
     assert found.truth.tolist() == capped_rul(cycles_left(unit), cap=125).tolist()
 
 
 def test_a_late_answer_has_an_error_above_zero():
-    assert judge(rul=(12.0,)).error.tolist() == [2.0]
-    assert judge(rul=(7.0,)).error.tolist() == [-3.0]
+    assert judged(rul=(12.0,)).error.tolist() == [2.0]
+    assert judged(rul=(7.0,)).error.tolist() == [-3.0]
 
 
 def test_the_cap_predicted_long_before_the_failure_is_no_error():
-    found = judge(last=(1,), outcome=400, rul=(125.0,), lower=(110.0,), upper=(125.0,))
+    found = judged(last=(1,), outcome=400, rul=(125.0,), lower=(110.0,), upper=(125.0,))
 
     assert found.error.tolist() == [0.0]
     assert found.covered.tolist() == [True]
@@ -47,12 +47,12 @@ def test_the_cap_predicted_long_before_the_failure_is_no_error():
 
 @pytest.mark.parametrize(("lower", "upper", "covered"), [(5, 9, False), (11, 20, False), (10, 10, True)])
 def test_an_interval_covers_a_failure_between_its_ends(lower, upper, covered):
-    assert judge(lower=(lower,), upper=(upper,)).covered.tolist() == [covered]
+    assert judged(lower=(lower,), upper=(upper,)).covered.tolist() == [covered]
 
 
 @pytest.mark.parametrize(("lower", "upper", "short"), [(5, 9, True), (11, 20, False), (10, 10, False)])
 def test_a_removal_only_shows_that_an_interval_was_too_short(lower, upper, short):
-    found = judge(failed=False, lower=(lower,), upper=(upper,))
+    found = judged(failed=False, lower=(lower,), upper=(upper,))
 
     assert found.contradicted.tolist() == [short]
     assert found.covered.tolist() == [False]
@@ -60,7 +60,7 @@ def test_a_removal_only_shows_that_an_interval_was_too_short(lower, upper, short
 
 
 def test_a_removal_beyond_the_cap_does_not_contradict_at_least_the_cap():
-    found = judge(failed=False, outcome=400, last=(1,), lower=(110.0,), upper=(125.0,))
+    found = judged(failed=False, outcome=400, last=(1,), lower=(110.0,), upper=(125.0,))
 
     assert found.contradicted.tolist() == [False]
 
@@ -70,66 +70,41 @@ def test_removals_neither_raise_the_coverage_of_failures_nor_lower_it():
     lower, upper = np.array([5.0, 11, 5, 5]), np.array([20.0, 20, 20, 9])
     failed = np.array([True, True, False, False])  # held, missed; no contradiction, one
 
-    found = fared(
-        judged(failed=failed, outcome_cycle=100, last_cycle=last, rul=rul, lower=lower, upper=upper, cap=125)
-    )
+    found = accuracy_of(judged(failed=failed, last=last, rul=rul, lower=lower, upper=upper))
 
     assert (found.predictions, found.with_error, found.covered, found.contradicted) == (4, 2, 1, 1)
     assert found.coverage == 0.5
 
 
-def test_without_predictions_there_are_no_figures():
-    found = fared(judge(last=(), rul=(), lower=(), upper=()))
+def test_figures_without_a_basis_are_missing():
+    nothing = accuracy_of(judged(last=(), rul=(), lower=(), upper=()))
+    removal = accuracy_of(judged(failed=False))
 
-    assert (found.predictions, found.coverage, found.rmse, found.mean_width) == (0, None, None, None)
-
-
-def test_removals_alone_have_neither_coverage_nor_error():
-    found = fared(judge(failed=False))
-
-    assert (found.predictions, found.with_error, found.coverage, found.rmse) == (1, 0, None, None)
-    assert found.mean_width == 15.0
-
-
-def by_pandas(rows: pd.DataFrame, cap: float) -> dict[str, float]:
-    """The figures again, in other words."""
-    left = (rows.outcome - rows["last"]).clip(upper=cap)
-    died = rows[rows.failed]
-    error = died.rul - left[rows.failed]
-    missed = (rows.upper < left) | (rows.lower > left)
-    penalty = error.map(lambda d: np.exp(-d / 13) - 1 if d < 0 else np.exp(d / 10) - 1)
-    return {
-        "rmse": (error**2).mean() ** 0.5,
-        "mean_absolute_error": error.abs().mean(),
-        "bias": error.mean(),
-        "nasa_score": penalty.mean(),
-        "coverage": 1 - missed[rows.failed].mean(),
-        "contradicted": (~rows.failed & (rows.upper < left)).sum(),
-        "mean_width": (rows.upper - rows.lower).mean(),
-    }
+    assert (nothing.predictions, nothing.coverage, nothing.rmse, nothing.mean_width) == (0, None, None, None)
+    assert (removal.predictions, removal.with_error, removal.coverage, removal.rmse) == (1, 0, None, None)
+    assert removal.mean_width == 15.0
 
 
 PREDICTION = st.tuples(
-    st.booleans(), st.integers(0, 300), st.integers(0, 300), st.integers(0, 1250), st.integers(0, 400)
-)
+    st.sampled_from(["failed", "removed"]), st.integers(0, 300), st.integers(0, 300),
+    st.integers(0, 1250), st.integers(0, 400),
+)  # fmt: skip
 
 
 @given(st.lists(PREDICTION, min_size=1, max_size=50))
 def test_the_figures_are_those_of_pandas(drawn):
-    rows = pd.DataFrame(drawn, columns=["failed", "last", "left", "tenths", "width"])
-    rows["outcome"] = rows["last"] + rows.left
-    rows["rul"] = rows.tenths / 10
+    rows = pd.DataFrame(drawn, columns=["kind", "last_cycle", "left", "tenths", "width"])
+    rows["cycle"], rows["rul"] = rows.last_cycle + rows.left, rows.tenths / 10
     rows["lower"] = (rows.rul - rows.width / 10).clip(lower=0)
     rows["upper"] = (rows.rul + rows.width / 10).clip(upper=125)
 
-    found = fared(
-        judged(
-            failed=rows.failed.to_numpy(), outcome_cycle=rows.outcome.to_numpy(),
-            last_cycle=rows["last"].to_numpy(), rul=rows.rul.to_numpy(), lower=rows.lower.to_numpy(),
-            upper=rows.upper.to_numpy(), cap=125.0,
+    found = accuracy_of(
+        judge(
+            rows[["last_cycle", "rul", "lower", "upper"]].to_numpy(), cap=125.0,
+            failed=(rows.kind == "failed").to_numpy(), outcome_cycle=rows.cycle.to_numpy(),
         )
     )  # fmt: skip
 
-    for name, expected in by_pandas(rows, 125.0).items():
-        got = getattr(found, name)
-        assert (got is None and np.isnan(expected)) or got == pytest.approx(expected, abs=1e-9), name
+    expected = {name: None if np.isnan(x) else x for name, x in accuracy_by_pandas(rows, 125.0).items()}
+    figures = {name: x for name, x in asdict(found).items() if name in expected}
+    assert figures == pytest.approx({name: expected[name] for name in figures}, abs=1e-9)

@@ -1,8 +1,7 @@
-"""The road of predictions to the store: bounded, coalesced, patient, and never in anybody's way."""
+"""The recorder: bounded, deduplicated, retried, never in the way of a prediction."""
 
 import threading
 
-import numpy as np
 import pytest
 import structlog
 from hypothesis import given, settings
@@ -90,26 +89,23 @@ def answered(*given):
     return windows, [WindowOutputs(answers, row) for row in range(len(windows))]
 
 
-def test_what_was_answered_is_what_is_written(recorder, fake, observer):
-    recorder.offer("fd001", *answered((40.0, {"unit": "17", "last_cycle": 121})))
+@pytest.mark.parametrize(
+    ("rul", "expected"),
+    [(40.0, (40.0, 35.0, 45.0, "estimated")), (124.0, (125.0, 119.0, 125.0, "at_least_cap"))],
+)
+def test_the_reported_prediction_is_the_written_one(recorder, fake, observer, rul, expected):
+    windows, outputs = answered((rul, {"unit": "17", "last_cycle": 121}))
+    recorder.offer("fd001", windows, outputs)
 
     assert recorder.flush(PATIENCE)
     (row,) = fake.kept.values()
-    assert row[:8] == ("fd001", "17", 121, 40.0, 35.0, 45.0, "estimated", "degrading")
-    assert all(type(value) in {str, int, float} for value in row)
+    assert row[:7] == ("fd001", "17", 121, *expected)
+    assert all(type(value) in {str, int, float} for value in row)  # nothing keeps the batch alive
     assert observer.written == 1
 
 
-def test_an_answer_at_the_cap_is_kept_as_it_was_told(recorder, fake):
-    recorder.offer("fd001", *answered((124.0, {})))
-
-    recorder.flush(PATIENCE)
-    (row,) = fake.kept.values()
-    assert (row[3], row[6]) == (125.0, "at_least_cap")
-
-
 @pytest.mark.parametrize("options", [{"unit": None}, {"last_cycle": None}])
-def test_windows_that_can_meet_no_outcome_are_neither_kept_nor_dropped(recorder, fake, observer, options):
+def test_windows_without_unit_or_cycle_are_neither_stored_nor_dropped(recorder, fake, observer, options):
     recorder.offer("fd001", *answered((40.0, options), (41.0, {})))
 
     recorder.flush(PATIENCE)
@@ -117,7 +113,7 @@ def test_windows_that_can_meet_no_outcome_are_neither_kept_nor_dropped(recorder,
     assert not observer.drops
 
 
-def test_the_same_question_again_takes_one_row_while_it_waits(fake, observer):
+def test_a_repeated_question_takes_one_waiting_row(fake, observer):
     recorder = started(fake, observer, most_rows=100)
     fake.gate.clear()
     recorder.offer("fd001", *answered((40.0, {"unit": "first"})))
@@ -132,7 +128,7 @@ def test_the_same_question_again_takes_one_row_while_it_waits(fake, observer):
     assert observer.written == 2
 
 
-def test_what_there_is_no_room_for_is_dropped_and_counted_at_once(fake, observer):
+def test_rows_beyond_the_limit_are_dropped_and_counted_at_once(fake, observer):
     recorder = started(fake, observer, most_rows=3, start=False)
 
     recorder.offer("fd001", *answered((1.0, {"unit": "a"}), (1.0, {"unit": "b"})))
@@ -152,7 +148,7 @@ def test_a_store_that_hangs_delays_no_offer(recorder, fake):
     assert recorder.pending_rows == 2
 
 
-def test_rows_wait_while_the_store_is_away_and_are_written_when_it_is_back(recorder, fake, observer):
+def test_rows_wait_for_an_unavailable_store(recorder, fake, observer):
     fake.failures = 5
 
     recorder.offer("fd001", *answered((40.0, {"unit": "a"}), (40.0, {"unit": "b"})))
@@ -186,27 +182,19 @@ def test_a_store_that_cannot_be_opened_yet_is_tried_again(observer):
     assert len(fake.kept) == 1
 
 
-def test_a_row_that_cannot_be_kept_costs_no_other(recorder, fake, observer):
+def test_a_rejected_row_costs_no_other(recorder, fake, observer):
     fake.refused = {"b"}
-    given = [(40.0, {"unit": name}) for name in "abcde"]
+    given = [(40.0, {"unit": name}) for name in ("a", "b", "c", "d", "x" * 257)]
 
     recorder.offer("fd001", *answered(*given))
 
     recorder.flush(PATIENCE)
-    assert sorted(key[1] for key in fake.kept) == ["a", "c", "d", "e"]
-    assert observer.drops == {Drop.REFUSED: 1}
+    assert sorted(key[1] for key in fake.kept) == ["a", "c", "d"]
+    assert observer.drops == {Drop.REFUSED: 2}
     assert recorder.pending_rows == 0
 
 
-def test_a_unit_with_an_endless_name_is_refused(recorder, fake, observer):
-    recorder.offer("fd001", *answered((40.0, {"unit": "x" * 257})))
-
-    recorder.flush(PATIENCE)
-    assert fake.kept == {}
-    assert observer.drops == {Drop.REFUSED: 1}
-
-
-def test_a_long_backlog_is_written_in_transactions_of_bearable_size(fake, observer, monkeypatch):
+def test_a_long_backlog_is_written_in_bounded_transactions(fake, observer, monkeypatch):
     monkeypatch.setattr("service.store.recorder.BATCH_ROWS", 4)
     recorder = started(fake, observer, start=False)
     recorder.offer("fd001", *answered(*((40.0, {"unit": str(i)}) for i in range(10))))
@@ -217,7 +205,7 @@ def test_a_long_backlog_is_written_in_transactions_of_bearable_size(fake, observ
     assert fake.sizes == [4, 4, 2]
 
 
-def test_what_waits_is_written_before_the_end(fake, observer):
+def test_waiting_rows_are_written_at_shutdown(fake, observer):
     recorder = started(fake, observer)
     recorder.offer("fd001", *answered((40.0, {})))
 
@@ -227,7 +215,7 @@ def test_what_waits_is_written_before_the_end(fake, observer):
     assert fake.closed == 1
 
 
-def test_what_cannot_be_written_by_the_end_is_dropped_and_counted(fake, observer):
+def test_rows_that_cannot_be_written_at_shutdown_are_dropped_and_counted(fake, observer):
     fake.failures = 10**9
     recorder = started(fake, observer)
     recorder.offer("fd001", *answered((40.0, {})))
@@ -238,7 +226,7 @@ def test_what_cannot_be_written_by_the_end_is_dropped_and_counted(fake, observer
     assert observer.written == 0
 
 
-def test_chores_are_done_with_the_open_store(fake, observer):
+def test_chores_get_the_open_store(fake, observer):
     done = threading.Event()
     recorder = started(fake, observer, chore=lambda store: done.set() if store is fake else None)
 
@@ -266,13 +254,3 @@ def test_every_row_is_written_or_counted_whatever_fails(drawn):
     assert {key: row[3] for key, row in fake.kept.items()} == offered
     assert sum(observer.drops.values()) + len(offered) <= len(drawn)
     assert observer.written >= len(offered)
-
-
-def test_an_offer_takes_plain_numbers_and_lets_go_of_the_batch(fake, observer):
-    recorder = started(fake, observer, start=False)
-    windows, outputs = answered((40.0, {}))
-
-    recorder.offer("fd001", windows, outputs)
-
-    (row,) = recorder._offered
-    assert not any(isinstance(value, np.ndarray | Window | Answers) for value in row)

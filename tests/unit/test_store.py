@@ -1,23 +1,21 @@
-"""The store on SQLite: what is kept, what replaces what, and what an outcome meets."""
+"""The store on SQLite: rows, replacement, outcomes, fleet, history, migrations."""
 
 import sqlite3
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import event, select, text
+from alembic.util import CommandError
+from sqlalchemy import event, select, update
 
 from service.errors import StoreUnavailable
-from service.store.database import Store, engine_of
-from service.store.judgement import Outcome, OutcomeKind, Taken
-from service.store.migrate import configuration
-from service.store.outcomes import settle, take_outcome
+from service.store.database import engine_of
+from service.store.judgement import Outcome, OutcomeKind, OutcomeResult
 from service.store.rows import MOST_JUDGED, ModelVersion, RowsRefused
-from service.store.schema import HEAD, METADATA, OUTCOMES, PREDICTIONS, UNITS
-from service.store.units import fleet, history
+from service.store.schema import OUTCOMES, PREDICTIONS, REVISION, UNITS
+from service.store.store import Store
 
 FD001 = ModelVersion("fd001", "1", 125.0, 0.9)
 
@@ -51,35 +49,24 @@ def names(rows):
     return [found["unit"] for found in rows]
 
 
-def test_a_new_database_is_at_the_newest_revision(store):
-    with store.reading() as connection:
-        assert connection.scalar(text("SELECT version_num FROM alembic_version")) == HEAD
+def test_a_store_without_a_due_migration_loads_no_alembic(url):
+    code = (
+        "import sys; from service.store.store import Store\n"
+        "for state in ('new', 'current'):\n"
+        f"    Store.open({url!r}).close(); print(state, 'alembic' in sys.modules)"
+    )
+
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert said.split() == ["new", "False", "current", "False"]
 
 
-def test_the_migrations_make_the_tables_that_are_described(store):
-    with store.reading() as connection:
-        assert compare_metadata(MigrationContext.configure(connection), METADATA) == []
+def test_a_revision_without_a_migration_is_refused(store, url):
+    with store.writing() as connection:
+        connection.execute(update(REVISION).values(version_num="9999"))
 
-
-def test_the_newest_migration_is_the_one_that_is_described(store):
-    with store.reading() as connection:
-        assert ScriptDirectory.from_config(configuration(connection)).get_current_head() == HEAD
-
-
-def test_many_workers_may_open_a_new_database_at_once(url):
-    together = threading.Barrier(6)
-
-    def open_it(_):
-        together.wait()
-        Store.open(url, [FD001]).close()
-
-    with ThreadPoolExecutor(6) as pool:
-        list(pool.map(open_it, range(6)))
-
-    opened = Store.open(url, [FD001])
-    opened.write([row()])
-    assert len(kept(opened)) == 1
-    opened.close()
+    with pytest.raises(CommandError, match="9999"):
+        Store.open(url)
 
 
 def test_connections_that_make_a_new_database_together_wait_for_each_other(tmp_path):
@@ -95,14 +82,14 @@ def test_connections_that_make_a_new_database_together_wait_for_each_other(tmp_p
             list(threads.map(connect, engines))
 
 
-def test_a_folder_that_cannot_be_made_is_a_store_that_is_away(tmp_path):
+def test_a_folder_that_cannot_be_made_is_an_unavailable_store(tmp_path):
     (tmp_path / "file").write_text("in the way")
 
     with pytest.raises(StoreUnavailable):
         Store.open(f"sqlite:///{tmp_path}/file/rul.db", [FD001])
 
 
-def test_predictions_are_kept_as_they_were_made(store):
+def test_predictions_are_stored_unchanged(store):
     store.write([row("1", 10, 50.25), row("2", 7, 80.5, state="at_least_cap", health="degrading")])
 
     first, second = sorted(kept(store), key=lambda found: found["unit"])
@@ -114,20 +101,14 @@ def test_predictions_are_kept_as_they_were_made(store):
     )  # fmt: skip
 
 
-def test_the_newer_prediction_of_a_unit_and_cycle_replaces_the_older(store):
-    store.write([row(rul=50.0, at=1000.0)])
-    store.write([row(rul=40.0, at=1001.0)])
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_the_newer_prediction_of_a_unit_and_cycle_stays_in_whatever_order_they_come(store, order):
+    rows = [row(rul=50.0, at=1000.0), row(rul=40.0, at=1001.0)]
 
-    assert [found["rul"] for found in kept(store)] == [40.0]
-    assert [found["rul"] for found in kept(store, UNITS)] == [40.0]
+    for i in order:
+        store.write([rows[i]])
 
-
-def test_an_older_prediction_that_comes_later_replaces_nothing(store):
-    store.write([row(rul=40.0, at=1001.0)])
-    store.write([row(rul=50.0, at=1000.0)])
-
-    assert [found["rul"] for found in kept(store)] == [40.0]
-    assert [found["rul"] for found in kept(store, UNITS)] == [40.0]
+    assert [found["rul"] for found in (*kept(store), *kept(store, UNITS))] == [40.0, 40.0]
 
 
 def test_the_latest_prediction_of_a_unit_is_that_of_its_latest_cycle(store):
@@ -137,14 +118,14 @@ def test_the_latest_prediction_of_a_unit_is_that_of_its_latest_cycle(store):
     assert [(found["last_cycle"], found["rul"]) for found in kept(store, UNITS)] == [(12, 40.0)]
 
 
-def test_a_row_that_cannot_be_kept_leaves_nothing_of_its_company(store):
+def test_one_bad_row_stores_none_of_its_batch(store):
     with pytest.raises(RowsRefused):
         store.write([row("1"), row("2", rul=float("nan"))])
 
     assert kept(store) == []
 
 
-def test_a_database_that_another_process_holds_is_away_for_now(store, url, monkeypatch):
+def test_a_locked_database_is_unavailable_until_it_is_free(store, url, monkeypatch):
     holder = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
     with store.reading() as connection:
@@ -159,18 +140,18 @@ def test_a_database_that_another_process_holds_is_away_for_now(store, url, monke
     holder.close()
 
 
-def test_old_predictions_are_forgotten_with_their_units_and_outcomes(store):
+def test_old_predictions_are_deleted_with_their_units_and_outcomes(store):
     store.write([row("old", at=1000.0), row("young", at=3000.0)])
-    take_outcome(store, failure(unit="old", recorded_at=1500.0), replace=False)
-    take_outcome(store, failure(unit="young", recorded_at=3500.0), replace=False)
+    store.take_outcome(failure(unit="old", recorded_at=1500.0), replace=False)
+    store.take_outcome(failure(unit="young", recorded_at=3500.0), replace=False)
 
     assert store.purge(2000.0) == 1
 
     assert names(kept(store)) == names(kept(store, UNITS)) == names(kept(store, OUTCOMES)) == ["young"]
 
 
-def test_more_old_predictions_than_one_transaction_takes_are_forgotten(store, monkeypatch):
-    monkeypatch.setattr("service.store.database.PURGE_ROWS", 3)
+def test_a_purge_deletes_more_than_one_transaction_reads(store, monkeypatch):
+    monkeypatch.setattr("service.store.store.PURGE_ROWS", 3)
     store.write([row(cycle=cycle, at=1000.0 + cycle) for cycle in range(10)])
 
     assert store.purge(1008.0) == 8
@@ -178,24 +159,24 @@ def test_more_old_predictions_than_one_transaction_takes_are_forgotten(store, mo
     assert [found["last_cycle"] for found in kept(store)] == [8, 9]
 
 
-def test_an_outcome_judges_what_was_predicted_until_then(store):
+def test_an_outcome_judges_the_predictions_up_to_its_cycle(store):
     store.write([row(cycle=10, rul=50.0), row(cycle=20, rul=37.0), row(cycle=70, rul=9.0)])
 
-    report = take_outcome(store, failure(60), replace=False)
+    receipt = store.take_outcome(failure(60), replace=False)
 
-    (scored,) = report.scored
-    assert report.taken is Taken.CREATED
+    (scored,) = receipt.judgements
+    assert receipt.result is OutcomeResult.CREATED
     assert (scored.model, scored.version) == ("fd001", "1")
-    assert sorted(scored.judged.error.tolist()) == [-3.0, 0.0]
+    assert sorted(scored.judgement.error.tolist()) == [-3.0, 0.0]
 
 
 def test_the_same_outcome_again_changes_and_counts_nothing(store):
     store.write([row()])
-    first = take_outcome(store, failure(recorded_at=2000.0), replace=False)
+    first = store.take_outcome(failure(recorded_at=2000.0), replace=False)
 
-    again = take_outcome(store, failure(recorded_at=3000.0), replace=False)
+    again = store.take_outcome(failure(recorded_at=3000.0), replace=False)
 
-    assert (again.taken, again.scored) == (Taken.UNCHANGED, ())
+    assert (again.result, again.judgements) == (OutcomeResult.UNCHANGED, ())
     assert again.outcome == first.outcome
 
 
@@ -204,78 +185,66 @@ def test_the_same_outcome_again_changes_and_counts_nothing(store):
 )
 def test_another_outcome_of_the_same_unit_is_a_conflict(store, other):
     store.write([row()])
-    take_outcome(store, failure(happened_at=1600.0), replace=False)
+    store.take_outcome(failure(happened_at=1600.0), replace=False)
 
-    report = take_outcome(store, other, replace=False)
+    receipt = store.take_outcome(other, replace=False)
 
-    assert report.taken is Taken.CONFLICT
-    assert report.outcome == failure(happened_at=1600.0)
+    assert receipt.result is OutcomeResult.CONFLICT
+    assert receipt.outcome == failure(happened_at=1600.0)
 
 
-def test_an_outcome_is_replaced_where_that_is_asked_for(store):
+def test_an_outcome_is_replaced_on_request(store):
     store.write([row(cycle=10), row(cycle=65)])
-    take_outcome(store, failure(60), replace=False)
+    store.take_outcome(failure(60), replace=False)
 
-    report = take_outcome(store, failure(70), replace=True)
+    receipt = store.take_outcome(failure(70), replace=True)
 
-    assert report.taken is Taken.REPLACED
+    assert receipt.result is OutcomeResult.REPLACED
     assert [found["cycle"] for found in kept(store, OUTCOMES)] == [70]
-    assert [len(scored.judged) for scored in report.scored] == [1]
+    assert [len(scored.judgement) for scored in receipt.judgements] == [1]
 
 
-def test_an_outcome_of_a_unit_that_nobody_asked_about_is_not_kept(store):
-    report = take_outcome(store, failure(), replace=False)
+def test_an_outcome_of_a_unit_without_predictions_is_not_stored(store):
+    receipt = store.take_outcome(failure(), replace=False)
 
-    assert report.taken is Taken.UNKNOWN_UNIT
+    assert receipt is None
     assert kept(store, OUTCOMES) == []
 
 
-def test_what_an_outcome_has_judged_is_not_rewritten(store):
+def test_a_judged_prediction_is_not_replaced(store):
     store.write([row(rul=50.0, at=1000.0)])
-    take_outcome(store, failure(), replace=False)
+    store.take_outcome(failure(), replace=False)
 
     store.write([row(rul=40.0, at=1001.0)])
 
     assert [found["rul"] for found in kept(store)] == [50.0]
 
 
-def test_predictions_that_arrive_after_their_outcome_are_counted_once(store):
+@pytest.mark.parametrize(("recorded_after", "judged"), [(1000.0, [2]), (2000.0, [])])
+def test_predictions_after_a_recent_outcome_are_counted_once(store, recorded_after, judged):
     store.write([row(cycle=10)])
-    take_outcome(store, failure(recorded_at=2000.0), replace=False)
+    store.take_outcome(failure(recorded_at=2000.0), replace=False)
     store.write([row(cycle=11), row(cycle=12)])
 
-    counted = [sum(len(scored.judged) for scored in settle(store, recorded_after=1000.0)) for _ in range(2)]
+    first, again = (store.judge_late_predictions(recorded_after=recorded_after) for _ in range(2))
 
-    assert counted == [2, 0]
-
-
-def test_outcomes_of_long_ago_are_not_looked_at_again(store):
-    store.write([row(cycle=10)])
-    take_outcome(store, failure(recorded_at=2000.0), replace=False)
-    store.write([row(cycle=11)])
-
-    assert settle(store, recorded_after=2000.0) == []
+    assert [len(found.judgement) for found in first] == judged
+    assert again == []
 
 
-def test_a_fleet_is_listed_by_urgency(store):
-    store.write([row("calm", rul=90.0), row("urgent", rul=10.0), row("next", rul=20.0)])
-
-    assert names(fleet(store, ["fd001"], state=None, limit=9, after=None)) == ["urgent", "next", "calm"]
-
-
-def test_a_fleet_is_listed_page_by_page(store):
+def test_a_fleet_is_listed_by_urgency_page_by_page(store):
     store.write([row(name, rul=rul) for name, rul in [("a", 20.0), ("b", 20.0), ("c", 10.0), ("d", 30.0)]])
 
-    first = fleet(store, ["fd001"], state=None, limit=2, after=None)
-    second = fleet(store, ["fd001"], state=None, limit=2, after=(20.0, "fd001", "a"))
+    first = store.fleet(["fd001"], state=None, limit=2, after=None)
+    second = store.fleet(["fd001"], state=None, limit=2, after=(20.0, "fd001", "a"))
 
     assert names(first) + names(second) == ["c", "a", "b", "d"]
 
 
-def test_a_fleet_is_of_the_models_that_are_asked_for(store):
+def test_a_fleet_has_only_the_requested_models(store):
     store.write([row("1")])
 
-    assert fleet(store, ["fd002"], state=None, limit=9, after=None) == []
+    assert store.fleet(["fd002"], state=None, limit=9, after=None) == []
 
 
 @pytest.mark.parametrize(
@@ -285,24 +254,24 @@ def test_a_fleet_is_of_the_models_that_are_asked_for(store):
         ("failed", ["dead"]), ("removed", ["gone"]), (None, ["ill", "well"]),
     ],
 )  # fmt: skip
-def test_a_fleet_may_be_asked_for_one_state(store, state, expected):
+def test_a_fleet_can_be_filtered_by_state(store, state, expected):
     store.write([
         row("well", rul=125.0, state="at_least_cap"), row("ill", rul=5.0, health="critical"),
         row("dead"), row("gone"),
     ])  # fmt: skip
-    take_outcome(store, failure(unit="dead"), replace=False)
-    take_outcome(store, failure(unit="gone", kind=OutcomeKind.REMOVED), replace=False)
+    store.take_outcome(failure(unit="dead"), replace=False)
+    store.take_outcome(failure(unit="gone", kind=OutcomeKind.REMOVED), replace=False)
 
-    assert names(fleet(store, ["fd001"], state=state, limit=9, after=None)) == expected
+    assert names(store.fleet(["fd001"], state=state, limit=9, after=None)) == expected
 
 
 def test_a_unit_that_reports_after_its_end_is_back_in_the_fleet(store):
     store.write([row(cycle=10)])
-    take_outcome(store, failure(20, kind=OutcomeKind.REMOVED), replace=False)
+    store.take_outcome(failure(20, kind=OutcomeKind.REMOVED), replace=False)
 
     store.write([row(cycle=21)])
 
-    assert names(fleet(store, ["fd001"], state=None, limit=9, after=None)) == ["1"]
+    assert names(store.fleet(["fd001"], state=None, limit=9, after=None)) == ["1"]
 
 
 def test_a_history_has_the_predictions_of_every_version(store, url):
@@ -310,7 +279,7 @@ def test_a_history_has_the_predictions_of_every_version(store, url):
     newer = Store.open(url, [ModelVersion("fd001", "2", 130.0, 0.8)])
     newer.write([row(cycle=11, rul=33.0, at=1001.0), row("another")])
 
-    found = history(newer, "fd001", "1", limit=9, before=None)
+    found = newer.history("fd001", "1", limit=9, before=None)
 
     assert found is not None
     seen = [(p["last_cycle"], found.versions[p["version_id"]]["version"]) for p in found.predictions]
@@ -318,12 +287,12 @@ def test_a_history_has_the_predictions_of_every_version(store, url):
     newer.close()
 
 
-def test_what_was_never_stored_has_no_history(store):
-    assert history(store, "fd001", "nobody", limit=9, before=None) is None
+def test_a_unit_without_rows_has_no_history(store):
+    assert store.history("fd001", "nobody", limit=9, before=None) is None
 
 
 def work(store):
-    """What SQLite did to answer a question about a unit that has ended: its instructions."""
+    """Count the instructions of SQLite for the history of an ended unit."""
     done = 0
 
     def count():
@@ -334,7 +303,7 @@ def work(store):
         connection.connection.driver_connection.set_progress_handler(count, 1)
 
     event.listen(store._engine, "begin", watch)
-    history(store, "fd001", "1", limit=10, before=None)
+    store.history("fd001", "1", limit=10, before=None)
     event.remove(store._engine, "begin", watch)
     return done
 
@@ -342,7 +311,7 @@ def work(store):
 def test_a_history_costs_no_more_of_a_unit_that_has_lived_ten_times_as_long(store):
     store.write([row(cycle=cycle) for cycle in range(1, MOST_JUDGED + 1)])
     store.write([row("another", cycle) for cycle in range(1, 500)])
-    take_outcome(store, failure(10 * MOST_JUDGED), replace=False)
+    store.take_outcome(failure(10 * MOST_JUDGED), replace=False)
     young = work(store)
 
     store.write([row(cycle=cycle) for cycle in range(MOST_JUDGED + 1, 10 * MOST_JUDGED)])
@@ -355,6 +324,6 @@ def test_a_model_version_that_is_exported_again_is_judged_by_its_new_cap(store, 
     store.write([row(cycle=10, rul=90.0)])
     Store.open(url, [ModelVersion("fd001", "1", 40.0, 0.9)]).close()
 
-    (scored,) = take_outcome(store, failure(110), replace=False).scored
+    (scored,) = store.take_outcome(failure(110), replace=False).judgements
 
-    assert scored.judged.truth.tolist() == [40.0]
+    assert scored.judgement.truth.tolist() == [40.0]

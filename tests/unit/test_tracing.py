@@ -345,7 +345,7 @@ async def test_a_log_line_names_the_trace_of_its_request(traced, lines):
     async with in_process(tracer=traced.tracer) as service:
         await service.predict_http(windows=[], headers=SAMPLED | {"x-request-id": "mine"})
 
-    (line,) = [line for line in lines() if line["event"] == "refused"]
+    (line,) = [line for line in lines() if line["event"] == "request refused"]
     request = traced.only("POST /v1/predict")
     assert (line["request_id"], line["trace_id"], line["trace_flags"]) == ("mine", TRACE, "01")
     assert line["span_id"] == f"{request.context.span_id:016x}"
@@ -355,7 +355,7 @@ async def test_a_log_line_names_no_trace_where_there_is_none(lines):
     async with in_process() as service:
         await service.predict_http(windows=[], headers=SAMPLED)
 
-    (line,) = [line for line in lines() if line["event"] == "refused"]
+    (line,) = [line for line in lines() if line["event"] == "request refused"]
     assert "request_id" in line
     assert line.keys().isdisjoint({"trace_id", "span_id", "trace_flags"})
 

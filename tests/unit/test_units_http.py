@@ -1,4 +1,4 @@
-"""/v1/units over a real SQLite file: a fleet by urgency, histories, outcomes fed back, and every refusal."""
+"""/v1/units over a real SQLite file: fleet, histories, outcomes, refusals."""
 
 import sqlite3
 from contextlib import asynccontextmanager
@@ -7,10 +7,8 @@ import pytest
 
 from service import logs
 from service.http.units import _place, _token
-from service.http.units_bodies import OutcomeReport
-from service.store.judgement import OutcomeKind, Report, Taken
-from service.store.questions import Units
-from service.store.recorder import Recorder
+from service.store.async_store import AsyncStore
+from service.store.judgement import Outcome, OutcomeKind, OutcomeResult, Receipt
 from service.store.rows import History
 from tests.fakes import FakeKeepingObserver, FakeRuntime, make_manifest
 from tests.in_process import in_process, json_window
@@ -23,8 +21,14 @@ async def keeping(tmp_path, **options):
         yield service
 
 
+@pytest.fixture
+async def service(tmp_path):
+    async with keeping(tmp_path) as started:
+        yield started
+
+
 async def predicted(service, *windows):
-    """Ask about units: (unit, last cycle, RUL)."""
+    """Predict for units: (unit, last cycle, RUL)."""
     given = [json_window(rul, unit=unit, last_cycle=cycle) for unit, cycle, rul in windows]
     response = await service.predict_http(windows=given)
     assert response.status_code == 200
@@ -38,11 +42,10 @@ def pointers(response):
     return [error["pointer"] for error in response.json()["errors"]]
 
 
-async def test_a_unit_that_was_asked_about_is_in_the_fleet(tmp_path):
-    async with keeping(tmp_path) as service:
-        await predicted(service, ("17", 121, 40.0))
+async def test_a_unit_with_a_prediction_is_in_the_fleet(service):
+    await predicted(service, ("17", 121, 40.0))
 
-        body = (await service.http.get("/v1/units")).json()
+    body = (await service.http.get("/v1/units")).json()
 
     (unit,) = body["units"]
     assert unit.pop("predicted_at").endswith("Z")
@@ -54,29 +57,27 @@ async def test_a_unit_that_was_asked_about_is_in_the_fleet(tmp_path):
     assert body["next"] is None
 
 
-async def test_the_fleet_is_paged_by_urgency(tmp_path):
-    async with keeping(tmp_path) as service:
-        await predicted(service, *((str(i), 50, float(90 - i)) for i in range(7)))
+async def test_the_fleet_is_paged_by_urgency(service):
+    await predicted(service, *((str(i), 50, float(90 - i)) for i in range(7)))
 
-        seen, after = [], {}
-        while after is not None:
-            body = (await service.http.get("/v1/units", params={"limit": 3, **after})).json()
-            seen.append([unit["unit"] for unit in body["units"]])
-            after = {"after": body["next"]} if body["next"] else None
+    seen, after = [], {}
+    while after is not None:
+        body = (await service.http.get("/v1/units", params={"limit": 3, **after})).json()
+        seen.append([unit["unit"] for unit in body["units"]])
+        after = {"after": body["next"]} if body["next"] else None
 
     assert seen == [["6", "5", "4"], ["3", "2", "1"], ["0"]]
 
 
-async def test_the_fleet_may_be_asked_for_one_state(tmp_path):
-    async with keeping(tmp_path) as service:
-        await predicted(service, ("well", 50, 125.0), ("ill", 50, 10.0))
+async def test_the_fleet_may_be_asked_for_one_state(service):
+    await predicted(service, ("well", 50, 125.0), ("ill", 50, 10.0))
 
-        body = (await service.http.get("/v1/units", params={"state": "at_least_cap"})).json()
+    body = (await service.http.get("/v1/units", params={"state": "at_least_cap"})).json()
 
     assert [unit["unit"] for unit in body["units"]] == ["well"]
 
 
-async def test_an_outcome_tells_how_the_predictions_fared(tmp_path):
+async def test_an_outcome_shows_the_errors_of_the_predictions(tmp_path):
     observer = FakeKeepingObserver()
     async with keeping(tmp_path, keeping_observer=observer) as service:
         await predicted(service, ("17", 100, 52.0), ("17", 120, 20.0), ("17", 160, 5.0))
@@ -97,32 +98,21 @@ async def test_an_outcome_tells_how_the_predictions_fared(tmp_path):
     assert (oldest["truth"], oldest["error"], oldest["covered"]) == (50.0, 2.0, True)
     assert (middle["truth"], middle["error"], middle["covered"]) == (30.0, -10.0, False)
     assert "error" not in newest
-    assert observer.outcomes == [(OutcomeKind.FAILED, Taken.CREATED)]
+    assert observer.outcomes == [(OutcomeKind.FAILED, OutcomeResult.CREATED)]
     assert sorted(observer.judged[0][1].error.tolist()) == [-10.0, 2.0]
 
 
-async def test_a_removal_has_no_error(tmp_path):
-    async with keeping(tmp_path) as service:
-        await predicted(service, ("17", 100, 20.0))
+@pytest.mark.parametrize(("rul", "covered", "contradicted"), [(20.0, False, 1), (60.0, None, 0)])
+async def test_a_removal_has_no_error_and_only_shows_short_intervals(service, rul, covered, contradicted):
+    await predicted(service, ("17", 100, rul))
 
-        body = (await report(service, "17", kind="removed", cycle=150)).json()
+    body = (await report(service, "17", kind="removed", cycle=150)).json()
 
-    (prediction,) = body["predictions"]
+    (prediction,), (score,) = body["predictions"], body["scores"]
     assert "error" not in prediction
-    assert (prediction["truth"], prediction["covered"]) == (50.0, False)
-    (score,) = body["scores"]
-    assert (score["predictions"], score["contradicted"]) == (1, 1)
+    assert (prediction["truth"], prediction.get("covered")) == (50.0, covered)
+    assert (score["predictions"], score["contradicted"]) == (1, contradicted)
     assert (score["rmse"], score["coverage"]) == (None, None)
-
-
-async def test_a_removal_that_an_interval_allows_says_nothing_of_it(tmp_path):
-    async with keeping(tmp_path) as service:
-        await predicted(service, ("17", 100, 60.0))
-
-        body = (await report(service, "17", kind="removed", cycle=150)).json()
-
-    assert "covered" not in body["predictions"][0]
-    assert body["scores"][0]["contradicted"] == 0
 
 
 async def test_the_same_outcome_again_is_answered_the_same_and_counted_once(tmp_path):
@@ -138,74 +128,51 @@ async def test_the_same_outcome_again_is_answered_the_same_and_counted_once(tmp_
     assert len(observer.outcomes) == len(observer.judged) == 1
 
 
-async def test_another_outcome_is_a_conflict_that_names_what_differs(tmp_path):
-    async with keeping(tmp_path) as service:
-        await predicted(service, ("17", 100, 52.0))
-        await report(service, "17", kind="failed", cycle=150)
+async def test_another_outcome_is_a_conflict_that_names_what_differs(service):
+    await predicted(service, ("17", 100, 52.0))
+    await report(service, "17", kind="failed", cycle=150)
 
-        response = await report(service, "17", kind="removed", cycle=140)
+    response = await report(service, "17", kind="removed", cycle=140)
 
-        assert response.status_code == 409
-        assert response.headers["content-type"] == "application/problem+json"
-        assert response.json()["type"] == "urn:rulserve:problem:outcome_conflict"
-        assert pointers(response) == ["/kind", "/cycle"]
-        assert service.value("rul_rejected_total", reason="conflict") == 1
+    assert response.status_code == 409
+    assert response.headers["content-type"] == "application/problem+json"
+    assert response.json()["type"] == "urn:rulserve:problem:outcome_conflict"
+    assert pointers(response) == ["/kind", "/cycle"]
+    assert service.value("rul_rejected_total", reason="conflict") == 1
 
 
-async def test_another_outcome_replaces_the_first_where_it_says_so(tmp_path):
-    async with keeping(tmp_path) as service:
-        await predicted(service, ("17", 100, 52.0))
-        await report(service, "17", kind="failed", cycle=150)
+async def test_another_outcome_replaces_the_first_if_the_request_says_so(service):
+    await predicted(service, ("17", 100, 52.0))
+    await report(service, "17", kind="failed", cycle=150)
 
-        response = await report(service, "17", kind="failed", cycle=152, replace=True)
-        body = (await service.http.get("/v1/units/17")).json()
+    response = await report(service, "17", kind="failed", cycle=152, replace=True)
+    body = (await service.http.get("/v1/units/17")).json()
 
     assert response.json()["result"] == "replaced"
     assert body["outcome"]["cycle"] == 152
     assert body["predictions"][0]["error"] == 0.0
 
 
-async def test_a_unit_has_a_history_in_pages(tmp_path):
-    async with keeping(tmp_path) as service:
-        await predicted(service, *(("17", cycle, 60.0) for cycle in (50, 51, 52)))
+async def test_a_unit_has_a_history_in_pages(service):
+    await predicted(service, *(("17", cycle, 60.0) for cycle in (50, 51, 52, 53)))
 
-        first = (await service.http.get("/v1/units/17", params={"limit": 2})).json()
-        second = (await service.http.get("/v1/units/17", params={"before": first["next"]})).json()
+    pages, query = [], {"limit": 2}
+    for before in (None, 52, 50):
+        query |= {} if before is None else {"before": before}
+        body = (await service.http.get("/v1/units/17", params=query)).json()
+        pages.append(([p["last_cycle"] for p in body["predictions"]], body["next"]))
 
-    assert [p["last_cycle"] for p in first["predictions"]] == [52, 51]
-    assert [p["last_cycle"] for p in second["predictions"]] == [50]
-    assert second["next"] is None
-
-
-async def test_a_page_before_a_units_first_cycle_is_empty(tmp_path):
-    async with keeping(tmp_path) as service:
-        await predicted(service, ("17", 50, 60.0))
-
-        response = await service.http.get("/v1/units/17", params={"before": 50})
-
-    assert response.status_code == 200
-    assert (response.json()["predictions"], response.json()["next"]) == ([], None)
+    assert pages == [([53, 52], 52), ([51, 50], None), ([], None)]
 
 
-async def test_a_last_page_that_is_full_says_that_none_follows(tmp_path):
-    async with keeping(tmp_path) as service:
-        await predicted(service, *(("17", cycle, 60.0) for cycle in (50, 51)))
+async def test_the_accuracy_of_a_unit_is_the_same_on_every_page(service):
+    await predicted(service, *(("17", cycle, 60.0) for cycle in (50, 51, 52)))
+    known = (await report(service, "17", kind="failed", cycle=100)).json()
 
-        body = (await service.http.get("/v1/units/17", params={"limit": 2})).json()
-
-    assert len(body["predictions"]) == 2
-    assert body["next"] is None
-
-
-async def test_how_a_unit_fared_is_the_same_on_every_page(tmp_path):
-    async with keeping(tmp_path) as service:
-        await predicted(service, *(("17", cycle, 60.0) for cycle in (50, 51, 52)))
-        known = (await report(service, "17", kind="failed", cycle=100)).json()
-
-        pages = [
-            (await service.http.get("/v1/units/17", params={"limit": 1, "before": before})).json()
-            for before in (53, 52, 51)
-        ]
+    pages = [
+        (await service.http.get("/v1/units/17", params={"limit": 1, "before": before})).json()
+        for before in (53, 52, 51)
+    ]
 
     assert [page["predictions"][0]["error"] for page in pages] == [12.0, 11.0, 10.0]
     assert [page["scores"] for page in pages] == [known["scores"]] * 3
@@ -226,20 +193,19 @@ async def test_the_name_of_a_unit_may_hold_anything(tmp_path):
 
 
 @pytest.mark.parametrize("ask", ["get", "post"])
-async def test_a_unit_that_nobody_asked_about_is_not_known(tmp_path, ask):
-    async with keeping(tmp_path) as service:
-        response = (
-            await service.http.get("/v1/units/nobody")
-            if ask == "get"
-            else await report(service, "nobody", kind="failed", cycle=3)
-        )
+async def test_a_unit_without_predictions_is_unknown(service, ask):
+    response = (
+        await service.http.get("/v1/units/nobody")
+        if ask == "get"
+        else await report(service, "nobody", kind="failed", cycle=3)
+    )
 
     assert response.status_code == 404
     assert response.json()["type"] == "urn:rulserve:problem:unknown_unit"
 
 
 class LateStore:
-    """A store in which a unit appears only after it was asked for once: another worker wrote it."""
+    """A store that knows a unit from the second question on: another worker wrote it."""
 
     def __init__(self):
         self.asked = 0
@@ -250,37 +216,40 @@ class LateStore:
 
     def take_outcome(self, outcome, *, replace):
         self.asked += 1
-        return Report(Taken.CREATED, outcome) if self.asked > 1 else Report(Taken.UNKNOWN_UNIT, None)
+        return Receipt(OutcomeResult.UNCHANGED, outcome) if self.asked > 1 else None
 
-    def write(self, rows):
-        raise AssertionError
+    def judge_late_predictions(self, *, recorded_after):
+        return []
+
+    def purge(self, before):
+        pass
 
     def close(self):
         pass
 
 
-@pytest.mark.parametrize("ask", ["history", "report"])
-async def test_a_unit_that_another_worker_is_about_to_write_is_waited_for(ask):
+@pytest.mark.parametrize("ask", ["history", "outcome"])
+async def test_a_question_waits_for_a_unit_that_another_worker_is_writing(ask):
     late = LateStore()
-    recorder = Recorder(lambda: late, most_rows=1, observer=FakeKeepingObserver(), log=logs.logger())
-    recorder.start()
-    units = Units(recorder, versions={}, observer=None, lag_seconds=0)
+    store = AsyncStore(
+        "", [], most_rows=1, retention_days=1, timeout_seconds=20, observer=FakeKeepingObserver(),
+        log=logs.logger(), flush_seconds=0, connect=lambda _url, _versions: late,
+    )  # fmt: skip
+    store.start()
 
     if ask == "history":
-        await units.history("fake", "17", limit=1, before=None, timeout_seconds=20)
+        await store.history("fake", "17", limit=1, before=None)
     else:
-        outcome = OutcomeReport(OutcomeKind.FAILED, 3)
-        await units.report("fake", "17", outcome, timeout_seconds=20)
+        outcome = Outcome("fake", "17", OutcomeKind.FAILED, 3, None, 1000.0)
+        await store.take_outcome(outcome, replace=False)
 
     assert late.asked == 2
-    units.close()
-    recorder.close(20)
+    await store.close(20)
 
 
-async def test_a_model_that_is_not_loaded_is_not_known(tmp_path):
-    async with keeping(tmp_path) as service:
-        response = await report(service, "17", kind="failed", cycle=3, model="fd999")
-        fleet = await service.http.get("/v1/units", params={"model": "fd999"})
+async def test_a_model_that_is_not_loaded_is_unknown(service):
+    response = await report(service, "17", kind="failed", cycle=3, model="fd999")
+    fleet = await service.http.get("/v1/units", params={"model": "fd999"})
 
     assert response.json()["type"] == fleet.json()["type"] == "urn:rulserve:problem:unknown_model"
 
@@ -300,28 +269,26 @@ async def test_a_model_that_is_not_loaded_is_not_known(tmp_path):
         ({"kind": "failed", "cycle": 3, "when": 1}, 400, []),
     ],
 )
-async def test_a_wrong_outcome_is_refused_at_its_place(tmp_path, body, status, pointer):
-    async with keeping(tmp_path) as service:
-        response = await service.http.post("/v1/units/17/outcomes", json=body)
+async def test_a_wrong_outcome_is_refused_at_its_place(service, body, status, pointer):
+    response = await service.http.post("/v1/units/17/outcomes", json=body)
 
     assert response.status_code == status
     assert [at for at in pointers(response) if at] == pointer
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b'"x"'])
-async def test_a_body_that_is_no_outcome_is_malformed(tmp_path, content):
-    async with keeping(tmp_path) as service:
-        headers = {"content-type": "application/json"}
-        response = await service.http.post("/v1/units/17/outcomes", content=content, headers=headers)
+@pytest.mark.parametrize(
+    ("content", "media_type", "status"),
+    [
+        (b"", "application/json", 400), (b"{", "application/json", 400),
+        (b"\xff\xfe", "application/json", 400), (b'"x"', "application/json", 400),
+        (b"kind=failed", "application/x-www-form-urlencoded", 415),
+    ],
+)  # fmt: skip
+async def test_a_body_that_is_no_json_object_is_refused(service, content, media_type, status):
+    headers = {"content-type": media_type}
+    response = await service.http.post("/v1/units/17/outcomes", content=content, headers=headers)
 
-    assert response.status_code == 400
-
-
-async def test_another_media_type_is_refused(tmp_path):
-    async with keeping(tmp_path) as service:
-        response = await service.http.post("/v1/units/17/outcomes", content=b"kind=failed")
-
-    assert response.status_code == 415
+    assert response.status_code == status
 
 
 @pytest.mark.parametrize(
@@ -334,16 +301,15 @@ async def test_another_media_type_is_refused(tmp_path):
         ("/v1/units/17?limit=99999999999", "/limit"), ("/v1/units/17?limit=%D9%A3", "/limit"),
     ],
 )  # fmt: skip
-async def test_a_wrong_parameter_is_refused_by_its_name(tmp_path, path, pointer):
-    async with keeping(tmp_path) as service:
-        response = await service.http.get(path)
+async def test_a_wrong_parameter_is_refused_by_its_name(service, path, pointer):
+    response = await service.http.get(path)
 
     assert response.status_code == 422
     assert pointers(response) == [pointer]
 
 
 @pytest.mark.parametrize("path", ["/v1/units", "/v1/units/17"])
-async def test_a_service_that_keeps_nothing_says_so(path):
+async def test_a_service_without_a_store_answers_no_store(path):
     async with in_process() as service:
         response = await service.http.get(path)
 
@@ -352,7 +318,7 @@ async def test_a_service_that_keeps_nothing_says_so(path):
     assert "RUL_STORE" in response.json()["detail"]
 
 
-async def test_a_store_that_is_away_fails_no_prediction(tmp_path):
+async def test_an_unavailable_store_fails_no_prediction(tmp_path):
     (tmp_path / "file").write_text("in the way")
     async with in_process(store=f"sqlite:///{tmp_path}/file/rul.db") as service:
         await predicted(service, ("17", 100, 52.0))
@@ -364,7 +330,7 @@ async def test_a_store_that_is_away_fails_no_prediction(tmp_path):
 
 
 @pytest.mark.parametrize(("key", "status"), [("", 401), ("wrong", 403), ("right", 200)])
-async def test_units_are_shown_to_those_with_a_key(tmp_path, key, status):
+async def test_units_need_a_key(tmp_path, key, status):
     headers = {"x-api-key": key} if key else {}
     async with keeping(tmp_path, keys=["right"]) as service:
         await service.predict_http(headers={"x-api-key": "right"})
@@ -401,16 +367,15 @@ async def test_only_predictions_of_the_loaded_version_are_counted(tmp_path):
     assert [judged.error.tolist() for _, judged in observer.judged] == [[1.0]]
 
 
-async def test_predictions_by_grpc_are_kept_too(tmp_path):
-    async with keeping(tmp_path) as service:
-        await service.predict_grpc()
+async def test_predictions_by_grpc_are_stored(service):
+    await service.predict_grpc()
 
-        body = (await service.http.get("/v1/units/1")).json()
+    body = (await service.http.get("/v1/units/1")).json()
 
     assert [p["last_cycle"] for p in body["predictions"]] == [100]
 
 
-async def test_what_waits_is_written_when_the_service_ends(tmp_path):
+async def test_waiting_predictions_are_written_at_shutdown(tmp_path):
     async with keeping(tmp_path) as service:
         await predicted(service, *((str(i), 50, 60.0) for i in range(20)))
 
@@ -419,7 +384,7 @@ async def test_what_waits_is_written_when_the_service_ends(tmp_path):
     connection.close()
 
 
-def test_a_page_of_the_fleet_ends_where_the_next_begins():
+def test_the_token_of_a_page_keeps_its_place_exactly():
     row = {"rul": 0.1 + 0.2, "model": "fd001", "unit": "ü/1"}
 
     assert _place(_token(row)) == (0.1 + 0.2, "fd001", "ü/1")

@@ -1,4 +1,4 @@
-"""What alembic runs: the migrations, on the connection and in the transaction that it is handed."""
+"""Run migrations for alembic, on the connection and in the transaction of `database.migrate`."""
 
 from alembic import context
 

@@ -8,10 +8,10 @@ down_revision = ${repr(down_revision)}
 
 
 def upgrade() -> None:
-    """To this revision."""
+    """Upgrade to this revision."""
     ${upgrades if upgrades else "pass"}
 
 
 def downgrade() -> None:
-    """Back to the one before."""
+    """Return to the revision before."""
     ${downgrades if downgrades else "pass"}

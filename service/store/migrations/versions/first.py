@@ -1,4 +1,6 @@
-"""Predictions, the latest of each unit, and outcomes."""
+"""Create predictions, units, outcomes and model versions."""
+
+from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
@@ -7,29 +9,31 @@ revision = "0001"
 down_revision = None
 
 
+def columns(**kinds: Any) -> list[sa.Column[Any]]:  # noqa: ANN401 a class of SQLAlchemy
+    """Make columns that hold a value in every row."""
+    return [sa.Column(name, kind, nullable=False) for name, kind in kinds.items()]
+
+
 def upgrade() -> None:
-    """To this revision."""
+    """Upgrade to this revision."""
+    answer: dict[str, Any] = {
+        "rul": sa.Double,
+        "lower": sa.Double,
+        "upper": sa.Double,
+        "rul_state": sa.String,
+        "health_state": sa.String,
+        "predicted_at": sa.Double,
+    }
     op.create_table(
         "model_versions",
         sa.Column("id", sa.Integer, primary_key=True),
-        sa.Column("model", sa.String, nullable=False),
-        sa.Column("version", sa.String, nullable=False),
-        sa.Column("cap", sa.Double, nullable=False),
-        sa.Column("nominal_coverage", sa.Double, nullable=False),
+        *columns(model=sa.String, version=sa.String, cap=sa.Double, nominal_coverage=sa.Double),
         sa.UniqueConstraint("model", "version"),
     )
     op.create_table(
         "predictions",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
-        sa.Column("version_id", sa.Integer, nullable=False),
-        sa.Column("unit", sa.String, nullable=False),
-        sa.Column("last_cycle", sa.Integer, nullable=False),
-        sa.Column("rul", sa.Double, nullable=False),
-        sa.Column("lower", sa.Double, nullable=False),
-        sa.Column("upper", sa.Double, nullable=False),
-        sa.Column("rul_state", sa.String, nullable=False),
-        sa.Column("health_state", sa.String, nullable=False),
-        sa.Column("predicted_at", sa.Double, nullable=False),
+        *columns(version_id=sa.Integer, unit=sa.String, last_cycle=sa.Integer, **answer),
         sa.Column("scored", sa.Boolean, nullable=False, server_default=sa.false()),
         sa.UniqueConstraint("version_id", "unit", "last_cycle"),
     )
@@ -37,27 +41,19 @@ def upgrade() -> None:
         "units",
         sa.Column("model", sa.String, primary_key=True),
         sa.Column("unit", sa.String, primary_key=True),
-        sa.Column("version_id", sa.Integer, nullable=False),
-        sa.Column("last_cycle", sa.Integer, nullable=False),
-        sa.Column("rul", sa.Double, nullable=False),
-        sa.Column("lower", sa.Double, nullable=False),
-        sa.Column("upper", sa.Double, nullable=False),
-        sa.Column("rul_state", sa.String, nullable=False),
-        sa.Column("health_state", sa.String, nullable=False),
-        sa.Column("predicted_at", sa.Double, nullable=False),
+        *columns(version_id=sa.Integer, last_cycle=sa.Integer, **answer),
     )
     op.create_table(
         "outcomes",
         sa.Column("model", sa.String, primary_key=True),
         sa.Column("unit", sa.String, primary_key=True),
-        sa.Column("kind", sa.String, nullable=False),
-        sa.Column("cycle", sa.Integer, nullable=False),
+        *columns(kind=sa.String, cycle=sa.Integer),
         sa.Column("happened_at", sa.Double),
-        sa.Column("recorded_at", sa.Double, nullable=False),
+        *columns(recorded_at=sa.Double),
     )
 
 
 def downgrade() -> None:
-    """Back to an empty database."""
+    """Return to an empty database."""
     for table in ("outcomes", "units", "predictions", "model_versions"):
         op.drop_table(table)

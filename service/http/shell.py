@@ -1,0 +1,219 @@
+"""One table of endpoints, one reader of bodies, one sender: what every HTTP request goes through.
+
+Without a framework: inference is asked for thousands of times a second, and what a framework does for
+a request costs more than the network does for a window (docs/performance.md). This module knows paths,
+headers and bodies; it must not know what is asked.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from starlette.datastructures import QueryParams
+from starlette.routing import compile_path
+
+from service.edge.asgi import Receive, Scope, Send
+from service.edge.exchange import Desk, Exchange, Limit
+from service.errors import (
+    Disconnected,
+    MalformedBody,
+    MethodNotAllowed,
+    TooLarge,
+    UnknownRoute,
+    UnsupportedMedia,
+)
+from service.http.problem import problem
+from service.labels import Route, Transport
+
+JSON: Final = b"application/json"
+
+_encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """An answer on its way out."""
+
+    body: bytes = b""
+    status: int = 200
+    media_type: bytes = JSON
+    headers: Sequence[tuple[bytes, bytes]] = ()
+
+
+class Call(msgspec.Struct, frozen=True, eq=False):
+    """One request: its parameters by name, and where its body comes from."""
+
+    desk: Desk
+    scope: Scope
+    headers: dict[bytes, bytes]
+    receive: Receive
+    exchange: Exchange
+    path: Mapping[str, str]
+
+    @property
+    def query(self) -> QueryParams:
+        """The parameters behind the path."""
+        return QueryParams(self.scope.get("query_string", b""))
+
+    async def body(self) -> bytes:
+        """The whole body.
+
+        Raises:
+            TooLarge: it has more bytes than the service reads; what is past them is never held.
+            Disconnected: the caller left before it was complete.
+        """
+        limit = self.desk.max_body_bytes
+        announced = self.headers.get(b"content-length", b"")
+        if announced.isdigit() and int(announced) > limit:
+            raise TooLarge(f"the body has {int(announced)} bytes, the service reads {limit} at most")
+        event = await self.receive()
+        if event["type"] == "http.request" and not event.get("more_body", False):
+            body: bytes = event.get("body", b"")
+            if len(body) > limit:
+                raise TooLarge(f"the body has {len(body)} bytes, the service reads {limit} at most")
+            return body
+        received = bytearray()
+        while True:
+            if event["type"] == "http.disconnect":
+                raise Disconnected
+            received += event.get("body", b"")
+            if len(received) > limit:
+                raise TooLarge(f"the body has more than {limit} bytes, which the service does not read")
+            if not event.get("more_body", False):
+                return bytes(received)
+            event = await self.receive()
+
+    async def json_body(self) -> bytes:
+        """The body of a request that must say that it is JSON.
+
+        Raises:
+            UnsupportedMedia: it says something else.
+            TooLarge, Disconnected: as `body` does.
+        """
+        given = self.headers.get(b"content-type", b"")
+        if given != JSON:
+            media_type = given.decode("latin-1").partition(";")[0].strip().lower()
+            if media_type != JSON.decode():
+                raise UnsupportedMedia(f"expected content-type application/json, got {media_type or 'none'}")
+        return await self.body()
+
+    def limit(self, seconds: float = math.inf) -> Limit:
+        """The time to the answer: the settings', the header `request-timeout` and these seconds, the least.
+
+        Raises:
+            MalformedBody: the header is no time.
+        """
+        given = self.headers.get(b"request-timeout")
+        asked = math.inf if given is None else _seconds(given)
+        return Limit(min(seconds, asked, self.desk.request_timeout_seconds), self.receive)
+
+
+Handler = Callable[[Call], Awaitable[Reply]]
+
+
+class Endpoint(NamedTuple):
+    """What answers at a path.
+
+    Attributes:
+        path: With parameters in braces; `{name:path}` may hold slashes.
+        is_open: Whether it answers without an API key.
+    """
+
+    method: str
+    path: str
+    route: Route
+    handler: Handler
+    is_open: bool = False
+
+
+def json_reply(body: object) -> Reply:
+    """A body as JSON."""
+    return Reply(_encode(body))
+
+
+async def _unknown(call: Call) -> Reply:
+    raise UnknownRoute(f"nothing answers at {call.scope['path'][:80]}; /docs lists the endpoints")
+
+
+async def _not_allowed(call: Call) -> Reply:
+    method, path = call.scope["method"], call.scope["path"][:80]
+    raise MethodNotAllowed(f"{path} answers {call.path['allowed']}, got {method}")
+
+
+UNKNOWN: Final = Endpoint("", "", Route.OTHER, _unknown, is_open=True)
+NOT_ALLOWED: Final = Endpoint("", "", Route.OTHER, _not_allowed, is_open=True)
+
+Found = tuple[Endpoint, Mapping[str, str]]
+
+
+class Shell:
+    """The ASGI application for HTTP."""
+
+    def __init__(self, desk: Desk, endpoints: Sequence[Endpoint], *, hot_paths: Sequence[str] = ()) -> None:
+        """Serve these endpoints.
+
+        Args:
+            desk: The service.
+            endpoints: What answers; the first that fits a path does.
+            hot_paths: Paths with parameters that are asked for again and again.
+        """
+        self._desk: Final = desk
+        self._patterns: Final[list[tuple[re.Pattern[str], Endpoint]]] = [
+            (compile_path(endpoint.path)[0], endpoint) for endpoint in endpoints
+        ]
+        fixed = [(endpoint.method, endpoint.path) for endpoint in endpoints if "{" not in endpoint.path]
+        hot = [("POST", path) for path in hot_paths]
+        self._fixed: Final = {place: self._match(*place) for place in (*fixed, *hot)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        method, path = scope["method"], scope["path"]
+        endpoint, parameters = self._fixed.get((method, path)) or self._match(method, path)
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        reply = Reply(status=499)  # nobody reads it: the caller has left
+        desk, given_id = self._desk, headers.get(b"x-request-id")
+        if given_id is not None:
+            given_id = given_id.decode("latin-1")
+        with Exchange(desk, Transport.HTTP, endpoint.route, given_id, scope) as exchange:
+            if desk.credentials.asked_for and not endpoint.is_open:
+                authorization, key = headers.get(b"authorization", b""), headers.get(b"x-api-key", b"")
+                desk.credentials.check(authorization.decode("latin-1"), key.decode("latin-1"))
+            reply = await endpoint.handler(Call(desk, scope, headers, receive, exchange, parameters))
+        if exchange.error is not None:
+            allowed = parameters["allowed"] if endpoint is NOT_ALLOWED else ""
+            status, media_type, more, body = problem(exchange.error, exchange.request_id, path, allowed)
+            reply = Reply(body, status, media_type, more)
+        answer = [
+            *([(b"content-type", reply.media_type)] if reply.media_type else ()),
+            (b"content-length", b"%d" % len(reply.body)),
+            (b"x-request-id", exchange.request_id.encode("latin-1")),
+            *reply.headers,
+        ]
+        await send({"type": "http.response.start", "status": reply.status, "headers": answer})
+        # Not every ASGI server drops the body of an answer to HEAD by itself.
+        await send({"type": "http.response.body", "body": b"" if method == "HEAD" else reply.body})
+
+    def _match(self, method: str, path: str) -> Found:
+        allowed = ""
+        for pattern, endpoint in self._patterns:
+            match = pattern.match(path)
+            if match is None:
+                continue
+            if method == endpoint.method or (method, endpoint.method) == ("HEAD", "GET"):
+                return endpoint, match.groupdict()
+            allowed = allowed or ("GET, HEAD" if endpoint.method == "GET" else endpoint.method)
+        return (NOT_ALLOWED, {"allowed": allowed}) if allowed else (UNKNOWN, {})
+
+
+def _seconds(given: bytes) -> float:
+    text = given.decode("latin-1")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not seconds > 0:
+        raise MalformedBody(f"header request-timeout: expected seconds above 0, got {text[:32]!r}")
+    return seconds

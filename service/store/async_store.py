@@ -1,0 +1,204 @@
+"""The store for the event loop: predictions go in, questions are answered, and the loop never blocks.
+
+One thread writes, two ask. This module must not know HTTP, and loads no database library itself: the
+writing thread does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from time import monotonic, time
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from structlog.typing import FilteringBoundLogger
+
+from service.errors import (
+    DeadlineExceeded,
+    NoStore,
+    OutcomeConflict,
+    Overloaded,
+    Problem,
+    StoreUnavailable,
+    UnknownUnit,
+)
+from service.store.judgement import Outcome, OutcomeResult, Receipt, VersionJudgement
+from service.store.recorder import FLUSH_SECONDS, Recorder
+from service.store.rows import FleetRow, History, ModelVersion, Place, StoreObserver
+
+if TYPE_CHECKING:
+    from service.store.store import Store
+
+DAY_SECONDS: Final = 86_400
+PURGE_SECONDS: Final = 3600.0
+"""Time between two purges."""
+LATE_SECONDS: Final = 600.0
+"""How long after an outcome a process that could not write may still write predictions of its unit."""
+THREADS: Final = 2
+MOST_QUESTIONS: Final = 64
+"""Questions at a time; behind a slow database more would only wait for their deadline."""
+PATIENCE_SECONDS: Final = 2.0
+"""How long a question waits for the first connection, and for the rows before it."""
+
+T = TypeVar("T")
+
+
+def open_store(url: str, versions: Sequence[ModelVersion]) -> Store:
+    """Open the database; loads SQLAlchemy."""
+    from service.store.store import Store  # noqa: PLC0415 loaded by the thread that opens it
+
+    return Store.open(url, versions)
+
+
+class AsyncStore:
+    """The recorder of predictions, and questions on what it wrote.
+
+    Questions raise NoStore, StoreUnavailable, Overloaded or DeadlineExceeded if the store cannot answer.
+
+    Args:
+        url: Address of the database; None: the service stores nothing.
+        versions: The loaded models; the observer counts only their predictions.
+        most_rows: Most predictions that wait to be written.
+        retention_days: Age at which predictions, units and outcomes are deleted.
+        timeout_seconds: Time for a question; a late answer is DeadlineExceeded.
+        connect: Opens the database, on the writing thread.
+    """
+
+    def __init__(
+        self,
+        url: str | None,
+        versions: Sequence[ModelVersion],
+        *,
+        most_rows: int,
+        retention_days: float,
+        timeout_seconds: float,
+        observer: StoreObserver,
+        log: FilteringBoundLogger,
+        flush_seconds: float = FLUSH_SECONDS,
+        connect: Callable[[str, Sequence[ModelVersion]], Store] = open_store,
+    ) -> None:
+        self._timeout_seconds: Final = timeout_seconds
+        self._observer: Final = observer
+        self._loaded: Final = {(version.model, version.version) for version in versions}
+        self._lag_seconds: Final = 2 * flush_seconds
+        self._retention_seconds: Final = retention_days * DAY_SECONDS
+        self._purge_at = 0.0
+        self._executor: Final = ThreadPoolExecutor(THREADS, thread_name_prefix="units")
+        self._asking = 0
+        self.recorder: Final = (
+            None
+            if url is None
+            else Recorder(
+                lambda: connect(url, versions),
+                most_rows=most_rows,
+                observer=observer,
+                log=log,
+                chore=self._chore,
+                flush_seconds=flush_seconds,
+            )
+        )
+
+    def start(self) -> None:
+        """Open the database in the background."""
+        if self.recorder is not None:
+            self.recorder.start()
+
+    async def close(self, seconds: float) -> None:
+        """Write the waiting predictions, for so long at most; answer no more questions."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        if self.recorder is not None:
+            await asyncio.to_thread(self.recorder.close, seconds)
+
+    async def fleet(
+        self, models: Sequence[str], *, state: str | None, limit: int, after: Place | None
+    ) -> list[FleetRow]:
+        """List units by urgency; see `Store.fleet`."""
+        return await self._ask(lambda store: store.fleet(models, state=state, limit=limit, after=after))
+
+    async def history(self, model: str, unit: str, *, limit: int, before: int | None) -> History:
+        """Read a page of a unit's history; see `Store.history`.
+
+        Raises:
+            UnknownUnit: nothing is stored of the unit.
+        """
+        found = await self._ask_twice(lambda store: store.history(model, unit, limit=limit, before=before))
+        if found is None:
+            raise _unknown(model, unit)
+        return found
+
+    async def take_outcome(self, outcome: Outcome, *, replace: bool) -> Receipt:
+        """Store an outcome; the same one again changes nothing.
+
+        Raises:
+            UnknownUnit: no prediction of the unit is stored.
+            OutcomeConflict: another outcome is stored, and `replace` is false.
+        """
+        receipt = await self._ask_twice(lambda store: self._take_outcome(store, outcome, replace=replace))
+        if receipt is None:
+            raise _unknown(outcome.model, outcome.unit)
+        if receipt.result is OutcomeResult.CONFLICT:
+            raise _conflict(outcome, receipt.outcome)
+        return receipt
+
+    def _take_outcome(self, store: Store, outcome: Outcome, *, replace: bool) -> Receipt | None:
+        receipt = store.take_outcome(outcome, replace=replace)
+        if receipt is not None and receipt.result in {OutcomeResult.CREATED, OutcomeResult.REPLACED}:
+            self._observer.taken(outcome.kind, receipt.result)
+            self._count(receipt.judgements)
+        return receipt
+
+    def _count(self, judgements: Sequence[VersionJudgement]) -> None:
+        for found in judgements:
+            if (found.model, found.version) in self._loaded:
+                self._observer.scored(found.model, found.judgement)
+
+    def _chore(self, store: Store) -> None:
+        self._count(store.judge_late_predictions(recorded_after=time() - LATE_SECONDS))
+        if monotonic() >= self._purge_at:
+            store.purge(time() - self._retention_seconds)
+            self._purge_at = monotonic() + PURGE_SECONDS
+
+    async def _ask_twice(self, question: Callable[[Store], T | None]) -> T | None:
+        """Ask again after a flush interval: another worker may be about to write the unit."""
+        found = await self._ask(question)
+        if found is None:
+            await asyncio.sleep(self._lag_seconds)
+            found = await self._ask(question)
+        return found
+
+    async def _ask(self, question: Callable[[Store], T]) -> T:
+        recorder = self.recorder
+        if recorder is None:
+            raise NoStore("this service stores no predictions; start it with RUL_STORE=true")
+        if self._asking >= MOST_QUESTIONS:
+            raise Overloaded(f"{self._asking} questions already wait for the store of predictions")
+
+        def ask() -> T:
+            # An answer of this process is visible to the next question.
+            store = recorder.flush(PATIENCE_SECONDS)
+            if store is None:
+                raise StoreUnavailable("the store of predictions does not answer; try again later")
+            return question(store)
+
+        self._asking += 1
+        try:
+            answer = asyncio.get_running_loop().run_in_executor(self._executor, ask)
+            return await asyncio.wait_for(answer, self._timeout_seconds)
+        except TimeoutError:
+            raise DeadlineExceeded(f"the store did not answer within {self._timeout_seconds:g} s") from None
+        finally:
+            self._asking -= 1
+
+
+def _unknown(model: str, unit: str) -> UnknownUnit:
+    return UnknownUnit(f"no prediction of unit {unit[:64]!r} by model {model!r} is stored")
+
+
+def _conflict(given: Outcome, known: Outcome) -> OutcomeConflict:
+    detail = (
+        f"the stored outcome of unit {given.unit[:64]!r} is {known.kind} at cycle {known.cycle}, "
+        f'got {given.kind} at cycle {given.cycle}; "replace": true corrects it'
+    )
+    problems = [Problem(f"/{name}", "conflict", detail) for name in given.differences(known)]
+    return OutcomeConflict(detail, problems)

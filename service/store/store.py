@@ -1,0 +1,261 @@
+"""Predictions, units and outcomes in a database: written, listed, judged once, purged.
+
+Calls block: threads make them, the event loop does not. Processes share the database: whichever comes
+first counts a prediction against an outcome, because one statement marks and reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Final, Self
+
+from sqlalchemy import RowMapping, Select, and_, delete, func, insert, or_, select, tuple_, update
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import DataError, IntegrityError
+from sqlalchemy.sql.expression import ColumnElement
+
+from model.domain import HEALTH_STATES
+from service.store.database import Database, engine_of
+from service.store.judgement import (
+    Accuracy,
+    Outcome,
+    OutcomeKind,
+    OutcomeResult,
+    Receipt,
+    VersionJudgement,
+    accuracy_of,
+    judge_unit,
+)
+from service.store.rows import MOST_JUDGED, FleetRow, History, ModelVersion, Place, Row, RowsRefused
+from service.store.schema import OUTCOMES, PREDICTIONS, UNITS, VERSIONS, Upserts
+
+PURGE_ROWS: Final = 5000
+"""Rows that one transaction of a purge reads: other writers get a turn in between."""
+_JUDGED_COLUMNS: Final = tuple(PREDICTIONS.c[name] for name in ("last_cycle", "rul", "lower", "upper"))
+
+
+class Store(Database):
+    """The open store. Every method raises StoreUnavailable if the database does not answer."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self._upserts: Final = Upserts(engine.dialect)
+        self._ids: dict[str, int] = {}
+
+    @classmethod
+    def open(cls, url: str, versions: Sequence[ModelVersion] = ()) -> Self:
+        """Connect, create or migrate the tables, and register the model versions."""
+        store = cls(engine_of(url))
+        try:
+            store.upgrade()
+            store._ids = {version.model: store._register(version) for version in versions}
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def _register(self, version: ModelVersion) -> int:
+        where = (VERSIONS.c.model == version.model) & (VERSIONS.c.version == version.version)
+        figures = {"cap": version.cap, "nominal_coverage": version.nominal_coverage}
+        with self.locked() as connection:
+            found = connection.scalar(select(VERSIONS.c.id).where(where))
+            if found is not None:
+                connection.execute(update(VERSIONS).where(where).values(**figures))
+                return found
+            row = {"model": version.model, "version": version.version, **figures}
+            return connection.execute(insert(VERSIONS).values(row).returning(VERSIONS.c.id)).scalar_one()
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """Write predictions, all or none; each replaces the older one of its unit and cycle.
+
+        Raises:
+            RowsRefused: the database rejects a row.
+        """
+        # Sorted, and units first as in `take_outcome`: processes that lock rows crosswise would deadlock.
+        ordered = sorted(rows)
+        ids = self._ids
+        latest = {row[:2]: row for row in ordered}
+        units = [(row[0], row[1], ids[row[0]], *row[2:]) for row in latest.values()]
+        try:
+            with self.writing() as connection:
+                self._upserts.units(connection, units)
+                self._upserts.predictions(connection, [(ids[row[0]], *row[1:]) for row in ordered])
+        except (DataError, IntegrityError, ValueError, OverflowError) as error:
+            raise RowsRefused(f"the database rejects at least one of {len(rows)} predictions") from error
+
+    def purge(self, before: float) -> int:
+        """Delete units, outcomes and predictions older than this time; count the predictions."""
+        with self.writing() as connection:
+            connection.execute(delete(UNITS).where(UNITS.c.predicted_at < before))
+            connection.execute(delete(OUTCOMES).where(OUTCOMES.c.recorded_at < before))
+        deleted, start = 0, 0
+        while True:
+            chunk = select(PREDICTIONS.c.id).where(PREDICTIONS.c.id > start)
+            chunk = chunk.order_by(PREDICTIONS.c.id).limit(PURGE_ROWS).subquery()
+            with self.writing() as connection:
+                end = connection.scalar(select(func.max(chunk.c.id)))
+                if end is None:
+                    return deleted
+                old = PREDICTIONS.c.id.between(start, end) & (PREDICTIONS.c.predicted_at < before)
+                count = connection.execute(delete(PREDICTIONS).where(old)).rowcount
+            if not count:  # rows lie in order of arrival: the rest is younger
+                return deleted
+            deleted, start = deleted + count, end
+
+    def fleet(
+        self, models: Sequence[str], *, state: str | None, limit: int, after: Place | None
+    ) -> list[FleetRow]:
+        """List the latest prediction of each unit, smallest RUL first.
+
+        Ended units are left out, unless `state` is `failed` or `removed`.
+        """
+        order = (UNITS.c.rul, UNITS.c.model, UNITS.c.unit)
+        of_unit = and_(OUTCOMES.c.model == UNITS.c.model, OUTCOMES.c.unit == UNITS.c.unit)
+        query = (
+            select(UNITS, VERSIONS.c.version, VERSIONS.c.nominal_coverage, OUTCOMES.c.kind, OUTCOMES.c.cycle)
+            .join(VERSIONS, VERSIONS.c.id == UNITS.c.version_id)
+            .outerjoin(OUTCOMES, of_unit)
+            .where(UNITS.c.model.in_(models), _in_state(state))
+            .order_by(*order)
+            .limit(limit)
+        )
+        if after is not None:
+            query = query.where(tuple_(*order) > tuple_(*after))
+        with self.reading() as connection:
+            return [dict(row) for row in connection.execute(query).mappings()]
+
+    def history(self, model: str, unit: str, *, limit: int, before: int | None) -> History | None:
+        """Read one page of a unit's predictions, its outcome and its accuracy; None if nothing is stored.
+
+        Args:
+            model: Name of the model.
+            unit: Name of the unit.
+            limit: Predictions on a page.
+            before: Only predictions of earlier cycles.
+        """
+        with self.reading() as connection:
+            versions = {row["id"]: dict(row) for row in _versions(connection, model)}
+            outcome = _known_outcome(connection, model, unit)
+            # A version has one prediction a cycle: one extra row tells whether another page follows.
+            page = _newest(connection, versions, unit, most=limit + 1, before=before)
+            if outcome is None and not page and not _newest(connection, versions, unit, most=1):
+                return None
+            accuracy = {} if outcome is None else _accuracy(connection, versions, outcome)
+        return History(outcome, versions, page, accuracy)
+
+    def take_outcome(self, outcome: Outcome, *, replace: bool) -> Receipt | None:
+        """Store an outcome and judge its predictions; None if no prediction names the unit.
+
+        Another outcome of the unit is a conflict, unless `replace` is true.
+        """
+        key = (UNITS.c.model == outcome.model) & (UNITS.c.unit == outcome.unit)
+        with self.writing() as connection:
+            # The lock makes two outcomes of one unit that arrive together see each other.
+            if connection.execute(select(UNITS.c.unit).where(key).with_for_update()).first() is None:
+                return None
+            known = _known_outcome(connection, outcome.model, outcome.unit)
+            if known is not None and not known.differences(outcome):
+                return Receipt(OutcomeResult.UNCHANGED, known)
+            if known is not None and not replace:
+                return Receipt(OutcomeResult.CONFLICT, known)
+            connection.execute(delete(OUTCOMES).where(_of_outcome(outcome.model, outcome.unit)))
+            row = asdict(outcome) | {"kind": outcome.kind.value}
+            connection.execute(insert(OUTCOMES).values(row))
+            result = OutcomeResult.CREATED if known is None else OutcomeResult.REPLACED
+            return Receipt(result, outcome, _judge_once(connection, outcome))
+
+    def judge_late_predictions(self, *, recorded_after: float) -> list[VersionJudgement]:
+        """Judge predictions that were written after the outcome of their unit."""
+        with self.reading() as connection:
+            recent = select(OUTCOMES).where(OUTCOMES.c.recorded_at > recorded_after)
+            outcomes = [_outcome(row) for row in connection.execute(recent).mappings()]
+        judgements: list[VersionJudgement] = []
+        for outcome in outcomes:
+            with self.writing() as connection:
+                judgements += _judge_once(connection, outcome)
+        return judgements
+
+
+def _in_state(state: str | None) -> ColumnElement[bool]:
+    # A unit with cycles after its outcome is in service again.
+    running: Any = or_(OUTCOMES.c.cycle.is_(None), OUTCOMES.c.cycle < UNITS.c.last_cycle)
+    if state is None:
+        return running
+    if state in list(OutcomeKind):
+        return OUTCOMES.c.kind == state
+    column = UNITS.c.health_state if state in HEALTH_STATES else UNITS.c.rul_state
+    return and_(running, column == state)
+
+
+def _versions(connection: Connection, model: str) -> Sequence[RowMapping]:
+    return connection.execute(select(VERSIONS).where(VERSIONS.c.model == model)).mappings().all()
+
+
+def _newest(
+    connection: Connection, versions: Iterable[int], unit: str, *, most: int, before: int | None = None
+) -> list[dict[str, Any]]:
+    """Read at most so many predictions of each version, newest first."""
+    found = [
+        dict(row)
+        for version in versions
+        for row in connection.execute(_of_unit(version, unit, most=most, before=before)).mappings()
+    ]
+    return sorted(found, key=lambda row: (-row["last_cycle"], -row["predicted_at"]))
+
+
+def _of_unit(version: int, unit: str, *, most: int, before: int | None) -> Select[Any]:
+    """Select the newest predictions of one version; the unique key of the table serves it."""
+    wanted = [PREDICTIONS.c.version_id == version, PREDICTIONS.c.unit == unit]
+    if before is not None:
+        wanted.append(PREDICTIONS.c.last_cycle < before)
+    return select(PREDICTIONS).where(*wanted).order_by(PREDICTIONS.c.last_cycle.desc()).limit(most)
+
+
+def _accuracy(
+    connection: Connection, versions: Mapping[int, Mapping[str, Any]], outcome: Outcome
+) -> dict[int, Accuracy]:
+    found: dict[int, Accuracy] = {}
+    for number, version in versions.items():
+        until = _of_unit(number, outcome.unit, most=MOST_JUDGED, before=outcome.cycle + 1)
+        rows = connection.execute(until.with_only_columns(*_JUDGED_COLUMNS)).all()
+        if rows:
+            found[number] = accuracy_of(judge_unit([tuple(row) for row in rows], outcome, cap=version["cap"]))
+    return found
+
+
+def _of_outcome(model: str, unit: str) -> ColumnElement[bool]:
+    return (OUTCOMES.c.model == model) & (OUTCOMES.c.unit == unit)
+
+
+def _known_outcome(connection: Connection, model: str, unit: str) -> Outcome | None:
+    row = connection.execute(select(OUTCOMES).where(_of_outcome(model, unit))).mappings().first()
+    return None if row is None else _outcome(row)
+
+
+def _outcome(row: RowMapping) -> Outcome:
+    model, unit, kind, cycle, happened_at, recorded_at = row.values()
+    return Outcome(model, unit, OutcomeKind(kind), cycle, happened_at, recorded_at)
+
+
+def _judge_once(connection: Connection, outcome: Outcome) -> list[VersionJudgement]:
+    """Mark the predictions that nothing judged yet, and judge them."""
+    versions = _versions(connection, outcome.model)
+    marked = connection.execute(
+        update(PREDICTIONS)
+        .where(
+            PREDICTIONS.c.version_id.in_([version["id"] for version in versions]),
+            PREDICTIONS.c.unit == outcome.unit,
+            PREDICTIONS.c.last_cycle <= outcome.cycle,
+            PREDICTIONS.c.scored.is_(False),
+        )
+        .values(scored=True)
+        .returning(PREDICTIONS.c.version_id, *_JUDGED_COLUMNS)
+    ).all()
+    judgements: list[VersionJudgement] = []
+    for version in versions:
+        rows = [row[1:] for row in marked if row.version_id == version["id"]]
+        if rows:
+            judgement = judge_unit(rows, outcome, cap=version["cap"])
+            judgements.append(VersionJudgement(outcome.model, version["version"], judgement))
+    return judgements

@@ -1,0 +1,40 @@
+"""Documents: links lead somewhere, and each decision has its parts and its place in the index."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+DECISIONS = sorted((ROOT / "docs" / "adr").glob("0*.md"))
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link may name behind its #, as GitHub makes it from headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_links_of_a_page_lead_to_files_and_headings_that_exist(page):
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text("utf-8")):
+        name, _, anchor = target.partition("#")
+        found = page.parent / name if name else page
+
+        assert found.exists(), target
+        assert not anchor or anchor in anchors(found), target
+
+
+@pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.stem)
+def test_a_decision_has_context_decision_and_consequences_unless_another_supersedes_it(page):
+    text = page.read_text("utf-8")
+    headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
+
+    assert headings == ["Context", "Decision", "Consequences"] or "**Superseded by [" in text
+
+
+def test_every_decision_is_in_the_index():
+    index = (ROOT / "docs" / "adr" / "README.md").read_text("utf-8")
+
+    assert re.findall(r"^\| \[\d+\]\((.+?)\)", index, re.MULTILINE) == [page.name for page in DECISIONS]

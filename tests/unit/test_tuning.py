@@ -1,0 +1,98 @@
+"""The kernel, the allocator and the interpreter are told what the service needs."""
+
+import gc
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from service.processes import tuning
+
+linux = pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="this system has no SCHED_BATCH")
+
+
+def test_restartable_sequences_are_left_to_the_allocator():
+    assert tuning.per_processor_caches({}) == {"GLIBC_TUNABLES": "glibc.pthread.rseq=0"}
+
+
+def test_other_tunables_of_the_operator_are_kept():
+    given = {"GLIBC_TUNABLES": "glibc.malloc.check=1"}
+
+    expected = {"GLIBC_TUNABLES": "glibc.malloc.check=1:glibc.pthread.rseq=0"}
+    assert tuning.per_processor_caches(given) == expected
+
+
+def test_an_operators_own_choice_of_sequences_is_kept():
+    assert tuning.per_processor_caches({"GLIBC_TUNABLES": "glibc.pthread.rseq=1"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("processors", "kept"), [(1, tuning.MAX_CACHE_BYTES), (8, 512 << 10), (256, tuning.MIN_CACHE_BYTES)]
+)
+def test_caches_are_smaller_where_there_are_more_processors(processors, kept):
+    config = tuning.limit_caches({"admin": {}}, processors=processors)
+
+    assert config["memory_allocator_manager"]["max_per_cpu_cache_size_bytes"] == kept
+    assert config["admin"] == {}
+
+
+@linux
+def test_a_process_and_its_children_run_with_the_batch_policy():
+    policy = "import os; print(os.sched_getscheduler(0) == os.SCHED_BATCH)"
+    script = (
+        "import subprocess, sys; from service.processes.tuning import schedule_as_batch\n"
+        f"done = schedule_as_batch(); child = [sys.executable, '-c', {policy!r}]\n"
+        "print(done, subprocess.check_output(child, text=True).strip())"
+    )
+
+    said = subprocess.check_output([sys.executable, "-c", script], text=True)
+
+    assert said.split() == ["True", "True"]
+
+
+@linux
+def test_a_sandbox_that_forbids_the_policy_is_no_failure(monkeypatch):
+    def refuse(*_):
+        raise PermissionError("not here")
+
+    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+
+    assert not tuning.schedule_as_batch()
+
+
+def test_a_system_without_the_policy_is_no_failure(monkeypatch):
+    monkeypatch.delattr(os, "SCHED_BATCH", raising=False)
+
+    assert not tuning.schedule_as_batch()
+
+
+@pytest.fixture
+def interpreter() -> Iterator[None]:
+    """The interpreter's settings, restored at the end."""
+    threshold, interval = gc.get_threshold(), sys.getswitchinterval()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*threshold)
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("interpreter")
+def test_after_start_up_the_collector_skips_old_objects_and_finds_new_garbage():
+    tuning.settle_interpreter()
+
+    assert gc.get_freeze_count() > 0
+    assert gc.isenabled()
+    assert gc.get_threshold()[0] == tuning.COLLECT_AFTER_OBJECTS
+    ring = []
+    ring.append(ring)
+    del ring
+    assert gc.collect() > 0
+
+
+@pytest.mark.usefixtures("interpreter")
+def test_an_inference_thread_waits_for_the_gil_less_than_a_batch():
+    tuning.settle_interpreter()
+
+    assert sys.getswitchinterval() == pytest.approx(tuning.SWITCH_SECONDS)
