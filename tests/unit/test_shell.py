@@ -1,4 +1,4 @@
-"""A bounded body, plain or compressed, and callers who may leave at any moment."""
+"""A bounded body, plain or compressed, what it must say of itself, and the time to its answer."""
 
 import asyncio
 import gzip
@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.edge.asgi import header
-from service.edge.exchange import WATCH_AFTER_SECONDS, Limit
 from service.errors import Disconnected, MalformedBody, TooLarge, UnsupportedMedia
 from service.http.shell import Call
 
@@ -160,138 +159,3 @@ def test_the_least_of_all_limits_counts(asked, own, least):
 def test_a_timeout_that_is_no_time_is_malformed(given_time):
     with pytest.raises(MalformedBody, match="request-timeout: expected seconds above 0"):
         call(at_once(b""), request_timeout=given_time).limit()
-
-
-# Callers who leave
-
-
-@pytest.fixture
-def at_the_first_look(monkeypatch):
-    """A caller's leaving is looked for at once."""
-    monkeypatch.setattr("service.edge.exchange.WATCH_AFTER_SECONDS", 0.0)
-
-
-class Caller:
-    """A caller who leaves when told."""
-
-    def __init__(self):
-        self.left = asyncio.Event()
-        self.asked = 0
-
-    async def receive(self):
-        self.asked += 1
-        await self.left.wait()
-        return {"type": "http.disconnect"}
-
-
-async def test_nobody_asks_after_a_caller_whose_answer_is_there_at_once():
-    caller = Caller()
-
-    with Limit(30, caller.receive):
-        await asyncio.sleep(0)
-
-    assert caller.asked == 0
-
-
-@pytest.mark.usefixtures("at_the_first_look")
-@pytest.mark.parametrize("seconds", [30, None])
-async def test_work_is_cancelled_and_has_ended_when_the_caller_leaves(seconds):
-    caller, ended = Caller(), asyncio.Event()
-    caller.left.set()
-
-    async def work():
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.set()
-
-    with pytest.raises(Disconnected), Limit(seconds, caller.receive):
-        await work()
-
-    assert ended.is_set()
-    assert asyncio.current_task().cancelling() == 0
-
-
-@pytest.mark.usefixtures("at_the_first_look")
-async def test_a_caller_who_leaves_after_the_work_has_ended_cancels_nothing():
-    caller = Caller()
-
-    with Limit(30, caller.receive):
-        while not caller.asked:  # noqa: ASYNC110 nothing signals it
-            await asyncio.sleep(0)
-    caller.left.set()
-    for _ in range(5):
-        await asyncio.sleep(0)
-
-    assert asyncio.current_task().cancelling() == 0
-
-
-@pytest.mark.usefixtures("at_the_first_look")
-async def test_a_caller_who_leaves_within_a_timeout_is_gone_and_not_late():
-    caller = Caller()
-    caller.left.set()
-
-    with pytest.raises(Disconnected), Limit(30, caller.receive):
-        async with asyncio.timeout(30):
-            await asyncio.Event().wait()
-
-
-@pytest.mark.usefixtures("at_the_first_look")
-async def test_a_task_that_is_cancelled_from_outside_stays_cancelled():
-    caller = Caller()
-
-    async def work():
-        with Limit(30, caller.receive):
-            await asyncio.Event().wait()
-
-    task = asyncio.create_task(work())
-    while not caller.asked:  # noqa: ASYNC110 nothing signals it
-        await asyncio.sleep(0)
-    task.cancel()
-
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    caller.left.set()
-
-
-@pytest.mark.usefixtures("at_the_first_look")
-async def test_a_server_that_fails_to_say_who_left_stops_no_work():
-    go_on = asyncio.Event()
-
-    async def receive():
-        go_on.set()
-        raise RuntimeError("no more events")
-
-    with Limit(30, receive):
-        await go_on.wait()
-        await asyncio.sleep(0)
-
-    assert asyncio.current_task().cancelling() == 0
-
-
-@pytest.mark.parametrize("seconds", [0.0, WATCH_AFTER_SECONDS + 0.01])
-async def test_a_caller_who_stays_waits_no_longer_than_its_deadline(seconds):
-    caller = Caller()
-
-    with pytest.raises(TimeoutError), Limit(seconds, caller.receive):
-        await asyncio.Event().wait()
-
-    assert asyncio.current_task().cancelling() == 0
-    caller.left.set()
-
-
-async def test_a_caller_who_leaves_as_its_deadline_passes_is_gone():
-    caller = Caller()
-    caller.left.set()
-    limit = Limit(30, caller.receive)
-
-    async def work():
-        limit._look()
-        await asyncio.sleep(0)
-        limit._expire()
-        await asyncio.Event().wait()
-
-    with pytest.raises(Disconnected), limit:
-        await work()
-
-    assert asyncio.current_task().cancelling() == 0
