@@ -29,7 +29,7 @@ from service.errors import (
     status_of,
 )
 from service.grpc.call import Context, exchanged, limit, parsed, serialized
-from service.grpc.messages import explain_of, model_reference, predicted, window_input
+from service.grpc.predict import explain_of, model_reference, predicted, window_input
 from service.labels import Route, Stage, Transport
 from service.proto import rul_v1_pb2 as pb
 from service.streams.life import Inbox
@@ -107,15 +107,15 @@ class StreamServicer:
             opened.window.add(values, cycle=reading.cycle if reading.HasField("cycle") else None)
             kept, exchange.windows = True, 1
             window = opened.window.checked(opened.unit)
-            exchange.timed(Stage.DECODE, start)
+            exchange.stages.append((Stage.DECODE, start, perf_counter()))
             exchange.admit()
-            waiting = limit(desk, context)
-            (prediction,) = await desk.predictor.answer(
-                opened.model, window, explain=opened.explain, limit=waiting, timer=exchange
-            )
+            with limit(desk, context):
+                (prediction,) = await desk.predictor.answer(
+                    opened.model, window, explain=opened.explain, stages=exchange.stages
+                )
             start = perf_counter()
             reply = serialized(pb.StreamReply(prediction=predicted(prediction)))
-            exchange.timed(Stage.ENCODE, start)
+            exchange.stages.append((Stage.ENCODE, start, perf_counter()))
         error = exchange.error
         if error is None:
             return reply

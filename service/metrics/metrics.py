@@ -13,8 +13,8 @@ import numpy as np
 from prometheus_client import CollectorRegistry
 
 from model.domain import FloatArray
-from service.core.answers import STATES, Answers, entropy_reference
-from service.core.ports import BatchReport
+from service.core.answers import STATES, Answers
+from service.core.ports import Batch, Stages
 from service.core.runtime import Runtime
 from service.labels import (
     PREDICTS,
@@ -65,23 +65,34 @@ class ModelMetrics:
         self._heads: Final = [metrics.entropy.labels(name, str(head)) for head in range(manifest.heads)]
         self._states: Final = [metrics.states.labels(name, state.value) for state in STATES]
         self._out: Final = {side: metrics.out_of_band.labels(name, side.value) for side in Side}
-        self._band: Final = entropy_reference(manifest)
+        self._band: Final = next((band for band in manifest.entropy if band.head == "mean"), None)
         self._drift: Final = metrics.drift.monitors[name].observe
 
     def cancelled(self, windows: int) -> None:
         """So many windows have nobody left who waits for their answers."""
         self._cancelled.inc(windows)
 
-    def ran(self, batch: BatchReport) -> None:
-        """Count a batch whose callers have been answered."""
+    def ran(self, batch: Batch) -> None:
+        """Count a batch whose callers have been told its outcome."""
         self._queue.observe_each(batch.queued)
         self._inference_stage.observe_each(batch.answered)
-        if batch.seconds is not None:
-            self._inference.observe(batch.seconds)
-            self._batch.observe(batch.windows)
-        if batch.answers is not None:
-            self._answers(batch.answers, np.array(batch.imputed))
-            self._drift(batch.answers.asked.readings, batch.answers, batch.units)
+        if batch.answers is None:
+            return
+        self._inference.observe(batch.seconds)
+        self._batch.observe(batch.size)
+        imputed: list[float] = []
+        units: list[str | None] = []
+        asked: list[bool] = []
+        for caller, places in batch.shares:
+            windows = caller.windows
+            asked += [not windows.is_probe] * len(places)
+            if not windows.is_probe:  # a probe is no prediction, and would look like a failing sensor
+                imputed += [windows.imputed_fraction[i] for i in places]
+                units += [windows.units[i] for i in places]
+        if units:
+            answers = batch.answers if len(units) == batch.size else batch.answers.only(np.array(asked))
+            self._answers(answers, np.array(imputed))
+            self._drift(answers.asked.readings, answers, units)
 
     def _answers(self, answers: Answers, imputed_fraction: FloatArray) -> None:
         """What it answered to the windows that were asked for."""
@@ -314,11 +325,11 @@ class Metrics:
         route: Route,
         code: str,
         seconds: float,
-        stages: Sequence[tuple[Stage, float]] = (),
+        stages: Stages = [],  # noqa: B006 never changed
     ) -> None:
         """A request has ended with one of `codes(transport)`, and took these seconds in its stages."""
-        for stage, taken in stages:
-            self.stage_children[stage].observe(taken)
+        for stage, start, end in stages:
+            self.stage_children[stage].observe(end - start)
         if route is Route.GRPC_STREAM:
             self._streams -= 1
         else:
