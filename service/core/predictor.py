@@ -94,7 +94,7 @@ class Predictor:
     ) -> None:
         self.models: Final = dict(models)
         self._only: Final = next(iter(models.values())) if len(models) == 1 else None
-        self._max_windows: Final = max_request_windows
+        self.max_request_windows: Final = max_request_windows
         self._recorder: Final = recorder
 
     def model(self, name: str | None) -> LoadedModel:
@@ -185,8 +185,8 @@ class Predictor:
         Raises:
             TooLarge: more windows than a request may have.
         """
-        if windows > self._max_windows:
-            raise TooLarge(f"at most {self._max_windows} windows a request, got {windows}")
+        if windows > self.max_request_windows:
+            raise TooLarge(f"at most {self.max_request_windows} windows a request, got {windows}")
 
 
 async def _read(

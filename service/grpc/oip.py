@@ -14,9 +14,9 @@ import grpc
 import numpy as np
 
 from service.core.queries import ModelName
-from service.edge.exchange import Desk, Exchange
+from service.edge.exchange import Desk, Exchange, Limit
 from service.errors import InvalidTensor, MalformedBody
-from service.grpc.call import Context, exchanged, limit, parsed, serialized
+from service.grpc.call import Context, exchanged, parsed, serialized
 from service.grpc.predict import tag
 from service.labels import Route, Stage
 from service.oip.inference import (
@@ -52,9 +52,9 @@ class InferenceServicer:
     def handlers(self) -> dict[str, Any]:
         """The method handlers, by the methods' names."""
         methods = {
-            "ServerLive": self._asked(self._live, open_to_all=True),
-            "ServerReady": self._asked(self._ready, open_to_all=True),
-            "ServerMetadata": self._asked(self._server, open_to_all=True),
+            "ServerLive": self._asked(self._live, is_open=True),
+            "ServerReady": self._asked(self._ready, is_open=True),
+            "ServerMetadata": self._asked(self._server, is_open=True),
             "ModelReady": self._asked(self._model_ready),
             "ModelMetadata": self._asked(self._model),
             "RepositoryIndex": self._asked(self._index),
@@ -68,24 +68,21 @@ class InferenceServicer:
 
     async def infer(self, raw: bytes, context: Context) -> bytes:
         """Answer windows, with a message as it travels."""
-        return await exchanged(self._desk, Route.GRPC_INFER, self._infer, raw, context)
+        return await exchanged(self._desk, Route.GRPC_INFER, self._infer, raw, context, needs_model=True)
 
-    def _asked(
-        self, answer: Answer, *, open_to_all: bool = False
-    ) -> Callable[[bytes, Context], Awaitable[Any]]:
+    def _asked(self, answer: Answer, *, is_open: bool = False) -> Callable[[bytes, Context], Awaitable[Any]]:
         """A method that needs no more than its message."""
 
-        async def call(raw: bytes, _context: Context, _exchange: Exchange) -> Any:  # noqa: ANN401 any reply
+        async def call(raw: bytes, _exchange: Exchange, _limit: Limit) -> Any:  # noqa: ANN401 any reply
             return await answer(raw)
 
         async def method(raw: bytes, context: Context) -> Any:  # noqa: ANN401 any reply
             route = Route.GRPC_INFERENCE
-            return await exchanged(self._desk, route, call, raw, context, open_to_all=open_to_all)
+            return await exchanged(self._desk, route, call, raw, context, is_open=is_open)
 
         return method
 
-    async def _infer(self, raw: bytes, context: Context, exchange: Exchange) -> bytes:
-        exchange.admit()
+    async def _infer(self, raw: bytes, exchange: Exchange, limit: Limit) -> bytes:
         start = perf_counter()
         request = parsed(pb.ModelInferRequest, raw)
         model = self._inference.model(request.model_name, request.model_version)
@@ -93,8 +90,9 @@ class InferenceServicer:
         ask = self._inference.read(model, query)
         exchange.windows = ask.count
         exchange.stages.append((Stage.DECODE, start, perf_counter()))
-        with limit(self._desk, context, query.timeout_seconds):
-            tensors = await self._inference.answer(model, ask)
+        if query.timeout_seconds != math.inf:
+            limit.shorten(query.timeout_seconds)
+        tensors = await self._inference.answer(model, ask)
         start = perf_counter()
         is_raw = bool(request.raw_input_contents)
         encoded = response_of(model.name, query.id, tensors, is_raw=is_raw).SerializeToString()

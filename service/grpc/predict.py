@@ -26,9 +26,9 @@ from service.core.queries import (
     Refused,
 )
 from service.core.window import WindowInput
-from service.edge.exchange import Desk, Exchange
+from service.edge.exchange import Desk, Exchange, Limit
 from service.errors import MalformedBody, Problem
-from service.grpc.call import Context, limit, parsed
+from service.grpc.call import parsed
 from service.labels import Stage
 from service.proto import rul_v1_pb2 as pb
 
@@ -43,16 +43,14 @@ EXPLAIN: Final[dict[int, Explain]] = {
 }
 
 
-async def predict(desk: Desk, raw: bytes, context: Context, exchange: Exchange) -> bytes:
+async def predict(desk: Desk, raw: bytes, exchange: Exchange, _limit: Limit) -> bytes:
     """Answer windows, a message for a message."""
-    exchange.admit()
     predictor, start = desk.predictor, perf_counter()
     request = parsed(pb.PredictRequest, raw)
     query = predict_query(request, len(predictor.model(request.model or None).rules.names))
     exchange.windows = len(query.windows)
     exchange.stages.append((Stage.DECODE, start, perf_counter()))
-    with limit(desk, context):
-        reply = await predictor.predict(query, stages=exchange.stages)
+    reply = await predictor.predict(query, stages=exchange.stages)
     start = perf_counter()
     encoded = predict_reply(reply)
     exchange.stages.append((Stage.ENCODE, start, perf_counter()))

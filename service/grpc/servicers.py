@@ -14,8 +14,8 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from service.core.predictor import LoadedModel
-from service.edge.exchange import Desk, Exchange
-from service.grpc.call import Context, exchanged, parsed, serialized
+from service.edge.exchange import Desk, Exchange, Limit
+from service.grpc.call import exchanged, parsed, serialized
 from service.grpc.health import Health
 from service.grpc.oip import INFERENCE_SERVICE, InferenceServicer
 from service.grpc.predict import model_reference, predict
@@ -40,7 +40,7 @@ class RulServicer:
     def handlers(self) -> dict[str, Any]:
         """The method handlers, by the methods' names."""
         desk = self._desk
-        predicting = partial(exchanged, desk, Route.GRPC_PREDICT, partial(predict, desk))
+        predicting = partial(exchanged, desk, Route.GRPC_PREDICT, partial(predict, desk), needs_model=True)
         get_model = partial(exchanged, desk, Route.GRPC_GET_MODEL, self._get_model)
         list_models = partial(exchanged, desk, Route.GRPC_LIST_MODELS, self._list_models)
         return {
@@ -50,11 +50,11 @@ class RulServicer:
             "ListModels": grpc.unary_unary_rpc_method_handler(list_models, response_serializer=serialized),
         }
 
-    async def _get_model(self, raw: bytes, _context: Context, _exchange: Exchange) -> pb.Model:
+    async def _get_model(self, raw: bytes, _exchange: Exchange, _limit: Limit) -> pb.Model:
         """Describe one model."""
         return _model(self._desk.predictor.model(parsed(pb.GetModelRequest, raw).name))
 
-    async def _list_models(self, raw: bytes, _context: Context, _exchange: Exchange) -> pb.ListModelsReply:
+    async def _list_models(self, raw: bytes, _exchange: Exchange, _limit: Limit) -> pb.ListModelsReply:
         """Describe every model."""
         parsed(pb.ListModelsRequest, raw)
         return pb.ListModelsReply(models=[_model(model) for model in self._models.values()])
