@@ -61,7 +61,7 @@ def export_command(
 ) -> None:
     """Turn a finished run into a bundle; see EXPORT_HELP."""
     from export.handover import draft_manifest, export_bundle  # noqa: PLC0415 with torch
-    from export.judge import judged_on  # noqa: PLC0415 with ONNX Runtime
+    from export.quantization_check import read_check_data  # noqa: PLC0415 with ONNX Runtime
     from model.checkpoint import Checkpoint  # noqa: PLC0415 with torch
 
     if quantize != bool(data):
@@ -69,7 +69,7 @@ def export_command(
     console = Console()
     checkpoint = Checkpoint.load(run)
     with Console(stderr=True).status("exporting, and comparing PyTorch with ONNX Runtime"):
-        on = judged_on(draft_manifest(checkpoint, version="draft"), data, fleet) if data else None
+        on = read_check_data(draft_manifest(checkpoint, version="draft"), data, fleet) if data else None
         manifest = export_bundle(checkpoint, out, version=version, quantize_on=on)
     size = sum(file.stat().st_size for file in out.iterdir()) / 1e6
     console.print(

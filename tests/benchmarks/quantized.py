@@ -23,7 +23,7 @@ from export.bundle import BundleFolder, Manifest, find_bundle
 from export.held_out import fleet_for, judged_windows
 from export.probes import simulated_windows
 from export.promises import measure_promises
-from export.quantize import quantize_weights
+from export.quantization import quantize_weights
 from export.session import Session, open_bundle
 from model.domain import WindowSet, capped_rul
 from model.evaluation import root_mean_square_error

@@ -15,7 +15,7 @@ from export.bundle import METADATA_KEY, BundleFolder
 from export.cli import register
 from export.probes import simulated_windows
 from export.promises import measure_promises
-from export.quantize import quantize_weights, rounded
+from export.quantization import quantize_weights, rounded
 from export.session import Session, open_bundle
 from model.checkpoint import Checkpoint
 from model.domain import RulError
@@ -120,7 +120,7 @@ def test_it_is_refused_where_accuracy_falls_and_nothing_is_written(run, data, tm
     result = rul("export", source, "--out", tmp_path / "out" / "tiny", "--quantize", *data)
 
     assert isinstance(result.exception, RulError)
-    assert "at most 0.1 may be lost; export it without --quantize" in str(result.exception)
+    assert "expected an increase of at most 0.1: export it without --quantize" in str(result.exception)
     assert list((tmp_path / "out").iterdir()) == []
 
 
