@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from export.bundle import InvalidBundle, Manifest, Quantization
-from export.held_out import fleet_for, judged_windows
+from export.evaluation_windows import labelled_windows, matching_fleet
 from export.promises import measure_promises
 from export.session import Session
 from model.domain import FloatArray, WindowSet, capped_rul
@@ -36,13 +36,13 @@ def read_check_data(manifest: Manifest, data: Sequence[Path], fleet: str | None)
     """Read labelled windows from files; `fleet` defaults to the training fleet.
 
     Raises:
-        InvalidData: a file or the fleet is missing or not valid, or no unit's failure is known.
+        InvalidData: a file or the fleet is missing or invalid, or no unit has a known failure.
     """
     from model.readers import data_files, data_sha256, read_trajectories  # noqa: PLC0415 with PyArrow
 
-    kind = fleet_for(manifest, fleet or manifest.training.config["fleet"])
+    kind = matching_fleet(manifest, fleet or manifest.training.config["fleet"])
     files = data_files(data, kind)
-    windows = judged_windows(read_trajectories(data, kind), manifest)
+    windows = labelled_windows(read_trajectories(data, kind), manifest)
     return CheckData(windows, ", ".join(file.name for file in files), data_sha256(files))
 
 

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from model.attention import (
-    AdditiveScore,
     CycleDropout,
+    Score,
     Temperature,
     TemporalScore,
     entropy_ratio,
@@ -236,7 +236,7 @@ def test_a_window_of_510_numbers_becomes_a_context_of_128_by_way_of_all_cycles()
 
 
 def test_additive_scores_take_queries_and_keys_of_other_widths_through_their_projections():
-    score = AdditiveScore(6).double()
+    score = Score("additive", width=6).double()
     query, key = nn.Linear(5, 6, bias=False).double(), nn.Linear(9, 6, bias=False).double()
 
     got = score(query(torch.from_numpy(drawn(2, 5))), key(torch.from_numpy(drawn(3, 9))))

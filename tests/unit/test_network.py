@@ -255,24 +255,24 @@ def test_scaled_readings_are_clipped():
 def test_features_of_change_agree_with_numpy():
     z = torch.randn(2, 25, 3, generator=torch.Generator().manual_seed(1))
 
-    change = features_of_change(z)
+    mean, recent, trend = features_of_change(z).chunk(3, dim=-1)
 
     x = z.double().numpy()
     for t in (0, 1, 7, 12, 24):
         so_far = x[:, : t + 1]
         slope = np.stack([np.polyfit(np.arange(t + 1), w, 1)[0] for w in so_far]) if t else np.zeros((2, 3))
-        np.testing.assert_allclose(change.mean[:, t], so_far.mean(1), atol=1e-5)
-        np.testing.assert_allclose(change.recent[:, t], so_far[:, -RECENT_CYCLES:].mean(1), atol=1e-5)
-        np.testing.assert_allclose(change.trend[:, t], slope * (t + 1), atol=1e-4)
+        np.testing.assert_allclose(mean[:, t], so_far.mean(1), atol=1e-5)
+        np.testing.assert_allclose(recent[:, t], so_far[:, -RECENT_CYCLES:].mean(1), atol=1e-5)
+        np.testing.assert_allclose(trend[:, t], slope * (t + 1), atol=1e-4)
 
 
 def test_features_of_change_keep_their_digits_far_from_zero():
     place = torch.arange(100.0, dtype=torch.float64)[None, :, None]
     z = 9.0 + torch.cat((0.0 * place, 0.001 * place, torch.sin(place)), dim=-1)  # float64 [1, T, 3]
 
-    change = features_of_change(z.float()).joined().double()
+    change = features_of_change(z.float()).double()
 
-    torch.testing.assert_close(change, features_of_change(z.float().double()).joined(), atol=1e-6, rtol=0)
+    torch.testing.assert_close(change, features_of_change(z.float().double()), atol=1e-6, rtol=0)
 
 
 def test_features_of_change_look_back_only():
@@ -280,7 +280,7 @@ def test_features_of_change_look_back_only():
     later = z.clone()
     later[:, 12:] = 5.0
 
-    one, two = features_of_change(z).joined(), features_of_change(later).joined()
+    one, two = features_of_change(z), features_of_change(later)
 
     assert torch.equal(one[:, :12], two[:, :12])
     assert not torch.equal(one[:, 12:], two[:, 12:])

@@ -93,7 +93,9 @@ def test_a_fleet_with_less_context_than_the_text_keeps_its_own():
 
 
 def test_an_option_of_another_network_is_refused():
-    with pytest.raises(InvalidOption, match="network 'amnl' has no causal, it has: convolution, hidden"):
+    with pytest.raises(
+        InvalidOption, match="network 'amnl' has no option causal, its options are: convolution, hidden"
+    ):
         network_config(FLEET, network="amnl", regimes=1, options={"causal": True})
 
 
@@ -265,9 +267,9 @@ def test_an_interrupted_run_ends_as_one_that_was_not(name, tmp_path):
 
 def test_spreading_attention_out_in_training_raises_its_entropy():
     from model.calibration import entropy_references, read_windows
-    from model.parts import deal_fold
+    from model.folds import split_fold
 
-    parts = deal_fold(worn_pumps(units=12, seed=2), FLEET, fold=0, folds=3, seed=5, truncations=4)
+    parts = split_fold(worn_pumps(units=12, seed=2), FLEET, fold=0, folds=3, seed=5, truncations=4)
     median = {}
     for weight in (-1.0, 1.0):
         config = replace(CONFIG, steps=40, learning_rate=1e-2, entropy_weight=weight)

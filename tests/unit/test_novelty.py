@@ -30,7 +30,7 @@ def statistics(readings, lengths=None):
     z = torch.where(observed, readings, 0.0)
     z[:, :, 3] = torch.where(observed[:, :, 3], z[:, :, 3] - 7.0, 0.0)
     return torch.cat(
-        (at_last_cycle(features_of_change(z).joined(), lengths), habits(z, readings, observed)), dim=-1
+        (at_last_cycle(features_of_change(z), lengths), habits(z, readings, observed)), dim=-1
     ), lengths
 
 

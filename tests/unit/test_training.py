@@ -21,7 +21,7 @@ from model.checkpoint import Checkpoint, InvalidCheckpoint, load_tensors
 from model.crossfit import fewest_cycles_that_hold, held_out_fold, joined
 from model.curve import read_curve, write_curve
 from model.domain import InvalidData, Trajectory
-from model.parts import deal_all, deal_fold
+from model.folds import split_fold, train_all
 from model.run import Source, prepare, train_run
 from model.training import InvalidState, TrainConfig, Trainer
 from tests.fleets import PUMPS, worn_pumps
@@ -42,7 +42,7 @@ def units():
 
 @pytest.fixture(scope="module")
 def parts(units):
-    return deal_fold(units, FLEET, fold=0, folds=3, seed=5, truncations=4)
+    return split_fold(units, FLEET, fold=0, folds=3, seed=5, truncations=4)
 
 
 def trainer(parts, config=CONFIG):
@@ -87,7 +87,7 @@ def test_no_unit_both_trains_and_is_held_out(units, parts):
 
 def test_over_all_folds_every_unit_is_held_out_once(units):
     held_out = [
-        set(deal_fold(units, FLEET, fold=k, folds=4, seed=0, truncations=2).held_out.unit) for k in range(4)
+        set(split_fold(units, FLEET, fold=k, folds=4, seed=0, truncations=2).held_out.unit) for k in range(4)
     ]
 
     assert sorted(name for fold in held_out for name in fold) == sorted(unit.unit for unit in units)
@@ -96,15 +96,15 @@ def test_over_all_folds_every_unit_is_held_out_once(units):
 def test_censored_units_neither_train_nor_judge(units):
     censored = [Trajectory(f"c{u.unit}", u.cycles, u.readings, failed=False) for u in units[:3]]
 
-    dealt = deal_fold([*units, *censored], FLEET, fold=0, folds=3, seed=5, truncations=4)
-    whole = deal_all([*units, *censored], FLEET)
+    dealt = split_fold([*units, *censored], FLEET, fold=0, folds=3, seed=5, truncations=4)
+    whole = train_all([*units, *censored], FLEET)
 
     seen = {*dealt.training.unit, *dealt.held_out.unit, *whole.training.unit}
     assert not {u.unit for u in censored} & seen
 
 
 def test_every_unit_with_a_known_failure_trains_the_network_that_is_kept(units):
-    dealt = deal_all(units, FLEET)
+    dealt = train_all(units, FLEET)
 
     assert set(dealt.training.unit) == {unit.unit for unit in units}
     assert dealt.held_out is None
@@ -112,11 +112,11 @@ def test_every_unit_with_a_known_failure_trains_the_network_that_is_kept(units):
 
 def test_too_few_units_are_refused():
     with pytest.raises(InvalidData, match="2 units cannot be split into 3 parts"):
-        deal_fold(worn_pumps(units=2, seed=0), FLEET, fold=0, folds=3, seed=0, truncations=2)
+        split_fold(worn_pumps(units=2, seed=0), FLEET, fold=0, folds=3, seed=0, truncations=2)
 
 
 def test_nothing_is_judged_where_no_unit_is_held_out(units):
-    whole = deal_all(units, FLEET)
+    whole = train_all(units, FLEET)
 
     with pytest.raises(InvalidData, match="no unit is held out"):
         held_out_fold(trainer(whole).net, whole)
@@ -218,7 +218,7 @@ def test_an_unfinished_run_is_no_checkpoint(units, tmp_path):
     with pytest.raises(PowerCut):
         run(units, tmp_path, watch=power_cut_at(5))
 
-    with pytest.raises(InvalidCheckpoint, match="unfinished, go on with `rul train --resume`"):
+    with pytest.raises(InvalidCheckpoint, match="unfinished, use `rul train --resume`"):
         Checkpoint.load(tmp_path)
 
 
@@ -276,7 +276,7 @@ def test_the_interval_that_is_kept_is_set_on_held_out_errors(units, tmp_path):
     made, _ = run(units, tmp_path)
     behind = []
     for fold in range(FOLDS):
-        parts = deal_fold(
+        parts = split_fold(
             units, FLEET, fold=fold, folds=FOLDS, seed=CONFIG.seed, truncations=CONFIG.truncations
         )
         behind.append(held_out_fold(trainer(parts).learn(lambda *_: None), parts))
@@ -291,7 +291,7 @@ def test_the_interval_that_is_kept_is_set_on_held_out_errors(units, tmp_path):
 
 def test_one_training_window_in_two_hundred_is_novel(units, tmp_path):
     made, _ = run(units, tmp_path)
-    parts = deal_all(units, FLEET)
+    parts = train_all(units, FLEET)
 
     with torch.no_grad():
         novelty = made.network()(*tensors(parts.training)).novelty
@@ -301,7 +301,7 @@ def test_one_training_window_in_two_hundred_is_novel(units, tmp_path):
 
 def test_the_baseline_is_the_mean_answer_in_training(units, tmp_path):
     made, _ = run(units, tmp_path)
-    parts = deal_all(units, FLEET)
+    parts = train_all(units, FLEET)
 
     read = read_windows(made.network(), parts.training)
 
