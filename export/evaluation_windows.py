@@ -1,4 +1,4 @@
-"""Windows that a bundle is evaluated on: cut at random cycles, or spread over whole lives.
+"""Windows to evaluate a bundle on: cut at random cycles, or spread over lives.
 
 This module must not know torch or screens.
 """

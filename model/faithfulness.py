@@ -102,7 +102,7 @@ def measure_faithfulness(
     seed: int = 0,
     watch: Watch | None = None,
 ) -> Faithfulness:
-    """Hide cycles of each window of `FEWEST_CYCLES` or more and measure the change of its RUL.
+    """Hide cycles of each long enough window and measure the change of its RUL.
 
     `typical` [W, T, F] replaces hidden cycles (`typical_readings`). A share of n cycles is rounded to
     whole ones, at least one. The same seed draws the same random cycles.

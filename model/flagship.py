@@ -87,7 +87,7 @@ class Flagship(RulNetwork):
         return Cycles(self.late(score, behind), of_each_cycle(self.value, joint, self.config.values))
 
     def late(self, content: Tensor, behind: Tensor) -> Tensor:
-        """Add recency to content scores, so scores always fall from the last cycle back, [B, T].
+        """Add recency to content, so scores fall from the last cycle back, [B, T].
 
         The content is between -c and c, so its mean over n cycles changes by less than 2c / n per
         cycle; c is chosen so that recency changes by as much.

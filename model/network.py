@@ -89,7 +89,7 @@ class NetworkConfig:
 
 
 class Inputs(NamedTuple):
-    """Inputs of a network: scaled readings, their features of change and the age of each cycle.
+    """Inputs of a network: scaled readings, features of change, ages.
 
     Attributes:
         z: [B, T, F] z-scores within the regime; missing ones are filled, padding is 0.

@@ -194,7 +194,7 @@ class Band:
 def by_rul(
     answered: Answered, *, cap: float, bands: int = BANDS, seed: int = 0, resamples: int = RESAMPLES
 ) -> list[Band]:
-    """Compute figures in equal bands of true RUL below the cap, and in one above it.
+    """Compute figures in bands of true RUL: equal ones below the cap, one above.
 
     Empty bands are omitted.
     """

@@ -1,6 +1,6 @@
-"""Stages of a training run: its folds, then all units. An interrupted run resumes from its state file.
+"""Stages of a training run: its folds, then all units.
 
-This module must not know the data of a stage.
+An interrupted run resumes from its state file. This module must not know the data of a stage.
 """
 
 from __future__ import annotations

@@ -311,7 +311,7 @@ def test_a_wrong_csv_file_is_refused_with_file_line_column_expected_and_got(tmp_
             [cmapss_row(1, 1), cmapss_row(1, 2).replace("1.5", "x")],
             "line 2, column 'setting_2': expected a number",
         ),
-        ([cmapss_row(1, 1), cmapss_row(1, 1)], "line 2: unit 1 has cycle 1 already"),
+        ([cmapss_row(1, 1), cmapss_row(1, 1)], "line 2: unit 1, cycle 1: duplicate"),
         ([""], "the file has no reading"),
     ],
 )
@@ -333,7 +333,7 @@ def test_files_that_are_not_there_are_named(tmp_path):
         read_trajectories(tmp_path / "pumps.csv", PUMPS)
     with pytest.raises(InvalidData, match=r"no \.csv file in this folder"):
         read_trajectories(tmp_path, PUMPS)
-    with pytest.raises(InvalidData, match="no file to read was named"):
+    with pytest.raises(InvalidData, match="no file to read was given"):
         read_trajectories([], PUMPS)
 
 
@@ -371,7 +371,7 @@ def test_parquet_is_read_whatever_type_its_units_have(tmp_path, units, name):
     [
         ({"vibration": ["a", "b"]}, "column 'vibration': expected numbers, got string"),
         ({"cycle": [1, None]}, "row 2, column 'cycle': expected a whole number"),
-        ({"cycle": [1, 1]}, "row 2: unit 1 cycle 1: duplicate of .*row 1"),
+        ({"cycle": [1, 1]}, "row 2: unit 1, cycle 1: duplicate of .*row 1"),
         ({"unit": ["a", None]}, "row 2, column 'unit': expected a name"),
     ],
 )
