@@ -11,7 +11,6 @@ from model.layers import (
     Standardise,
     cycle_age,
     features_of_change,
-    masked_softmax,
     valid_cycles,
 )
 from model.network import Distribution, NetworkConfig
@@ -307,15 +306,6 @@ def test_absurd_cycle_numbers_stay_within_those_of_training(last, expected):
     )
 
     assert age[0, 0, 0] == expected
-
-
-def test_softmax_of_a_row_without_valid_cycles_is_zero_and_not_nan():
-    score = torch.tensor([[1.0, 2.0], [torch.nan, torch.inf]])
-    valid = torch.tensor([[True, False], [False, False]])
-
-    weight = masked_softmax(score, valid)
-
-    assert weight.tolist() == [[1.0, 0.0], [0.0, 0.0]]
 
 
 def test_a_ragged_lstm_reads_backwards_from_each_windows_own_end():
