@@ -41,37 +41,22 @@ MEAN_HEAD: Final = "mean"
 
 @dataclass(frozen=True, slots=True)
 class HeadReport:
-    """Attention of one head, over windows of two cycles or more.
+    """Attention of one head, over windows of two cycles or more."""
 
-    Attributes:
-        head: `mean`, or the head's number.
-        entropy_ratio: Median, 0..1.
-        entropy_low: 5 % quantile.
-        entropy_high: 95 % quantile.
-        effective_cycles: Median.
-        first_mass: Mean weight of a window's first cycle.
-        last_mass: Mean weight of its last cycle.
-        first_over_equal: Mean weight of the first cycle over its equal share.
-        last_over_equal: The same of the last cycle.
-        peak_weight: Mean of the largest weight.
-        reference: Entropy band of calibration, where the manifest has one for this head.
-        collapsed: Share of windows below the band; NaN without a band.
-        uniform: Share of windows above it; NaN without a band.
-    """
-
-    head: str
-    entropy_ratio: float
-    entropy_low: float
-    entropy_high: float
-    effective_cycles: float
-    first_mass: float
-    last_mass: float
-    first_over_equal: float
-    last_over_equal: float
-    peak_weight: float
+    head: str  # `mean`, or the head's number
+    entropy_ratio: float  # Median, 0..1
+    entropy_low: float  # 5 % quantile
+    entropy_high: float  # 95 % quantile
+    effective_cycles: float  # Median
+    first_mass: float  # Mean weight of a window's first cycle
+    last_mass: float  # Mean weight of its last cycle
+    first_over_equal: float  # Mean weight of the first cycle over its equal share
+    last_over_equal: float  # The same of the last cycle
+    peak_weight: float  # Mean of the largest weight
+    # Entropy band of calibration, where the manifest has one for this head.
     reference: EntropyReference | None
-    collapsed: float
-    uniform: float
+    collapsed: float  # Share of windows below the band; NaN without a band
+    uniform: float  # Share of windows above it; NaN without a band
 
 
 def heads_of(answers: Mapping[str, FloatArray]) -> dict[str, FloatArray]:

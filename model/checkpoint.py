@@ -33,19 +33,12 @@ class InvalidCheckpoint(RulError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Checkpoint:
-    """A trained and calibrated network with the facts for its manifest.
+    """A trained and calibrated network with the facts for its manifest."""
 
-    Attributes:
-        name: Name of the model, also in the bundle.
-        config: Configuration of the network.
-        weights: Parameters and buffers.
-        facts: Manifest fields that training determines, as JSON values.
-    """
-
-    name: str
-    config: NetworkConfig
-    weights: dict[str, Tensor]
-    facts: dict[str, Any]
+    name: str  # Name of the model, also in the bundle
+    config: NetworkConfig  # Configuration of the network
+    weights: dict[str, Tensor]  # Parameters and buffers
+    facts: dict[str, Any]  # Manifest fields that training determines, as JSON values
 
     def network(self) -> RulNetwork:
         """Build the network with its weights, in eval mode."""

@@ -49,17 +49,11 @@ HIDDEN_WINDOWS: Final = 1000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fold:
-    """A network and its answers to the held-out units.
+    """A network and its answers to the held-out units."""
 
-    Attributes:
-        net: Network with fitted scale.
-        windows: Truncated windows of the held-out units.
-        read: Uncalibrated answers to these windows.
-    """
-
-    net: RulNetwork
-    windows: WindowSet
-    read: Read
+    net: RulNetwork  # Network with fitted scale
+    windows: WindowSet  # Truncated windows of the held-out units
+    read: Read  # Uncalibrated answers to these windows
 
 
 def held_out_fold(net: RulNetwork, split: Split) -> Fold:

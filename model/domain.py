@@ -99,20 +99,15 @@ class Schema:
 class Trajectory:
     """All readings of one unit.
 
-    Attributes:
-        unit: The unit's name.
-        cycles: int64 [N], strictly increasing cycle numbers.
-        readings: float32 [N, F], schema order and engineering units, NaN = missing.
-        failed: True where the last cycle is the failure; False where the record ends earlier
-            (censored: the unit has no RUL label).
-
     Raises:
         InvalidData: shapes disagree, there is no cycle, or cycles do not increase.
     """
 
-    unit: str
-    cycles: IntArray
-    readings: FloatArray
+    unit: str  # The unit's name
+    cycles: IntArray  # int64 [N], strictly increasing cycle numbers
+    readings: FloatArray  # float32 [N, F], schema order and engineering units, NaN = missing
+    # True where the last cycle is the failure; False where the record ends earlier (censored: the unit has no
+    # RUL label).
     failed: bool
 
     def __post_init__(self) -> None:
@@ -137,21 +132,14 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowSet:
-    """Windows with their labels, for training or evaluation.
+    """Windows with their labels, for training or evaluation."""
 
-    Attributes:
-        readings: float32 [W, T, F]; rows past a window's length are NaN.
-        lengths: int64 [W], valid cycles of each window, 1..T.
-        last_cycle: float32 [W], the unit's cycle number at each window's last reading.
-        rul: float32 [W], RUL in cycles at each window's last reading, not capped; NaN where censored.
-        unit: str [W], the unit of each window.
-    """
-
-    readings: FloatArray
-    lengths: IntArray
-    last_cycle: FloatArray
+    readings: FloatArray  # float32 [W, T, F]; rows past a window's length are NaN
+    lengths: IntArray  # int64 [W], valid cycles of each window, 1..T
+    last_cycle: FloatArray  # float32 [W], the unit's cycle number at each window's last reading
+    # float32 [W], RUL in cycles at each window's last reading, not capped; NaN where censored.
     rul: FloatArray
-    unit: NDArray[np.str_]
+    unit: NDArray[np.str_]  # str [W], the unit of each window
 
     def __len__(self) -> int:
         return len(self.lengths)

@@ -19,21 +19,13 @@ RESAMPLES: Final = 1000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answered:
-    """Windows with their truth and answers, all [W] and in cycles.
+    """Windows with their truth and answers, all [W] and in cycles."""
 
-    Attributes:
-        truth: RUL, not capped.
-        rul: Predicted RUL.
-        lower: Lower bound of the interval.
-        upper: Upper bound of the interval; at the cap it means "at least".
-        unit: The unit of each window.
-    """
-
-    truth: FloatArray
-    rul: FloatArray
-    lower: FloatArray
-    upper: FloatArray
-    unit: NDArray[np.str_]
+    truth: FloatArray  # RUL, not capped
+    rul: FloatArray  # Predicted RUL
+    lower: FloatArray  # Lower bound of the interval
+    upper: FloatArray  # Upper bound of the interval; at the cap it means "at least"
+    unit: NDArray[np.str_]  # The unit of each window
 
     def take(self, which: IntArray | BoolArray) -> Answered:
         """Select windows by indices or by a mask."""

@@ -38,36 +38,24 @@ class UnknownRow(RulError):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table.
+    """One line of the table."""
 
-    Attributes:
-        network: The network; None for the baseline of the row's name.
-        options: Fields of `NetworkConfig` that differ from the network's defaults.
-        recipe: Fields of `TrainConfig` that differ from the defaults.
-    """
-
-    network: str | None = "flagship"
+    network: str | None = "flagship"  # The network; None for the baseline of the row's name
+    # Fields of `NetworkConfig` that differ from the network's defaults.
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    # Fields of `TrainConfig` that differ from the defaults.
     recipe: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Found:
-    """Results of a row.
+    """Results of a row."""
 
-    Attributes:
-        answered: Every held-out window; the same ones in the same order for all rows.
-        figures: Metrics as in `rul evaluate`; coverage and width only for networks.
-        attention: Faithfulness, where it was measured.
-        microseconds: Time per window at batch 16 on one thread, in Python.
-        training_seconds: Training time of all folds.
-    """
-
-    answered: Answered
-    figures: dict[str, Figure]
-    attention: dict[str, Figure]
-    microseconds: float
-    training_seconds: float
+    answered: Answered  # Every held-out window; the same ones in the same order for all rows
+    figures: dict[str, Figure]  # Metrics as in `rul evaluate`; coverage and width only for networks
+    attention: dict[str, Figure]  # Faithfulness, where it was measured
+    microseconds: float  # Time per window at batch 16 on one thread, in Python
+    training_seconds: float  # Training time of all folds
 
 
 ROWS: Final[dict[str, Row]] = {

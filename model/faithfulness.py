@@ -57,22 +57,16 @@ Watch = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Faithfulness:
-    """Change of the RUL in each window, in cycles.
+    """Change of the RUL in each window, in cycles."""
 
-    Attributes:
-        shares: [K] of the cycles.
-        hidden: [K, W] for each choice, with those cycles hidden (comprehensiveness).
-        kept: [K, W] for each choice, with all others hidden (sufficiency; small is good).
-        agreement: [W], rank correlation of attention with the change from hiding each single cycle;
-            0 where all values of either are equal.
-        unit: [W].
-    """
-
-    shares: tuple[float, ...]
-    hidden: dict[Choice, FloatArray]
+    shares: tuple[float, ...]  # [K] of the cycles
+    hidden: dict[Choice, FloatArray]  # [K, W] for each choice, with those cycles hidden (comprehensiveness)
+    # [K, W] for each choice, with all others hidden (sufficiency; small is good).
     kept: dict[Choice, FloatArray]
+    # [W], rank correlation of attention with the change from hiding each single cycle; 0 where all values of
+    # either are equal.
     agreement: FloatArray
-    unit: NDArray[np.str_]
+    unit: NDArray[np.str_]  # [W]
 
 
 def typical_readings(

@@ -28,18 +28,13 @@ ONE_FILE_A_UNIT: Final = "file"
 class FailureRule:
     """Rule that a unit has failed: the last value of a column is beyond a bound.
 
-    Attributes:
-        column: Name in the file; the model need not read it.
-        at_most: Upper bound of the values of failed units, or None.
-        at_least: Lower bound of the values of failed units, or None.
-
     Raises:
         InvalidData: there is not exactly one bound.
     """
 
-    column: str
-    at_most: float | None = None
-    at_least: float | None = None
+    column: str  # Name in the file; the model need not read it
+    at_most: float | None = None  # Upper bound of the values of failed units, or None
+    at_least: float | None = None  # Lower bound of the values of failed units, or None
 
     def __post_init__(self) -> None:
         if (self.at_most is None) == (self.at_least is None):
@@ -59,42 +54,25 @@ class FailureRule:
 class Fleet:
     """One kind of machine: its files, its columns, and the defaults of its model.
 
-    Attributes:
-        name: Short name, such as `cmapss`.
-        schema: Columns that the model reads, settings first.
-        sources: Name of each column in a file, in schema order.
-        format: Format of a file with an unknown suffix (not `.csv`, `.parquet`, `.txt`).
-        unit_column: Column with the unit's name; `file` where each file is one unit.
-        cycle_column: Column with the cycle number; None: the row's number, from 1.
-        failure: Rule for failed units; None: every unit ran to failure.
-        cap: RUL in cycles above which an answer is "at least".
-        context: Maximum cycles that the model reads.
-        shortest: Minimum cycles of a window.
-        horizons: Horizons of the failure probabilities, in cycles.
-        nominal_coverage: Coverage of the interval, 0..1.
-        critical_below: RUL in cycles below which a unit is critical.
-        degrading_below: RUL in cycles below which a unit is degrading, above critical.
-        max_missing_fraction: Maximum share of missing readings in a window.
-
     Raises:
         InvalidData: a field is invalid.
     """
 
-    name: str
-    schema: Schema
-    sources: tuple[str, ...]
-    format: Format = "csv"
-    unit_column: str = "unit"
-    cycle_column: str | None = "cycle"
-    failure: FailureRule | None = None
-    cap: float = 125.0
-    context: int = 60
-    shortest: int = 1
-    horizons: tuple[int, ...] = (10, 30, 60)
-    nominal_coverage: float = 0.9
-    critical_below: float = 30.0
-    degrading_below: float = 125.0
-    max_missing_fraction: float = 0.5
+    name: str  # Short name, such as `cmapss`
+    schema: Schema  # Columns that the model reads, settings first
+    sources: tuple[str, ...]  # Name of each column in a file, in schema order
+    format: Format = "csv"  # Format of a file with an unknown suffix (not `.csv`, `.parquet`, `.txt`)
+    unit_column: str = "unit"  # Column with the unit's name; `file` where each file is one unit
+    cycle_column: str | None = "cycle"  # Column with the cycle number; None: the row's number, from 1
+    failure: FailureRule | None = None  # Rule for failed units; None: every unit ran to failure
+    cap: float = 125.0  # RUL in cycles above which an answer is "at least"
+    context: int = 60  # Maximum cycles that the model reads
+    shortest: int = 1  # Minimum cycles of a window
+    horizons: tuple[int, ...] = (10, 30, 60)  # Horizons of the failure probabilities, in cycles
+    nominal_coverage: float = 0.9  # Coverage of the interval, 0..1
+    critical_below: float = 30.0  # RUL in cycles below which a unit is critical
+    degrading_below: float = 125.0  # RUL in cycles below which a unit is degrading, above critical
+    max_missing_fraction: float = 0.5  # Maximum share of missing readings in a window
 
     def __post_init__(self) -> None:
         positive_rising = all(a < b for a, b in zip((0, *self.horizons), self.horizons, strict=False))

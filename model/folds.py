@@ -18,17 +18,11 @@ from model.fleet import Fleet
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Split:
-    """Training and held-out units. No unit is in both.
+    """Training and held-out units. No unit is in both."""
 
-    Attributes:
-        trained: Trajectories of the training units.
-        training: Every window of these units.
-        held_out: Truncated windows of the held-out units; None where all units train.
-    """
-
-    trained: list[Trajectory]
-    training: WindowSet
-    held_out: WindowSet | None
+    trained: list[Trajectory]  # Trajectories of the training units
+    training: WindowSet  # Every window of these units
+    held_out: WindowSet | None  # Truncated windows of the held-out units; None where all units train
 
 
 def split_fold(

@@ -30,118 +30,65 @@ SMALLEST_SCALE_CYCLES: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class NetworkConfig:
-    """Configuration of a network; weights and buffers come from training.
+    """Configuration of a network; weights and buffers come from training."""
 
-    Attributes:
-        network: Registered name.
-        columns: F.
-        settings: Indices of the settings among the columns.
-        regimes: Number of operating regimes.
-        context: Maximum cycles of a window.
-        cap: RUL in cycles above which an answer is "at least".
-        horizons: Horizons of the failure probabilities, in cycles.
-        coverage: Nominal coverage of the interval, 0..1.
-        critical_below: RUL in cycles.
-        degrading_below: RUL in cycles.
-        heads: Number of attention heads in the output `head_attention`; 0 for none.
-        hidden: Width of each LSTM direction, and of the flagship's convolution.
-        perceptron: Width of the perceptron over the features of change.
-        values: Width of a cycle's value.
-        attention: Width of the projection that is scored.
-        convolution: Width of the convolution.
-        head_width: Width of each head's queries, keys and values.
-        score: Score function, one of `attention.SCORES`.
-        attention_dropout: Share of the attention that is dropped in training.
-        learnable_temperature: Whether the sharpness of the attention is learnt.
-        causal: Whether self-attention is limited to earlier cycles.
-        positions: Whether self-attention has position encodings.
-        age: Whether the cycle number is an input.
-        recurrent_dropout: Dropout behind the recurrent part.
-        recency: Decrease of a cycle's score per ten cycles before the last; content at most doubles or
-            cancels it.
-    """
-
-    network: str
-    columns: int
-    settings: tuple[int, ...]
-    regimes: int
-    context: int
-    cap: float
-    horizons: tuple[int, ...]
-    coverage: float
-    critical_below: float
-    degrading_below: float
-    heads: int = 0
-    hidden: int = 32
-    perceptron: int = 48
-    values: int = 32
-    attention: int = 24
-    convolution: int = 64
-    head_width: int = 64
-    score: str = "additive"
-    attention_dropout: float = 0.0
-    learnable_temperature: bool = False
-    causal: bool = False
-    positions: bool = False
-    age: bool = False
-    recurrent_dropout: float = 0.0
+    network: str  # Registered name
+    columns: int  # F
+    settings: tuple[int, ...]  # Indices of the settings among the columns
+    regimes: int  # Number of operating regimes
+    context: int  # Maximum cycles of a window
+    cap: float  # RUL in cycles above which an answer is "at least"
+    horizons: tuple[int, ...]  # Horizons of the failure probabilities, in cycles
+    coverage: float  # Nominal coverage of the interval, 0..1
+    critical_below: float  # RUL in cycles
+    degrading_below: float  # RUL in cycles
+    heads: int = 0  # Number of attention heads in the output `head_attention`; 0 for none
+    hidden: int = 32  # Width of each LSTM direction, and of the flagship's convolution
+    perceptron: int = 48  # Width of the perceptron over the features of change
+    values: int = 32  # Width of a cycle's value
+    attention: int = 24  # Width of the projection that is scored
+    convolution: int = 64  # Width of the convolution
+    head_width: int = 64  # Width of each head's queries, keys and values
+    score: str = "additive"  # Score function, one of `attention.SCORES`
+    attention_dropout: float = 0.0  # Share of the attention that is dropped in training
+    learnable_temperature: bool = False  # Whether the sharpness of the attention is learnt
+    causal: bool = False  # Whether self-attention is limited to earlier cycles
+    positions: bool = False  # Whether self-attention has position encodings
+    age: bool = False  # Whether the cycle number is an input
+    recurrent_dropout: float = 0.0  # Dropout behind the recurrent part
+    # Decrease of a cycle's score per ten cycles before the last; content at most doubles or cancels it.
     recency: float = 0.0
 
 
 class Inputs(NamedTuple):
-    """Inputs of a network: scaled readings, features of change, ages.
+    """Inputs of a network: scaled readings, features of change, ages."""
 
-    Attributes:
-        z: [B, T, F] z-scores within the regime; missing ones are filled, padding is 0.
-        observed: bool [B, T, F], neither missing nor padding.
-        valid: bool [B, T], not padding.
-        lengths: [B].
-        age: [B, T, 2], log of the cycle number, and whether it is known.
-        change: [B, T, 3F].
-    """
-
-    z: Tensor
-    observed: Tensor
-    valid: Tensor
-    lengths: Tensor
-    age: Tensor
-    change: Tensor
+    z: Tensor  # [B, T, F] z-scores within the regime; missing ones are filled, padding is 0
+    observed: Tensor  # bool [B, T, F], neither missing nor padding
+    valid: Tensor  # bool [B, T], not padding
+    lengths: Tensor  # [B]
+    age: Tensor  # [B, T, 2], log of the cycle number, and whether it is known
+    change: Tensor  # [B, T, 3F]
 
 
 class Cycles(NamedTuple):
-    """Scores and values of the cycles.
+    """Scores and values of the cycles."""
 
-    Attributes:
-        score: [B, T], attention scores.
-        value: [B, T, D].
-        heads: [B, H, T, T], self-attention weights; None without heads.
-    """
-
-    score: Tensor
-    value: Tensor
-    heads: Tensor | None = None
+    score: Tensor  # [B, T], attention scores
+    value: Tensor  # [B, T, D]
+    heads: Tensor | None = None  # [B, H, T, T], self-attention weights; None without heads
 
 
 class Estimate(NamedTuple):
-    """Intermediate results, for training and calibration.
+    """Intermediate results, for training and calibration."""
 
-    Attributes:
-        unclipped: [B] RUL in cycles, not cut to 0..cap.
-        context: [B, D] the attention-weighted sum of values, without a gradient.
-        attention: [B, T].
-        cycle_rul: [B, T] RUL in cycles from each cycle alone.
-        statistics: [B, 7F] for novelty: features of change at the last cycle, and habits.
-        head_attention: [B, H, T], where the network has heads.
-        health: [B, 3], logits of the health state head, where the network has one.
-    """
-
-    unclipped: Tensor
-    context: Tensor
-    attention: Tensor
-    cycle_rul: Tensor
-    statistics: Tensor
-    head_attention: Tensor | None = None
-    health: Tensor | None = None
+    unclipped: Tensor  # [B] RUL in cycles, not cut to 0..cap
+    context: Tensor  # [B, D] the attention-weighted sum of values, without a gradient
+    attention: Tensor  # [B, T]
+    cycle_rul: Tensor  # [B, T] RUL in cycles from each cycle alone
+    statistics: Tensor  # [B, 7F] for novelty: features of change at the last cycle, and habits
+    head_attention: Tensor | None = None  # [B, H, T], where the network has heads
+    health: Tensor | None = None  # [B, 3], logits of the health state head, where the network has one
 
 
 class Answers(NamedTuple):

@@ -37,25 +37,15 @@ BANDS: Final = 5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Life:
-    """One unit that ran to failure, with predictions at each cycle.
+    """One unit that ran to failure, with predictions at each cycle."""
 
-    Attributes:
-        unit: Name of the unit.
-        cycle: [N] cycle numbers, increasing; the last is the end of life.
-        truth: [N] RUL, not capped.
-        rul: [N] predicted RUL.
-        lower: [N] lower bound of the interval.
-        upper: [N] upper bound of the interval.
-        failure_probability: [N, K] for each horizon.
-    """
-
-    unit: str
-    cycle: FloatArray
-    truth: FloatArray
-    rul: FloatArray
-    lower: FloatArray
-    upper: FloatArray
-    failure_probability: FloatArray
+    unit: str  # Name of the unit
+    cycle: FloatArray  # [N] cycle numbers, increasing; the last is the end of life
+    truth: FloatArray  # [N] RUL, not capped
+    rul: FloatArray  # [N] predicted RUL
+    lower: FloatArray  # [N] lower bound of the interval
+    upper: FloatArray  # [N] upper bound of the interval
+    failure_probability: FloatArray  # [N, K] for each horizon
 
 
 def join_lives(lives: Sequence[Life]) -> Answered:
@@ -174,21 +164,13 @@ def prognostic_figures(
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Windows with a true RUL in low <= RUL < high, and their figures.
+    """Windows with a true RUL in low <= RUL < high, and their figures."""
 
-    Attributes:
-        low: In cycles.
-        high: In cycles; infinite in the band at and above the cap.
-        windows: Number of windows.
-        units: Number of their units.
-        figures: See `evaluation.figures`.
-    """
-
-    low: float
-    high: float
-    windows: int
-    units: int
-    figures: dict[str, Figure]
+    low: float  # In cycles
+    high: float  # In cycles; infinite in the band at and above the cap
+    windows: int  # Number of windows
+    units: int  # Number of their units
+    figures: dict[str, Figure]  # See `evaluation.figures`
 
 
 def by_rul(
@@ -210,17 +192,11 @@ def by_rul(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reliability:
-    """Predicted probabilities and observed shares, for one horizon.
+    """Predicted probabilities and observed shares, for one horizon."""
 
-    Attributes:
-        stated: [K] mean probability of the windows in each bin.
-        observed: [K] share of them that failed within the horizon.
-        windows: [K].
-    """
-
-    stated: FloatArray
-    observed: FloatArray
-    windows: IntArray
+    stated: FloatArray  # [K] mean probability of the windows in each bin
+    observed: FloatArray  # [K] share of them that failed within the horizon
+    windows: IntArray  # [K]
 
 
 def reliability(probability: FloatArray, truth: FloatArray, *, horizon: int, bins: int = 10) -> Reliability:

@@ -27,17 +27,11 @@ MOST_LISTED: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class ReadReport:
-    """Counts of missing values.
+    """Counts of missing values."""
 
-    Attributes:
-        rows: Number of readings.
-        missing: Values that files omit, by column; complete columns are not listed.
-        infinite: Infinite values, which become missing, by column.
-    """
-
-    rows: int
-    missing: dict[str, int]
-    infinite: dict[str, int]
+    rows: int  # Number of readings
+    missing: dict[str, int]  # Values that files omit, by column; complete columns are not listed
+    infinite: dict[str, int]  # Infinite values, which become missing, by column
 
 
 def read_trajectories(

@@ -52,40 +52,24 @@ class RegimeReference:
 
 @dataclass(frozen=True, slots=True)
 class DegradationReference:
-    """Change of z-scores within a regime as units near failure, and lengths of lives.
+    """Change of z-scores within a regime as units near failure, and lengths of lives."""
 
-    Attributes:
-        rul: [R], cycles, rising.
-        z: [R][F], mean z-score around that RUL.
-        spread: [R][F], standard deviation between the means of units around that RUL.
-        noise: [F], standard deviation of the z-score from cycle to cycle.
-        life_quantiles: Eleven quantiles (0, 0.1, .. 1) of the cycles of a life.
-        regime_persistence: Probability that the next cycle is in the same regime.
-    """
-
-    rul: Floats
-    z: tuple[Floats, ...]
-    spread: tuple[Floats, ...]
-    noise: Floats
-    life_quantiles: Floats
-    regime_persistence: float
+    rul: Floats  # [R], cycles, rising
+    z: tuple[Floats, ...]  # [R][F], mean z-score around that RUL
+    spread: tuple[Floats, ...]  # [R][F], standard deviation between the means of units around that RUL
+    noise: Floats  # [F], standard deviation of the z-score from cycle to cycle
+    life_quantiles: Floats  # Eleven quantiles (0, 0.1, .. 1) of the cycles of a life
+    regime_persistence: float  # Probability that the next cycle is in the same regime
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """All reference statistics of a set of training units.
+    """All reference statistics of a set of training units."""
 
-    Attributes:
-        columns: In schema order.
-        regimes: In order of their centres.
-        degradation: One profile, shared by all regimes.
-        setting_scale: [S], see `Regimes.scale`.
-    """
-
-    columns: tuple[ColumnReference, ...]
-    regimes: tuple[RegimeReference, ...]
-    degradation: DegradationReference
-    setting_scale: Floats
+    columns: tuple[ColumnReference, ...]  # In schema order
+    regimes: tuple[RegimeReference, ...]  # In order of their centres
+    degradation: DegradationReference  # One profile, shared by all regimes
+    setting_scale: Floats  # [S], see `Regimes.scale`
 
 
 def fit_reference(trajectories: Sequence[Trajectory], schema: Schema) -> Reference:

@@ -31,15 +31,11 @@ _Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Regimes:
-    """Centres of the settings.
+    """Centres of the settings."""
 
-    Attributes:
-        centre: float64 [R, S], in engineering units, in the schema's order of settings.
-        scale: float64 [S], divisor of the differences of a setting: its standard deviation over all
-            readings, or 1 where that is 0.
-    """
-
-    centre: FloatArray
+    centre: FloatArray  # float64 [R, S], in engineering units, in the schema's order of settings
+    # float64 [S], divisor of the differences of a setting: its standard deviation over all readings, or 1
+    # where that is 0.
     scale: FloatArray
 
     def of(self, settings: FloatArray) -> IntArray:

@@ -78,7 +78,8 @@ def simulate(
 ) -> list[Trajectory]:
     """Simulate units `1`, `2`, .. that run to failure.
 
-    `truncate` stops them at a random cycle before. Unit n depends only on the seed and n, so more units do not change the first ones.
+    `truncate` stops them at a random cycle before. Unit n depends only on the seed and n, so more
+    units do not change the first ones.
 
     Raises:
         InvalidData: `units` is below 1, or the statistics are of another schema.

@@ -47,19 +47,12 @@ DELIMITERS: Final = ",;\t|"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """Requested columns of one file, n rows each.
+    """Requested columns of one file, n rows each."""
 
-    Attributes:
-        numbers: float64 [n] by name; missing values are NaN, infinite ones stay infinite.
-        labels: Distinct values of the text column, in order of appearance; empty without one.
-        codes: int64 [n], index of each row in `labels`; all 0 without a text column.
-        locate: Returns the place of a row (0-based), such as `pumps.csv: line 7`.
-    """
-
-    numbers: dict[str, FloatArray]
-    labels: tuple[str, ...]
-    codes: IntArray
-    locate: Callable[[int], str]
+    numbers: dict[str, FloatArray]  # float64 [n] by name; missing values are NaN, infinite ones stay infinite
+    labels: tuple[str, ...]  # Distinct values of the text column, in order of appearance; empty without one
+    codes: IntArray  # int64 [n], index of each row in `labels`; all 0 without a text column
+    locate: Callable[[int], str]  # Returns the place of a row (0-based), such as `pumps.csv: line 7`
 
 
 def read_table(

@@ -29,49 +29,28 @@ class InvalidState(RulError):
 
 @dataclass(frozen=True, slots=True)
 class TrainConfig:
-    """Configuration of training.
+    """Configuration of training."""
 
-    Attributes:
-        seed: Seed of folds, weights and training.
-        steps: Updates; the learning rate has one cycle over them.
-        batch: Windows per update.
-        learning_rate: Maximum of the cycle.
-        weight_decay: Weight decay of AdamW.
-        noise: Standard deviation of noise on each reading, relative to its column's.
-        offset: Standard deviation of an offset on a whole column of a window, likewise.
-        age_jitter: Standard deviation of the logarithm of a factor on the cycle number.
-        age_missing: Share of windows with a hidden cycle number.
-        columns_missing: Share of windows that lose each column with probability 0.15.
-        readings_missing: Share of windows that lose single readings, up to 30 %.
-        history_missing: Share of windows cut to their last few cycles.
-        average: Decay of the exponential moving average of the weights.
-        clip: Maximum gradient norm.
-        check_every: Updates between two checks on the held-out windows.
-        truncations: Windows per held-out unit.
-        low_rul_weight: Extra weight of a window at failure over one at the cap.
-        entropy_weight: Weight of the entropy loss; above 0 it spreads attention, below 0 it sharpens it.
-        units_alike: Whether all units are drawn equally often, whatever their length.
-    """
-
-    seed: int = 0
-    steps: int = 500
-    batch: int = 256
-    learning_rate: float = 3e-3
-    weight_decay: float = 0.01
-    noise: float = 0.12
-    offset: float = 0.15
-    age_jitter: float = 0.1
-    age_missing: float = 0.15
-    columns_missing: float = 0.3
-    readings_missing: float = 0.2
-    history_missing: float = 0.2
-    average: float = 0.995
-    clip: float = 1.0
-    check_every: int = 50
-    truncations: int = 20
-    low_rul_weight: float = 0.0
+    seed: int = 0  # Seed of folds, weights and training
+    steps: int = 500  # Updates; the learning rate has one cycle over them
+    batch: int = 256  # Windows per update
+    learning_rate: float = 3e-3  # Maximum of the cycle
+    weight_decay: float = 0.01  # Weight decay of AdamW
+    noise: float = 0.12  # Standard deviation of noise on each reading, relative to its column's
+    offset: float = 0.15  # Standard deviation of an offset on a whole column of a window, likewise
+    age_jitter: float = 0.1  # Standard deviation of the logarithm of a factor on the cycle number
+    age_missing: float = 0.15  # Share of windows with a hidden cycle number
+    columns_missing: float = 0.3  # Share of windows that lose each column with probability 0.15
+    readings_missing: float = 0.2  # Share of windows that lose single readings, up to 30 %
+    history_missing: float = 0.2  # Share of windows cut to their last few cycles
+    average: float = 0.995  # Decay of the exponential moving average of the weights
+    clip: float = 1.0  # Maximum gradient norm
+    check_every: int = 50  # Updates between two checks on the held-out windows
+    truncations: int = 20  # Windows per held-out unit
+    low_rul_weight: float = 0.0  # Extra weight of a window at failure over one at the cap
+    # Weight of the entropy loss; above 0 it spreads attention, below 0 it sharpens it.
     entropy_weight: float = 0.0
-    units_alike: bool = True
+    units_alike: bool = True  # Whether all units are drawn equally often, whatever their length
 
 
 @dataclass(frozen=True, slots=True)
