@@ -16,14 +16,7 @@ import numpy as np
 
 from export.bundle import EntropyReference, Manifest
 from export.session import Session
-from model.domain import (
-    BoolArray,
-    FloatArray,
-    IntArray,
-    WindowSet,
-    attention_entropy_ratio,
-    effective_cycles,
-)
+from model.domain import BoolArray, FloatArray, IntArray, WindowSet, attention_entropy_ratio, effective_cycles
 from model.faithfulness import (
     DRAWS,
     SHARES,
@@ -163,11 +156,7 @@ def bundle_faithfulness(
     seed: int = 0,
     watch: Watch | None = None,
 ) -> Faithfulness:
-    """Measure how far the RUL moves when cycles take the training mean of their regime.
-
-    Raises:
-        InvalidData: every window is too short.
-    """
+    """Measure how far the RUL moves when cycles take the training mean of their regime."""
 
     def ask(readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> Reply:
         answers = session.answer_all(readings, lengths, last_cycle)

@@ -58,8 +58,7 @@ def attention(
     hide: Annotated[bool, typer.Option(help="Hide cycles to measure faithfulness.")] = True,
     seed: Annotated[int, typer.Option(help="Seed of the random cycles.", min=0)] = 0,
     out: Annotated[
-        Path | None,
-        typer.Option(help="Picture of --unit, or of the longest unit. Needs matplotlib."),
+        Path | None, typer.Option(help="Picture of --unit, or of the longest unit. Needs matplotlib.")
     ] = None,
 ) -> None:
     """Show a bundle's attention; see HELP."""

@@ -15,14 +15,7 @@ from export.bundle import Manifest
 from export.evaluation_windows import life_windows
 from export.pictures import BLACK, BLUE, GREY, SKY, VERMILLION, new_picture, quiet
 from export.session import Session
-from model.domain import (
-    FloatArray,
-    IntArray,
-    Trajectory,
-    WindowSet,
-    attention_entropy_ratio,
-    capped_rul,
-)
+from model.domain import FloatArray, IntArray, Trajectory, WindowSet, attention_entropy_ratio, capped_rul
 
 COLOURS: Final = "cividis"
 """Uniform in lightness, and safe for colour-blind readers."""

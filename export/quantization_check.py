@@ -33,11 +33,7 @@ class CheckData:
 
 
 def read_check_data(manifest: Manifest, data: Sequence[Path], fleet: str | None) -> CheckData:
-    """Read labelled windows from files; `fleet` defaults to the training fleet.
-
-    Raises:
-        InvalidData: a file or the fleet is missing or invalid, or no unit has a known failure.
-    """
+    """Read labelled windows from files; `fleet` defaults to the training fleet."""
     from model.readers import data_files, data_sha256, read_trajectories  # noqa: PLC0415 with PyArrow
 
     kind = matching_fleet(manifest, fleet or manifest.training.config["fleet"])

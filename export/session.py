@@ -60,10 +60,6 @@ class Session:
 
 
 def open_bundle(folder: BundleFolder) -> tuple[Session, Manifest]:
-    """Open a bundle's graph and read its manifest.
-
-    Raises:
-        InvalidBundle: the graph cannot be run, or its manifest is missing or invalid.
-    """
+    """Open a bundle's graph and read its manifest."""
     session = Session(folder.model)
     return session, Manifest.from_metadata(session.metadata, origin=folder.model)

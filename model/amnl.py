@@ -45,10 +45,7 @@ class Amnl(RulNetwork):
         super().__init__(config, values=values)
         self.frontend = Frontend(config)
         self.score = TemporalScore(
-            values,
-            config.attention,
-            score=config.score,
-            learnable_temperature=config.learnable_temperature,
+            values, config.attention, score=config.score, learnable_temperature=config.learnable_temperature
         )
         self.health = nn.Linear(values, len(HEALTH_STATES))
 

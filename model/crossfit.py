@@ -57,11 +57,7 @@ class Fold:
 
 
 def held_out_fold(net: RulNetwork, split: Split) -> Fold:
-    """Fit the scale of a trained network and predict its held-out units.
-
-    Raises:
-        InvalidData: no unit is held out.
-    """
+    """Fit the scale of a trained network and predict its held-out units."""
     windows = held_out_windows(split)
     fit_scale(net, with_short_histories(split.training))
     return Fold(net, windows, read_windows(net, windows))

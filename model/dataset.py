@@ -34,9 +34,6 @@ def windows_ending_at(trajectory: Trajectory, ends: IntArray, *, length: int) ->
     """Cut the windows of one unit that end at these reading indices (0-based).
 
     `rul` is NaN where the unit is censored.
-
-    Raises:
-        InvalidData: an index is not one of the unit's readings.
     """
     ends = np.asarray(ends, dtype=np.int64)
     outside = ends[(ends < 0) | (ends >= len(trajectory))]

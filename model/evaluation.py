@@ -74,9 +74,6 @@ def figures(
     """Compute rmse, mae, bias, score (NASA, mean per window), coverage and width.
 
     The truth is capped. Whole units are resampled, because the errors of one unit are correlated.
-
-    Raises:
-        InvalidData: there is no window.
     """
     if len(answered.truth) == 0:
         raise InvalidData("nothing to evaluate: no window of a unit with a known failure")

@@ -75,7 +75,7 @@ ROWS: Final[dict[str, Row]] = {
             "age_missing": 0.05,
             "offset": 0.05,
             "age_jitter": 0.03,
-        },
+        }
     ),
     "windows_alike": Row(recipe={"units_alike": False}),
     "rul_alike": Row(recipe={"low_rul_weight": 0.0}),
@@ -98,11 +98,7 @@ def row_named(name: str) -> Row:
 
 
 def updates(name: str, config: TrainConfig) -> int:
-    """Return the number of updates per fold that `run_row` reports.
-
-    Raises:
-        UnknownRow: there is no row of this name.
-    """
+    """Return the number of updates per fold that `run_row` reports."""
     row = row_named(name)
     return 1 if row.network is None else _config(row, config).steps
 
@@ -121,11 +117,6 @@ def run_row(
     """Cross-validate one row, or only its first folds.
 
     `watch` counts the updates of all folds, or the folds of a baseline.
-
-    Raises:
-        UnknownRow: there is no row of this name.
-        InvalidData: there are fewer units than folds.
-        MissingLibrary: the baseline needs a missing library.
     """
     row = row_named(name)
     config = _config(row, config)
@@ -214,9 +205,7 @@ def _config(row: Row, config: TrainConfig) -> TrainConfig:
 def _standardise(split: Split, fleet: Fleet) -> Standardise:
     reference = fit_reference(split.trained, fleet.schema)
     layer = Standardise(
-        columns=len(fleet.schema),
-        settings=fleet.schema.indices("setting"),
-        regimes=len(reference.regimes),
+        columns=len(fleet.schema), settings=fleet.schema.indices("setting"), regimes=len(reference.regimes)
     )
     layer.fit(reference)
     return layer

@@ -31,9 +31,6 @@ def split_fold(
     """Hold out the units of one fold; the other folds train.
 
     Over all folds, every unit with a known failure is held out once.
-
-    Raises:
-        InvalidData: there are fewer units with a known failure than folds.
     """
     known = failed_units(trajectories)
     groups = split_units([each.unit for each in known], parts=folds, seed=seed)

@@ -77,12 +77,7 @@ def fleet_for(fleet: Fleet, network: str) -> Fleet:
 
 
 def build_network(config: NetworkConfig) -> RulNetwork:
-    """Build a network with random weights from torch's global generator.
-
-    Raises:
-        UnknownNetwork: there is no network of this name.
-        UnknownScore: there is no score function of the configured name.
-    """
+    """Build a network with random weights from torch's global generator."""
     return network_class(config.network)(config)
 
 

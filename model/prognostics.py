@@ -141,9 +141,6 @@ def prognostic_figures(
     """Compute each metric's mean over units, with bootstrap intervals over units.
 
     Units without predictions are ignored.
-
-    Raises:
-        InvalidData: there is no unit.
     """
     if not lives:
         raise InvalidData("nothing to evaluate: no unit with a known failure")
@@ -203,9 +200,6 @@ def reliability(probability: FloatArray, truth: FloatArray, *, horizon: int, bin
     """Bin the probabilities of failing within the horizon, [W], by their value; RUL [W].
 
     Empty bins are omitted.
-
-    Raises:
-        InvalidData: there is no window.
     """
     if len(probability) == 0:
         raise InvalidData("nothing to evaluate: no window of a unit with a known failure")

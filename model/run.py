@@ -113,12 +113,7 @@ def train_run(
 
 
 def prepare(
-    split: Split,
-    fleet: Fleet,
-    *,
-    network: str,
-    config: TrainConfig,
-    options: Mapping[str, Any] | None = None,
+    split: Split, fleet: Fleet, *, network: str, config: TrainConfig, options: Mapping[str, Any] | None = None
 ) -> tuple[Trainer, Reference]:
     """Build a trainer whose network is scaled to the training units."""
     reference = fit_reference(split.trained, fleet.schema)

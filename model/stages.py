@@ -39,11 +39,7 @@ class Stages:
             self._load()
 
     def learn(self, trainer: Trainer) -> list[Check]:
-        """Train the next stage, or restore it if finished, and return its learning curve.
-
-        Raises:
-            InvalidState: the state is of another run, or damaged.
-        """
+        """Train the next stage, or restore it if finished, and return its learning curve."""
         stage = self._stage
         self._stage += 1
         if stage < len(self._finished):

@@ -128,11 +128,7 @@ class _Text:
             return self._parse_cell_by_cell(types)
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
-        """Yield the 1-based line and the cells of each row.
-
-        Raises:
-            InvalidData: the text is not UTF-8, or has wrong quotes or numbers of columns.
-        """
+        """Yield the 1-based line and the cells of each row."""
         lines = io.StringIO(_decoded(self.path, self.body), newline="")
         quoting = csv.QUOTE_NONE if self.delimiter == " " else csv.QUOTE_MINIMAL
         reader = csv.reader(lines, delimiter=self.delimiter, quoting=quoting, strict=True)
@@ -244,8 +240,8 @@ def _present(path: Path, header: Sequence[str], wanted: Sequence[str], optional:
     lacking = [name for name in absent if name not in optional]
     if lacking:
         raise InvalidData(
-            f"{path}: {_plural(lacking, 'column')} missing: {', '.join(_hint(n, header) for n in lacking)}; "
-            f"the file has {', '.join(header[:40])}"
+            f"{path}: {len(lacking)} {'column' if len(lacking) == 1 else 'columns'} missing: "
+            f"{', '.join(_hint(n, header) for n in lacking)}; the file has {', '.join(header[:40])}"
         )
     return list(dict.fromkeys(name for name in wanted if name in header))
 
@@ -253,10 +249,6 @@ def _present(path: Path, header: Sequence[str], wanted: Sequence[str], optional:
 def _hint(name: str, header: Sequence[str]) -> str:
     close = difflib.get_close_matches(name, header, n=1, cutoff=0.8)
     return f"{name} (did you mean {close[0]}?)" if close else name
-
-
-def _plural(things: Sequence[object], word: str) -> str:
-    return f"{len(things)} {word}" + ("" if len(things) == 1 else "s")
 
 
 def _plain_lines(data: bytes) -> bytes:
