@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
@@ -22,11 +22,17 @@ from export.evaluation_windows import (
 )
 from export.pictures import require_matplotlib, save_picture
 from model.dataset import with_units
-from model.domain import WindowSet
+from model.domain import FloatArray, WindowSet
 from model.evaluation import Answered, Figure, figures
-
-if TYPE_CHECKING:
-    from model.prognostics import Band, Life
+from model.prognostics import (
+    Band,
+    Life,
+    brier_figures,
+    by_rul,
+    ignorant_brier,
+    join_lives,
+    prognostic_figures,
+)
 
 HELP = """
 Evaluate a bundle on units with a known failure.
@@ -68,7 +74,6 @@ def evaluate(
 ) -> None:
     """Evaluate a bundle; see HELP."""
     from export.session import open_bundle  # noqa: PLC0415 with ONNX Runtime
-    from model.prognostics import brier_figures, by_rul, join_lives, prognostic_figures  # noqa: PLC0415
     from model.readers import read_trajectories  # noqa: PLC0415 with PyArrow
 
     if plot is not None:
@@ -89,20 +94,15 @@ def evaluate(
             transient=True,
         )
     ]
-    lower, upper = answers["rul_interval"].T
-    answered = Answered(windows.rul, answers["rul"], lower, upper, windows.unit)
-    cap = manifest.cap
     with screen.status("bootstrap over units"):
-        of_windows = figures(answered, cap=cap)
-        of_lives = prognostic_figures(lives, cap=cap)
-        bands = by_rul(join_lives(lives), cap=cap)
-        brier = brier_figures(
-            answers["failure_probability"], windows.rul, windows.unit, horizons=manifest.horizons
+        bands = by_rul(join_lives(lives), cap=manifest.cap)
+        tables = (
+            windows_table(manifest, windows, answers),
+            lives_table(manifest, prognostic_figures(lives, cap=manifest.cap), lives),
+            bands_table(manifest, bands),
         )
     console = Console()
-    console.print(windows_table(manifest, windows, of_windows, brier))
-    console.print(lives_table(manifest, of_lives, lives))
-    console.print(bands_table(manifest, bands))
+    console.print(*tables, sep="\n")
     if plot is not None:
         with screen.status("drawing"):
             written = _draw(plot, manifest, lives=lives, bands=bands)
@@ -111,12 +111,14 @@ def evaluate(
         screen.print(CAUTION, highlight=False)
 
 
-def windows_table(
-    manifest: Manifest, windows: WindowSet, found: Mapping[str, Figure], brier: Mapping[int, Figure]
-) -> Table:
+def windows_table(manifest: Manifest, windows: WindowSet, answers: Mapping[str, FloatArray]) -> Table:
     """Tabulate the metrics of windows cut at random cycles."""
-    from model.prognostics import ignorant_brier  # noqa: PLC0415
-
+    lower, upper = answers["rul_interval"].T
+    answered = Answered(windows.rul, answers["rul"], lower, upper, windows.unit)
+    found = figures(answered, cap=manifest.cap)
+    brier = brier_figures(
+        answers["failure_probability"], windows.rul, windows.unit, horizons=manifest.horizons
+    )
     units = len(set(windows.unit.tolist()))
     table = _figures_table(
         f"{manifest.name}: {len(windows)} windows of {units} units, RUL capped at {manifest.cap:g}"

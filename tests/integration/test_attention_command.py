@@ -170,8 +170,8 @@ def test_redundancy_is_shown_for_each_pair_of_heads_and_named_where_it_is():
 @pytest.mark.parametrize(
     ("weights", "band", "verdict"),
     [
-        ([0.25, 0.25, 0.25, 0.25], (0.999, 1.0), "EVEN everywhere"),
-        ([0.0, 0.0, 1.0, 0.0], (0.0, 0.1), "ONE CYCLE alone"),
+        ([0.25, 0.25, 0.25, 0.25], (0.999, 1.0), "\nUNIFORM"),
+        ([0.0, 0.0, 1.0, 0.0], (0.0, 0.1), "ONE CYCLE"),
         ([0.1, 0.1, 0.1, 0.7], (0.8, 0.9), "100% COLLAPSED"),
         ([0.1, 0.1, 0.1, 0.7], (0.1, 0.2), "100% UNIFORM"),
         ([0.1, 0.1, 0.1, 0.7], (0.1, 0.9), "100.0% inside"),

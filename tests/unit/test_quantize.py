@@ -97,7 +97,7 @@ def test_the_manifest_and_the_card_say_that_weights_are_quantized(quantized, dat
     assert found.rmse - found.rmse_float <= 0.1
     assert 0 < found.farthest < 5
     assert manifest.version.endswith(".int8")
-    assert "rounded to int8" in card
+    assert "quantized to int8" in card
     assert "--quantize --data pumps.csv" in card
 
 
