@@ -20,6 +20,7 @@ import httpx
 from google.rpc import error_details_pb2, status_pb2
 from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
+from service.grpc.frames import PREFIX
 
 from model.domain import FloatArray, IntArray
 from service.assembly import build
@@ -27,7 +28,6 @@ from service.core.batcher import MicroBatcher
 from service.core.lifecycle import Lifecycle
 from service.core.runtime import Outputs
 from service.edge.exchange import Desk
-from service.grpc.frames import PREFIX
 from service.grpc.health import Health
 from service.grpc.over_asgi import GrpcOverAsgi
 from service.parts import Parts
