@@ -33,8 +33,6 @@ from service.store.async_store import AsyncStore
 
 STORE_SECONDS: Final = 5.0
 """Time to write the last predictions at shutdown."""
-PUBLISH_SECONDS: Final = 0.25
-"""Maximum age of one worker's histograms when another worker is scraped."""
 
 
 @dataclass(eq=False)
@@ -85,8 +83,7 @@ class Parts:
             await self._control.open(spec.control)
         if spec.index > 0:  # other workers answer meanwhile: listen only when this one can
             await proving
-        if spec.board is not None:
-            self._run(self._publish())
+        self.desk.metrics.start()
 
     async def stop(self) -> None:
         """Finish requests in flight, for as long as the settings allow, and release everything."""
@@ -101,6 +98,7 @@ class Parts:
         self.executor.shutdown(wait=False, cancel_futures=True)
         if self.desk.tracer is not None:
             await asyncio.to_thread(self.desk.tracer.close)
+        await asyncio.to_thread(self.desk.metrics.close)
         self._log.info("service stopped")
 
     async def become_ready(self, settle: Callable[[], None] = settle_interpreter) -> None:
@@ -119,12 +117,6 @@ class Parts:
         log = self._log.info if self.worker is None or self.worker.index == 0 else self._log.debug
         for r in self.runtimes:
             log("model ready", model=r.manifest.name, version=r.manifest.version, provider=r.provider)
-
-    async def _publish(self) -> None:
-        """Share this worker's numbers with the worker that is scraped."""
-        while True:
-            await asyncio.sleep(PUBLISH_SECONDS)
-            self.desk.metrics.publish()
 
     async def _status(self, proving: asyncio.Task[Any]) -> str:
         await proving

@@ -75,7 +75,7 @@ class Batch(msgspec.Struct, eq=False):
 class BatchObserver(Protocol):
     """Counts the batcher's work, on the event loop; `service.metrics.metrics.ModelMetrics` is one."""
 
-    def ran(self, batch: Batch) -> None:
+    def ran(self, batch: Batch, /) -> None:
         """Count a batch whose callers have been told its outcome."""
         ...
 

@@ -80,7 +80,10 @@ class Exchange:
         if self._trace is not None:
             self._trace.begin(self.request_id)
         self._start = perf_counter()
-        self._desk.metrics.begin(self._route)
+        if self._route is Route.GRPC_STREAM:
+            self._desk.metrics.open_streams += 1
+        else:
+            self._desk.metrics.in_flight += 1
         return self
 
     def admit(self) -> None:
@@ -106,7 +109,11 @@ class Exchange:
         if error is not None:
             self._fail(error)
         self.seconds = perf_counter() - self._start
-        desk.metrics.end(self._transport, self._route, self.code, self.seconds, self.stages)
+        if self._route is Route.GRPC_STREAM:
+            desk.metrics.open_streams -= 1
+        else:
+            desk.metrics.in_flight -= 1
+        desk.metrics.ended.append((self._transport, self._route, self.code, self.seconds, self.stages))
         kept = error is None or isinstance(error, Exception)
         if kept:
             self._log()

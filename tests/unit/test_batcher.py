@@ -18,7 +18,6 @@ from service.core.on_loop import IN_VAIN, OnLoop
 from service.core.batcher import MicroBatcher, stacked
 from service.core.cores import Cores
 from service.errors import NotReady, Overloaded, RuntimeFailed
-from service.metrics.board import Board
 from tests.fakes import FakeObserver, FakeRuntime, StepExecutor, make_manifest, make_window
 
 UNCAPPED = 1e6
@@ -168,7 +167,7 @@ def test_a_thread_that_is_not_eager_takes_a_full_batch(one_eager):
 
 
 def test_a_full_batch_more_waits_while_other_workers_use_the_cores():
-    cores = Cores(Board(), 2)
+    cores = Cores(None, 2)
     cores.begin()
     cores.begin()
     bench = Bench(eager_threads=1, cores=cores)
@@ -182,7 +181,7 @@ def test_a_full_batch_more_waits_while_other_workers_use_the_cores():
 
 
 def test_what_this_worker_runs_is_off_the_board_when_it_has_ended():
-    cores = Cores(Board(), 1)
+    cores = Cores(None, 1)
     bench = Bench(eager_threads=1, cores=cores)
     bench.submit(0.0)
     assert not cores.spare
@@ -299,7 +298,7 @@ def test_a_large_request_has_other_cores_too_where_they_are_idle(one_core):
 
 
 def test_a_large_request_stays_on_the_loop_while_other_workers_use_the_cores():
-    cores = Cores(Board(), 2)
+    cores = Cores(None, 2)
     cores.begin()
     bench = Bench(eager_threads=1, cores=cores, on_loop=whole_batches())
 

@@ -14,7 +14,7 @@ from export.evaluation_windows import labelled_windows
 from export.session import open_bundle
 from model.simulation import simulate
 from service import logs
-from service.core.answers import Answers
+from service.core.answers import Answers, Asked
 from service.core.runtime import Outputs
 from service.drift.counts import BLOCKS, STUCK_CYCLES, WINDOWS, DriftCounts, DriftTotals, Layout
 from service.drift.monitor import (
@@ -27,7 +27,7 @@ from service.drift.monitor import (
 )
 from service.metrics.board import Board
 from service.metrics.drift import QUIET_SECONDS, DriftCollector, DriftWarnings
-from tests.fakes import fake_outputs, make_manifest
+from tests.fakes import RULES, fake_outputs, make_manifest
 
 MANIFEST = make_manifest("fake", context=12)
 REFERENCE = drift_reference(MANIFEST)
@@ -58,7 +58,11 @@ def asked(readings, *, manifest=MANIFEST, age=40.0, units=None):
     lengths = np.full(len(readings), readings.shape[1])
     ages = np.full(len(readings), age, dtype=np.float32)
     outputs = fake_outputs(readings, lengths, manifest)
-    return readings, Answers(outputs, lengths, manifest, last_cycle=ages), units or [None] * len(readings)
+    return (
+        readings,
+        Answers(Asked(readings, lengths, ages), outputs, manifest, RULES),
+        units or [None] * len(readings),
+    )
 
 
 def as_in_training(count, seed=0):
@@ -375,9 +379,10 @@ def replay(flown, change):
     reference = drift_reference(manifest)
     store = Store(Layout.of(reference).size)
     monitor = DriftMonitor("fd001", reference, store)
-    outputs = Outputs(**answers)
-    answered = Answers(outputs, windows.lengths, manifest, last_cycle=windows.last_cycle)
-    monitor.observe(change(windows.readings.copy()), answered, windows.unit.tolist())
+    readings = change(windows.readings.copy())
+    asked = Asked(readings, windows.lengths, windows.last_cycle)
+    answered = Answers(asked, Outputs(**answers), manifest, RULES)
+    monitor.observe(readings, answered, windows.unit.tolist())
     return monitor.read()
 
 
