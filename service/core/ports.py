@@ -99,7 +99,7 @@ class Recorder(Protocol):
 class Submission(Protocol):
     """Windows that a recorded request has given to the batcher."""
 
-    def ended(self, waited: Caller) -> None:
+    def ended(self, caller: Caller) -> None:
         """Record that they were answered, failed or cancelled."""
         ...
 
