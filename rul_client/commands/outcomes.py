@@ -1,7 +1,4 @@
-"""`rul outcomes`: how the predictions that a service has kept fared.
-
-What the command needs is imported when it runs: `rul serve` must not pay for it.
-"""
+"""`rul outcomes`: kept predictions against what happened. Imports what it needs when it runs."""
 
 from __future__ import annotations
 
@@ -23,15 +20,15 @@ from service.store.url import SQLITE, InvalidStoreUrl, store_url
 if TYPE_CHECKING:
     from service.store.report import VersionReport
 
-HELP: Final = """
-Say how predictions fared against the failures and removals that were reported: a row a model version.
-
-Errors are predicted less true, in cycles, of units that failed: a bias above 0 is late. The coverage, with
-its 95 % interval, is of these units too. Of units that were removed, `contradicted` counts the predictions
-whose interval they had outrun; of the others nothing can be told.
-
-Example: rul outcomes --since 2026-01-01 --format csv
-"""
+COLUMNS: Final[tuple[str, ...]] = (
+    "model", "version", "failed", "removed", "predictions", "with_error", "contradicted", "rmse",
+    "mean_absolute_error", "bias", "nasa_score", "coverage", "coverage_low", "coverage_high",
+    "nominal_coverage", "mean_width",
+)  # fmt: skip
+HEADINGS: Final = {"rmse": "RMSE", "mean_absolute_error": "MAE", "nasa_score": "NASA", "nominal_coverage": "nominal",
+                   "mean_width": "width"}  # fmt: skip
+HIDDEN: Final = {"with_error", "coverage_low", "coverage_high"}
+WIDTH: Final = 160
 
 
 class ReportFormat(StrEnum):
@@ -45,18 +42,23 @@ class ReportFormat(StrEnum):
 def outcomes(
     *,
     store: Annotated[
-        str | None, typer.Option(help="The database; left out: what RUL_STORE_URL says, else its default.")
+        str | None, typer.Option(help="URL of the database; default: RUL_STORE_URL, else its default.")
     ] = None,
     form: Annotated[
-        ReportFormat | None, typer.Option("--format", help="Left out: a table on a terminal, else csv.")
+        ReportFormat | None, typer.Option("--format", help="Default: a table on a terminal, else csv.")
     ] = None,
-    since: Annotated[
-        datetime | None, typer.Option(help="Only outcomes from this day on, in local time.")
-    ] = None,
+    since: Annotated[datetime | None, typer.Option(help="Only outcomes since this day, local time.")] = None,
 ) -> None:
-    """See HELP."""
-    from service.settings import Settings  # noqa: PLC0415 as above
-    from service.store.database import Store  # noqa: PLC0415 as above
+    """Compare kept predictions with the failures and removals that were reported: one row a model version.
+
+    Errors are prediction minus truth, in cycles, over units that failed: a bias above 0 means too late.
+    The coverage, with its 95 % interval, is over the same units. For units that were removed,
+    `contradicted` counts the predictions whose interval the unit outlived.
+
+    Example: rul outcomes --since 2026-01-01 --format csv
+    """
+    from service.settings import Settings  # noqa: PLC0415 only this command needs it
+    from service.store.database import Store  # noqa: PLC0415 only this command needs it
     from service.store.report import report  # noqa: PLC0415 loads SQLAlchemy
 
     url = Settings.read().store_url.get_secret_value() if store is None else store
@@ -69,41 +71,21 @@ def outcomes(
     form = form or (ReportFormat.TABLE if sys.stdout.isatty() else ReportFormat.CSV)
     rows = [_row(version) for version in found]
     if form is ReportFormat.JSON:
-        print(msgspec.json.format(msgspec.json.encode(rows)).decode())  # noqa: T201 what was asked for
+        print(msgspec.json.format(msgspec.json.encode(rows)).decode())  # noqa: T201 the output
     elif form is ReportFormat.CSV:
-        writer = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
+        writer = csv.DictWriter(sys.stdout, [*COLUMNS], lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
     else:
-        Console(width=WIDEST, highlight=False, markup=False).print(_table(rows))
+        Console(width=WIDTH, highlight=False, markup=False).print(_table(rows))
 
 
 def existing(url: str) -> str:
-    """The same address, where it does not lead to a file that is not there.
-
-    Raises:
-        InvalidStoreUrl: it does; to look must not make a database.
-    """
+    """Return the address; refuse a SQLite file that does not exist, which opening would create."""
     path = url.removeprefix(SQLITE)
     if path != url and not Path(path).is_file():
-        raise InvalidStoreUrl(
-            f"nothing is kept at {path}: has a service run that keeps its predictions there?"
-        )
+        raise InvalidStoreUrl(f"no database at {path}: has a service kept its predictions there?")
     return url
-
-
-COLUMNS: Final[tuple[str, ...]] = (
-    "model", "version", "failed", "removed", "predictions", "with_error", "contradicted", "rmse",
-    "mean_absolute_error", "bias", "nasa_score", "coverage", "coverage_low", "coverage_high",
-    "nominal_coverage", "mean_width",
-)  # fmt: skip
-_SHOWN: Final = {
-    "model": "model", "version": "version", "failed": "failed", "removed": "removed",
-    "predictions": "predictions", "contradicted": "contradicted", "rmse": "RMSE",
-    "mean_absolute_error": "MAE", "bias": "bias", "nasa_score": "NASA",
-    "coverage": "coverage", "nominal_coverage": "nominal", "mean_width": "width",
-}  # fmt: skip
-WIDEST: Final = 160
 
 
 def _row(found: VersionReport) -> dict[str, Any]:
@@ -111,12 +93,13 @@ def _row(found: VersionReport) -> dict[str, Any]:
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> Table:
+    shown = [name for name in COLUMNS if name not in HIDDEN]
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name, heading in _SHOWN.items():
-        left = name in {"model", "version"}
-        table.add_column(heading, justify="left" if left else "right", no_wrap=True)
+    for name in shown:
+        side = "left" if name in {"model", "version"} else "right"
+        table.add_column(HEADINGS.get(name, name), justify=side, no_wrap=True)
     for row in rows:
-        table.add_row(*(_cell(name, row) for name in _SHOWN))
+        table.add_row(*(_cell(name, row) for name in shown))
     return table
 
 

@@ -215,7 +215,7 @@ def test_to_look_for_a_store_makes_none(tmp_path):
     )  # fmt: skip
 
     assert done.returncode == 1
-    assert "nothing is kept at" in done.stderr
+    assert "no database at" in done.stderr
     assert not (tmp_path / "no.db").exists()
 
 

@@ -1,4 +1,4 @@
-"""One process of `rul bench`: some callers in a closed loop, and what came of it."""
+"""One process of `rul bench`: callers in a closed loop, and what they measured."""
 
 from __future__ import annotations
 
@@ -6,128 +6,132 @@ import asyncio
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from typing import Any, Final, NamedTuple
+from uuid import uuid4
 
-import numpy as np
+import aiohttp
+import grpc
+import grpc.aio
 
-from rul_client.commands.bench.callers import GOOD, Caller, Target, caller_for
-from rul_client.commands.bench.requests import Calls
+from rul_client.commands.bench.payloads import Call
+from rul_client.grpc import grpc_channel
 
-Clock = Callable[[], float]
-
-
-@dataclass(slots=True)
-class Tally:
-    """What one process saw.
-
-    Attributes:
-        latencies: Seconds of every call that was answered.
-        codes: How many calls ended with each code.
-        elapsed: Seconds from the first call to the end of the last.
-        cpu: Seconds of this process's CPU within them.
-    """
-
-    latencies: list[float] = field(default_factory=list[float])
-    codes: Counter[str] = field(default_factory=Counter[str])
-    elapsed: float = 0.0
-    cpu: float = 0.0
+GOOD: Final = frozenset({"200", "OK"})
+"""Codes of an answer; every other code is an error."""
+TIMEOUT_SECONDS: Final = 30.0
+RECONNECT_SECONDS: Final = 0.05
+Send = Callable[[Call], Awaitable[str]]
+"""Sends a request and returns the code of its answer; a failed connection is a code too."""
 
 
-def load(calls: Calls, target: Target, callers: int, seconds: float) -> Tally:
-    """Ask for so long with so many callers, in an event loop of its own."""
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_load(calls, target, callers, seconds))
+class Target(NamedTuple):
+    """The service: http:// or https:// URLs of HTTP and of gRPC, and its API key."""
+
+    url: str
+    grpc_url: str
+    api_key: str | None = None
+
+    def prepare(self, call: Call) -> tuple[dict[str, str], bytes]:
+        """Make headers or metadata, and the body, with a new request id."""
+        request_id = uuid4().hex
+        key = {} if self.api_key is None else {"x-api-key": self.api_key}
+        named = {"x-request-id": request_id} if call.has_id else {}
+        return call.headers | key | named, request_id.encode().join(call.parts)
 
 
-async def _load(calls: Calls, target: Target, callers: int, seconds: float) -> Tally:
-    crew = [caller_for(calls, target) for _ in range(callers)]
-    try:
-        return await closed_loop(crew, calls.bodies, seconds)
-    finally:
-        await asyncio.gather(*(caller.close() for caller in crew))
+async def _http(target: Target, stack: AsyncExitStack) -> Send:
+    # A connector each: every caller has a connection of its own.
+    session = await stack.enter_async_context(
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(TIMEOUT_SECONDS), auto_decompress=False)
+    )
+
+    async def send(call: Call) -> str:
+        headers, body = target.prepare(call)
+        try:
+            async with session.post(target.url.rstrip("/") + call.path, data=body, headers=headers) as answer:
+                await answer.read()
+                return str(answer.status)
+        except TimeoutError:
+            return "timeout"
+        except aiohttp.ClientError:
+            await asyncio.sleep(RECONNECT_SECONDS)
+            return "connection"
+
+    return send
+
+
+async def _grpc(target: Target, stack: AsyncExitStack, path: str) -> Send:
+    # Without a pool of its own, a channel shares its connection with the other callers.
+    channel = grpc_channel(target.grpc_url, ("grpc.use_local_subchannel_pool", 1))
+    method: Any = (await stack.enter_async_context(channel)).unary_unary(path)
+
+    async def send(call: Call) -> str:
+        metadata, body = target.prepare(call)
+        try:
+            await method(body, metadata=list(metadata.items()), timeout=TIMEOUT_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                await asyncio.sleep(RECONNECT_SECONDS)
+            return error.code().name
+        return "OK"
+
+    return send
+
+
+class Tally(NamedTuple):
+    """What one process measured: seconds of each answered call, calls by code, seconds, CPU seconds."""
+
+    latencies: list[float]
+    codes: Counter[str]
+    elapsed: float
+    cpu: float
+
+
+def load(calls: Sequence[Call], target: Target, callers: int, seconds: float) -> Tally:
+    """Run callers for some seconds, in an event loop of their own."""
+
+    async def run() -> Tally:
+        async with AsyncExitStack() as stack:
+            path, by_http = calls[0].path, bool(calls[0].headers)
+            crew = [
+                await (_http(target, stack) if by_http else _grpc(target, stack, path))
+                for _ in range(callers)
+            ]
+            return await closed_loop(crew, calls, seconds)
+
+    if sys.platform == "win32":
+        return asyncio.run(run())
+    import uvloop  # noqa: PLC0415 not on Windows
+
+    return uvloop.run(run())
 
 
 async def closed_loop(
-    crew: Sequence[Caller], bodies: Sequence[bytes], seconds: float, *, clock: Clock = time.perf_counter
+    callers: Sequence[Send],
+    calls: Sequence[Call],
+    seconds: float,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Tally:
-    """Each caller asks, waits for its answer and asks again, until the time is over.
+    """Let each caller send, wait for its answer and send again, until the time is over.
 
-    Before that each has asked once, to connect. Calls that have begun are waited for and counted,
-    and so is the time they take: the latest answers are those that must not be lost.
+    The first call of each, which connects, is not measured. Calls that have begun are waited for and
+    counted, with their time: the slowest answers must not be lost.
     """
-    await asyncio.gather(*(caller.call(bodies[i % len(bodies)]) for i, caller in enumerate(crew)))
-    tally = Tally()
+    await asyncio.gather(*(send(calls[i % len(calls)]) for i, send in enumerate(callers)))
+    latencies, codes = list[float](), Counter[str]()
     cpu, start = time.process_time(), clock()
-    stop = start + seconds
 
-    async def ask_on(caller: Caller, turn: int) -> None:
+    async def repeat(send: Send, turn: int) -> None:
         begun = clock()
-        while begun < stop:
-            code = await caller.call(bodies[turn % len(bodies)])
+        while begun < start + seconds:
+            code = await send(calls[turn % len(calls)])
             ended = clock()
-            tally.codes[code] += 1
+            codes[code] += 1
             if code in GOOD:
-                tally.latencies.append(ended - begun)
+                latencies.append(ended - begun)
             turn, begun = turn + 1, ended
 
-    await asyncio.gather(*(ask_on(caller, i) for i, caller in enumerate(crew)))
-    tally.elapsed = clock() - start
-    tally.cpu = time.process_time() - cpu
-    return tally
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """What a scenario came to, over all processes.
-
-    Attributes:
-        p50_ms: Of calls that were answered; none where no call was.
-        errors: How many calls ended with each code that is no answer.
-        client_cpu: Cores that asking took, on average.
-        client_limited: Whether asking kept its processes so busy that more could find more.
-    """
-
-    windows_per_second: float
-    calls: int
-    p50_ms: float | None
-    p99_ms: float | None
-    p999_ms: float | None
-    errors: dict[str, int]
-    client_cpu: float
-    client_limited: bool
-
-
-LIMITED: float = 0.8
-"""A process that is busier than this share of a core has hardly time to see an answer when it comes."""
-
-
-def summed(tallies: Sequence[Tally], windows: int) -> Figures:
-    """The figures of several processes, each of whose calls had so many windows."""
-    latencies = [latency for tally in tallies for latency in tally.latencies]
-    codes = sum((tally.codes for tally in tallies), Counter[str]())
-    busy = [tally.cpu / tally.elapsed for tally in tallies]
-    p50, p99, p999 = (
-        # The smallest latency that so many calls do not exceed: one that was measured.
-        [1000 * float(np.quantile(latencies, q, method="higher")) for q in (0.5, 0.99, 0.999)]
-        if latencies
-        else (None, None, None)
-    )
-    return Figures(
-        windows_per_second=sum(len(tally.latencies) * windows / tally.elapsed for tally in tallies),
-        calls=codes.total(),
-        p50_ms=p50,
-        p99_ms=p99,
-        p999_ms=p999,
-        errors={code: count for code, count in sorted(codes.items()) if code not in GOOD},
-        client_cpu=sum(busy),
-        client_limited=max(busy) > LIMITED,
-    )
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    if sys.platform == "win32":
-        return None
-    import uvloop  # noqa: PLC0415 there is none for Windows
-
-    return uvloop.new_event_loop
+    await asyncio.gather(*(repeat(send, i) for i, send in enumerate(callers)))
+    return Tally(latencies, codes, clock() - start, time.process_time() - cpu)
