@@ -35,10 +35,11 @@ class GrpcTransport:
     async def models(self) -> list[RemoteModel]:
         """List the server's models."""
         reply = await self._call(self._stub.ListModels, pb.ListModelsRequest())
-        names = [
-            (m, ModelName(m.reference.name, m.reference.version, m.reference.sha256)) for m in reply.models
+        found = [(m.reference, m.manifest_json) for m in reply.models]
+        names = [ModelName(reference.name, reference.version, reference.sha256) for reference, _ in found]
+        return [
+            RemoteModel.parse(name, text, self._url) for name, (_, text) in zip(names, found, strict=True)
         ]
-        return [RemoteModel.parse(name, model.manifest_json, self._url) for model, name in names]
 
     async def predict(self, model: str, windows: Sequence[Window]) -> list[Answer | NoAnswer]:
         """Answer each window, in order."""

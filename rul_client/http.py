@@ -15,22 +15,6 @@ from rul_client.errors import KEY_HINT, RemoteFailed, Retryable
 TIMEOUT_SECONDS: Final = 60.0
 
 
-class _Model(msgspec.Struct):
-    name: str
-    version: str
-    sha256: str
-    manifest: msgspec.Raw
-
-
-class _Models(msgspec.Struct):
-    models: list[_Model]
-
-
-class _Problem(msgspec.Struct):
-    title: str
-    detail: str
-
-
 class HttpTransport:
     """JSON over HTTP to one server; every failure is a `RemoteFailed`."""
 
@@ -44,20 +28,23 @@ class HttpTransport:
         """List the server's models."""
         content = await request(self._client, "GET", "/v1/models")
         try:
-            models = msgspec.json.decode(content, type=_Models).models
-        except ValueError as error:
-            raise RemoteFailed(f"{self._url} is not rulserve, or a newer version: {error}") from error
-        return [
-            RemoteModel.parse(ModelName(m.name, m.version, m.sha256), bytes(m.manifest), self._url)
-            for m in models
-        ]
+            return [
+                RemoteModel.parse(
+                    ModelName(m["name"], m["version"], m["sha256"]),
+                    msgspec.json.encode(m["manifest"]),
+                    self._url,
+                )
+                for m in msgspec.json.decode(content)["models"]
+            ]
+        except (LookupError, TypeError, ValueError) as error:
+            raise RemoteFailed(f"{self._url} is not rulserve, or a newer version: {error!r}") from error
 
     async def predict(self, model: str, windows: Sequence[Window]) -> list[Answer | NoAnswer]:
         """Answer each window, in order."""
-        sent = [
+        given = [
             {"unit": w.unit, "last_cycle": w.last_cycle, "readings": w.readings.tolist()} for w in windows
         ]
-        body = msgspec.json.encode({"model": model, "partial": True, "windows": sent})  # NaN as null
+        body = msgspec.json.encode({"model": model, "partial": True, "windows": given})  # NaN as null
         content = await request(self._client, "POST", "/v1/predict", body)
         try:
             return [_answer(each) for each in msgspec.json.decode(content)["predictions"]]
@@ -110,9 +97,9 @@ async def request(client: httpx.AsyncClient, method: str, path: str, body: bytes
 
 def _refuse(url: str, response: httpx.Response) -> NoReturn:
     try:
-        problem = msgspec.json.decode(response.content, type=_Problem)
-        words = f"{problem.title}: {problem.detail}" + KEY_HINT * (response.status_code in {401, 403})
-    except ValueError:
+        problem = msgspec.json.decode(response.content)
+        words = f"{problem['title']}: {problem['detail']}" + KEY_HINT * (response.status_code in {401, 403})
+    except (LookupError, TypeError, ValueError):
         words = "no problem document; is this the address of a rulserve?"
     message = f"{url} answered {response.status_code}: {words}"
     if response.status_code in {429, 503}:

@@ -25,8 +25,7 @@ COLUMNS: Final[tuple[str, ...]] = (
     "mean_absolute_error", "bias", "nasa_score", "coverage", "coverage_low", "coverage_high",
     "nominal_coverage", "mean_width",
 )  # fmt: skip
-HEADINGS: Final = {"rmse": "RMSE", "mean_absolute_error": "MAE", "nasa_score": "NASA", "nominal_coverage": "nominal",
-                   "mean_width": "width"}  # fmt: skip
+HEADINGS: Final = {"rmse": "RMSE", "mean_absolute_error": "MAE", "nasa_score": "NASA"}
 HIDDEN: Final = {"with_error", "coverage_low", "coverage_high"}
 WIDTH: Final = 160
 
@@ -41,9 +40,7 @@ class ReportFormat(StrEnum):
 
 def outcomes(
     *,
-    store: Annotated[
-        str | None, typer.Option(help="URL of the database; default: RUL_STORE_URL, else its default.")
-    ] = None,
+    store: Annotated[str | None, typer.Option(help="URL of the database; default: RUL_STORE_URL.")] = None,
     form: Annotated[
         ReportFormat | None, typer.Option("--format", help="Default: a table on a terminal, else csv.")
     ] = None,
@@ -62,8 +59,7 @@ def outcomes(
     from service.store.report import report  # noqa: PLC0415 loads SQLAlchemy
 
     url = Settings.read().store_url.get_secret_value() if store is None else store
-    address = existing(store_url(url))
-    opened = Store.open(address)
+    opened = Store.open(existing(store_url(url)))
     try:
         found = report(opened, since=None if since is None else since.timestamp())
     finally:
@@ -97,7 +93,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in shown:
         side = "left" if name in {"model", "version"} else "right"
-        table.add_column(HEADINGS.get(name, name), justify=side, no_wrap=True)
+        table.add_column(HEADINGS.get(name, name.replace("_", " ")), justify=side, no_wrap=True)
     for row in rows:
         table.add_row(*(_cell(name, row) for name in shown))
     return table

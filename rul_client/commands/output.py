@@ -59,10 +59,6 @@ def wide_console(file: IO[str], *, is_file: bool = False) -> Console:
 
 
 def printable(name: str, width: int) -> str:
-    r"""Make a name safe for a terminal: one line, no control characters, at most `width` letters.
-
-    >>> printable("pump\x1b[2J-17", 24)
-    'pump?[2J-17'
-    """
+    """Make a name safe for a terminal: one line, no control characters, at most `width` letters."""
     plain = "".join(letter if letter.isprintable() else "?" for letter in name)
     return plain if len(plain) <= width else plain[: width - 2] + ".."

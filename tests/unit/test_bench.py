@@ -15,9 +15,8 @@ from typer.testing import CliRunner
 
 from rul_client.cli import register
 from rul_client.commands.bench.cli import PROTOCOLS
-from rul_client.commands.bench.load import Tally, Target, closed_loop
 from rul_client.commands.bench.payloads import POOL_WINDOWS, calls_of, simulated_pool
-from rul_client.commands.bench.run import ready_models, summarise, table_of
+from rul_client.commands.bench.run import Tally, Target, closed_loop, ready_models, summarise, table_of
 from rul_client.errors import RemoteFailed
 from tests.fakes import make_manifest
 from tests.in_process import ask_grpc, framed, in_process

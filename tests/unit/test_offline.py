@@ -9,7 +9,7 @@ import pytest
 from model.domain import Trajectory
 from rul_client.answers import Answer, ModelName, NoAnswer, top_of
 from rul_client.commands.predict.offline import NO_OBSERVER, Offline, answer_of
-from rul_client.commands.predict.rows import Row, Unanswered, rows, window_count
+from rul_client.commands.predict.rows import Row, rows, window_count
 from service.core.batcher import MicroBatcher
 from service.core.predictor import LoadedModel, Predictor
 from service.core.queries import PredictQuery
@@ -113,8 +113,8 @@ async def test_a_window_that_cannot_be_read_keeps_an_empty_row_and_a_reason(offl
     assert made[0] == Row("a", 1, None, None, None, None, None, None, None)
     assert made[1].rul == 1
     assert unanswered == [
-        Unanswered("a", 1, "expected at most 50% of the readings missing, got 100%; "
-                   "nothing of setting_1, sensor_1, sensor_2")
+        "unit a, cycle 1: expected at most 50% of the readings missing, got 100%; "
+        "nothing of setting_1, sensor_1, sensor_2"
     ]  # fmt: skip
 
 

@@ -150,7 +150,7 @@ def test_cmapss_text_is_recognised_by_its_26_numbers(tmp_path, name):
 def test_parquet_is_recognised_without_its_suffix(tmp_path):
     write_parquet(tmp_path / "units", [unit()], SCHEMA)
 
-    assert len(read_units(tmp_path / "units", MANIFEST, fleet=None).units) == 1
+    assert len(read_units(tmp_path / "units", MANIFEST, fleet=None)[0]) == 1
 
 
 def test_columns_that_a_file_lacks_are_missing_readings_and_named(tmp_path):

@@ -10,10 +10,7 @@ import typer
 from rul_client.address import http_address
 
 PROTOCOLS: Final = ("json", "binary", "grpc", "oip-grpc")
-PROTOCOL_HELP: Final = (
-    "json (POST /v1/predict), binary (Open Inference Protocol by HTTP), grpc (RulService), "
-    "oip-grpc (Open Inference Protocol by gRPC); several with commas."
-)
+PROTOCOL_HELP: Final = "json, binary or oip-grpc (Open Inference Protocol), grpc; several with commas."
 
 
 def bench(
@@ -24,9 +21,7 @@ def bench(
     windows: Annotated[str, typer.Option(help="Windows a request; several with commas.")] = "1,64",
     seconds: Annotated[float, typer.Option(help="Duration of each combination.", min=0.1)] = 5.0,
     model: Annotated[str | None, typer.Option(help="Model to ask; default: all in turn.")] = None,
-    identical: Annotated[
-        bool, typer.Option("--identical", help="Repeat one request: rows, few digits, no request id.")
-    ] = False,
+    identical: Annotated[bool, typer.Option("--identical", help="Repeat one request without an id.")] = False,
     grpc: Annotated[str | None, typer.Option(help="HOST:PORT of gRPC, if not that of the URL.")] = None,
     processes: Annotated[int, typer.Option(help="Processes that send requests.", min=1, max=64)] = 1,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
@@ -38,18 +33,16 @@ def bench(
 
     Each caller has its own connection and sends its next request when it has an answer (a closed loop).
     Requests are like those of real clients: simulated windows, readings by column with 15 digits, an id of
-    its own in each, all models in turn. --identical repeats one compact request, for comparison.
+    its own in each, all models in turn. --identical repeats one compact request by rows, for comparison.
 
     The load comes from Python processes, which take CPU from a service on the same machine. `client CPU` is
     how many cores they used; a star means that they may have been the limit: raise --processes.
     """
     protocols = protocol.split(",")
     if unknown := [name for name in protocols if name not in PROTOCOLS]:
-        expected = f"expected {', '.join(PROTOCOLS)}, got {unknown[0]!r}"
-        raise typer.BadParameter(expected, param_hint="--protocol")
+        raise typer.BadParameter(f"{unknown[0]!r} is none of {PROTOCOLS}", param_hint="--protocol")
     many = _counts(callers, "--callers"), _counts(windows, "--windows")
-    from rul_client.commands.bench.load import Target  # noqa: PLC0415 only this command needs it
-    from rul_client.commands.bench.run import run_bench  # noqa: PLC0415 only this command needs it
+    from rul_client.commands.bench.run import Target, run_bench  # noqa: PLC0415 only this command needs it
 
     run_bench(
         Target(url, f"{url.partition(':')[0]}://{grpc}" if grpc else url, api_key),

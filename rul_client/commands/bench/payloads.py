@@ -21,8 +21,7 @@ POOL_WINDOWS: Final = 64  # different windows of a model; larger requests repeat
 MAX_BODIES: Final = 8
 BODY_WINDOWS: Final = 512  # in all bodies of a model together, which bounds memory
 SEED: Final = 1
-REQUEST_ID: Final = "request-id".center(32, "-")
-"""Marks the place of the request id in a body; as long as an id."""
+REQUEST_ID: Final = "request-id".center(32, "-")  # marks its place in a body; as long as an id
 
 
 class Call(NamedTuple):
@@ -60,12 +59,11 @@ def calls_of(protocol: str, pools: Sequence[Pool], size: int, *, identical: bool
     """Make requests of `size` windows, all models in turn; `identical`: one request, without an id."""
     make = {"json": _json, "binary": _binary, "grpc": _grpc, "oip-grpc": _oip_grpc}[protocol]
     count, models = (1, 1) if identical else (max(1, min(MAX_BODIES, BODY_WINDOWS // size)), len(pools))
-    calls: list[Call] = []
-    for first in range(0, count * size, size):
-        for pool in pools[:models]:
-            windows = [pool.windows[i % POOL_WINDOWS] for i in range(first, first + size)]
-            calls.append(make(pool._replace(windows=windows), identical=identical))
-    return calls
+    return [
+        make(pool._replace(windows=[pool.windows[i % POOL_WINDOWS] for i in part]), identical=identical)
+        for part in (range(first, first + size) for first in range(0, count * size, size))
+        for pool in pools[:models]
+    ]
 
 
 def _json(pool: Pool, *, identical: bool) -> Call:

@@ -21,41 +21,29 @@ class TableFormat(StrEnum):
     JSON = "json"
 
 
-SUFFIXES: Final = {
-    ".parquet": TableFormat.PARQUET,
-    ".pq": TableFormat.PARQUET,
-    ".json": TableFormat.JSON,
-    ".txt": TableFormat.TABLE,
-}
+SUFFIXES: Final = {".parquet": "parquet", ".pq": "parquet", ".json": "json", ".txt": "table"}
 
 
 def predict(
     *,
     source: Annotated[Path, typer.Option("--input", help="C-MAPSS text, CSV or Parquet; or a folder.")],
-    bundle: Annotated[
-        str | None, typer.Option(help="Predict in this process: name of a shipped bundle, or a folder.")
-    ] = None,
+    bundle: Annotated[str | None, typer.Option(help="Predict here: a bundle's name or folder.")] = None,
     url: Annotated[
         str | None,
-        typer.Option(
-            help="Predict by a service: http://, https://, grpc:// or grpcs://HOST:PORT.",
-            callback=any_address,
-        ),
+        typer.Option(help="Ask a service: http, https, grpc or grpcs://HOST:PORT.", callback=any_address),
     ] = None,
     fleet: Annotated[
-        str | None, typer.Option(help="Describes the file's columns: a fleet's name or TOML file.")
+        str | None, typer.Option(help="Describes the columns: a fleet's name or TOML file.")
     ] = None,
     last: Annotated[bool, typer.Option("--last", help="One row a unit, for its last cycle.")] = False,
-    model: Annotated[
-        str | None, typer.Option(help="With --url: the model, if the service has several.")
-    ] = None,
+    model: Annotated[str | None, typer.Option(help="With --url: the model, if there are several.")] = None,
     form: Annotated[
         TableFormat | None,
         typer.Option("--format", help="Default: by the suffix of --output; a table on a terminal, else csv."),
     ] = None,
     output: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None,
     api_key: Annotated[
-        str | None, typer.Option(help="With --url: API key of the service.", envvar="RUL_API_KEY")
+        str | None, typer.Option(help="With --url: its API key.", envvar="RUL_API_KEY")
     ] = None,
 ) -> None:
     """Predict the remaining useful life of units: one row a cycle, or with --last one row a unit.
@@ -81,11 +69,7 @@ def predict(
 
 
 def format_of(output: Path | None, *, terminal: bool) -> TableFormat:
-    """Choose the format by the suffix of the output; a table on a terminal, else CSV.
-
-    >>> format_of(Path("rul.parquet"), terminal=True).value
-    'parquet'
-    """
+    """Choose the format by the suffix of the output; a table on a terminal, else CSV."""
     if output is None:
         return TableFormat.TABLE if terminal else TableFormat.CSV
-    return SUFFIXES.get(output.suffix.lower(), TableFormat.CSV)
+    return TableFormat(SUFFIXES.get(output.suffix.lower(), "csv"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from export.bundle import Manifest
 from model.domain import InvalidData, Trajectory
@@ -16,21 +16,11 @@ PARQUET_MAGIC: Final = b"PAR1"
 HEAD_BYTES: Final = 65536
 
 
-class ReadUnits(NamedTuple):
-    """Units in the order of their first reading; `absent` are columns of the model without any reading."""
+def read_units(path: Path, manifest: Manifest, *, fleet: str | None) -> tuple[list[Trajectory], list[str]]:
+    """Read the units of a file or folder; name columns of the model that have no reading.
 
-    units: list[Trajectory]
-    absent: list[str]
-
-
-def read_units(path: Path, manifest: Manifest, *, fleet: str | None) -> ReadUnits:
-    """Read every unit of a file or folder, with the columns that the model reads.
-
-    Args:
-        path: C-MAPSS text, CSV or Parquet.
-        manifest: The model's manifest.
-        fleet: A fleet's name or TOML file that describes the columns; None: they have the model's
-            names, or the file is C-MAPSS text.
+    `fleet` is a fleet's name or TOML file that describes the columns; None: they have the model's
+    names, or the file is C-MAPSS text.
     """
     described = _recognised(path, manifest) if fleet is None else _narrowed(fleet_named(fleet), manifest)
     units, report = read_with_report(path, described, run_to_failure=False, allow_absent=fleet is None)
@@ -40,7 +30,7 @@ def read_units(path: Path, manifest: Manifest, *, fleet: str | None) -> ReadUnit
             f"{path} has none of the columns that {manifest.name} reads ({', '.join(absent)}); "
             "if its columns have other names, describe them with --fleet"
         )
-    return ReadUnits(units, absent)
+    return units, absent
 
 
 def _narrowed(fleet: Fleet, manifest: Manifest) -> Fleet:
@@ -79,9 +69,8 @@ def _recognised(path: Path, manifest: Manifest) -> Fleet:
 def _format_of(path: Path) -> Format:
     """Tell the format by the suffix, else by the first bytes."""
     if path.is_dir():
-        found: set[Format] = {
-            SUFFIXES[f.suffix.lower()] for f in path.iterdir() if f.suffix.lower() in SUFFIXES
-        }
+        suffixes = {file.suffix.lower() for file in path.iterdir()}
+        found: set[Format] = {SUFFIXES[suffix] for suffix in suffixes if suffix in SUFFIXES}
         if len(found) == 1:
             return found.pop()
         raise InvalidData(

@@ -13,10 +13,7 @@ from rul_client.answers import Answer, Answerer, NoAnswer, Window
 
 
 class Row(NamedTuple):
-    """One line of the output; cycles are the unit's own numbers, None means no answer.
-
-    `entropy_ratio` is also None for a window of one cycle.
-    """
+    """One line of the output; cycles are the unit's own numbers. None: no answer, or one cycle's entropy."""
 
     unit: str
     last_cycle: int
@@ -30,17 +27,6 @@ class Row(NamedTuple):
 
 
 COLUMNS: Final = Row._fields
-
-
-class Unanswered(NamedTuple):
-    """A window without an answer, and the reason."""
-
-    unit: str
-    last_cycle: int
-    detail: str
-
-    def __str__(self) -> str:
-        return f"the first: unit {self.unit}, cycle {self.last_cycle}: {self.detail}"
 
 
 class _Place(NamedTuple):
@@ -71,12 +57,12 @@ def window_count(trajectories: Sequence[Trajectory], *, last_only: bool) -> int:
 
 
 async def rows(
-    trajectories: Sequence[Trajectory], answerer: Answerer, *, last_only: bool, unanswered: list[Unanswered]
+    trajectories: Sequence[Trajectory], answerer: Answerer, *, last_only: bool, unanswered: list[str]
 ) -> AsyncIterator[list[Row]]:
     """Yield rows in the order of units and cycles, some at a time; memory holds only the requests in flight.
 
-    Each window covers the last `context` cycles up to its own. Windows without an answer are
-    appended to `unanswered`, and their rows are empty.
+    Each window covers the last `context` cycles up to its own. The row of a window without an answer is
+    empty, and the reason is appended to `unanswered`.
     """
     places = _places(trajectories, answerer.manifest.context, last_only=last_only)
     waiting: deque[tuple[list[_Place], asyncio.Task[list[Answer | NoAnswer]]]] = deque()
@@ -92,7 +78,7 @@ async def rows(
             asked, task = waiting.popleft()
             pairs = list(zip(asked, await task, strict=True))
             unanswered += [
-                Unanswered(place.trajectory.unit, place.last_cycle, answer.detail)
+                f"unit {place.trajectory.unit}, cycle {place.last_cycle}: {answer.detail}"
                 for place, answer in pairs
                 if isinstance(answer, NoAnswer)
             ]

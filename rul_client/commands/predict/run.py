@@ -18,7 +18,7 @@ from rul_client.answers import Answerer
 from rul_client.commands.output import NothingAnswered, discard_output, open_output, wide_console
 from rul_client.commands.predict.cli import TableFormat
 from rul_client.commands.predict.input_file import read_units
-from rul_client.commands.predict.rows import Unanswered, rows, window_count
+from rul_client.commands.predict.rows import rows, window_count
 from rul_client.commands.predict.table import PeopleTable
 from rul_client.commands.predict.writers import CsvWriter, JsonWriter, ParquetWriter, RowWriter
 
@@ -55,7 +55,7 @@ async def predict_file(
 ) -> None:
     """Read a file, answer its windows, write the rows."""
     errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    unanswered: list[Unanswered] = []
+    unanswered: list[str] = []
     async with opened as answerer:
         units, absent = read_units(source, answerer.manifest, fleet=fleet)
         if absent:
@@ -71,10 +71,11 @@ async def predict_file(
                 writer.write(made)
                 progress.advance(task, len(made))
             if len(unanswered) == total:
-                raise NothingAnswered(f"no window has an answer; {unanswered[0]}")
+                raise NothingAnswered(f"no window has an answer; the first: {unanswered[0]}")
             writer.close()
     if unanswered:
-        errors.print(f"rul: {len(unanswered):,} of {total:,} windows have no answer; {unanswered[0]}")
+        count = f"{len(unanswered):,} of {total:,}"
+        errors.print(f"rul: {count} windows have no answer; the first: {unanswered[0]}")
 
 
 def _writer(

@@ -78,13 +78,8 @@ class Samples:
 
 
 def growth(before: float, now: float) -> float:
-    """How much a counter grew; a restarted one counts from 0.
-
-    A value a little smaller comes from a worker that does not have the latest counts of the others.
-
-    >>> growth(5.0, 7.0), growth(5.0, 2.0), growth(5.0, 4.0)
-    (2.0, 2.0, 0.0)
-    """
+    """How much a counter grew; a restarted one counts from 0."""
+    # A value a little smaller comes from a worker that does not have the latest counts of the others.
     return now - before if now >= before else now if now < before / 2 else 0.0
 
 

@@ -192,11 +192,7 @@ def _table(*headings: str) -> Table:
 
 
 def number(value: float) -> str:
-    """Format with three digits that count, or all before the point.
-
-    >>> number(1234.5), number(98.76), number(0.8125), number(0.0), number(math.nan)
-    ('1,234', '98.8', '0.81', '0', '-')
-    """
+    """Format with three digits that count, or all before the point; NaN as a dash."""
     if math.isnan(value) or value == 0:
         return "-" if value else "0"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
