@@ -113,9 +113,11 @@ async def test_a_window_that_cannot_be_read_keeps_an_empty_row_and_a_reason(offl
     assert made[0] == Row("a", 1, None, None, None, None, None, None, None)
     assert made[1].rul == 1
     assert unanswered == [
-        "unit a, cycle 1: expected at most 50% of the readings missing, got 100%; "
-        "nothing of setting_1, sensor_1, sensor_2"
-    ]  # fmt: skip
+        (
+            "unit a, cycle 1: expected at most 50% of the readings missing, got 100%; "
+            "nothing of setting_1, sensor_1, sensor_2"
+        )
+    ]
 
 
 async def test_the_row_is_what_the_predictor_answers(offline, executor):

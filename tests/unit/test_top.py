@@ -16,49 +16,33 @@ from tests.in_process import in_process, json_window
 URL = "http://service:3000"
 FD001 = {"name": "fd001", "manifest": {"entropy": [{"head": "mean", "low": 0.4, "high": 0.95}]}}
 
-BEFORE = """
-rul_requests_total{protocol="http",route="/v1/predict",code="200"} 100
-rul_requests_total{protocol="http",route="/v1/predict",code="422"} 5
-rul_requests_total{protocol="http",route="/metrics",code="200"} 7
-rul_requests_total{protocol="grpc",route="rul.v1.RulService/Predict",code="OK"} 0
-rul_request_duration_seconds_bucket{protocol="http",route="/v1/predict",le="0.01"} 90
-rul_request_duration_seconds_bucket{protocol="http",route="/v1/predict",le="0.02"} 105
-rul_request_duration_seconds_bucket{protocol="http",route="/v1/predict",le="+Inf"} 105
-rul_prediction_cycles_count{model="fd001"} 10
-rul_prediction_cycles_sum{model="fd001"} 400
-rul_attention_entropy_ratio_count{model="fd001",head="mean"} 10
-rul_attention_entropy_ratio_sum{model="fd001",head="mean"} 8
-rul_attention_out_of_band_total{model="fd001",side="low"} 1
-rul_attention_out_of_band_total{model="fd001",side="high"} 1
-rul_state_total{model="fd001",state="estimated"} 10
-rul_state_total{model="fd001",state="at_least_cap"} 0
-rul_rejected_total{reason="queue_full"} 0
-rul_inflight_requests 0
+GROWTH = """
+rul_requests_total{protocol="http",route="/v1/predict",code="200"} 100 300
+rul_requests_total{protocol="http",route="/v1/predict",code="422"} 5 15
+rul_requests_total{protocol="http",route="/metrics",code="200"} 7 9
+rul_requests_total{protocol="grpc",route="rul.v1.RulService/Predict",code="OK"} 0 50
+rul_request_duration_seconds_bucket{protocol="http",route="/v1/predict",le="0.01"} 90 195
+rul_request_duration_seconds_bucket{protocol="http",route="/v1/predict",le="0.02"} 105 315
+rul_request_duration_seconds_bucket{protocol="http",route="/v1/predict",le="+Inf"} 105 315
+rul_prediction_cycles_count{model="fd001"} 10 30
+rul_prediction_cycles_sum{model="fd001"} 400 1600
+rul_attention_entropy_ratio_count{model="fd001",head="mean"} 10 30
+rul_attention_entropy_ratio_sum{model="fd001",head="mean"} 8 20
+rul_attention_out_of_band_total{model="fd001",side="low"} 1 1
+rul_attention_out_of_band_total{model="fd001",side="high"} 1 1
+rul_state_total{model="fd001",state="estimated"} 10 25
+rul_state_total{model="fd001",state="at_least_cap"} 0 5
+rul_rejected_total{reason="queue_full"} 0 8
+rul_inflight_requests 0 3
+rul_pending_windows - 17
+rul_open_streams - 4
+rul_workers - 2
+rul_column_drift_psi{model="fd001",column="sensor_2"} - 0.02
+rul_column_drift_psi{model="fd001",column="sensor_11"} - 0.31
 """
-NOW = """
-rul_requests_total{protocol="http",route="/v1/predict",code="200"} 300
-rul_requests_total{protocol="http",route="/v1/predict",code="422"} 15
-rul_requests_total{protocol="http",route="/metrics",code="200"} 9
-rul_requests_total{protocol="grpc",route="rul.v1.RulService/Predict",code="OK"} 50
-rul_request_duration_seconds_bucket{protocol="http",route="/v1/predict",le="0.01"} 195
-rul_request_duration_seconds_bucket{protocol="http",route="/v1/predict",le="0.02"} 315
-rul_request_duration_seconds_bucket{protocol="http",route="/v1/predict",le="+Inf"} 315
-rul_prediction_cycles_count{model="fd001"} 30
-rul_prediction_cycles_sum{model="fd001"} 1600
-rul_attention_entropy_ratio_count{model="fd001",head="mean"} 30
-rul_attention_entropy_ratio_sum{model="fd001",head="mean"} 20
-rul_attention_out_of_band_total{model="fd001",side="low"} 1
-rul_attention_out_of_band_total{model="fd001",side="high"} 1
-rul_state_total{model="fd001",state="estimated"} 25
-rul_state_total{model="fd001",state="at_least_cap"} 5
-rul_rejected_total{reason="queue_full"} 8
-rul_inflight_requests 3
-rul_pending_windows 17
-rul_open_streams 4
-rul_workers 2
-rul_column_drift_psi{model="fd001",column="sensor_2"} 0.02
-rul_column_drift_psi{model="fd001",column="sensor_11"} 0.31
-"""
+LINES = [line.rsplit(" ", 2) for line in GROWTH.split("\n") if line]
+BEFORE = "".join(f"{name} {before}\n" for name, before, _ in LINES if before != "-")
+NOW = "".join(f"{name} {now}\n" for name, _, now in LINES)
 UNIT = {
     "unit": "pump\x1b[2J", "model": "fd001", "last_cycle": 121, "rul": 8.25, "rul_state": "estimated",
     "interval": {"lower": 2.0, "upper": 15.0}, "health_state": "critical",
@@ -85,9 +69,8 @@ def line(text, first):
 
 
 def replaced(name, value):
-    lines = [f"{name} {value}" if each.startswith(name + " ") else each for each in NOW.splitlines()]
-    assert lines != NOW.splitlines(), name
-    return scrape("\n".join(lines) + "\n")
+    lines = [f"{name} {value}\n" if each.startswith(name + " ") else each for each in NOW.splitlines(True)]
+    return scrape("".join(lines))
 
 
 def test_rates_and_quantiles_are_of_the_requests_in_between():

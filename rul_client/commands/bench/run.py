@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AsyncExitStack
 from functools import partial
+from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
+from time import perf_counter, process_time
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
@@ -35,9 +36,9 @@ from rul_client.http import HttpTransport, http_client, request
 BUSY: Final = 0.8  # of a core: a busier process may read its answers late
 NOTES: Final = """Latencies are of answered calls; p99.9 of fewer than 1,000 calls is the slowest.
 * The callers may have been the limit: raise --processes."""
-
-HEADINGS: Final = (
-    "protocol", "callers", "windows/call", "windows/s", "p50 ms", "p99 ms", "p99.9 ms", "errors", "client CPU",
+HEADS: Final = (
+    "protocol", "callers", "windows/call", "windows/s", "p50 ms", "p99 ms", "p99.9 ms", "errors",
+    "client CPU",
 )  # fmt: skip
 Measured = dict[str, Any]  # a scenario and its figures, as --json writes them
 GOOD: Final = frozenset({"200", "OK"})  # codes of an answer; every other code is an error
@@ -61,10 +62,9 @@ class Target(NamedTuple):
         return call.headers | key | named, request_id.encode().join(call.parts)
 
 
-async def _http(target: Target, stack: AsyncExitStack) -> Send:
-    session = await stack.enter_async_context(
-        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(TIMEOUT_SECONDS), auto_decompress=False)
-    )
+async def _http(target: Target, stack: AsyncExitStack, _path: str) -> Send:
+    timeout = aiohttp.ClientTimeout(TIMEOUT_SECONDS)
+    session = await stack.enter_async_context(aiohttp.ClientSession(timeout=timeout, auto_decompress=False))
 
     async def send(call: Call) -> str:
         headers, body = target.prepare(call)
@@ -113,34 +113,24 @@ def load(calls: Sequence[Call], target: Target, callers: int, seconds: float) ->
 
     async def run() -> Tally:
         async with AsyncExitStack() as stack:
-            path, by_http = calls[0].path, bool(calls[0].headers)
-            crew = [
-                await (_http(target, stack) if by_http else _grpc(target, stack, path))
-                for _ in range(callers)
-            ]
+            connect = _http if calls[0].headers else _grpc
+            crew = [await connect(target, stack, calls[0].path) for _ in range(callers)]
             return await closed_loop(crew, calls, seconds)
 
-    if sys.platform == "win32":
-        return asyncio.run(run())
-    import uvloop  # noqa: PLC0415 not on Windows
-
-    return uvloop.run(run())
+    runner: Any = asyncio if sys.platform == "win32" else import_module("uvloop")
+    return runner.run(run())
 
 
 async def closed_loop(
-    callers: Sequence[Send],
-    calls: Sequence[Call],
-    seconds: float,
-    clock: Callable[[], float] = time.perf_counter,
+    callers: Sequence[Send], calls: Sequence[Call], seconds: float, clock: Callable[[], float] = perf_counter
 ) -> Tally:
     """Let each caller send, wait for its answer and send again, until the time is over.
 
-    The first call of each, which connects, is not measured. Calls that have begun are waited for and
-    counted, with their time: the slowest answers must not be lost.
+    The first call of each, which connects, is not measured. Calls that have begun in time all count.
     """
     await asyncio.gather(*(send(calls[i % len(calls)]) for i, send in enumerate(callers)))
     latencies, codes = list[float](), Counter[str]()
-    cpu, start = time.process_time(), clock()
+    cpu, start = process_time(), clock()
 
     async def repeat(send: Send, turn: int) -> None:
         begun = clock()
@@ -153,7 +143,7 @@ async def closed_loop(
             turn, begun = turn + 1, ended
 
     await asyncio.gather(*(repeat(send, i) for i, send in enumerate(callers)))
-    return Tally(latencies, codes, clock() - start, time.process_time() - cpu)
+    return Tally(latencies, codes, clock() - start, process_time() - cpu)
 
 
 def run_bench(
@@ -224,15 +214,14 @@ def summarise(tallies: Sequence[Tally], windows: int) -> Measured:
 def table_of(title: str, measured: Sequence[Measured]) -> Table:
     """Make the table for people."""
     table = Table(title=title, caption=NOTES, box=SIMPLE_HEAD, pad_edge=False)
-    for heading in HEADINGS:
+    for heading in HEADS:
         side = "left" if heading in {"protocol", "errors"} else "right"
         table.add_column(heading, justify=side, min_width=max(map(len, heading.split())))
     for each in measured:
-        latencies = (each["p50_ms"], each["p99_ms"], each["p999_ms"])
         table.add_row(
             *(str(each[name]) for name in ("protocol", "callers", "windows")),
             f"{each['windows_per_second']:,.0f}",
-            *("-" if ms is None else f"{ms:.2f}" for ms in latencies),
+            *("-" if each[q] is None else f"{each[q]:.2f}" for q in ("p50_ms", "p99_ms", "p999_ms")),
             _errors(each),
             f"{each['client_cpu']:.2f}{'*' if each['client_limited'] else ''}",
         )
