@@ -57,7 +57,7 @@ def test_what_is_asked_between_two_scrapes_is_shown(server, http, stub, windows)
     assert "ready" in shown
 
 
-def test_who_cannot_be_reached_is_one_line_and_exit_code_1():
+def test_a_service_that_cannot_be_reached_is_one_line_and_exit_code_1():
     done = rul_top(f"http://127.0.0.1:{free_port()}", "--once")
 
     assert done.returncode == 1
@@ -80,25 +80,6 @@ def test_a_service_that_asks_for_a_key_gets_it_or_says_so(strict):
     assert without.returncode == 1
     assert "--api-key" in without.stderr
     assert with_key.returncode == 0, with_key.stderr
-
-
-def test_a_short_terminal_shows_that_more_is_cut_off(server):
-    ours, theirs = pty.openpty()
-    watching = subprocess.Popen(
-        command(server.http, "--interval", 0.1),
-        env=environment(LINES="8"), stdout=theirs, stderr=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
-    os.close(theirs)
-    seen = b""
-    while "…".encode() not in seen and b"..." not in seen:
-        seen += read(ours)
-        assert seen.count(server.http.encode()) < 3, seen
-
-    watching.send_signal(signal.SIGINT)
-    while LEAVE_SCREEN not in seen:
-        seen += read(ours)
-    watching.communicate(timeout=SECONDS)
-    os.close(ours)
 
 
 def test_ctrl_c_ends_it_quietly_and_gives_the_terminal_back(server):

@@ -11,7 +11,6 @@ from rul_client.commands.output import printable
 from rul_client.commands.top.scrape import Samples, Scrape, Scraper
 from rul_client.commands.top.screen import frame, frames
 from rul_client.errors import RemoteFailed
-from tests.in_process import in_process, json_window
 
 URL = "http://service:3000"
 FD001 = {"name": "fd001", "manifest": {"entropy": [{"head": "mean", "low": 0.4, "high": 0.95}]}}
@@ -34,19 +33,14 @@ rul_state_total{model="fd001",state="estimated"} 10 25
 rul_state_total{model="fd001",state="at_least_cap"} 0 5
 rul_rejected_total{reason="queue_full"} 0 8
 rul_inflight_requests 0 3
-rul_pending_windows - 17
-rul_open_streams - 4
 rul_workers - 2
-rul_column_drift_psi{model="fd001",column="sensor_2"} - 0.02
 rul_column_drift_psi{model="fd001",column="sensor_11"} - 0.31
 """
 LINES = [line.rsplit(" ", 2) for line in GROWTH.split("\n") if line]
 BEFORE = "".join(f"{name} {before}\n" for name, before, _ in LINES if before != "-")
 NOW = "".join(f"{name} {now}\n" for name, _, now in LINES)
-UNIT = {
-    "unit": "pump\x1b[2J", "model": "fd001", "last_cycle": 121, "rul": 8.25, "rul_state": "estimated",
-    "interval": {"lower": 2.0, "upper": 15.0}, "health_state": "critical",
-}  # fmt: skip
+INTERVAL = {"lower": 2.0, "upper": 15.0}
+UNIT = {"unit": "7", "rul": 8.25, "rul_state": "estimated", "interval": INTERVAL, "health_state": "critical"}
 
 
 def scrape(text=NOW, *, at=102.0, units=None, ready="ready"):
@@ -64,7 +58,6 @@ def printed(picture, width=200):
 
 
 def line(text, first):
-    """The words of the line that begins with this one."""
     return next(words for words in map(str.split, text.splitlines()) if words and words[0] == first)
 
 
@@ -81,19 +74,14 @@ def test_rates_and_quantiles_are_of_the_requests_in_between():
     assert line(text, "grpc") == ["grpc", "25.0", "0", "-", "-"]
 
 
-def test_a_restarted_service_counts_from_zero():
-    assert line(drawn(scrape(at=102.0), scrape(BEFORE, at=104.0)), "http")[1] == "52.5"
+@pytest.mark.parametrize(("now", "rate"), [(100, "50.0"), (298, "0")], ids=["restarted", "worker behind"])
+def test_a_counter_that_falls_restarted_unless_it_falls_little(now, rate):
+    later = replaced('rul_requests_total{protocol="http",route="/v1/predict",code="200"}', now)
+
+    assert line(drawn(scrape(at=100.0), later), "http")[1] == rate
 
 
-def test_a_worker_that_is_behind_is_no_restart():
-    behind = replaced('rul_requests_total{protocol="http",route="/v1/predict",code="200"}', 298)
-
-    assert line(drawn(scrape(at=100.0), behind), "http")[1] == "0"
-
-
-@pytest.mark.parametrize(
-    ("q", "expected"), [(0.25, 0.5), (0.5, 1.0), (0.75, 1 + 2.5 / 3), (0.9, 2.0), (1.0, 2.0)]
-)
+@pytest.mark.parametrize(("q", "expected"), [(0.25, 0.5), (0.5, 1.0), (0.75, 1 + 2.5 / 3), (1.0, 2.0)])
 def test_a_quantile_lies_within_its_bucket_and_never_beyond_the_last_bound(q, expected):
     samples = Samples.parse('d_bucket{le="2.0"} 8\nd_bucket{le="1.0"} 5\nd_bucket{le="+Inf"} 10\n')
 
@@ -101,27 +89,22 @@ def test_a_quantile_lies_within_its_bucket_and_never_beyond_the_last_bound(q, ex
     assert math.isnan(samples.quantile(q, "other"))
 
 
-def test_a_model_shows_what_it_answered_in_between():
+def test_a_model_shows_what_it_answered_in_between_or_if_nothing_since_start():
+    assert line(drawn(scrape(at=100.0)), "fd001")[1:3] == ["0", "53.3"]
     assert line(drawn(), "fd001") == [
         "fd001", "10.0", "60.0", "-", "25", "%", "0", "%", "0", "%", "0.60", "-", "sensor_11", "0.31",
     ]  # fmt: skip
 
 
-def test_a_model_without_requests_in_between_shows_its_figures_since_start():
-    assert line(drawn(scrape(at=100.0)), "fd001")[1:3] == ["0", "53.3"]
-
-
 @pytest.mark.parametrize(
     ("name", "value", "mark"),
     [
-        ('rul_attention_entropy_ratio_sum{model="fd001",head="mean"}', 8 + 20 * 0.3, "collapsed"),
-        ('rul_attention_entropy_ratio_sum{model="fd001",head="mean"}', 8 + 20 * 0.97, "uniform"),
-        ('rul_attention_out_of_band_total{model="fd001",side="low"}', 4, "collapsed"),
-        ('rul_attention_out_of_band_total{model="fd001",side="high"}', 4, "uniform"),
+        ('entropy_ratio_sum{model="fd001",head="mean"}', 8 + 20 * 0.3, "collapsed"),
+        ('out_of_band_total{model="fd001",side="high"}', 4, "uniform"),
     ],
 )
 def test_attention_outside_the_band_of_training_is_marked(name, value, mark):
-    assert mark in line(drawn(now=replaced(name, value)), "fd001")
+    assert mark in line(drawn(now=replaced(f"rul_attention_{name}", value)), "fd001")
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -129,19 +112,15 @@ def test_a_frame_fits_its_terminal(width):
     text = drawn(now=scrape(units=[UNIT]), width=width)
 
     assert max(map(len, text.splitlines())) <= width
-    for part in (
-        URL, "ready", "2 workers", "in flight 3", "queue 17 windows", "streams 4", "refused 4.00/s queue_full",
-        "critical", "8.25", "2.00 to 15.0",
-    ):  # fmt: skip
-        assert part in text
+    assert all(part in text for part in ("2 workers", "in flight 3", "refused 4.00/s queue_full"))
+    assert " ".join(line(text, "7")) == "7 - 8.25 2.00 to 15.0 critical estimated"
 
 
-@pytest.mark.parametrize("name", ["pump\x1b[2J", "[bold]x[/bold]", "[/]", "a" * 100, "\n\r\t", ""])
+@pytest.mark.parametrize("name", ["pump\x1b[2J", "[bold]x[/bold]", "a" * 100, "\n\r\t", ""])
 def test_a_name_that_a_client_chose_cannot_command_the_terminal(name):
     text = drawn(now=scrape(units=[{"unit": name}]))
 
-    assert printable(name, 24) in text
-    assert "\x1b" not in text
+    assert printable(name, 24) in text and "\x1b" not in text  # noqa: PT018 one claim
 
 
 @pytest.mark.parametrize(
@@ -150,28 +129,11 @@ def test_a_name_that_a_client_chose_cannot_command_the_terminal(name):
         ("rul_store_up 0\n", {}, "store is down"),
         ("rul_store_dropped_total 6\n", {}, "store drops 3.00/s"),
         ("", {"units": []}, "no unit has been asked about yet"),
-        ("", {"ready": "the service is starting"}, "the service is starting"),
     ],
 )
 def test_what_is_wrong_is_shown_only_when_it_is(more, options, words):
     assert words in drawn(now=scrape(NOW + more, **options))
     assert words not in drawn(now=scrape(NOW + "rul_store_up 1\n"))
-
-
-async def test_a_running_service_is_shown_with_the_requests_in_between():
-    ticks = iter(range(100))
-    async with in_process() as service:
-        scraper = Scraper(service.http, URL, clock=lambda: float(next(ticks)))
-        before = await scraper.scrape()
-        for _ in range(4):
-            await service.predict_http(windows=[json_window(40.0)] * 2)
-            await service.predict_grpc()
-        await service.predict_http(windows=[])
-        text = drawn(before, await scraper.scrape())
-
-    assert line(text, "http")[1:3] == ["5.00", "1.00"]
-    assert line(text, "grpc")[1:3] == ["4.00", "0"]
-    assert line(text, "fake")[:3] == ["fake", "12.0", "40.0"]
 
 
 class Answers:
@@ -180,7 +142,7 @@ class Answers:
     def __init__(self, **answers):
         self.answers = {
             "/metrics": httpx.Response(200, text=NOW),
-            "/readyz": httpx.Response(200, json={"status": "ready"}),
+            "/readyz": httpx.Response(503, json={"status": 503, "detail": "the service is starting"}),
             "/v1/models": httpx.Response(200, json={"models": [FD001]}),
             "/v1/units": httpx.Response(404, json={"status": 404}),
         } | {f"/{name.replace('__', '/')}": answer for name, answer in answers.items()}
@@ -196,9 +158,6 @@ class Answers:
         return httpx.Response(answer.status_code, content=answer.content)
 
 
-PROBLEM = httpx.Response(401, json={"title": "Unauthenticated", "detail": "a key is needed"})
-
-
 @pytest.mark.parametrize(
     ("path", "answer", "words"),
     [
@@ -206,7 +165,7 @@ PROBLEM = httpx.Response(401, json={"title": "Unauthenticated", "detail": "a key
         ("metrics", httpx.Response(200, text="<html>"), "is not rulserve"),
         ("v1__models", httpx.Response(200, text="[]"), "is not rulserve"),
         ("metrics", httpx.ConnectError("refused"), f"{URL} cannot be reached: refused"),
-        ("v1__models", PROBLEM, "--api-key"),
+        ("v1__models", httpx.Response(401, json={"title": "", "detail": ""}), "--api-key"),
     ],
 )
 async def test_a_service_that_cannot_be_read_is_one_line(path, answer, words):
@@ -222,21 +181,20 @@ async def test_units_that_cannot_be_read_are_left_out(answer):
 async def test_manifests_and_missing_units_are_asked_for_once():
     answers = Answers()
 
-    for _ in range(3):
-        await answers.scraper.scrape()
+    scrapes = [await answers.scraper.scrape() for _ in range(3)]
 
+    assert "the service is starting" in drawn(*scrapes[:2])
     assert [answers.asked.count(path) for path in ("/metrics", "/v1/models", "/v1/units")] == [3, 1, 1]
 
 
 async def test_a_service_that_goes_leaves_its_last_figures_and_the_reason():
-    answers = Answers()
+    answers, shown = Answers(), []
     pictures = frames(answers.scraper, interval_seconds=0)
 
-    there = printed(await anext(pictures))
-    answers.answers["/metrics"] = httpx.ConnectError("refused")
-    gone = printed(await anext(pictures))
-    answers.answers["/metrics"] = httpx.Response(200, text=NOW)
-    back = printed(await anext(pictures))
+    there = answers.answers["/metrics"]
+    for answer in (there, httpx.ConnectError("refused"), there):
+        answers.answers["/metrics"] = answer
+        shown.append(printed(await anext(pictures)))
 
-    assert ["cannot be reached" in text for text in (there, gone, back)] == [False, True, False]
-    assert "2 workers" in gone
+    assert ["cannot be reached" in text for text in shown] == [False, True, False]
+    assert "2 workers" in shown[1]

@@ -27,7 +27,8 @@ def top(
 
     Rates and latencies cover the time since the last frame. A model without requests in that time is dim: its
     figures are since start. `collapsed` and `uniform`: the attention lies outside the band that it had in
-    training. `drift`: the column furthest from training, and its population stability index. Ctrl+C ends.
+    training. `drift`: the column furthest from training, and its population stability index. A short terminal
+    cuts off the end. Ctrl+C ends.
     """
     from rul_client.commands.top.screen import watch  # noqa: PLC0415 only this command needs it
 

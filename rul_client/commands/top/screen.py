@@ -52,9 +52,8 @@ async def frames(scraper: Scraper, *, interval_seconds: float) -> AsyncGenerator
     before = now = await scraper.scrape()
     while True:
         await asyncio.sleep(interval_seconds)
-        trouble = ""
         try:
-            before, now = now, await scraper.scrape()
+            before, now, trouble = now, await scraper.scrape(), ""
         except RemoteFailed as failed:
             trouble = str(failed)
         yield frame(before, now, trouble=trouble)
@@ -166,14 +165,15 @@ def _drift(samples: Samples, model: str) -> Text:
 def _units(units: list[dict[str, Any]]) -> Table:
     """The units with the fewest cycles left, as the service orders them."""
     table = _table("unit", "model", "cycle", "RUL", "interval", "health", "state")
-    for unit in units:
+    for given in units:
+        unit = {key: value for key, value in given.items() if value is not None}
         state, health = str(unit.get("rul_state", "")), str(unit.get("health_state", ""))
-        interval: dict[str, float] = unit.get("interval") or {}
+        interval: dict[str, float] = unit.get("interval", {})
         low, high = (number(interval.get(end, math.nan)) for end in ("lower", "upper"))
         table.add_row(
             printable(str(unit.get("unit", "")), 24),
             printable(str(unit.get("model", "")), 15),
-            f"{unit.get('last_cycle', math.nan):.0f}",
+            str(unit.get("last_cycle", "-")),
             f"{'>= ' * (state == RulState.AT_LEAST_CAP)}{number(unit.get('rul', math.nan))}",
             f"{low} to {high}",
             Text(printable(health, 15), HEALTH_STYLES.get(health, "")),
