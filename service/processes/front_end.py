@@ -53,7 +53,14 @@ def _obstacle_to_envoy() -> str:
 
 
 def run(settings: Settings) -> int:
-    """Serve until a signal arrives; return the exit status."""
+    """Serve until a signal arrives; return the exit status.
+
+    Raises:
+        FrontEndFailed: the front end did not start, or no worker is left.
+        ModuleNotFoundError: ONNX Runtime is not installed.
+    """
+    if importlib.util.find_spec("onnxruntime") is None:  # else each worker would fail, with a traceback
+        raise ModuleNotFoundError("onnxruntime is not installed", name="onnxruntime")
     front_end = choose(settings)
     logs.configure(level=settings.log_level, log_format=settings.log_format)
     if settings.scheduling is Scheduling.BATCH:

@@ -25,6 +25,7 @@ from tests.asking import Asked, golden_windows
 from tests.waiting import wait_until
 
 FRONT_ENDS = ("envoy", "uvicorn")
+RUL = Path(sys.executable).with_name("rul")
 START_SECONDS = 60
 STOP_SECONDS = 30
 ANSWER_SECONDS = 30
@@ -62,7 +63,13 @@ def free_port() -> int:
 
 @contextmanager
 def running(
-    folder: Path, bundles: str, *, front_end: str = "envoy", ready: bool = True, **settings: str
+    folder: Path,
+    bundles: str,
+    *,
+    front_end: str = "envoy",
+    ready: bool = True,
+    rul: Path = RUL,
+    **settings: str,
 ) -> Iterator[Server]:
     """`rul serve` with these settings (RUL_ and upper case are added), stopped at the end."""
     port, grpc_port = free_port(), free_port()
@@ -81,7 +88,7 @@ def running(
     log = folder / "server.log"
     with log.open("wb") as sink:
         process = subprocess.Popen(
-            [str(Path(sys.executable).with_name("rul")), "serve"],
+            [str(rul), "serve"],
             env=environment,
             stdout=sink,
             stderr=subprocess.STDOUT,
