@@ -16,7 +16,9 @@ from prometheus_client import disable_created_metrics
 from model.domain import RulError
 from service import logs
 from service.assembly import build
+from service.core.queries import Explain
 from service.edge.asgi import Receive, Scope, Send
+from service.http.routes import PREDICT_PATH
 from service.parts import Parts
 from service.processes.control import WorkerSpec
 from service.settings import Settings
@@ -61,6 +63,17 @@ class Front:
 )
 class RulService:
     """Remaining useful life of units, with the attention and contribution of every cycle."""
+
+    @bentoml.api(route=PREDICT_PATH)
+    async def predict(
+        self,
+        windows: list[dict[str, Any]],
+        model: str | None = None,
+        explain: Explain = Explain.ATTENTION,
+        partial: bool = False,  # noqa: FBT001, FBT002 a field of the request
+    ) -> dict[str, Any]:
+        """Predict the remaining useful life of windows of readings."""
+        raise NotImplementedError  # for BentoML's schema: `Front` answers requests before BentoML routes them
 
     @bentoml.on_startup
     async def start(self) -> None:

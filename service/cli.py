@@ -7,7 +7,7 @@ it needs when it runs, so that `rul serve` never loads torch.
 from __future__ import annotations
 
 import sys
-from importlib.metadata import entry_points, version
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Final, NoReturn
 
@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 
 from model.domain import RulError
+from model.version import VERSION
 from service.settings import FrontEnd, LogFormat, LogLevel, ProviderChoice, Settings, env_example
 
 SERVE_HELP = """
@@ -38,7 +39,7 @@ EXTRAS: Final = {
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 Typer calls it
     if wanted:
-        typer.echo(f"rulserve {version('rulserve')}")
+        typer.echo(f"rulserve {VERSION}")
         raise typer.Exit
 
 

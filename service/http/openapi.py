@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +10,7 @@ from typing import Any, Final
 import msgspec
 from starlette.staticfiles import StaticFiles
 
+from model.version import VERSION
 from service.core.queries import ModelName, Prediction, Refused
 from service.errors import STATUS
 from service.http import oip_openapi, units_openapi
@@ -65,7 +65,7 @@ def document(types: Sequence[type]) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {
             "title": "rulserve",
-            "version": version("rulserve"),
+            "version": VERSION,
             "description": "Remaining useful life with a calibrated interval, and the attention weight and "
             "exact contribution of every cycle.",
         },

@@ -9,9 +9,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.metadata import version
 from typing import Final
 
+from model.version import VERSION
 from service.core.answers import WindowOutputs
 from service.core.lifecycle import Phase
 from service.core.predictor import LoadedModel
@@ -142,4 +142,4 @@ def timeout_of(microseconds: object) -> float:
 @cache
 def server_version() -> str:
     """The version of this package."""
-    return version("rulserve")
+    return VERSION

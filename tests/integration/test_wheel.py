@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from service.settings import Settings
+from tests.environments import borrowing_environment
 from tests.integration.conftest import running
 
 ROOT = Path(__file__).parents[2]
@@ -28,12 +29,7 @@ def wheel(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(wheel, tmp_path_factory) -> Path:
-    """An environment with the wheel; third-party packages are those of this test's environment."""
-    folder = tmp_path_factory.mktemp("environment")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=SECONDS)
-    (packages,) = folder.glob("lib/*/site-packages")
-    borrowed = [path for path in sys.path if path.endswith("site-packages")]
-    (packages / "borrowed.pth").write_text("\n".join(borrowed))
+    folder = borrowing_environment(tmp_path_factory.mktemp("environment"))
     python = str(folder / "bin/python")
     subprocess.run([*PIP, "--python", python, "install", "--no-deps", wheel], check=True, timeout=SECONDS)
     return folder
@@ -58,7 +54,7 @@ def test_an_installed_wheel_serves_every_shipped_bundle_from_any_folder(environm
         cwd=tmp_path, capture_output=True, text=True, check=True, timeout=SECONDS,
     ).stdout  # fmt: skip
 
-    with running(tmp_path, "", rul=environment / "bin/rul") as server:
+    with running(tmp_path, "", command=[str(environment / "bin/rul"), "serve"]) as server:
         models = httpx.get(server.http + "/v1/models", trust_env=False, timeout=30).json()["models"]
 
     assert Path(found.strip()).is_relative_to(environment)
