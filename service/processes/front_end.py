@@ -98,8 +98,8 @@ def _announce(models: dict[str, str], url: str) -> None:
     if not sys.stderr.isatty():
         logs.logger().info("service started", url=url, models=models)
         return
-    served = ", ".join(f"{name} on {provider}" for name, provider in models.items())
-    print(f"rulserve answers HTTP and gRPC at {url} (page: {url}/docs; models: {served})", file=sys.stderr)  # noqa: T201
+    line = f"rulserve answers HTTP and gRPC at {url} (page: {url}/docs; models: {', '.join(models)})"
+    print(line, file=sys.stderr)  # noqa: T201
 
 
 def _check_free(host: str, port: int) -> None:
