@@ -28,12 +28,6 @@ WITHHELD: Final = frozenset({"readings", "columns", "body", "api_key", "authoriz
 """Fields with confidential data of clients; their values are never written."""
 
 _SAFE_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-_LEVELS: Final = {
-    LogLevel.DEBUG: logging.DEBUG,
-    LogLevel.INFO: logging.INFO,
-    LogLevel.WARNING: logging.WARNING,
-    LogLevel.ERROR: logging.ERROR,
-}
 
 
 def configure(
@@ -43,7 +37,7 @@ def configure(
     stream: TextIO | None = None,
 ) -> None:
     """Send our log and that of our libraries to one stream (standard error), in one format."""
-    out = stream or sys.stderr
+    out, minimum = stream or sys.stderr, logging.getLevelNamesMapping()[level.upper()]
     if log_format is LogFormat.AUTO:
         log_format = LogFormat.CONSOLE if out.isatty() else LogFormat.JSON
     shared: list[Processor] = [
@@ -58,7 +52,7 @@ def configure(
         shared.append(structlog.processors.format_exc_info)
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
-        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        wrapper_class=structlog.make_filtering_bound_logger(minimum),
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=False,
     )
@@ -71,7 +65,7 @@ def configure(
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(_LEVELS[level])
+    root.setLevel(minimum)
     # Our access log is sampled; without a handler uvicorn does not even format its own.
     theirs = logging.getLogger("uvicorn.access")
     theirs.handlers[:], theirs.propagate = [], False
@@ -101,32 +95,20 @@ class AccessLog:
         self._sample: Final = sample
         self._due = 0.0
 
-    def answered(self, *, protocol: str, route: str, code: str, seconds: float, windows: int = 0) -> None:
+    def answered(self, **request: str | float) -> None:
         """Log a successful request if its turn has come: every n-th one, so that the share is exact."""
         self._due += self._sample
         if self._due >= 1.0 - 1e-9:  # ten times 0.1 is slightly less than one
             self._due -= 1.0
-            self._log.info(
-                "request answered",
-                protocol=protocol,
-                route=route,
-                code=code,
-                seconds=seconds,
-                windows=windows,
-            )
+            self._log.info("request answered", **request)
 
-    def refused(self, error: BaseException, *, protocol: str, route: str, code: str, seconds: float) -> None:
+    def refused(self, error: BaseException, **request: str | float) -> None:
         """Log a request that was refused because of its content or the load."""
-        name = type(error).__name__
-        self._log.warning(
-            "request refused", protocol=protocol, route=route, code=code, seconds=seconds, error=name
-        )
+        self._log.warning("request refused", error=type(error).__name__, **request)
 
-    def failed(self, error: BaseException, *, protocol: str, route: str, code: str, seconds: float) -> None:
+    def failed(self, error: BaseException, **request: str | float) -> None:
         """Log a request that failed by our fault, with the traceback that the client does not get."""
-        self._log.error(
-            "request failed", protocol=protocol, route=route, code=code, seconds=seconds, exc_info=error
-        )
+        self._log.error("request failed", exc_info=error, **request)
 
 
 def _with_request_id(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
