@@ -94,7 +94,7 @@ class Settings(BaseSettings):
     bundles: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(),
         description="Bundles to load: names of shipped bundles or folders, separated by commas. Empty: every "
-        "shipped bundle. Too many: memory grows and the start is slower. Bundles that are not listed get 404.",
+        "shipped bundle. Too many: more memory and a slower start. Bundles that are not listed get 404.",
     )
     host: str = Field(
         default="0.0.0.0",  # noqa: S104 - a container is reached from outside
@@ -122,7 +122,7 @@ class Settings(BaseSettings):
         ge=0,
         le=64,
         description="Worker processes behind Envoy; each loads every bundle. 0: one per core, at most "
-        "8, and one for a GPU. Too high: each takes some 230 MB of memory. Too low: cores idle during parsing.",
+        "8, and one for a GPU. Too high: each takes some 230 MB. Too low: cores idle during parsing.",
     )
     scheduling: Scheduling = Field(
         default=Scheduling.BATCH,
