@@ -1,6 +1,6 @@
 """Start the front end: Envoy where it can run, else BentoML's own server.
 
-Envoy (through pyvoy) serves HTTP and gRPC on one port and hosts the same BentoML application; see
+Envoy (through pyvoy) serves HTTP and gRPC on one port and hosts the same service; see
 docs/adr/0001. This module must not know what is behind the front end.
 """
 
