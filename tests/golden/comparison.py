@@ -1,0 +1,65 @@
+"""What of an answer is recorded, and when two answers are the same."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, Final
+
+TOLERANCE: Final = 1e-6
+"""Of numbers: absolute or relative, whichever is larger."""
+
+CONTRIBUTION_TOLERANCE: Final = 1e-5
+"""Absolute, of contributions: differences of RULs, which another batch size changes by up to 4e-6 cycles."""
+
+ANY: Final = "<any>"
+"""A recorded value that must be present, with any content."""
+
+FREE: Final = {
+    *("title", "detail", "request_id"),
+    *("version", "versions", "model_version", "sha256"),
+    *("predicted_at", "recorded_at"),
+}
+"""Fields whose content is not compared: wording, identifiers, moments."""
+
+STABLE: Final = {"name", "context", "cap", "horizons", "nominal_coverage"}
+"""Fields of a manifest whose content is compared, beside its column names."""
+
+NUMBERS: Final = (int, float)
+
+
+def normalised(value: Any, name: str = "") -> Any:
+    """An answer without what is not compared, its numbers in eight digits."""
+    if name in FREE or (name in {"error", "next"} and isinstance(value, str) and value):
+        return ANY
+    if name == "manifest_json":
+        return normalised(json.loads(value), "manifest")
+    if name == "manifest":
+        columns = [column["name"] for column in value["columns"]]
+        return {key: value[key] if key in STABLE else ANY for key in value} | {"columns": columns}
+    if isinstance(value, dict):
+        return {key: normalised(item, key) for key, item in value.items()}
+    if isinstance(value, list):
+        return [normalised(item) for item in value]
+    return float(f"{value:.8g}") if isinstance(value, float) and math.isfinite(value) else value
+
+
+def differences(got: Any, recorded: Any, place: str = "") -> list[str]:
+    """Every place where an answer is not the recorded one; a manifest may have more fields than recorded."""
+    if isinstance(recorded, str) and recorded == ANY:
+        return []
+    if isinstance(recorded, dict) and isinstance(got, dict):
+        more = set() if place.endswith(("/manifest", "/manifest_json")) else got.keys() - recorded.keys()
+        found = [f"{place}/{key}: unexpected" for key in sorted(more)]
+        found += [f"{place}/{key}: missing" for key in sorted(recorded.keys() - got.keys())]
+        common = [key for key in recorded if key in got]
+        return found + [d for key in common for d in differences(got[key], recorded[key], f"{place}/{key}")]
+    if isinstance(recorded, list) and isinstance(got, list) and len(got) == len(recorded):
+        pairs = enumerate(zip(got, recorded, strict=True))
+        return [d for i, (one, other) in pairs for d in differences(one, other, f"{place}/{i}")]
+    if type(recorded) in NUMBERS and type(got) in NUMBERS:
+        absolute = CONTRIBUTION_TOLERANCE if "contribution" in place else TOLERANCE
+        same = math.isclose(got, recorded, rel_tol=TOLERANCE, abs_tol=absolute)
+    else:
+        same = type(got) is type(recorded) and got == recorded
+    return [] if same else [f"{place}: got {got!r}, recorded {recorded!r}"]

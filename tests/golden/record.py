@@ -1,0 +1,45 @@
+"""`python -m tests.golden.record`: ask everything again, and write today's answers into the record."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tempfile
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from tests.golden.player import Player, started
+
+FOLDER: Final = Path(__file__).parent
+
+
+def written(made: Any) -> str:
+    """JSON, with a list of plain values on a line of its own."""
+    text = json.dumps(made, indent=1, ensure_ascii=False, allow_nan=False)
+    return re.sub(r"\[[^\[\]{}]*\]", lambda found: re.sub(r"\n\s*", " ", found[0]), text) + "\n"
+
+
+def main() -> int:
+    """Write every file again; a case that has no answers yet gets its first."""
+    with ExitStack() as stack:
+
+        @cache
+        def player(service: str) -> Player:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            return stack.enter_context(started(service, folder))
+
+        for file in sorted(FOLDER.glob("*.json")):
+            record = json.loads(file.read_text(encoding="utf-8"))
+            for case in record["cases"]:
+                answers = player(case["service"]).play([step["asked"] for step in case["steps"]])
+                for step, answer in zip(case["steps"], answers, strict=True):
+                    step["answer"] = answer
+            file.write_text(written(record), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""The recorded answers of every door, asked for again from the real process: `tests/golden/README.md`."""
+
+import json
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from export.bundle import BUNDLED
+from tests.golden.comparison import ANY, differences
+from tests.golden.player import started
+
+FILES = sorted((Path(__file__).parents[1] / "golden").glob("*.json"))
+CASES = {
+    f"{file.stem}: {case['name']}": case
+    for file in FILES
+    for case in json.loads(file.read_text(encoding="utf-8"))["cases"]
+}
+
+
+@pytest.fixture(scope="module")
+def player(tmp_path_factory):
+    """The player of a service by its name; a service starts when a case first asks for it."""
+    if not (BUNDLED / "fd001" / "model.onnx").is_file():
+        pytest.skip("the bundles do not ship with this copy")
+    with ExitStack() as stack:
+        yield cache(lambda name: stack.enter_context(started(name, tmp_path_factory.mktemp(name))))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_answer_is_the_recorded_one(player, name):
+    case = CASES[name]
+
+    answers = player(case["service"]).play([step["asked"] for step in case["steps"]])
+
+    assert differences(answers, [step["answer"] for step in case["steps"]]) == []
+
+
+@pytest.mark.parametrize(
+    ("got", "place"),
+    [
+        ({"rul": 38.2001, "detail": "other words", "list": [1]}, "/rul"),
+        ({"rul": 38.2, "list": [1]}, "/detail"),
+        ({"rul": 38.2, "detail": "", "list": [1], "more": 1}, "/more"),
+        ({"rul": 38.2, "detail": "", "list": [1, 2]}, "/list"),
+        ({"rul": True, "detail": "", "list": [1]}, "/rul"),
+    ],
+)
+def test_a_difference_is_found_and_named(got, place):
+    recorded = {"rul": 38.2, "detail": ANY, "list": [1]}
+
+    (difference,) = differences(got, recorded)
+
+    assert difference.startswith(f"{place}:")
