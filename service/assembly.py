@@ -1,27 +1,19 @@
-"""The one assembly: `build` joins the parts, `Parts` runs them from start to stop.
+"""The one assembly: settings in, a service out. Only `service.app` and tests call it.
 
 Only this module knows all the parts. Tests pass fake runtimes; everything else is what ships.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
-import signal
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
-from types import FrameType
-from typing import Any, Final
 
-import grpc.aio
 from prometheus_client import CollectorRegistry
 
 from export.bundle import BundleFolder, Golden
-from model.domain import RulError
 from service import logs
 from service.core.batcher import MicroBatcher
-from service.core.bundles import load_bundles, warn
+from service.core.bundles import load_bundles
 from service.core.cores import Cores
 from service.core.inference_threads import InferenceThreads
 from service.core.lifecycle import Lifecycle, Phase
@@ -30,29 +22,19 @@ from service.core.predictor import LoadedModel, Predictor
 from service.core.providers import CPU
 from service.core.runtime import OnnxRuntime, Runtime, replay_golden
 from service.edge.access import Credentials
-from service.edge.asgi import Receive, Scope, Send
 from service.edge.exchange import Desk
-from service.grpc.call import METADATA
-from service.grpc.over_asgi import GrpcOverAsgi, speaks_grpc
-from service.grpc.servicers import add_servicers
-from service.http.routes import HttpApi
 from service.labels import Stage
 from service.metrics.board import Board
 from service.metrics.metrics import Metrics
 from service.metrics.processes import Processes
-from service.processes.control import Control, WorkerSpec
-from service.processes.tuning import settle_interpreter
+from service.parts import Parts
+from service.processes.control import WorkerSpec
 from service.settings import Settings
 from service.store.keeping import Keeping
 from service.store.recorder import FLUSH_SECONDS
 from service.store.rows import ModelVersion
 from service.store.url import store_url
 from service.tracing.hooks import Tracer, trace_stages
-
-STORE_SECONDS: Final = 5.0
-"""Time to write the last predictions at shutdown."""
-PUBLISH_SECONDS: Final = 0.25
-"""Maximum age of one worker's histograms when another worker is scraped."""
 
 
 def build(
@@ -68,8 +50,8 @@ def build(
     Args:
         settings: The operator's settings.
         worker: This worker behind Envoy; None: the process is alone and serves gRPC on its own port.
-        runtimes: Models to serve instead of the settings' bundles.
-        tracer: Traces requests instead of the settings' tracer.
+        runtimes: The models to serve; None: load the settings' bundles.
+        tracer: Traces requests; None: as the settings say.
         flush_seconds: How often the store writes.
 
     Raises:
@@ -80,10 +62,13 @@ def build(
     models = [runtime for _, runtime in loaded] if runtimes is None else runtimes
     board = Board(spec.board, worker=spec.index, workers=spec.count)
     Processes(registry, board)
-    cores, executor = Cores(board, settings.threads()), InferenceThreads(settings.threads())
+    cores = Cores(board, settings.threads())
     metrics = Metrics(registry, models, board)
     board.seal()
-    tracer = _traced(tracer, settings, metrics)
+    tracer = tracer or _tracer(settings)
+    if tracer is not None:
+        trace_stages(metrics.stages)
+    executor = InferenceThreads(settings.threads())
     batcher = partial(
         _batcher, settings, executor=executor, cores=cores, workers=spec.count, metrics=metrics, tracer=tracer
     )
@@ -103,19 +88,16 @@ def build(
         stream_idle_seconds=settings.stream_idle_seconds,
         tracer=tracer,
     )
-    proofs = [partial(_replay, *bundle) for bundle in loaded]
+    proofs = [partial(_replay, folder, runtime) for folder, runtime in loaded]
     return Parts(settings, worker, models, proofs, registry, batchers, keeping, desk, executor)
 
 
-def _traced(given: Tracer | None, settings: Settings, metrics: Metrics) -> Tracer | None:
-    tracer = given
-    if tracer is None and settings.tracing:
-        from service.tracing.otlp import otlp_tracer  # noqa: PLC0415 OpenTelemetry's SDK: only tracing needs it
+def _tracer(settings: Settings) -> Tracer | None:
+    if not settings.tracing:
+        return None
+    from service.tracing.otlp import otlp_tracer  # noqa: PLC0415 OpenTelemetry's SDK, which only tracing needs
 
-        tracer = otlp_tracer(settings.otlp_endpoint, sample=settings.trace_sample)
-    if tracer is not None:
-        trace_stages(metrics.stages)
-    return tracer
+    return otlp_tracer(settings.otlp_endpoint, sample=settings.trace_sample)
 
 
 def _replay(folder: BundleFolder, runtime: OnnxRuntime) -> None:
@@ -182,146 +164,3 @@ def _predictor(
         explain_timer=metrics.stages[Stage.EXPLAIN],
         recorder=keeping.recorder,
     )
-
-
-@dataclass(eq=False)
-class Parts:
-    """The running service, from start-up to shutdown; `build` makes it.
-
-    Attributes:
-        proofs: Checks to pass before the service is ready: each bundle's golden windows.
-        http: Answers HTTP over ASGI.
-        grpc: Answers gRPC over ASGI.
-        health: The gRPC health services, one per server.
-    """
-
-    settings: Settings
-    worker: WorkerSpec | None
-    runtimes: Sequence[Runtime]
-    proofs: Sequence[Callable[[], None]]
-    registry: CollectorRegistry
-    batchers: Mapping[str, MicroBatcher]
-    keeping: Keeping
-    desk: Desk
-    executor: InferenceThreads
-
-    def __post_init__(self) -> None:
-        """Open both protocols over one desk."""
-        self.lifecycle = self.desk.lifecycle
-        self.http = HttpApi(self.desk, self.registry, self.keeping.units)
-        self.grpc = GrpcOverAsgi(max_message_bytes=self.settings.max_body_bytes, metadata=METADATA)
-        self.health = [add_servicers(self.grpc, self.desk)]
-        self._log = logs.logger()
-        self._server: grpc.aio.Server | None = None
-        self._control: Control | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
-
-    async def start(self) -> None:
-        """Answer health checks at once, and requests when the proofs have passed."""
-        spec = self.worker or WorkerSpec()
-        if spec.index == 0:  # the others would log the same
-            warn(self._log, self.settings, {r.manifest.name: r.placement for r in self.runtimes})
-        if self.worker is None:
-            self._server = await self._serve_grpc()
-            self._drain_on_sigterm()
-        proving = self._run(self.become_ready())
-        if spec.control is not None:
-            self._control = Control({"ready": partial(self._status, proving), "drain": self._drained})
-            await self._control.open(spec.control)
-        if spec.index > 0:  # other workers answer meanwhile: listen only when this one can
-            await proving
-        if spec.board is not None:
-            self._run(self._publish())
-
-    def handle(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
-        """Return the answer to one request of either protocol.
-
-        A plain function: a coroutine here would be one more frame to resume at every step of every request.
-        """
-        answer = self.grpc if speaks_grpc(scope) else self.http
-        return answer(scope, receive, send)
-
-    async def stop(self) -> None:
-        """Finish requests in flight, for as long as the settings allow, and release everything."""
-        await self._drain()
-        if self._control is not None:
-            self._control.close()
-        if self._server is not None:
-            await self._server.stop(grace=1)
-        for batcher in self.batchers.values():
-            await batcher.close(drain_seconds=0)
-        await self.keeping.close(STORE_SECONDS)
-        self.executor.shutdown(wait=False, cancel_futures=True)
-        if self.desk.tracer is not None:
-            await asyncio.to_thread(self.desk.tracer.close)
-        self._log.info("service stopped")
-
-    async def become_ready(self, settle: Callable[[], None] = settle_interpreter) -> None:
-        """Run the proofs and settle; then answer requests, or log why not."""
-        try:
-            for proof in self.proofs:
-                await asyncio.get_running_loop().run_in_executor(self.executor, proof)
-        except RulError as error:
-            self.lifecycle.enter(Phase.FAILED, str(error))
-            self._log.error("start failed", reason=str(error))
-            return
-        settle()
-        self.lifecycle.enter(Phase.READY)
-        self.keeping.start()
-        self._advertise(serving=True)
-        log = self._log.info if self.worker is None or self.worker.index == 0 else self._log.debug
-        for r in self.runtimes:
-            log("model ready", model=r.manifest.name, version=r.manifest.version, provider=r.provider)
-
-    async def _publish(self) -> None:
-        """Share this worker's numbers with the worker that is scraped."""
-        while True:
-            await asyncio.sleep(PUBLISH_SECONDS)
-            self.desk.metrics.publish()
-
-    async def _status(self, proving: asyncio.Task[Any]) -> str:
-        await proving
-        models = {runtime.manifest.name: runtime.provider for runtime in self.runtimes}
-        return json.dumps({"phase": self.lifecycle.phase, "models": models})
-
-    async def _drained(self) -> str:
-        return "drained" if await self._drain() else "gave up"
-
-    async def _drain(self) -> bool:
-        self.lifecycle.enter(Phase.DRAINING, "it is shutting down")
-        self._advertise(serving=False)
-        return await self.lifecycle.drain(self.settings.drain_seconds)
-
-    def _advertise(self, *, serving: bool) -> None:
-        for health in self.health:
-            health.advertise(serving=serving)
-
-    async def _serve_grpc(self) -> grpc.aio.Server:
-        """Serve gRPC on its own port, because the HTTP server has no HTTP/2."""
-        settings = self.settings
-        # With SO_REUSEPORT two servers would share a port, and each would get some of the calls.
-        options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", settings.max_body_bytes)]
-        server = grpc.aio.server(options=options)
-        self.health.append(add_servicers(server, self.desk))
-        port = server.add_insecure_port(f"{settings.host}:{settings.grpc_port}")
-        await server.start()
-        self._log.info("gRPC server started", port=port)
-        return server
-
-    def _drain_on_sigterm(self) -> None:
-        """Refuse new requests at the signal, not only when the HTTP server has drained."""
-        loop = asyncio.get_running_loop()
-        previous = signal.getsignal(signal.SIGTERM)
-
-        def begin(number: int, frame: FrameType | None) -> None:
-            loop.call_soon_threadsafe(lambda: self._run(self._drain()))
-            if callable(previous):
-                previous(number, frame)
-
-        signal.signal(signal.SIGTERM, begin)
-
-    def _run(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[Any]:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task

@@ -28,6 +28,12 @@ WITHHELD: Final = frozenset({"readings", "columns", "body", "api_key", "authoriz
 """Fields with confidential data of clients; their values are never written."""
 
 _SAFE_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_LEVELS: Final = {
+    LogLevel.DEBUG: logging.DEBUG,
+    LogLevel.INFO: logging.INFO,
+    LogLevel.WARNING: logging.WARNING,
+    LogLevel.ERROR: logging.ERROR,
+}
 
 
 def configure(
@@ -37,7 +43,7 @@ def configure(
     stream: TextIO | None = None,
 ) -> None:
     """Send our log and that of our libraries to one stream (standard error), in one format."""
-    out, minimum = stream or sys.stderr, logging.getLevelNamesMapping()[level.upper()]
+    out = stream or sys.stderr
     if log_format is LogFormat.AUTO:
         log_format = LogFormat.CONSOLE if out.isatty() else LogFormat.JSON
     shared: list[Processor] = [
@@ -52,7 +58,7 @@ def configure(
         shared.append(structlog.processors.format_exc_info)
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
-        wrapper_class=structlog.make_filtering_bound_logger(minimum),
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=False,
     )
@@ -65,7 +71,7 @@ def configure(
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(minimum)
+    root.setLevel(_LEVELS[level])
     # Our access log is sampled; without a handler uvicorn does not even format its own.
     theirs = logging.getLogger("uvicorn.access")
     theirs.handlers[:], theirs.propagate = [], False
@@ -95,20 +101,32 @@ class AccessLog:
         self._sample: Final = sample
         self._due = 0.0
 
-    def answered(self, **request: str | float) -> None:
+    def answered(self, *, protocol: str, route: str, code: str, seconds: float, windows: int = 0) -> None:
         """Log a successful request if its turn has come: every n-th one, so that the share is exact."""
         self._due += self._sample
         if self._due >= 1.0 - 1e-9:  # ten times 0.1 is slightly less than one
             self._due -= 1.0
-            self._log.info("request answered", **request)
+            self._log.info(
+                "request answered",
+                protocol=protocol,
+                route=route,
+                code=code,
+                seconds=seconds,
+                windows=windows,
+            )
 
-    def refused(self, error: BaseException, **request: str | float) -> None:
+    def refused(self, error: BaseException, *, protocol: str, route: str, code: str, seconds: float) -> None:
         """Log a request that was refused because of its content or the load."""
-        self._log.warning("request refused", error=type(error).__name__, **request)
+        name = type(error).__name__
+        self._log.warning(
+            "request refused", protocol=protocol, route=route, code=code, seconds=seconds, error=name
+        )
 
-    def failed(self, error: BaseException, **request: str | float) -> None:
+    def failed(self, error: BaseException, *, protocol: str, route: str, code: str, seconds: float) -> None:
         """Log a request that failed by our fault, with the traceback that the client does not get."""
-        self._log.error("request failed", exc_info=error, **request)
+        self._log.error(
+            "request failed", protocol=protocol, route=route, code=code, seconds=seconds, exc_info=error
+        )
 
 
 def _with_request_id(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
