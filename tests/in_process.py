@@ -20,7 +20,6 @@ import httpx
 from google.rpc import error_details_pb2, status_pb2
 from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
-from service.grpc.frames import PREFIX
 
 from model.domain import FloatArray, IntArray
 from service.assembly import build
