@@ -120,7 +120,8 @@ def calls_of(bundle: str, door: str, load: Load) -> Sequence[Any]:
     for number in range(1, most + 1):
         readings = whole[rng.integers(len(whole), size=load.windows)]
         units = [f"engine-{unit}" for unit in rng.integers(10_000, size=load.windows)]
-        last_cycle = rng.integers(whole.shape[1], 300, size=load.windows).tolist()
+        last_cycle = (whole.shape[1] + number + rng.integers(100, size=load.windows)).tolist()
+        last_cycle[0] = whole.shape[1] + number  # so that no two calls are equal
         name = f"{number:032x}" if by_rpc else ID
         calls.append(DOORS[door](Windows(manifest, readings, units, last_cycle, name)))
     return calls

@@ -13,7 +13,7 @@ from tests.benchmarks.front_ends import CORES, Figures
 OLD: Final = "old"
 NEW: Final = "new"
 FLOOR: Final = "floor"
-WIDTH: Final = 170
+WIDTH: Final = 184
 """Of the table on a terminal, in characters."""
 COLUMNS: Final = (
     ("windows/s", "windows/s", 0, (OLD, NEW)),
@@ -63,7 +63,8 @@ def table(kept: dict[str, Figures], cells: list[str]) -> Table:
     """The cells, for a terminal."""
     shown = Table(title=summary(kept), title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
     for heading in HEADINGS:
-        shown.add_column(heading, justify="left" if heading == "cell" else "right")
+        wide = {"min_width": 38, "justify": "left"} if heading == "cell" else {"justify": "right"}
+        shown.add_column(heading.replace(": ", "\n"), **wide)
     for line in rows(kept, cells):
         shown.add_row(*line)
     return shown
