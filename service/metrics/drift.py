@@ -125,14 +125,17 @@ _FAMILIES: Final = {
         "Population stability index of a column against training, in its worst operating regime.",
     ),
     "column_drift_windows": (("model",), "Windows in the sliding window that drift is computed from."),
-    "column_drifting": (("model",), "Columns whose drift is beyond what chance and the fleet explain."),
+    "column_drifting": (
+        ("model",),
+        "Columns whose drift is above its limit: more than chance and the fleet's ages explain.",
+    ),
     "prediction_drift_psi": (
         ("model",),
         "Population stability index of predicted RULs against training's lives at the same ages.",
     ),
     "prediction_drift_limit_psi": (
         ("model",),
-        "What rul_prediction_drift_psi is no chance above; it falls as windows come in.",
+        "Limit of rul_prediction_drift_psi: above it is drift, not chance. It falls as windows arrive.",
     ),
     "entropy_drift_psi": (
         ("model", "head"),
@@ -140,7 +143,7 @@ _FAMILIES: Final = {
     ),
     "entropy_drift_limit_psi": (
         ("model", "head"),
-        "What rul_entropy_drift_psi is no chance above; it falls as windows come in.",
+        "Limit of rul_entropy_drift_psi: above it is drift, not chance. It falls as windows arrive.",
     ),
     "regime_unseen_ratio": (("model",), "Share of last readings that are far from every operating regime."),
 }
