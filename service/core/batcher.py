@@ -26,11 +26,10 @@ from time import perf_counter
 from typing import Final
 
 from service.core.answers import Answers, Piece
-from service.core.batch import Batch, Caller, Run, Share, report, stacked
 from service.core.cores import Cores
-from service.core.ports import BatchObserver, Tracer
+from service.core.ports import Batch, BatchObserver, Caller, Share, Tracer
 from service.core.rules import WindowRules
-from service.core.runtime import Runtime
+from service.core.runtime import Runtime, stacked
 from service.core.window import Windows
 from service.errors import NotReady, Overloaded, RuntimeFailed, ServiceError
 
@@ -122,7 +121,7 @@ class MicroBatcher:
             raise RuntimeFailed("the batch scheduler stopped; restart the process") from self._failure
         if self._closing:
             raise NotReady("the service is shutting down")
-        count = len(windows)
+        count = len(windows.lengths)
         if self._pending + count > self._max_pending:
             raise Overloaded(
                 f"{self._pending} windows wait and {count} more were sent, "
@@ -219,7 +218,7 @@ class MicroBatcher:
 
     def _run_here(self) -> None:
         batch = self._take(min(self._pending, self._max_batch))
-        self._finish(batch, *self._run(batch))
+        self._finish(batch, self._run(batch))
 
     def _send(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Send a batch to a thread, where one is free and has a core."""
@@ -236,7 +235,7 @@ class MicroBatcher:
 
     def _take(self, size: int) -> Batch:
         """Up to `size` windows, every caller in turn; the rest of a caller waits at the end of the line."""
-        batch = Batch([], size, [])
+        batch = Batch([], size)
         callers, now, left = self._callers, perf_counter(), size
         while left and callers:
             share = max(1, left // len(callers))
@@ -246,91 +245,74 @@ class MicroBatcher:
                 caller.taken_at = now
                 self._running.add(caller)
                 batch.queued.append(now - caller.arrived)
-            caller.next = stop = min(start + share, len(caller.windows))
+            caller.next = stop = min(start + share, len(caller.order))
             batch.shares.append(Share(caller, caller.order[start:stop]))
             left -= stop - start
-            if stop < len(caller.windows):
+            if stop < len(caller.order):
                 callers.append(caller)
         self._pending -= size
         return batch
 
     def _work(self, loop: asyncio.AbstractEventLoop, batch: Batch) -> None:
         """Run a batch on a thread, and hand its outcome to the loop."""
-        outcome = self._run(batch)
+        error = self._run(batch)
         try:
-            loop.call_soon_threadsafe(self._deliver, loop, batch, *outcome)
+            loop.call_soon_threadsafe(self._deliver, loop, batch, error)
         except RuntimeError:  # the loop is closed: no caller waits any more
             return
 
-    def _run(self, batch: Batch) -> tuple[Run | None, BaseException | None]:
-        trace = None
+    def _run(self, batch: Batch) -> BaseException | None:
+        """Ask the graph; what went wrong."""
+        trace, failure = None, None
         try:
             if self._tracer is not None:
                 served = dict.fromkeys(share.caller.trace for share in batch.shares)
                 trace = self._tracer.batch(served, model=self._runtime.manifest.name, windows=batch.size)
-            run, error = self._answered(batch), None
+            asked = stacked([(caller.windows, places) for caller, places in batch.shares])
+            start = perf_counter()
+            outputs = self._runtime.run(asked.readings, asked.lengths, asked.last_cycle)
+            batch.seconds = perf_counter() - start
+            batch.answers = Answers(asked, outputs, self._runtime.manifest, self._rules)
         except BaseException as caught:  # noqa: BLE001 - whatever it was, the callers must hear of it
-            run, error = None, caught
+            failure = caught
         if trace is not None:
-            trace.end(error)
-        return run, error
+            trace.end(failure)
+        return failure
 
-    def _answered(self, batch: Batch) -> Run:
-        asked = stacked(batch.shares)
-        start = perf_counter()
-        outputs = self._runtime.run(asked.readings, asked.lengths, asked.last_cycle)
-        seconds = perf_counter() - start
-        return Run(Answers(asked, outputs, self._runtime.manifest, self._rules), seconds)
-
-    def _deliver(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        batch: Batch,
-        run: Run | None,
-        error: BaseException | None,
-    ) -> None:
+    def _deliver(self, loop: asyncio.AbstractEventLoop, batch: Batch, error: BaseException | None) -> None:
         self._free += 1
         if self._cores is not None:
             self._cores.end()
         try:
-            self._finish(batch, run, error)
+            self._finish(batch, error)
         except BaseException as stopped:  # noqa: BLE001 - as in _dispatch
             self._stop(stopped)
         self._dispatch(loop)
 
-    def _finish(self, batch: Batch, run: Run | None, error: BaseException | None) -> None:
+    def _finish(self, batch: Batch, error: BaseException | None) -> None:
         """Hand answers to their callers, and count them."""
-        took: list[float] = []
-        if run is None:
+        if batch.answers is None:
             for share in batch.shares:
                 self._fail(share.caller, RuntimeFailed("inference failed"), cause=error)
         else:
-            self._learn(batch.size, run.seconds)
-            took = self._hand_back(batch, run.answers)
-        self._observer.ran(report(batch, run, took))
+            self._hand_back(batch, batch.answers)
+            if batch.size <= self._loop_windows:
+                known, new = self._window_seconds, batch.seconds / batch.size
+                self._window_seconds = new if math.isinf(known) else known + (new - known) / 8
+        self._observer.ran(batch)
 
-    def _hand_back(self, batch: Batch, answers: Answers) -> list[float]:
-        """Give each caller its rows; the seconds that each request took that has all of them now."""
-        took: list[float] = []
+    def _hand_back(self, batch: Batch, answers: Answers) -> None:
         row, now = 0, perf_counter()
-        for share in batch.shares:
-            caller, count = share.caller, len(share.places)
-            caller.pieces.append(Piece(answers, row, share.places))
-            row += count
-            caller.missing -= count
+        for caller, places in batch.shares:
+            caller.pieces.append(Piece(answers, row, places))
+            row += len(places)
+            caller.missing -= len(places)
             if not caller.missing:
                 self._running.discard(caller)
                 if not caller.future.done():  # the caller may have left
                     caller.done_at = now
-                    took.append(now - caller.taken_at)
+                    batch.answered.append(now - caller.taken_at)
                     caller.future.set_result(caller.pieces)
-        return took
-
-    def _learn(self, windows: int, seconds: float) -> None:
-        """How quick the network is, from batches of a size that may run on the loop."""
-        if windows <= self._loop_windows:
-            known, new = self._window_seconds, seconds / windows
-            self._window_seconds = new if math.isinf(known) else known + (new - known) / 8
 
     def _fail(self, caller: Caller, error: ServiceError, *, cause: BaseException | None) -> None:
         self._withdraw(caller)
@@ -340,12 +322,12 @@ class MicroBatcher:
 
     def _withdraw(self, caller: Caller) -> None:
         """Take back the windows that no batch has taken yet."""
-        waiting = len(caller.windows) - caller.next
+        waiting = len(caller.order) - caller.next
         self._running.discard(caller)
         if waiting and caller in self._callers:
             self._callers.remove(caller)
             self._pending -= waiting
-            caller.next = len(caller.windows)
+            caller.next = len(caller.order)
         if self._idle is not None and not self._is_busy:
             self._idle.set()
 
