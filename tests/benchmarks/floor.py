@@ -24,7 +24,7 @@ import onnx
 import psutil
 from onnx import helper
 
-from service.processes.scheduling import yield_to_running
+from service.processes.tuning import schedule_as_batch
 from tests.benchmarks.floor_worker import HANDLER
 from tests.benchmarks.front_ends import CORES, ROOT, stop
 from tests.integration.conftest import free_port
@@ -73,7 +73,7 @@ async def main(port: int) -> None:
     """Run the workers until a signal ends them."""
     from pyvoy import PyvoyServer
 
-    yield_to_running()
+    schedule_as_batch()
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     one = ["--concurrency", "1"]

@@ -9,7 +9,7 @@ import os
 import runpy
 from typing import Any
 
-from service.processes.interpreter import settle
+from service.processes.tuning import settle_interpreter
 
 HANDLER = "FLOOR_HANDLER"
 _app: Any = None
@@ -20,5 +20,5 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
     global _app  # noqa: PLW0603 a worker has one handler
     if _app is None:
         _app = runpy.run_path(os.environ[HANDLER])["app"]
-        settle()
+        settle_interpreter()
     await _app(scope, receive, send)
