@@ -21,10 +21,9 @@ from service.core.batcher import MicroBatcher
 from service.core.bundles import warn
 from service.core.lifecycle import Phase
 from service.core.runtime import Runtime
-from service.edge.asgi import Receive, Scope, Send
 from service.edge.exchange import Desk
 from service.grpc.call import METADATA
-from service.grpc.over_asgi import GrpcOverAsgi, speaks_grpc
+from service.grpc.over_asgi import GrpcOverAsgi
 from service.grpc.servicers import add_servicers
 from service.http.routes import http_application
 from service.processes.control import Control, WorkerSpec
@@ -44,6 +43,7 @@ class Parts:
         proofs: Checks to pass before the service is ready: each bundle's golden windows.
         http: Answers HTTP over ASGI.
         grpc: Answers gRPC over ASGI.
+        handle: Answers both.
         health: The gRPC health services, one per server.
     """
 
@@ -62,6 +62,7 @@ class Parts:
         self.lifecycle = self.desk.lifecycle
         self.http = http_application(self.desk, self.registry, self.store)
         self.grpc = GrpcOverAsgi(max_message_bytes=self.settings.max_body_bytes, metadata=METADATA)
+        self.handle = self.grpc.beside(self.http)
         self.health = [add_servicers(self.grpc, self.desk)]
         self._log = logs.logger()
         self._server: grpc.aio.Server | None = None
@@ -83,14 +84,6 @@ class Parts:
         if spec.index > 0:  # other workers answer meanwhile: listen only when this one can
             await proving
         self.desk.metrics.start()
-
-    def handle(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
-        """Return the answer to one request of either protocol.
-
-        A plain function: a coroutine here would be one more frame to resume at every step of every request.
-        """
-        answer = self.grpc if speaks_grpc(scope) else self.http
-        return answer(scope, receive, send)
 
     async def stop(self) -> None:
         """Finish requests in flight, for as long as the settings allow, and release everything."""

@@ -2,16 +2,14 @@
 
     submit -> callers in turn -> batch (event loop, or a thread) -> answers -> each caller's future
 
-A batch leaves as soon as something can run it; windows that arrive meanwhile form the next one, so
-batches grow with load and no timer is needed. A quick network runs on the event loop itself: waking a
-thread takes longer than a window, and a worker with one core has no core for a second thread. Before
-such a batch leaves, the loop yields the core as long as that brings more windows. Slow networks, GPUs
-and surplus batches of large requests run on threads.
+A batch leaves as soon as something can run it, so batches grow with load and no timer is needed. A quick
+network runs on the event loop itself: waking a thread takes longer than a window. Before such a batch
+leaves, the loop yields the core as long as that brings more windows. Slow networks, GPUs and surplus
+batches of large requests run on threads. Everything but `_run` happens on the event loop: no locks.
 
-Everything but `_run` happens on the event loop, so there is nothing to lock. Promises, tested over
-random arrivals, cancellations and failures: every caller gets exactly one outcome, its own; the queue
-is bounded in windows; a caller that leaves delays no other; a failed batch fails its callers alone; a
-large request does not starve small ones.
+Promises, tested over random arrivals, cancellations and failures: every caller gets exactly one outcome,
+its own; the queue is bounded in windows; a caller that leaves delays no other; a failed batch fails its
+callers alone; a large request does not starve small ones.
 """
 
 from __future__ import annotations
@@ -26,11 +24,10 @@ from time import perf_counter
 from typing import Final
 
 from service.core.answers import Answers, Piece
-from service.core.batch import Batch, Caller, Run, Share, report, stacked
 from service.core.cores import Cores
-from service.core.ports import BatchObserver, Tracer
+from service.core.ports import Batch, BatchObserver, Caller, Share, Tracer
 from service.core.rules import WindowRules
-from service.core.runtime import Runtime
+from service.core.runtime import Runtime, stacked
 from service.core.window import Windows
 from service.errors import NotReady, Overloaded, RuntimeFailed, ServiceError
 
@@ -58,8 +55,10 @@ class MicroBatcher:
         observer: Counts.
         loop_windows: Most windows of a batch that runs on the event loop; 0: none does. From
             `max_batch_windows` on, batches on the loop wait for each other's callers.
-        cores: Tells whether one more thread has a core to itself; None: it has.
+        cores: Tells whether one more batch has a core to itself; None: each thread has one.
         tracer: Records batches; None: nothing does.
+        yield_core: Lets another thread or process have the core.
+        clock: Tells the time, in seconds.
     """
 
     def __init__(
@@ -76,6 +75,7 @@ class MicroBatcher:
         cores: Cores | None = None,
         tracer: Tracer | None = None,
         yield_core: Callable[[], None] = _yield_core,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
         self._runtime: Final = runtime
         self._rules: Final = rules
@@ -86,9 +86,10 @@ class MicroBatcher:
         self._observer: Final = observer
         self._loop_windows: Final = loop_windows
         self._meets: Final = loop_windows >= max_batch_windows
-        self._cores: Final = cores
+        self._cores: Final = cores or Cores(None, threads)
         self._tracer: Final = tracer
         self._yield_core: Final = yield_core
+        self._clock: Final = clock
         self._callers: Final[deque[Caller]] = deque()
         self._free = threads
         self._pending = 0
@@ -122,7 +123,9 @@ class MicroBatcher:
             raise RuntimeFailed("the batch scheduler stopped; restart the process") from self._failure
         if self._closing:
             raise NotReady("the service is shutting down")
-        count = len(windows)
+        count = len(windows.lengths)
+        if not count:
+            return []
         if self._pending + count > self._max_pending:
             raise Overloaded(
                 f"{self._pending} windows wait and {count} more were sent, "
@@ -133,7 +136,7 @@ class MicroBatcher:
         order: Sequence[int] = range(count)
         if count > 2 and min(windows.lengths) < max(windows.lengths):  # padding costs as much as readings
             order = sorted(order, key=windows.lengths.__getitem__)
-        caller = Caller(windows, order, loop.create_future(), trace, perf_counter(), count)
+        caller = Caller(windows, order, loop.create_future(), trace, self._clock(), count)
         self._callers.append(caller)
         self._pending += count
         self._dispatch_soon(loop)
@@ -147,20 +150,19 @@ class MicroBatcher:
             if trace is not None:
                 trace.ended(caller)
 
+    def _is_busy(self) -> bool:
+        return bool(self._pending) or self._free < self._threads
+
     async def close(self, *, drain_seconds: float) -> None:
         """Refuse new windows, give those at hand this long to finish, then fail the rest."""
         self._closing = True
-        if self._is_busy and self.healthy:
+        if self._is_busy() and self.healthy:
             self._idle = asyncio.Event()
             try:
                 async with asyncio.timeout(drain_seconds):
                     await self._idle.wait()
             except TimeoutError:
                 self._fail_everyone(lambda: NotReady("the service shut down before it could answer"))
-
-    @property
-    def _is_busy(self) -> bool:
-        return bool(self._pending) or self._free < self._threads
 
     def _dispatch_soon(self, loop: asyncio.AbstractEventLoop) -> None:
         # After the callbacks that are ready by now: requests that came together leave together.
@@ -172,22 +174,19 @@ class MicroBatcher:
         self._dispatch_due = False
         try:
             while self._pending and self._failure is None:
-                if not self._fits_loop():
-                    if not self._send(loop):
-                        break
-                elif self._waits_for_more():
-                    self._dispatch_soon(loop)
-                    break
-                elif self._pending < 2 * self._max_batch or not self._send(loop):
-                    self._run_here()
-                    if self._pending:
+                if self._fits_loop():
+                    if self._waits_for_more():
                         self._dispatch_soon(loop)
+                    else:
+                        self._run_here(loop)
+                    break
+                if not self._send(loop, shares_core=self._free < self._threads):
                     break
         except BaseException as error:  # noqa: BLE001 - nothing awaits this callback: callers would hang
             self._stop(error)
         if not self._pending:
             self._seen = 0
-            if self._idle is not None and not self._is_busy:
+            if self._idle is not None and not self._is_busy():
                 self._idle.set()
 
     def _fits_loop(self) -> bool:
@@ -211,33 +210,40 @@ class MicroBatcher:
             self._seen, self._left = 0, size
             return False
         self._seen = size
-        start = perf_counter()
+        start = self._clock()
         self._yield_core()
-        if self._in_vain and perf_counter() - start > STRANGER_SECONDS:
+        if self._in_vain and self._clock() - start > STRANGER_SECONDS:
             self._distrust = DISTRUSTED_BATCHES
         return True
 
-    def _run_here(self) -> None:
-        batch = self._take(min(self._pending, self._max_batch))
-        self._finish(batch, *self._run(batch))
+    def _run_here(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Run a batch on the event loop; threads with idle cores help with a large request."""
+        self._cores.running[0] += 1.0
+        try:
+            while self._pending >= 2 * self._max_batch and self._send(loop, shares_core=True):
+                pass
+            batch = self._take(min(self._pending, self._max_batch))
+            self._finish(batch, self._run(batch))
+        finally:
+            self._cores.running[0] -= 1.0
+        if self._pending:
+            self._dispatch_soon(loop)
 
-    def _send(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Send a batch to a thread, where one is free and has a core."""
-        shares_core = self._meets or self._free < self._threads
-        if not self._free or (shares_core and self._cores is not None and not self._cores.spare):
+    def _send(self, loop: asyncio.AbstractEventLoop, *, shares_core: bool) -> bool:
+        """Send a batch to a free thread; beside another batch of this worker only if a core is idle."""
+        if not self._free or (shares_core and not self._cores.spare):
             return False
-        # Free threads share what waits: two batches of 20 are done before one of 32 and one of 8.
+        # Free threads share what waits: two batches of 20 end before one of 32 and one of 8.
         batch = self._take(min(self._max_batch, -(-self._pending // self._free)))
         self._free -= 1
-        if self._cores is not None:
-            self._cores.begin()
+        self._cores.running[0] += 1.0
         self._executor.submit(self._work, loop, batch)
         return True
 
     def _take(self, size: int) -> Batch:
         """Up to `size` windows, every caller in turn; the rest of a caller waits at the end of the line."""
-        batch = Batch([], size, [])
-        callers, now, left = self._callers, perf_counter(), size
+        batch = Batch([], size)
+        callers, now, left = self._callers, self._clock(), size
         while left and callers:
             share = max(1, left // len(callers))
             caller = callers.popleft()
@@ -246,91 +252,77 @@ class MicroBatcher:
                 caller.taken_at = now
                 self._running.add(caller)
                 batch.queued.append(now - caller.arrived)
-            caller.next = stop = min(start + share, len(caller.windows))
+            caller.next = stop = min(start + share, len(caller.order))
             batch.shares.append(Share(caller, caller.order[start:stop]))
             left -= stop - start
-            if stop < len(caller.windows):
+            if stop < len(caller.order):
                 callers.append(caller)
         self._pending -= size
         return batch
 
     def _work(self, loop: asyncio.AbstractEventLoop, batch: Batch) -> None:
         """Run a batch on a thread, and hand its outcome to the loop."""
-        outcome = self._run(batch)
+        error = self._run(batch)
         try:
-            loop.call_soon_threadsafe(self._deliver, loop, batch, *outcome)
+            loop.call_soon_threadsafe(self._deliver, loop, batch, error)
         except RuntimeError:  # the loop is closed: no caller waits any more
             return
 
-    def _run(self, batch: Batch) -> tuple[Run | None, BaseException | None]:
-        trace = None
+    def _run(self, batch: Batch) -> BaseException | None:
+        """Ask the graph; what went wrong."""
+        trace, failure = None, None
         try:
             if self._tracer is not None:
                 served = dict.fromkeys(share.caller.trace for share in batch.shares)
                 trace = self._tracer.batch(served, model=self._runtime.manifest.name, windows=batch.size)
-            run, error = self._answered(batch), None
+            asked = stacked([(caller.windows, places) for caller, places in batch.shares])
+            start = self._clock()
+            outputs = self._runtime.run(asked.readings, asked.lengths, asked.last_cycle)
+            batch.seconds = self._clock() - start
+            batch.answers = Answers(asked, outputs, self._runtime.manifest, self._rules)
         except BaseException as caught:  # noqa: BLE001 - whatever it was, the callers must hear of it
-            run, error = None, caught
+            failure = caught
         if trace is not None:
-            trace.end(error)
-        return run, error
+            trace.end(failure)
+        return failure
 
-    def _answered(self, batch: Batch) -> Run:
-        asked = stacked(batch.shares)
-        start = perf_counter()
-        outputs = self._runtime.run(asked.readings, asked.lengths, asked.last_cycle)
-        seconds = perf_counter() - start
-        return Run(Answers(asked, outputs, self._runtime.manifest, self._rules), seconds)
-
-    def _deliver(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        batch: Batch,
-        run: Run | None,
-        error: BaseException | None,
-    ) -> None:
+    def _deliver(self, loop: asyncio.AbstractEventLoop, batch: Batch, error: BaseException | None) -> None:
         self._free += 1
-        if self._cores is not None:
-            self._cores.end()
+        self._cores.running[0] -= 1.0
         try:
-            self._finish(batch, run, error)
+            self._finish(batch, error)
         except BaseException as stopped:  # noqa: BLE001 - as in _dispatch
             self._stop(stopped)
         self._dispatch(loop)
 
-    def _finish(self, batch: Batch, run: Run | None, error: BaseException | None) -> None:
+    def _finish(self, batch: Batch, error: BaseException | None) -> None:
         """Hand answers to their callers, and count them."""
-        took: list[float] = []
-        if run is None:
+        if batch.answers is None:
             for share in batch.shares:
                 self._fail(share.caller, RuntimeFailed("inference failed"), cause=error)
         else:
-            self._learn(batch.size, run.seconds)
-            took = self._hand_back(batch, run.answers)
-        self._observer.ran(report(batch, run, took))
+            self._hand_back(batch, batch.answers)
+            if batch.size <= self._loop_windows:
+                known, new = self._window_seconds, batch.seconds / batch.size
+                self._window_seconds = new if math.isinf(known) else known + (new - known) / 8
+        try:
+            self._observer.ran(batch)
+        except Exception as uncounted:  # noqa: BLE001 - the callers have their answers
+            failure = {"message": "batch not counted", "exception": uncounted}
+            asyncio.get_running_loop().call_exception_handler(failure)
 
-    def _hand_back(self, batch: Batch, answers: Answers) -> list[float]:
-        """Give each caller its rows; the seconds that each request took that has all of them now."""
-        took: list[float] = []
-        row, now = 0, perf_counter()
-        for share in batch.shares:
-            caller, count = share.caller, len(share.places)
-            caller.pieces.append(Piece(answers, row, share.places))
-            row += count
-            caller.missing -= count
+    def _hand_back(self, batch: Batch, answers: Answers) -> None:
+        row, now = 0, self._clock()
+        for caller, places in batch.shares:
+            caller.pieces.append(Piece(answers, row, places))
+            row += len(places)
+            caller.missing -= len(places)
             if not caller.missing:
                 self._running.discard(caller)
                 if not caller.future.done():  # the caller may have left
                     caller.done_at = now
-                    took.append(now - caller.taken_at)
+                    batch.answered.append(now - caller.taken_at)
                     caller.future.set_result(caller.pieces)
-        return took
-
-    def _learn(self, windows: int, seconds: float) -> None:
-        """How quick the network is, from batches of a size that may run on the loop."""
-        if windows <= self._loop_windows:
-            known, new = self._window_seconds, seconds / windows
-            self._window_seconds = new if math.isinf(known) else known + (new - known) / 8
 
     def _fail(self, caller: Caller, error: ServiceError, *, cause: BaseException | None) -> None:
         self._withdraw(caller)
@@ -340,13 +332,13 @@ class MicroBatcher:
 
     def _withdraw(self, caller: Caller) -> None:
         """Take back the windows that no batch has taken yet."""
-        waiting = len(caller.windows) - caller.next
+        waiting = len(caller.order) - caller.next
         self._running.discard(caller)
         if waiting and caller in self._callers:
             self._callers.remove(caller)
             self._pending -= waiting
-            caller.next = len(caller.windows)
-        if self._idle is not None and not self._is_busy:
+            caller.next = len(caller.order)
+        if self._idle is not None and not self._is_busy():
             self._idle.set()
 
     def _stop(self, error: BaseException) -> None:

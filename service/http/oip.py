@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from time import perf_counter
 from typing import Any, Final
 
 import msgspec
 
+from model.version import VERSION
 from service.edge.exchange import Desk
 from service.errors import MalformedBody
 from service.http.oip_body import decoded, encoded
 from service.http.shell import Call, Endpoint, Reply, json_reply
 from service.labels import Route, Stage
-from service.oip.inference import EXTENSIONS, PLATFORM, SERVER_NAME, Inference, server_version
+from service.oip.inference import EXTENSIONS, PLATFORM, SERVER_NAME, Inference
 from service.oip.tensors import TensorSpec
 
 BINARY: Final = b"application/octet-stream"
@@ -36,7 +38,7 @@ class OipHttp:
             Endpoint("POST", "/v2/repository/index", Route.V2_INDEX, self._index),
         ]
         of_model = [
-            Endpoint(method, f"{model}{action}", route, handler)
+            Endpoint(method, f"{model}{action}", route, handler, needs_model=route is Route.V2_INFER)
             for model in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
             for method, action, route, handler in (
                 ("POST", "/infer", Route.V2_INFER, self._infer),
@@ -51,25 +53,24 @@ class OipHttp:
         return [f"/v2/models/{name}/infer" for name in self._desk.predictor.models]
 
     async def _infer(self, call: Call) -> Reply:
-        exchange = call.exchange
+        exchange, start = call.exchange, perf_counter()
         model = self._inference.model(**call.path)
-        exchange.admit()
-        body = await call.body()
-        start = perf_counter()
-        query, form = decoded(body, call.headers.get(HEADER_LENGTH, b""))
+        query, form = decoded(call.body, call.headers.get(HEADER_LENGTH, b""))
         ask = self._inference.read(model, query)
-        exchange.timed(Stage.DECODE, start)
-        exchange.windows = len(ask.windows)
-        tensors = await self._inference.answer(model, ask, call.limit(query.timeout_seconds), exchange)
+        exchange.windows = ask.count
+        exchange.stages.append((Stage.DECODE, start, perf_counter()))
+        if query.timeout_seconds != math.inf:
+            call.limit.shorten(query.timeout_seconds)
+        tensors = await self._inference.answer(model, ask, exchange.stages)
         start = perf_counter()
         body, size = encoded(model.name, query.id, tensors, form)
-        exchange.timed(Stage.ENCODE, start)
+        exchange.stages.append((Stage.ENCODE, start, perf_counter()))
         if size is None:
             return Reply(body)
         return Reply(body, media_type=BINARY, headers=[(HEADER_LENGTH, b"%d" % size)])
 
     async def _server(self, _call: Call) -> Reply:
-        return json_reply({"name": SERVER_NAME, "version": server_version(), "extensions": EXTENSIONS})
+        return json_reply({"name": SERVER_NAME, "version": VERSION, "extensions": EXTENSIONS})
 
     async def _live(self, _call: Call) -> Reply:
         self._desk.lifecycle.check_alive()
@@ -100,7 +101,7 @@ class OipHttp:
         return json_reply({"name": model.name.name, "ready": True})
 
     async def _index(self, call: Call) -> Reply:
-        body = await call.body()
+        body = call.body
         try:
             asked = msgspec.json.decode(body, type=_IndexBody) if body.strip() else _IndexBody()
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -21,6 +21,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from service import logs
+from service.core.ports import Stages
 from service.core.runtime import Runtime
 from service.labels import (
     PREDICTS,
@@ -43,12 +44,9 @@ PUBLISH_SECONDS: Final = 0.05
 """How far a scrape of one worker may lag behind the histograms of the others."""
 PAUSE_SECONDS: Final = 0.001
 """Between two parts of the counting, so that the event loop waits for one of them at most."""
-MOST_WAITING: Final = 4096
-"""Requests that wait to be counted at most; beyond that they are counted where they end."""
 
-
-_Ended = tuple[Transport, Route, str, float, Sequence[tuple[Stage, float]]]
-"""A request: how it came, its route, code and seconds, and the seconds of its stages."""
+Ended = tuple[Transport, Route, str, float, Stages]
+"""A request: how it came, its route, code and seconds, and its stages."""
 
 
 class Metrics(Collector):
@@ -58,6 +56,10 @@ class Metrics(Collector):
         models: The observer of each model's batches, by its name.
         store: Counts what is kept.
         drift: Drift of each model.
+        in_flight: Requests that have begun and not ended, streams left out.
+        open_streams: Streams of readings that are open.
+        ended: Requests that have ended and wait to be counted. These three change without a call:
+            every request does so.
     """
 
     def __init__(
@@ -68,9 +70,9 @@ class Metrics(Collector):
         self.registry: Final = registry
         self._shared: Final = Shared(registry, board)
         self._lock: Final = threading.Lock()
-        self._ended: Final[list[_Ended]] = []
-        self._inflight = 0
-        self._streams = 0
+        self.ended: Final[list[Ended]] = []
+        self.in_flight = 0
+        self.open_streams = 0
         self._ready: Callable[[], bool] = lambda: False
         self._pending: Final[list[Callable[[], int]]] = []
         self._due: Final = threading.Event()
@@ -80,7 +82,7 @@ class Metrics(Collector):
         self._declare_requests()
         stage_seconds = self._shared.histogram(
             "rul_stage_duration_seconds",
-            "Parts of a request's time.",
+            "Time of each stage of a request.",
             STAGE_SECONDS,
             stage=[stage.value for stage in Stage],
         )
@@ -92,8 +94,8 @@ class Metrics(Collector):
         declare_manifests(registry, models)
         Processes(self._shared)
         for model in models:
-            name, wake = model.manifest.name, self._due.set
-            self.models[name] = ModelMetrics(families, model, drift=self.drift.monitors[name], wake=wake)
+            name = model.manifest.name
+            self.models[name] = ModelMetrics(families, model, drift=self.drift.monitors[name])
 
     def _declare_requests(self) -> None:
         routes = [(t, r) for t in Transport for r in Route if r.transport in {None, t}]
@@ -108,7 +110,7 @@ class Metrics(Collector):
         self._codes = {*every}
         self._requests = self._shared.counter(
             "rul_requests_total",
-            "Requests by how they ended: HTTP status or gRPC code.",
+            "Requests by HTTP status or gRPC code.",
             keys=[key for key in every if key not in rare],
             when_counted=[key for key in every if key in rare],
             protocol=(),
@@ -117,7 +119,7 @@ class Metrics(Collector):
         )
         self._duration = self._shared.histogram(
             "rul_request_duration_seconds",
-            "From the whole request received to its answer encoded, errors included.",
+            "Time from a request fully received to its answer encoded, errors included.",
             SECONDS,
             keys=[(t.value, r.value) for t, r in routes if r is not Route.GRPC_STREAM],
             protocol=(),
@@ -129,8 +131,8 @@ class Metrics(Collector):
 
     def _declare_now(self) -> None:
         gauge = self._shared.gauge
-        gauge("rul_inflight_requests", "Requests that have begun and not ended.", lambda: self._inflight)
-        gauge("rul_open_streams", "Streams of readings that are open.", lambda: self._streams)
+        gauge("rul_inflight_requests", "Requests in flight.", lambda: self.in_flight)
+        gauge("rul_open_streams", "Open streams of readings.", lambda: self.open_streams)
         gauge(
             "rul_pending_windows",
             "Windows that wait for a batch, all models together.",
@@ -148,31 +150,6 @@ class Metrics(Collector):
     def watch_pending(self, pending: Callable[[], int]) -> None:
         """Add a queue to `rul_pending_windows`."""
         self._pending.append(pending)
-
-    def begin(self, route: Route) -> None:
-        """Count a request that begins; a stream, open for as long as its caller likes, counts by itself."""
-        if route is Route.GRPC_STREAM:
-            self._streams += 1
-        else:
-            self._inflight += 1
-
-    def end(
-        self,
-        transport: Transport,
-        route: Route,
-        code: str,
-        seconds: float,
-        stages: Sequence[tuple[Stage, float]] = (),
-    ) -> None:
-        """Count a request that has ended with one of `codes(transport)`, and the seconds of its stages."""
-        if route is Route.GRPC_STREAM:
-            self._streams -= 1
-        else:
-            self._inflight -= 1
-        ended = self._ended
-        ended.append((transport, route, code, seconds, stages))
-        if len(ended) >= MOST_WAITING:
-            self.publish()
 
     def failed(self, transport: Transport, error: BaseException) -> str:
         """Count a refusal by its reason, and return the error's code label."""
@@ -226,10 +203,10 @@ class Metrics(Collector):
     def _count_ended(self) -> None:
         with self._lock:  # held until all is counted: a scrape that comes meanwhile waits for it
             seconds: defaultdict[tuple[Transport, Route, str], list[float]] = defaultdict(list)
-            for transport, route, code, took, stages in taken(self._ended):
+            for transport, route, code, took, stages in taken(self.ended):
                 seconds[transport, route, code].append(took)
-                for stage, part in stages:
-                    self._stages[stage].observe(part)
+                for stage, start, end in stages:
+                    self._stages[stage].observe(end - start)
             for (transport, route, code), values in seconds.items():
                 is_ours = (transport.value, route.value, code) in self._codes
                 counted = code if is_ours else failure_code(transport)

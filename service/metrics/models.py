@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Gauge
 
-from service.core.answers import STATES, Answers, entropy_reference
-from service.core.ports import BatchReport
+from service.core.answers import STATES, Answers
+from service.core.ports import Batch
 from service.core.runtime import Runtime
 from service.drift.monitor import DriftMonitor
 from service.labels import Side, Stage
@@ -23,12 +23,8 @@ from service.metrics.instruments import (
     WINDOWS,
     Histogram,
     Shared,
+    taken,
 )
-
-GATHERED: Final = 256
-"""Windows of a model that wait before the counting thread is woken: their readings take memory."""
-MOST_WAITING: Final = 2048
-"""Windows of a model that wait at most; beyond that they are counted where they are added."""
 
 
 class Families:
@@ -40,20 +36,20 @@ class Families:
         self.stage_seconds: Final = stage_seconds
         self.inference: Final = shared.histogram(
             "rul_inference_duration_seconds",
-            "One call of the graph with one batch.",
+            "One run of the graph on one batch.",
             STAGE_SECONDS,
             keys=[(model.manifest.name, model.provider) for model in models],
             model=(),
             provider=(),
         )
-        self.batch: Final = shared.histogram("rul_batch_windows", "Windows a batch.", WINDOWS)
+        self.batch: Final = shared.histogram("rul_batch_windows", "Windows in a batch.", WINDOWS)
         self.cancelled: Final = shared.counter(
             "rul_cancelled_total",
-            "Windows whose caller left, or whose deadline passed, before they were answered.",
+            "Windows whose caller left, or whose deadline passed, before their answer.",
         )
         self.entropy: Final = shared.histogram(
             "rul_attention_entropy_ratio",
-            "Attention entropy over its largest possible value: 0 one cycle has all weight, 1 all the same.",
+            "Attention entropy over its largest value; 0: one cycle has all weight, 1: all have the same.",
             TWENTIETHS,
             keys=[(name, head) for name in names for head in heads[name]],
             model=(),
@@ -64,7 +60,7 @@ class Families:
         )
         self.out_of_band: Final = shared.counter(
             "rul_attention_out_of_band_total",
-            "Windows whose attention entropy is outside the reference band: low collapsed, high uniform.",
+            "Windows whose attention entropy is outside the reference band; low: collapsed, high: uniform.",
             model=names,
             side=[side.value for side in Side],
         )
@@ -79,7 +75,7 @@ class Families:
         )
         self.states: Final = shared.counter(
             "rul_state_total",
-            "Answers by how they may be read.",
+            "Answers by state.",
             model=names,
             state=[state.value for state in STATES],
         )
@@ -101,7 +97,9 @@ class ModelMetrics:
         families: What is counted in.
         model: The model.
         drift: Counts the windows for drift.
-        wake: Calls the thread that counts.
+
+    Attributes:
+        ran: Takes note of a batch, which is counted later: arrays are read more cheaply in numbers.
     """
 
     def __init__(
@@ -110,14 +108,12 @@ class ModelMetrics:
         model: Runtime,
         *,
         drift: DriftMonitor,
-        wake: Callable[[], None],
     ) -> None:
         name = model.manifest.name
         self._queue: Final = families.stage_seconds.labels(Stage.QUEUE.value)
         self._answered: Final = families.stage_seconds.labels(Stage.INFERENCE.value)
         self._cancelled: Final = families.cancelled.labels()
         self._drift: Final = drift
-        self._wake: Final = wake
         self._inference: Final = families.inference.labels(name, model.provider)
         self._batch: Final = families.batch.labels()
         self._peak: Final = families.peak.labels(name)
@@ -130,43 +126,45 @@ class ModelMetrics:
         self._heads: Final = [families.entropy.labels(name, str(head)) for head in heads]
         self._states: Final = [families.states.labels(name, state.value) for state in STATES]
         self._low, self._high = (families.out_of_band.labels(name, s.value) for s in (Side.LOW, Side.HIGH))
-        self._band: Final = entropy_reference(model.manifest)
+        self._band: Final = next((band for band in model.manifest.entropy if band.head == "mean"), None)
         self._counting: Final = threading.Lock()
-        self._lock: Final = threading.Lock()
-        self._batches: list[BatchReport] = []
-        self._waiting = 0
+        self._batches: Final[list[Batch]] = []
+        self.ran: Final = self._batches.append
 
     def cancelled(self, windows: int) -> None:
         """Count windows whose caller left before they were answered."""
         self._cancelled.inc(windows)
 
-    def ran(self, batch: BatchReport) -> None:
-        """Take note of a batch; it is counted later, because its arrays are read more cheaply in numbers."""
-        with self._lock:
-            self._batches.append(batch)
-            self._waiting += batch.windows
-        if self._waiting >= MOST_WAITING:
-            self.count()
-        elif self._waiting >= GATHERED:
-            self._wake()
-
     def count(self) -> None:
         """Count the batches that wait; one that comes meanwhile waits for the next time."""
         with self._counting:  # held until all is counted: a scrape that comes meanwhile waits for it
-            with self._lock:
-                batches, self._batches, self._waiting = self._batches, [], 0
-            for batch in batches:
-                self._queue.observe_each(batch.queued)
-                self._answered.observe_each(batch.answered)
-                if batch.seconds is not None:
-                    self._inference.observe(batch.seconds)
-                    self._batch.observe(batch.windows)
-                if batch.answers is not None:
-                    self._imputed.observe_each(batch.imputed)
-                    self._drift.observe(batch.answers.asked.readings, batch.answers, batch.units)
-            answered = [batch.answers for batch in batches if batch.answers is not None]
-            if answered:
-                self._count(answered)
+            counted = [answers for batch in taken(self._batches) if (answers := self._counted(batch))]
+            if counted:
+                self._count(counted)
+
+    def _counted(self, batch: Batch) -> Answers | None:
+        """Count a batch but for its answers; these, without those to probes."""
+        self._queue.observe_each(batch.queued)
+        self._answered.observe_each(batch.answered)
+        if batch.answers is None:
+            return None
+        self._inference.observe(batch.seconds)
+        self._batch.observe(batch.size)
+        imputed: list[float] = []
+        units: list[str | None] = []
+        asked: list[bool] = []
+        for caller, places in batch.shares:
+            windows = caller.windows
+            asked += [not windows.is_probe] * len(places)
+            if not windows.is_probe:  # a probe is no prediction, and would look like a failing sensor
+                imputed += [windows.imputed_fraction[i] for i in places]
+                units += [windows.units[i] for i in places]
+        if not units:
+            return None
+        answers = batch.answers if len(units) == batch.size else batch.answers.only(np.array(asked))
+        self._imputed.observe_each(imputed)
+        self._drift.observe(answers.asked.readings, answers, units)
+        return answers
 
     def _count(self, batches: Sequence[Answers]) -> None:
         self._peak.observe_array(np.concatenate([each.peak_weight for each in batches]))
@@ -194,12 +192,12 @@ def declare_manifests(registry: CollectorRegistry, models: Sequence[Runtime]) ->
 
     info = gauge(
         "rul_model_info",
-        "1 for each loaded model: its version, file digest, the provider that serves and their whole order.",
+        "1 for each loaded model; labels are its version, file digest, provider and the order of providers.",
         *("model", "version", "sha256", "provider", "providers"),
     )
     coverage = gauge(
         "rul_nominal_coverage_ratio",
-        "Share of outcomes that the model's intervals are made to hold.",
+        "Share of outcomes that the model's intervals should hold.",
         "model",
     )
     band = gauge(

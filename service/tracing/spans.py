@@ -26,7 +26,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from opentelemetry.util.types import AttributeValue
 
 from service import logs
-from service.core.ports import Submission, Waited
+from service.core.ports import Caller, Submission
 from service.labels import Route, Stage, Transport
 
 UNTRACED: Final = frozenset({Route.LIVEZ, Route.READYZ, Route.METRICS, Route.V2_LIVE, Route.V2_READY})
@@ -86,13 +86,6 @@ class SpanTracer:
         zero = self._clock.zero()
         span = self._tracer.start_span(name, context, kind, attributes, start_time=zero + perf_counter_ns())
         return RequestSpan(self._tracer, self._current, span, zero=zero, is_http=is_http)
-
-    def stage(self, stage: Stage, seconds: float) -> None:
-        """Record a stage of the current request, which ends now."""
-        request = self._current.get()
-        if request is not None and request.is_recording:
-            now = request.at(perf_counter())
-            request.child(stage.value, now - int(seconds * 1e9), now)
 
     def submitted(self) -> SubmittedWindows | None:
         """Note that the current request gives windows to the batcher."""
@@ -166,6 +159,11 @@ class RequestSpan:
         }
         self._tokens = self._current.set(self), logs.trace_fields.set(fields)
 
+    def stage(self, stage: Stage, start: float, end: float) -> None:
+        """Record a stage of the request, in seconds of `perf_counter`."""
+        if self.is_recording:
+            self.child(stage.value, self.at(start), self.at(end))
+
     def end(self, *, code: str, error: BaseException | None, windows: int) -> None:
         """Record that the request has ended with this code label."""
         if self._tokens is not None:
@@ -212,16 +210,16 @@ class SubmittedWindows:
         self.request = request
         self.batches: list[Link] = []
 
-    def ended(self, waited: Waited) -> None:
+    def ended(self, caller: Caller) -> None:
         """Record the time in the queue and in batches, once the windows are answered, failed or cancelled."""
-        request, future = self.request, waited.future
-        arrived, end = request.at(waited.arrived), request.at(waited.done_at or perf_counter())
+        request, future = self.request, caller.future
+        arrived, end = request.at(caller.arrived), request.at(caller.done_at or perf_counter())
         error = future.exception() if future.done() and not future.cancelled() else None
         batches = list(self.batches)
         if not batches:  # no window got that far
             request.child("queue", arrived, end, error=error)
             return
-        taken_at = request.at(waited.taken_at)
+        taken_at = request.at(caller.taken_at)
         request.child("queue", arrived, taken_at)
         request.child("infer", taken_at, end, links=batches, error=error)
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-
 from service.core.alike import checked_alike
+
 from service.core.window import LARGEST_CYCLE, Window, WindowInput
 from tests.fakes import COLUMNS, RULES, window_input
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from service.core.on_loop import IN_VAIN, OnLoop
 
 from service.core.batcher import MicroBatcher, stacked
 from service.core.cores import Cores
-from service.core.on_loop import IN_VAIN, OnLoop
 from service.errors import NotReady, Overloaded, RuntimeFailed
 from tests.fakes import FakeObserver, FakeRuntime, StepExecutor, make_manifest, make_window
 

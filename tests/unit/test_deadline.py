@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-
 from service.core.deadline import Deadline
 
 

@@ -11,7 +11,7 @@ from grpc_health.v1 import health_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.grpc.over_asgi import PREFIX, GrpcOverAsgi, speaks_grpc
+from service.grpc.over_asgi import PREFIX, GrpcOverAsgi
 from service.proto import rul_v1_pb2 as pb
 from tests.fakes import FakeRuntime
 from tests.in_process import (
@@ -214,9 +214,25 @@ async def test_a_servicer_that_breaks_ends_its_call_as_our_fault_and_shows_nothi
     ],
 )
 def test_grpc_is_spoken_only_where_trailers_can_be_sent(version, extensions, content_type, expected):
-    scope = {"http_version": version, "extensions": extensions, "headers": [(b"content-type", content_type)]}
+    scope = {
+        "http_version": version, "extensions": extensions, "headers": [(b"content-type", content_type)],
+        "path": "/",
+    }  # fmt: skip
+    asked = []
 
-    assert speaks_grpc(scope) is expected
+    async def http(scope, _receive, _send):
+        asked.append(scope)
+
+    async def receive():
+        return {"type": "http.disconnect"}
+
+    asyncio.run(GrpcOverAsgi(max_message_bytes=1, metadata=()).beside(http)(scope, receive, send))
+
+    assert (asked == []) is expected
+
+
+async def send(_message):
+    pass
 
 
 def test_frames_are_what_the_protocol_says():

@@ -20,7 +20,15 @@ from service.core.queries import (
 )
 from service.errors import MalformedBody, Problem
 from service.grpc.call import parsed
-from service.grpc.messages import floats, packed, predict_query, predict_reply, predicted, tag, window_input
+from service.grpc.predict import (
+    floats,
+    packed,
+    predict_query,
+    predict_reply,
+    predicted,
+    tag,
+    window_input,
+)
 from service.proto import rul_v1_pb2 as pb
 
 numbers = st.lists(st.floats(width=32), max_size=80)

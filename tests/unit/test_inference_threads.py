@@ -3,7 +3,6 @@
 import threading
 
 import pytest
-
 from service.core.inference_threads import InferenceThreads
 
 

@@ -10,7 +10,6 @@ from service.core.answers import Answers, Asked, Piece
 from service.core.lifecycle import Lifecycle
 from service.core.predictor import LoadedModel, Predictor
 from service.core.window import WindowInput, join, lay_out
-from service.edge.exchange import Limit
 from service.errors import InvalidTensor, TooLarge
 from service.oip.inference import Inference, InferQuery
 from service.oip.tensors import GivenTensor
@@ -43,11 +42,6 @@ class Batches:
         asked = Asked(readings, lengths, np.array([windows.last_cycle[i] for i in rows], np.float32))
         outputs = fake_outputs(readings, lengths, MANIFEST)
         return Piece(Answers(asked, outputs, MANIFEST, MODEL.rules), 1, places)
-
-
-class Timer:
-    def timed(self, stage, start):
-        pass
 
 
 def inference(batcher=None):
@@ -208,7 +202,7 @@ async def answered(lengths, cycles, *batches, width=CONTEXT):
     """The outputs for such windows, answered in these batches."""
     served, model = inference(Batches(*batches, width=width))
     ask = served.read(model, query(asked_for(lengths, cycles)))
-    return {t.name: t.values for t in await served.answer(model, ask, Limit(None), Timer())}
+    return {t.name: t.values for t in await served.answer(model, ask, [])}
 
 
 @pytest.mark.parametrize(

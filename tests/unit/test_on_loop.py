@@ -1,7 +1,6 @@
 """A batch on the event loop waits as long as others bring windows, and no longer."""
 
 import pytest
-
 from service.core.on_loop import DISTRUSTED_BATCHES, IN_VAIN, STRANGER_SECONDS, OnLoop
 
 FULL = 8

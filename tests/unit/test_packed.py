@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-
 from service.core.packed import packed_columns, packed_rows
 
 NAMES = ("a", "b", "c")

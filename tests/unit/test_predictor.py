@@ -6,11 +6,11 @@ import math
 import msgspec
 import numpy as np
 import pytest
+from service.core.deadline import Deadline
 
 from model.domain import RulState
 from service.core.answers import Answers, WindowOutputs
 from service.core.batcher import stacked
-from service.core.deadline import Deadline
 from service.core.predictor import LoadedModel, Predictor
 from service.core.queries import Explain, PredictQuery, Refused
 from service.core.window import WindowInput
