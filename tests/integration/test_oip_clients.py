@@ -239,7 +239,7 @@ REFUSALS = {
     "wrong datatype": ("400", "INVALID_ARGUMENT", "input readings: expected datatype FP32, got 'FP64'"),
     "wrong shape": ("400", "INVALID_ARGUMENT", "input readings: expected shape [-1, -1, 6]"),
     "unknown output": ("400", "INVALID_ARGUMENT", "got 'nothing'"),
-    "infinite": ("400", "INVALID_ARGUMENT", "got inf at [0, 0, 0] (load)"),
+    "infinite": ("400", "INVALID_ARGUMENT", "for load, got inf, at [0, 0, 0]"),
 }
 
 
