@@ -228,22 +228,26 @@ def join(
         place in the request, with pointers below that window.
     """
     problems: dict[int, Sequence[Problem]] = {}
-    last_cycle = [np.nan if window.last_cycle is None else window.last_cycle for window in given]
-    for i, part in enumerate(parts):
+    rows: list[int] = []
+    readings: list[FloatArray] = []
+    sent: list[int] = []
+    last_cycle: list[float] = []
+    units: list[str | None] = []
+    for i, (window, part) in enumerate(zip(given, parts, strict=True)):
+        last = np.nan if window.last_cycle is None else window.last_cycle
         if part.readings is None:
-            detail = last_cycle_defect(last_cycle[i], part.sent)
+            detail = last_cycle_defect(last, part.sent)
             number = [Problem("/last_cycle", "bad_last_cycle", detail)] if detail else []
             problems[i] = [*number, *part.problems]
-    rows = [i for i in range(len(parts)) if i not in problems]
+        else:
+            rows.append(i)
+            readings.append(part.readings)
+            sent.append(part.sent)
+            last_cycle.append(last)
+            units.append(window.unit)
     if not rows:
         return None, problems
-    windows, defects = check(
-        _stacked([parts[i].readings for i in rows]),
-        [parts[i].sent for i in rows],
-        [last_cycle[i] for i in rows],
-        rules,
-        units=[given[i].unit for i in rows],
-    )
+    windows, defects = check(_stacked(readings), sent, last_cycle, rules, units=units)
     for defect in defects:
         i = rows[defect.window]
         by_row = given[i].readings is not None
@@ -292,15 +296,14 @@ def _packed(lists: Sequence[Any], count: int) -> FloatArray:
     """
     if isinstance(lists[0], np.ndarray):
         return np.concatenate(lists, dtype=np.float32)
-    values = list(chain.from_iterable(lists))
     try:  # six times as fast as numpy
-        return np.frombuffer(struct.pack(f"{count}f", *values), np.float32)
+        return np.frombuffer(struct.pack(f"{count}f", *chain.from_iterable(lists)), np.float32)
     except (struct.error, OverflowError):
         with np.errstate(over="ignore"):
-            return np.array(values, np.float64).astype(np.float32)
+            return np.array(list(chain.from_iterable(lists)), np.float64).astype(np.float32)
 
 
-def _stacked(parts: Sequence[Any]) -> FloatArray:
+def _stacked(parts: Sequence[FloatArray]) -> FloatArray:
     """Windows [T_i, F] as float32 [B, T, F], NaN past each one's end."""
     if len(parts) == 1:
         return parts[0][None]
