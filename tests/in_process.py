@@ -27,9 +27,8 @@ from service.core.batcher import MicroBatcher
 from service.core.lifecycle import Lifecycle
 from service.core.runtime import Outputs
 from service.edge.exchange import Desk
-from service.grpc.frames import PREFIX
 from service.grpc.health import Health
-from service.grpc.over_asgi import GrpcOverAsgi
+from service.grpc.over_asgi import PREFIX, GrpcOverAsgi
 from service.parts import Parts
 from service.processes.control import WorkerSpec
 from service.proto import rul_v1_pb2 as pb

@@ -146,11 +146,13 @@ def check(
 
 def last_cycle_defect(last_cycle: float, cycles: int) -> str:
     """What is wrong with the cycle number of the last of so many cycles; empty: nothing."""
-    if last_cycle != last_cycle or (cycles - 1 <= last_cycle <= LARGEST_CYCLE and last_cycle % 1 == 0):  # noqa: PLR0124 NaN
+    if last_cycle != last_cycle:  # noqa: PLR0124 NaN
         return ""
     if not 0 <= last_cycle <= LARGEST_CYCLE or last_cycle % 1:
-        return f"expected a whole number from 0 to {LARGEST_CYCLE} or null, got {last_cycle:g}"
-    return f"expected at least {cycles - 1} after {cycles} cycles, got {last_cycle:g}"
+        return f"expected a whole number from 0 to {LARGEST_CYCLE} or null, got {last_cycle:.12g}"
+    if last_cycle < cycles - 1:
+        return f"expected at least {cycles - 1} after {cycles} cycles, got {last_cycle:g}"
+    return ""
 
 
 def _last_cycles(readings: FloatArray, sent: list[int], lengths: list[int]) -> FloatArray:
@@ -208,8 +210,8 @@ def lay_out(given: WindowInput, rules: WindowRules) -> LaidOut:
     if given.readings is None:
         return _from_columns(given.columns or {}, rules)
     if given.columns is not None:
-        both = Problem("", "wrong_columns", "expected columns or readings, got both")
-        return LaidOut(None, len(given.readings), [both])
+        detail = "expected columns or readings, got both"
+        return LaidOut(None, len(given.readings), [Problem("", "wrong_columns", detail)])
     return _from_rows(given.readings, rules)
 
 
@@ -253,7 +255,7 @@ def _from_columns(columns: Mapping[str, Sequence[Any]], rules: WindowRules) -> L
     sizes = set(map(len, columns.values()))
     cycles = max(sizes, default=0)
     if len(sizes) != 1 or not 0 < cycles <= rules.max_cycles or not columns.keys() <= rules.known:
-        return LaidOut(None, cycles, _column_problems(columns, rules))
+        return _refused_columns(columns, rules)
     read = min(cycles, rules.context)
     blank = [np.nan] * read
     lists = [columns.get(name, blank) for name in rules.names]
@@ -275,9 +277,9 @@ def _from_rows(rows: Any, rules: WindowRules) -> LaidOut:  # noqa: ANN401 lists,
         ]
         return LaidOut(None, cycles, wrong)
     read = rows[-rules.context :]
-    if isinstance(rows, np.ndarray):
-        return LaidOut(np.asarray(read, np.float32), cycles)
-    return LaidOut(_packed(read, len(read) * wanted).reshape(-1, wanted), cycles)
+    if not isinstance(rows, np.ndarray):
+        read = _packed(read, len(read) * wanted).reshape(-1, wanted)
+    return LaidOut(np.asarray(read, np.float32), cycles)
 
 
 def _packed(lists: Sequence[Any], count: int) -> FloatArray:
@@ -318,23 +320,20 @@ def _problem(defect: Defect, rules: WindowRules, *, by_row: bool) -> Problem:
     return Problem(pointer, defect.code, defect.detail)
 
 
-def _column_problems(columns: Mapping[str, Sequence[Any]], rules: WindowRules) -> list[Problem]:
+def _refused_columns(columns: Mapping[str, Sequence[Any]], rules: WindowRules) -> LaidOut:
     problems = [
         Problem(f"/columns/{escaped(name)}", "unknown_column", f"the model has no column {short(name)}")
         for name in sorted(columns.keys() - rules.known)
     ]
     known = {name: len(columns[name]) for name in rules.names if name in columns}
     longest = max(known.values(), default=0)
+    expected = f"expected {longest} values, as the longest column has"
     problems += [
-        Problem(
-            f"/columns/{escaped(name)}",
-            "wrong_length",
-            f"expected {longest} values, as the longest column has, got {size}",
-        )
+        Problem(f"/columns/{escaped(name)}", "wrong_length", f"{expected}, got {size}")
         for name, size in known.items()
         if size != longest
     ]
-    return problems + _size_problems(longest, rules, "/columns")
+    return LaidOut(None, longest, problems + _size_problems(longest, rules, "/columns"))
 
 
 def _size_problems(cycles: int, rules: WindowRules, path: str) -> list[Problem]:
