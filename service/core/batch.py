@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -61,6 +62,39 @@ class Run(NamedTuple):
 
     answers: Answers
     seconds: float
+
+
+def take(callers: deque[Caller], size: int, now: float) -> Batch:
+    """Take up to `size` windows, every caller in turn; the rest of a caller waits at the end of the line."""
+    batch, left = Batch([], size, []), size
+    while left and callers:
+        share = max(1, left // len(callers))
+        caller = callers.popleft()
+        start = caller.next
+        if start == 0:
+            caller.taken_at = now
+            batch.queued.append(now - caller.arrived)
+        caller.next = stop = min(start + share, len(caller.windows))
+        batch.shares.append(Share(caller, caller.order[start:stop]))
+        left -= stop - start
+        if stop < len(caller.windows):
+            callers.append(caller)
+    return batch
+
+
+def hand_back(batch: Batch, answers: Answers, now: float) -> list[float]:
+    """Give each caller its rows; the seconds that each request took that has all of them now."""
+    took: list[float] = []
+    row = 0
+    for caller, places in batch.shares:
+        caller.pieces.append(Piece(answers, row, places))
+        row += len(places)
+        caller.missing -= len(places)
+        if not caller.missing and not caller.future.done():  # the caller may have left
+            caller.done_at = now
+            took.append(now - caller.taken_at)
+            caller.future.set_result(caller.pieces)
+    return took
 
 
 def stacked(shares: Sequence[Share]) -> Asked:

@@ -26,7 +26,7 @@ from time import perf_counter
 from typing import Final
 
 from service.core.answers import Answers, Piece
-from service.core.batch import Batch, Caller, Run, Share, report, stacked
+from service.core.batch import Batch, Caller, Run, hand_back, report, stacked, take
 from service.core.cores import Cores
 from service.core.ports import BatchObserver, Tracer
 from service.core.rules import WindowRules
@@ -58,8 +58,10 @@ class MicroBatcher:
         observer: Counts.
         loop_windows: Most windows of a batch that runs on the event loop; 0: none does. From
             `max_batch_windows` on, batches on the loop wait for each other's callers.
-        cores: Tells whether one more thread has a core to itself; None: it has.
+        cores: Tells whether one more batch has a core to itself; None: each thread has one.
         tracer: Records batches; None: nothing does.
+        yield_core: Lets another thread or process have the core.
+        clock: Tells the time, in seconds.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class MicroBatcher:
         cores: Cores | None = None,
         tracer: Tracer | None = None,
         yield_core: Callable[[], None] = _yield_core,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
         self._runtime: Final = runtime
         self._rules: Final = rules
@@ -86,9 +89,10 @@ class MicroBatcher:
         self._observer: Final = observer
         self._loop_windows: Final = loop_windows
         self._meets: Final = loop_windows >= max_batch_windows
-        self._cores: Final = cores
+        self._cores: Final = cores or Cores(None, threads)
         self._tracer: Final = tracer
         self._yield_core: Final = yield_core
+        self._clock: Final = clock
         self._callers: Final[deque[Caller]] = deque()
         self._free = threads
         self._pending = 0
@@ -122,7 +126,8 @@ class MicroBatcher:
             raise RuntimeFailed("the batch scheduler stopped; restart the process") from self._failure
         if self._closing:
             raise NotReady("the service is shutting down")
-        count = len(windows)
+        if not (count := len(windows)):
+            return []
         if self._pending + count > self._max_pending:
             raise Overloaded(
                 f"{self._pending} windows wait and {count} more were sent, "
@@ -133,7 +138,7 @@ class MicroBatcher:
         order: Sequence[int] = range(count)
         if count > 2 and min(windows.lengths) < max(windows.lengths):  # padding costs as much as readings
             order = sorted(order, key=windows.lengths.__getitem__)
-        caller = Caller(windows, order, loop.create_future(), trace, perf_counter(), count)
+        caller = Caller(windows, order, loop.create_future(), trace, self._clock(), count)
         self._callers.append(caller)
         self._pending += count
         self._dispatch_soon(loop)
@@ -172,16 +177,13 @@ class MicroBatcher:
         self._dispatch_due = False
         try:
             while self._pending and self._failure is None:
-                if not self._fits_loop():
-                    if not self._send(loop):
-                        break
-                elif self._waits_for_more():
-                    self._dispatch_soon(loop)
-                    break
-                elif self._pending < 2 * self._max_batch or not self._send(loop):
-                    self._run_here()
-                    if self._pending:
+                if self._fits_loop():
+                    if self._waits_for_more():
                         self._dispatch_soon(loop)
+                    else:
+                        self._run_here(loop)
+                    break
+                if not self._send(loop, shares_core=self._free < self._threads):
                     break
         except BaseException as error:  # noqa: BLE001 - nothing awaits this callback: callers would hang
             self._stop(error)
@@ -211,46 +213,39 @@ class MicroBatcher:
             self._seen, self._left = 0, size
             return False
         self._seen = size
-        start = perf_counter()
+        start = self._clock()
         self._yield_core()
-        if self._in_vain and perf_counter() - start > STRANGER_SECONDS:
+        if self._in_vain and self._clock() - start > STRANGER_SECONDS:
             self._distrust = DISTRUSTED_BATCHES
         return True
 
-    def _run_here(self) -> None:
-        batch = self._take(min(self._pending, self._max_batch))
-        self._finish(batch, *self._run(batch))
+    def _run_here(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Run a batch on the event loop; threads with idle cores help with a large request."""
+        self._cores.begin()
+        try:
+            while self._pending >= 2 * self._max_batch and self._send(loop, shares_core=True):
+                pass
+            batch = self._take(min(self._pending, self._max_batch))
+            self._finish(batch, *self._run(batch))
+        finally:
+            self._cores.end()
+        if self._pending:
+            self._dispatch_soon(loop)
 
-    def _send(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Send a batch to a thread, where one is free and has a core."""
-        shares_core = self._meets or self._free < self._threads
-        if not self._free or (shares_core and self._cores is not None and not self._cores.spare):
+    def _send(self, loop: asyncio.AbstractEventLoop, *, shares_core: bool) -> bool:
+        """Send a batch to a free thread; beside another batch of this worker only if a core is idle."""
+        if not self._free or (shares_core and not self._cores.spare):
             return False
         # Free threads share what waits: two batches of 20 are done before one of 32 and one of 8.
         batch = self._take(min(self._max_batch, -(-self._pending // self._free)))
         self._free -= 1
-        if self._cores is not None:
-            self._cores.begin()
+        self._cores.begin()
         self._executor.submit(self._work, loop, batch)
         return True
 
     def _take(self, size: int) -> Batch:
-        """Up to `size` windows, every caller in turn; the rest of a caller waits at the end of the line."""
-        batch = Batch([], size, [])
-        callers, now, left = self._callers, perf_counter(), size
-        while left and callers:
-            share = max(1, left // len(callers))
-            caller = callers.popleft()
-            start = caller.next
-            if start == 0:
-                caller.taken_at = now
-                self._running.add(caller)
-                batch.queued.append(now - caller.arrived)
-            caller.next = stop = min(start + share, len(caller.windows))
-            batch.shares.append(Share(caller, caller.order[start:stop]))
-            left -= stop - start
-            if stop < len(caller.windows):
-                callers.append(caller)
+        batch = take(self._callers, size, self._clock())
+        self._running.update(share.caller for share in batch.shares)
         self._pending -= size
         return batch
 
@@ -277,9 +272,9 @@ class MicroBatcher:
 
     def _answered(self, batch: Batch) -> Run:
         asked = stacked(batch.shares)
-        start = perf_counter()
+        start = self._clock()
         outputs = self._runtime.run(asked.readings, asked.lengths, asked.last_cycle)
-        seconds = perf_counter() - start
+        seconds = self._clock() - start
         return Run(Answers(asked, outputs, self._runtime.manifest, self._rules), seconds)
 
     def _deliver(
@@ -290,8 +285,7 @@ class MicroBatcher:
         error: BaseException | None,
     ) -> None:
         self._free += 1
-        if self._cores is not None:
-            self._cores.end()
+        self._cores.end()
         try:
             self._finish(batch, run, error)
         except BaseException as stopped:  # noqa: BLE001 - as in _dispatch
@@ -306,25 +300,13 @@ class MicroBatcher:
                 self._fail(share.caller, RuntimeFailed("inference failed"), cause=error)
         else:
             self._learn(batch.size, run.seconds)
-            took = self._hand_back(batch, run.answers)
-        self._observer.ran(report(batch, run, took))
-
-    def _hand_back(self, batch: Batch, answers: Answers) -> list[float]:
-        """Give each caller its rows; the seconds that each request took that has all of them now."""
-        took: list[float] = []
-        row, now = 0, perf_counter()
-        for share in batch.shares:
-            caller, count = share.caller, len(share.places)
-            caller.pieces.append(Piece(answers, row, share.places))
-            row += count
-            caller.missing -= count
-            if not caller.missing:
-                self._running.discard(caller)
-                if not caller.future.done():  # the caller may have left
-                    caller.done_at = now
-                    took.append(now - caller.taken_at)
-                    caller.future.set_result(caller.pieces)
-        return took
+            took = hand_back(batch, run.answers, self._clock())
+            self._running.difference_update(s.caller for s in batch.shares if not s.caller.missing)
+        try:
+            self._observer.ran(report(batch, run, took))
+        except Exception as uncounted:  # noqa: BLE001 - the callers have their answers
+            failure = {"message": "batch not counted", "exception": uncounted}
+            asyncio.get_running_loop().call_exception_handler(failure)
 
     def _learn(self, windows: int, seconds: float) -> None:
         """How quick the network is, from batches of a size that may run on the loop."""
