@@ -16,7 +16,8 @@ from export.ageing import drift_reference
 from export.bundle import Manifest
 from export.session import Session
 from model.domain import FloatArray, Trajectory, pad_windows
-from service.core.answers import Answers
+from service.core.answers import Answers, Asked
+from service.core.rules import WindowRules
 from service.core.runtime import Outputs
 from service.drift.counts import DriftCounts, Layout
 from service.drift.monitor import Drift, drift_of
@@ -65,6 +66,7 @@ def answered(
     session: Session, manifest: Manifest, units: Sequence[Trajectory], stream: Sequence[Place]
 ) -> Iterator[Batch]:
     """Batches of a stream with the model's answers."""
+    rules = WindowRules.of(manifest, max_window_cycles=manifest.context)
     for start in range(0, len(stream), AT_ONCE):
         these = stream[start : start + AT_ONCE]
         windows = [
@@ -72,11 +74,11 @@ def answered(
             for place in these
         ]
         readings = pad_windows(windows)
-        lengths = np.array([len(window) for window in windows], dtype=np.int64)
+        lengths = np.array([*map(len, windows)], dtype=np.int64)
         ages = np.array([units[place.unit].cycles[place.row] for place in these], dtype=np.float32)
         outputs = Outputs(**session.answer(readings, lengths, ages))
         names: list[str | None] = [units[place.unit].unit for place in these]
-        yield readings, Answers(outputs, lengths, manifest, last_cycle=ages), names
+        yield readings, Answers(Asked(readings, lengths, ages), outputs, manifest, rules), names
 
 
 class Monitor:

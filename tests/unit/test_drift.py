@@ -14,7 +14,8 @@ from export.held_out import judged_windows
 from export.session import open_bundle
 from model.simulation import simulate
 from service import logs
-from service.core.answers import Answers
+from service.core.answers import Answers, Asked
+from service.core.rules import WindowRules
 from service.core.runtime import Outputs
 from service.drift.counts import BLOCKS, STUCK_CYCLES, WINDOWS, DriftCounts, DriftTotals, Layout
 from service.drift.monitor import (
@@ -58,7 +59,12 @@ def asked(readings, *, manifest=MANIFEST, age=40.0, units=None):
     lengths = np.full(len(readings), readings.shape[1])
     ages = np.full(len(readings), age, dtype=np.float32)
     outputs = fake_outputs(readings, lengths, manifest)
-    return readings, Answers(outputs, lengths, manifest, last_cycle=ages), units or [None] * len(readings)
+    return (*answers_to(Asked(readings, lengths, ages), outputs, manifest), units or [None] * len(readings))
+
+
+def answers_to(asked, outputs, manifest):
+    rules = WindowRules.of(manifest, max_window_cycles=1000)
+    return asked.readings, Answers(asked, outputs, manifest, rules)
 
 
 def as_in_training(count, seed=0):
@@ -375,9 +381,8 @@ def replay(flown, change):
     reference = drift_reference(manifest)
     store = Store(Layout.of(reference).size)
     monitor = DriftMonitor("fd001", reference, store)
-    outputs = Outputs(**answers)
-    answered = Answers(outputs, windows.lengths, manifest, last_cycle=windows.last_cycle)
-    monitor.observe(change(windows.readings.copy()), answered, windows.unit.tolist())
+    asked = Asked(change(windows.readings.copy()), windows.lengths, windows.last_cycle)
+    monitor.observe(*answers_to(asked, Outputs(**answers), manifest), windows.unit.tolist())
     return monitor.read()
 
 

@@ -77,7 +77,7 @@ def test_windows_have_the_readings_up_to_their_place():
 
     (readings, answers, names), *_ = answered(FakeSession(), MANIFEST, units, [Place(0, 2), Place(0, 11)])
 
-    assert answers.lengths.tolist() == [3, 8]
+    assert answers.asked.lengths.tolist() == [3, 8]
     np.testing.assert_array_equal(readings[1], units[0].readings[4:])
     assert names == ["0", "0"]
 

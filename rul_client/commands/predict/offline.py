@@ -12,12 +12,12 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from export.bundle import BundleFolder, Golden, Manifest
-from model.domain import FloatArray
 from rul_client.commands.predict.asking import Answer, NoAnswer, reason, top_of
-from service.core.answers import Answers
 from service.core.batcher import MicroBatcher
+from service.core.ports import BatchReport
 from service.core.predictor import LoadedModel, Predictor
 from service.core.queries import ModelName, Prediction, PredictQuery, Refused
+from service.core.rules import WindowRules
 from service.core.runtime import OnnxRuntime, Runtime, replay_golden
 from service.core.window import WindowInput
 from service.settings import Settings
@@ -27,27 +27,12 @@ BATCHES_A_REQUEST: Final = 16
 
 
 class Unobserved:
-    """Watches a batcher and a predictor, and counts nothing: here nobody scrapes."""
+    """Watches a batcher and counts nothing: no Prometheus scrapes this process."""
 
-    def queued(self, seconds: Sequence[float]) -> None:
-        """Nothing."""
-
-    def answered(self, seconds: Sequence[float]) -> None:
-        """Nothing."""
-
-    def ran(self, windows: int, seconds: float) -> None:
-        """Nothing."""
-
-    def answers(self, answers: Answers, imputed_fraction: FloatArray) -> None:
-        """Nothing."""
-
-    def windows(self, readings: FloatArray, answers: Answers, units: Sequence[str | None]) -> None:
+    def ran(self, batch: BatchReport) -> None:
         """Nothing."""
 
     def cancelled(self, windows: int) -> None:
-        """Nothing."""
-
-    def observe(self, value: float) -> None:
         """Nothing."""
 
 
@@ -56,9 +41,7 @@ class Offline:
 
     def __init__(self, runtime: Runtime, batcher: MicroBatcher, *, at_once: int, threads: int) -> None:
         loaded = LoadedModel.of(runtime, batcher, max_window_cycles=runtime.manifest.context)
-        self._predictor: Final = Predictor(
-            {loaded.name.name: loaded}, max_request_windows=at_once, explain_timer=Unobserved()
-        )
+        self._predictor: Final = Predictor({loaded.name.name: loaded}, max_request_windows=at_once)
         self.manifest: Final[Manifest] = loaded.manifest
         self.name: Final[ModelName] = loaded.name
         self.at_once: Final = at_once
@@ -108,6 +91,7 @@ async def open_offline(folder: BundleFolder, settings: Settings) -> AsyncGenerat
     with ThreadPoolExecutor(threads, thread_name_prefix="inference") as executor:
         batcher = MicroBatcher(
             runtime,
+            WindowRules.of(runtime.manifest, max_window_cycles=runtime.manifest.context),
             executor=executor,
             threads=threads,
             max_batch_windows=settings.max_batch_windows,
