@@ -1,9 +1,9 @@
-"""What the attention of a bundle looks like, and how far it can be trusted.
+"""Diagnostics of a bundle's attention: collapse, uniformity, sinks, redundant heads, faithfulness.
 
-Attention fails in ways that no error shows: it collapses onto one cycle, spreads evenly and says
-nothing, sinks into the first or the last cycle whatever they read, or several heads look at the
-same. Each has a number here, taken for each head before any averaging. Whether the attended cycles
-carry the answer is measured by `model.faithfulness`. This module must not know torch.
+Attention fails without an error: it collapses onto one cycle, spreads evenly, sinks into the
+first or last cycle, or several heads attend alike. Each failure has a number here, taken for each
+head before averaging. `model.faithfulness` measures whether the attended cycles carry the answer.
+This module must not know torch.
 """
 
 from __future__ import annotations
@@ -16,14 +16,7 @@ import numpy as np
 
 from export.bundle import EntropyReference, Manifest
 from export.session import Session
-from model.domain import (
-    BoolArray,
-    FloatArray,
-    IntArray,
-    WindowSet,
-    attention_entropy_ratio,
-    effective_cycles,
-)
+from model.domain import BoolArray, FloatArray, IntArray, WindowSet, attention_entropy_ratio, effective_cycles
 from model.faithfulness import (
     DRAWS,
     SHARES,
@@ -36,46 +29,31 @@ from model.faithfulness import (
 from model.regimes import Regimes
 
 MEAN_HEAD: Final = "mean"
-"""The attention that the answer is made with; heads go by their number."""
+"""Name of the attention that makes the answer; heads are named by their number."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeadReport:
-    """How one head attends, over windows of two cycles or more.
+    """Attention of one head, over windows of two cycles or more."""
 
-    Attributes:
-        head: `mean`, or the head's number.
-        entropy_ratio: Median, 0..1.
-        entropy_low: Its 5 % quantile.
-        entropy_high: Its 95 % quantile.
-        effective_cycles: Median.
-        first_mass: Mean weight of a window's first cycle.
-        last_mass: Mean weight of its last.
-        first_over_equal: Mean weight of the first cycle over what equal weights would give it.
-        last_over_equal: The same of the last.
-        peak_weight: Mean of the largest weight.
-        reference: The band that calibration saw, where the manifest has one for this head.
-        collapsed: Share of windows below the band; NaN without one.
-        uniform: Share of windows above it; NaN without one.
-    """
-
-    head: str
-    entropy_ratio: float
-    entropy_low: float
-    entropy_high: float
-    effective_cycles: float
-    first_mass: float
-    last_mass: float
-    first_over_equal: float
-    last_over_equal: float
-    peak_weight: float
+    head: str  # `mean`, or the head's number
+    entropy_ratio: float  # Median, 0..1
+    entropy_low: float  # 5 % quantile
+    entropy_high: float  # 95 % quantile
+    effective_cycles: float  # Median
+    first_mass: float  # Mean weight of a window's first cycle
+    last_mass: float  # Mean weight of its last cycle
+    first_over_equal: float  # Mean weight of the first cycle over its equal share
+    last_over_equal: float  # The same of the last cycle
+    peak_weight: float  # Mean of the largest weight
+    # Entropy band of calibration, where the manifest has one for this head.
     reference: EntropyReference | None
-    collapsed: float
-    uniform: float
+    collapsed: float  # Share of windows below the band; NaN without a band
+    uniform: float  # Share of windows above it; NaN without a band
 
 
 def heads_of(answers: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-    """Attention [W, T] by head: `mean` first, then each head's own where the graph gives them."""
+    """Return attention [W, T] by head: `mean` first, then each head of the graph."""
     heads = {MEAN_HEAD: answers["attention"]}
     if "head_attention" in answers:
         per_head = answers["head_attention"]
@@ -84,7 +62,7 @@ def heads_of(answers: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
 
 
 def sinks(attention: FloatArray, lengths: IntArray) -> tuple[FloatArray, FloatArray]:
-    """Weight of each window's first and of its last valid cycle, [W, T] -> [W], [W]."""
+    """Return the weights of each window's first and last valid cycle, [W, T] -> [W], [W]."""
     last = np.take_along_axis(attention, (lengths - 1)[:, None], axis=1)[:, 0]
     return attention[:, 0], last
 
@@ -92,26 +70,26 @@ def sinks(attention: FloatArray, lengths: IntArray) -> tuple[FloatArray, FloatAr
 def report_head(
     head: str, attention: FloatArray, lengths: IntArray, reference: EntropyReference | None
 ) -> HeadReport:
-    """How one head attends, [W, T] and [W].
+    """Summarise the attention of one head, [W, T] and [W].
 
-    Windows of one cycle leave no choice and are left out; NaN everywhere where there are no others.
+    Windows of one cycle are ignored; every number is NaN without other windows.
     """
     choice = lengths > 1
     attention, lengths = attention[choice], lengths[choice]
     ratio = attention_entropy_ratio(attention, lengths)
     first, last = sinks(attention, lengths)
-    nothing = len(lengths) == 0
-    quantiles = [float("nan")] * 3 if nothing else np.quantile(ratio, (0.05, 0.5, 0.95)).tolist()
+    empty = len(lengths) == 0
 
     def mean(values: FloatArray | BoolArray) -> float:
-        return float("nan") if nothing else float(values.mean())
+        return float("nan") if empty else float(values.mean())
 
+    low, median, high = [float("nan")] * 3 if empty else np.quantile(ratio, (0.05, 0.5, 0.95)).tolist()
     return HeadReport(
         head=head,
-        entropy_low=quantiles[0],
-        entropy_ratio=quantiles[1],
-        entropy_high=quantiles[2],
-        effective_cycles=float("nan") if nothing else float(np.median(effective_cycles(attention))),
+        entropy_low=low,
+        entropy_ratio=median,
+        entropy_high=high,
+        effective_cycles=float("nan") if empty else float(np.median(effective_cycles(attention))),
         first_mass=mean(first),
         last_mass=mean(last),
         first_over_equal=mean(first * lengths),
@@ -126,7 +104,7 @@ def report_head(
 def report_heads(
     answers: Mapping[str, FloatArray], lengths: IntArray, manifest: Manifest
 ) -> list[HeadReport]:
-    """How every head attends, held against the bands of the manifest."""
+    """Summarise the attention of every head, against the bands of the manifest."""
     bands = {band.head: band for band in manifest.entropy}
     return [
         report_head(head, attention, lengths, bands.get(head))
@@ -135,11 +113,11 @@ def report_heads(
 
 
 def head_redundancy(head_attention: FloatArray, lengths: IntArray) -> FloatArray:
-    """How far apart each two heads look: Jensen-Shannon divergence in bits, mean over windows.
+    """Compute the mean Jensen-Shannon divergence of each two heads, in bits.
 
-    [W, H, T] -> [H, H], 0..1: 0 where two heads are the same (one of them is redundant), 1 where
-    they share no cycle. Windows of one cycle are left out. Lin, "Divergence measures based on the
-    Shannon entropy" (IEEE Trans. Inf. Theory 37, 1991).
+    [W, H, T] -> [H, H], 0..1: 0 where two heads are the same (one is redundant), 1 where they share
+    no cycle. Windows of one cycle are ignored. Lin, "Divergence measures based on the Shannon
+    entropy" (IEEE Trans. Inf. Theory 37, 1991).
     """
     a = head_attention[lengths > 1].astype(np.float64)
     if len(a) == 0:
@@ -153,10 +131,10 @@ def head_redundancy(head_attention: FloatArray, lengths: IntArray) -> FloatArray
 
 
 def regimes_of(manifest: Manifest) -> Regimes:
-    """The regimes as the graph tells them apart.
+    """Rebuild the regimes of the graph from the manifest.
 
-    The manifest has no scale of the settings, but what makes it: their spread over all readings is
-    that within the regimes plus that of the regimes' means, each by its share.
+    The manifest lacks the scale of the settings: their variance over all readings is the variance
+    within the regimes plus that of the regimes' means, each weighted by its share.
     """
     settings = list(manifest.schema_of_columns.indices("setting"))
     share = np.array([regime.share for regime in manifest.regimes])[:, None]
@@ -178,11 +156,7 @@ def bundle_faithfulness(
     seed: int = 0,
     watch: Watch | None = None,
 ) -> Faithfulness:
-    """How far a bundle's RUL moves when cycles take the training mean of their regime.
-
-    Raises:
-        InvalidData: no window is long enough.
-    """
+    """Measure how far the RUL moves when cycles take the training mean of their regime."""
 
     def ask(readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> Reply:
         answers = session.answer_all(readings, lengths, last_cycle)
@@ -199,5 +173,5 @@ def bundle_faithfulness(
 
 
 def _bits(attention: FloatArray) -> FloatArray:
-    """Shannon entropy in bits, [..., T] -> [...]."""
+    """Compute the Shannon entropy in bits, [..., T] -> [...]."""
     return -(attention * np.log2(np.where(attention > 0, attention, 1.0))).sum(axis=-1)

@@ -1,4 +1,4 @@
-"""`rul attention`: where a bundle looks, and whether that is where its answers come from."""
+"""`rul attention`: where a bundle attends, and whether its answers depend on it."""
 
 from __future__ import annotations
 
@@ -13,43 +13,36 @@ from rich.progress import Progress
 from rich.table import Table
 
 from export.bundle import Manifest, find_bundle
-from export.drawing import require_matplotlib, save_picture
-from export.held_out import fleet_for
+from export.evaluate_cli import stacked
+from export.evaluation_windows import matching_fleet, spread_windows
+from export.pictures import require_matplotlib, save_picture
 from model.domain import FloatArray, InvalidData, Trajectory, WindowSet
-from model.fleet import Fleet, fleet_of_schema
+from model.fleet import fleet_of_schema
 
 if TYPE_CHECKING:
     from export.attention import HeadReport
-    from export.session import Session
-    from model.evaluation import Figure
     from model.faithfulness import Faithfulness
 
 HELP = """
-Show where a bundle's attention lies, for each head, and how far it can be trusted.
+Show where a bundle's attention lies, for each head, and whether its answers depend on it.
 
-Windows end all over the units' lives. Cycles are then hidden (they take the training mean of their
-regime): the most attended ones, random ones, and simply the last ones. Attention that carries the
-answer moves the RUL further than both. --out draws one unit: at each cycle of its life, the cycles
-it looked at.
+Windows are spread over the units' lives. Then cycles are hidden (replaced by the training mean of
+their regime): the most attended ones, random ones, and the last ones. If attention is faithful, hiding
+attended cycles moves the RUL further than hiding random or last ones. --out draws one unit: the
+attended cycles of each prediction over its life.
 
 Example: rul attention fd001 --input test_FD001.txt --unit 17 --out attention.png
 """
 
 WINDOWS: Final = 300
-"""In all, unless told: what `hide` takes seconds for."""
 ODD: Final = 0.05
-"""More windows than this outside the band, where one in a hundred is expected, deserve a word."""
+"""A larger share of windows outside the band, where one in a hundred is expected, is reported."""
 EVEN: Final = 0.98
-"""A median entropy ratio above this tells no cycles apart, whatever calibration saw."""
+"""A median entropy ratio above this is uniform attention, whatever the band."""
 ALONE: Final = 1.5
-"""Fewer effective cycles than this are one."""
+"""A median of fewer effective cycles than this is attention to one cycle."""
 SAME: Final = 0.01
-"""Heads that are less than this apart, in bits, are one head twice."""
-
-
-def add_attention(app: typer.Typer) -> None:
-    """Add the command to `rul`."""
-    app.command("attention", help=HELP)(attention)
+"""Heads with a smaller divergence than this, in bits, are redundant."""
 
 
 def attention(
@@ -58,14 +51,14 @@ def attention(
     data: Annotated[Path, typer.Option("--input", help="File or folder of readings.")],
     fleet: Annotated[
         str | None,
-        typer.Option(help="A TOML file or a shipped fleet; left out: columns named as the model does."),
+        typer.Option(help="TOML file or name of a shipped fleet. Default: columns named as in the model."),
     ] = None,
-    unit: Annotated[str | None, typer.Option(help="This unit alone; --out draws it.")] = None,
-    windows: Annotated[int, typer.Option(help="Most windows, over all units.", min=1)] = WINDOWS,
-    hide: Annotated[bool, typer.Option(help="Hide cycles, to see what the answers rest on.")] = True,
-    seed: Annotated[int, typer.Option(help="Of the random cycles.", min=0)] = 0,
+    unit: Annotated[str | None, typer.Option(help="Only this unit; --out draws it.")] = None,
+    windows: Annotated[int, typer.Option(help="Maximum number of windows.", min=1)] = WINDOWS,
+    hide: Annotated[bool, typer.Option(help="Hide cycles to measure faithfulness.")] = True,
+    seed: Annotated[int, typer.Option(help="Seed of the random cycles.", min=0)] = 0,
     out: Annotated[
-        Path | None, typer.Option(help="Picture to write, of --unit or the longest. Needs matplotlib.")
+        Path | None, typer.Option(help="Picture of --unit, or of the longest unit. Needs matplotlib.")
     ] = None,
 ) -> None:
     """Show a bundle's attention; see HELP."""
@@ -87,30 +80,32 @@ def attention(
     if hide and (chosen.lengths >= fewest_cycles(chosen)).any():
         with Progress(console=screen, transient=True) as progress:
             task = progress.add_task("hiding cycles", total=None)
-            found = bundle_faithfulness(
-                session,
-                manifest,
-                chosen,
-                seed=seed,
-                watch=lambda done, total: progress.update(task, completed=done, total=total),
-            )
+
+            def watch(done: int, total: int) -> None:
+                progress.update(task, completed=done, total=total)
+
+            found = bundle_faithfulness(session, manifest, chosen, seed=seed, watch=watch)
         console.print(faithfulness_table(manifest, found))
     elif hide:
-        screen.print(f"No window has {fewest_cycles(chosen)} cycles: nothing was hidden.", highlight=False)
+        screen.print(
+            f"No window has {fewest_cycles(chosen)} cycles: faithfulness was not measured.", highlight=False
+        )
     if out is not None:
-        _draw(session, manifest, max(units, key=len), out)
+        from export.attention_picture import attention_picture  # noqa: PLC0415 with matplotlib
+
+        save_picture(attention_picture(session, manifest, max(units, key=len)), out)
         console.print(str(out), soft_wrap=True, highlight=False)
 
 
 def heads_table(manifest: Manifest, reports: Sequence[HeadReport], windows: WindowSet) -> Table:
-    """One row a head: how even, how wide, how much on the ends, and how often out of its band."""
+    """Tabulate the entropy, width and sinks of each head, and its share outside the band."""
     names = set(windows.unit.tolist())
     whose = f"unit {names.pop()}" if len(names) == 1 else f"{len(names)} units"
     table = Table(title=f"{manifest.name}: attention in {len(windows)} windows of {whose}")
     table.add_column("head")
     for title in ("entropy\nratio", "effective\ncycles", "first cycle\nweight", "last cycle\nweight"):
         table.add_column(title, justify="right")
-    table.add_column("calibration's\nband")
+    table.add_column("calibration\nband")
     for each in reports:
         table.add_row(
             each.head,
@@ -124,20 +119,18 @@ def heads_table(manifest: Manifest, reports: Sequence[HeadReport], windows: Wind
 
 
 def redundancy_table(apart: FloatArray) -> Table:
-    """How far apart each two heads look; 0 is the same, 1 shares no cycle."""
-    table = Table(title="heads apart, bits")
-    table.add_column("head")
-    for head in range(len(apart)):
-        table.add_column(str(head), justify="right")
+    """Tabulate the divergence of each two heads: 0 is the same, 1 shares no cycle."""
+    table = Table(title="divergence between heads, bits")
+    for title in ("head", *map(str, range(len(apart)))):
+        table.add_column(title, justify="left" if title == "head" else "right")
     for head, row in enumerate(apart):
-        table.add_row(
-            str(head), *("" if other == head else f"{value:.2f}" for other, value in enumerate(row))
-        )
+        cells = ("" if other == head else f"{value:.2f}" for other, value in enumerate(row))
+        table.add_row(str(head), *cells)
     return table
 
 
 def redundant_pairs(apart: FloatArray) -> str:
-    """A line that names the heads which look at the same, or says that none do."""
+    """Name the pairs of heads that attend alike."""
     first, second = np.nonzero(np.triu(apart < SAME, k=1))
     pairs = ", ".join(f"{a} and {b}" for a, b in zip(first, second, strict=True))
     meaning = "Jensen-Shannon divergence: 0 the same, 1 no cycle shared."
@@ -145,11 +138,11 @@ def redundant_pairs(apart: FloatArray) -> str:
 
 
 def faithfulness_table(manifest: Manifest, found: Faithfulness) -> Table:
-    """How far the RUL moves when cycles are hidden, and when all but those are."""
+    """Tabulate how far the RUL moves when cycles are hidden, and when all others are."""
     from model.faithfulness import CHOICES, faithfulness_figures  # noqa: PLC0415
 
     figures = faithfulness_figures(found)
-    several = len(set(found.unit.tolist())) > 1  # one unit says nothing of others
+    several = len(set(found.unit.tolist())) > 1
     doubt = "; 95 % over units below" if several else ""
     agreement = figures["agreement"]
     table = Table(
@@ -158,16 +151,16 @@ def faithfulness_table(manifest: Manifest, found: Faithfulness) -> Table:
         + (f" ({agreement.low:.2f}..{agreement.high:.2f})" if several else ""),
     )
     table.add_column("cycles")
-    for title in ("most\nattended", "random", "the last", "attended /\nrandom", "attended /\nthe last"):
+    for title in ("most\nattended", "random", "last", "attended /\nrandom", "attended /\nlast"):
         table.add_column(title, justify="right")
-    for kind, verb in (("hidden", "hidden"), ("kept", "alone kept")):
+    for kind, verb in (("hidden", "hidden"), ("kept", "kept alone")):
         for share in found.shares:
             name = f"{kind}_{share * 100:g}"
             ratios = [figures[f"{name}_over_{other}"] for other in ("random", "last")]
             table.add_row(
                 f"{share:.0%} {verb}",
                 *(f"{figures[f'{name}_{choice}'].value:.1f}" for choice in CHOICES),
-                *(_brief(ratio) if several else f"{ratio.value:.2f}" for ratio in ratios),
+                *(stacked(ratio, digits=2) if several else f"{ratio.value:.2f}" for ratio in ratios),
             )
         table.add_section()
     return table
@@ -176,52 +169,35 @@ def faithfulness_table(manifest: Manifest, found: Faithfulness) -> Table:
 def _windows(
     manifest: Manifest, data: Path, *, fleet: str | None, unit: str | None, most: int
 ) -> tuple[list[Trajectory], WindowSet]:
-    """The units that are asked for, and at most so many windows of them."""
-    from export.lives import spread_windows  # noqa: PLC0415 with ONNX Runtime
+    """Read the units and cut at most `most` windows."""
     from model.readers import read_trajectories  # noqa: PLC0415 with PyArrow
 
-    kind = _plain_fleet(manifest) if fleet is None else fleet_for(manifest, fleet)
-    # Without a fleet nothing says whether units have failed.
-    units = read_trajectories(
-        data, kind, run_to_failure=False if fleet is None else None, allow_absent=fleet is None
-    )
+    if fleet is None:  # the data does not say which units have failed
+        kind = fleet_of_schema(manifest.name, manifest.schema_of_columns)
+        units = read_trajectories(data, kind, run_to_failure=False, allow_absent=True)
+    else:
+        units = read_trajectories(data, matching_fleet(manifest, fleet))
     if unit is not None:
         units = [each for each in units if each.unit == unit]
         if not units:
-            raise InvalidData(f"{data}: there is no unit {unit!r} to look at")
+            raise InvalidData(f"{data}: there is no unit {unit!r}")
     windows = spread_windows(units, manifest, per_unit=max(1, most // len(units)))
     if len(windows) > most:
         windows = windows.take(np.linspace(0, len(windows) - 1, most).round().astype(np.int64))
     return units, windows
 
 
-def _plain_fleet(manifest: Manifest) -> Fleet:
-    return fleet_of_schema(manifest.name, manifest.schema_of_columns)
-
-
 def _verdict(report: HeadReport) -> str:
-    """First what is so in itself, for a band that calibration found even is even; then the band."""
-    where = "no band"
+    """Describe a head: uniform or single-cycle attention first, then its share outside the band."""
+    band = "no band"
     if report.reference is not None:
-        where = f"{report.reference.low:.2f}..{report.reference.high:.2f}"
+        band = f"{report.reference.low:.2f}..{report.reference.high:.2f}"
     if report.entropy_ratio > EVEN:
-        return f"{where}\nEVEN everywhere"
+        return f"{band}\nUNIFORM"
     if report.effective_cycles < ALONE:
-        return f"{where}\nONE CYCLE alone"
+        return f"{band}\nONE CYCLE"
     if report.collapsed > ODD:
-        return f"{where}\n{report.collapsed:.0%} COLLAPSED"
+        return f"{band}\n{report.collapsed:.0%} COLLAPSED"
     if report.uniform > ODD:
-        return f"{where}\n{report.uniform:.0%} UNIFORM"
-    return (
-        where if report.reference is None else f"{where}\n{1 - report.collapsed - report.uniform:.1%} inside"
-    )
-
-
-def _brief(figure: Figure) -> str:
-    return f"{figure.value:.2f}\n{figure.low:.2f}..{figure.high:.2f}"
-
-
-def _draw(session: Session, manifest: Manifest, unit: Trajectory, out: Path) -> None:
-    from export.attention_picture import attention_picture  # noqa: PLC0415 with matplotlib
-
-    save_picture(attention_picture(session, manifest, unit), out)
+        return f"{band}\n{report.uniform:.0%} UNIFORM"
+    return band if report.reference is None else f"{band}\n{1 - report.collapsed - report.uniform:.1%} inside"

@@ -1,4 +1,4 @@
-"""What `rul attention --out` draws: where one unit's predictions looked. It needs matplotlib."""
+"""Picture of `rul attention --out`: the attended cycles of one unit's predictions."""
 
 from __future__ import annotations
 
@@ -7,37 +7,29 @@ from typing import Final
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colorbar import Colorbar
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from export.attention import heads_of
 from export.bundle import Manifest
-from export.lives import life_windows
+from export.evaluation_windows import life_windows
 from export.pictures import BLACK, BLUE, GREY, SKY, VERMILLION, new_picture, quiet
 from export.session import Session
-from model.domain import (
-    FloatArray,
-    IntArray,
-    Trajectory,
-    WindowSet,
-    attention_entropy_ratio,
-    capped_rul,
-)
+from model.domain import FloatArray, IntArray, Trajectory, WindowSet, attention_entropy_ratio, capped_rul
 
 COLOURS: Final = "cividis"
-"""Even in lightness, and the same to eyes that do not tell red from green."""
+"""Uniform in lightness, and safe for colour-blind readers."""
 SCALE: Final = (0.1, 10.0)
-"""Weight over equal weights that gets the first and the last colour; the same in every picture."""
+"""Weight over equal weights at the first and last colour; the same in every picture."""
 NOTHING: Final = 1e-9
-"""Has a logarithm, unlike 0, and the first colour."""
+"""Stands for 0, which has no logarithm."""
 TICKS: Final = (0.1, 0.3, 1.0, 3.0, 10.0)
 
 
 def attention_picture(session: Session, manifest: Manifest, trajectory: Trajectory) -> Figure:
-    """One unit's whole life: the cycles that each prediction looked at, its RUL and its entropy.
+    """Draw one unit's life: attended cycles, RUL and entropy of each prediction.
 
-    Above that, where the network has heads, where each looked at the last prediction.
+    Where the network has heads, a panel above shows each head at the last prediction.
     """
     windows = life_windows(trajectory, manifest)
     answers = session.answer_all(windows.readings, windows.lengths, windows.last_cycle)
@@ -46,7 +38,7 @@ def attention_picture(session: Session, manifest: Manifest, trajectory: Trajecto
     figure = new_picture(
         width=12,
         height=6.4 + (1.2 + 0.28 * len(heads)) * many,
-        title=f"{manifest.name}: where unit {trajectory.unit} was looked at, {len(windows)} predictions",
+        title=f"{manifest.name}: attention over unit {trajectory.unit}, {len(windows)} predictions",
     )
     ratios = ([0.9 + 0.28 * len(heads)] if many else []) + [5.6]
     grid = figure.add_gridspec(len(ratios), 3, width_ratios=(4, 1.3, 1.1), height_ratios=ratios)
@@ -64,9 +56,9 @@ def attention_picture(session: Session, manifest: Manifest, trajectory: Trajecto
 
 
 def life_map(attention: FloatArray, lengths: IntArray) -> FloatArray:
-    """Weight over what equal weights would give, [W, T] -> [W, W]: prediction by attended reading.
+    """Arrange weights over equal weights as prediction by attended reading, [W, T] -> [W, W].
 
-    Window i ends at reading i of those that are shown; NaN where a window does not reach.
+    Window i ends at reading i of the shown ones; NaN outside the window.
     """
     count = len(lengths)
     shown = np.full((count, count), np.nan)
@@ -95,7 +87,9 @@ def _draw_life(figure: Figure, axes: Axes, attention: FloatArray, windows: Windo
     bar = figure.colorbar(
         image, cax=axes.inset_axes((0.56, 0.13, 0.4, 0.03)), orientation="horizontal", extend="both"
     )
-    _label(bar)
+    bar.set_ticks(TICKS, labels=[f"{tick:g}" for tick in TICKS])
+    bar.ax.minorticks_off()
+    bar.set_label("weight over equal weights (1: no preference)")
 
 
 def _draw_rul(axes: Axes, answers: Mapping[str, FloatArray], windows: WindowSet, manifest: Manifest) -> None:
@@ -115,7 +109,7 @@ def _draw_rul(axes: Axes, answers: Mapping[str, FloatArray], windows: WindowSet,
         axes.plot(truth, cycle, color=BLACK, linestyle="--", linewidth=1.2, label="truth")
     axes.set_xlim(0, 1.04 * manifest.cap)
     axes.set_xlabel("RUL, cycles")
-    axes.set_title("what it answered", fontsize=10)
+    axes.set_title("answer", fontsize=10)
     axes.legend(loc="lower left", frameon=True, framealpha=0.9, edgecolor="none", fontsize=8)
 
 
@@ -129,15 +123,14 @@ def _draw_entropy(axes: Axes, attention: FloatArray, windows: WindowSet, manifes
     if outside.any():
         axes.plot(ratio[outside], windows.last_cycle[outside], "o", ms=3, color=VERMILLION, label="outside")
     axes.set_xlim(0, 1.02)
-    axes.set_xlabel("entropy ratio\n(0: one cycle, 1: all alike)")
-    axes.set_title("how even", fontsize=10)
+    axes.set_xlabel("entropy ratio\n(0: one cycle, 1: uniform)")
+    axes.set_title("entropy", fontsize=10)
     axes.legend(loc="lower left", frameon=True, framealpha=0.9, edgecolor="none", fontsize=8)
 
 
 def _draw_heads(axes: Axes, heads: Mapping[str, FloatArray], windows: WindowSet) -> None:
     length = int(windows.lengths[-1])
-    shown = np.stack([weights[-1, :length] for weights in heads.values()]) * length
-    shown = np.maximum(shown, NOTHING)
+    shown = np.maximum(np.stack([weights[-1, :length] for weights in heads.values()]) * length, NOTHING)
     last = float(windows.last_cycle[-1]) + 0.5
     axes.imshow(
         shown,
@@ -152,9 +145,3 @@ def _draw_heads(axes: Axes, heads: Mapping[str, FloatArray], windows: WindowSet)
     axes.set_xlabel("attended cycle of the unit")
     axes.axhline(0.5, color="white", linewidth=3)
     axes.set_title(f"each head, prediction at cycle {windows.last_cycle[-1]:g}", fontsize=10)
-
-
-def _label(bar: Colorbar) -> None:
-    bar.set_ticks(TICKS, labels=[f"{tick:g}" for tick in TICKS])
-    bar.ax.minorticks_off()
-    bar.set_label("weight over equal weights (1: no preference)")

@@ -1,8 +1,8 @@
-"""The bundle: the folder that hands a trained network over to serving.
+"""Bundle: the folder that hands a trained network over to serving.
 
-A bundle `NAME/` holds `model.onnx` (whose metadata carries the manifest, so that model and
+A bundle `NAME/` holds `model.onnx` (its metadata carries the manifest, so that model and
 metadata cannot part), `golden.npz` (windows and expected answers) and `MODEL_CARD.md`. This
-module knows what is in them; it must not know torch, onnx or ONNX Runtime.
+module must not know torch, onnx or ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ BUNDLED: Final = Path(__file__).parent / "bundles"
 
 
 class InvalidBundle(RulError):
-    """A bundle that is damaged, incomplete, or was made for another version of this project."""
+    """The bundle is damaged, incomplete, or made for another version of this project."""
 
 
 class Frozen(BaseModel):
-    """A part of the manifest: immutable, and refusing what it does not know."""
+    """A part of the manifest: immutable, without unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True)
 
 
 class ColumnManifest(Frozen):
-    """One column, with what training saw of it."""
+    """One column and its training statistics."""
 
     name: str
     role: Role
     unit: str = ""
     description: str = ""
-    low: float = Field(description="0.1 % quantile of the training readings; below it a warning is due")
-    high: float = Field(description="99.9 % quantile of the training readings; above it a warning is due")
+    low: float = Field(description="0.1 % quantile of the training readings; lower readings cause a warning")
+    high: float = Field(description="99.9 % quantile of the training readings; higher ones cause a warning")
     missing_fraction: float = Field(ge=0, le=1)
 
 
@@ -62,7 +62,7 @@ class Regime(Frozen):
     """One operating regime: a cluster of the settings.
 
     Lists run over all F columns, in schema order. `histogram_edges` are the nine inner deciles
-    of the regime's training readings, for drift; every bin then holds a tenth of them.
+    of the regime's training readings, for drift: each bin holds a tenth of them.
     """
 
     centre: list[float] = Field(description="of the settings alone, in the order of the schema")
@@ -73,9 +73,9 @@ class Regime(Frozen):
 
 
 class Degradation(Frozen):
-    """How columns move as units near failure: what `rul simulate` makes units from.
+    """How columns change as units near failure; `rul simulate` makes units from it.
 
-    Z-scores are within a regime, so one profile serves them all.
+    Z-scores are within a regime, so one profile serves all regimes.
     """
 
     rul: list[float] = Field(description="[R], cycles, ascending")
@@ -94,43 +94,43 @@ class EntropyReference(Frozen):
     """Quantiles of the attention entropy ratio on calibration windows of two cycles or more."""
 
     head: str = Field(description="`mean` for the attention itself, else the head's number")
-    low: float = Field(description="0.5 % quantile: below it attention has collapsed onto few cycles")
+    low: float = Field(description="0.5 % quantile: lower values mean attention collapsed onto few cycles")
     median: float
-    high: float = Field(description="99.5 % quantile: above it attention says nothing")
+    high: float = Field(description="99.5 % quantile: higher values mean attention is nearly uniform")
 
 
 class HealthBounds(Frozen):
-    """RUL in cycles at which a unit changes its health state."""
+    """RUL bounds of the health states, in cycles."""
 
     critical_below: PositiveFloat
     degrading_below: PositiveFloat
 
 
 class Training(Frozen):
-    """Where the weights come from."""
+    """Provenance of the weights."""
 
     data_sha256: str
     data_name: str
     seed: int
     code_version: str
-    units: int = Field(ge=1, description="whose failure was known; the network learnt from all of them")
-    folds: int = Field(ge=2, description="each held out once, for the interval and the figures")
+    units: int = Field(ge=1, description="units with a known failure; all of them trained the network")
+    folds: int = Field(ge=2, description="folds of cross-validation, for the interval and the metrics")
     config: dict[str, Any]
 
 
 class Parity(Frozen):
-    """Largest differences between PyTorch and ONNX Runtime over batches 1, 2 and 64, real and extreme."""
+    """Largest differences between PyTorch and ONNX Runtime over batches 1, 2 and 64."""
 
     rul_cycles: float = Field(ge=0)
     attention: float = Field(ge=0)
 
 
 class Quantization(Frozen):
-    """Weights that the file keeps as whole numbers, and what that did to answers to real windows."""
+    """Quantized weights and their effect on predictions for real windows."""
 
     weights: Literal["int8"]
     rmse: float = Field(description="cycles, as served")
-    rmse_float: float = Field(description="cycles, the same windows before rounding")
+    rmse_float: float = Field(description="cycles, the same windows before quantization")
     farthest: float = Field(description="cycles, the largest change of any window's RUL")
     windows: PositiveInt
     data_name: str
@@ -138,19 +138,21 @@ class Quantization(Frozen):
 
 
 class Manifest(Frozen):
-    """Everything that a server, a client or a reader must know about a model."""
+    """Everything that servers, clients and readers must know about a model."""
 
     format: Annotated[int, Field(ge=1)] = FORMAT
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
     version: str
     network: str
     columns: list[ColumnManifest] = Field(min_length=1)
-    context: PositiveInt = Field(description="most cycles that the model reads; earlier ones are left out")
+    context: PositiveInt = Field(description="maximum cycles that the model reads; earlier ones are ignored")
     min_cycles: PositiveInt = Field(
-        description="a window of fewer cycles is insufficient history, unless its last_cycle says that it "
+        description="a window of fewer cycles is insufficient history, unless its last_cycle shows that it "
         "holds the unit's whole life"
     )
-    max_missing_fraction: float = Field(gt=0, le=1, description="of a window's readings; more is refused")
+    max_missing_fraction: float = Field(
+        gt=0, le=1, description="maximum share of missing readings in a window"
+    )
     cap: PositiveFloat = Field(description="RUL in cycles above which an answer is `at least`")
     baseline: float = Field(description="cycles; baseline + sum of contributions = unclipped RUL")
     heads: int = Field(
@@ -165,13 +167,11 @@ class Manifest(Frozen):
     training: Training
     metrics: dict[str, float]
     parity: Parity
-    quantized: Quantization | None = Field(
-        default=None, description="left out where weights are as training left them"
-    )
+    quantized: Quantization | None = Field(default=None, description="absent for float weights")
 
     @cached_property
     def schema_of_columns(self) -> Schema:
-        """The columns as the domain knows them."""
+        """Return the columns as a domain schema."""
         return Schema(tuple(Column(c.name, c.role, c.unit, c.description) for c in self.columns))
 
     @classmethod
@@ -179,7 +179,7 @@ class Manifest(Frozen):
         """Read the manifest out of an ONNX file's metadata.
 
         Raises:
-            InvalidBundle: there is none, it is of another format, or it is not valid.
+            InvalidBundle: the manifest is missing, invalid or of another format.
         """
         text = metadata.get(METADATA_KEY)
         if text is None:
@@ -200,14 +200,14 @@ class Manifest(Frozen):
         return manifest
 
     def to_metadata(self) -> dict[str, str]:
-        """What `from_metadata` reads."""
+        """Return the metadata that `from_metadata` reads."""
         left_out = {"quantized"} if self.quantized is None else None
         return {METADATA_KEY: self.model_dump_json(exclude=left_out)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Golden:
-    """Windows and the answers that the exporter got for them, replayed before a server is ready.
+    """Windows and their expected answers, replayed before a server is ready.
 
     Attributes:
         readings: float32 [B, T, F].
@@ -269,21 +269,21 @@ class BundleFolder:
 
     @property
     def model(self) -> Path:
-        """The ONNX file."""
+        """Return the path of the ONNX file."""
         return self.path / "model.onnx"
 
     @property
     def golden(self) -> Path:
-        """The golden windows."""
+        """Return the path of the golden windows."""
         return self.path / "golden.npz"
 
     def sha256(self) -> str:
-        """The digest of the ONNX file: what names these exact weights and this exact manifest."""
+        """Return the digest of the ONNX file, weights and manifest included."""
         return hashlib.sha256(self.model.read_bytes()).hexdigest()
 
 
 def find_bundle(name_or_path: str) -> BundleFolder:
-    """A bundle by its folder, or by its name among those that ship with the project.
+    """Find a bundle by its folder or by the name of a shipped bundle.
 
     Raises:
         InvalidBundle: there is no such bundle, or its folder is incomplete.

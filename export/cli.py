@@ -1,4 +1,4 @@
-"""`rul export` and `rul check`, with the package's other commands. Torch is imported by `export` alone."""
+"""`rul export` and `rul check`, and the registration of the package's commands."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from export.attention_cli import add_attention
+from export import attention_cli, evaluate_cli, simulate_cli
 from export.bundle import Golden, InvalidBundle, find_bundle
 from export.drift_reference import DriftReference
-from export.evaluate_cli import add_evaluate
-from export.simulate_cli import add_simulate
 
 EXPORT_HELP = """
-Turn a finished run into a bundle: ONNX with its manifest, golden windows, model card.
+Export a finished run as a bundle: ONNX with its manifest, golden windows, model card.
 
-With --quantize weights are kept as whole numbers of eight bits: a smaller file, the same speed. It is
-refused where that costs more than 0.1 cycles of RMSE on --data, or breaks a promise of the contract.
+--quantize stores the weights as int8: a smaller file at the same speed. The export fails if this adds
+more than 0.1 cycles of RMSE on --data, or breaks a promise of the model contract.
 
 Example: rul export runs/fd001 --out bundles/fd001
 
@@ -35,9 +33,9 @@ Example: rul convert bundles/pumps
 """
 
 CHECK_HELP = """
-Open a bundle, replay its golden windows and measure every promise of the model contract.
+Replay a bundle's golden windows and measure every promise of the model contract.
 
-Exit code 1 where one does not hold.
+The exit code is 1 if the bundle breaks a promise.
 
 Example: rul check fd001
 """
@@ -48,54 +46,52 @@ def register(app: typer.Typer) -> None:
     app.command("export", help=EXPORT_HELP)(export_command)
     app.command(help=CONVERT_HELP)(convert)
     app.command(help=CHECK_HELP)(check)
-    add_attention(app)
-    add_evaluate(app)
-    add_simulate(app)
+    app.command(help=attention_cli.HELP)(attention_cli.attention)
+    app.command(help=evaluate_cli.HELP)(evaluate_cli.evaluate)
+    app.command("simulate", help=simulate_cli.HELP)(simulate_cli.simulate_command)
 
 
 def export_command(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
     *,
-    out: Annotated[Path, typer.Option(help="The bundle's folder.")],
+    out: Annotated[Path, typer.Option(help="Folder of the bundle.")],
     version: Annotated[
-        str | None, typer.Option(help="Left out: the code's version and a digest of the weights.")
+        str | None, typer.Option(help="Default: the code's version with a digest of the weights.")
     ] = None,
-    quantize: Annotated[bool, typer.Option("--quantize", help="Keep weights as int8; needs --data.")] = False,
+    quantize: Annotated[
+        bool, typer.Option("--quantize", help="Store the weights as int8; needs --data.")
+    ] = False,
     data: Annotated[
         list[Path] | None,
-        typer.Option(help="What --quantize is judged on: readings of units that failed; may be repeated."),
+        typer.Option(help="Readings of failed units that --quantize is checked on; may be repeated."),
     ] = None,
     fleet: Annotated[
-        str | None, typer.Option(help="Of --data: a TOML file or a name. Left out: the one that trained.")
+        str | None, typer.Option(help="Fleet of --data: TOML file or name. Default: the training fleet.")
     ] = None,
 ) -> None:
-    """Turn a finished run into a bundle; see EXPORT_HELP."""
+    """Export a run as a bundle; see EXPORT_HELP."""
     from export.handover import draft_manifest, export_bundle  # noqa: PLC0415 with torch
-    from export.judge import judged_on  # noqa: PLC0415 with ONNX Runtime
+    from export.quantization_check import read_check_data  # noqa: PLC0415 with ONNX Runtime
     from model.checkpoint import Checkpoint  # noqa: PLC0415 with torch
 
     if quantize != bool(data):
-        raise typer.BadParameter("they go together: int8 is judged on data", param_hint="--quantize / --data")
+        raise typer.BadParameter("give both or neither", param_hint="--quantize / --data")
     console = Console()
     checkpoint = Checkpoint.load(run)
-    with Console(stderr=True).status("exporting, and comparing PyTorch with ONNX Runtime"):
-        on = judged_on(draft_manifest(checkpoint, version="draft"), data, fleet) if data else None
+    with Console(stderr=True).status("exporting and comparing PyTorch with ONNX Runtime"):
+        on = read_check_data(draft_manifest(checkpoint, version="draft"), data, fleet) if data else None
         manifest = export_bundle(checkpoint, out, version=version, quantize_on=on)
     size = sum(file.stat().st_size for file in out.iterdir()) / 1e6
-    console.print(
+    text = (
         f"{out}: {manifest.name} {manifest.version}, {size:.2f} MB; PyTorch against ONNX Runtime: "
-        f"RUL {manifest.parity.rul_cycles:.1e} cycles, attention {manifest.parity.attention:.1e}",
-        soft_wrap=True,
-        highlight=False,
+        f"RUL {manifest.parity.rul_cycles:.1e} cycles, attention {manifest.parity.attention:.1e}"
     )
-    if manifest.quantized is not None:
-        found = manifest.quantized
-        console.print(
-            f"int8 weights: RMSE {found.rmse:.3f} cycles on {found.windows} windows of {found.data_name}, "
-            f"{found.rmse_float:.3f} before; no answer moved by more than {found.farthest:.2f} cycles",
-            soft_wrap=True,
-            highlight=False,
+    if found := manifest.quantized:
+        text += (
+            f"\nint8 weights: RMSE {found.rmse:.3f} cycles on {found.windows} windows of {found.data_name}, "
+            f"{found.rmse_float:.3f} before; largest change of an answer {found.farthest:.2f} cycles"
         )
+    console.print(text, soft_wrap=True, highlight=False)
 
 
 def convert(bundle: Annotated[str, typer.Argument(help="Name of a shipped bundle, or a folder.")]) -> None:
@@ -133,4 +129,4 @@ def check(bundle: Annotated[str, typer.Argument(help="Name of a shipped bundle, 
     Console().print(table)
     broken = [finding.promise for finding in findings if not finding.kept]
     if broken:
-        raise InvalidBundle(f"{folder.path}: does not keep: {'; '.join(broken)}; export it again")
+        raise InvalidBundle(f"{folder.path}: breaks: {'; '.join(broken)}; export it again")

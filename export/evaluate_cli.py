@@ -1,10 +1,10 @@
-"""`rul evaluate`: how good a bundle's answers are on units whose failure is known."""
+"""`rul evaluate`: errors of a bundle on units with a known failure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
@@ -12,131 +12,128 @@ from rich.progress import track
 from rich.table import Table
 
 from export.bundle import Manifest, find_bundle
-from export.drawing import require_matplotlib, save_picture
-from export.held_out import TRUNCATIONS, fleet_for, judged_windows, knows, units_of
-from model.domain import WindowSet
+from export.card import FIGURES
+from export.evaluation_windows import (
+    TRUNCATIONS,
+    answer_life,
+    is_training_data,
+    labelled_windows,
+    matching_fleet,
+)
+from export.pictures import require_matplotlib, save_picture
+from model.dataset import with_units
+from model.domain import FloatArray, WindowSet
 from model.evaluation import Answered, Figure, figures
-
-if TYPE_CHECKING:
-    from model.prognostics import Band, Life
+from model.prognostics import (
+    Band,
+    Life,
+    brier_figures,
+    by_rul,
+    ignorant_brier,
+    join_lives,
+    prognostic_figures,
+)
 
 HELP = """
-Judge a bundle on units whose failure is known.
+Evaluate a bundle on units with a known failure.
 
-Windows are cut at random cycles of each unit, and each unit is answered at every cycle of its life.
-Judge on units that did not train: on the very data that a bundle was trained on the figures flatter
-it, and its model card has the cross-validated ones.
+Windows are cut at random cycles of each unit, and each unit is predicted at every cycle of its life.
+Evaluate on units that did not train the bundle: on its own training data the errors are too low. The
+model card has the errors of cross-validation.
 
 Example: rul evaluate bundles/mine --fleet fleet.toml --data new_units.csv --plot pictures
 """
 
-OF_WINDOWS: Final = {
-    "rmse": "RMSE, cycles",
-    "mae": "MAE, cycles",
-    "bias": "bias, cycles",
-    "score": "NASA score, mean a window",
-    "coverage": "coverage of the interval",
-    "width": "width of the interval, cycles",
-}
 OF_LIVES: Final = {
     "alpha_lambda": "alpha-lambda accuracy (20 %, half-way)",
     "within_alpha": "cycles within 20 % of the truth",
     "horizon": "prognostic horizon, lasting, cycles",
     "first_horizon": "prognostic horizon, first met, cycles",
     "relative_accuracy": "cumulative relative accuracy",
-    "relative_accuracy_by_rul": "the same, weighed by RUL",
+    "relative_accuracy_by_rul": "the same, weighted by RUL",
     "monotonicity": "monotonicity of the answers",
     "life_coverage": "coverage of the interval",
 }
-
-
 CAUTION: Final = (
-    "This is the data that trained the network: the figures flatter it. The model card has those of "
-    "cross-validation."
+    "Warning: this data trained the network, so these errors are too low. See the errors of "
+    "cross-validation in the model card."
 )
-
-
-def add_evaluate(app: typer.Typer) -> None:
-    """Add the command to `rul`."""
-    app.command("evaluate", help=HELP)(evaluate)
 
 
 def evaluate(
     bundle: Annotated[str, typer.Argument(help="Name of a shipped bundle, or a folder.")],
     *,
     data: Annotated[list[Path], typer.Option(help="File or folder of readings; may be repeated.")],
-    fleet: Annotated[str, typer.Option(help="A TOML file, or the name of a fleet that ships.")] = "cmapss",
-    truncations: Annotated[int, typer.Option(help="Windows that each unit gives.", min=1)] = TRUNCATIONS,
-    seed: Annotated[int, typer.Option(help="Of where the units are cut.", min=0)] = 0,
+    fleet: Annotated[str, typer.Option(help="TOML file, or name of a shipped fleet.")] = "cmapss",
+    truncations: Annotated[int, typer.Option(help="Windows per unit.", min=1)] = TRUNCATIONS,
+    seed: Annotated[int, typer.Option(help="Seed of the random cycles.", min=0)] = 0,
     plot: Annotated[
         Path | None,
         typer.Option(help="Folder for pictures: trajectories, residuals, reliability. Needs matplotlib."),
     ] = None,
 ) -> None:
-    """Judge a bundle; see HELP."""
-    from export.lives import answer_life  # noqa: PLC0415 with ONNX Runtime
+    """Evaluate a bundle; see HELP."""
     from export.session import open_bundle  # noqa: PLC0415 with ONNX Runtime
-    from model.prognostics import brier_figures, by_rul, join_lives, prognostic_figures  # noqa: PLC0415
     from model.readers import read_trajectories  # noqa: PLC0415 with PyArrow
 
     if plot is not None:
         require_matplotlib()
     session, manifest = open_bundle(find_bundle(bundle))
-    kind = fleet_for(manifest, fleet)
-    same_data = knows(manifest, data, kind)
+    kind = matching_fleet(manifest, fleet)
     trajectories = read_trajectories(data, kind)
-    windows = judged_windows(trajectories, manifest, truncations=truncations, seed=seed)
+    windows = labelled_windows(trajectories, manifest, truncations=truncations, seed=seed)
     screen = Console(stderr=True)
-    with screen.status(f"answering {len(windows)} windows"):
+    with screen.status(f"predicting {len(windows)} windows"):
         answers = session.answer_all(windows.readings, windows.lengths, windows.last_cycle)
-    units = units_of(windows, trajectories)
     lives = [
         answer_life(session, manifest, unit)
-        for unit in track(units, "answering every cycle", console=screen, transient=True)
+        for unit in track(
+            with_units(trajectories, windows.unit.tolist()),
+            "predicting every cycle",
+            console=screen,
+            transient=True,
+        )
     ]
-    lower, upper = answers["rul_interval"].T
-    answered = Answered(windows.rul, answers["rul"], lower, upper, windows.unit)
-    cap = manifest.cap
-    with screen.status("resampling units"):
-        of_windows = figures(answered, cap=cap)
-        of_lives = prognostic_figures(lives, cap=cap)
-        bands = by_rul(join_lives(lives), cap=cap)
-        brier = brier_figures(
-            answers["failure_probability"], windows.rul, windows.unit, horizons=manifest.horizons
+    with screen.status("bootstrap over units"):
+        bands = by_rul(join_lives(lives), cap=manifest.cap)
+        tables = (
+            windows_table(manifest, windows, answers),
+            lives_table(manifest, prognostic_figures(lives, cap=manifest.cap), lives),
+            bands_table(manifest, bands),
         )
     console = Console()
-    console.print(windows_table(manifest, windows, of_windows, brier))
-    console.print(lives_table(manifest, of_lives, lives))
-    console.print(bands_table(manifest, bands))
+    console.print(*tables, sep="\n")
     if plot is not None:
         with screen.status("drawing"):
             written = _draw(plot, manifest, lives=lives, bands=bands)
         console.print("\n".join(map(str, written)), soft_wrap=True, highlight=False)
-    if same_data:
+    if is_training_data(manifest, data, kind):
         screen.print(CAUTION, highlight=False)
 
 
-def windows_table(
-    manifest: Manifest, windows: WindowSet, found: Mapping[str, Figure], brier: Mapping[int, Figure]
-) -> Table:
-    """One window cut at random: what to expect of a single question."""
-    from model.prognostics import ignorant_brier  # noqa: PLC0415
-
+def windows_table(manifest: Manifest, windows: WindowSet, answers: Mapping[str, FloatArray]) -> Table:
+    """Tabulate the metrics of windows cut at random cycles."""
+    lower, upper = answers["rul_interval"].T
+    answered = Answered(windows.rul, answers["rul"], lower, upper, windows.unit)
+    found = figures(answered, cap=manifest.cap)
+    brier = brier_figures(
+        answers["failure_probability"], windows.rul, windows.unit, horizons=manifest.horizons
+    )
     units = len(set(windows.unit.tolist()))
     table = _figures_table(
         f"{manifest.name}: {len(windows)} windows of {units} units, RUL capped at {manifest.cap:g}"
     )
-    for name, title in OF_WINDOWS.items():
+    for name, title in FIGURES.items():
         table.add_row(title, *_cells(found[name]))
     for horizon, figure in brier.items():
         ignorant = ignorant_brier(windows.rul, horizon=horizon)
-        title = f"Brier score at {horizon} (knowing nothing {ignorant:.3f})"
+        title = f"Brier score at {horizon} (constant forecast {ignorant:.3f})"
         table.add_row(title, *_cells(figure))
     return table
 
 
 def lives_table(manifest: Manifest, found: Mapping[str, Figure], lives: Sequence[Life]) -> Table:
-    """Whole lives, cycle by cycle, from where the RUL meets the cap."""
+    """Tabulate the metrics of whole lives, from the cycle where the RUL meets the cap."""
     table = _figures_table(
         f"{manifest.name}: {len(lives)} lives, every cycle from RUL {manifest.cap:g} on, mean over units"
     )
@@ -146,7 +143,7 @@ def lives_table(manifest: Manifest, found: Mapping[str, Figure], lives: Sequence
 
 
 def bands_table(manifest: Manifest, bands: Sequence[Band]) -> Table:
-    """Where in a life errors and intervals are good; each figure above its interval."""
+    """Tabulate the metrics by true RUL, each above its 95 % interval."""
     table = Table(title=f"{manifest.name}: every cycle by true RUL, 95 % over units below")
     table.add_column("RUL")
     for title in ("cycles", "RMSE", "bias", "coverage", "width"):
@@ -156,34 +153,29 @@ def bands_table(manifest: Manifest, bands: Sequence[Band]) -> Table:
         table.add_row(
             f"{band.low:g} to {band.high:g}" if band.high != float("inf") else f"from {band.low:g}",
             str(band.windows),
-            *(_stacked(shown[name], digits=1) for name in ("rmse", "bias")),
-            _stacked(shown["coverage"], digits=2),
-            _stacked(shown["width"], digits=1),
+            *(stacked(shown[name], digits=1) for name in ("rmse", "bias")),
+            stacked(shown["coverage"], digits=2),
+            stacked(shown["width"], digits=1),
         )
     return table
 
 
-def _draw(
-    folder: Path,
-    manifest: Manifest,
-    *,
-    lives: Sequence[Life],
-    bands: Sequence[Band],
-) -> list[Path]:
-    from export.evaluation_pictures import (  # noqa: PLC0415 with matplotlib
-        reliability_picture,
-        residual_picture,
-        trajectory_picture,
-    )
+def stacked(figure: Figure, *, digits: int) -> str:
+    """Format a figure above its interval."""
+    return f"{figure.value:.{digits}f}\n{figure.low:.{digits}f}..{figure.high:.{digits}f}"
 
-    pictures = {
-        "trajectories.png": trajectory_picture(lives, manifest),
-        "residuals.png": residual_picture(lives, manifest),
-        "reliability.png": reliability_picture(lives, bands, manifest),
+
+def _draw(folder: Path, manifest: Manifest, *, lives: Sequence[Life], bands: Sequence[Band]) -> list[Path]:
+    from export import evaluation_pictures as pictures  # noqa: PLC0415 with matplotlib
+
+    drawn = {
+        folder / "trajectories.png": pictures.trajectory_picture(lives, manifest),
+        folder / "residuals.png": pictures.residual_picture(lives, manifest),
+        folder / "reliability.png": pictures.reliability_picture(lives, bands, manifest),
     }
-    for name, picture in pictures.items():
-        save_picture(picture, folder / name)
-    return [folder / name for name in pictures]
+    for path, picture in drawn.items():
+        save_picture(picture, path)
+    return list(drawn)
 
 
 def _figures_table(title: str) -> Table:
@@ -196,7 +188,3 @@ def _figures_table(title: str) -> Table:
 
 def _cells(figure: Figure) -> tuple[str, str]:
     return f"{figure.value:.3f}", f"{figure.low:.3f} .. {figure.high:.3f}"
-
-
-def _stacked(figure: Figure, *, digits: int) -> str:
-    return f"{figure.value:.{digits}f}\n{figure.low:.{digits}f}..{figure.high:.{digits}f}"

@@ -1,4 +1,4 @@
-"""What `rul evaluate --plot` draws: trajectories, residuals, reliability. It needs matplotlib."""
+"""Pictures of `rul evaluate --plot`: trajectories, residuals, reliability."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from model.prognostics import ALPHA, Band, Life, reliability
 
 SHOWN_UNITS: Final = 6
 FEWEST_CYCLES: Final = 10
-"""A mark of fewer would be chance."""
+"""Marks of fewer cycles would be noise."""
 MARKERS: Final = ("o", "s", "^", "D", "v", "P")
 COLOURS: Final = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY)
 
 
 def trajectory_picture(lives: Sequence[Life], manifest: Manifest, *, shown: int = SHOWN_UNITS) -> Figure:
-    """RUL with its interval against the truth, cycle by cycle, for units from short to long lives."""
-    chosen = _from_short_to_long(lives, shown)
+    """Draw RUL, interval and truth at every cycle, for units of short to long lives."""
+    ordered = sorted(lives, key=lambda life: len(life.truth))
+    places = np.unique(np.linspace(0, len(ordered) - 1, min(shown, len(ordered))).round().astype(int))
+    chosen = [ordered[place] for place in places]
     rows = -(-len(chosen) // 3)
     figure = new_picture(
         width=11,
@@ -60,14 +62,8 @@ def _draw_life(axes: Axes, life: Life, manifest: Manifest) -> None:
             linestyle=":",
             label=f"truth ± {ALPHA:.0%}" if edge < 1 else None,
         )
-    axes.plot(
-        life.cycle,
-        truth,
-        color=BLACK,
-        linewidth=1.4,
-        linestyle="--",
-        label=f"truth, at most {manifest.cap:g}",
-    )
+    label = f"truth, at most {manifest.cap:g}"
+    axes.plot(life.cycle, truth, color=BLACK, linewidth=1.4, linestyle="--", label=label)
     axes.plot(life.cycle, life.rul, color=BLUE, linewidth=1.6, label="answer")
     axes.set_ylim(0, 1.06 * manifest.cap)
     axes.set_xlim(left=0)
@@ -75,7 +71,7 @@ def _draw_life(axes: Axes, life: Life, manifest: Manifest) -> None:
 
 
 def residual_picture(lives: Sequence[Life], manifest: Manifest) -> Figure:
-    """Errors over the true RUL, with what nine in ten cycles keep to, and how they spread."""
+    """Draw errors over the true RUL, with their 90 % band and their histogram."""
     truth = np.concatenate([life.truth for life in lives])
     error = np.concatenate([life.rul - capped_rul(life.truth, cap=manifest.cap) for life in lives])
     below = truth < manifest.cap
@@ -94,7 +90,7 @@ def residual_picture(lives: Sequence[Life], manifest: Manifest) -> Figure:
     main.axhline(0, color=BLACK, linewidth=0.9)
     main.set_xlim(manifest.cap, 0)
     main.set_xlabel("true RUL, cycles (failure at the right)")
-    main.set_ylabel("answer - truth, cycles (above 0: failure comes earlier than told)")
+    main.set_ylabel("answer - truth, cycles (above 0: failure comes earlier than predicted)")
     main.legend(loc="upper right", frameon=False, markerscale=2)
     quiet(side).hist(error, bins=40, orientation="horizontal", color=BLUE)
     side.axhline(0, color=BLACK, linewidth=0.9)
@@ -105,23 +101,17 @@ def residual_picture(lives: Sequence[Life], manifest: Manifest) -> Figure:
 
 
 def reliability_picture(lives: Sequence[Life], bands: Sequence[Band], manifest: Manifest) -> Figure:
-    """Whether probabilities come true, whether intervals hold what they promise, and how wide they are."""
+    """Draw the calibration of probabilities and the coverage and width of intervals."""
     figure = new_picture(
-        width=13,
-        height=4.6,
-        title=f"{manifest.name}: what its doubt is worth, every cycle of {len(lives)} units",
+        width=13, height=4.6, title=f"{manifest.name}: reliability at every cycle of {len(lives)} units"
     )
     diagram, coverage, width = figure.subplots(1, 3)
     _draw_reliability(quiet(diagram), lives, manifest)
     _bars(quiet(coverage), bands, "coverage", manifest)
-    coverage.axhline(
-        manifest.nominal_coverage,
-        color=VERMILLION,
-        linestyle="--",
-        label=f"promised {manifest.nominal_coverage:.0%}",
-    )
+    nominal = manifest.nominal_coverage
+    coverage.axhline(nominal, color=VERMILLION, linestyle="--", label=f"nominal {nominal:.0%}")
     coverage.set_ylim(0, 1.05)
-    coverage.set_ylabel("share of cycles whose interval holds the truth")
+    coverage.set_ylabel("share of cycles with the truth in the interval")
     coverage.set_title("coverage", fontsize=10)
     coverage.legend(loc="lower right", frameon=True, framealpha=0.9, edgecolor="none")
     _bars(quiet(width), bands, "width", manifest)
@@ -144,9 +134,9 @@ def _draw_reliability(axes: Axes, lives: Sequence[Life], manifest: Manifest) -> 
             marker=marker,
             label=f"within {horizon} cycles",
         )
-    axes.set_xlabel("probability of failure as stated")
-    axes.set_ylabel("share of cycles where it came true")
-    axes.set_title(f"failure probability ({FEWEST_CYCLES} cycles or more a mark)", fontsize=10)
+    axes.set_xlabel("predicted probability of failure")
+    axes.set_ylabel("observed share of failures")
+    axes.set_title(f"failure probability ({FEWEST_CYCLES} cycles or more per mark)", fontsize=10)
     axes.set_aspect("equal")
     axes.legend(loc="lower right", frameon=True, framealpha=0.9, edgecolor="none")
 
@@ -156,26 +146,19 @@ def _bars(axes: Axes, bands: Sequence[Band], name: str, manifest: Manifest) -> N
     value = np.array([figure.value for figure in found])
     reach = np.abs(np.array([[figure.low, figure.high] for figure in found]).T - value)
     axes.bar(range(len(bands)), value, color=SKY, yerr=reach, ecolor=BLACK, capsize=3)
-    axes.set_xticks(range(len(bands)), [_named(band) for band in bands])
+    names = [
+        f"{band.low:g}\N{EN DASH}{band.high:g}" if np.isfinite(band.high) else f"≥ {band.low:g}"
+        for band in bands
+    ]
+    axes.set_xticks(range(len(bands)), names)
     axes.set_xlabel(f"true RUL, cycles (cap {manifest.cap:g})")
     axes.grid(visible=False, axis="x")
-
-
-def _named(band: Band) -> str:
-    return f"{band.low:g}\N{EN DASH}{band.high:g}" if np.isfinite(band.high) else f"≥ {band.low:g}"
-
-
-def _from_short_to_long(lives: Sequence[Life], count: int) -> list[Life]:
-    """Some units, evenly spread over the lengths of their lives."""
-    ordered = sorted(lives, key=lambda life: len(life.truth))
-    places = np.unique(np.linspace(0, len(ordered) - 1, min(count, len(ordered))).round().astype(int))
-    return [ordered[place] for place in places]
 
 
 def _running(
     truth: FloatArray, error: FloatArray, *, cap: float, bins: int = 25
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Middle of each bin of RUL that has errors, and their 5, 50 and 95 % quantiles."""
+    """Return the middle of each RUL bin and the 5, 50 and 95 % quantiles of its errors."""
     which = np.minimum((truth / cap * bins).astype(int), bins - 1)
     there = np.unique(which)
     quantiles = np.array([np.quantile(error[which == b], (0.05, 0.5, 0.95)) for b in there])

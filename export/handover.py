@@ -1,4 +1,4 @@
-"""A finished run becomes a bundle: graph, manifest, golden windows, model card.
+"""Handover of a finished run as a bundle: graph, manifest, golden windows, model card.
 
 This module must not know training or serving.
 """
@@ -17,10 +17,10 @@ from export.ageing import drift_reference
 from export.bundle import BundleFolder, Golden, InvalidBundle, Manifest, Parity
 from export.card import model_card
 from export.drift_reference import DriftReference
-from export.judge import Judged, judge
 from export.parity import measure_parity
 from export.probes import simulated_windows
-from export.quantize import quantize_weights
+from export.quantization import quantize_weights
+from export.quantization_check import CheckData, measure_quantization
 from export.session import Session, open_bundle
 from export.to_onnx import to_onnx, write_metadata
 from model.checkpoint import Checkpoint
@@ -30,20 +30,20 @@ GOLDEN_SEED: Final = 7
 
 
 def export_bundle(
-    checkpoint: Checkpoint, folder: Path, *, version: str | None = None, quantize_on: Judged | None = None
+    checkpoint: Checkpoint, folder: Path, *, version: str | None = None, quantize_on: CheckData | None = None
 ) -> Manifest:
-    """Write the bundle `folder`; nothing is left there unless every check holds.
+    """Write the bundle `folder` after every check passes; write nothing otherwise.
 
     Args:
         checkpoint: The finished run.
-        folder: Where the bundle goes.
-        version: None: the code's and a digest of the weights.
-        quantize_on: Keep weights as whole numbers if answers to these windows stay as good. Parity is
-            then that of the graph before.
+        folder: Destination folder.
+        version: None: the code's version and a digest of the weights.
+        quantize_on: Quantize the weights if the error on these windows stays low. Parity is measured
+            before quantization.
 
     Raises:
-        InvalidBundle: the graph does not answer what the network does, the folder's name cannot be a
-            model's, or rounded weights cost too much.
+        InvalidBundle: the graph differs from the network, the folder's name is no valid model name, or
+            quantized weights increase the error too much.
     """
     net = checkpoint.network()
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -68,10 +68,10 @@ def export_bundle(
 
 
 def draft_manifest(checkpoint: Checkpoint, *, version: str) -> Manifest:
-    """The manifest without its parity.
+    """Build the manifest of a run, without its parity.
 
     Raises:
-        InvalidBundle: what the run recorded makes no valid manifest.
+        InvalidBundle: the facts of the run make no valid manifest.
     """
     fields: dict[str, Any] = {
         **checkpoint.facts,
@@ -93,7 +93,7 @@ def metadata_of(manifest: Manifest) -> dict[str, str]:
 
 
 def golden_windows(session: Session, manifest: Manifest) -> Golden:
-    """Simulated windows with the graph's own answers: short, long, fresh, worn, with readings missing."""
+    """Simulate windows, some with missing readings, and record the graph's answers."""
     windows = simulated_windows(manifest, count=GOLDEN_WINDOWS, seed=GOLDEN_SEED)
     readings, last_cycle = windows.readings, windows.last_cycle
     rng = np.random.default_rng(GOLDEN_SEED)
@@ -105,24 +105,25 @@ def golden_windows(session: Session, manifest: Manifest) -> Golden:
 
 
 def _reopened(made: Path, manifest: Manifest) -> tuple[Session, Manifest]:
-    """What a server will find in the files, not what is still in memory."""
+    """Open the written files as a server does, and compare the manifest."""
     (made / "golden.npz").touch()
     session, found = open_bundle(BundleFolder(made))
     DriftReference.from_metadata(session.metadata, found, origin=made)
     if found != manifest:
-        raise InvalidBundle("the manifest does not survive being written: this is a fault of the exporter")
+        raise InvalidBundle("the manifest read back from the file differs: this is a bug of the exporter")
     return session, found
 
 
-def _quantized(model: Path, manifest: Manifest, on: Judged) -> Manifest:
-    """Round the graph's weights where it lies; the manifest that says so."""
+def _quantized(model: Path, manifest: Manifest, on: CheckData) -> Manifest:
+    """Quantize the graph's weights in place and return the manifest with the measured effect."""
     exact = Session(model)
     quantize_weights(model, model)
-    return manifest.model_copy(update={"quantized": judge(exact, Session(model), manifest, on)})
+    found = measure_quantization(exact, Session(model), manifest, on)
+    return manifest.model_copy(update={"quantized": found})
 
 
 def _version(checkpoint: Checkpoint, *, quantized: bool) -> str:
-    """The code's version and a digest of the weights: equal only for the same model."""
+    """Return the code's version with a digest of the weights, unique to the model."""
     digest = checkpoint.digest()
     version = f"{checkpoint.facts['training']['code_version']}+{digest[:8]}"
     return f"{version}.int8" if quantized else version

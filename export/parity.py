@@ -1,11 +1,10 @@
-"""Parity: the exported graph answers what the trained network answers.
+"""Parity of the exported graph with the trained network.
 
 This module must not know how the graph was written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -14,7 +13,8 @@ import torch
 from export.bundle import InvalidBundle, Manifest, Parity
 from export.probes import probe_windows
 from export.session import Session
-from model.domain import FloatArray, IntArray, WindowSet
+from model.calibration import tensors
+from model.domain import FloatArray, WindowSet
 from model.network import RulNetwork
 
 BATCHES: Final = (1, 2, 64)
@@ -23,7 +23,7 @@ ATTENTION_TOLERANCE: Final = 1e-5
 
 
 def measure_parity(net: RulNetwork, session: Session, manifest: Manifest) -> Parity:
-    """The largest differences over batches of 1, 2 and 64, plausible and extreme windows.
+    """Measure the largest differences over batches of 1, 2 and 64 probe windows.
 
     Raises:
         InvalidBundle: names or shapes differ, or a difference is above its tolerance.
@@ -31,7 +31,10 @@ def measure_parity(net: RulNetwork, session: Session, manifest: Manifest) -> Par
     net.eval()
     worst = {"rul": 0.0, "attention": 0.0} | ({"head_attention": 0.0} if manifest.heads else {})
     windows = probe_windows(manifest)
-    for rows in _batches(len(windows)):
+    batches = [
+        np.arange(s, min(s + size, len(windows))) for size in BATCHES for s in range(0, len(windows), size)
+    ]
+    for rows in batches:
         part = windows.take(rows)
         served = session.answer(part.readings, part.lengths, part.last_cycle)
         trained = torch_answers(net, part)
@@ -39,9 +42,11 @@ def measure_parity(net: RulNetwork, session: Session, manifest: Manifest) -> Par
             got = served.get(name)
             if got is None or got.shape != expected.shape:
                 shape = "missing" if got is None else str(got.shape)
-                raise InvalidBundle(f"output {name}: the network gives {expected.shape}, the graph {shape}")
+                raise InvalidBundle(
+                    f"output {name}: expected {expected.shape} as in the network, got {shape}"
+                )
             if not np.isfinite(got).all():
-                raise InvalidBundle(f"output {name}: the graph answers NaN or infinity to a legal window")
+                raise InvalidBundle(f"output {name}: the graph returns NaN or infinity for a valid window")
         for name, largest in worst.items():
             difference = np.abs(served[name].astype(np.float64) - trained[name].astype(np.float64))
             worst[name] = max(largest, float(difference.max()))
@@ -49,7 +54,7 @@ def measure_parity(net: RulNetwork, session: Session, manifest: Manifest) -> Par
     parity = Parity(rul_cycles=worst["rul"], attention=attention)
     if parity.rul_cycles > RUL_TOLERANCE_CYCLES or parity.attention > ATTENTION_TOLERANCE:
         raise InvalidBundle(
-            f"the graph does not answer what the network does: RUL differs by {parity.rul_cycles:.2g} cycles "
+            f"the graph differs from the network: RUL by {parity.rul_cycles:.2g} cycles "
             f"(at most {RUL_TOLERANCE_CYCLES:g}), attention by {parity.attention:.2g} (at most "
             f"{ATTENTION_TOLERANCE:g})"
         )
@@ -57,17 +62,7 @@ def measure_parity(net: RulNetwork, session: Session, manifest: Manifest) -> Par
 
 
 def torch_answers(net: RulNetwork, windows: WindowSet) -> dict[str, FloatArray]:
-    """What the network itself answers, each output by its name."""
+    """Run the network and return each output by its name."""
     with torch.no_grad():
-        answers = net(
-            torch.from_numpy(windows.readings),
-            torch.from_numpy(windows.lengths),
-            torch.from_numpy(windows.last_cycle),
-        )
+        answers = net(*tensors(windows))
     return {name: value.numpy() for name, value in answers._asdict().items() if value is not None}
-
-
-def _batches(windows: int) -> Iterator[IntArray]:
-    for batch in BATCHES:
-        for start in range(0, windows, batch):
-            yield np.arange(start, min(start + batch, windows))

@@ -1,13 +1,18 @@
-"""How all pictures look: colours that colour-blind eyes tell apart, quiet axes."""
+"""Style and storage of pictures. Matplotlib is imported only when a picture is drawn."""
 
 from __future__ import annotations
 
-from typing import Final
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from model.domain import RulError
 
-# Okabe and Ito, "Color universal design" (2008).
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Colours for colour-blind readers: Okabe and Ito, "Color universal design" (2008).
 BLUE: Final = "#0072B2"
 ORANGE: Final = "#E69F00"
 GREEN: Final = "#009E73"
@@ -18,16 +23,49 @@ BLACK: Final = "#000000"
 GREY: Final = "#888888"
 
 
+class CannotDraw(RulError):
+    """The picture cannot be drawn or written."""
+
+
+def require_matplotlib() -> None:
+    """Fail early where matplotlib is missing.
+
+    Raises:
+        CannotDraw: matplotlib is not installed.
+    """
+    try:
+        found = find_spec("matplotlib")
+    except ValueError:  # hidden on purpose
+        found = None
+    if found is None:
+        raise CannotDraw("pictures need matplotlib: pip install 'rulserve[train]'")
+
+
 def new_picture(*, width: float, height: float, title: str) -> Figure:
-    """An empty picture in inches, which lays itself out."""
+    """Create an empty picture with a title; sizes in inches."""
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
     figure = Figure(figsize=(width, height), layout="constrained")
     figure.suptitle(title, fontsize=12)
     return figure
 
 
 def quiet(axes: Axes) -> Axes:
-    """No frame where there is no scale, and a faint grid."""
+    """Remove the right and top frame and draw a faint grid."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(visible=True, color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     return axes
+
+
+def save_picture(figure: Figure, path: Path) -> None:
+    """Write a picture in the format of the path's suffix.
+
+    Raises:
+        CannotDraw: the file cannot be written, or the suffix is no picture format.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=130)
+    except (OSError, ValueError) as error:
+        raise CannotDraw(f"{path}: the picture cannot be written: {error}") from error

@@ -1,6 +1,6 @@
-"""Windows to try a model on, made from its reference statistics alone: plausible ones and extreme ones.
+"""Probe windows made from a model's reference statistics: plausible and extreme ones.
 
-This module must not know torch, and holds no data of anybody.
+This module must not know torch, and holds no data.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from typing import Final
 import numpy as np
 
 from export.bundle import Manifest
-from model.domain import FloatArray, Trajectory, WindowSet, pad_windows
+from model.dataset import join_windows, windows_ending_at
+from model.domain import FloatArray, WindowSet
 from model.simulation import simulate
 
 SEED: Final = 20
@@ -18,7 +19,7 @@ UNITS: Final = 13
 
 
 def probe_windows(manifest: Manifest) -> WindowSet:
-    """64 windows: plausible ones of every length and age, and legal ones that nobody hopes for."""
+    """Make 64 valid windows: 48 plausible ones of every length and age, 16 extreme ones."""
     context = manifest.context
     plausible = simulated_windows(manifest, count=48, seed=SEED)
     readings, lengths, last_cycle = plausible.readings, plausible.lengths, plausible.last_cycle
@@ -37,7 +38,7 @@ def probe_windows(manifest: Manifest) -> WindowSet:
 
 
 def extreme_readings(whole: FloatArray) -> FloatArray:
-    """Sixteen windows [16, T, F] made from one: constant, huge, all missing, nearly all missing, broken."""
+    """Make 16 extreme windows [16, T, F] from one: constant, huge, missing, broken."""
     extreme = np.stack([whole] * 16)
     extreme[0] = np.nan
     extreme[1] = 0.0
@@ -59,21 +60,16 @@ def extreme_readings(whole: FloatArray) -> FloatArray:
 
 
 def simulated_windows(manifest: Manifest, *, count: int, seed: int) -> WindowSet:
-    """Windows cut from simulated units, float32 [count, context, F]: some whole lives, some beginnings."""
+    """Cut windows from simulated units, float32 [count, context, F].
+
+    They end in turn at the failure, early, just before the failure, and anywhere.
+    """
     units = simulate(manifest, manifest.schema_of_columns, units=UNITS, seed=seed)
     rng = np.random.default_rng(seed)
-    cuts = [_cut(units[i % UNITS], i, manifest.context, rng) for i in range(count)]
-    windows = [unit.readings[max(0, end - manifest.context) : end] for unit, end in cuts]
-    return WindowSet(
-        pad_windows(windows, length=manifest.context),
-        np.array([len(window) for window in windows], dtype=np.int64),
-        np.array([unit.cycles[end - 1] for unit, end in cuts], dtype=np.float32),
-        np.array([unit.cycles[-1] - unit.cycles[end - 1] for unit, end in cuts], dtype=np.float32),
-        np.array([unit.unit for unit, _ in cuts]),
-    )
-
-
-def _cut(unit: Trajectory, i: int, context: int, rng: np.random.Generator) -> tuple[Trajectory, int]:
-    """Where to end window i: in turn at the failure, early, just before failure, and anywhere."""
-    ends = (len(unit), int(rng.integers(1, context + 1)), len(unit) - 10, int(rng.integers(1, len(unit) + 1)))
-    return unit, min(max(ends[i % 4], 1), len(unit))
+    parts: list[WindowSet] = []
+    for i in range(count):
+        unit = units[i % UNITS]
+        n, early, anywhere = len(unit), rng.integers(1, manifest.context + 1), rng.integers(1, len(unit) + 1)
+        end = min(max((n, int(early), n - 10, int(anywhere))[i % 4], 1), n)
+        parts.append(windows_ending_at(unit, np.array([end - 1]), length=manifest.context))
+    return join_windows(parts)

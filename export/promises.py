@@ -1,7 +1,7 @@
-"""The promises of the model contract, each as a measurement on the exported graph.
+"""Promises of the model contract, each measured on the exported graph.
 
-They need nothing but a bundle, so that `rul check` can show on any machine what the tests show
-here. This module must not know torch or how the graph was made.
+They need only a bundle, so `rul check` measures them on any machine. This module must not know torch
+or how the graph was made.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from export.session import Session
 from model.domain import BoolArray, FloatArray, WindowSet
 
 GOLDEN_TOLERANCE: Final = {"rul": 1e-3, "attention": 1e-4, "contribution": 1e-3}
-"""In cycles where the output is; other outputs: 1e-2 at most."""
+"""RUL and contributions in cycles; other outputs: 1e-2."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One promise: the worst that was met, and the most that is allowed."""
+    """One promise, with its worst measured and its maximum allowed value."""
 
     promise: str
     worst: float
@@ -31,21 +31,21 @@ class Finding:
 
     @property
     def kept(self) -> bool:
-        """Whether the promise holds; a worst of NaN does not."""
+        """Return whether the promise holds; NaN breaks it."""
         return self.worst <= self.allowed
 
 
 def check_shapes(session: Session, manifest: Manifest) -> None:
-    """Names and shapes, before any value.
+    """Check the names, shapes and dtypes of the graph.
 
     Raises:
-        InvalidBundle: the graph does not have the inputs, outputs or shapes of the contract.
+        InvalidBundle: inputs, outputs or shapes differ from the contract.
     """
     wanted = expected_shapes(manifest, windows=2, cycles=min(3, manifest.context))
     if session.inputs != INPUTS:
-        raise InvalidBundle(f"the graph reads {', '.join(session.inputs)}, expected {', '.join(INPUTS)}")
+        raise InvalidBundle(f"graph inputs: expected {', '.join(INPUTS)}, got {', '.join(session.inputs)}")
     if set(session.outputs) != set(wanted):
-        raise InvalidBundle(f"the graph gives {', '.join(session.outputs)}, expected {', '.join(wanted)}")
+        raise InvalidBundle(f"graph outputs: expected {', '.join(wanted)}, got {', '.join(session.outputs)}")
     cycles = wanted["attention"][-1]
     readings = np.full((2, cycles, len(manifest.columns)), np.nan, np.float32)
     got = session.answer(readings, np.array([1, cycles]), np.full(2, np.nan, np.float32))
@@ -57,7 +57,7 @@ def check_shapes(session: Session, manifest: Manifest) -> None:
 
 
 def expected_shapes(manifest: Manifest, *, windows: int, cycles: int) -> dict[str, tuple[int, ...]]:
-    """The shape of each output for this many windows of this many cycles."""
+    """Return the shape of each output for a number of windows and cycles."""
     shapes: dict[str, tuple[int, ...]] = {
         "rul": (windows,),
         "rul_interval": (windows, 2),
@@ -72,12 +72,16 @@ def expected_shapes(manifest: Manifest, *, windows: int, cycles: int) -> dict[st
 
 
 def replay_golden(session: Session, golden: Golden) -> list[Finding]:
-    """How far the answers here are from the exporter's, for each output."""
+    """Compare the graph's answers with the golden ones, for each output.
+
+    Raises:
+        InvalidBundle: the golden windows have other outputs than the graph.
+    """
     got = session.answer(golden.readings, golden.lengths, golden.last_cycle)
     if set(got) != set(golden.expected):
         raise InvalidBundle(
-            f"golden windows expect {', '.join(golden.expected)}, the graph gives {', '.join(got)}: "
-            "the files of the bundle do not belong together, export it again"
+            f"golden windows have {', '.join(golden.expected)}, the graph has {', '.join(got)}: "
+            "the files are from different bundles, export the model again"
         )
     return [
         Finding(f"golden {name}", _farthest(got[name], expected), GOLDEN_TOLERANCE.get(name, 1e-2))
@@ -90,7 +94,7 @@ Answers = dict[str, FloatArray]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Probe:
-    """A graph, the windows that try it, and what it answers to all of them in one batch."""
+    """A graph, its probe windows and its answers to all of them in one batch."""
 
     session: Session
     manifest: Manifest
@@ -99,31 +103,34 @@ class Probe:
 
     @classmethod
     def of(cls, session: Session, manifest: Manifest) -> Probe:
-        """With plausible and extreme windows."""
+        """Run the graph on plausible and extreme windows."""
         windows = probe_windows(manifest)
         answers = session.answer(windows.readings, windows.lengths, windows.last_cycle)
         return cls(session, manifest, windows, answers)
 
+    def answer_again(self, readings: FloatArray) -> Answers:
+        """Run the probe windows with other readings."""
+        return self.session.answer(readings, self.windows.lengths, self.windows.last_cycle)
+
     @property
     def padding(self) -> BoolArray:
-        """Where the windows are padding, [B, T]."""
+        """Return the mask of padding, [B, T]."""
         return np.arange(self.windows.readings.shape[1]) >= self.windows.lengths[:, None]
 
 
 def measure_promises(session: Session, manifest: Manifest) -> list[Finding]:
-    """Every promise, on plausible and extreme windows."""
+    """Measure every promise on plausible and extreme windows."""
     probe = Probe.of(session, manifest)
     return [promise(probe) for promise in PROMISES]
 
 
 def answers_are_finite(probe: Probe) -> Finding:
-    """No legal window gets NaN or infinity."""
-    broken = sum(int((~np.isfinite(answer)).sum()) for answer in probe.answers.values())
-    return Finding("answers that are not finite", broken, 0)
+    """Count NaN and infinite answers to valid windows."""
+    return Finding("answers that are not finite", _not_finite(probe.answers), 0)
 
 
 def attention_sums_to_one(probe: Probe) -> Finding:
-    """Over the valid cycles."""
+    """Compare the sum of attention over the valid cycles with 1."""
     off = [
         float(np.abs(probe.answers[name].astype(np.float64).sum(axis=-1) - 1).max())
         for name in ("attention", "head_attention")
@@ -133,7 +140,7 @@ def attention_sums_to_one(probe: Probe) -> Finding:
 
 
 def padding_gets_nothing(probe: Probe) -> Finding:
-    """Neither attention nor contribution, to the bit."""
+    """Find the largest attention or contribution on padding; it is exactly 0."""
     per_cycle = [probe.answers["attention"], probe.answers["contribution"]]
     if "head_attention" in probe.answers:
         per_cycle.extend(np.moveaxis(probe.answers["head_attention"], 1, 0))
@@ -142,14 +149,14 @@ def padding_gets_nothing(probe: Probe) -> Finding:
 
 
 def contributions_add_up(probe: Probe) -> Finding:
-    """Baseline plus contributions, clipped to 0..cap, is the RUL."""
+    """Compare baseline plus contributions, clipped to 0..cap, with the RUL."""
     unclipped = probe.manifest.baseline + probe.answers["contribution"].astype(np.float64).sum(axis=-1)
     difference = np.abs(np.clip(unclipped, 0.0, probe.manifest.cap) - probe.answers["rul"])
     return Finding("baseline + contributions = RUL, cycles", float(difference.max()), 1e-3)
 
 
 def interval_holds_the_answer(probe: Probe) -> Finding:
-    """0 <= lower <= rul <= upper <= cap."""
+    """Check that 0 <= lower <= rul <= upper <= cap."""
     lower, upper = probe.answers["rul_interval"].T
     rul = probe.answers["rul"]
     beyond = np.max([-lower, lower - rul, rul - upper, upper - probe.manifest.cap])
@@ -157,56 +164,47 @@ def interval_holds_the_answer(probe: Probe) -> Finding:
 
 
 def probabilities_make_sense(probe: Probe) -> Finding:
-    """In 0..1, health states sum to 1, a later horizon is never less likely."""
+    """Check that probabilities are in 0..1, sum to 1 and rise with the horizon."""
     failure, health = probe.answers["failure_probability"], probe.answers["health_state"]
     outside = max(float(-min(failure.min(), health.min())), float(max(failure.max(), health.max()) - 1))
     total = float(np.abs(health.sum(axis=-1) - 1).max())
     falling = float(-np.diff(failure, axis=-1).min(initial=0.0))
-    return Finding(
-        "probabilities: in 0..1, sum to 1, rise with the horizon", max(0.0, outside, total, falling), 1e-5
-    )
+    worst = max(0.0, outside, total, falling)
+    return Finding("probabilities: in 0..1, sum to 1, rise with the horizon", worst, 1e-5)
 
 
 def alone_or_in_a_batch(probe: Probe) -> Finding:
-    """A window alone, without its padding, answers as in the batch of all; cycles over the cap."""
+    """Compare each window alone, without padding, with its answer in the batch."""
     worst = 0.0
     for i in range(len(probe.windows)):
-        n = int(probe.windows.lengths[i])
-        alone = probe.session.answer(
-            probe.windows.readings[i : i + 1, :n],
-            probe.windows.lengths[i : i + 1],
-            probe.windows.last_cycle[i : i + 1],
-        )
-        worst = max(
-            worst,
-            _relative(alone, {k: v[i : i + 1] for k, v in probe.answers.items()}, n, probe.manifest.cap),
-        )
+        part = probe.windows.take(np.array([i]))
+        n = int(part.lengths[0])
+        alone = probe.session.answer(part.readings[:, :n], part.lengths, part.last_cycle)
+        together = {name: values[i : i + 1] for name, values in probe.answers.items()}
+        worst = max(worst, _relative(alone, together, n, probe.manifest.cap))
     return Finding("alone or in a batch, cycles over the cap", worst, 1e-5)
 
 
-def whatever_stands_on_padding(probe: Probe) -> Finding:
-    """NaN, infinity or huge values past a window's length change nothing."""
+def padding_is_ignored(probe: Probe) -> Finding:
+    """Put NaN, infinity and large values on padding and compare the answers."""
     worst = 0.0
     for value in (np.nan, np.inf, -1e30, 0.0):
         readings = probe.windows.readings.copy()
         readings[probe.padding] = value
-        got = probe.session.answer(readings, probe.windows.lengths, probe.windows.last_cycle)
+        got = probe.answer_again(readings)
         worst = max(worst, _relative(got, probe.answers, readings.shape[1], probe.manifest.cap))
-    return Finding("whatever stands on padding", worst, 1e-5)
+    return Finding("any values on padding", worst, 1e-5)
 
 
-def asked_twice(probe: Probe) -> Finding:
-    """The same bits."""
-    again = probe.session.answer(probe.windows.readings, probe.windows.lengths, probe.windows.last_cycle)
-    return Finding(
-        "asked twice, differing numbers",
-        sum(_differing(again[k], probe.answers[k]) for k in probe.answers),
-        0,
-    )
+def answers_repeat(probe: Probe) -> Finding:
+    """Run the same windows again and count numbers that differ in any bit."""
+    again = probe.answer_again(probe.windows.readings)
+    differing = sum(int((again[name] != probe.answers[name]).sum()) for name in probe.answers)
+    return Finding("same windows twice, differing numbers", differing, 0)
 
 
 def anything_may_be_missing(probe: Probe) -> Finding:
-    """Each column in turn, every column at once, and the last cycle's number: the answer is a number."""
+    """Hide each column in turn, all columns, and the last cycle; count non-finite answers."""
     columns = len(probe.manifest.columns)
     readings = np.repeat(probe.windows.readings[:1], columns + 2, axis=0)
     for column in range(columns):
@@ -214,8 +212,7 @@ def anything_may_be_missing(probe: Probe) -> Finding:
     readings[columns] = np.nan
     lengths = np.repeat(probe.windows.lengths[:1], len(readings))
     got = probe.session.answer(readings, lengths, np.full(len(readings), np.nan, np.float32))
-    broken = sum(int((~np.isfinite(answer)).sum()) for answer in got.values())
-    return Finding("missing columns or last cycle: answers that are not finite", broken, 0)
+    return Finding("missing columns or last cycle: answers that are not finite", _not_finite(got), 0)
 
 
 PROMISES: Final[tuple[Callable[[Probe], Finding], ...]] = (
@@ -226,14 +223,18 @@ PROMISES: Final[tuple[Callable[[Probe], Finding], ...]] = (
     interval_holds_the_answer,
     probabilities_make_sense,
     alone_or_in_a_batch,
-    whatever_stands_on_padding,
-    asked_twice,
+    padding_is_ignored,
+    answers_repeat,
     anything_may_be_missing,
 )
 
 
+def _not_finite(answers: Answers) -> int:
+    return sum(int((~np.isfinite(answer)).sum()) for answer in answers.values())
+
+
 def _relative(got: Answers, expected: Answers, cycles: int, cap: float) -> float:
-    """Largest difference of RUL and contribution over the cap, and of attention and probabilities."""
+    """Return the largest difference of all outputs but novelty; cycles are over the cap."""
     unit = {"rul": cap, "rul_interval": cap, "contribution": cap}
     worst = 0.0
     for name in set(expected) - {"novelty"}:
@@ -244,12 +245,8 @@ def _relative(got: Answers, expected: Answers, cycles: int, cap: float) -> float
 
 
 def _farthest(got: FloatArray, expected: FloatArray) -> float:
-    """Largest absolute difference; infinite where shapes differ or anything is NaN."""
+    """Return the largest absolute difference; infinite for NaN or other shapes."""
     if got.shape != expected.shape:
         return float("inf")
     difference = np.abs(got.astype(np.float64) - expected.astype(np.float64))
     return float(np.where(np.isnan(difference), np.inf, difference).max(initial=0.0))
-
-
-def _differing(a: FloatArray, b: FloatArray) -> int:
-    return int((a != b).sum())

@@ -1,7 +1,7 @@
-"""The exported graph, asked in process with the options that are served.
+"""In-process session of an exported graph, with the options of the service.
 
-For what hands a bundle over or judges it. Serving has its own runtime; this module must not
-know training or torch.
+Export and evaluation use it; the service has its own runtime. This module must not know training
+or torch.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ AT_ONCE: Final = 64
 
 
 class Session:
-    """One ONNX Runtime session with one thread and no spinning, as a server opens it."""
+    """ONNX Runtime session with one thread and without spinning."""
 
     def __init__(self, path: Path) -> None:
         """Open a graph.
 
         Raises:
-            InvalidBundle: the file is not a graph that can be run.
+            InvalidBundle: ONNX Runtime cannot run the file.
         """
         options = ort.SessionOptions()
         options.intra_op_num_threads = 1
@@ -42,7 +42,7 @@ class Session:
     def answer(
         self, readings: FloatArray, lengths: IntArray, last_cycle: FloatArray
     ) -> dict[str, FloatArray]:
-        """One call: float32 [B, T, F], int64 [B], float32 [B] -> each output by its name."""
+        """Run one batch: float32 [B, T, F], int64 [B], float32 [B] -> outputs by name."""
         answers = self._session.run(
             list(self.outputs), {"readings": readings, "lengths": lengths, "last_cycle": last_cycle}
         )
@@ -51,7 +51,7 @@ class Session:
     def answer_all(
         self, readings: FloatArray, lengths: IntArray, last_cycle: FloatArray
     ) -> dict[str, FloatArray]:
-        """As `answer`, for any number of windows, some at a time."""
+        """Run any number of windows in batches."""
         parts = [
             self.answer(readings[rows], lengths[rows], last_cycle[rows])
             for rows in (slice(start, start + AT_ONCE) for start in range(0, len(lengths), AT_ONCE))
@@ -60,10 +60,6 @@ class Session:
 
 
 def open_bundle(folder: BundleFolder) -> tuple[Session, Manifest]:
-    """A bundle's graph and the manifest inside it.
-
-    Raises:
-        InvalidBundle: the graph cannot be run, or its manifest is missing or not valid.
-    """
+    """Open a bundle's graph and read its manifest."""
     session = Session(folder.model)
     return session, Manifest.from_metadata(session.metadata, origin=folder.model)

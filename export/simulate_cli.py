@@ -1,4 +1,4 @@
-"""`rul simulate`: plausible units for any bundle, as a file that the other commands read."""
+"""`rul simulate`: simulated units for any bundle, as a file that the other commands read."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from model.domain import RulError, Trajectory
 from model.fleet import Fleet, fleet_of_schema, fleet_toml
 
 HELP = """
-Make plausible units from a bundle's reference statistics: for demos, load and tests without data.
+Simulate units from a bundle's reference statistics, for demos, load and tests without data.
 
 Example: rul simulate --bundle fd001 --units 100 --output units.csv
 
-To train on simulated units, add --fleet fleet.toml, which describes the file to `rul train`.
+To train on simulated units, add --fleet fleet.toml: it describes the file to `rul train`.
 
-Units that have not failed yet, for `rul predict`: add --truncate.
+For units that have not failed yet, as `rul predict` reads them, add --truncate.
 
-A request body for POST /v1/predict: rul simulate --bundle fd001 --units 3 --truncate --format json
+For a body of POST /v1/predict: rul simulate --bundle fd001 --units 3 --truncate --format json
 """
 
 
 class OutputFormat(StrEnum):
-    """What the command writes."""
+    """Output format."""
 
     CSV = "csv"
     PARQUET = "parquet"
@@ -38,37 +38,27 @@ class OutputFormat(StrEnum):
 
 
 class CannotWrite(RulError):
-    """An output file that cannot be written."""
-
-
-def add_simulate(app: typer.Typer) -> None:
-    """Add the command to `rul`."""
-    app.command("simulate", help=HELP)(simulate_command)
+    """The output file cannot be written."""
 
 
 def simulate_command(
     *,
     bundle: Annotated[str, typer.Option(help="Name of a shipped bundle, or a bundle's folder.")],
-    units: Annotated[int, typer.Option(min=1, help="How many units to make.")] = 10,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed makes the same units.")] = 0,
-    output: Annotated[
-        Path | None, typer.Option(help="File to write; standard output where it is left out.")
-    ] = None,
+    units: Annotated[int, typer.Option(min=1, help="Number of units.")] = 10,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same units.")] = 0,
+    output: Annotated[Path | None, typer.Option(help="File to write. Default: standard output.")] = None,
     form: Annotated[
-        OutputFormat | None,
-        typer.Option("--format", help="Left out: what the output's suffix says, else csv."),
+        OutputFormat | None, typer.Option("--format", help="Default: the output's suffix, else csv.")
     ] = None,
     last_cycles: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Keep the last cycles of each unit; json: the model's context, unless given."
-        ),
+        typer.Option(min=1, help="Keep only the last cycles of each unit. Default for json: the context."),
     ] = None,
     truncate: Annotated[
         bool, typer.Option("--truncate", help="Stop each unit at a random cycle before its failure.")
     ] = False,
     fleet: Annotated[
-        Path | None, typer.Option(help="Also write a fleet's TOML file, to train on the output with.")
+        Path | None, typer.Option(help="Also write the TOML file of a fleet that reads the output.")
     ] = None,
 ) -> None:
     """Simulate units and write them."""
@@ -77,7 +67,7 @@ def simulate_command(
         raise typer.BadParameter("parquet needs --output FILE", param_hint="--format")
     if fleet is not None and (truncate or form is OutputFormat.JSON):
         raise typer.BadParameter(
-            "training needs csv or parquet of units that ran to failure: leave out --truncate and json",
+            "training needs csv or parquet of units that ran to failure: omit --truncate and json",
             param_hint="--fleet",
         )
     from export.session import open_bundle  # noqa: PLC0415 - loads ONNX Runtime
@@ -86,7 +76,8 @@ def simulate_command(
     _, manifest = open_bundle(find_bundle(bundle))
     made = simulate(manifest, manifest.schema_of_columns, units=units, seed=seed, truncate=truncate)
     keep = last_cycles or (manifest.context if form is OutputFormat.JSON else None)
-    made = [_last(trajectory, keep) for trajectory in made]
+    if keep is not None:
+        made = [replace(t, cycles=t.cycles[-keep:], readings=t.readings[-keep:]) for t in made]
     try:
         _write(made, manifest, form=form, output=output)
         if fleet is not None:
@@ -97,10 +88,9 @@ def simulate_command(
 
 
 def fleet_of_bundle(manifest: Manifest, form: OutputFormat) -> Fleet:
-    """The fleet that a bundle was trained for, as a simulated file shows it."""
-    plain = fleet_of_schema(manifest.name, manifest.schema_of_columns)
+    """Build the fleet that reads a bundle's simulated units."""
     return replace(
-        plain,
+        fleet_of_schema(manifest.name, manifest.schema_of_columns),
         format="parquet" if form is OutputFormat.PARQUET else "csv",
         cap=manifest.cap,
         context=manifest.context,
@@ -113,13 +103,13 @@ def fleet_of_bundle(manifest: Manifest, form: OutputFormat) -> Fleet:
 
 
 def request_body(manifest: Manifest, trajectories: Sequence[Trajectory]) -> bytes:
-    """The body of POST /v1/predict that asks about these units; missing readings are null."""
+    """Build the body of POST /v1/predict for these units; missing readings are null."""
     windows = [
         {
             "unit": trajectory.unit,
             "last_cycle": int(trajectory.cycles[-1]),
             "columns": {
-                # A float32 written with as many digits as it takes, and no more.
+                # The shortest text that reads back as the same float32.
                 column.name: [None if x != x else float(str(x)) for x in trajectory.readings[:, i]]  # noqa: PLR0124
                 for i, column in enumerate(manifest.columns)
             },
@@ -132,12 +122,6 @@ def request_body(manifest: Manifest, trajectories: Sequence[Trajectory]) -> byte
 def _format_of(output: Path | None) -> OutputFormat:
     suffixes = {".parquet": OutputFormat.PARQUET, ".pq": OutputFormat.PARQUET, ".json": OutputFormat.JSON}
     return OutputFormat.CSV if output is None else suffixes.get(output.suffix.lower(), OutputFormat.CSV)
-
-
-def _last(trajectory: Trajectory, cycles: int | None) -> Trajectory:
-    if cycles is None:
-        return trajectory
-    return replace(trajectory, cycles=trajectory.cycles[-cycles:], readings=trajectory.readings[-cycles:])
 
 
 def _write(

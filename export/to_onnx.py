@@ -1,7 +1,6 @@
-"""A trained network becomes one ONNX graph, with its manifest inside.
+"""Conversion of a trained network to one ONNX graph, from raw readings to answers.
 
-Everything from raw readings to answers is in the graph. This module must not know bundles'
-folders, training or how the graph is served.
+This module must not know the folders of bundles, training or serving.
 """
 
 from __future__ import annotations
@@ -20,34 +19,28 @@ from model.network import RulNetwork
 
 OPSET: Final = 17
 SEQUENCE_LENS: Final = 4
-"""Where ONNX' LSTM takes the lengths: its fifth input."""
+"""Index of the input of ONNX' LSTM that takes the lengths."""
 
 
 def outputs_of(net: RulNetwork) -> tuple[str, ...]:
-    """The outputs that this network's graph has, in order."""
+    """Return the output names of a network's graph, in order."""
     return tuple(name for name in OUTPUTS if name != "head_attention" or net.config.heads > 0)
 
 
 def to_onnx(net: RulNetwork, path: Path) -> None:
-    """Write the graph; batch and cycles stay dynamic."""
+    """Write the graph of a network, with dynamic batch and cycles."""
     net.eval()
     columns = net.config.columns
     readings = torch.zeros(3, min(net.config.context, 7), columns)
     lengths = torch.tensor([1, readings.shape[1], 2])
     last_cycle = torch.tensor([1.0, torch.nan, 40.0])
     names = outputs_of(net)
-    per_cycle = {"attention": {0: "B", 1: "T"}, "contribution": {0: "B", 1: "T"}}
-    per_cycle["head_attention"] = {0: "B", 2: "T"}
-    axes: dict[str, dict[int, str]] = {
-        "readings": {0: "B", 1: "T"},
-        "lengths": {0: "B"},
-        "last_cycle": {0: "B"},
-        **{name: per_cycle.get(name, {0: "B"}) for name in names},
-    }
+    cycles = {"readings": 1, "attention": 1, "contribution": 1, "head_attention": 2}
+    axes = {name: {0: "B", cycles[name]: "T"} if name in cycles else {0: "B"} for name in (*INPUTS, *names)}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # shapes that vary are what the dynamic axes declare
+        warnings.simplefilter("ignore")  # it warns of the shapes that the dynamic axes declare
         torch.onnx.export(
-            _Served(net).eval(),  # torch puts back the mode it finds here, in every part of it
+            _Served(net).eval(),  # the exporter restores the mode of this module in every part
             (readings, lengths, last_cycle),
             str(path),
             input_names=list(INPUTS),
@@ -64,14 +57,14 @@ def to_onnx(net: RulNetwork, path: Path) -> None:
 
 
 def write_metadata(path: Path, metadata: dict[str, str]) -> None:
-    """Put texts into the ONNX file's metadata, in place of those that have the same keys."""
+    """Set keys of an ONNX file's metadata."""
     graph = onnx.load(str(path))
     helper.set_model_props(graph, metadata)
     onnx.save(graph, str(path))
 
 
 class _Served(nn.Module):
-    """The network with a plain tuple of outputs, which is what the exporter names."""
+    """Network with a plain tuple of outputs, as the exporter expects."""
 
     def __init__(self, net: RulNetwork) -> None:
         super().__init__()
@@ -83,7 +76,7 @@ class _Served(nn.Module):
 
 
 def _declare_every_input(graph: onnx.ModelProto, columns: int) -> None:
-    """A network need not read every input; the contract has all of them, and the tracer drops some."""
+    """Declare every input of the contract; the tracer drops inputs that a network ignores."""
     shapes = {"readings": ("B", "T", columns), "lengths": ("B",), "last_cycle": ("B",)}
     kinds = {"lengths": onnx.TensorProto.INT64}
     traced = {each.name: each for each in graph.graph.input}
@@ -97,9 +90,9 @@ def _declare_every_input(graph: onnx.ModelProto, columns: int) -> None:
 
 
 def _give_lstms_the_lengths(graph: onnx.ModelProto) -> None:
-    """Hand `lengths` to every LSTM, so that its backward direction starts at the last valid cycle.
+    """Pass `lengths` to every LSTM, so its backward direction starts at the last valid cycle.
 
-    With that the plain layer answers as PyTorch's packed one does, and stays one fused node.
+    The fused node then gives the same answer as PyTorch's packed layer.
     """
     lstms = [node for node in graph.graph.node if node.op_type == "LSTM"]
     if not lstms:

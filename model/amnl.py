@@ -1,7 +1,7 @@
-"""`amnl`: CNN, BiLSTM and additive temporal attention, with two tasks on what attention gathers.
+"""`amnl`: CNN, BiLSTM and additive temporal attention, with a RUL and a health state head.
 
-The reference of a well-known description: 30 cycles, 64 channels of convolution, 64 hidden
-numbers each way, an attention width of 64. This module must not know data, losses or ONNX.
+Reference sizes: 30 cycles, 64 convolution channels, 64 hidden units per direction, attention width
+64. This module must not know data, losses or ONNX.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from model.layers import MaskedConvolution, RaggedBiLstm
 from model.network import Cycles, Inputs, NetworkConfig, RulNetwork
 
 AGE: Final = 2
-"""Numbers that say the age of a cycle."""
+"""Numbers that encode the age of a cycle."""
 
 
 class Amnl(RulNetwork):
-    """CNN -> BiLSTM -> one weighted sum, read by a RUL head and a health state head, both linear.
+    """CNN -> BiLSTM -> weighted sum -> linear RUL head and linear health state head.
 
-    `health_state` is what its own head says, trained as a second task: the one answer that does
-    not come from the calibrated distribution, so it may lean another way than the RUL near a bound.
+    The health state head is trained as a second task. Unlike the other answers `health_state` does not
+    come from the calibrated distribution, so it may contradict the RUL near a bound.
     """
 
     longest: ClassVar[int | None] = 30
@@ -45,10 +45,7 @@ class Amnl(RulNetwork):
         super().__init__(config, values=values)
         self.frontend = Frontend(config)
         self.score = TemporalScore(
-            values,
-            config.attention,
-            score=config.score,
-            learnable_temperature=config.learnable_temperature,
+            values, config.attention, score=config.score, learnable_temperature=config.learnable_temperature
         )
         self.health = nn.Linear(values, len(HEALTH_STATES))
 
@@ -63,7 +60,7 @@ class Amnl(RulNetwork):
 
 
 class Frontend(nn.Module):
-    """What the networks of the texts begin with: two convolutions and a BiLSTM, to [B, T, 2H]."""
+    """Two convolutions and a BiLSTM, to [B, T, 2H]."""
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
@@ -74,7 +71,7 @@ class Frontend(nn.Module):
         self.recurrent = RaggedBiLstm(config.convolution, config.hidden)
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """Scaled readings, with the age of each cycle where that is wanted -> [B, T, 2H]."""
+        """Encode scaled readings, with the age of each cycle where `age` is set."""
         x = torch.cat((inputs.z, inputs.age), dim=-1) if self.age else inputs.z
         h = self.second(self.first(x, inputs.valid), inputs.valid)  # [B, T, C]
         return self.recurrent(h, inputs.lengths)

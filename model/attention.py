@@ -1,14 +1,13 @@
-"""Attention in the forms of the literature: scores, masks, heads, positions, and cures for its collapse.
+"""Attention layers: scores, masks, heads, positions, temperature and dropout.
 
-Everything exports to ONNX with dynamic batch and cycles, so attention is written out as products
-of queries and keys. Masks act before the softmax: after it, weights would no longer sum to 1.
-This module must not know columns, RUL or training.
+Everything exports to ONNX with dynamic batch and cycles, so attention is written as products of
+queries and keys. Masks act before the softmax, so weights sum to 1. This module must not know
+columns, RUL or training.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from typing import Final
 
 import torch
@@ -17,77 +16,47 @@ from torch import Tensor, nn
 from model.domain import RulError
 from model.layers import masked_softmax
 
-
-class UnknownScore(RulError):
-    """A score function by a name that there is none of."""
-
-
-class Score(nn.Module, ABC):
-    """How well each key answers each query, both projected to the same width D."""
-
-    @abstractmethod
-    def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        """[..., Q, D] and [..., T, D] -> [..., Q, T]."""
-
-
-class AdditiveScore(Score):
-    """v . tanh(q + k), after Bahdanau et al. (2014); the projections W_q q and W_k k are the caller's.
-
-    A head has its own v. Between all pairs of cycles it holds Q x T x D numbers a head at once.
-    """
-
-    def __init__(self, width: int, *, heads: int = 1) -> None:
-        super().__init__()
-        bound = 1.0 / math.sqrt(width)
-        shape = (width,) if heads == 1 else (heads, 1, 1, width)
-        self.vector = nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
-
-    def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        """See `Score`."""
-        joint = (query.unsqueeze(-2) + key.unsqueeze(-3)).tanh()  # [..., Q, T, D]
-        return (joint * self.vector).sum(-1)
-
-
-class DotScore(Score):
-    """q . k, after Luong et al. (2015): its variance grows with D."""
-
-    def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        """See `Score`."""
-        return query @ key.transpose(-2, -1)
-
-
-class ScaledDotScore(Score):
-    """q . k / sqrt(D), after Vaswani et al. (2017): of unit variance where q and k have it."""
-
-    def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        """See `Score`."""
-        return query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
-
-
 SCORES: Final = ("additive", "dot", "scaled_dot")
 
 
-def build_score(name: str, *, width: int, heads: int = 1) -> Score:
-    """A score function by its name.
+class UnknownScore(RulError):
+    """There is no score function of this name."""
+
+
+class Score(nn.Module):
+    """Score of each key for each query, both projected to the same width D.
+
+    `additive`: v . tanh(q + k), Bahdanau et al. (2014); each head has its own v, and Q x T x D numbers
+    per head are held at once. `dot`: q . k, Luong et al. (2015); its variance grows with D.
+    `scaled_dot`: q . k / sqrt(D), Vaswani et al. (2017).
 
     Raises:
-        UnknownScore: there is none of that name.
+        UnknownScore: there is no score function of this name.
     """
-    match name:
-        case "additive":
-            return AdditiveScore(width, heads=heads)
-        case "dot":
-            return DotScore()
-        case "scaled_dot":
-            return ScaledDotScore()
-        case _:
+
+    def __init__(self, name: str, *, width: int, heads: int = 1) -> None:
+        super().__init__()
+        if name not in SCORES:
             raise UnknownScore(f"no score function {name!r}, there are: {', '.join(SCORES)}")
+        self.name = name
+        if name == "additive":
+            bound = 1.0 / math.sqrt(width)
+            shape = (width,) if heads == 1 else (heads, 1, 1, width)
+            self.vector = nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """[..., Q, D] and [..., T, D] -> [..., Q, T]."""
+        if self.name == "additive":
+            joint = (query.unsqueeze(-2) + key.unsqueeze(-3)).tanh()  # [..., Q, T, D]
+            return (joint * self.vector).sum(-1)
+        score = query @ key.transpose(-2, -1)
+        return score if self.name == "dot" else score / math.sqrt(query.shape[-1])
 
 
 class Temperature(nn.Module):
-    """Divides each head's scores by a positive number; 1 at first, learnt where that is asked for.
+    """Positive divisor of each head's scores, 1 at first and optionally learnt.
 
-    Above 1 it spreads attention out, below 1 it sharpens it.
+    Values above 1 spread attention, values below 1 sharpen it.
     """
 
     def __init__(self, *, learnable: bool, heads: int = 1) -> None:
@@ -100,9 +69,9 @@ class Temperature(nn.Module):
 
 
 class TemporalScore(nn.Module):
-    """How well each cycle answers one learnt question, [B, T, D] -> [B, T].
+    """Score of each cycle for one learnt query, [B, T, D] -> [B, T].
 
-    With the additive score it is u_t = tanh(W h_t + b), e_t = v . u_t: the question is b.
+    With the additive score: u_t = tanh(W h_t + b), e_t = v . u_t, where b is the query.
     """
 
     def __init__(self, inputs: int, width: int, *, score: str, learnable_temperature: bool = False) -> None:
@@ -110,7 +79,7 @@ class TemporalScore(nn.Module):
         bound = 1.0 / math.sqrt(inputs)
         self.key = nn.Linear(inputs, width, bias=False)
         self.query = nn.Parameter(torch.empty(width).uniform_(-bound, bound))
-        self.score = build_score(score, width=width)
+        self.score = Score(score, width=width)
         self.temperature = Temperature(learnable=learnable_temperature)
 
     def forward(self, h: Tensor) -> Tensor:
@@ -120,10 +89,10 @@ class TemporalScore(nn.Module):
 
 
 class CycleDropout(nn.Module):
-    """Attention dropout on the road to the answer: while training, some cycles cannot be attended to.
+    """Dropout of whole cycles from the attention, while training.
 
-    Cycles are hidden before the softmax, so that what is left still sums to 1. A window that would
-    lose all of its cycles keeps them.
+    Cycles are masked before the softmax, so the remaining weights sum to 1. A window that would lose
+    all cycles keeps them.
     """
 
     def __init__(self, share: float) -> None:
@@ -139,10 +108,10 @@ class CycleDropout(nn.Module):
 
 
 class MultiHeadSelfAttention(nn.Module):
-    """Every cycle reads every other that it is allowed to, in H ways at once.
+    """Self-attention between cycles with H heads.
 
     Dropout on the weights is as in `torch.nn.MultiheadAttention`: zeroed, and the rest scaled up.
-    A query that is allowed no key reads nothing: weights of 0, not NaN.
+    A query without an allowed key has weights of 0, not NaN.
     """
 
     def __init__(
@@ -162,7 +131,7 @@ class MultiHeadSelfAttention(nn.Module):
         self.key = nn.Linear(inputs, heads * head_width, bias=bias)
         self.value = nn.Linear(inputs, heads * head_width, bias=bias)
         self.out = nn.Linear(heads * head_width, inputs, bias=bias)
-        self.score = build_score(score, width=head_width, heads=heads)
+        self.score = Score(score, width=head_width, heads=heads)
         self.temperature = Temperature(learnable=learnable_temperature, heads=heads)
         self.dropout = nn.Dropout(dropout)
         for layer in (self.query, self.key, self.value, self.out):
@@ -183,18 +152,21 @@ class MultiHeadSelfAttention(nn.Module):
 
 
 def padding_mask(valid: Tensor) -> Tensor:
-    """Every query may read the keys that are not padding, bool [B, T] -> [B, 1, T]."""
+    """Allow every query the keys that are not padding, bool [B, T] -> [B, 1, T]."""
     return valid.unsqueeze(1)
 
 
 def causal_mask(valid: Tensor) -> Tensor:
-    """A query may read itself and earlier keys that are not padding, bool [B, T] -> [B, T, T]."""
+    """Allow each query itself and earlier keys, without padding, bool [B, T] -> [B, T, T]."""
     place = torch.arange(valid.shape[1], device=valid.device)
     return padding_mask(valid) & (place[None, :] <= place[:, None])
 
 
 def sinusoidal_positions(cycles: int, width: int) -> Tensor:
-    """PE[t, 2i] = sin(t / 10000^(2i / width)) and PE[t, 2i+1] = cos of the same, [T, width]."""
+    """Return sinusoidal position encodings, [T, width].
+
+    PE[t, 2i] = sin(t / 10000^(2i / width)) and PE[t, 2i+1] = cos of the same.
+    """
     place = torch.arange(cycles, dtype=torch.float64)[:, None]
     even = torch.arange(0, width, 2, dtype=torch.float64)
     angle = place / 10000.0 ** (even / width)  # [T, width / 2]
@@ -203,9 +175,9 @@ def sinusoidal_positions(cycles: int, width: int) -> Tensor:
 
 
 def entropy_ratio(attention: Tensor, lengths: Tensor) -> Tensor:
-    """Entropy over its largest value, ln n, differentiable: [..., T] and [...] -> [...], 0..1.
+    """Compute entropy over its maximum, ln n, with gradient: [..., T], [...] -> [...], 0..1.
 
-    1 where n = 1: one cycle has no choice, so nothing pulls at it.
+    1 where n = 1, so windows of one cycle have no gradient.
     """
     entropy = -(attention * attention.clamp(min=torch.finfo(attention.dtype).tiny).log()).sum(-1)
     most = lengths.clamp(min=2).to(attention.dtype).log()

@@ -1,13 +1,13 @@
-"""What a network must beat: answers from statistics of a window, without any network.
+"""Baselines without a network: the mean, ridge regression, gradient boosting.
 
-Gradient boosting on window statistics, a ridge on the last readings, and the mean. They see the
-same windows as a network and are judged by the same figures. This module must not know training.
+They use the same windows as a network and are measured by the same metrics. This module must not know
+training.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, Protocol
+from abc import ABC, abstractmethod
+from typing import Final
 
 import numpy as np
 import torch
@@ -25,23 +25,27 @@ class MissingLibrary(RulError):
     """A baseline needs a library that is not installed."""
 
 
-class Baseline(Protocol):
-    """Learns from windows, answers windows in cycles, 0..cap."""
+class Baseline(ABC):
+    """A model that learns from windows and predicts RUL in cycles, 0..cap."""
 
+    def __init__(self, standardise: Standardise, cap: float) -> None:
+        self._standardise = standardise
+        self._cap = cap
+
+    @abstractmethod
     def fit(self, windows: WindowSet) -> None:
         """Learn from labelled windows."""
-        ...
 
+    @abstractmethod
     def answer(self, windows: WindowSet) -> FloatArray:
-        """RUL of each window, [W]."""
-        ...
+        """Predict the RUL of each window, [W]."""
 
 
 def window_statistics(windows: WindowSet, standardise: Standardise) -> FloatArray:
-    """What there is to say about a window in a few numbers, [W, 8F + 2].
+    """Summarise each window, [W, 8F + 2].
 
-    Of each scaled column: last reading, mean, mean of the last ten, trend, standard deviation,
-    smallest, largest, and mean of the first ten; and the window's length and the unit's age.
+    For each scaled column: last reading, mean, mean of the last ten, trend, standard deviation,
+    minimum, maximum, mean of the first ten. Then the window's length and the unit's age.
     """
     parts: list[FloatArray] = []
     with torch.no_grad():
@@ -50,7 +54,7 @@ def window_statistics(windows: WindowSet, standardise: Standardise) -> FloatArra
             lengths = torch.from_numpy(part.lengths)
             z, _, valid = standardise(torch.from_numpy(part.readings), lengths)  # [B, T, F]
             there, count = valid.unsqueeze(-1), lengths.unsqueeze(-1).to(z.dtype)
-            last = at_last_cycle(torch.cat((z, *features_of_change(z)), dim=-1), lengths)  # [B, 4F]
+            last = at_last_cycle(torch.cat((z, features_of_change(z)), dim=-1), lengths)  # [B, 4F]
             mean = z.sum(1) / count
             deviation = ((z - mean.unsqueeze(1)).square() * there).sum(1).div(count).sqrt()
             least, most = (z.masked_fill(~there, edge) for edge in (torch.inf, -torch.inf))
@@ -61,12 +65,8 @@ def window_statistics(windows: WindowSet, standardise: Standardise) -> FloatArra
     return np.concatenate(parts)
 
 
-class Mean:
-    """Always the mean of what it saw."""
-
-    def __init__(self, *, cap: float) -> None:
-        self._cap = cap
-        self._mean = cap / 2
+class Mean(Baseline):
+    """The mean RUL of the training windows."""
 
     def fit(self, windows: WindowSet) -> None:
         """See `Baseline`."""
@@ -77,13 +77,8 @@ class Mean:
         return np.full(len(windows), self._mean)
 
 
-class Ridge:
-    """A straight line in the last scaled readings and the unit's age."""
-
-    def __init__(self, standardise: Standardise, *, cap: float) -> None:
-        self._standardise = standardise
-        self._cap = cap
-        self._weights = np.zeros(0)
+class Ridge(Baseline):
+    """Ridge regression on the last scaled readings and the unit's age."""
 
     def fit(self, windows: WindowSet) -> None:
         """See `Baseline`."""
@@ -103,22 +98,21 @@ class Ridge:
         return np.hstack((found[:, :columns], age, np.ones((len(windows), 1)))).astype(np.float64)
 
 
-class GradientBoosting:
-    """scikit-learn's histogram gradient boosting on the statistics of the window.
+class GradientBoosting(Baseline):
+    """Histogram gradient boosting of scikit-learn on window statistics.
 
     Raises:
         MissingLibrary: scikit-learn is not installed.
     """
 
-    def __init__(self, standardise: Standardise, *, cap: float) -> None:
+    def __init__(self, standardise: Standardise, cap: float) -> None:
+        super().__init__(standardise, cap)
         try:
             from sklearn.ensemble import HistGradientBoostingRegressor  # noqa: PLC0415 for training alone
         except ImportError as error:
             raise MissingLibrary(
                 "gradient boosting needs scikit-learn: pip install rulserve[train]"
             ) from error
-        self._standardise = standardise
-        self._cap = cap
         self._trees = HistGradientBoostingRegressor(
             learning_rate=0.05,
             max_iter=300,
@@ -139,8 +133,8 @@ class GradientBoosting:
         return np.clip(np.asarray(answers, dtype=np.float64), 0.0, self._cap)
 
 
-BASELINES: Final[dict[str, Callable[[Standardise, float], Baseline]]] = {
-    "mean": lambda _, cap: Mean(cap=cap),
-    "ridge": lambda standardise, cap: Ridge(standardise, cap=cap),
-    "gradient_boosting": lambda standardise, cap: GradientBoosting(standardise, cap=cap),
+BASELINES: Final[dict[str, type[Baseline]]] = {
+    "mean": Mean,
+    "ridge": Ridge,
+    "gradient_boosting": GradientBoosting,
 }

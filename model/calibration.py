@@ -1,8 +1,7 @@
-"""Calibration: what the answers of a trained network are worth.
+"""Calibration of a trained network: the buffers that are not learnt by gradient.
 
-Fits the buffers of a network that are not learnt by gradient: the quantiles of its normalised
-error and the interval on errors of held-out units, the baseline and the novelty on its training
-windows. This module must not know files or how the weights came about.
+The quantiles of the normalised error and the interval are fitted on errors of held-out units, the
+baseline and the novelty on training windows. This module must not know files or training.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ SCALE_STEPS: Final = 300
 SCALE_RATE: Final = 1e-2
 SCALE_DECAY: Final = 0.3
 SHORT_SHARE: Final = 0.3
-"""Of the training windows: short histories, whose wider errors the scale must know."""
+"""Share of the training windows that are repeated as short histories, whose errors are larger."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Read:
-    """What a network made of windows: as in `Estimate`, over all windows, as NumPy arrays.
+    """Uncalibrated answers to all windows as NumPy arrays; see `Estimate`.
 
-    `scale` is how wide the error is expected to be, [W], in cycles.
+    `scale` is the expected width of the error, [W], in cycles.
     """
 
     unclipped: FloatArray
@@ -44,7 +43,7 @@ class Read:
 
 
 def tensors(windows: WindowSet) -> tuple[Tensor, Tensor, Tensor]:
-    """Windows as the network takes them: readings, lengths, last cycle."""
+    """Convert windows to the network's inputs: readings, lengths, last cycle."""
     return (
         torch.from_numpy(windows.readings),
         torch.from_numpy(windows.lengths),
@@ -53,27 +52,30 @@ def tensors(windows: WindowSet) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def read_windows(net: RulNetwork, windows: WindowSet) -> Read:
-    """The network's uncalibrated answers, in eval mode and without gradients."""
+    """Compute the uncalibrated answers, in eval mode and without gradients."""
     net.eval()
     parts: list[Estimate] = []
     with torch.no_grad():
         for start in range(0, len(windows), AT_ONCE):
             part = windows.take(np.arange(start, min(start + AT_ONCE, len(windows))))
             parts.append(net.estimate(*tensors(part)))
+        scale = torch.cat([net.error_scale(part.context) for part in parts]).numpy()
 
     def joined(name: str) -> FloatArray:
         return torch.cat([getattr(part, name) for part in parts]).numpy()
 
-    with torch.no_grad():
-        scale = torch.cat([net.error_scale(part.context) for part in parts]).numpy()
-    heads = joined("head_attention") if net.config.heads else None
     return Read(
-        joined("unclipped"), scale, joined("context"), joined("attention"), joined("statistics"), heads
+        unclipped=joined("unclipped"),
+        scale=scale,
+        context=joined("context"),
+        attention=joined("attention"),
+        statistics=joined("statistics"),
+        head_attention=joined("head_attention") if net.config.heads else None,
     )
 
 
 def last_cycles(readings: Tensor, lengths: Tensor, most: Tensor) -> tuple[Tensor, Tensor]:
-    """Each window's last so many cycles, [B, T, F], [B], [B] -> the same shapes, NaN past the end."""
+    """Keep at most `most` last cycles of each window: [B, T, F], [B], [B] -> [B, T, F], [B]."""
     shorter = torch.minimum(most, lengths)
     rows = (lengths - shorter)[:, None] + torch.arange(readings.shape[1])  # [B, T]
     rows = rows.clamp(max=readings.shape[1] - 1)
@@ -83,27 +85,27 @@ def last_cycles(readings: Tensor, lengths: Tensor, most: Tensor) -> tuple[Tensor
 
 
 def cut_windows(windows: WindowSet, most: IntArray) -> WindowSet:
-    """The same windows of units whose earlier cycles nobody kept: the last so many, int [W]."""
+    """Keep at most `most` [W] last cycles of each window."""
     readings, lengths, _ = tensors(windows)
     cut, shorter = last_cycles(readings, lengths, torch.from_numpy(most))
     return replace(windows, readings=cut.numpy(), lengths=shorter.numpy())
 
 
 def with_short_histories(windows: WindowSet, *, seed: int = 0) -> WindowSet:
-    """The windows, and `SHORT_SHARE` of them once more, cut to any number of their last cycles."""
+    """Repeat `SHORT_SHARE` of the windows, cut to a random number of their last cycles."""
     rng = np.random.default_rng(seed)
     again = windows.take(rng.permutation(len(windows))[: int(SHORT_SHARE * len(windows))])
     return join_windows([windows, cut_windows(again, rng.integers(1, again.lengths + 1))])
 
 
 def normalised_error(read: Read, windows: WindowSet, *, cap: float) -> FloatArray:
-    """(truth - answer) / scale with both capped, [W]."""
+    """Compute (truth - answer) / scale with truth and answer capped, [W]."""
     rul = np.clip(read.unclipped, 0.0, cap)
     return (capped_rul(windows.rul, cap=cap) - rul) / read.scale
 
 
 def weighted_quantiles(values: FloatArray, weights: FloatArray, probabilities: FloatArray) -> FloatArray:
-    """Quantiles of weighted values, straight lines between the middles of the weights.
+    """Compute quantiles of weighted values, linear between the middles of the weights.
 
     >>> weighted_quantiles(np.array([3.0, 1.0]), np.ones(2), np.array([0.0, 0.5, 1.0])).tolist()
     [1.0, 2.0, 3.0]
@@ -114,16 +116,16 @@ def weighted_quantiles(values: FloatArray, weights: FloatArray, probabilities: F
 
 
 def unit_weights(unit: NDArray[np.str_]) -> FloatArray:
-    """A weight for each window, such that every unit weighs the same in all."""
+    """Return a weight for each window, so that all units have equal weight."""
     _, inverse, counts = np.unique(unit, return_inverse=True, return_counts=True)
     return 1.0 / counts[inverse]
 
 
 def interval_bounds(error: FloatArray, unit: NDArray[np.str_], *, coverage: float) -> FloatArray:
-    """Normalised error below and above which (1 - coverage) / 2 of the windows lie, float [2].
+    """Return the (1 - coverage) / 2 quantiles of the normalised error on both sides, [2].
 
-    Taken over all windows at once with units weighing the same. The lower is never above 0 and
-    the upper never below, so that an interval always holds the answer that it surrounds.
+    Units have equal weight. The lower bound is at most 0 and the upper at least 0, so an interval
+    always contains its answer.
     """
     tail = (1.0 - coverage) / 2.0
     low, high = weighted_quantiles(error, unit_weights(unit), np.array([tail, 1.0 - tail]))
@@ -131,10 +133,10 @@ def interval_bounds(error: FloatArray, unit: NDArray[np.str_], *, coverage: floa
 
 
 def fit_scale(net: RulNetwork, windows: WindowSet) -> None:
-    """Fit the layers that say how wide the error is, by Laplace likelihood; nothing else moves.
+    """Fit only the layers that predict the error's width, by Laplace likelihood.
 
-    On the windows that trained: their errors are smaller than those of new units, but differ as
-    theirs do, and the quantiles make up for the rest.
+    Training windows have smaller errors than new units, but in the same proportions; the quantiles
+    correct the size.
     """
     read = read_windows(net, windows)
     cap = net.config.cap
@@ -150,14 +152,14 @@ def fit_scale(net: RulNetwork, windows: WindowSet) -> None:
 
 
 def fit_distribution(net: RulNetwork, read: Read, windows: WindowSet) -> None:
-    """Set the quantile table and the interval from what was answered to units that had not trained it.
+    """Set the quantile table and the interval from answers to held-out units.
 
-    `read` may be of other networks, trained alike on other units: their errors stand for this one's.
+    `read` may come from the networks of the folds: their errors stand for this network's.
     """
     config = net.config
     error = normalised_error(read, windows, cap=config.cap)
     quantile = weighted_quantiles(error, unit_weights(windows.unit), np.linspace(0.0, 1.0, QUANTILES))
-    # The ends are the worst errors seen: a bit further is possible. Strictly rising, to be inverted.
+    # Widen the ends, as larger errors are possible. Keep the table strictly rising, so it has an inverse.
     step = 1e-3 * np.arange(QUANTILES)
     reach = 0.1 * (quantile[-1] - quantile[0])
     quantile[0] -= reach
@@ -175,15 +177,15 @@ def fit_baseline(net: RulNetwork, read: Read) -> None:
 
 
 def fit_novelty(net: RulNetwork, read: Read, lengths: IntArray) -> None:
-    """Fit what novelty is measured against to the training windows."""
+    """Fit the statistics of novelty on the training windows."""
     net.novelty.fit(read.statistics, lengths)
 
 
 def held_out_coverage(read: Read, windows: WindowSet, *, cap: float, coverage: float) -> Answered:
-    """Intervals of held-out windows, each unit's made from the errors of all the other units.
+    """Build the intervals of each held-out unit from the errors of all other units.
 
-    On the very windows that set an interval its coverage is nominal by construction; leaving one
-    unit out says what to expect of a new one.
+    On the windows that set an interval, its coverage is nominal by construction; leaving one unit out
+    estimates the coverage for a new unit.
     """
     error = normalised_error(read, windows, cap=cap)
     rul = np.clip(read.unclipped, 0.0, cap)
@@ -199,9 +201,9 @@ def held_out_coverage(read: Read, windows: WindowSet, *, cap: float, coverage: f
 
 
 def entropy_references(read: Read, lengths: IntArray) -> list[dict[str, str | float]]:
-    """Where the entropy ratio of windows of two cycles or more lies: of the attention and of each head.
+    """Return entropy ratio quantiles (0.5, 50, 99.5 %) of the attention and each head.
 
-    0.5 %, 50 % and 99.5 % quantiles; the attention itself is the head `mean`.
+    Windows of one cycle are ignored; the attention itself is the head `mean`.
     """
     heads = {"mean": read.attention}
     if read.head_attention is not None:

@@ -1,8 +1,8 @@
-"""What training leaves behind: a folder that an export, a resumed run or a reader opens.
+"""Checkpoint: the folder of a training run.
 
-`RUN/` holds `network.pt` (tensors alone) with `run.json` (config, facts for the manifest,
-figures) once it is done, and `state.pt` while it is not. Nothing in it is ever unpickled beyond
-tensors and plain values. This module must not know how a network is trained.
+A finished run `RUN/` holds `network.pt` (tensors only) and `run.json` (config, facts for the
+manifest, metrics); an unfinished one holds `state.pt`. Only tensors and plain values are unpickled.
+This module must not know how a network is trained.
 """
 
 from __future__ import annotations
@@ -28,58 +28,51 @@ FORMAT: Final = 1
 
 
 class InvalidCheckpoint(RulError):
-    """A run's folder that is missing, unfinished, damaged or of another version."""
+    """The run's folder is missing, unfinished, damaged or of another version."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Checkpoint:
-    """A trained and calibrated network, with everything that its manifest will say.
+    """A trained and calibrated network with the facts for its manifest."""
 
-    Attributes:
-        name: Of the model, as a bundle will carry it.
-        config: What the network was built from.
-        weights: Its parameters and buffers.
-        facts: Fields of the manifest that training settles, as JSON values.
-    """
-
-    name: str
-    config: NetworkConfig
-    weights: dict[str, Tensor]
-    facts: dict[str, Any]
+    name: str  # Name of the model, also in the bundle
+    config: NetworkConfig  # Configuration of the network
+    weights: dict[str, Tensor]  # Parameters and buffers
+    facts: dict[str, Any]  # Manifest fields that training determines, as JSON values
 
     def network(self) -> RulNetwork:
-        """The network with its weights, in eval mode."""
+        """Build the network with its weights, in eval mode."""
         net = build_network(self.config)
         net.load_state_dict(self.weights)
         return net.eval()
 
     def digest(self) -> str:
-        """SHA-256 of the weights."""
+        """Return the SHA-256 of the weights."""
         whole = hashlib.sha256()
         for name, weight in sorted(self.weights.items()):
             whole.update(name.encode() + weight.contiguous().numpy().tobytes())
         return whole.hexdigest()
 
     def save(self, folder: Path) -> None:
-        """Write what `load` reads; the folder is complete or as it was."""
+        """Write the folder; each file is written completely or not at all."""
         folder.mkdir(parents=True, exist_ok=True)
         save_tensors(folder / NETWORK_FILE, self.weights)
-        text = json.dumps(
-            {"format": FORMAT, "name": self.name, "config": asdict(self.config), "facts": self.facts},
-            indent=1,
-        )
-        _write(folder / RUN_FILE, text.encode())
+        run = {"format": FORMAT, "name": self.name, "config": asdict(self.config), "facts": self.facts}
+        partial = (folder / RUN_FILE).with_suffix(".partial")
+        partial.write_text(json.dumps(run, indent=1), encoding="utf-8")
+        partial.replace(folder / RUN_FILE)
 
     @classmethod
     def load(cls, folder: Path) -> Checkpoint:
         """Read a finished run.
 
         Raises:
-            InvalidCheckpoint: it is missing, unfinished, damaged or of another version.
+            InvalidCheckpoint: the run is missing, unfinished, damaged or of another version.
         """
         if not (folder / RUN_FILE).is_file():
+            unfinished = (folder / STATE_FILE).is_file()
             hint = (
-                "unfinished, go on with `rul train --resume`" if (folder / STATE_FILE).is_file() else "no run"
+                "the run is unfinished, use `rul train --resume`" if unfinished else "the folder has no run"
             )
             raise InvalidCheckpoint(f"{folder}: {RUN_FILE} is missing: {hint}")
         try:
@@ -98,14 +91,14 @@ class Checkpoint:
 
 
 def save_tensors(path: Path, values: dict[str, Any]) -> None:
-    """Write tensors and plain values; the file is complete or as it was."""
+    """Write tensors and plain values completely or not at all."""
     partial = path.with_suffix(".partial")
     torch.save(values, partial)
     partial.replace(path)
 
 
 def load_tensors(path: Path) -> dict[str, Any]:
-    """Read what `save_tensors` wrote; nothing in the file is executed.
+    """Read a file of `save_tensors`; nothing in it is executed.
 
     Raises:
         InvalidCheckpoint: the file is missing or damaged.
@@ -114,9 +107,3 @@ def load_tensors(path: Path) -> dict[str, Any]:
         return torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, ValueError, EOFError, UnpicklingError) as error:
         raise InvalidCheckpoint(f"{path}: cannot be read, train again: {error}") from error
-
-
-def _write(path: Path, content: bytes) -> None:
-    partial = path.with_suffix(".partial")
-    partial.write_bytes(content)
-    partial.replace(path)

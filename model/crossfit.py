@@ -1,8 +1,8 @@
-"""Cross-fitting: every unit with a known failure is answered by a network that it did not train.
+"""Cross-fitting: a network trained on the other folds predicts each unit with a known failure.
 
-Nobody sits out for it: the errors of the folds' networks calibrate the one that trains on all
-units, and are its honest figures. After Barber et al. (2021), "Predictive inference with the
-jackknife+". This module must not know files or how the weights came about.
+The errors of the folds' networks calibrate and evaluate the network that trains on all units, after
+Barber et al. (2021), "Predictive inference with the jackknife+". This module must not know files or
+training.
 """
 
 from __future__ import annotations
@@ -35,46 +35,36 @@ from model.faithfulness import (
     measure_faithfulness,
     typical_readings,
 )
+from model.folds import Split, held_out_windows
 from model.network import RulNetwork
-from model.parts import Parts, held_out_windows
 from model.regimes import Regimes
 
 HIDDEN_SHARE: Final = 0.2
-"""Of a window's cycles: what the card tells of hiding them."""
+"""Share of a window's cycles that are hidden for the model card."""
 SHORT_LACK: Final = 0.1
-"""Of coverage: what a short history may lack of the nominal one before it is called insufficient."""
+"""Coverage below the nominal one by more than this makes a short history insufficient."""
 HIDDEN_WINDOWS: Final = 1000
-"""About how many are hidden cycles of: each is answered many times over."""
+"""Approximate number of windows in which cycles are hidden; each needs many predictions."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fold:
-    """A network, and what it answers to the units that it has not seen.
+    """A network and its answers to the held-out units."""
 
-    Attributes:
-        net: Its scale is fitted.
-        windows: Truncated windows of the held-out units.
-        read: What it makes of them.
-    """
-
-    net: RulNetwork
-    windows: WindowSet
-    read: Read
+    net: RulNetwork  # Network with fitted scale
+    windows: WindowSet  # Truncated windows of the held-out units
+    read: Read  # Uncalibrated answers to these windows
 
 
-def held_out_fold(net: RulNetwork, parts: Parts) -> Fold:
-    """Fit the scale of a trained network, and ask it about the units that it has not seen.
-
-    Raises:
-        InvalidData: no unit is held out.
-    """
-    windows = held_out_windows(parts)
-    fit_scale(net, with_short_histories(parts.training))
+def held_out_fold(net: RulNetwork, split: Split) -> Fold:
+    """Fit the scale of a trained network and predict its held-out units."""
+    windows = held_out_windows(split)
+    fit_scale(net, with_short_histories(split.training))
     return Fold(net, windows, read_windows(net, windows))
 
 
 def joined(folds: Sequence[Fold]) -> tuple[Read, WindowSet]:
-    """Every held-out window with its answer, in the order of the folds."""
+    """Join the held-out windows of all folds and their answers."""
 
     def of_all(name: str) -> FloatArray | None:
         values = [getattr(fold.read, name) for fold in folds]
@@ -85,17 +75,17 @@ def joined(folds: Sequence[Fold]) -> tuple[Read, WindowSet]:
 
 
 def cross_fitted(folds: Sequence[Fold]) -> Answered:
-    """What new units may expect: no answer's network has seen its unit, and no interval its error."""
+    """Return held-out answers, with intervals that ignore the unit's own errors."""
     config = folds[0].net.config
     read, windows = joined(folds)
     return held_out_coverage(read, windows, cap=config.cap, coverage=config.coverage)
 
 
 def fewest_cycles_that_hold(folds: Sequence[Fold]) -> int:
-    """From how many cycles on the interval keeps its word, for a unit whose earlier ones nobody kept.
+    """Find the shortest window for which the interval still has its coverage.
 
-    Held-out windows are cut to their last n cycles, for n from the context down by quarters; the
-    smallest n is kept down to which at least the nominal coverage less `SHORT_LACK` is met.
+    Held-out windows are cut to their last n cycles, for n from the context down by quarters, until
+    the coverage is below the nominal one less `SHORT_LACK`.
     """
     config = folds[0].net.config
     read, windows = joined(folds)
@@ -112,7 +102,7 @@ def fewest_cycles_that_hold(folds: Sequence[Fold]) -> int:
 
 
 def _cut_error(fold: Fold, cycles: int) -> FloatArray:
-    """Normalised errors of the windows that have more cycles than this, cut to it."""
+    """Compute normalised errors of the longer windows, cut to this many cycles."""
     longer = fold.windows.take(fold.windows.lengths > cycles)
     if len(longer) == 0:
         return np.zeros(0, np.float32)
@@ -121,29 +111,27 @@ def _cut_error(fold: Fold, cycles: int) -> FloatArray:
 
 
 def attention_worth(folds: Sequence[Fold]) -> dict[str, Figure]:
-    """How far the RUL moves when the most attended fifth of the cycles is hidden, against others.
+    """Measure faithfulness on held-out windows, with a fifth of the cycles hidden.
 
-    On held-out windows. Figures of `model.faithfulness`, by their names there; none where no window
-    is long enough, and no ratio over a move of nothing.
+    Names as in `faithfulness_figures`; empty where every window is too short, and without figures
+    that are not finite.
     """
     every = max(1, sum(len(fold.windows) for fold in folds) // HIDDEN_WINDOWS)
-    measured = [
-        _hidden(fold.net, fold.windows.take(np.arange(0, len(fold.windows), every))) for fold in folds
-    ]
-    parts = [part for part in measured if part is not None]
+    parts: list[Faithfulness] = []
+    for fold in folds:
+        windows = fold.windows.take(np.arange(0, len(fold.windows), every))
+        if (windows.lengths >= fewest_cycles(windows)).any():
+            parts.append(_faithfulness(fold.net, windows))
     if not parts:
         return {}
     found = faithfulness_figures(join_faithfulness(parts))
     return {name: figure for name, figure in found.items() if np.isfinite(astuple(figure)).all()}
 
 
-def _hidden(net: RulNetwork, windows: WindowSet) -> Faithfulness | None:
-    if (windows.lengths < fewest_cycles(windows)).all():
-        return None
-
+def _faithfulness(net: RulNetwork, windows: WindowSet) -> Faithfulness:
     def ask(readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> Reply:
-        nobody = np.full(len(lengths), "")
-        read = read_windows(net, WindowSet(readings, lengths, last_cycle, last_cycle, nobody))
+        unit = np.full(len(lengths), "")
+        read = read_windows(net, WindowSet(readings, lengths, last_cycle, last_cycle, unit))
         return Reply(read.unclipped, read.attention)
 
     centre, scale, mean = (

@@ -1,4 +1,4 @@
-"""The learning curve as a table that opens anywhere, and as a picture."""
+"""Learning curve as CSV and as a picture."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def write_curve(curve: Sequence[Check], folder: Path) -> None:
 
 
 def picture(curve: Sequence[Check]) -> Figure:
-    """Training loss and RMSE on held-out units over updates, with where it ends."""
+    """Draw training loss and held-out RMSE over updates."""
     figure = Figure(figsize=(7, 4), layout="constrained")
     error = figure.subplots()
     steps = [check.step for check in curve]
@@ -46,26 +46,19 @@ def picture(curve: Sequence[Check]) -> Figure:
 
 
 def read_curve(folder: Path) -> list[Check]:
-    """What `write_curve` wrote.
+    """Read the learning curve of a run.
 
     Raises:
-        InvalidCheckpoint: there is no `curve.csv`, or it is damaged.
+        InvalidCheckpoint: `curve.csv` is missing, empty or damaged.
     """
     path = folder / "curve.csv"
+    names = [column.name for column in fields(Check)]
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-        curve = [
-            Check(
-                step=int(row["step"]),
-                loss=float(row["loss"]),
-                held_out_rmse=float(row["held_out_rmse"]),
-                learning_rate=float(row["learning_rate"]),
-            )
-            for row in rows
-        ]
+            rows = [[row[name] for name in names] for row in csv.DictReader(file)]
+        curve = [Check(int(step), *map(float, values)) for step, *values in rows]
     except (OSError, KeyError, ValueError, TypeError) as error:
         raise InvalidCheckpoint(f"{path}: cannot be read: {error}") from error
     if not curve:
-        raise InvalidCheckpoint(f"{path}: no check was made yet")
+        raise InvalidCheckpoint(f"{path}: the learning curve is empty")
     return curve

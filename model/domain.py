@@ -1,7 +1,7 @@
-"""The words of remaining useful life, as types and pure functions.
+"""Types and pure functions of remaining useful life.
 
-Everything else in the project speaks in these terms. This module knows numpy and the standard
-library, and must not know how data is stored, trained on, exported or served.
+This module knows only numpy and the standard library, not how data is stored, trained on, exported
+or served.
 
 Shape letters, used everywhere: B batch, T cycles in a window, F columns, N cycles in a
 trajectory, W windows, H attention heads, C classes.
@@ -10,7 +10,7 @@ trajectory, W windows, H attention heads, C classes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, Final, Literal
 
@@ -27,20 +27,20 @@ HEALTH_STATES: Final = ("healthy", "degrading", "critical")
 
 
 class RulError(Exception):
-    """The root of every error that this project raises on purpose."""
+    """Base of every error that this project raises on purpose."""
 
 
 class InvalidData(RulError):
-    """Readings, a schema or a trajectory that cannot be what they claim to be."""
+    """Readings, a schema or a trajectory are invalid."""
 
 
 class RulState(StrEnum):
-    """How an answer may be read.
+    """Interpretation of a predicted RUL.
 
-    `estimated`: as the number that it is. `at_least_cap`: the RUL is the model's cap or more.
-    `out_of_distribution`: readings unlike those of training, so the number means little.
-    `insufficient_history`: fewer cycles than the model's `min_cycles`, and no `last_cycle` that says
-    they are the unit's whole life. Of several that hold, the last in this list is given.
+    `estimated`: the number itself. `at_least_cap`: the RUL is the model's cap or more.
+    `insufficient_history`: fewer cycles than the model's `min_cycles`, and no `last_cycle` that shows
+    that they are the unit's whole life. `out_of_distribution`: readings unlike those of training, so
+    the number means little. If several apply, the last in this list is given.
     """
 
     ESTIMATED = "estimated"
@@ -51,12 +51,12 @@ class RulState(StrEnum):
 
 NOVELTY_LIMIT: Final = 2.0
 """Novelty above which an answer is out of distribution. 1 is the 99.5 % quantile of training windows, so
-one good window in 200 lies above 1; at twice that distance chance is no longer the likely reason."""
+one good window in 200 is above 1 by chance; chance is an unlikely reason for twice that distance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One setting or sensor, with the engineering unit that its readings are in."""
+    """One setting or sensor, with the engineering unit of its readings."""
 
     name: str
     role: Role
@@ -66,7 +66,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The columns of a fleet's readings, in the order that the model reads them.
+    """Columns of a fleet's readings, in the model's order.
 
     Raises:
         InvalidData: there is no column, or two share a name.
@@ -84,11 +84,11 @@ class Schema:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The column names, in order."""
+        """Return the column names, in order."""
         return tuple(column.name for column in self.columns)
 
     def indices(self, role: Role) -> tuple[int, ...]:
-        """Where the columns of one role stand, in order."""
+        """Return the indices of the columns of one role, in order."""
         return tuple(i for i, column in enumerate(self.columns) if column.role == role)
 
     def __len__(self) -> int:
@@ -99,20 +99,15 @@ class Schema:
 class Trajectory:
     """All readings of one unit.
 
-    Attributes:
-        unit: The unit's name.
-        cycles: int64 [N], strictly increasing cycle numbers.
-        readings: float32 [N, F], schema order and engineering units, NaN = missing.
-        failed: True where the last cycle is the failure; False where the record stopped
-            earlier (censored: such a unit has no RUL label).
-
     Raises:
         InvalidData: shapes disagree, there is no cycle, or cycles do not increase.
     """
 
-    unit: str
-    cycles: IntArray
-    readings: FloatArray
+    unit: str  # The unit's name
+    cycles: IntArray  # int64 [N], strictly increasing cycle numbers
+    readings: FloatArray  # float32 [N, F], schema order and engineering units, NaN = missing
+    # True where the last cycle is the failure; False where the record ends earlier (censored: the unit has no
+    # RUL label).
     failed: bool
 
     def __post_init__(self) -> None:
@@ -137,57 +132,44 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowSet:
-    """Windows with their labels, ready to train or evaluate on.
+    """Windows with their labels, for training or evaluation."""
 
-    Attributes:
-        readings: float32 [W, T, F]; rows past a window's length are NaN.
-        lengths: int64 [W], valid cycles of each window, 1..T.
-        last_cycle: float32 [W], the unit's cycle number at each window's last reading.
-        rul: float32 [W], RUL in cycles at each window's last reading, not capped.
-        unit: str [W], the unit that each window was cut from.
-    """
-
-    readings: FloatArray
-    lengths: IntArray
-    last_cycle: FloatArray
+    readings: FloatArray  # float32 [W, T, F]; rows past a window's length are NaN
+    lengths: IntArray  # int64 [W], valid cycles of each window, 1..T
+    last_cycle: FloatArray  # float32 [W], the unit's cycle number at each window's last reading
+    # float32 [W], RUL in cycles at each window's last reading, not capped; NaN where censored.
     rul: FloatArray
-    unit: NDArray[np.str_]
+    unit: NDArray[np.str_]  # str [W], the unit of each window
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def take(self, which: IntArray | BoolArray) -> WindowSet:
-        """The windows at these indices, or where this mask is true."""
-        return WindowSet(
-            self.readings[which],
-            self.lengths[which],
-            self.last_cycle[which],
-            self.rul[which],
-            self.unit[which],
-        )
+        """Select windows by indices or by a mask."""
+        return WindowSet(*(getattr(self, field.name)[which] for field in fields(self)))
 
 
 def cycles_left(trajectory: Trajectory) -> IntArray:
-    """The one definition of RUL: cycles the unit still ran after each cycle, int64 [N].
+    """Compute RUL, by its only definition: cycles left after each cycle, int64 [N].
 
-    The last cycle of a failed unit has RUL 0. This is also C-MAPSS' convention for the test
-    units ("operational cycles after the last cycle that the engine will continue to operate").
+    The last cycle of a failed unit has RUL 0, as in C-MAPSS ("operational cycles after the last cycle
+    that the engine will continue to operate").
 
     Raises:
-        InvalidData: the unit is censored, so its RUL is not known.
+        InvalidData: the unit is censored, so its RUL is unknown.
 
     >>> cycles_left(Trajectory("1", np.array([1, 2, 5]), np.zeros((3, 1)), failed=True)).tolist()
     [4, 3, 0]
     """
     if not trajectory.failed:
-        raise InvalidData(f"unit {trajectory.unit} did not run to failure: its RUL is not known")
+        raise InvalidData(f"unit {trajectory.unit} did not run to failure: its RUL is unknown")
     return cycles_until(int(trajectory.cycles[-1]), trajectory.cycles)
 
 
 def cycles_until(last_cycle: int | IntArray, cycles: IntArray) -> IntArray:
-    """Cycles that a unit still ran after each of these, where its last was `last_cycle`, int64 [N].
+    """Compute the cycles from each cycle to `last_cycle`, int64 [N].
 
-    Its RUL where that cycle was the failure; what its RUL was at least, where it was taken away.
+    This is the RUL where the unit failed at that cycle, and a lower bound of the RUL otherwise.
 
     >>> cycles_until(5, np.array([1, 2, 5])).tolist()
     [4, 3, 0]
@@ -196,7 +178,7 @@ def cycles_until(last_cycle: int | IntArray, cycles: IntArray) -> IntArray:
 
 
 def capped_rul(rul: ArrayLike, *, cap: float) -> FloatArray:
-    """RUL that is reported as "at least cap" where it is above the cap, in cycles.
+    """Cap RUL in cycles: a RUL above the cap is reported as "at least cap".
 
     >>> capped_rul([200, 80], cap=125).tolist()
     [125.0, 80.0]
@@ -205,10 +187,10 @@ def capped_rul(rul: ArrayLike, *, cap: float) -> FloatArray:
 
 
 def attention_entropy_ratio(attention: FloatArray, lengths: IntArray) -> FloatArray:
-    """Shannon entropy of each window's attention over its largest possible value, ln n.
+    """Compute the Shannon entropy of each window's attention over its maximum, ln n.
 
     [..., T] and [...] -> [...], in 0..1: 0 when one cycle has all the weight, 1 when all n valid
-    cycles weigh the same. NaN where n = 1: one cycle has no choice, so its entropy says nothing.
+    cycles have equal weight. NaN where n = 1.
 
     >>> attention_entropy_ratio(np.array([[0.5, 0.5, 0.0]]), np.array([2])).tolist()
     [1.0]
@@ -219,13 +201,13 @@ def attention_entropy_ratio(attention: FloatArray, lengths: IntArray) -> FloatAr
 
 
 def attention_entropy(attention: FloatArray) -> FloatArray:
-    """Shannon entropy of each window's attention, in nats: -sum a ln a, [..., T] -> [...]."""
+    """Compute the Shannon entropy of attention in nats, [..., T] -> [...]."""
     a = attention.astype(np.float64)
     return -(a * np.log(np.where(a > 0, a, 1.0))).sum(axis=-1)
 
 
 def effective_cycles(attention: FloatArray) -> FloatArray:
-    """How many equally weighted cycles would have the same entropy: exp(entropy), [..., T] -> [...]."""
+    """Compute exp(entropy): the number of equal weights with this entropy, [..., T] -> [...]."""
     return np.exp(attention_entropy(attention))
 
 

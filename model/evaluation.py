@@ -1,51 +1,41 @@
-"""How good answers are: errors in cycles and honest doubt about them.
+"""Evaluation of answers: errors in cycles, with bootstrap intervals over units.
 
-Truth and answers are compared as they are reported: both capped. This module must not know
-networks, files or where the answers came from.
+Truth and answers are both capped, as they are reported. This module must not know networks or files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from model.domain import FloatArray, IntArray, InvalidData, capped_rul
+from model.domain import BoolArray, FloatArray, IntArray, InvalidData, capped_rul
 
 RESAMPLES: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answered:
-    """Windows with their truth and what was answered, all [W] and in cycles.
+    """Windows with their truth and answers, all [W] and in cycles."""
 
-    Attributes:
-        truth: RUL, not capped.
-        rul: The answer.
-        lower: Of the interval.
-        upper: Of the interval; at the cap it means "at least".
-        unit: The unit that each window was cut from.
-    """
+    truth: FloatArray  # RUL, not capped
+    rul: FloatArray  # Predicted RUL
+    lower: FloatArray  # Lower bound of the interval
+    upper: FloatArray  # Upper bound of the interval; at the cap it means "at least"
+    unit: NDArray[np.str_]  # The unit of each window
 
-    truth: FloatArray
-    rul: FloatArray
-    lower: FloatArray
-    upper: FloatArray
-    unit: NDArray[np.str_]
+    def take(self, which: IntArray | BoolArray) -> Answered:
+        """Select windows by indices or by a mask."""
+        return Answered(*(getattr(self, field.name)[which] for field in fields(self)))
 
 
 def join_answers(parts: Sequence[Answered]) -> Answered:
-    """All windows of all parts, in order."""
-    return Answered(
-        truth=np.concatenate([part.truth for part in parts]),
-        rul=np.concatenate([part.rul for part in parts]),
-        lower=np.concatenate([part.lower for part in parts]),
-        upper=np.concatenate([part.upper for part in parts]),
-        unit=np.concatenate([part.unit for part in parts]),
-    )
+    """Join all windows of all parts, in order."""
+    names = [field.name for field in fields(Answered)]
+    return Answered(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +48,7 @@ class Figure:
 
 
 def root_mean_square_error(error: FloatArray) -> float:
-    """In cycles.
+    """Compute the root mean square error, in cycles.
 
     >>> root_mean_square_error(np.array([3.0, -4.0, 0.0, 0.0]))
     2.5
@@ -67,7 +57,7 @@ def root_mean_square_error(error: FloatArray) -> float:
 
 
 def nasa_score(error: FloatArray) -> float:
-    """The PHM08 challenge's score of `predicted - true`, summed: late answers cost more than early ones.
+    """Compute the PHM08 challenge's score of d = `predicted - true`, summed.
 
     exp(-d / 13) - 1 where the answer is early (d < 0), exp(d / 10) - 1 where it is late.
 
@@ -81,15 +71,12 @@ def nasa_score(error: FloatArray) -> float:
 def figures(
     answered: Answered, *, cap: float, seed: int = 0, resamples: int = RESAMPLES
 ) -> dict[str, Figure]:
-    """Every figure by its name: rmse, mae, bias, score (NASA, mean a window), coverage, width.
+    """Compute rmse, mae, bias, score (NASA, mean per window), coverage and width.
 
-    The truth is capped. Units are resampled whole, because windows of one unit err together.
-
-    Raises:
-        InvalidData: there is no window.
+    The truth is capped. Whole units are resampled, because the errors of one unit are correlated.
     """
     if len(answered.truth) == 0:
-        raise InvalidData("nothing to evaluate: no window of a unit whose failure is known")
+        raise InvalidData("nothing to evaluate: no window of a unit with a known failure")
     truth = capped_rul(answered.truth, cap=cap)
     error = answered.rul - truth
     covered = (answered.lower <= truth) & (truth <= answered.upper)
@@ -112,9 +99,9 @@ def bootstrapped(
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> dict[str, Figure]:
-    """Figures of rows with their 95 % intervals, by resampling whole units, [W] names of them.
+    """Compute figures of rows with 95 % intervals, by resampling whole units [W].
 
-    A figure that some resample cannot give (NaN) is judged by the others; without any it has none.
+    Resamples without a value (NaN) are ignored; the interval is NaN where all are.
     """
     samples = _unit_samples(unit, seed=seed, resamples=resamples)
     everything = np.arange(len(unit))
@@ -128,7 +115,7 @@ def bootstrapped(
 
 
 def _unit_samples(unit: NDArray[np.str_], *, seed: int, resamples: int) -> list[IntArray]:
-    """Window indices of as many units as there are, drawn with replacement, many times over."""
+    """Draw all units with replacement, `resamples` times, as window indices."""
     rng = np.random.default_rng(seed)
     rows = [np.flatnonzero(unit == name) for name in np.unique(unit)]
     return [

@@ -1,4 +1,4 @@
-"""The flagship: our own best network. This module must not know data, losses or ONNX."""
+"""`flagship`: the default network. This module must not know data, losses or ONNX."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from model.network import Cycles, Inputs, NetworkConfig, RulNetwork
 
 AGE_MIDDLE: Final = 0.8
 AGE_SPREAD: Final = 1 / 6
-"""Of log age over log oldest age: brought to the size of a z-score, for a small input is learnt late."""
+"""Middle and spread of log age over log oldest age: scaled like a z-score, as small inputs learn slowly."""
 CHANGE_SPREAD: Final = 0.6
-"""Of the features of change, in z-scores: they are means, and scatter less than readings."""
+"""Standard deviation of the features of change, in z-scores; means vary less than readings."""
 CHANGE_LIMIT: Final = 10.0
-"""Of a feature of change, spread: a broken sensor is extreme, and must not cost the others their digits."""
+"""Limit of scaled features of change, so a broken sensor does not dominate the others."""
 CONTENT_CYCLES: Final = 9
-"""What a cycle says of its own attention is a mean over so many cycles: neighbours say much the same."""
+"""Content scores are averaged over this many cycles, as neighbours carry similar information."""
 
 
 class Flagship(RulNetwork):
     """CNN and BiLSTM over the readings, a perceptron over the features of change, additive attention.
 
-    The features of change go around the recurrent part: inside it they over-fit within two
-    passes over the data, beside it they also make the attention more telling. Settings are read
-    through the regimes alone. Attention falls off with the distance from the last cycle, because
-    a late cycle knows all earlier ones. How steeply is learnt, from nearly level to twice
-    `recency`; that it falls is not, so that an odd cycle cannot draw the answer to itself.
+    The features of change bypass the recurrent part: inside it they overfit within two passes over
+    the data, beside it they also improve the attention. Settings are used only through the regimes.
+    Attention decreases with the distance from the last cycle, because a late cycle includes all
+    earlier ones. The slope is learnt between nearly 0 and twice `recency`, but never rises, so an
+    outlier cannot take all the attention.
     """
 
     options: ClassVar[Mapping[str, Any]] = {
@@ -87,10 +87,10 @@ class Flagship(RulNetwork):
         return Cycles(self.late(score, behind), of_each_cycle(self.value, joint, self.config.values))
 
     def late(self, content: Tensor, behind: Tensor) -> Tensor:
-        """Scores that fall from the last cycle back, whatever the content says, both [B, T] -> [B, T].
+        """Add recency to content, so scores fall from the last cycle back, [B, T].
 
-        The content lies between -c and c, and its mean over n cycles moves by less than 2c / n from one
-        cycle to the next; c is such that recency falls by that much.
+        The content is between -c and c, so its mean over n cycles changes by less than 2c / n per
+        cycle; c is chosen so that recency changes by as much.
         """
         fall = self.config.recency / 10.0  # a cycle
         if fall == 0.0:
@@ -102,7 +102,7 @@ class Flagship(RulNetwork):
         return smooth - fall * self.config.context * behind
 
     def place(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """Cycles of the window up to each, and cycles after it, over the context: both [B, T]."""
+        """Return the cycles up to each and after it, over the context, both [B, T]."""
         number = torch.arange(inputs.z.shape[1], device=inputs.z.device).to(inputs.z.dtype)[None, :] + 1.0
         after = (inputs.lengths[:, None].to(inputs.z.dtype) - number).clamp(min=0.0)
         context = float(self.config.context)
@@ -110,17 +110,17 @@ class Flagship(RulNetwork):
 
 
 def of_each_cycle(layers: nn.Module, x: Tensor, width: int) -> Tensor:
-    """What layers make of each cycle, [B, T, D] -> [B, T, width].
+    """Apply layers to each cycle, [B, T, D] -> [B, T, width].
 
-    On a matrix, for which ONNX Runtime has product and bias in one node.
+    As a matrix, for which ONNX Runtime fuses product and bias.
     """
     return layers(x.reshape(-1, x.shape[-1])).reshape(x.shape[0], x.shape[1], width)
 
 
 def runs(indices: Sequence[int]) -> list[slice]:
-    """Slices that take these places in this order, as few as will do.
+    """Merge indices to as few slices as possible, in this order.
 
-    A slice is a view, a list of places a copy that costs a tenth of the graph's time.
+    A slice is a view; a list of indices is a copy that takes a tenth of the graph's time.
 
     >>> runs([3, 4, 5, 8])
     [slice(3, 6, None), slice(8, 9, None)]
@@ -135,6 +135,6 @@ def runs(indices: Sequence[int]) -> list[slice]:
 
 
 def spread_age(age: Tensor) -> Tensor:
-    """Age and whether it is known, [B, T, 2], with ages in the size of z-scores; 0 where not known."""
+    """Scale ages like z-scores, 0 where unknown, [B, T, 2]."""
     known = age[:, :, 1:]
     return torch.cat(((age[:, :, :1] - AGE_MIDDLE) / AGE_SPREAD * known, known), dim=-1)

@@ -1,20 +1,22 @@
-"""A fleet: what the files of one kind of machine look like, and how its model should answer.
+"""Fleet: the files of one kind of machine and the defaults of its model.
 
-A fleet is described by a small TOML file (see `configs/`), so that a new kind of machine needs
-no code. This module knows names, units and rules; it must not know how a file is parsed
-(`model.readers`) or what is learnt from it.
+A small TOML file (see `configs/`) describes a fleet, so a new kind of machine needs no code. This
+module must not know how data files are parsed (`model.readers`) or what is learnt from them.
 """
 
 from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, cast, get_args
+from typing import Annotated, Final, Literal, cast, get_args
 
-from model.domain import Column, InvalidData, Role, Schema
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from model.domain import Column, InvalidData, Schema
 
 Format = Literal["cmapss", "csv", "parquet"]
 FORMATS: Final[tuple[Format, ...]] = get_args(Format)
@@ -24,20 +26,15 @@ ONE_FILE_A_UNIT: Final = "file"
 
 @dataclass(frozen=True, slots=True)
 class FailureRule:
-    """A unit has failed when the last value of this column is beyond a bound.
-
-    Attributes:
-        column: As the file names it; it need not be one that the model reads.
-        at_most: The unit has failed at this value or below; None for no such bound.
-        at_least: The unit has failed at this value or above; None for no such bound.
+    """Rule that a unit has failed: the last value of a column is beyond a bound.
 
     Raises:
         InvalidData: there is not exactly one bound.
     """
 
-    column: str
-    at_most: float | None = None
-    at_least: float | None = None
+    column: str  # Name in the file; the model need not read it
+    at_most: float | None = None  # Upper bound of the values of failed units, or None
+    at_least: float | None = None  # Lower bound of the values of failed units, or None
 
     def __post_init__(self) -> None:
         if (self.at_most is None) == (self.at_least is None):
@@ -47,7 +44,7 @@ class FailureRule:
             )
 
     def failed(self, last_value: float) -> bool:
-        """Whether a unit whose record ends with this value has failed; a missing value says no."""
+        """Return whether a unit with this last value has failed; False for a missing value."""
         if self.at_most is not None:
             return last_value <= self.at_most
         return self.at_least is not None and last_value >= self.at_least
@@ -57,42 +54,25 @@ class FailureRule:
 class Fleet:
     """One kind of machine: its files, its columns, and the defaults of its model.
 
-    Attributes:
-        name: Short name, such as `cmapss`.
-        schema: The columns that the model reads, settings first.
-        sources: What a file calls each column of the schema, in schema order.
-        format: What a file is whose suffix does not say (`.csv`, `.parquet`, `.txt` do).
-        unit_column: The column that names the unit; `file` where each file is one unit.
-        cycle_column: The column that numbers the cycles; None: the row's number, from 1.
-        failure: When a unit has failed; None: every unit ran to failure.
-        cap: RUL in cycles above which an answer is "at least".
-        context: Most cycles that the model reads.
-        shortest: Fewest cycles that the model answers for.
-        horizons: In cycles, of the failure probabilities.
-        nominal_coverage: Of the interval, 0..1.
-        critical_below: RUL in cycles below which a unit is critical.
-        degrading_below: RUL in cycles below which a unit is degrading, above critical.
-        max_missing_fraction: Of a window's readings; more is refused.
-
     Raises:
-        InvalidData: a number cannot be what it claims to be.
+        InvalidData: a field is invalid.
     """
 
-    name: str
-    schema: Schema
-    sources: tuple[str, ...]
-    format: Format = "csv"
-    unit_column: str = "unit"
-    cycle_column: str | None = "cycle"
-    failure: FailureRule | None = None
-    cap: float = 125.0
-    context: int = 60
-    shortest: int = 1
-    horizons: tuple[int, ...] = (10, 30, 60)
-    nominal_coverage: float = 0.9
-    critical_below: float = 30.0
-    degrading_below: float = 125.0
-    max_missing_fraction: float = 0.5
+    name: str  # Short name, such as `cmapss`
+    schema: Schema  # Columns that the model reads, settings first
+    sources: tuple[str, ...]  # Name of each column in a file, in schema order
+    format: Format = "csv"  # Format of a file with an unknown suffix (not `.csv`, `.parquet`, `.txt`)
+    unit_column: str = "unit"  # Column with the unit's name; `file` where each file is one unit
+    cycle_column: str | None = "cycle"  # Column with the cycle number; None: the row's number, from 1
+    failure: FailureRule | None = None  # Rule for failed units; None: every unit ran to failure
+    cap: float = 125.0  # RUL in cycles above which an answer is "at least"
+    context: int = 60  # Maximum cycles that the model reads
+    shortest: int = 1  # Minimum cycles of a window
+    horizons: tuple[int, ...] = (10, 30, 60)  # Horizons of the failure probabilities, in cycles
+    nominal_coverage: float = 0.9  # Coverage of the interval, 0..1
+    critical_below: float = 30.0  # RUL in cycles below which a unit is critical
+    degrading_below: float = 125.0  # RUL in cycles below which a unit is degrading, above critical
+    max_missing_fraction: float = 0.5  # Maximum share of missing readings in a window
 
     def __post_init__(self) -> None:
         positive_rising = all(a < b for a, b in zip((0, *self.horizons), self.horizons, strict=False))
@@ -128,23 +108,22 @@ def load_fleet(path: Path) -> Fleet:
     """Read a fleet's TOML file.
 
     Raises:
-        InvalidData: the file cannot be read, lacks a field, or has one that nobody reads.
+        InvalidData: the file cannot be read, or a field is missing, unknown or invalid.
     """
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
+        return msgspec.convert(table, _FleetTable).fleet()
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidData(f"{path}: the fleet file cannot be read: {error}") from error
-    try:
-        return _fleet(table)
-    except InvalidData as error:
+    except (InvalidData, msgspec.ValidationError) as error:
         raise InvalidData(f"{path}: {error}") from error
 
 
 def fleet_named(name_or_path: str | Path) -> Fleet:
-    """A fleet by its TOML file, or by its name among those that ship with the project.
+    """Find a fleet by its TOML file or by the name of a shipped fleet.
 
     Raises:
-        InvalidData: there is no such fleet, or its file is not valid.
+        InvalidData: there is no such fleet, or its file is invalid.
     """
     path = Path(name_or_path)
     if path.is_file():
@@ -158,12 +137,12 @@ def fleet_named(name_or_path: str | Path) -> Fleet:
 
 
 def fleet_of_schema(name: str, schema: Schema) -> Fleet:
-    """The fleet whose files name unit, cycle and columns as the schema does: what a bundle reads."""
+    """Build the fleet whose files name their columns as the schema does."""
     return Fleet(name=name, schema=schema, sources=schema.names)
 
 
 def fleet_toml(fleet: Fleet) -> str:
-    """The TOML file that `load_fleet` reads back as this fleet."""
+    """Write the TOML text of a fleet."""
     lines = [
         f"name = {_text(fleet.name)}",
         f"format = {_text(fleet.format)}",
@@ -182,7 +161,7 @@ def fleet_toml(fleet: Fleet) -> str:
     return "\n".join(lines) + "\n"
 
 
-# Fields that a TOML file may leave out: what the model does unless a command says otherwise.
+# Fields that a TOML file may omit.
 _DEFAULTS: Final = (
     "cap",
     "context",
@@ -193,100 +172,65 @@ _DEFAULTS: Final = (
     "degrading_below",
     "max_missing_fraction",
 )
-_KEYS: Final = ("name", "format", "unit", "cycle", "settings", "sensors", "failure", *_DEFAULTS)
-_NUMBER: Final = "a number"
+_Name = Annotated[str, msgspec.Meta(min_length=1)]
 
 
-def _fleet(table: Mapping[str, Any]) -> Fleet:
-    _refuse_unknown(table, _KEYS, where="fleet")
-    columns: list[Column] = []
-    sources: list[str] = []
-    roles: tuple[Role, ...] = ("setting", "sensor")
-    for role in roles:
-        for place, entry in enumerate(_tables(table, f"{role}s")):
-            where = f"{role}s[{place}]"
-            _refuse_unknown(entry, ("name", "source", "unit", "description"), where=where)
-            name = _string(entry, "name", where=where)
-            columns.append(
-                Column(
-                    name,
-                    role,
-                    _string(entry, "unit", where=where, default=""),
-                    _string(entry, "description", where=where, default=""),
-                )
-            )
-            sources.append(_string(entry, "source", where=where, default=name))
-    return Fleet(
-        name=_string(table, "name", where="fleet"),
-        schema=Schema(tuple(columns)),
-        sources=tuple(sources),
-        format=cast("Format", _string(table, "format", where="fleet")),
-        unit_column=_string(table, "unit", where="fleet"),
-        cycle_column=_string(table, "cycle", where="fleet") if "cycle" in table else None,
-        failure=_failure(table.get("failure")),
-        **_defaults(table),
-    )
+class _ColumnTable(msgspec.Struct, forbid_unknown_fields=True):
+    name: _Name
+    source: _Name | UnsetType = UNSET
+    unit: str = ""
+    description: str = ""
 
 
-def _defaults(table: Mapping[str, Any]) -> dict[str, Any]:
-    kinds = {field.name: field.type for field in fields(Fleet)}
-    found: dict[str, Any] = {}
-    for name in (name for name in _DEFAULTS if name in table):
-        value = table[name]
-        if name == "horizons":
-            _require(isinstance(value, list) and all(_whole(h) for h in value), name, "whole numbers", value)
-            found[name] = tuple(value)
-        elif kinds[name] == "int":
-            _require(_whole(value), name, "a whole number", value)
-            found[name] = value
-        else:
-            _require(_whole(value) or isinstance(value, float), name, _NUMBER, value)
-            found[name] = float(value)
-    return found
+class _FailureTable(msgspec.Struct, forbid_unknown_fields=True):
+    run_to_failure: bool = False
+    column: _Name | UnsetType = UNSET
+    at_most: float | UnsetType = UNSET
+    at_least: float | UnsetType = UNSET
+
+    def rule(self) -> FailureRule | None:
+        bounds = {"at_most": self.at_most, "at_least": self.at_least}
+        given = {name: bound for name, bound in bounds.items() if bound is not UNSET}
+        if self.run_to_failure and self.column is UNSET and not given:
+            return None
+        if self.run_to_failure or self.column is UNSET:
+            raise InvalidData("[failure]: expected either `run_to_failure = true` or a column and a bound")
+        return FailureRule(self.column, **given)
 
 
-def _failure(table: object) -> FailureRule | None:
-    _require(isinstance(table, dict), "[failure]", "`run_to_failure = true` or a column and a bound", table)
-    rule = cast("dict[str, Any]", table)
-    if "run_to_failure" in rule:
-        _refuse_unknown(rule, ("run_to_failure",), where="[failure]")
-        _require(rule["run_to_failure"] is True, "run_to_failure", "true", rule["run_to_failure"])
-        return None
-    _refuse_unknown(rule, ("column", "at_most", "at_least"), where="[failure]")
-    bounds: dict[str, float] = {}
-    for name in ("at_most", "at_least"):
-        if name in rule:
-            _require(_whole(rule[name]) or isinstance(rule[name], float), name, _NUMBER, rule[name])
-            bounds[name] = float(rule[name])
-    return FailureRule(_string(rule, "column", where="[failure]"), **bounds)
+class _FleetTable(msgspec.Struct, forbid_unknown_fields=True):
+    """Fleet file as parsed."""
 
+    name: _Name
+    format: _Name
+    unit: _Name
+    failure: _FailureTable
+    cycle: _Name | None = None
+    settings: list[_ColumnTable] = []
+    sensors: list[_ColumnTable] = []
+    cap: float | UnsetType = UNSET
+    context: int | UnsetType = UNSET
+    shortest: int | UnsetType = UNSET
+    horizons: tuple[int, ...] | UnsetType = UNSET
+    nominal_coverage: float | UnsetType = UNSET
+    critical_below: float | UnsetType = UNSET
+    degrading_below: float | UnsetType = UNSET
+    max_missing_fraction: float | UnsetType = UNSET
 
-def _refuse_unknown(table: Mapping[str, Any], known: Sequence[str], *, where: str) -> None:
-    unknown = sorted(set(table) - set(known))
-    if unknown:
-        raise InvalidData(f"{where}: unknown {', '.join(unknown)}; known are {', '.join(known)}")
-
-
-def _tables(table: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    value = table.get(name, [])
-    _require(isinstance(value, list) and all(isinstance(e, dict) for e in value), name, "tables", value)
-    return value
-
-
-def _string(table: Mapping[str, Any], name: str, *, where: str, default: str | None = None) -> str:
-    value = table.get(name, default)
-    if not isinstance(value, str) or (default is None and not value):
-        raise InvalidData(f"{where}: {name} must be a text, got {value!r}")
-    return value
-
-
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _require(holds: bool, name: str, want: str, got: object) -> None:  # noqa: FBT001
-    if not holds:
-        raise InvalidData(f"{name} must be {want}, got {got!r}")
+    def fleet(self) -> Fleet:
+        given = {name: getattr(self, name) for name in _DEFAULTS}
+        settings = tuple(Column(c.name, "setting", c.unit, c.description) for c in self.settings)
+        sensors = tuple(Column(c.name, "sensor", c.unit, c.description) for c in self.sensors)
+        return Fleet(
+            name=self.name,
+            schema=Schema(settings + sensors),
+            sources=tuple(c.source or c.name for c in (*self.settings, *self.sensors)),
+            format=cast("Format", self.format),  # checked by `Fleet`
+            unit_column=self.unit,
+            cycle_column=self.cycle,
+            failure=self.failure.rule(),
+            **{name: value for name, value in given.items() if value is not UNSET},
+        )
 
 
 def _failure_lines(rule: FailureRule | None) -> Iterable[str]:

@@ -1,4 +1,4 @@
-"""What training makes smaller: one loss a task, brought to one size, and what is asked of attention.
+"""Losses: one per task, normalised to one size, and an entropy loss of the attention.
 
 This module must not know data, optimisers or files.
 """
@@ -14,14 +14,14 @@ from model.attention import entropy_ratio
 from model.network import Estimate, NetworkConfig
 
 FORGET: Final = 0.01
-"""How fast a running average follows: it remembers about a hundred updates."""
+"""Weight of the newest update in a running average, of about a hundred updates."""
 
 
 def rul_loss(unclipped: Tensor, rul: Tensor, *, cap: float, low_rul_weight: float) -> Tensor:
-    """Mean square error over the cap, [B], [B] -> []; windows near failure weigh more.
+    """Compute the mean square error over the cap, [B], [B] -> [], weighted by RUL.
 
-    Low RULs are seldom: half of a long life has the label cap. A window weighs 1 at the cap and
-    1 + `low_rul_weight` at failure, with a straight line between.
+    Low RULs are rare: half of a long life has the label cap. The weight is 1 at the cap and
+    1 + `low_rul_weight` at failure, linear in between.
     """
     square = ((unclipped - rul) / cap).square()
     if low_rul_weight == 0.0:
@@ -30,14 +30,14 @@ def rul_loss(unclipped: Tensor, rul: Tensor, *, cap: float, low_rul_weight: floa
 
 
 def health_labels(rul: Tensor, config: NetworkConfig) -> Tensor:
-    """0 healthy, 1 degrading, 2 critical: RUL [B] -> [B], a bound itself belonging to the worse side."""
+    """Label RUL [B] as 0 healthy, 1 degrading or 2 critical; bounds belong to the worse state."""
     return (rul <= config.degrading_below).long() + (rul <= config.critical_below).long()
 
 
 def task_losses(
     estimate: Estimate, rul: Tensor, config: NetworkConfig, *, low_rul_weight: float
 ) -> dict[str, Tensor]:
-    """The loss of each task that the network has, by its name; the RUL's is always there."""
+    """Compute the loss of each task of the network by its name; `rul` always exists."""
     losses = {"rul": rul_loss(estimate.unclipped, rul, cap=config.cap, low_rul_weight=low_rul_weight)}
     if estimate.health is not None:
         losses["health"] = nn.functional.cross_entropy(estimate.health, health_labels(rul, config))
@@ -45,16 +45,16 @@ def task_losses(
 
 
 class AdaptiveNormaliser:
-    """Adds up tasks, each loss over its own running average, so that none outweighs another.
+    """Sum of task losses, each divided by its running average.
 
-    One task alone is left as it is. `averages` is all that a run must remember of it.
+    A single task is not normalised. `averages` is the state to store.
     """
 
     def __init__(self) -> None:
         self.averages: dict[str, float] = {}
 
     def __call__(self, losses: dict[str, Tensor]) -> Tensor:
-        """Losses of this update, each [] -> their sum, about as large as there are tasks."""
+        """Sum the losses of an update, each []; each task adds about 1."""
         if len(losses) == 1:
             return next(iter(losses.values()))
         return torch.stack([loss / self._average(name, loss) for name, loss in losses.items()]).sum()
@@ -67,9 +67,9 @@ class AdaptiveNormaliser:
 
 
 def entropy_loss(estimate: Estimate, lengths: Tensor) -> Tensor:
-    """How far attention is from even, 0..1: one minus its entropy ratio, and so for each head.
+    """Compute one minus the entropy ratio of the attention and of each head, 0..1.
 
-    Making it smaller spreads attention out, making it larger sharpens it.
+    A positive weight spreads attention, a negative one sharpens it.
     """
     ratio = entropy_ratio(estimate.attention, lengths).mean()
     if estimate.head_attention is not None:

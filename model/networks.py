@@ -1,7 +1,4 @@
-"""The networks by their names: what `rul train --network NAME` and a checkpoint build.
-
-A network is registered here and nowhere else.
-"""
+"""Registry of networks by name, for `rul train --network NAME` and checkpoints."""
 
 from __future__ import annotations
 
@@ -18,11 +15,11 @@ from model.selfattention import SelfAttention
 
 
 class UnknownNetwork(RulError):
-    """A network by a name that nobody has registered."""
+    """There is no network of this name."""
 
 
 class InvalidOption(RulError):
-    """An option that the network or the training does not have, or a value that it cannot be."""
+    """The option is unknown, or its value is invalid."""
 
 
 NETWORKS: Final[dict[str, type[RulNetwork]]] = {
@@ -33,10 +30,10 @@ NETWORKS: Final[dict[str, type[RulNetwork]]] = {
 
 
 def network_class(name: str) -> type[RulNetwork]:
-    """A network's class by its name.
+    """Look up a network's class by its name.
 
     Raises:
-        UnknownNetwork: nobody has registered the name.
+        UnknownNetwork: there is no network of this name.
     """
     if name not in NETWORKS:
         raise UnknownNetwork(f"no network {name!r}, there are: {', '.join(NETWORKS)}")
@@ -46,16 +43,18 @@ def network_class(name: str) -> type[RulNetwork]:
 def network_config(
     fleet: Fleet, *, network: str, regimes: int, options: Mapping[str, Any] | None = None
 ) -> NetworkConfig:
-    """What a network for this fleet is built from: the fleet's terms, its own defaults, then `options`.
+    """Build a network's configuration from the fleet, its defaults and `options`.
 
     Raises:
-        UnknownNetwork: nobody has registered the name.
-        InvalidOption: the network does not go by one of the options.
+        UnknownNetwork: there is no network of this name.
+        InvalidOption: the network has no such option.
     """
     own = network_class(network).options
     strange = sorted(set(options or {}) - set(own))
     if strange:
-        raise InvalidOption(f"network {network!r} has no {', '.join(strange)}, it has: {', '.join(own)}")
+        raise InvalidOption(
+            f"network {network!r} has no option {', '.join(strange)}, its options are: {', '.join(own)}"
+        )
     return NetworkConfig(
         network=network,
         columns=len(fleet.schema),
@@ -72,23 +71,18 @@ def network_config(
 
 
 def fleet_for(fleet: Fleet, network: str) -> Fleet:
-    """The fleet with no more context than the network reads."""
+    """Limit the fleet's context to the longest that the network reads."""
     longest = network_class(network).longest
     return fleet if longest is None else replace(fleet, context=min(fleet.context, longest))
 
 
 def build_network(config: NetworkConfig) -> RulNetwork:
-    """A network with fresh weights, drawn from torch's own random numbers.
-
-    Raises:
-        UnknownNetwork: nobody has registered the name.
-        UnknownScore: there is no score function of the name that the config has.
-    """
+    """Build a network with random weights from torch's global generator."""
     return network_class(config.network)(config)
 
 
 def config_from_json(fields: dict[str, Any]) -> NetworkConfig:
-    """The config that `dataclasses.asdict` made a JSON object from."""
+    """Build a config from the JSON object of its `dataclasses.asdict`."""
     known: dict[str, Any] = {
         name: tuple(cast("list[int]", value)) if isinstance(value, list) else value
         for name, value in fields.items()

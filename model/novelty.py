@@ -1,9 +1,9 @@
-"""Novelty: how unlike the windows of training a window is.
+"""Novelty: distance of a window from the training windows.
 
-The largest of four distances, each over its own 99.5 % quantile in training, because each is blind to
-what another sees: many columns a little off, one column off by a constant, a column that moves too much
-or too little from cycle to cycle, a column that repeats itself. Fitted on training windows, not learnt.
-This module must not know networks or what an answer is used for.
+The maximum of four distances, each over its 99.5 % quantile in training, for four kinds of anomaly:
+small shifts of many columns, a constant shift of one column, too much or too little change from
+cycle to cycle, repeated readings. Fitted on training windows, not learnt. This module must not know
+networks.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from model.domain import FloatArray, IntArray
 
 QUANTILE: Final = 0.995
 SHRINKAGE: Final = 0.3
-"""Share of the diagonal in the covariance: a column that is missing must not look like a new world."""
+"""Share of the diagonal in the covariance; it limits the effect of a missing column."""
 SHRINKAGE_ALONE: Final = 0.7
-"""The same, where a feature is held against what the others say: one that is missing misleads them all."""
+"""The same for the distance of one feature given all others, which a missing feature distorts more."""
 
 
 def habits(z: Tensor, readings: Tensor, observed: Tensor) -> Tensor:
-    """How columns behave from cycle to cycle, [B, T, F] three times -> [B, 4F].
+    """Summarise the steps of each column from cycle to cycle, three [B, T, F] -> [B, 4F].
 
-    Sum of the steps |z_t - z_(t-1)|, count of readings that repeat the one before exactly, count of
-    cycles where both are there, and of those where one is.
+    Sum of |z_t - z_(t-1)|, number of exactly repeated readings, number of observed pairs, number of
+    observed readings.
     """
     both = observed[:, 1:] & observed[:, :-1]
     repeated = both & (readings[:, 1:] == readings[:, :-1])
@@ -37,7 +37,7 @@ def habits(z: Tensor, readings: Tensor, observed: Tensor) -> Tensor:
 
 
 class Novelty(nn.Module):
-    """The distances and what they are measured against; 1 = the 99.5 % quantile of the training windows."""
+    """Distances and their fitted statistics; 1 is the 99.5 % quantile of training windows."""
 
     def __init__(self, columns: int) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Novelty(nn.Module):
         self.register_buffer("mean", torch.zeros(features))
         self.register_buffer("whiten", torch.eye(features))
         self.register_buffer("alone", torch.eye(features))
-        # Short windows scatter more: the expected square of n cycles is `spread + noise / n`.
+        # Short windows vary more: the expected square of n cycles is `spread + noise / n`.
         self.register_buffer("spread", torch.ones(2))
         self.register_buffer("noise", torch.zeros(2))
         self.register_buffer("usual_step", torch.zeros(columns))
@@ -55,16 +55,16 @@ class Novelty(nn.Module):
         self.register_buffer("quantile", torch.ones(4))
 
     def forward(self, statistics: Tensor, lengths: Tensor) -> Tensor:
-        """[B, 7F], [B] -> [B]."""
+        """Compute the novelty from statistics and lengths, [B, 7F], [B] -> [B]."""
         return (self.distances(statistics, lengths) / self.get_buffer("quantile")).amax(-1)
 
     def distances(self, statistics: Tensor, lengths: Tensor) -> Tensor:
-        """The four, not yet divided by their quantiles: [B, 7F], [B] -> [B, 4]."""
+        """Compute the four distances without their quantiles, [B, 7F], [B] -> [B, 4]."""
         f = self.columns
         change, steps, repeats, pairs, seen = statistics.split([3 * f, f, f, f, f], dim=-1)
         length = lengths.to(statistics.dtype)
         centred = change - self.get_buffer("mean")
-        there = (seen / length[:, None]).repeat(1, 3)  # a column that is missing is not off
+        there = (seen / length[:, None]).repeat(1, 3)  # a missing column does not count
         off = ((centred @ self.get_buffer("alone")) * there).abs().amax(-1)
         expected = self.get_buffer("spread") + self.get_buffer("noise") / length[:, None]
         joint_and_alone = torch.stack(
@@ -84,7 +84,7 @@ class Novelty(nn.Module):
         )
 
     def fit(self, statistics: FloatArray, lengths: IntArray) -> None:
-        """Set everything from the statistics of the training windows, [W, 7F] and [W]."""
+        """Fit all buffers to the statistics of the training windows, [W, 7F] and [W]."""
         f = self.columns
         change, steps, repeats, pairs, _ = np.split(
             statistics.astype(np.float64), [3 * f, 4 * f, 5 * f, 6 * f], axis=1
@@ -105,7 +105,7 @@ class Novelty(nn.Module):
         variance, axes = _axes(whole, SHRINKAGE)
         whiten = axes / np.sqrt(variance)
         variance, axes = _axes(whole, SHRINKAGE_ALONE)
-        # Columns of the inverse covariance: what is left of a feature once the others have explained it.
+        # Columns of the inverse covariance: the residual of a feature given all others.
         alone = (axes / variance) @ axes.T
         left = np.sqrt(np.square(whole @ alone).mean(0))
         alone /= np.where(left > 1e-6, left, np.sqrt(np.diag(alone)))
@@ -130,7 +130,7 @@ class Novelty(nn.Module):
 
 
 def _axes(centred: FloatArray, shrinkage: float) -> tuple[FloatArray, FloatArray]:
-    """Variances and axes of a covariance that is drawn towards its diagonal: [S] and [S, S]."""
+    """Compute variances [S] and axes [S, S] of the shrunk covariance."""
     covariance = np.cov(centred, rowvar=False)
     covariance = (1 - shrinkage) * covariance + shrinkage * np.diag(np.diag(covariance))
     return np.linalg.eigh(covariance + 1e-4 * np.eye(len(covariance)))

@@ -1,7 +1,4 @@
-"""`NAME=VALUE`: what a user may set of a network and of its training, read and checked.
-
-This module must not know how either is used.
-"""
+"""Options `NAME=VALUE` of a network and its training, parsed and checked."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from model.networks import InvalidOption, network_class
 from model.training import TrainConfig
 
 ELSEWHERE: Final = ("seed", "steps")
-"""Fields of `TrainConfig` that have options of their own."""
+"""Fields of `TrainConfig` with their own command-line options."""
 
 SHARES: Final = (
     "attention_dropout",
@@ -29,11 +26,13 @@ WORDS: Final = {"true": True, "false": False}
 
 
 def read_options(texts: Sequence[str], *, network: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What is set of the network, and what of its training: its own recipe, then the texts.
+    """Parse options into those of the network and those of its training.
+
+    Options of training start from the network's recipe.
 
     Raises:
-        UnknownNetwork: there is no network of that name.
-        InvalidOption: a text is not `NAME=VALUE`, or neither network nor training can take it.
+        UnknownNetwork: there is no network of this name.
+        InvalidOption: a text is not `NAME=VALUE`, or the name or value is invalid.
 
     >>> read_options(["score=dot", "noise=0.1"], network="amnl")
     ({'score': 'dot'}, {'low_rul_weight': 1.0, 'noise': 0.1})
@@ -57,10 +56,10 @@ def read_options(texts: Sequence[str], *, network: str) -> tuple[dict[str, Any],
 
 
 def read_value(name: str, text: str, *, like: float | str) -> float | str:
-    """One value, of the type of the default.
+    """Parse a value of the same type as the default.
 
     Raises:
-        InvalidOption: the text is no such value.
+        InvalidOption: the text is not such a value.
     """
     if isinstance(like, str):
         expected, value = f"one of {', '.join(SCORES)}", text if text in SCORES else None

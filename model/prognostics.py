@@ -1,15 +1,15 @@
-"""How good a prognosis is over a unit's whole life, cycle by cycle, and where in that life.
+"""Prognostic metrics over a unit's whole life, cycle by cycle.
 
-A model answers each cycle of a unit that ran to failure. The metrics of Saxena, Celaya, Saha,
-Saha and Goebel, "Metrics for offline evaluation of prognostic performance" (International Journal
-of Prognostics and Health Management 1(1), 2010) then ask more than one mean error can say: from
-when on it is right, whether it is right enough half-way, how the error shrinks with what is left.
-Held against NASA's own `progpy.metrics.toe_profile_metrics`; differences are said where they are.
+A model predicts each cycle of a unit that ran to failure. The metrics are from Saxena, Celaya, Saha,
+Saha and Goebel, "Metrics for offline evaluation of prognostic performance" (International Journal of
+Prognostics and Health Management 1(1), 2010): when predictions become accurate, whether they are
+half-way, how the error shrinks with the RUL. They were compared with NASA's
+`progpy.metrics.toe_profile_metrics`; docstrings name differences.
 
-Letters as there: r the answer, r* the truth, EoL the end of life, alpha the error allowed, lambda
-the part of the way from the first prediction t_P (0) to EoL (1). Above the cap an answer is "at
-least" and no prediction, so t_P is the first cycle whose RUL is at the cap or below. Everything is
-in cycles. This module knows numpy, and must not know networks, files or screens.
+Letters as there: r the answer, r* the truth, EoL the end of life, alpha the allowed error, lambda the
+part of the way from the first prediction t_P (0) to EoL (1). Above the cap an answer is "at least"
+and no prediction, so t_P is the first cycle whose RUL is at the cap or below. All units are cycles.
+This module must not know networks, files or screens.
 """
 
 from __future__ import annotations
@@ -22,44 +22,34 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from model.domain import BoolArray, FloatArray, IntArray, InvalidData, capped_rul
-from model.evaluation import RESAMPLES, Answered, Figure, bootstrapped, join_answers, root_mean_square_error
+from model.domain import BoolArray, FloatArray, IntArray, InvalidData
+from model.evaluation import RESAMPLES, Answered, Figure, bootstrapped, figures, join_answers
 
 ALPHA: Final = 0.2
-"""Error allowed around r*, as a part of it."""
+"""Allowed error, as a part of r*."""
 LAMBDA: Final = 0.5
-"""Part of the way at which alpha-lambda accuracy is asked."""
+"""Part of the way at which alpha-lambda accuracy is evaluated."""
 HORIZON_ALPHA: Final = 0.05
-"""Error allowed for the prognostic horizon, as a part of the unit's life."""
+"""Allowed error of the prognostic horizon, as a part of the unit's life."""
 BANDS: Final = 5
-"""Equal bands of RUL below the cap, for where in a life errors and intervals are good."""
+"""Equal bands of RUL below the cap."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Life:
-    """One unit that ran to failure, answered at each of its cycles.
+    """One unit that ran to failure, with predictions at each cycle."""
 
-    Attributes:
-        unit: Its name.
-        cycle: [N] cycle numbers, increasing; the last is the end of life.
-        truth: [N] RUL, not capped.
-        rul: [N] answers.
-        lower: [N] of the interval.
-        upper: [N] of the interval.
-        failure_probability: [N, K] of failing within each horizon.
-    """
-
-    unit: str
-    cycle: FloatArray
-    truth: FloatArray
-    rul: FloatArray
-    lower: FloatArray
-    upper: FloatArray
-    failure_probability: FloatArray
+    unit: str  # Name of the unit
+    cycle: FloatArray  # [N] cycle numbers, increasing; the last is the end of life
+    truth: FloatArray  # [N] RUL, not capped
+    rul: FloatArray  # [N] predicted RUL
+    lower: FloatArray  # [N] lower bound of the interval
+    upper: FloatArray  # [N] upper bound of the interval
+    failure_probability: FloatArray  # [N, K] for each horizon
 
 
 def join_lives(lives: Sequence[Life]) -> Answered:
-    """Every cycle of every life as a window of its unit, in order."""
+    """Return every cycle of every life as a window of its unit, in order."""
     return join_answers(
         [
             Answered(life.truth, life.rul, life.lower, life.upper, np.full(len(life.truth), life.unit))
@@ -69,10 +59,10 @@ def join_lives(lives: Sequence[Life]) -> Answered:
 
 
 def within_alpha(life: Life, *, cap: float, alpha: float = ALPHA) -> float:
-    """Share of predictions inside the alpha-cone, (1 - alpha) r* <= r <= (1 + alpha) r*.
+    """Compute the share of predictions with (1 - alpha) r* <= r <= (1 + alpha) r*.
 
-    Alpha-lambda accuracy (Saxena 2010) over all lambda below 1: the cone closes at
-    EoL, where nothing but 0 would be right. NaN where there is no prediction.
+    Alpha-lambda accuracy (Saxena 2010) over all lambda below 1, as the cone closes at EoL. NaN
+    without a prediction.
 
     >>> cycle, truth, rul = (np.array(values) for values in ([1, 2, 3], [2, 1, 0], [2, 2, 0]))
     >>> unit = Life("1", cycle, truth, rul, rul - 1, rul + 1, np.zeros((3, 0)))
@@ -85,10 +75,10 @@ def within_alpha(life: Life, *, cap: float, alpha: float = ALPHA) -> float:
 
 
 def alpha_lambda_accuracy(life: Life, *, cap: float, alpha: float = ALPHA, part: float = LAMBDA) -> float:
-    """1 where the prediction at t_lambda = t_P + lambda (EoL - t_P) is inside the alpha-cone, else 0.
+    """Return 1 if the prediction at t_lambda is inside the alpha-cone, else 0.
 
-    Saxena 2010, for an answer without its distribution. Between two readings the later one counts.
-    NaN without a prediction.
+    t_lambda = t_P + lambda (EoL - t_P), after Saxena 2010 for answers without a distribution. Between
+    two readings the later one counts. NaN without a prediction.
     """
     rows = np.flatnonzero(life.truth <= cap)
     if len(rows) == 0:
@@ -100,11 +90,10 @@ def alpha_lambda_accuracy(life: Life, *, cap: float, alpha: float = ALPHA, part:
 def prognostic_horizon(
     life: Life, *, cap: float, alpha: float = HORIZON_ALPHA, lasting: bool = True
 ) -> float:
-    """Cycles before EoL from which on the answer is within alpha EoL of the truth.
+    """Compute the cycles before EoL from which on |r - r*| <= alpha EoL.
 
-    Saxena 2010 takes the first prediction that meets |r - r*| <= alpha EoL; a lucky one is no
-    warning, so `lasting` asks that all later ones meet it too. At most the cap; 0 where no prediction
-    does; NaN without a prediction.
+    Saxena 2010 takes the first such prediction; `lasting` requires it of all later ones too. At most
+    the cap; 0 if no prediction meets it; NaN without a prediction.
     """
     rows = np.flatnonzero(life.truth <= cap)
     if len(rows) == 0:
@@ -116,11 +105,10 @@ def prognostic_horizon(
 
 
 def cumulative_relative_accuracy(life: Life, *, cap: float, by_rul: bool = False) -> float:
-    """Mean over predictions of 1 - |r* - r| / r*: 1 is perfect, and far off it falls below 0.
+    """Compute the mean of 1 - |r* - r| / r* over predictions: 1 is perfect.
 
-    Saxena 2010, with equal weights w(r). The last few cycles dominate it: a cycle off at r* = 1 is
-    all of it. `by_rul` weighs by r*, which leaves
-    1 - sum |r* - r| / sum r*. EoL itself is left out. NaN where there is no prediction.
+    Saxena 2010, with equal weights w(r), so the last few cycles dominate. `by_rul` weights by r*:
+    1 - sum |r* - r| / sum r*. EoL itself is ignored. NaN without a prediction.
     """
     rows = _before_end(life, cap)
     if not rows.any():
@@ -130,19 +118,18 @@ def cumulative_relative_accuracy(life: Life, *, cap: float, by_rul: bool = False
 
 
 def monotonicity(life: Life, *, cap: float) -> float:
-    """How steadily the answers fall: (falls - rises) / (n - 1) over the predictions, -1..1.
+    """Compute (falls - rises) / (n - 1) over the predictions, -1..1.
 
     Coble and Hines, "Identifying optimal prognostic parameters from data: a genetic algorithms
-    approach" (Annual Conference of the PHM Society, 2009), without the absolute value: a RUL that
-    rises is no merit.
-    NaN with fewer than two predictions.
+    approach" (Annual Conference of the PHM Society, 2009), without the absolute value, as a RUL should
+    fall. NaN with fewer than two predictions.
     """
     steps = np.diff(life.rul[life.truth <= cap])
     return float((np.sign(-steps)).mean()) if len(steps) else float("nan")
 
 
 def life_coverage(life: Life, *, cap: float) -> float:
-    """Share of the predictions whose interval holds the truth; NaN where there is none."""
+    """Compute the share of predictions with the truth in the interval; NaN without one."""
     rows = life.truth <= cap
     held = (life.lower <= life.truth) & (life.truth <= life.upper)
     return float(held[rows].mean()) if rows.any() else float("nan")
@@ -151,16 +138,12 @@ def life_coverage(life: Life, *, cap: float) -> float:
 def prognostic_figures(
     lives: Sequence[Life], *, cap: float, seed: int = 0, resamples: int = RESAMPLES
 ) -> dict[str, Figure]:
-    """Each metric's mean over units, with its interval by bootstrap over units.
+    """Compute each metric's mean over units, with bootstrap intervals over units.
 
-    alpha_lambda, within_alpha, horizon, first_horizon, relative_accuracy,
-    relative_accuracy_by_rul, monotonicity, life_coverage. A unit without predictions counts in none.
-
-    Raises:
-        InvalidData: there is no unit.
+    Units without predictions are ignored.
     """
     if not lives:
-        raise InvalidData("nothing to evaluate: no unit whose failure is known")
+        raise InvalidData("nothing to evaluate: no unit with a known failure")
     of_life: dict[str, Callable[[Life], float]] = {
         "alpha_lambda": lambda life: alpha_lambda_accuracy(life, cap=cap),
         "within_alpha": lambda life: within_alpha(life, cap=cap),
@@ -178,78 +161,52 @@ def prognostic_figures(
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Windows whose true RUL lies in low <= RUL < high, and how they were answered.
+    """Windows with a true RUL in low <= RUL < high, and their figures."""
 
-    Attributes:
-        low: In cycles.
-        high: In cycles; infinite in the band at and above the cap.
-        windows: How many.
-        units: That they were cut from.
-        figures: rmse, mae, bias, coverage, width; truth capped.
-    """
-
-    low: float
-    high: float
-    windows: int
-    units: int
-    figures: dict[str, Figure]
+    low: float  # In cycles
+    high: float  # In cycles; infinite in the band at and above the cap
+    windows: int  # Number of windows
+    units: int  # Number of their units
+    figures: dict[str, Figure]  # See `evaluation.figures`
 
 
 def by_rul(
     answered: Answered, *, cap: float, bands: int = BANDS, seed: int = 0, resamples: int = RESAMPLES
 ) -> list[Band]:
-    """Figures in equal bands of true RUL below the cap, and in one at and above it; none is empty."""
+    """Compute figures in bands of true RUL: equal ones below the cap, one above.
+
+    Empty bands are omitted.
+    """
     edges = [*np.linspace(0.0, cap, bands + 1).tolist(), float("inf")]
     found: list[Band] = []
     for low, high in pairwise(edges):
-        rows = (answered.truth >= low) & (answered.truth < high)
-        if rows.any():
-            part = _rows(answered, rows)
-            of_rows = _band_figures(part, cap=cap)
-            found.append(
-                Band(
-                    low,
-                    high,
-                    int(rows.sum()),
-                    len(np.unique(part.unit)),
-                    bootstrapped(of_rows, part.unit, seed=seed, resamples=resamples),
-                )
-            )
+        part = answered.take((answered.truth >= low) & (answered.truth < high))
+        if len(part.truth):
+            of_band = figures(part, cap=cap, seed=seed, resamples=resamples)
+            found.append(Band(low, high, len(part.truth), len(np.unique(part.unit)), of_band))
     return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reliability:
-    """Stated probabilities beside what happened, for one horizon.
+    """Predicted probabilities and observed shares, for one horizon."""
 
-    Attributes:
-        horizon: In cycles.
-        stated: [K] mean probability of the windows in each bin.
-        observed: [K] share of them that failed within the horizon.
-        windows: [K].
-    """
-
-    horizon: int
-    stated: FloatArray
-    observed: FloatArray
-    windows: IntArray
+    stated: FloatArray  # [K] mean probability of the windows in each bin
+    observed: FloatArray  # [K] share of them that failed within the horizon
+    windows: IntArray  # [K]
 
 
 def reliability(probability: FloatArray, truth: FloatArray, *, horizon: int, bins: int = 10) -> Reliability:
-    """Whether probabilities of failing within the horizon come true, [W] and RUL [W].
+    """Bin the probabilities of failing within the horizon, [W], by their value; RUL [W].
 
-    Empty bins are left out.
-
-    Raises:
-        InvalidData: there is no window.
+    Empty bins are omitted.
     """
     if len(probability) == 0:
-        raise InvalidData("nothing to evaluate: no window of a unit whose failure is known")
+        raise InvalidData("nothing to evaluate: no window of a unit with a known failure")
     which = np.minimum((probability * bins).astype(np.int64), bins - 1)
     counts = np.bincount(which, minlength=bins)
     there = counts > 0
     return Reliability(
-        horizon=horizon,
         stated=np.bincount(which, probability, minlength=bins)[there] / counts[there],
         observed=np.bincount(which, truth <= horizon, minlength=bins)[there] / counts[there],
         windows=counts[there],
@@ -265,10 +222,10 @@ def brier_figures(
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> dict[int, Figure]:
-    """Brier score of each horizon, [W, K], [W] and [W] names: 0 is perfect.
+    """Compute the Brier score of each horizon from [W, K], [W] and unit [W]: 0 is perfect.
 
-    Mean square of the stated probability less what happened, 0 or 1; Brier, "Verification of
-    forecasts expressed in terms of probability" (Monthly Weather Review 78, 1950).
+    Mean square of probability less outcome, 0 or 1; Brier, "Verification of forecasts expressed in
+    terms of probability" (Monthly Weather Review 78, 1950).
     """
     square = np.square(probability - (truth[:, None] <= np.array(horizons)))
     of_rows = {str(horizon): _mean_of(square[:, k]) for k, horizon in enumerate(horizons)}
@@ -277,44 +234,21 @@ def brier_figures(
 
 
 def ignorant_brier(truth: FloatArray, *, horizon: int) -> float:
-    """The Brier score of stating the share of all windows that fail within the horizon."""
+    """Compute the Brier score of a constant forecast, the share of failures."""
     share = float((truth <= horizon).mean())
     return share * (1 - share)
 
 
 def _before_end(life: Life, cap: float) -> BoolArray:
-    """Predictions, less the one at EoL, whose relative error has no meaning."""
+    """Return the mask of predictions without EoL, which has no relative error."""
     return (life.truth <= cap) & (life.truth > 0)
 
 
 def _mean_of(values: FloatArray) -> Callable[[IntArray], float]:
-    """Mean of the units that have the metric; NaN where none has."""
+    """Return the mean over rows that ignores NaN."""
 
     def mean(rows: IntArray) -> float:
         known = values[rows][~np.isnan(values[rows])]
         return float(known.mean()) if len(known) else float("nan")
 
     return mean
-
-
-def _band_figures(part: Answered, *, cap: float) -> dict[str, Callable[[IntArray], float]]:
-    truth = capped_rul(part.truth, cap=cap)
-    error, width = part.rul - truth, part.upper - part.lower
-    covered = (part.lower <= truth) & (truth <= part.upper)
-    return {
-        "rmse": lambda rows: root_mean_square_error(error[rows]),
-        "mae": lambda rows: float(np.abs(error[rows]).mean()),
-        "bias": lambda rows: float(error[rows].mean()),
-        "coverage": lambda rows: float(covered[rows].mean()),
-        "width": lambda rows: float(width[rows].mean()),
-    }
-
-
-def _rows(answered: Answered, rows: BoolArray) -> Answered:
-    return Answered(
-        answered.truth[rows],
-        answered.rul[rows],
-        answered.lower[rows],
-        answered.upper[rows],
-        answered.unit[rows],
-    )

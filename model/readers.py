@@ -1,15 +1,14 @@
-"""Trajectories out of files: C-MAPSS text, CSV and Parquet, as a fleet describes them.
+"""Readers of trajectories from C-MAPSS text, CSV and Parquet, as a fleet describes them.
 
-Whatever a file holds, what leaves here is a `Trajectory` a unit: cycles in order, readings in
-schema order, NaN where a value is missing or infinite. Data that cannot be that is refused with
-its file, line, column, what was expected and what came. This module must not know torch.
+Each unit gives one `Trajectory`: cycles in order, readings in schema order, NaN where a value is
+missing or infinite. Errors name file, line and column. This module must not know torch.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -23,47 +22,16 @@ from model.tables import SUFFIXES, Table, read_table
 logger = logging.getLogger(__name__)
 
 MOST_LISTED: Final = 20
-"""Places that a warning names; how many more there are, it counts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Infinite:
-    """Values of one column in one file that were infinite and now are missing.
-
-    Attributes:
-        file: Where.
-        column: As the file names it.
-        count: How many.
-        first: The line or row of the first, such as `line 7`.
-    """
-
-    file: Path
-    column: str
-    count: int
-    first: str
+"""Maximum number of places that a warning lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadReport:
-    """What reading met, in counts of readings.
+    """Counts of missing values."""
 
-    Attributes:
-        files: Files read.
-        rows: Readings in all.
-        units: Trajectories in all.
-        censored: Trajectories that did not run to failure.
-        missing: Values that a file left out, by column; columns without any are not listed.
-        infinite: Values that were infinite and now are missing, by column.
-        infinite_at: The same, by file and column.
-    """
-
-    files: int
-    rows: int
-    units: int
-    censored: int
-    missing: dict[str, int]
-    infinite: dict[str, int]
-    infinite_at: tuple[Infinite, ...] = ()
+    rows: int  # Number of readings
+    missing: dict[str, int]  # Values that files omit, by column; complete columns are not listed
+    infinite: dict[str, int]  # Infinite values, which become missing, by column
 
 
 def read_trajectories(
@@ -75,18 +43,17 @@ def read_trajectories(
 ) -> list[Trajectory]:
     """Read every unit in a file, a folder of files, or several of either.
 
-    A unit's rows may stand in any order, among those of others and in several files. Infinite
-    values become missing; one warning says how many and where, another what else is missing.
+    A unit's rows may be in any order and in several files. Infinite values become missing; warnings
+    count infinite and missing values.
 
     Args:
-        path: Where to read; in a folder, the files whose suffix is the fleet's format.
-        fleet: What the files look like.
-        run_to_failure: True or False: all units are so, whatever the fleet's failure rule says
-            (a test file holds units that have not failed); None: the rule decides.
-        allow_absent: A column that a file lacks is all missing, instead of an error.
+        path: Files and folders; in a folder, the files with a suffix of the fleet's format.
+        fleet: Format of the files.
+        run_to_failure: Whether all units ran to failure; None: the fleet's failure rule decides.
+        allow_absent: Treat a missing column as missing values, instead of an error.
 
     Raises:
-        InvalidData: a file cannot be read, lacks a column, or holds what cannot be.
+        InvalidData: a file cannot be read, lacks a column, or has an invalid value.
     """
     trajectories, _ = read_with_report(path, fleet, run_to_failure=run_to_failure, allow_absent=allow_absent)
     return trajectories
@@ -99,7 +66,7 @@ def read_with_report(
     run_to_failure: bool | None = None,
     allow_absent: bool = False,
 ) -> tuple[list[Trajectory], ReadReport]:
-    """As `read_trajectories`, with the counts of what was met."""
+    """Read every unit as `read_trajectories` does, and count missing values."""
     files = data_files(path, fleet)
     judged = fleet.failure is not None and run_to_failure is None
     rows = _Rows.read(files, fleet, allow_absent=allow_absent, with_failure=judged)
@@ -107,21 +74,13 @@ def read_with_report(
     missing = np.isnan(rows.readings)
     rows.readings[infinite] = np.nan  # our own array, not yet handed out
     trajectories = rows.trajectories(fleet, run_to_failure=run_to_failure)
-    report = ReadReport(
-        files=len(files),
-        rows=len(rows.readings),
-        units=len(trajectories),
-        censored=sum(not trajectory.failed for trajectory in trajectories),
-        missing=_counts(fleet, missing),
-        infinite=_counts(fleet, infinite),
-        infinite_at=tuple(_places(files, rows.tables, fleet, infinite)),
-    )
-    _warn(report)
+    report = ReadReport(len(rows.readings), _counts(fleet, missing), _counts(fleet, infinite))
+    _warn(report, _places(files, rows.tables, fleet, infinite))
     return trajectories, report
 
 
 def data_files(path: Path | Sequence[Path], fleet: Fleet) -> list[Path]:
-    """The files that `path` stands for, in order of name within a folder.
+    """List the files of `path`, by name within a folder.
 
     Raises:
         InvalidData: there is no such file, or no file of the fleet's format in a folder.
@@ -140,14 +99,14 @@ def data_files(path: Path | Sequence[Path], fleet: Fleet) -> list[Path]:
         else:
             raise InvalidData(f"{each}: no such file")
     if not files:
-        raise InvalidData("no file to read was named")
+        raise InvalidData("no file to read was given")
     return files
 
 
 def data_sha256(paths: Iterable[Path]) -> str:
-    """The digest of what files hold, whatever they are called and in whatever order they come.
+    """Compute the digest of files' contents, whatever their names and order.
 
-    Of one file it is what `sha256sum` prints.
+    For one file it is the output of `sha256sum`.
     """
     digests: list[str] = []
     for path in paths:
@@ -158,7 +117,7 @@ def data_sha256(paths: Iterable[Path]) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rows:
-    """All rows of all files, n in all, in the order read."""
+    """All n rows of all files, in file order."""
 
     tables: tuple[Table, ...]
     units: tuple[str, ...]
@@ -200,8 +159,8 @@ class _Rows:
         if len(same):
             first, second = sorted((int(order[same[0]]), int(order[same[0] + 1])))
             raise InvalidData(
-                f"{self._where(second)}: unit {self.units[unit[same[0]]]} has cycle {cycle[same[0]]} "
-                f"already, in {self._where(first)}"
+                f"{self._where(second)}: unit {self.units[unit[same[0]]]}, cycle {cycle[same[0]]}: "
+                f"duplicate of {self._where(first)}"
             )
         found: list[Trajectory] = []
         for rows in np.split(order, np.flatnonzero(np.diff(unit)) + 1):
@@ -242,7 +201,7 @@ def _read_file(file: Path, fleet: Fleet, *, allow_absent: bool, with_failure: bo
 def _failure_values(table: Table, fleet: Fleet, *, with_failure: bool) -> FloatArray:
     if with_failure and fleet.failure:
         value = table.numbers[fleet.failure.column]
-        return np.where(np.isinf(value), np.nan, value)  # a broken reading is no failure
+        return np.where(np.isinf(value), np.nan, value)  # an infinite value is no failure
     return np.full(len(table.codes), np.nan)
 
 
@@ -261,7 +220,7 @@ def _whole_cycles(table: Table, column: str | None) -> IntArray:
 
 
 def _count_within(unit: IntArray) -> IntArray:
-    """How many rows of the same unit came up to each row: 1, 2, .. in the order read."""
+    """Number the rows of each unit: 1, 2, .. in file order."""
     order = np.argsort(unit, kind="stable")
     starts = np.flatnonzero(np.diff(unit[order], prepend=-1))
     counts = np.arange(len(unit)) - np.repeat(starts, np.diff(starts, append=len(unit))) + 1
@@ -277,8 +236,9 @@ def _counts(fleet: Fleet, marked: BoolArray) -> dict[str, int]:
 
 def _places(
     files: Sequence[Path], tables: Sequence[Table], fleet: Fleet, marked: BoolArray
-) -> Iterator[Infinite]:
-    """In which files and columns values are marked, [n, F] over all tables."""
+) -> list[tuple[int, str]]:
+    """Count and describe the marked values of each file and column, [n, F] over all tables."""
+    found: list[tuple[int, str]] = []
     start = 0
     for file, table in zip(files, tables, strict=True):
         part = marked[start : start + len(table.codes)]
@@ -286,21 +246,20 @@ def _places(
         for column in np.flatnonzero(part.any(axis=0)):
             rows = np.flatnonzero(part[:, column])
             first = table.locate(int(rows[0])).removeprefix(f"{file}: ")
-            yield Infinite(file, fleet.sources[column], len(rows), first)
+            where = f"  {file}, column {fleet.sources[column]!r}: {len(rows)}, the first in {first}"
+            found.append((len(rows), where))
+    return found
 
 
-def _warn(report: ReadReport) -> None:
-    """Say what is missing, so that nobody learns of a broken sensor from a model that learnt it."""
-    if report.infinite_at:
-        listed = [
-            f"  {each.file}, column {each.column!r}: {each.count}, the first in {each.first}"
-            for each in report.infinite_at[:MOST_LISTED]
-        ]
-        more = report.infinite_at[MOST_LISTED:]
-        listed += [f"  and {sum(each.count for each in more)} in {len(more)} more places"] if more else []
+def _warn(report: ReadReport, infinite_at: Sequence[tuple[int, str]]) -> None:
+    """Log infinite and missing values, so broken sensors are noticed before training."""
+    if infinite_at:
+        listed = [where for _, where in infinite_at[:MOST_LISTED]]
+        more = [count for count, _ in infinite_at[MOST_LISTED:]]
+        listed += [f"  and {sum(more)} in {len(more)} more places"] if more else []
         count = sum(report.infinite.values())
         logger.warning("infinite values, read as missing: %d\n%s", count, "\n".join(listed))
-    # A column without any reading is for the caller to judge: it may be allowed, or an error.
+    # The caller decides whether a column without any reading is allowed.
     some = {name: count for name, count in report.missing.items() if count < report.rows}
     if some:
         counts = ", ".join(f"{name} {count}" for name, count in some.items())

@@ -1,8 +1,7 @@
-"""What training saw, in numbers small enough to travel: reference statistics of the readings.
+"""Reference statistics of the training readings, for the bundle's manifest.
 
-They scale a network's inputs, let a server notice readings unlike those of training, and let
-`model.simulation` make plausible units. Field names are those of the bundle's manifest. Fit on
-training units only. This module must not know networks, bundles or files.
+They scale a network's inputs, detect drift, and are the basis of `model.simulation`. Field names are
+those of the manifest. This module must not know networks, bundles or files.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.domain import FloatArray, IntArray, InvalidData, Schema, Trajectory, cycles_left
-from model.regimes import Regimes, find_regimes
+from model.regimes import find_regimes
 
 LOW_QUANTILE: Final = 0.001
 HIGH_QUANTILE: Final = 0.999
 DECILES: Final = tuple(i / 10 for i in range(1, 10))
 LIFE_QUANTILES: Final = tuple(i / 10 for i in range(11))
 RUL_GRID: Final = (0, 2, 5, 10, 15, 20, 25, 30, 40, 50, 60, 75, 100, 125, 150, 175, 200, 250, 300, 400)
-"""Close together near failure, where readings change fast. Longer lives go on in steps of 200."""
+"""Dense near failure, where readings change fast. Longer lives continue in steps of 200."""
 
 UNKNOWN: Final = -1
-"""The regime of a reading without any setting, where there are several: it counts in none."""
+"""Regime of a reading without known settings, if there are several regimes; no regime counts it."""
 
 _Array = NDArray[np.float64]
 Floats = tuple[float, ...]
@@ -33,7 +32,7 @@ Floats = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class ColumnReference:
-    """One column over all training readings: its usual range, and how much of it was missing."""
+    """Usual range of one column over all training readings, and its share of missing values."""
 
     low: float
     high: float
@@ -42,7 +41,7 @@ class ColumnReference:
 
 @dataclass(frozen=True, slots=True)
 class RegimeReference:
-    """One regime: its centre, its share of the readings, and per column how they were spread."""
+    """One regime: centre, share of the readings, and statistics of each column."""
 
     centre: Floats
     share: float
@@ -53,60 +52,42 @@ class RegimeReference:
 
 @dataclass(frozen=True, slots=True)
 class DegradationReference:
-    """How z-scores within a regime move as units near failure, and how long units live.
+    """Change of z-scores within a regime as units near failure, and lengths of lives."""
 
-    Attributes:
-        rul: [R], cycles, rising.
-        z: [R][F], mean z-score around that RUL.
-        spread: [R][F], standard deviation between units of their own means around that RUL.
-        noise: [F], standard deviation of the z-score from cycle to cycle.
-        life_quantiles: Eleven quantiles (0, 0.1, .. 1) of the cycles a unit lived.
-        regime_persistence: Chance that the next cycle is in the same regime.
-    """
-
-    rul: Floats
-    z: tuple[Floats, ...]
-    spread: tuple[Floats, ...]
-    noise: Floats
-    life_quantiles: Floats
-    regime_persistence: float
+    rul: Floats  # [R], cycles, rising
+    z: tuple[Floats, ...]  # [R][F], mean z-score around that RUL
+    spread: tuple[Floats, ...]  # [R][F], standard deviation between the means of units around that RUL
+    noise: Floats  # [F], standard deviation of the z-score from cycle to cycle
+    life_quantiles: Floats  # Eleven quantiles (0, 0.1, .. 1) of the cycles of a life
+    regime_persistence: float  # Probability that the next cycle is in the same regime
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """All reference statistics of a set of training units.
+    """All reference statistics of a set of training units."""
 
-    Attributes:
-        columns: In schema order.
-        regimes: In order of their centres.
-        degradation: One profile, shared by all regimes.
-        setting_scale: [S], what differences of settings are divided by to find the nearest centre.
-    """
-
-    columns: tuple[ColumnReference, ...]
-    regimes: tuple[RegimeReference, ...]
-    degradation: DegradationReference
-    setting_scale: Floats
+    columns: tuple[ColumnReference, ...]  # In schema order
+    regimes: tuple[RegimeReference, ...]  # In order of their centres
+    degradation: DegradationReference  # One profile, shared by all regimes
+    setting_scale: Floats  # [S], see `Regimes.scale`
 
 
-def fit_reference(
-    trajectories: Sequence[Trajectory], schema: Schema, *, regimes: Regimes | None = None
-) -> Reference:
-    """Reference statistics of these units, with their regimes found where none are given.
+def fit_reference(trajectories: Sequence[Trajectory], schema: Schema) -> Reference:
+    """Compute the reference statistics of training units.
 
-    Censored units count for ranges and regimes; only failed ones for degradation and life.
+    Ranges and regimes include censored units; degradation and lives do not.
 
     Raises:
-        InvalidData: a column holds no reading at all, or no unit has failed.
+        InvalidData: a column has no reading, or no unit has failed.
     """
     if not any(trajectory.failed for trajectory in trajectories):
-        raise InvalidData(f"none of {len(trajectories)} units ran to failure: there is nothing to learn from")
+        raise InvalidData(f"none of {len(trajectories)} units ran to failure: training needs a RUL label")
     readings = np.concatenate([trajectory.readings for trajectory in trajectories]).astype(np.float64)
     missing = np.isnan(readings).mean(axis=0)
     empty = [name for name, fraction in zip(schema.names, missing, strict=True) if fraction == 1]
     if empty:
-        raise InvalidData(f"no unit has a reading in {', '.join(empty)}: leave such columns out of the fleet")
-    regimes = regimes or find_regimes(trajectories, schema)
+        raise InvalidData(f"no unit has a reading in {', '.join(empty)}: remove these columns from the fleet")
+    regimes = find_regimes(trajectories, schema)
     settings = readings[:, schema.indices("setting")]
     regime = regimes.of(settings)
     if len(regimes) > 1:
@@ -133,10 +114,10 @@ def fit_reference(
 
 
 def _moments(readings: _Array, regime: IntArray, *, count: int) -> tuple[_Array, _Array]:
-    """Mean and standard deviation a regime and column, both [R, F].
+    """Compute mean and standard deviation per regime and column, both [R, F].
 
-    A column that a regime never saw has the statistics of all regimes. One that does not move
-    has standard deviation 1, so that z-scores stay finite.
+    A column without readings in a regime has the statistics of all regimes. A constant column has
+    standard deviation 1, so z-scores stay finite.
     """
     mean = np.tile(np.nanmean(readings, axis=0), (count, 1))
     deviation = np.tile(np.nanstd(readings, axis=0), (count, 1))
@@ -145,13 +126,13 @@ def _moments(readings: _Array, regime: IntArray, *, count: int) -> tuple[_Array,
         seen = ~np.isnan(rows).all(axis=0)
         mean[r, seen] = np.nanmean(rows[:, seen], axis=0)
         deviation[r, seen] = np.nanstd(rows[:, seen], axis=0)
-    # Readings are float32: a spread of a few of its steps is rounding.
+    # Readings are float32: a deviation of a few of its steps is rounding.
     rounding = 4 * float(np.finfo(np.float32).eps) * np.abs(mean)
     return mean, np.where(deviation > rounding, deviation, 1.0)
 
 
 def _deciles(readings: _Array, rows: NDArray[np.bool_]) -> tuple[Floats, ...]:
-    """Nine inner deciles of each column, [F][9]; of all rows where these have no reading in it."""
+    """Compute the nine inner deciles of each column, [F][9]; of all rows if these have none."""
     edges: list[Floats] = []
     for column in readings.T:
         there = column[rows & ~np.isnan(column)]
@@ -178,10 +159,10 @@ def _degradation(trajectories: Sequence[Trajectory], z: _Array, regime: IntArray
 
 
 def _profile(units: Sequence[tuple[IntArray, _Array]], noise: _Array) -> tuple[_Array, _Array, _Array]:
-    """How units of z [N, F] at rul [N] stand around each RUL of a grid: [R], and mean and spread [R, F].
+    """Compute a RUL grid [R] and mean and spread [R, F] of units with RUL [N] and z [N, F].
 
-    A unit counts once at each RUL, with the mean of its readings that are nearest to it. What is
-    left of the noise in such a mean is taken off the spread.
+    Each unit adds the mean of its readings nearest to each RUL. The noise of such a mean is subtracted
+    from the spread.
     """
     longest = max(int(rul[0]) for rul, _ in units)
     grid = np.array([*RUL_GRID, *range(RUL_GRID[-1] + 200, longest + 1, 200)], dtype=np.float64)
@@ -194,13 +175,13 @@ def _profile(units: Sequence[tuple[IntArray, _Array]], noise: _Array) -> tuple[_
         np.add.at(counts[n], place, there)
     known = counts > 0
     means = np.divide(sums, counts, out=np.full_like(sums, np.nan), where=known)
-    seen = known.any(axis=(0, 2))  # a RUL that no unit passed is left out
+    seen = known.any(axis=(0, 2))  # omit a RUL without readings
     profile, variance = _over_units(means[:, seen], counts[:, seen], noise)
     return grid[seen], profile, np.sqrt(variance)
 
 
 def _over_units(means: _Array, counts: _Array, noise: _Array) -> tuple[_Array, _Array]:
-    """Mean and variance over units of [U, R, F] means that rest on so many readings; NaN counts not."""
+    """Compute mean and variance over units of means [U, R, F] of `counts` readings each."""
     known = counts > 0
     units = np.maximum(known.sum(axis=0), 1)
     profile = np.where(known, means, 0.0).sum(axis=0) / units
@@ -210,16 +191,16 @@ def _over_units(means: _Array, counts: _Array, noise: _Array) -> tuple[_Array, _
 
 
 def _stays(regime: IntArray) -> NDArray[np.bool_]:
-    """Whether the next cycle is in the same regime, for each pair of cycles where both are known."""
+    """Compare the regimes of each two successive cycles, where both are known."""
     before, after = regime[:-1], regime[1:]
     return (before == after)[(before != UNKNOWN) & (after != UNKNOWN)]
 
 
 def _noise(parts: Sequence[_Array]) -> _Array:
-    """Standard deviation of what one cycle adds and the next takes away, [F].
+    """Estimate the standard deviation of the noise from cycle to cycle, [F].
 
-    From second differences, which leave out any straight trend; they carry the noise of three
-    cycles, with weights 1, -2 and 1, so six times its variance.
+    Second differences remove any linear trend; their weights 1, -2 and 1 give six times the variance
+    of the noise.
     """
     bends = np.concatenate([np.diff(part, n=2, axis=0) for part in parts])
     there = ~np.isnan(bends)

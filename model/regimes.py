@@ -1,9 +1,8 @@
-"""Operating regimes: the few ways of running between which readings differ for no fault of the unit.
+"""Operating regimes: clusters of settings between which readings differ for healthy units too.
 
-How many there are is decided by the sensors. Settings are split where a split explains the
-sensors best, again and again, until the best one left explains hardly anything: settings that
-are mere noise (C-MAPSS FD001) give one regime, six flight conditions (FD002) give six. Nothing
-is drawn at random. This module must not know scaling, networks or files.
+Settings are split repeatedly where a split explains the sensors best, until the best split explains
+too little: noisy settings (C-MAPSS FD001) give one regime, six flight conditions (FD002) give six.
+The result is deterministic. This module must not know scaling, networks or files.
 """
 
 from __future__ import annotations
@@ -19,34 +18,30 @@ from model.domain import FloatArray, IntArray, Schema, Trajectory
 
 MOST_REGIMES: Final = 12
 LEAST_GAIN: Final = 0.1
-"""A split must take away this share of what is left of the sensors' variance, mean over sensors."""
+"""Minimum share of the remaining variance that a split explains, mean over sensors."""
 LEAST_SHARE: Final = 0.01
-"""A regime with fewer of the readings than this has no statistics worth the name."""
+"""Minimum share of the readings in a regime."""
 MOST_MOVES: Final = 50
-"""Of the centres, until they stay; well parted settings need two or three."""
+"""Maximum iterations of the centres; well separated settings need two or three."""
 MOST_READINGS: Final = 60_000
-"""More readings than this are thinned out evenly: they would only find the same regimes later."""
+"""Maximum number of readings; more are thinned out evenly, for speed."""
 
 _Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Regimes:
-    """Centres of the settings.
+    """Centres of the settings."""
 
-    Attributes:
-        centre: float64 [R, S], in engineering units, in the schema's order of settings.
-        scale: float64 [S], what differences of a setting are divided by before they are compared
-            with those of another: its standard deviation over all readings, or 1 where that is 0.
-    """
-
-    centre: FloatArray
+    centre: FloatArray  # float64 [R, S], in engineering units, in the schema's order of settings
+    # float64 [S], divisor of the differences of a setting: its standard deviation over all readings, or 1
+    # where that is 0.
     scale: FloatArray
 
     def of(self, settings: FloatArray) -> IntArray:
-        """The nearest centre over the settings that are there, [n, S] -> int64 [n].
+        """Find the nearest centre over the known settings, [n, S] -> int64 [n].
 
-        The first regime where no setting is there.
+        The first regime where no setting is known.
         """
         square = np.zeros((len(settings), len(self.centre)))
         for s, scale in enumerate(self.scale):
@@ -58,10 +53,10 @@ class Regimes:
         return len(self.centre)
 
 
-def find_regimes(trajectories: Sequence[Trajectory], schema: Schema, *, most: int = MOST_REGIMES) -> Regimes:
-    """The regimes of these units, at most `most`, in the order of their centres.
+def find_regimes(trajectories: Sequence[Trajectory], schema: Schema) -> Regimes:
+    """Find the regimes of these units, in the order of their centres.
 
-    A fleet without settings, or whose settings tell nothing about its sensors, has one.
+    There is one if the fleet has no settings, or settings that explain nothing of its sensors.
     """
     where, sensors_at = schema.indices("setting"), schema.indices("sensor")
     everything = np.concatenate([trajectory.readings for trajectory in trajectories]).astype(np.float64)
@@ -71,7 +66,7 @@ def find_regimes(trajectories: Sequence[Trajectory], schema: Schema, *, most: in
     if not where or not sensors_at or not complete.any():
         return Regimes(_means(everything[:, where])[None], np.ones(len(where)))
     settings, sensors = settings[complete], _unit_variance(thinned[complete][:, sensors_at])
-    cells = _grow(settings, sensors, most=most)
+    cells = _grow(settings, sensors)
     centre = np.unique(np.stack([settings[cell].mean(axis=0) for cell in cells]), axis=0)
     deviation = settings.std(axis=0)
     scale = np.where(deviation > 1e-6 * np.abs(settings).max(axis=0), deviation, 1.0)
@@ -85,11 +80,11 @@ class _Split(NamedTuple):
     threshold: float
 
 
-def _grow(settings: _Array, sensors: _Array, *, most: int) -> list[IntArray]:
-    """Cells of rows: each time, the one split of one cell by one setting that explains most."""
+def _grow(settings: _Array, sensors: _Array) -> list[IntArray]:
+    """Split cells of rows, each time by the setting and threshold that explain most."""
     cells: list[IntArray] = [np.arange(len(settings))]
     least = max(1, int(np.ceil(LEAST_SHARE * len(settings))))
-    while len(cells) < most:
+    while len(cells) < MOST_REGIMES:
         left_over = np.sum([_squares(sensors[cell]) for cell in cells], axis=0)
         best = max(
             _best_split(settings[cell, s], sensors[cell], left_over, cell=i, which=s, least=least)
@@ -107,7 +102,7 @@ def _grow(settings: _Array, sensors: _Array, *, most: int) -> list[IntArray]:
 def _best_split(
     setting: _Array, sensors: _Array, left_over: _Array, *, cell: int, which: int, least: int
 ) -> _Split:
-    """Where to cut one cell by one setting; gain is the mean over sensors of what the cut explains.
+    """Find the best threshold of one setting in one cell; gain is a mean over sensors.
 
     All cuts at once: with the cell's sensors centred, a cut whose first n of N rows sum to s
     explains s^2 N / (n (N - n)) of the squares.
@@ -126,14 +121,14 @@ def _best_split(
 
 
 def _squares(sensors: _Array) -> _Array:
-    """Sum of squares about the mean, [n, G] -> [G]."""
+    """Sum the squares about the mean, [n, G] -> [G]."""
     return ((sensors - sensors.mean(axis=0)) ** 2).sum(axis=0)
 
 
 def _settled(regimes: Regimes, settings: _Array) -> Regimes:
-    """Each centre in the middle of the readings that are nearest to it, and none that hardly has any.
+    """Move each centre to the mean of its nearest readings, and delete tiny regimes.
 
-    A cut may leave a few readings on the wrong side of a gap; being nearest puts them right.
+    This corrects readings that a cut left on the wrong side of a gap.
     """
     for _ in range(MOST_MOVES):
         nearest = regimes.of(settings)
@@ -149,7 +144,7 @@ def _settled(regimes: Regimes, settings: _Array) -> Regimes:
 
 
 def _unit_variance(sensors: _Array) -> _Array:
-    """Sensors to mean 0 and variance 1; missing values and sensors that do not move become 0."""
+    """Scale sensors to mean 0 and variance 1; missing values and constant sensors become 0."""
     mean = _means(sensors)
     centred = np.where(np.isnan(sensors), 0.0, sensors - mean)
     deviation = np.sqrt((centred**2).mean(axis=0))
@@ -158,6 +153,6 @@ def _unit_variance(sensors: _Array) -> _Array:
 
 
 def _means(values: _Array) -> _Array:
-    """Mean of the values that are there, [n, C] -> [C]; 0 where none is."""
+    """Compute the mean of the known values, [n, C] -> [C]; 0 without any."""
     there = ~np.isnan(values)
     return np.where(there, values, 0.0).sum(axis=0) / np.maximum(there.sum(axis=0), 1)

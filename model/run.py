@@ -1,8 +1,7 @@
-"""A run: trajectories in, a trained and calibrated checkpoint out.
+"""Training run: trajectories in, a trained and calibrated checkpoint out.
 
-Trains a network for each fold of the units, on the others, and then the one that is kept, on all
-of them; what the folds' networks answer to units that they have not seen calibrates it. Gathers
-what a manifest must say. This module must not know how files are read or what is shown on a screen.
+One network per fold trains on the other folds and predicts its own units. The final network trains
+on all units and is calibrated on these predictions. This module must not know files or screens.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from typing import Any
 import torch
 
 from model.calibration import (
-    Read,
     entropy_references,
     fit_baseline,
     fit_distribution,
@@ -27,20 +25,13 @@ from model.calibration import (
     with_short_histories,
 )
 from model.checkpoint import STATE_FILE, Checkpoint
-from model.crossfit import (
-    Fold,
-    attention_worth,
-    cross_fitted,
-    fewest_cycles_that_hold,
-    held_out_fold,
-    joined,
-)
-from model.domain import IntArray, Trajectory
+from model.crossfit import Fold, attention_worth, cross_fitted, fewest_cycles_that_hold, held_out_fold, joined
+from model.domain import Trajectory
 from model.evaluation import Figure, figures
 from model.fleet import Fleet
+from model.folds import Split, split_fold, train_all
 from model.network import RulNetwork
 from model.networks import build_network, fleet_for, network_config
-from model.parts import Parts, deal_all, deal_fold
 from model.reference import Reference, fit_reference
 from model.stages import Stages, mean_curve
 from model.training import Check, TrainConfig, Trainer, Watcher
@@ -48,7 +39,7 @@ from model.training import Check, TrainConfig, Trainer, Watcher
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where the trajectories came from, for the record."""
+    """Name and digest of the data files."""
 
     name: str
     sha256: str
@@ -68,15 +59,15 @@ def train_run(
     resume: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> tuple[Checkpoint, list[Check]]:
-    """Train, calibrate and save one network in `folder`; with it, the mean learning curve of the folds.
+    """Train, calibrate and save a network in `folder`; return it with the mean learning curve.
 
-    `options` are fields of `NetworkConfig`; `watch` counts the updates of all folds and of the network
-    that is kept. Interrupted, it leaves its state there; `resume` goes on from that to the same result.
+    `options` are fields of `NetworkConfig`; `watch` counts the updates of all networks. An interrupted
+    run leaves its state in `folder`; `resume` continues it with the same result.
 
     Raises:
-        InvalidData: there are fewer units with a known failure than folds, or nothing to learn from.
-        UnknownNetwork: there is no network of that name.
-        InvalidOption: it does not go by one of the options.
+        InvalidData: there are fewer units with a known failure than folds.
+        UnknownNetwork: there is no network of this name.
+        InvalidOption: the network has no such option.
         InvalidCheckpoint: there is no state to resume from, or it cannot be read.
         InvalidState: the state is of another run.
     """
@@ -88,24 +79,31 @@ def train_run(
     behind: list[Fold] = []
     curves: list[list[Check]] = []
     for fold in range(folds):
-        parts = deal_fold(
+        split = split_fold(
             trajectories, fleet, fold=fold, folds=folds, seed=config.seed, truncations=config.truncations
         )
-        trainer, _ = prepare(parts, fleet, network=network, config=config, options=options)
+        trainer, _ = prepare(split, fleet, network=network, config=config, options=options)
         curves.append(stages.learn(trainer))
-        behind.append(held_out_fold(trainer.net, parts))
-    parts = deal_all(trajectories, fleet)
-    trainer, reference = prepare(parts, fleet, network=network, config=config, options=options)
+        behind.append(held_out_fold(trainer.net, split))
+    split = train_all(trajectories, fleet)
+    trainer, reference = prepare(split, fleet, network=network, config=config, options=options)
     stages.learn(trainer)
     net = trainer.net
-    metrics = calibrate(net, parts, behind)
-    entropy = entropy_references(*_attention(net, behind))
-    training = training_facts(fleet, parts, net, config=config, folds=folds, source=source)
+    metrics = calibrate(net, split, behind)
+    _, windows = joined(behind)
     known = {
         **facts(net, fleet, reference),
         "min_cycles": max(fleet.shortest, fewest_cycles_that_hold(behind)),
-        "entropy": entropy,
-        "training": training,
+        "entropy": entropy_references(read_windows(net, windows), windows.lengths),
+        "training": {
+            "data_sha256": source.sha256,
+            "data_name": source.name,
+            "seed": config.seed,
+            "code_version": code_version(),
+            "units": len(split.trained),
+            "folds": folds,
+            "config": {"fleet": fleet.name, **asdict(config), "network": asdict(net.config)},
+        },
         "metrics": metrics,
     }
     checkpoint = Checkpoint(name, net.config, net.state_dict(), json.loads(json.dumps(known)))
@@ -115,35 +113,25 @@ def train_run(
 
 
 def prepare(
-    parts: Parts,
-    fleet: Fleet,
-    *,
-    network: str,
-    config: TrainConfig,
-    options: Mapping[str, Any] | None = None,
+    split: Split, fleet: Fleet, *, network: str, config: TrainConfig, options: Mapping[str, Any] | None = None
 ) -> tuple[Trainer, Reference]:
-    """A trainer whose network scales readings as its training units have them."""
-    reference = fit_reference(parts.trained, fleet.schema)
+    """Build a trainer whose network is scaled to the training units."""
+    reference = fit_reference(split.trained, fleet.schema)
     torch.manual_seed(config.seed)
     regimes = len(reference.regimes)
     net = build_network(network_config(fleet, network=network, regimes=regimes, options=options))
-    fit_inputs(net, reference, oldest=float(parts.training.last_cycle.max()))
-    return Trainer(net, training=parts.training, held_out=parts.held_out, config=config), reference
-
-
-def fit_inputs(net: RulNetwork, reference: Reference, *, oldest: float) -> None:
-    """Set what turns raw readings into scaled ones."""
     net.standardise.fit(reference)
     with torch.no_grad():
-        net.get_buffer("oldest").fill_(oldest)
+        net.get_buffer("oldest").fill_(float(split.training.last_cycle.max()))
+    return Trainer(net, training=split.training, held_out=split.held_out, config=config), reference
 
 
-def calibrate(net: RulNetwork, parts: Parts, folds: Sequence[Fold]) -> dict[str, float]:
-    """Fit all that is not learnt by gradient; figures of the folds' networks on units new to them."""
-    fit_scale(net, with_short_histories(parts.training))
-    training = read_windows(net, parts.training)
+def calibrate(net: RulNetwork, split: Split, folds: Sequence[Fold]) -> dict[str, float]:
+    """Fit everything not learnt by gradient; return the metrics on held-out units."""
+    fit_scale(net, with_short_histories(split.training))
+    training = read_windows(net, split.training)
     fit_baseline(net, training)
-    fit_novelty(net, training, parts.training.lengths)
+    fit_novelty(net, training, split.training.lengths)
     fit_distribution(net, *joined(folds))
     return {
         **_flat("crossvalidation", figures(cross_fitted(folds), cap=net.config.cap)),
@@ -152,19 +140,10 @@ def calibrate(net: RulNetwork, parts: Parts, folds: Sequence[Fold]) -> dict[str,
 
 
 def facts(net: RulNetwork, fleet: Fleet, reference: Reference) -> dict[str, Any]:
-    """Fields of the manifest that the fleet and its readings settle."""
-    columns = [
-        {
-            "name": column.name,
-            "role": column.role,
-            "unit": column.unit,
-            "description": column.description,
-            **asdict(seen),
-        }
-        for column, seen in zip(fleet.schema.columns, reference.columns, strict=True)
-    ]
+    """Return the manifest fields that the fleet and its readings determine."""
+    columns = zip(fleet.schema.columns, reference.columns, strict=True)
     return {
-        "columns": columns,
+        "columns": [{**asdict(column), **asdict(seen)} for column, seen in columns],
         "context": fleet.context,
         "max_missing_fraction": fleet.max_missing_fraction,
         "cap": fleet.cap,
@@ -177,23 +156,8 @@ def facts(net: RulNetwork, fleet: Fleet, reference: Reference) -> dict[str, Any]
     }
 
 
-def training_facts(
-    fleet: Fleet, parts: Parts, net: RulNetwork, *, config: TrainConfig, folds: int, source: Source
-) -> dict[str, Any]:
-    """What the manifest says of how the network came about."""
-    return {
-        "data_sha256": source.sha256,
-        "data_name": source.name,
-        "seed": config.seed,
-        "code_version": code_version(),
-        "units": len(parts.trained),
-        "folds": folds,
-        "config": {"fleet": fleet.name, **asdict(config), "network": asdict(net.config)},
-    }
-
-
 def code_version() -> str:
-    """The version of this project, or `unknown` where it is not installed."""
+    """Return the version of this project, or `unknown` where it is not installed."""
     try:
         return version("rulserve")
     except PackageNotFoundError:
@@ -201,16 +165,10 @@ def code_version() -> str:
 
 
 def _flat(part: str, found: dict[str, Figure]) -> dict[str, float]:
-    """`crossvalidation_rmse`, `crossvalidation_rmse_low`, `crossvalidation_rmse_high` and so on."""
+    """Name values and bounds `crossvalidation_rmse`, `crossvalidation_rmse_low` and so on."""
     flat: dict[str, float] = {}
     for name, figure in found.items():
         flat[f"{part}_{name}"] = figure.value
         flat[f"{part}_{name}_low"] = figure.low
         flat[f"{part}_{name}_high"] = figure.high
     return flat
-
-
-def _attention(net: RulNetwork, folds: Sequence[Fold]) -> tuple[Read, IntArray]:
-    """What the network that is kept makes of the folds' windows, and their lengths."""
-    _, windows = joined(folds)
-    return read_windows(net, windows), windows.lengths

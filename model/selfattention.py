@@ -1,7 +1,7 @@
-"""`selfattention`: CNN, BiLSTM, self-attention between cycles, and temporal attention on top.
+"""`selfattention`: CNN, BiLSTM, self-attention between cycles, and temporal attention.
 
-The reference of a well-known backbone: 512 numbers a cycle, 8 heads of 64, residual and layer
-norm. This module must not know data, losses or ONNX.
+Reference sizes: 512 values per cycle, 8 heads of 64, residual and layer norm. This module must not
+know data, losses or ONNX.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from model.network import Cycles, Inputs, NetworkConfig, RulNetwork
 
 
 class SelfAttention(RulNetwork):
-    """CNN -> BiLSTM -> every cycle reads every other -> one weighted sum, read by a linear RUL head.
+    """CNN -> BiLSTM -> self-attention -> weighted sum -> linear RUL head.
 
-    `score`, the attention's dropout and the temperature act on the heads, dropout also on the sum
-    that carries the answer; that is asked by an additive score. With `causal`, heads read earlier
-    cycles alone; the backward half of the BiLSTM still tells a cycle what follows in the window.
+    `score`, dropout and temperature apply to the heads, dropout also to the temporal attention, whose
+    score is additive. `causal` limits heads to earlier cycles; the backward half of the BiLSTM still
+    includes later ones.
     """
 
     longest: ClassVar[int | None] = 30
@@ -65,7 +65,7 @@ class SelfAttention(RulNetwork):
 
     def read_cycles(self, inputs: Inputs) -> Cycles:
         """See `RulNetwork`."""
-        # An LSTM's small outputs would make small, even scores, and drown in what the heads add to them.
+        # Small LSTM outputs would give small, uniform scores and be dominated by the heads' output.
         h = self.before(self.frontend(inputs))  # [B, T, 2H]
         if self.config.positions:
             h = h + self.get_buffer("place")[: h.shape[1]]

@@ -1,9 +1,8 @@
-"""Plausible units, made from a model's reference statistics alone: for demos, load and tests.
+"""Simulation of units from a model's reference statistics, for demos, load and tests.
 
-A simulated unit lives about as long as the training units did, moves between operating regimes
-as they did, drifts from healthy to failed along their mean profile, and carries its own offset
-and their noise. It has one way to fail, the average one. So it exercises a model; it is no
-ground to judge one on. This module must not know bundles or networks.
+A simulated unit has a life, operating regimes, degradation profile and noise like those of the
+training units, and an offset of its own. It fails only in the average way, so it is no basis to
+evaluate a model. This module must not know bundles or networks.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from numpy.typing import NDArray
 from model.domain import FloatArray, IntArray, InvalidData, Schema, Trajectory
 
 MARGIN: Final = 0.1
-"""Settings, and sensors without their noise, stay within the training range and this share of it beyond."""
+"""Settings, and sensors without noise, exceed the training range by at most this share of it."""
 SPEEDS: Final = 0.2
-"""Units age faster or slower than the profile: standard deviation of log speed."""
+"""Standard deviation of the log speed of ageing."""
 
 _Array = NDArray[np.float64]
 _Floats = Sequence[float]
 
 
 class ColumnStatistics(Protocol):
-    """What simulation reads of a column."""
+    """Statistics of a column."""
 
     @property
     def low(self) -> float: ...  # noqa: D102
@@ -36,7 +35,7 @@ class ColumnStatistics(Protocol):
 
 
 class RegimeStatistics(Protocol):
-    """What simulation reads of a regime."""
+    """Statistics of a regime."""
 
     @property
     def share(self) -> float: ...  # noqa: D102
@@ -47,7 +46,7 @@ class RegimeStatistics(Protocol):
 
 
 class DegradationStatistics(Protocol):
-    """What simulation reads of how units age."""
+    """Statistics of ageing."""
 
     @property
     def rul(self) -> _Floats: ...  # noqa: D102
@@ -64,7 +63,7 @@ class DegradationStatistics(Protocol):
 
 
 class ReferenceStatistics(Protocol):
-    """What simulation reads of a `Reference` or of a bundle's manifest."""
+    """Statistics in a `Reference` or a bundle's manifest."""
 
     @property
     def columns(self) -> Sequence[ColumnStatistics]: ...  # noqa: D102
@@ -77,12 +76,13 @@ class ReferenceStatistics(Protocol):
 def simulate(
     reference: ReferenceStatistics, schema: Schema, *, units: int, seed: int, truncate: bool = False
 ) -> list[Trajectory]:
-    """Make units `1`, `2`, .. that run to failure, or with `truncate` stop at a random cycle before.
+    """Simulate units `1`, `2`, .. that run to failure.
 
-    Unit n depends on the seed and n alone, so asking for more units changes none of the first.
+    `truncate` stops them at a random cycle before. Unit n depends only on the seed and n, so more
+    units do not change the first ones.
 
     Raises:
-        InvalidData: fewer than one unit is asked for, or the statistics are not of this schema.
+        InvalidData: `units` is below 1, or the statistics are of another schema.
     """
     if units < 1:
         raise InvalidData(f"units must be 1 or more, got {units}")
@@ -92,7 +92,10 @@ def simulate(
     for n in range(1, units + 1):
         rng = np.random.default_rng([seed, n])
         unit = _unit(reference, name=str(n), schema=schema, rng=rng)
-        made.append(_stopped_early(unit, rng) if truncate else unit)
+        if truncate:
+            cycles = int(rng.integers(1, max(2, len(unit))))
+            unit = Trajectory(unit.unit, unit.cycles[:cycles], unit.readings[:cycles], failed=False)
+        made.append(unit)
     return made
 
 
@@ -103,9 +106,10 @@ def _unit(
     quantiles = np.asarray(aging.life_quantiles)
     life = max(1, round(float(np.interp(rng.random(), np.linspace(0, 1, len(quantiles)), quantiles))))
     rul = np.arange(life - 1, -1, -1, dtype=np.float64)
-    # All columns age together, at this unit's own speed, and meet the same end.
+    # All columns age at this unit's speed and reach the same end.
     at = rul * np.exp(rng.normal(0.0, SPEEDS))
-    own = rng.normal(size=len(schema)) * _own_offset(schema)
+    # Settings have no offset: they are the same for every unit.
+    own = rng.normal(size=len(schema)) * [float(column.role == "sensor") for column in schema.columns]
     z = _along(aging.z, aging.rul, at) + own * _along(aging.spread, aging.rul, at)  # [N, F]
     noise = rng.normal(size=z.shape) * np.asarray(aging.noise)
     settings = list(schema.indices("setting"))
@@ -113,24 +117,19 @@ def _unit(
     regime = _regimes(reference, life, rng)
     mean = np.array([each.mean for each in reference.regimes])[regime]
     deviation = np.array([each.standard_deviation for each in reference.regimes])[regime]
-    # A sensor's noise on top: standing at the end of its range it would look frozen. A setting is steered.
+    # Noise of sensors is not clipped, or sensors at the end of their range would look frozen.
     noise[:, settings] = 0.0
     readings = _in_range(mean + deviation * z, reference.columns) + deviation * noise
     return Trajectory(name, np.arange(1, life + 1), readings.astype(np.float32), failed=True)
 
 
 def _along(profile: Sequence[_Floats], rul: _Floats, at: _Array) -> _Array:
-    """A profile [R][F] over `rul` at other RULs, [N] -> [N, F]; constant beyond its last."""
+    """Interpolate a profile [R][F] at other RULs, [N] -> [N, F]; constant beyond its ends."""
     return np.stack([np.interp(at, rul, column) for column in np.asarray(profile).T], axis=1)
 
 
-def _own_offset(schema: Schema) -> _Array:
-    """1 for a sensor, 0 for a setting: settings are set, and set alike for every unit."""
-    return np.array([float(column.role == "sensor") for column in schema.columns])
-
-
 def _regimes(reference: ReferenceStatistics, life: int, rng: np.random.Generator) -> IntArray:
-    """A regime for each cycle, [N]: it stays, or changes to another one by their shares."""
+    """Draw a regime for each cycle, [N]: the same as before, or another one by share."""
     share = np.array([regime.share for regime in reference.regimes])
     if len(share) == 1:
         return np.zeros(life, dtype=np.int64)
@@ -149,9 +148,3 @@ def _in_range(readings: _Array, columns: Sequence[ColumnStatistics]) -> FloatArr
     high = np.array([column.high for column in columns])
     slack = MARGIN * (high - low)
     return np.clip(readings, low - slack, high + slack)
-
-
-def _stopped_early(trajectory: Trajectory, rng: np.random.Generator) -> Trajectory:
-    """The unit up to a random cycle before its failure; a unit of one cycle stays whole."""
-    cycles = int(rng.integers(1, max(2, len(trajectory))))
-    return Trajectory(trajectory.unit, trajectory.cycles[:cycles], trajectory.readings[:cycles], failed=False)

@@ -1,11 +1,8 @@
-"""One file of readings as named columns of numbers, or an error that says where it is wrong.
+"""Tables: one file of readings (C-MAPSS text, CSV or Parquet) as named columns of numbers.
 
-C-MAPSS text, CSV and Parquet come out alike. This module knows files, lines and cells; it must
-not know what a unit, a cycle or a failure is (`model.readers`).
-
-Parsing has two speeds: a strict pass over whole columns at once, and, only where that fails, a
-tolerant pass cell by cell that either succeeds (a cell of blanks is a missing value) or names the
-line and column that cannot be read.
+A fast pass parses whole columns. If it fails, a tolerant pass parses cell by cell: it treats blank
+cells as missing values, or names the line and column of the error. This module must not know units,
+cycles or failures (`model.readers`).
 """
 
 # pyright: reportUnknownParameterType=false
@@ -50,29 +47,22 @@ DELIMITERS: Final = ",;\t|"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """The columns of one file that were asked for, n rows each.
+    """Requested columns of one file, n rows each."""
 
-    Attributes:
-        numbers: float64 [n] each by name; missing values are NaN, infinite ones still infinite.
-        labels: The distinct values of the text column, in order of appearance; empty without one.
-        codes: int64 [n], each row's place in `labels`; all 0 without a text column.
-        locate: Says where a row (0-based) stands, such as `pumps.csv: line 7`.
-    """
-
-    numbers: dict[str, FloatArray]
-    labels: tuple[str, ...]
-    codes: IntArray
-    locate: Callable[[int], str]
+    numbers: dict[str, FloatArray]  # float64 [n] by name; missing values are NaN, infinite ones stay infinite
+    labels: tuple[str, ...]  # Distinct values of the text column, in order of appearance; empty without one
+    codes: IntArray  # int64 [n], index of each row in `labels`; all 0 without a text column
+    locate: Callable[[int], str]  # Returns the place of a row (0-based), such as `pumps.csv: line 7`
 
 
 def read_table(
     path: Path, *, form: Format, numbers: Sequence[str], text: str | None, optional: Sequence[str] = ()
 ) -> Table:
-    """Read columns of a file; others are ignored, and `optional` ones that are absent are NaN.
+    """Read columns of a file; missing `optional` columns are NaN.
 
     Raises:
-        InvalidData: the file cannot be read, is empty, lacks a column, or holds text where a
-            number is due; the message names file, line and column.
+        InvalidData: the file cannot be read, is empty, lacks a column, or has text instead of a
+            number; the message names file, line and column.
     """
     try:
         if form == "parquet":
@@ -84,14 +74,12 @@ def read_table(
     wanted = [*numbers, *([] if text is None else [text])]
     present = _present(path, source.header, wanted, optional)
     table = source.parse(present, text)
-    if table.num_rows == 0:
-        raise InvalidData(f"{path}: the file holds no reading")
-    return _table(table, numbers, text, lambda row: f"{path}: line {source.line(row)}")
+    return _table(path, table, numbers, text, lambda row: f"{path}: line {source.line(row)}")
 
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """The rows of a text file: bytes without header, byte-order mark, CR or trailing blanks."""
+    """Rows of a text file: bytes without header, byte-order mark, CR or trailing blanks."""
 
     path: Path
     body: bytes
@@ -126,13 +114,13 @@ class _Text:
         return cls(path, rest.rstrip(b" "), header, delimiter, lines_before)
 
     def line(self, row: int) -> int:
-        """The 1-based line of a 0-based row; lines without text are no rows."""
+        """Return the 1-based line of a 0-based row; blank lines are no rows."""
         return next(line for i, (line, _) in enumerate(self.rows()) if i == row)
 
     def parse(self, columns: Sequence[str], text: str | None) -> pa.Table:
-        """The pyarrow table of these columns: float64, and string for the `text` column."""
+        """Parse these columns as float64, and the `text` column as string."""
         if not self.body.strip():
-            raise InvalidData(f"{self.path}: the file holds no reading")
+            raise InvalidData(f"{self.path}: the file has no reading")
         types = {name: pa.string() if name == text else pa.float64() for name in columns}
         try:
             return self._parse_strictly(types)
@@ -140,11 +128,7 @@ class _Text:
             return self._parse_cell_by_cell(types)
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
-        """The cells of each row, with its 1-based line.
-
-        Raises:
-            InvalidData: not UTF-8, or quotes or rows that do not add up.
-        """
+        """Yield the 1-based line and the cells of each row."""
         lines = io.StringIO(_decoded(self.path, self.body), newline="")
         quoting = csv.QUOTE_NONE if self.delimiter == " " else csv.QUOTE_MINIMAL
         reader = csv.reader(lines, delimiter=self.delimiter, quoting=quoting, strict=True)
@@ -191,7 +175,7 @@ class _Text:
 
     def _number(self, cell: str, name: str, line: int) -> float:
         try:
-            return float(cell.replace("_", "?"))  # Python reads 1_000; nothing else does
+            return float(cell.replace("_", "?"))  # refuse 1_000, which only Python accepts
         except ValueError:
             raise InvalidData(
                 f"{self.path}: line {line}, column {name!r}: expected a number, got {cell!r}"
@@ -203,20 +187,19 @@ def _read_parquet(path: Path, *, numbers: Sequence[str], text: str | None, optio
     wanted = [*numbers, *([] if text is None else [text])]
     present = _present(path, file.schema_arrow.names, wanted, optional)
     table = file.read(columns=present)
-    if table.num_rows == 0:
-        raise InvalidData(f"{path}: the file holds no reading")
     for name in present:
         kind = table.schema.field(name).type
-        if name != text:
-            if not any(is_kind(kind) for is_kind in _NUMERIC):
-                raise InvalidData(f"{path}: column {name!r}: expected numbers, got {kind}")
-            numeric = table[name].cast(pa.float64(), safe=False)
-            table = table.set_column(table.schema.get_field_index(name), name, numeric)
-    return _table(table, numbers, text, lambda row: f"{path}: row {row + 1}")
+        if name != text and not any(is_kind(kind) for is_kind in _NUMERIC):
+            raise InvalidData(f"{path}: column {name!r}: expected numbers, got {kind}")
+    return _table(path, table, numbers, text, lambda row: f"{path}: row {row + 1}")
 
 
-def _table(table: pa.Table, numbers: Sequence[str], text: str | None, locate: Callable[[int], str]) -> Table:
+def _table(
+    path: Path, table: pa.Table, numbers: Sequence[str], text: str | None, locate: Callable[[int], str]
+) -> Table:
     count = table.num_rows
+    if count == 0:
+        raise InvalidData(f"{path}: the file has no reading")
     names = set(table.column_names)
     columns: dict[str, FloatArray] = {
         name: _float64(table[name]) if name in names else np.full(count, np.nan) for name in numbers
@@ -235,11 +218,11 @@ def _table(table: pa.Table, numbers: Sequence[str], text: str | None, locate: Ca
 
 
 def _float64(column: pa.ChunkedArray) -> NDArray[np.float64]:
-    return column.cast(pa.float64()).combine_chunks().to_numpy(zero_copy_only=False)
+    return column.cast(pa.float64(), safe=False).combine_chunks().to_numpy(zero_copy_only=False)
 
 
 def _texts(column: pa.ChunkedArray) -> pa.StringArray:
-    """Names as texts; a number that is whole is written without a point, so 1.0 is unit 1."""
+    """Convert names to text; whole numbers have no decimal point, so 1.0 is unit 1."""
     cells = column.combine_chunks()
     if pa.types.is_floating(cells.type):
         with contextlib.suppress(pa.ArrowInvalid):
@@ -252,13 +235,13 @@ def _texts(column: pa.ChunkedArray) -> pa.StringArray:
 def _present(path: Path, header: Sequence[str], wanted: Sequence[str], optional: Sequence[str]) -> list[str]:
     repeated = sorted({name for name in wanted if header.count(name) > 1})
     if repeated:
-        raise InvalidData(f"{path}: the header names {', '.join(repeated)} more than once")
+        raise InvalidData(f"{path}: the header has {', '.join(repeated)} more than once")
     absent = [name for name in wanted if name not in header]
     lacking = [name for name in absent if name not in optional]
     if lacking:
         raise InvalidData(
-            f"{path}: {_plural(lacking, 'column')} missing: {', '.join(_hint(n, header) for n in lacking)}; "
-            f"the file has {', '.join(header[:40])}"
+            f"{path}: {len(lacking)} {'column' if len(lacking) == 1 else 'columns'} missing: "
+            f"{', '.join(_hint(n, header) for n in lacking)}; the file has {', '.join(header[:40])}"
         )
     return list(dict.fromkeys(name for name in wanted if name in header))
 
@@ -268,16 +251,12 @@ def _hint(name: str, header: Sequence[str]) -> str:
     return f"{name} (did you mean {close[0]}?)" if close else name
 
 
-def _plural(things: Sequence[object], word: str) -> str:
-    return f"{len(things)} {word}" + ("" if len(things) == 1 else "s")
-
-
 def _plain_lines(data: bytes) -> bytes:
     return data.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
 def _distinct(header: Sequence[str]) -> list[str]:
-    """Names that do not repeat, so that pyarrow can tell ignored columns apart."""
+    """Make names unique, as pyarrow needs it for ignored columns too."""
     return [name if header.index(name) == i else f"{name}\0{i}" for i, name in enumerate(header)]
 
 

@@ -1,9 +1,8 @@
-"""Training: windows in, a checkpoint's weights out.
+"""Training loop: windows in, weights out.
 
-The loop is a `Trainer` that can be written down after any check and taken up again, bit for bit:
-every random number comes from one generator that is part of its state. Nothing selects: the
-averaged weights of the last update are kept, so that held-out units stay unseen. This module must
-not know files or ONNX.
+A `Trainer` can store its state after any check and resume bit for bit: all random numbers come from
+generators in its state. It keeps the averaged weights of the last update and selects nothing, so
+held-out units do not affect training. This module must not know files or ONNX.
 """
 
 from __future__ import annotations
@@ -25,59 +24,38 @@ from model.network import RulNetwork
 
 
 class InvalidState(RulError):
-    """The state of an interrupted run that this run cannot go on from."""
+    """The state is damaged or of another run, so this run cannot resume from it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainConfig:
-    """How to train.
+    """Configuration of training."""
 
-    Attributes:
-        seed: Of the split, the weights and every draw.
-        steps: Updates; the learning rate runs through one cycle in them.
-        batch: Windows an update.
-        learning_rate: The highest of the cycle.
-        weight_decay: Of AdamW.
-        noise: Standard deviation of what is added to each reading, in units of its column's.
-        offset: Standard deviation of what is added to a whole column of a window, likewise.
-        age_jitter: Standard deviation of the logarithm of a factor on the cycle number.
-        age_missing: Share of windows whose cycle number is hidden.
-        columns_missing: Share of windows that lose each column with chance 0.15.
-        readings_missing: Share of windows that lose single readings, up to 30 %.
-        history_missing: Share of windows cut to their last few cycles.
-        average: Of the exponential moving average that is kept.
-        clip: Largest gradient norm.
-        check_every: Updates between two looks at the held-out windows.
-        truncations: Windows that each held-out unit gives.
-        low_rul_weight: How much more a window at failure weighs than one at the cap; 1 is twice as much.
-        entropy_weight: Of the loss that spreads attention out; below 0 it sharpens it.
-        units_alike: Whether units are drawn equally often, as a test set has them, and not by length.
-    """
-
-    seed: int = 0
-    steps: int = 500
-    batch: int = 256
-    learning_rate: float = 3e-3
-    weight_decay: float = 0.01
-    noise: float = 0.12
-    offset: float = 0.15
-    age_jitter: float = 0.1
-    age_missing: float = 0.15
-    columns_missing: float = 0.3
-    readings_missing: float = 0.2
-    history_missing: float = 0.2
-    average: float = 0.995
-    clip: float = 1.0
-    check_every: int = 50
-    truncations: int = 20
-    low_rul_weight: float = 0.0
+    seed: int = 0  # Seed of folds, weights and training
+    steps: int = 500  # Updates; the learning rate has one cycle over them
+    batch: int = 256  # Windows per update
+    learning_rate: float = 3e-3  # Maximum of the cycle
+    weight_decay: float = 0.01  # Weight decay of AdamW
+    noise: float = 0.12  # Standard deviation of noise on each reading, relative to its column's
+    offset: float = 0.15  # Standard deviation of an offset on a whole column of a window, likewise
+    age_jitter: float = 0.1  # Standard deviation of the logarithm of a factor on the cycle number
+    age_missing: float = 0.15  # Share of windows with a hidden cycle number
+    columns_missing: float = 0.3  # Share of windows that lose each column with probability 0.15
+    readings_missing: float = 0.2  # Share of windows that lose single readings, up to 30 %
+    history_missing: float = 0.2  # Share of windows cut to their last few cycles
+    average: float = 0.995  # Decay of the exponential moving average of the weights
+    clip: float = 1.0  # Maximum gradient norm
+    check_every: int = 50  # Updates between two checks on the held-out windows
+    truncations: int = 20  # Windows per held-out unit
+    low_rul_weight: float = 0.0  # Extra weight of a window at failure over one at the cap
+    # Weight of the entropy loss; above 0 it spreads attention, below 0 it sharpens it.
     entropy_weight: float = 0.0
-    units_alike: bool = True
+    units_alike: bool = True  # Whether all units are drawn equally often, whatever their length
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One point of the learning curve: losses since the last one, RMSE on held-out windows.
+    """One point of the learning curve: mean loss since the last one, held-out RMSE.
 
     The RMSE is NaN where no unit is held out.
     """
@@ -89,16 +67,16 @@ class Check:
 
 
 Watcher = Callable[[int, float, Check | None], None]
-"""Told after each update: the step, its loss, and the check where there was one."""
+"""Called after each update with the step, its loss, and the check, if any."""
 
 
 class Trainer:
-    """One run. `learn` goes on until it is done; `state` and `restore` carry it over an interruption."""
+    """Training of one network, which `state` and `restore` carry over an interruption."""
 
     def __init__(
         self, net: RulNetwork, *, training: WindowSet, held_out: WindowSet | None, config: TrainConfig
     ) -> None:
-        """`held_out` windows draw the learning curve and touch nothing else."""
+        """Prepare training; `held_out` windows are used only for the learning curve."""
         self.net = net
         self.config = config
         self.held_out = held_out
@@ -120,13 +98,13 @@ class Trainer:
 
     @property
     def done(self) -> bool:
-        """Whether all updates are made."""
+        """Return whether all updates are done."""
         return self.step >= self.config.steps
 
     def learn(self, watch: Watcher, *, keep: Callable[[], None] = lambda: None) -> RulNetwork:
-        """Update until done, then the network with its averaged weights.
+        """Run all updates and return the network with its averaged weights.
 
-        `keep` is called after each check, when `state` is worth writing down.
+        `keep` is called after each check, to store `state`.
         """
         losses: list[float] = []
         while not self.done:
@@ -142,7 +120,7 @@ class Trainer:
         return self.net
 
     def update(self) -> float:
-        """One update on a random batch; its loss, of the RUL alone."""
+        """Run one update on a random batch and return its RUL loss."""
         self.net.train()
         rows = self._draw()
         readings, lengths, last_cycle = self._worn(
@@ -166,7 +144,7 @@ class Trainer:
         return float(losses["rul"].detach())
 
     def check(self, loss: float) -> Check:
-        """Judge the averaged weights on the held-out windows, for the learning curve."""
+        """Evaluate the averaged weights on the held-out windows, for the learning curve."""
         rmse = float("nan")
         if self.held_out is not None:
             cap = self.net.config.cap
@@ -177,7 +155,7 @@ class Trainer:
         return check
 
     def state(self) -> dict[str, Any]:
-        """Everything that the rest of the run depends on, as tensors and plain values."""
+        """Return the complete state of the run, as tensors and plain values."""
         return {
             "config": asdict(self.config),
             "step": self.step,
@@ -192,16 +170,16 @@ class Trainer:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from where another run of the same config stopped.
+        """Resume from the state of a run with the same config.
 
         Raises:
-            InvalidState: it was another config, or the state is damaged.
+            InvalidState: the config differs, or the state is damaged.
         """
         try:
             differing = [k for k, v in asdict(self.config).items() if state["config"].get(k) != v]
             if differing:
                 raise InvalidState(
-                    f"the interrupted run had another {', '.join(differing)}: use the same, or start over"
+                    f"the interrupted run has another {', '.join(differing)}: use the same, or start over"
                 )
             self.net.load_state_dict(state["weights"])
             self._averaged.load_state_dict(state["averaged"])
@@ -216,19 +194,19 @@ class Trainer:
             raise InvalidState(f"the interrupted run cannot be read, start over: {error}") from error
 
     def _draw(self) -> Tensor:
-        """Rows of the windows of a batch."""
+        """Draw the rows of a batch."""
         drawn = torch.rand(self.config.batch, generator=self._generator, dtype=torch.float64)
         return torch.searchsorted(self._share, drawn).clamp(max=len(self._rul) - 1)
 
     def _average(self) -> None:
-        # Early on the average must forget the random start faster than its constant would.
+        # Early averages must forget the random start faster than the constant would.
         keep = min(self.config.average, (1.0 + self.step) / (10.0 + self.step))
         with torch.no_grad():
             for mean, weight in zip(self._averaged.parameters(), self.net.parameters(), strict=True):
                 mean.lerp_(weight, 1.0 - keep)
 
     def _worn(self, readings: Tensor, lengths: Tensor, last_cycle: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What the real world does to windows: noise, missing columns and readings, short histories."""
+        """Augment windows with noise, missing columns and readings, and short histories."""
         config = self.config
         windows, _, columns = readings.shape
 
@@ -254,7 +232,7 @@ class Trainer:
 
 
 def _weight_groups(net: RulNetwork, config: TrainConfig) -> list[dict[str, Any]]:
-    """Matrices decay, biases do not."""
+    """Group parameters, so that only matrices have weight decay."""
     parameters = list(net.parameters())
     return [
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},

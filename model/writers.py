@@ -1,4 +1,4 @@
-"""Trajectories into files that `model.readers` reads back: CSV and Parquet with a header.
+"""Writers of trajectories: CSV and Parquet files that `model.readers` reads.
 
 Columns are `unit`, `cycle` and those of the schema; a missing value is an empty cell or a null.
 """
@@ -18,7 +18,7 @@ from model.domain import Schema, Trajectory
 
 
 def csv_text(trajectories: Sequence[Trajectory], schema: Schema) -> bytes:
-    """CSV in UTF-8, a header first; names are quoted where one of them needs it."""
+    """Format CSV in UTF-8 with a header; names are quoted where one of them needs it."""
     table = _arrow(trajectories, schema)
     special = any(set(trajectory.unit) & set(',"\r\n') for trajectory in trajectories)
     body = io.BytesIO()
@@ -29,7 +29,7 @@ def csv_text(trajectories: Sequence[Trajectory], schema: Schema) -> bytes:
 
 
 def write_parquet(path: Path, trajectories: Sequence[Trajectory], schema: Schema) -> None:
-    """One Parquet file, a row a cycle."""
+    """Write one Parquet file with a row per cycle."""
     pq.write_table(_arrow(trajectories, schema), path)
 
 

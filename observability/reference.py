@@ -1,7 +1,7 @@
 """Write docs/metrics.md from the metrics themselves: `python -m observability.reference`.
 
 With `--check`, write nothing and exit with 1 if the page is not what would be written. Everything
-on it is what a service with one bundle would show, and `service.metrics.buckets`; only developers run it.
+on it is what a service with one bundle would show, and `service.metrics.instruments`; only developers run it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ from prometheus_client.utils import floatToGoString
 
 from export.bundle import find_bundle
 from service.core.runtime import OnnxRuntime
-from service.metrics.board import Board
-from service.metrics.buckets import ALL
+from service.metrics.instruments import ALL
 from service.metrics.metrics import Metrics
-from service.metrics.processes import Processes
 from service.settings import ProviderChoice
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "metrics.md"
@@ -69,10 +67,8 @@ runbook](runbook.md) says what to do when an alert reads them.
 def page() -> str:
     """The page, as it should be."""
     registry = CollectorRegistry()
-    board = Board()
     runtime = OnnxRuntime.load(find_bundle(BUNDLE), provider=ProviderChoice.CPU)
-    Metrics(registry, [runtime], board)
-    Processes(registry, board)
+    Metrics(registry, [runtime])
     families = list(registry.collect())
     series = sum(len(family.samples) for family in families)
     parts = [HEAD.format(bundle=BUNDLE, series=series), *_table(families)]

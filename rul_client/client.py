@@ -1,28 +1,35 @@
-"""A service somewhere else, asked for what the table needs.
+"""Opens a model on a server; retries temporary failures.
 
 http://host:3000   https://host   JSON, POST /v1/predict
-grpc://host:3000   grpcs://host   rul.v1.RulService, the s for TLS
+grpc://host:3000   grpcs://host   rul.v1.RulService; grpcs uses TLS
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from typing import Any, Final
-from urllib.parse import urlsplit
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final, TypeVar
 
-import grpc
-import grpc.aio
 import httpx
 
-from rul_client.commands.predict.asking import Answerer
-from rul_client.grpc_client import GrpcAnswerer, grpc_models
-from rul_client.http_client import HttpAnswerer, http_models
-from rul_client.remote import TIMEOUT_SECONDS, Sleep, chosen, is_loopback
+from export.bundle import Manifest
+from rul_client.answers import Answer, Answerer, NoAnswer, RemoteModel, Window
+from rul_client.errors import RemoteFailed, Retryable
+from rul_client.grpc import GrpcTransport, grpc_channel
+from rul_client.http import HttpTransport, http_client
 from service.proto import rul_v1_pb2_grpc
 
-PORTS: Final = {"http": 80, "https": 443, "grpc": 3000, "grpcs": 443}
+MAX_WINDOWS: Final = 64
+MAX_IN_FLIGHT: Final = 4
+REQUEST_BYTES: Final = 8 * 1024 * 1024
+"""Half of what a server reads by default; wide or long windows go fewer at a time."""
+ATTEMPTS: Final = 6
+MAX_PAUSE_SECONDS: Final = 30.0
+
+Result = TypeVar("Result")
+Sleep = Callable[[float], Awaitable[None]]
+Transport = HttpTransport | GrpcTransport
 
 
 @asynccontextmanager
@@ -34,37 +41,60 @@ async def open_remote(
     transport: httpx.AsyncBaseTransport | None = None,
     sleep: Sleep = asyncio.sleep,
 ) -> AsyncGenerator[Answerer, None]:
-    """Find the model that a server is to answer with.
+    """Connect to a server and choose its model: the named one, or the only one."""
+    async with AsyncExitStack() as stack:
+        server: Transport
+        if url.startswith("http"):
+            client = await stack.enter_async_context(http_client(url, api_key, transport=transport))
+            server = HttpTransport(client, url)
+        else:
+            channel = await stack.enter_async_context(grpc_channel(url))
+            server = GrpcTransport(rul_v1_pb2_grpc.RulServiceStub(channel), url, api_key)
+        found = choose(await with_retries(server.models, sleep=sleep), model, url)
+        yield RemoteAnswerer(server, found, sleep=sleep)
 
-    Args:
-        url: http, https, grpc or grpcs; see the module.
-        model: Its name there; None: the only one.
-        api_key: Sent with every request.
-        transport: What carries HTTP; None: the network.
-        sleep: What waits between two attempts.
 
-    Raises:
-        RemoteFailed: it cannot be reached, refused, or has no such model.
-    """
-    parts = urlsplit(url)
-    direct = is_loopback(parts.hostname or "")  # no proxy leads to this machine's own address
-    if parts.scheme.startswith("http"):
-        headers = {"x-api-key": api_key} if api_key else {}
-        async with httpx.AsyncClient(
-            base_url=url, headers=headers, timeout=TIMEOUT_SECONDS, trust_env=not direct, transport=transport
-        ) as client:
-            found = chosen(await http_models(client, url, sleep=sleep), model, url)
-            yield HttpAnswerer(client, url, found, sleep=sleep)
-        return
-    target = f"{parts.hostname}:{parts.port or PORTS[parts.scheme]}"
-    options = [("grpc.max_receive_message_length", -1), ("grpc.enable_http_proxy", 0 if direct else 1)]
-    metadata = [("x-api-key", api_key)] if api_key else []
-    secure = parts.scheme == "grpcs"
-    async with (
-        grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(), options=options)
-        if secure
-        else grpc.aio.insecure_channel(target, options=options)
-    ) as channel:
-        stub: Any = rul_v1_pb2_grpc.RulServiceStub(channel)
-        found = chosen(await grpc_models(stub, url, metadata=metadata, sleep=sleep), model, url)
-        yield GrpcAnswerer(stub, url, found, metadata=metadata, sleep=sleep)
+class RemoteAnswerer:
+    """An `Answerer` on a server."""
+
+    def __init__(self, transport: Transport, model: RemoteModel, *, sleep: Sleep) -> None:
+        self._transport: Final = transport
+        self._sleep: Final = sleep
+        self.name, self.manifest = model
+        self.windows_per_request = windows_per_request(self.manifest, transport.bytes_per_reading)
+        self.max_in_flight = MAX_IN_FLIGHT
+
+    async def answer(self, windows: Sequence[Window]) -> list[Answer | NoAnswer]:
+        """Answer each window, in order."""
+        return await with_retries(lambda: self._transport.predict(self.name.name, windows), sleep=self._sleep)
+
+
+async def with_retries(call: Callable[[], Awaitable[Result]], *, sleep: Sleep) -> Result:
+    """Call until it succeeds or fails for good, at most `ATTEMPTS` times."""
+    for attempt in range(ATTEMPTS - 1):
+        try:
+            return await call()
+        except Retryable as failure:
+            wanted = failure.after_seconds
+            await sleep(min(MAX_PAUSE_SECONDS, 0.5 * 2.0**attempt if wanted is None else wanted))
+    try:
+        return await call()
+    except Retryable as failure:
+        raise RemoteFailed(f"{failure}; tried {ATTEMPTS} times") from failure
+
+
+def windows_per_request(manifest: Manifest, bytes_per_reading: int) -> int:
+    """Number of windows that fit in a request."""
+    window_bytes = manifest.context * len(manifest.columns) * bytes_per_reading
+    return max(1, min(MAX_WINDOWS, REQUEST_BYTES // window_bytes))
+
+
+def choose(models: Sequence[RemoteModel], wanted: str | None, url: str) -> RemoteModel:
+    """Pick the named model, or the only one."""
+    names = ", ".join(sorted(model.name.name for model in models)) or "none"
+    if wanted is None and len(models) > 1:
+        raise RemoteFailed(f"{url} serves several models ({names}): choose one with --model")
+    for model in models:
+        if wanted in {None, model.name.name}:
+            return model
+    raise RemoteFailed(f"{url} serves no model {wanted!r}, only {names}")

@@ -26,7 +26,6 @@ from service.edge.access import Credentials
 from service.edge.exchange import Desk
 from service.metrics.board import Board
 from service.metrics.metrics import Metrics
-from service.metrics.processes import Processes
 from service.parts import Parts
 from service.processes.control import WorkerSpec
 from service.settings import Settings
@@ -63,7 +62,6 @@ def build(
     loaded = load_bundles(settings) if runtimes is None else []
     models = [runtime for _, runtime in loaded] if runtimes is None else runtimes
     board = Board(spec.board, worker=spec.index, workers=spec.count)
-    Processes(registry, board)
     cores = Cores(board, settings.threads())
     metrics = Metrics(registry, models, board)
     board.seal()

@@ -21,10 +21,9 @@ from service.core.batcher import MicroBatcher
 from service.core.bundles import warn
 from service.core.lifecycle import Phase
 from service.core.runtime import Runtime
-from service.edge.asgi import Receive, Scope, Send
 from service.edge.exchange import Desk
 from service.grpc.call import METADATA
-from service.grpc.over_asgi import GrpcOverAsgi, speaks_grpc
+from service.grpc.over_asgi import GrpcOverAsgi
 from service.grpc.servicers import add_servicers
 from service.http.routes import http_application
 from service.processes.control import Control, WorkerSpec
@@ -34,8 +33,6 @@ from service.store.async_store import AsyncStore
 
 STORE_SECONDS: Final = 5.0
 """Time to write the last predictions at shutdown."""
-PUBLISH_SECONDS: Final = 0.25
-"""Maximum age of one worker's histograms when another worker is scraped."""
 
 
 @dataclass(eq=False)
@@ -46,6 +43,7 @@ class Parts:
         proofs: Checks to pass before the service is ready: each bundle's golden windows.
         http: Answers HTTP over ASGI.
         grpc: Answers gRPC over ASGI.
+        handle: Answers both.
         health: The gRPC health services, one per server.
     """
 
@@ -64,6 +62,7 @@ class Parts:
         self.lifecycle = self.desk.lifecycle
         self.http = http_application(self.desk, self.registry, self.store)
         self.grpc = GrpcOverAsgi(max_message_bytes=self.settings.max_body_bytes, metadata=METADATA)
+        self.handle = self.grpc.beside(self.http)
         self.health = [add_servicers(self.grpc, self.desk)]
         self._log = logs.logger()
         self._server: grpc.aio.Server | None = None
@@ -84,16 +83,7 @@ class Parts:
             await self._control.open(spec.control)
         if spec.index > 0:  # other workers answer meanwhile: listen only when this one can
             await proving
-        if spec.board is not None:
-            self._run(self._publish())
-
-    def handle(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
-        """Return the answer to one request of either protocol.
-
-        A plain function: a coroutine here would be one more frame to resume at every step of every request.
-        """
-        answer = self.grpc if speaks_grpc(scope) else self.http
-        return answer(scope, receive, send)
+        self.desk.metrics.start()
 
     async def stop(self) -> None:
         """Finish requests in flight, for as long as the settings allow, and release everything."""
@@ -108,6 +98,7 @@ class Parts:
         self.executor.shutdown(wait=False, cancel_futures=True)
         if self.desk.tracer is not None:
             await asyncio.to_thread(self.desk.tracer.close)
+        await asyncio.to_thread(self.desk.metrics.close)
         self._log.info("service stopped")
 
     async def become_ready(self, settle: Callable[[], None] = settle_interpreter) -> None:
@@ -126,12 +117,6 @@ class Parts:
         log = self._log.info if self.worker is None or self.worker.index == 0 else self._log.debug
         for r in self.runtimes:
             log("model ready", model=r.manifest.name, version=r.manifest.version, provider=r.provider)
-
-    async def _publish(self) -> None:
-        """Share this worker's numbers with the worker that is scraped."""
-        while True:
-            await asyncio.sleep(PUBLISH_SECONDS)
-            self.desk.metrics.publish()
 
     async def _status(self, proving: asyncio.Task[Any]) -> str:
         await proving

@@ -26,7 +26,7 @@ from export.bundle import (
     Training,
 )
 from model.domain import FloatArray, IntArray
-from service.core.ports import BatchReport
+from service.core.ports import Batch
 from service.core.providers import Placement
 from service.core.rules import WindowRules
 from service.core.runtime import Outputs
@@ -169,20 +169,15 @@ class FakeObserver:
     """Remembers what a batcher told it."""
 
     def __init__(self) -> None:
-        self.reports: list[BatchReport] = []
+        self.reports: list[Batch] = []
         self.cancelled_windows = 0
 
     @property
     def batches(self) -> list[int]:
         """Windows of each batch that ran."""
-        return [report.windows for report in self.reports if report.seconds is not None]
+        return [report.size for report in self.reports if report.answers is not None]
 
-    @property
-    def units(self) -> list[str | None]:
-        """The units of every window that was counted."""
-        return [unit for report in self.reports for unit in report.units]
-
-    def ran(self, batch: BatchReport) -> None:
+    def ran(self, batch: Batch) -> None:
         self.reports.append(batch)
 
     def cancelled(self, windows: int) -> None:

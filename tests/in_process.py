@@ -25,6 +25,7 @@ from model.domain import FloatArray, IntArray
 from service.assembly import build
 from service.core.batcher import MicroBatcher
 from service.core.lifecycle import Lifecycle
+from service.core.ports import Tracer
 from service.core.runtime import Outputs
 from service.edge.exchange import Desk
 from service.grpc.health import Health
@@ -33,7 +34,6 @@ from service.parts import Parts
 from service.processes.control import WorkerSpec
 from service.proto import rul_v1_pb2 as pb
 from service.settings import Settings
-from service.tracing.hooks import Tracer
 from tests.fakes import FakeRuntime, window_input
 
 PREDICT = "/rul.v1.RulService/Predict"

@@ -9,13 +9,10 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from observability.dashboards.fleet import FLEET
-from observability.dashboards.model_quality import MODEL_QUALITY
-from observability.dashboards.panels import Dashboard, to_json
-from observability.dashboards.service import SERVICE
+from observability.dashboards.contents import DASHBOARDS
+from observability.dashboards.panels import to_json
 
 FOLDER: Final = Path(__file__).parents[1] / "grafana" / "dashboards"
-DASHBOARDS: Final[tuple[Dashboard, ...]] = (SERVICE, MODEL_QUALITY, FLEET)
 
 
 def generated() -> dict[Path, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from observability.dashboards.panels import Kind, Panel, Query, Row
-from observability.dashboards.promql import MODEL
+from observability.dashboards.promql import MODEL, gauge
 
 DRIFTING_COLUMNS: Final = Panel(
     title="Most drifting columns",
@@ -28,7 +28,7 @@ DRIFTING: Final = Panel(
     shows="How many columns of a model drift further than chance and the fleet's ages explain.",
     act="above 0 for a quarter of an hour an alert goes out: see the runbook under RulColumnDrifts. The log "
     'names each column once an hour ("column drifts").',
-    queries=(Query(f"max by (model) (rul_column_drifting{{{MODEL}}})", "{{model}}"),),
+    queries=(gauge("rul_column_drifting", "model", of="max", where=MODEL),),
     limit=1,
 )
 
@@ -38,7 +38,7 @@ UNSEEN: Final = Panel(
     shows="Share of recent windows whose last reading is far from every operating regime of training.",
     act="above 5 % an alert goes out: see the runbook under RulRegimeUnknown. The settings name what is new; "
     "the model scales such readings by the nearest regime, which may be wrong.",
-    queries=(Query(f"max by (model) (rul_regime_unseen_ratio{{{MODEL}}})", "{{model}}"),),
+    queries=(gauge("rul_regime_unseen_ratio", "model", of="max", where=MODEL),),
     limit=0.05,
     most=1,
 )
@@ -54,9 +54,7 @@ DRIFT: Final = Row(
             "worst regime. Each column has a limit of its own, which falls as windows come in.",
             act="a line that steps up: note the time, and ask what changed then. A slow climb of several "
             "columns with the same fleet: it ages beyond what training saw.",
-            queries=(
-                Query(f"max by (model, column) (rul_column_drift_psi{{{MODEL}}})", "{{model}} {{column}}"),
-            ),
+            queries=(gauge("rul_column_drift_psi", "model, column", of="max", where=MODEL),),
             width=12,
             height=10,
         ),
@@ -70,7 +68,7 @@ DRIFT: Final = Row(
             "say, or last_cycle is wrong. With columns: see those first, and the runbook under "
             "RulPredictionDrifts.",
             queries=(
-                Query(f"max by (model) (rul_prediction_drift_psi{{{MODEL}}})", "{{model}}"),
+                gauge("rul_prediction_drift_psi", "model", of="max", where=MODEL),
                 Query(f"min by (model) (rul_prediction_drift_limit_psi{{{MODEL}}})", "{{model}} limit"),
             ),
         ),
@@ -82,7 +80,7 @@ DRIFT: Final = Row(
             act="one head moves alone: it has lost what it looked for, see Attention entropy by head. All: "
             "the readings changed, see Most drifting columns.",
             queries=(
-                Query(f"max by (model, head) (rul_entropy_drift_psi{{{MODEL}}})", "{{model}} {{head}}"),
+                gauge("rul_entropy_drift_psi", "model, head", of="max", where=MODEL),
                 Query(
                     f"min by (model, head) (rul_entropy_drift_limit_psi{{{MODEL}}})",
                     "{{model}} {{head}} limit",
@@ -96,7 +94,7 @@ DRIFT: Final = Row(
             shows="Windows in the sliding window, over all workers of an instance; the least instance.",
             act="below 200 nothing is said of drift, and all of it reads 0: wait, or send more traffic to "
             "this instance.",
-            queries=(Query(f"min by (model) (rul_column_drift_windows{{{MODEL}}})", "{{model}}"),),
+            queries=(gauge("rul_column_drift_windows", "model", of="min", where=MODEL),),
         ),
     ),
 )

@@ -26,6 +26,26 @@ def rate(metric: str, by: str, *, where: str = INSTANCE) -> str:
     return f"sum by ({by}) (rate({metric}{{{where}}}[$__rate_interval]))"
 
 
+def series(expr: str, by: str) -> Query:
+    """A query whose series are named by these labels."""
+    return Query(expr, named(by))
+
+
+def named(by: str) -> str:
+    """The legend of series with these labels."""
+    return " ".join(f"{{{{{label.strip()}}}}}" for label in by.split(","))
+
+
+def gauge(metric: str, by: str, *, of: str = "sum", where: str = INSTANCE) -> Query:
+    """A gauge, summed (or `max`, `min`) by these labels, each series named by them."""
+    return series(f"{of} by ({by}) ({metric}{{{where}}})", by)
+
+
+def rates(metric: str, by: str, *, where: str = INSTANCE) -> Query:
+    """Events a second, summed by these labels, each series named by them."""
+    return series(rate(metric, by, where=where), by)
+
+
 def share(part: str, whole: str) -> str:
     """A part of a whole; nothing while there is no whole."""
     return f"{part} / ({whole} > 0)"
@@ -41,7 +61,7 @@ def quantiles(
     histogram: str, by: str, fractions: tuple[float, ...], *, where: str = INSTANCE
 ) -> tuple[Query, ...]:
     """Several quantiles, each series named by its labels."""
-    legend = " ".join(f"{{{{{label.strip()}}}}}" for label in by.split(","))
+    legend = named(by)
     return tuple(
         Query(quantile(fraction, histogram, by, where=where), f"{legend} p{fraction * 100:g}")
         for fraction in fractions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from observability.dashboards.panels import Kind, Panel, Query, Row
@@ -11,38 +12,36 @@ from observability.dashboards.promql import (
     MODEL,
     WORK,
     cells,
+    gauge,
     mean,
     quantile,
     quantiles,
     rate,
+    rates,
     share,
 )
+
+_number: Final = partial(Panel, kind=Kind.NUMBER, width=4, height=4)
 
 GLANCE: Final = Row(
     "At a glance",
     (
-        Panel(
+        _number(
             title="Models loaded",
             unit="none",
             shows="Models that the chosen instances serve, counted once an instance.",
             act="fewer than expected: an instance is down or was started with another RUL_BUNDLES. "
             "See the table under Models and providers, then the runbook under RulServiceDown.",
             queries=(Query(f"count(rul_model_info{{{MODEL}}})"),),
-            kind=Kind.NUMBER,
-            width=4,
-            height=4,
         ),
-        Panel(
+        _number(
             title="Windows answered",
             unit="suffix:windows/s",
             shows="Windows that got a prediction, a second.",
             act="zero with callers about: see Errors below. Far below normal: ask who stopped calling.",
             queries=(Query(f"sum(rate(rul_state_total{{{MODEL}}}[$__rate_interval]))"),),
-            kind=Kind.NUMBER,
-            width=4,
-            height=4,
         ),
-        Panel(
+        _number(
             title="Failed requests",
             unit="percentunit",
             shows="Share of requests that failed through our fault (5xx, or the gRPC statuses like it).",
@@ -55,44 +54,32 @@ GLANCE: Final = Row(
                     )
                 ),
             ),
-            kind=Kind.NUMBER,
-            width=4,
-            height=4,
             limit=0.001,
         ),
-        Panel(
+        _number(
             title="Latency p99",
             unit="s",
             shows="99 % of all requests were answered within this time.",
             act="compare queue with inference under Latency of stages: queue means too little capacity, "
             "inference a slower machine or larger windows.",
             queries=(Query(quantile(0.99, "rul_request_duration_seconds", where=WORK)),),
-            kind=Kind.NUMBER,
-            width=4,
-            height=4,
             limit=0.5,
         ),
-        Panel(
+        _number(
             title="Windows waiting",
             unit="short",
             shows="Windows accepted and not yet in a batch, over all chosen instances.",
             act="growing steadily: demand exceeds capacity. Add instances or cores.",
             queries=(Query(f"sum(rul_pending_windows{{{INSTANCE}}})"),),
-            kind=Kind.NUMBER,
-            width=4,
-            height=4,
             limit=1024,
         ),
-        Panel(
+        _number(
             title="Median attention entropy",
             unit="percentunit",
             shows="Entropy of the attention over its largest possible value, median window.",
             act="near 0 attention has collapsed onto single cycles, near 1 it says nothing. "
             "See the row Attention on the dashboard model quality.",
             queries=(Query(quantile(0.5, "rul_attention_entropy_ratio", where=f'{MODEL}, head="mean"')),),
-            kind=Kind.NUMBER,
-            width=4,
-            height=4,
             most=1,
         ),
     ),
@@ -107,7 +94,7 @@ TRAFFIC: Final = Row(
             shows="Requests answered a second, whatever the answer.",
             act="a sudden fall with instances up is usually the caller or the load balancer: "
             "send one request by hand.",
-            queries=(Query(rate("rul_requests_total", "protocol"), "{{protocol}}"),),
+            queries=(rates("rul_requests_total", "protocol"),),
             kind=Kind.STACK,
         ),
         Panel(
@@ -125,7 +112,7 @@ TRAFFIC: Final = Row(
             unit="suffix:windows/s",
             shows="Windows that got a prediction, a second, by model.",
             act="one model silent: check that its callers name it rightly (404 under Errors).",
-            queries=(Query(rate("rul_state_total", "model", where=MODEL), "{{model}}"),),
+            queries=(rates("rul_state_total", "model", where=MODEL),),
             kind=Kind.STACK,
         ),
     ),
@@ -237,7 +224,7 @@ BATCHING: Final = Row(
             shows="Runs of the network a second, by instance.",
             act="zero with windows waiting: the batcher has stopped; readiness should be false, "
             "restart the instance and keep its log.",
-            queries=(Query(rate("rul_batch_windows_count", "instance"), "{{instance}}"),),
+            queries=(rates("rul_batch_windows_count", "instance"),),
         ),
         Panel(
             title="Batches by size",
@@ -260,7 +247,7 @@ SATURATION: Final = Row(
             shows="Windows accepted and not yet in a batch.",
             act="one instance only: the load balancer is uneven (gRPC connections are long-lived; balance "
             "by request). All: add capacity.",
-            queries=(Query(f"sum by (instance) (rul_pending_windows{{{INSTANCE}}})", "{{instance}}"),),
+            queries=(gauge("rul_pending_windows", "instance"),),
             limit=1024,
             width=6,
         ),
@@ -270,7 +257,7 @@ SATURATION: Final = Row(
             shows="Requests being worked on, by instance.",
             act="climbing while traffic is level: answers are slow or callers never read them. "
             "Compare with Latency of requests.",
-            queries=(Query(f"sum by (instance) (rul_inflight_requests{{{INSTANCE}}})", "{{instance}}"),),
+            queries=(gauge("rul_inflight_requests", "instance"),),
             width=6,
         ),
         Panel(
@@ -280,7 +267,7 @@ SATURATION: Final = Row(
             "their own.",
             act="near RUL_MAX_STREAMS new ones are refused: add an instance. Falling to nothing at once: an "
             "instance drained, and its callers open their streams elsewhere.",
-            queries=(Query(f"sum by (instance) (rul_open_streams{{{INSTANCE}}})", "{{instance}}"),),
+            queries=(gauge("rul_open_streams", "instance"),),
             width=6,
         ),
         Panel(
@@ -289,7 +276,7 @@ SATURATION: Final = Row(
             shows="Requests refused, by reason.",
             act="queue_full: add capacity, and check that callers honour Retry-After. invalid or too_large: "
             "one client has changed; its answers say what is wrong. not_ready: an instance starts or drains.",
-            queries=(Query(rate("rul_rejected_total", "reason"), "{{reason}}"),),
+            queries=(rates("rul_rejected_total", "reason"),),
             kind=Kind.STACK,
             width=6,
         ),
@@ -299,7 +286,7 @@ SATURATION: Final = Row(
             shows="Windows whose caller left before they were answered.",
             act="callers' time-outs are shorter than our latency: they ask again and make it worse. "
             "Raise theirs or add capacity.",
-            queries=(Query(rate("rul_cancelled_total", "instance"), "{{instance}}"),),
+            queries=(rates("rul_cancelled_total", "instance"),),
             width=6,
         ),
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from observability.dashboards.panels import Kind, Panel, Query, Row
-from observability.dashboards.promql import INSTANCE, MODEL, rate
+from observability.dashboards.promql import MODEL, gauge, rates
 
 # Prometheus' own process has the same metrics, without a worker.
 WORKER: Final = 'instance=~"$instance", worker=~".+"'
@@ -19,7 +19,7 @@ WORKERS: Final = Row(
             shows="Processes that are ready to answer, by instance. They share one port.",
             act="fewer than RUL_WORKERS (by default one a core) for minutes: a worker dies again and again "
             "or never gets ready; see the runbook under RulWorkersMissing.",
-            queries=(Query(f"sum by (instance) (rul_workers{{{INSTANCE}}})", "{{instance}}"),),
+            queries=(gauge("rul_workers", "instance"),),
             width=6,
         ),
         Panel(
@@ -29,12 +29,7 @@ WORKERS: Final = Row(
             act="one worker far above the others: long-lived connections keep it busy, balance by request. "
             "All at one core with windows waiting: add cores or instances. Much CPU without traffic: a loop; "
             "keep the log, restart the instance.",
-            queries=(
-                Query(
-                    rate("process_cpu_seconds_total", "instance, worker", where=WORKER),
-                    "{{instance}} {{worker}}",
-                ),
-            ),
+            queries=(rates("process_cpu_seconds_total", "instance, worker", where=WORKER),),
             width=6,
         ),
         Panel(
@@ -43,12 +38,7 @@ WORKERS: Final = Row(
             shows="Resident memory of each worker; pages that workers share count in each.",
             act="climbing for hours at level traffic: a leak; note the versions, restart, report it. A step "
             "at a deployment: other bundles or more of them.",
-            queries=(
-                Query(
-                    f"sum by (instance, worker) (process_resident_memory_bytes{{{WORKER}}})",
-                    "{{instance}} {{worker}}",
-                ),
-            ),
+            queries=(gauge("process_resident_memory_bytes", "instance, worker", where=WORKER),),
             width=6,
         ),
         Panel(
@@ -116,7 +106,7 @@ MODELS: Final = Row(
             shows="How many models run on the CPU and how many on a GPU, counted once an instance.",
             act="a model moved from CUDA to the CPU: its instance started without a GPU. Everything still "
             "works, many times slower; restart it where the GPU is.",
-            queries=(Query(f"count by (provider) (rul_model_info{{{MODEL}}})", "{{provider}}"),),
+            queries=(gauge("rul_model_info", "provider", of="count", where=MODEL),),
             width=6,
         ),
         Panel(
@@ -125,12 +115,7 @@ MODELS: Final = Row(
             shows="Inference threads that are busy, by provider: seconds of inference a second.",
             act="at the number of cores (RUL_INFERENCE_THREADS) the machine can do no more: add instances, "
             "or move the model to a GPU. On a GPU near 1 a thread: larger RUL_MAX_BATCH_WINDOWS helps.",
-            queries=(
-                Query(
-                    rate("rul_inference_duration_seconds_sum", "provider", where=MODEL),
-                    "{{provider}}",
-                ),
-            ),
+            queries=(rates("rul_inference_duration_seconds_sum", "provider", where=MODEL),),
             width=6,
         ),
     ),
@@ -145,7 +130,7 @@ STORE: Final = Row(
             shows="1 while the database answers every worker of an instance; 1 also where nothing is stored.",
             act="0: predictions go on, and wait in memory up to RUL_STORE_QUEUE_ROWS. See the runbook under "
             "RulStoreDown before they are dropped.",
-            queries=(Query(f"min by (instance) (rul_store_up{{{INSTANCE}}})", "{{instance}}"),),
+            queries=(gauge("rul_store_up", "instance", of="min"),),
             most=1,
             width=6,
         ),
@@ -156,7 +141,7 @@ STORE: Final = Row(
             "row.",
             act="zero with traffic: callers send no unit or no last_cycle, so that nothing can be kept, or "
             "the store is away.",
-            queries=(Query(rate("rul_store_rows_total", "kind"), "{{kind}}"),),
+            queries=(rates("rul_store_rows_total", "kind"),),
             width=6,
         ),
         Panel(
@@ -165,7 +150,7 @@ STORE: Final = Row(
             shows="Predictions that wait to be written, by instance.",
             act="climbing: the database is slower than the traffic, or away. Above "
             "RUL_STORE_QUEUE_ROWS in a worker, predictions are dropped.",
-            queries=(Query(f"sum by (instance) (rul_store_pending_rows{{{INSTANCE}}})", "{{instance}}"),),
+            queries=(gauge("rul_store_pending_rows", "instance"),),
             width=6,
         ),
         Panel(
@@ -174,7 +159,7 @@ STORE: Final = Row(
             shows="Predictions that were answered and will never be stored, by reason.",
             act="anything above 0: coverage and errors miss these predictions. See the runbook under "
             "RulStoreDrops.",
-            queries=(Query(rate("rul_store_dropped_total", "reason"), "{{reason}}"),),
+            queries=(rates("rul_store_dropped_total", "reason"),),
             width=6,
         ),
     ),

@@ -20,16 +20,6 @@ from rich.table import Table
 
 from service.store.url import SQLITE, InvalidStoreUrl, store_url
 
-HELP: Final = """
-Report the accuracy of stored predictions against reported failures and removals, a row a model version.
-
-Errors are predicted less true, in cycles, of units that failed: a bias above 0 is late. The coverage, with
-its 95 % interval, is of failed units too. `contradicted` counts predictions whose interval a removed unit
-outlived; other predictions of removed units say nothing.
-
-Example: rul outcomes --since 2026-01-01 --format csv
-"""
-
 
 class ReportFormat(StrEnum):
     """Format of the output."""
@@ -51,7 +41,14 @@ def outcomes(
         datetime | None, typer.Option(help="Only outcomes from this day on, in local time.")
     ] = None,
 ) -> None:
-    """See HELP."""
+    """Report the accuracy of stored predictions against reported failures and removals, a row a model version.
+
+    Errors are predicted less true, in cycles, of units that failed: a bias above 0 is late. The coverage, with
+    its 95 % interval, is of failed units too. `contradicted` counts predictions whose interval a removed unit
+    outlived; other predictions of removed units say nothing.
+
+    Example: rul outcomes --since 2026-01-01 --format csv
+    """
     from service.settings import Settings  # noqa: PLC0415 as above
     from service.store.report import report  # noqa: PLC0415 loads SQLAlchemy
     from service.store.store import Store  # noqa: PLC0415 as above

@@ -7,19 +7,37 @@ the manifest; it must not know requests.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cached_property
 from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
+from msgspec import UNSET, UnsetType
 from numpy.typing import NDArray
 
-from export.bundle import EntropyReference, Manifest
-from model.domain import NOVELTY_LIMIT, BoolArray, FloatArray, IntArray, RulState, attention_entropy
-from service.core.queries import CYCLE_UNKNOWN, Caution
+from export.bundle import Manifest
+from model.domain import (
+    HEALTH_STATES,
+    NOVELTY_LIMIT,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    RulState,
+    attention_entropy,
+)
+from service.core.queries import (
+    CYCLE_UNKNOWN,
+    Attention,
+    Caution,
+    Explain,
+    HealthState,
+    Interval,
+    Prediction,
+)
 from service.core.rules import WindowRules
-from service.core.runtime import Outputs
+from service.core.runtime import Asked, Outputs
 from service.core.window import Windows
 
 NEAR_CAP: Final = 0.98
@@ -30,47 +48,49 @@ STATES: Final = tuple(RulState)
 _ESTIMATED, _AT_LEAST_CAP, _INSUFFICIENT, _OUT = range(len(STATES))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Asked:
-    """What a batch was asked: float32 [B, T, F] readings, int64 [B] lengths, float32 [B] last cycles."""
-
-    readings: FloatArray
-    lengths: IntArray
-    last_cycle: FloatArray
-
-
 class Answers:
     """One batch's outputs with what follows from them.
 
-    Attributes:
-        entropy_ratio: float64 [B], 0..1; NaN for windows of one cycle.
-        effective_cycles: float64 [B].
-        state: int [B], indices into `STATES`.
+    Everything else follows when it is first asked for.
     """
 
     def __init__(self, asked: Asked, outputs: Outputs, manifest: Manifest, rules: WindowRules) -> None:
         """Read the outputs of a batch."""
         self.asked: Final = asked
         self.outputs: Final = outputs
-        self._manifest: Final = manifest
-        self._rules: Final = rules
-        entropy = attention_entropy(outputs.attention)
-        lengths = asked.lengths
-        self._ln_cycles: Final = np.log(np.where(lengths > 1, lengths, np.nan).astype(np.float64))
-        self.entropy_ratio: Final[FloatArray] = entropy / self._ln_cycles
-        self.effective_cycles: Final[FloatArray] = np.exp(entropy)
-        self.state: Final = states(outputs, lengths, manifest, last_cycle=asked.last_cycle)
+        self.manifest: Final = manifest
+        self.rules: Final = rules
 
     def only(self, which: BoolArray) -> Answers:
         """The answers to some of the windows."""
         asked = Asked(**{f.name: getattr(self.asked, f.name)[which] for f in fields(Asked)})
         outputs: dict[str, Any] = {f.name: getattr(self.outputs, f.name) for f in fields(Outputs)}
         kept = {name: None if values is None else values[which] for name, values in outputs.items()}
-        return Answers(asked, Outputs(**cast("dict[str, Any]", kept)), self._manifest, self._rules)
+        return Answers(asked, Outputs(**cast("dict[str, Any]", kept)), self.manifest, self.rules)
 
     def contribution_sum(self, row: int) -> float:
         """Unclipped RUL of one window less the baseline, in cycles."""
         return float(self.outputs.contribution[row].sum(dtype=np.float64))
+
+    @cached_property
+    def state(self) -> NDArray[np.int64]:
+        """How each answer may be read, [B], as indices into `STATES`."""
+        asked = self.asked
+        return states(self.outputs, asked.lengths, self.manifest, last_cycle=asked.last_cycle)
+
+    @cached_property
+    def _entropy_nats(self) -> FloatArray:
+        return attention_entropy(self.outputs.attention)
+
+    @cached_property
+    def _ln_cycles(self) -> FloatArray:
+        lengths = self.asked.lengths
+        return np.log(np.where(lengths > 1, lengths, np.nan).astype(np.float64))
+
+    @cached_property
+    def entropy_ratio(self) -> FloatArray:
+        """Attention entropy over its largest possible value, float64 [B]; NaN for windows of one cycle."""
+        return self._entropy_nats / self._ln_cycles
 
     @cached_property
     def head_entropy_ratio(self) -> FloatArray | None:
@@ -94,7 +114,7 @@ class Answers:
     def rul(self) -> list[float]:
         """What is reported, in cycles: an answer near the cap is the cap, which its state says."""
         near_cap = self.state == _AT_LEAST_CAP
-        return np.where(near_cap, np.float32(self._manifest.cap), self.outputs.rul).tolist()
+        return np.where(near_cap, np.float32(self.manifest.cap), self.outputs.rul).tolist()
 
     @cached_property
     def states(self) -> list[RulState]:
@@ -104,7 +124,8 @@ class Answers:
     @cached_property
     def is_out_of_range(self) -> list[bool]:
         """Whether a reading of each window is outside the range of training."""
-        return np.asarray(self._rules.range.outside(self.asked.readings).any(axis=(1, 2))).tolist()
+        outside = _outside(self.asked.readings, self.rules)
+        return np.asarray(outside.any(axis=(1, 2))).tolist()
 
     @cached_property
     def interval(self) -> list[list[float]]:
@@ -144,7 +165,7 @@ class Answers:
     @cached_property
     def effective(self) -> list[float]:
         """Effective cycles."""
-        return self.effective_cycles.tolist()
+        return np.exp(self._entropy_nats).tolist()
 
 
 class Piece(NamedTuple):
@@ -175,22 +196,56 @@ def states(
     return np.where((lengths < manifest.min_cycles) & ~whole_life, _INSUFFICIENT, state)
 
 
-def entropy_reference(manifest: Manifest, head: str = "mean") -> EntropyReference | None:
-    """The band in which calibration windows had their attention entropy."""
-    return next((reference for reference in manifest.entropy if reference.head == head), None)
+def prediction(
+    piece: Piece,
+    row: int,
+    windows: Windows,
+    i: int,
+    *,
+    explain: Explain,
+    sensor_contributions: dict[str, float] | UnsetType = UNSET,
+) -> Prediction:
+    """Word the answer in this row of its batch, to window `i` of its request."""
+    answers = piece.answers
+    manifest = answers.manifest
+    lower, upper = answers.interval[row]
+    health = answers.health_state[row]
+    shown: Attention | UnsetType = UNSET
+    if explain is not Explain.NONE:
+        cycles, first, ratio = windows.lengths[i], windows.first_cycle[i], answers.entropy[row]
+        shown = Attention(
+            list(range(first, first + cycles)),
+            answers.attention[row][:cycles],
+            answers.contribution[row][:cycles],
+            manifest.baseline,
+            None if math.isnan(ratio) else ratio,
+            answers.effective[row],
+        )
+    return Prediction(
+        windows.units[i],
+        answers.rul[row],
+        answers.states[row],
+        Interval(manifest.nominal_coverage, lower, upper),
+        dict(zip(answers.rules.horizons, answers.failure_probability[row], strict=True)),
+        HealthState(HEALTH_STATES[answers.health_label[row]], dict(zip(HEALTH_STATES, health, strict=True))),
+        windows.imputed_fraction[i],
+        _cautions(answers, row, windows, i),
+        shown,
+        sensor_contributions,
+    )
 
 
-def cautions(answers: Answers, row: int, windows: Windows, i: int, rules: WindowRules) -> list[Caution]:
+def _cautions(answers: Answers, row: int, windows: Windows, i: int) -> list[Caution]:
     """Why the answer in this row, to window `i`, is to be read with care."""
     found: list[Caution] = []
     if answers.is_out_of_range[row]:
-        found += _out_of_range(windows, i, rules)
+        found += _out_of_range(windows, i, answers.rules)
     if windows.sent[i] > windows.lengths[i]:
         detail = f"the model reads the last {windows.lengths[i]} of {windows.sent[i]} cycles"
         found.append(Caution("truncated_to_context", detail))
     if windows.last_cycle[i] != windows.last_cycle[i]:
         found.append(CYCLE_UNKNOWN)
-    ratio, band = answers.entropy[row], rules.band
+    ratio, band = answers.entropy[row], answers.rules.band
     if band is not None and ratio < band.low:
         detail = f"entropy ratio {ratio:.3g} is below {band.low:.3g}: unusually few cycles hold the weight"
         found.append(Caution("attention_collapsed", detail))
@@ -204,12 +259,17 @@ def _out_of_range(windows: Windows, i: int, rules: WindowRules) -> Iterator[Caut
     """One warning a column that leaves the range of training, naming the first cycle that does."""
     low, high = rules.range.lowest, rules.range.highest
     readings = windows.readings[i]
-    outside = rules.range.outside(readings)
+    outside = _outside(readings, rules)
     for f in np.flatnonzero(outside.any(axis=0)).tolist():
         t = int(outside[:, f].argmax())
         unit = f" {rules.units[f]}" if rules.units[f] else ""
         detail = (
-            f"{readings[t, f]:g}{unit} at cycle {windows.first_cycle(i) + t} is outside {low[f]:g} to "
+            f"{readings[t, f]:g}{unit} at cycle {windows.first_cycle[i] + t} is outside {low[f]:g} to "
             f"{high[f]:g}, the range of the training data and a margin"
         )
         yield Caution("out_of_range", detail, rules.names[f])
+
+
+def _outside(readings: FloatArray, rules: WindowRules) -> BoolArray:
+    """Which values [..., F] are out of the range of training; those that are missing are not."""
+    return (readings < rules.range.lowest) | (readings > rules.range.highest)

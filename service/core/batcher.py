@@ -2,16 +2,15 @@
 
     submit -> callers in turn -> batch (event loop, or a thread) -> answers -> each caller's future
 
-A batch leaves as soon as something can run it; windows that arrive meanwhile form the next one, so
-batches grow with load and no timer is needed. A quick network runs on the event loop itself: waking a
-thread takes longer than a window, and a worker with one core has no core for a second thread. Before
-such a batch leaves, the loop yields the core as long as that brings more windows. Slow networks, GPUs
-and surplus batches of large requests run on threads.
+A batch leaves as soon as something can run it; windows that arrive meanwhile form the next one, so batches
+grow with load and no timer is needed. A quick network runs on the event loop itself: waking a thread takes
+longer than a window, and a worker with one core has no core for a second thread. Before such a batch leaves,
+the loop yields the core as long as that brings more windows. Slow networks, GPUs and surplus batches of
+large requests run on threads.
 
-Everything but `_run` happens on the event loop, so there is nothing to lock. Promises, tested over
-random arrivals, cancellations and failures: every caller gets exactly one outcome, its own; the queue
-is bounded in windows; a caller that leaves delays no other; a failed batch fails its callers alone; a
-large request does not starve small ones.
+Everything but `_run` happens on the event loop, so there is nothing to lock. Promises: every caller gets
+exactly one outcome, its own; the queue is bounded in windows; a caller that leaves delays no other; a
+failed batch fails its callers alone; a large request does not starve small ones.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from time import perf_counter
 from typing import Final
 
 from service.core.answers import Answers, Piece
-from service.core.batch import Batch, Caller, Run, hand_back, report, stacked, take
 from service.core.cores import Cores
-from service.core.ports import BatchObserver, Tracer
+from service.core.ports import Batch, BatchObserver, Caller, Share, Tracer
 from service.core.rules import WindowRules
-from service.core.runtime import Runtime
+from service.core.runtime import Runtime, stacked
 from service.core.window import Windows
 from service.errors import NotReady, Overloaded, RuntimeFailed, ServiceError
 
@@ -42,6 +41,7 @@ STRANGER_SECONDS: Final = 0.001
 """If a yield takes longer and brings no window, another process holds the core."""
 DISTRUSTED_BATCHES: Final = 64
 """Batches that leave without a yield after that."""
+STOPPED: Final = "the batch scheduler stopped; restart the process"
 _yield_core: Final[Callable[[], None]] = getattr(os, "sched_yield", lambda: None)  # not on every platform
 
 
@@ -94,12 +94,10 @@ class MicroBatcher:
         self._yield_core: Final = yield_core
         self._clock: Final = clock
         self._callers: Final[deque[Caller]] = deque()
-        self._free = threads
-        self._pending = 0
+        self._free, self._pending = threads, 0
         self._window_seconds = math.inf
-        self._dispatch_due = False
+        self._dispatch_due = self._closing = False
         self._seen = self._in_vain = self._left = self._distrust = 0
-        self._closing = False
         self._idle: asyncio.Event | None = None
         self._running: Final[set[Caller]] = set()
         self._failure: BaseException | None = None
@@ -123,10 +121,10 @@ class MicroBatcher:
             RuntimeFailed: a batch with one of them failed, or the batch scheduler stopped.
         """
         if self._failure is not None:
-            raise RuntimeFailed("the batch scheduler stopped; restart the process") from self._failure
+            raise RuntimeFailed(STOPPED) from self._failure
         if self._closing:
             raise NotReady("the service is shutting down")
-        if not (count := len(windows)):
+        if not (count := len(windows.lengths)):
             return []
         if self._pending + count > self._max_pending:
             raise Overloaded(
@@ -226,7 +224,7 @@ class MicroBatcher:
             while self._pending >= 2 * self._max_batch and self._send(loop, shares_core=True):
                 pass
             batch = self._take(min(self._pending, self._max_batch))
-            self._finish(batch, *self._run(batch))
+            self._finish(batch, self._run(batch))
         finally:
             self._cores.end()
         if self._pending:
@@ -244,75 +242,86 @@ class MicroBatcher:
         return True
 
     def _take(self, size: int) -> Batch:
-        batch = take(self._callers, size, self._clock())
-        self._running.update(share.caller for share in batch.shares)
+        """Up to `size` windows, every caller in turn; the rest of a caller waits at the end of the line."""
+        batch = Batch([], size)
+        callers, now, left = self._callers, self._clock(), size
+        while left and callers:
+            share = max(1, left // len(callers))
+            caller = callers.popleft()
+            start = caller.next
+            if start == 0:
+                caller.taken_at = now
+                self._running.add(caller)
+                batch.queued.append(now - caller.arrived)
+            caller.next = stop = min(start + share, len(caller.order))
+            batch.shares.append(Share(caller, caller.order[start:stop]))
+            left -= stop - start
+            if stop < len(caller.order):
+                callers.append(caller)
         self._pending -= size
         return batch
 
     def _work(self, loop: asyncio.AbstractEventLoop, batch: Batch) -> None:
         """Run a batch on a thread, and hand its outcome to the loop."""
-        outcome = self._run(batch)
-        try:
-            loop.call_soon_threadsafe(self._deliver, loop, batch, *outcome)
-        except RuntimeError:  # the loop is closed: no caller waits any more
-            return
+        error = self._run(batch)
+        with suppress(RuntimeError):  # the loop is closed: no caller waits any more
+            loop.call_soon_threadsafe(self._deliver, loop, batch, error)
 
-    def _run(self, batch: Batch) -> tuple[Run | None, BaseException | None]:
-        trace = None
+    def _run(self, batch: Batch) -> BaseException | None:
+        """Ask the graph; what went wrong."""
+        trace, failure = None, None
         try:
             if self._tracer is not None:
                 served = dict.fromkeys(share.caller.trace for share in batch.shares)
                 trace = self._tracer.batch(served, model=self._runtime.manifest.name, windows=batch.size)
-            run, error = self._answered(batch), None
+            asked = stacked([(caller.windows, places) for caller, places in batch.shares])
+            start = self._clock()
+            outputs = self._runtime.run(asked.readings, asked.lengths, asked.last_cycle)
+            batch.seconds = self._clock() - start
+            batch.answers = Answers(asked, outputs, self._runtime.manifest, self._rules)
         except BaseException as caught:  # noqa: BLE001 - whatever it was, the callers must hear of it
-            run, error = None, caught
+            failure = caught
         if trace is not None:
-            trace.end(error)
-        return run, error
+            trace.end(failure)
+        return failure
 
-    def _answered(self, batch: Batch) -> Run:
-        asked = stacked(batch.shares)
-        start = self._clock()
-        outputs = self._runtime.run(asked.readings, asked.lengths, asked.last_cycle)
-        seconds = self._clock() - start
-        return Run(Answers(asked, outputs, self._runtime.manifest, self._rules), seconds)
-
-    def _deliver(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        batch: Batch,
-        run: Run | None,
-        error: BaseException | None,
-    ) -> None:
+    def _deliver(self, loop: asyncio.AbstractEventLoop, batch: Batch, error: BaseException | None) -> None:
         self._free += 1
         self._cores.end()
         try:
-            self._finish(batch, run, error)
+            self._finish(batch, error)
         except BaseException as stopped:  # noqa: BLE001 - as in _dispatch
             self._stop(stopped)
         self._dispatch(loop)
 
-    def _finish(self, batch: Batch, run: Run | None, error: BaseException | None) -> None:
+    def _finish(self, batch: Batch, error: BaseException | None) -> None:
         """Hand answers to their callers, and count them."""
-        took: list[float] = []
-        if run is None:
+        if batch.answers is None:
             for share in batch.shares:
                 self._fail(share.caller, RuntimeFailed("inference failed"), cause=error)
         else:
-            self._learn(batch.size, run.seconds)
-            took = hand_back(batch, run.answers, self._clock())
-            self._running.difference_update(s.caller for s in batch.shares if not s.caller.missing)
+            self._hand_back(batch, batch.answers)
+            if batch.size <= self._loop_windows:
+                known, new = self._window_seconds, batch.seconds / batch.size
+                self._window_seconds = new if math.isinf(known) else known + (new - known) / 8
         try:
-            self._observer.ran(report(batch, run, took))
+            self._observer.ran(batch)
         except Exception as uncounted:  # noqa: BLE001 - the callers have their answers
             failure = {"message": "batch not counted", "exception": uncounted}
             asyncio.get_running_loop().call_exception_handler(failure)
 
-    def _learn(self, windows: int, seconds: float) -> None:
-        """How quick the network is, from batches of a size that may run on the loop."""
-        if windows <= self._loop_windows:
-            known, new = self._window_seconds, seconds / windows
-            self._window_seconds = new if math.isinf(known) else known + (new - known) / 8
+    def _hand_back(self, batch: Batch, answers: Answers) -> None:
+        row, now = 0, self._clock()
+        for caller, places in batch.shares:
+            caller.pieces.append(Piece(answers, row, places))
+            row += len(places)
+            caller.missing -= len(places)
+            if not caller.missing:
+                self._running.discard(caller)
+                if not caller.future.done():  # the caller may have left
+                    caller.done_at = now
+                    batch.answered.append(now - caller.taken_at)
+                    caller.future.set_result(caller.pieces)
 
     def _fail(self, caller: Caller, error: ServiceError, *, cause: BaseException | None) -> None:
         self._withdraw(caller)
@@ -322,24 +331,20 @@ class MicroBatcher:
 
     def _withdraw(self, caller: Caller) -> None:
         """Take back the windows that no batch has taken yet."""
-        waiting = len(caller.windows) - caller.next
+        waiting = len(caller.order) - caller.next
         self._running.discard(caller)
         if waiting and caller in self._callers:
             self._callers.remove(caller)
             self._pending -= waiting
-            caller.next = len(caller.windows)
+            caller.next = len(caller.order)
         if self._idle is not None and not self._is_busy:
             self._idle.set()
 
     def _stop(self, error: BaseException) -> None:
         """The scheduler itself is broken: tell every caller, now and from now on."""
         self._failure = error
-        self._fail_everyone(
-            lambda: RuntimeFailed("the batch scheduler stopped; restart the process"), cause=error
-        )
+        self._fail_everyone(lambda: RuntimeFailed(STOPPED), cause=error)
 
-    def _fail_everyone(
-        self, error: Callable[[], ServiceError], *, cause: BaseException | None = None
-    ) -> None:
+    def _fail_everyone(self, error: Callable[[], ServiceError], cause: BaseException | None = None) -> None:
         for caller in [*self._callers, *self._running]:
             self._fail(caller, error(), cause=cause)

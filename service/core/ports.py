@@ -8,42 +8,75 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, NamedTuple, Protocol
+
+import msgspec
 
 from model.domain import FloatArray
 from service.core.answers import Answers, Piece
+from service.core.queries import Prediction
 from service.core.window import Windows
 from service.labels import Route, Stage, Transport
 
 
-class BatchReport(NamedTuple):
-    """One batch, as it is counted.
+class Caller(msgspec.Struct, eq=False):
+    """A request in the batcher.
 
     Attributes:
-        windows: Windows of the batch.
-        queued: Seconds that each request waited whose first window is in this batch.
-        answered: Seconds from the first window's batch to the last answer, of each request that it ended.
-        seconds: One run of the graph; None where it failed.
-        answers: What the graph answered, probes left out; None where nothing is left.
-        imputed: Missing readings over all readings of each of these windows.
-        units: The unit of each.
+        windows: What it asks.
+        order: The order in which batches take its windows.
+        trace: The request's trace, where it is recorded.
+        arrived, taken_at, done_at: Seconds of `perf_counter`: submitted, first window taken, last window
+            answered; 0 where it has not come to that.
+        missing: Windows without an answer.
+        next: Windows that batches have taken.
+        pieces: What has been answered.
     """
 
-    windows: int
-    queued: Sequence[float]
-    answered: Sequence[float]
-    seconds: float | None
-    answers: Answers | None
-    imputed: Sequence[float]
-    units: Sequence[str | None]
+    windows: Windows
+    order: Sequence[int]
+    future: asyncio.Future[list[Piece]]
+    trace: Submission | None
+    arrived: float
+    missing: int
+    next: int = 0
+    taken_at: float = 0.0
+    done_at: float = 0.0
+    pieces: list[Piece] = msgspec.field(default_factory=list[Piece])
+
+
+class Share(NamedTuple):
+    """The windows of one caller in a batch, by their places in the request."""
+
+    caller: Caller
+    places: Sequence[int]
+
+
+class Batch(msgspec.Struct, eq=False):
+    """What the graph is asked at once, and what became of it.
+
+    Attributes:
+        shares: Whose windows they are, in the order of the batch's rows.
+        size: Windows of the batch.
+        queued: Seconds that each request waited whose first window is in this batch.
+        answered: Seconds from the first window's batch to the last answer, of each request that it ended.
+        answers: What the graph answered; None where it failed.
+        seconds: One run of the graph.
+    """
+
+    shares: list[Share]
+    size: int
+    queued: list[float] = msgspec.field(default_factory=list[float])
+    answered: list[float] = msgspec.field(default_factory=list[float])
+    answers: Answers | None = None
+    seconds: float = 0.0
 
 
 class BatchObserver(Protocol):
     """Counts the batcher's work, on the event loop; `service.metrics.metrics.ModelMetrics` is one."""
 
-    def ran(self, batch: BatchReport) -> None:
-        """Count a batch whose callers have been answered."""
+    def ran(self, batch: Batch, /) -> None:
+        """Count a batch whose callers have been told its outcome."""
         ...
 
     def cancelled(self, windows: int) -> None:
@@ -51,62 +84,22 @@ class BatchObserver(Protocol):
         ...
 
 
-class StageTimer(Protocol):
-    """Counts the stages of a request; `service.edge.exchange.Exchange` is one."""
-
-    def timed(self, stage: Stage, start: float) -> None:
-        """Count a stage that began at `start`, in seconds of `perf_counter`, and ends now."""
-        ...
-
-
-class Limit(Protocol):
-    """Limits the time of awaited work, with TimeoutError; `service.edge.exchange.Limit` is one.
-
-    Attributes:
-        seconds: The limit; None: there is none.
-    """
-
-    @property
-    def seconds(self) -> float | None:
-        """The limit."""
-        ...
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+Stages = list[tuple[Stage, float, float]]
+"""Stages of a request, each with its start and end in seconds of `perf_counter`."""
 
 
 class Recorder(Protocol):
     """Keeps predictions until outcomes are reported; `service.store.recorder.Recorder` is one."""
 
-    def offer(self, model: str, windows: Windows, pieces: Sequence[Piece]) -> None:
-        """Keep these answers; never waits and never fails."""
-        ...
-
-
-class Waited(Protocol):
-    """Times of one request in the batcher; `service.core.batch.Caller` is one.
-
-    Attributes:
-        arrived, taken_at, done_at: Seconds of `perf_counter`; 0 where the request never got that far.
-    """
-
-    arrived: float
-    taken_at: float
-    done_at: float
-
-    @property
-    def future(self) -> asyncio.Future[Any]:
-        """The request's outcome."""
+    def offer(self, model: str, windows: Windows, predictions: Sequence[Prediction]) -> None:
+        """Keep the predictions of these windows; never waits and never fails."""
         ...
 
 
 class Submission(Protocol):
     """Windows that a recorded request has given to the batcher."""
 
-    def ended(self, waited: Waited) -> None:
+    def ended(self, caller: Caller) -> None:
         """Record that they were answered, failed or cancelled."""
         ...
 
@@ -116,6 +109,10 @@ class RequestTrace(Protocol):
 
     def begin(self, request_id: str) -> None:
         """Make this request the current one."""
+        ...
+
+    def stage(self, stage: Stage, start: float, end: float) -> None:
+        """Record a stage of the request, in seconds of `perf_counter`."""
         ...
 
     def end(self, *, code: str, error: BaseException | None, windows: int) -> None:
@@ -145,10 +142,6 @@ class Tracer(Protocol):
             carrier: The ASGI scope or gRPC's metadata; both may name the caller's trace. None for a part
                 of the current request, such as a reading of a stream.
         """
-        ...
-
-    def stage(self, stage: Stage, seconds: float) -> None:
-        """Record a stage of the current request, which has just ended and took this long."""
         ...
 
     def submitted(self) -> Submission | None:

@@ -7,26 +7,20 @@ Inference Protocol, which words tensors, asks the same batchers. This module mus
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from time import perf_counter
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from export.bundle import Manifest
-from model.domain import HEALTH_STATES
-from service.core.answers import Answers, Piece, cautions
-from service.core.ports import Limit, Recorder, StageTimer
+from service.core.answers import Piece, prediction
+from service.core.ports import Recorder, Stages
 from service.core.providers import Placement
 from service.core.queries import (
-    Attention,
     Explain,
-    HealthState,
-    Interval,
     ModelName,
     Prediction,
     PredictQuery,
@@ -39,7 +33,6 @@ from service.core.runtime import Runtime
 from service.core.window import WindowInput, Windows, join, lay_out
 from service.errors import (
     STATUS,
-    DeadlineExceeded,
     InvalidRequest,
     InvalidWindow,
     InvalidWindows,
@@ -72,7 +65,6 @@ class LoadedModel:
     batcher: Batcher
     rules: WindowRules
     name: ModelName
-    horizons: tuple[str, ...]
     sensors: tuple[int, ...]
 
     @classmethod
@@ -86,7 +78,6 @@ class LoadedModel:
             batcher,
             WindowRules.of(manifest, max_window_cycles=max_window_cycles),
             ModelName(manifest.name, manifest.version, runtime.sha256),
-            tuple(map(str, manifest.horizons)),
             manifest.schema_of_columns.indices("sensor"),
         )
 
@@ -103,7 +94,7 @@ class Predictor:
     ) -> None:
         self.models: Final = dict(models)
         self._only: Final = next(iter(models.values())) if len(models) == 1 else None
-        self._max_windows: Final = max_request_windows
+        self.max_request_windows: Final = max_request_windows
         self._recorder: Final = recorder
 
     def model(self, name: str | None) -> LoadedModel:
@@ -127,16 +118,14 @@ class Predictor:
         query: PredictQuery,
         *,
         malformed: Mapping[int, Sequence[Problem]] = MappingProxyType({}),
-        limit: Limit | None = None,
-        timer: StageTimer | None = None,
+        stages: Stages | None = None,
     ) -> PredictReply:
         """Answer every window of a query; the query's windows are released as soon as they are laid out.
 
         Args:
             query: The request.
             malformed: Windows with values that are no numbers, and where.
-            limit: Limits the time to the answer; None: no limit.
-            timer: Counts the stages.
+            stages: Takes the stage that wording the answers is.
 
         Raises:
             UnknownModel: the model is not loaded.
@@ -144,7 +133,6 @@ class Predictor:
             TooLarge: more windows than a request may have.
             InvalidWindows: windows cannot be read, and `partial` is not set.
             Overloaded, NotReady, RuntimeFailed: as the batcher says.
-            DeadlineExceeded: the time has passed.
         """
         model = self.model(query.model)
         count, units = len(query.windows), [window.unit for window in query.windows]
@@ -152,18 +140,14 @@ class Predictor:
             detail = "expected at least one window, got none"
             raise InvalidRequest(detail, [Problem("/windows", "empty", detail)])
         self.check_count(count)
-        try:
-            with limit or nullcontext():
-                windows, problems = await _read(query, model.rules)
-                problems |= malformed
-                placed = {i: [p.below(f"/windows/{i}") for p in found] for i, found in problems.items()}
-                if placed and not query.partial:
-                    raise _invalid(placed, count)
-                answered: list[Prediction] = []
-                if windows is not None:
-                    answered = await self._worded(model, windows, query.explain, timer)
-        except TimeoutError:
-            raise late(count, limit) from None
+        windows, problems = await _read(query, model.rules)
+        problems |= malformed
+        placed = {i: [p.below(f"/windows/{i}") for p in found] for i, found in problems.items()}
+        if placed and not query.partial:
+            raise _invalid(placed, count)
+        answered: list[Prediction] = []
+        if windows is not None:
+            answered = await self.answer(model, windows, explain=query.explain, stages=stages)
         if not placed:
             return PredictReply(model.name, [*answered])
         in_order = iter(answered)
@@ -173,19 +157,27 @@ class Predictor:
         )
 
     async def answer(
-        self, model: LoadedModel, windows: Windows, *, explain: Explain, limit: Limit, timer: StageTimer
+        self, model: LoadedModel, windows: Windows, *, explain: Explain, stages: Stages | None = None
     ) -> list[Prediction]:
-        """Answer checked windows, for a transport that keeps windows.
+        """Answer checked windows, in their order.
 
         Raises:
             Overloaded, NotReady, RuntimeFailed: as the batcher says.
-            DeadlineExceeded: the time has passed.
         """
-        try:
-            with limit:
-                return await self._worded(model, windows, explain, timer)
-        except TimeoutError:
-            raise late(len(windows), limit) from None
+        pieces = await model.batcher.submit(windows)
+        probes = await _occlusions(model, windows, pieces) if explain is Explain.FULL else {}
+        start = perf_counter()
+        worded: dict[int, Prediction] = {}
+        for piece in pieces:
+            for row, i in enumerate(piece.places, piece.first):
+                hidden = probes.get(i, UNSET)
+                worded[i] = prediction(piece, row, windows, i, explain=explain, sensor_contributions=hidden)
+        answered = list(map(worded.__getitem__, range(len(worded))))
+        if stages is not None:
+            stages.append((Stage.EXPLAIN, start, perf_counter()))
+        if self._recorder is not None:
+            self._recorder.offer(model.name.name, windows, answered)
+        return answered
 
     def check_count(self, windows: int) -> None:
         """Refuse a request of too many windows before any of them is read.
@@ -193,32 +185,8 @@ class Predictor:
         Raises:
             TooLarge: more windows than a request may have.
         """
-        if windows > self._max_windows:
-            raise TooLarge(f"at most {self._max_windows} windows a request, got {windows}")
-
-    async def _worded(
-        self, model: LoadedModel, windows: Windows, explain: Explain, timer: StageTimer | None
-    ) -> list[Prediction]:
-        pieces = await model.batcher.submit(windows)
-        probes = await _occlusions(model, windows, pieces) if explain is Explain.FULL else {}
-        if self._recorder is not None:
-            self._recorder.offer(model.name.name, windows, pieces)
-        start = perf_counter()
-        answered: dict[int, Prediction] = {}
-        for answers, first, places in pieces:
-            for row, i in enumerate(places, first):
-                answered[i] = prediction(
-                    model,
-                    windows,
-                    i,
-                    answers=answers,
-                    row=row,
-                    explain=explain,
-                    sensor_contributions=probes.get(i, UNSET),
-                )
-        if timer is not None:
-            timer.timed(Stage.EXPLAIN, start)
-        return [answered[i] for i in range(len(windows))]
+        if windows > self.max_request_windows:
+            raise TooLarge(f"at most {self.max_request_windows} windows a request, got {windows}")
 
 
 async def _read(
@@ -261,48 +229,6 @@ async def _occlusions(
     return found
 
 
-def prediction(
-    model: LoadedModel,
-    windows: Windows,
-    i: int,
-    *,
-    answers: Answers,
-    row: int,
-    explain: Explain,
-    sensor_contributions: dict[str, float] | UnsetType = UNSET,
-) -> Prediction:
-    """Word the answer to window `i`, which is in this row of its batch."""
-    lower, upper = answers.interval[row]
-    return Prediction(
-        windows.units[i],
-        answers.rul[row],
-        answers.states[row],
-        Interval(model.manifest.nominal_coverage, lower, upper),
-        dict(zip(model.horizons, answers.failure_probability[row], strict=True)),
-        HealthState(
-            HEALTH_STATES[answers.health_label[row]],
-            dict(zip(HEALTH_STATES, answers.health_state[row], strict=True)),
-        ),
-        windows.imputed_fraction[i],
-        cautions(answers, row, windows, i, model.rules),
-        UNSET if explain is Explain.NONE else _attention(model, windows, i, answers, row),
-        sensor_contributions,
-    )
-
-
-def _attention(model: LoadedModel, windows: Windows, i: int, answers: Answers, row: int) -> Attention:
-    cycles, first = windows.lengths[i], windows.first_cycle(i)
-    ratio = answers.entropy[row]
-    return Attention(
-        list(range(first, first + cycles)),
-        answers.attention[row][:cycles],
-        answers.contribution[row][:cycles],
-        model.manifest.baseline,
-        None if math.isnan(ratio) else ratio,
-        answers.effective[row],
-    )
-
-
 def _invalid(problems: Mapping[int, Sequence[Problem]], windows: int) -> InvalidWindows:
     in_order = [p for i in sorted(problems) for p in problems[i]]
     worst = in_order[0]
@@ -316,9 +242,3 @@ def _refused(unit: str | None, problems: Sequence[Problem]) -> Refused:
     """A window's own error, in its place."""
     detail = "; ".join(f"{p.pointer}: {p.detail}" for p in problems[:3])
     return Refused(unit, WindowError(STATUS[InvalidWindow].title, detail, listed(problems)))
-
-
-def late(windows: int, limit: Limit | None) -> DeadlineExceeded:
-    """What is said where the time has passed."""
-    within = "" if limit is None or limit.seconds is None else f" within {limit.seconds:g} s"
-    return DeadlineExceeded(f"{windows} windows were not answered{within}")

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from export.bundle import EntropyReference, Manifest
-from model.domain import BoolArray, FloatArray
+from model.domain import FloatArray
 
 OUT_OF_RANGE_MARGIN: Final = 0.25
 """How far outside the 0.1 - 99.9 % quantiles of training a reading may lie unremarked, over their
@@ -36,10 +36,6 @@ class TrainingRange:
         margin = OUT_OF_RANGE_MARGIN * (high - low) + 1e-5 * np.maximum(np.abs(low), np.abs(high))
         return cls((low - margin).astype(np.float32), (high + margin).astype(np.float32))
 
-    def outside(self, readings: FloatArray) -> BoolArray:
-        """Which values [..., F] are out of range; those that are missing are not."""
-        return (readings < self.lowest) | (readings > self.highest)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowRules:
@@ -47,11 +43,13 @@ class WindowRules:
 
     Attributes:
         names: The F column names, in order.
+        horizons: The horizons of failure probabilities, as replies name them.
         units: Their engineering units.
         band: Where the attention entropy of calibration windows lay.
     """
 
     names: tuple[str, ...]
+    horizons: tuple[str, ...]
     known: frozenset[str]
     units: tuple[str, ...]
     range: TrainingRange
@@ -66,6 +64,7 @@ class WindowRules:
         names = tuple(column.name for column in manifest.columns)
         return cls(
             names,
+            tuple(map(str, manifest.horizons)),
             frozenset(names),
             tuple(column.unit for column in manifest.columns),
             TrainingRange.of(manifest),

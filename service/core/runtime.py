@@ -5,6 +5,7 @@ Beside `runtime_cuda` the only module that imports `onnxruntime`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -17,6 +18,7 @@ from export.drift_reference import DriftReference
 from model.domain import HEALTH_STATES, FloatArray, IntArray
 from service.core.providers import CPU, CUDA, TENSORRT, Placement, Wanted, order, placement, with_options
 from service.core.runtime_cuda import BoundSession, bucket
+from service.core.window import Windows
 from service.settings import NVIDIA_DRIVER, ProviderChoice
 
 GOLDEN_WINDOWS: Final = 16
@@ -33,6 +35,15 @@ TOLERANCE: Final = {
     "novelty": 1e-3,
 }
 """How far an answer may lie from the exporter's on another processor before it is another answer."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """What a batch was asked: float32 [B, T, F] readings, int64 [B] lengths, float32 [B] last cycles."""
+
+    readings: FloatArray
+    lengths: IntArray
+    last_cycle: FloatArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -262,3 +273,42 @@ def _fits(got: tuple[str, tuple[Any, ...]], kind: str, shape: tuple[int | None, 
         not isinstance(size, int) if wanted is None else not isinstance(size, int) or size == wanted
         for size, wanted in zip(got[1], shape, strict=True)
     )
+
+
+def stacked(shares: Sequence[tuple[Windows, Sequence[int]]]) -> Asked:
+    """Windows of several requests, of each those at these places, as the graph takes them."""
+    lengths: list[int] = []
+    last_cycle: list[float] = []
+    parts: list[FloatArray] = []
+    cycles = 0
+    for windows, places in shares:
+        if isinstance(places, range) and len(places) == len(windows.lengths):  # the whole request
+            lengths += windows.lengths
+            last_cycle += windows.last_cycle
+            part = windows.readings
+        else:
+            lengths += [windows.lengths[i] for i in places]
+            last_cycle += [windows.last_cycle[i] for i in places]
+            at = slice(places.start, places.stop) if isinstance(places, range) else places
+            part = windows.readings[at]
+        parts.append(part)
+        cycles = max(cycles, part.shape[1])
+    cycles = min(cycles, max(lengths))
+    if len(parts) == 1:
+        readings = np.ascontiguousarray(parts[0][:, :cycles])
+    elif {part.shape[1] for part in parts} == {cycles}:
+        readings = np.concatenate(parts)
+    else:
+        readings = _padded(parts, cycles)
+    return Asked(readings, np.array(lengths, np.int64), np.array(last_cycle, np.float32))
+
+
+def _padded(parts: Sequence[FloatArray], cycles: int) -> FloatArray:
+    """Windows [B_i, T_i, F] as float32 [B, T, F], NaN past their ends."""
+    padded = np.full((sum(map(len, parts)), cycles, parts[0].shape[2]), np.nan, np.float32)
+    row = 0
+    for part in parts:
+        width = min(part.shape[1], cycles)
+        padded[row : row + len(part), :width] = part[:, :width]
+        row += len(part)
+    return padded

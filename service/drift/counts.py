@@ -1,10 +1,9 @@
-"""Counts of what recent windows held: cheap where the work is done, and additive over workers.
+"""Counts of recent windows, a sum over the workers.
 
-A batch costs an append; once `GATHERED` windows wait, or when somebody looks, all of them are counted, a
-block at a time in a few array operations. Counts stand in a ring of blocks of float64 in an array that is
-given, and every number in it is a sum over windows: rings of several workers are added element by element,
-and what is read off the sum does not depend on who counted. A full ring overwrites its oldest block, so it
-slides.
+A batch costs an append; a thread of the worker, or a scrape, counts what waits, a block at a time in a few
+array operations. Counts stand in a ring of blocks of float64 in a given array, and every number in it is a
+sum over windows: rings of several workers add up element by element. A full ring overwrites its oldest block,
+so it slides.
 
 Only the last reading of a window is counted: the next window of the unit holds all the others again. This
 module must not know what counts are compared with.
@@ -13,6 +12,7 @@ module must not know what counts are compared with.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -30,9 +30,6 @@ _Array = NDArray[np.float64]
 WINDOWS: Final = 2000
 """Of the sliding window: twenty cycles of a hundred units."""
 BLOCKS: Final = 10
-GATHERED: Final = 500
-"""Windows that wait to be counted: after a run of the graph the first block finds cold caches, and costs
-three times what the others do."""
 UNIT_SLOTS: Final = 256
 """Units share slots by the checksum of their name; `DriftTotals.repeats` takes chance meetings off."""
 
@@ -59,7 +56,7 @@ class Layout:
 
     @classmethod
     def of(cls, reference: DriftReference) -> Layout:
-        """What counts of one model look like."""
+        """Return the layout of one model's counts."""
         regimes, columns, bands, _ = reference.low.shape
         return cls(
             (regimes, columns, BINS),
@@ -70,21 +67,21 @@ class Layout:
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Of all parts, in their order."""
+        """Return the shapes of all parts, in their order."""
         return (self.columns, self.bands, self.rul, self.entropy, self.units, self.rest)
 
     @property
     def block(self) -> int:
-        """Numbers in one block."""
+        """Return how many numbers a block has."""
         return sum(int(np.prod(shape)) for shape in self.shapes)
 
     @property
     def size(self) -> int:
-        """Numbers in a ring: what an array for one model must have."""
+        """Return how many numbers a ring has."""
         return BLOCKS * self.block
 
     def parts(self, block: _Array) -> list[_Array]:
-        """Views of a block, in the order of `shapes`."""
+        """Return views of a block, in the order of `shapes`."""
         ends = np.cumsum([int(np.prod(shape)) for shape in self.shapes])[:-1]
         return [part.reshape(shape) for part, shape in zip(np.split(block, ends), self.shapes, strict=True)]
 
@@ -110,7 +107,7 @@ class DriftTotals:
 
     @property
     def repeats(self) -> float:
-        """How many windows the unit of a window has, at least 1: sum of squares over sum.
+        """Return how many windows the unit of a window has, at least 1: sum of squares over sum.
 
         Units that meet in a slot by chance add n^2 / 256 to the squares of n windows, which is taken off.
         """
@@ -123,11 +120,11 @@ class DriftTotals:
 _LAST: Final = np.arange(-STUCK_CYCLES, 0)
 
 _Batch = tuple[FloatArray, Answers, Sequence[str | None]]
-"""The last readings of windows, [B, 10, F], their answers, and whose they are."""
+"""The last readings of windows, [B, 10, F], their answers, and the unit of each."""
 
 
 class DriftCounts:
-    """One worker's counts of one model; any thread may tell it of a batch."""
+    """One worker's counts of one model, from any thread."""
 
     def __init__(
         self, storage: _Array, reference: DriftReference, *, windows: int = WINDOWS, workers: int = 1
@@ -138,27 +135,31 @@ class DriftCounts:
         self._reference: Final = reference
         self._cuts: Final = np.moveaxis(reference.cuts, 2, 0).copy()  # [9, R, F]
         self._full: Final = max(1, windows // (BLOCKS * workers))
+        self._most_waiting: Final = max(1, windows // workers)
+        self._counting: Final = threading.Lock()
         self._lock: Final = threading.Lock()
-        self._batches: list[_Batch] = []
+        self._batches: deque[_Batch] = deque()
         self._waiting = 0
         self._at = 0
         self._nameless = 0
 
     def observe(self, readings: FloatArray, answers: Answers, units: Sequence[str | None]) -> None:
-        """Take note of a batch: float32 [B, T, F], its answers, and whose windows they are."""
-        # The ends alone: all readings of what waits are megabytes.
-        self._batches.append((_ends(readings, answers.asked.lengths), answers, units))
-        self._waiting += len(units)
-        if self._waiting >= GATHERED:
-            self.count()
+        """Take note of a batch: float32 [B, T, F], its answers, and the unit of each window.
+
+        At most a sliding window of them waits: an older batch would be overwritten as soon as it is counted.
+        """
+        batch = (_ends(readings, answers.asked.lengths), answers, units)  # all readings would be megabytes
+        with self._lock:
+            self._batches.append(batch)
+            self._waiting += len(units)
+            while self._waiting > self._most_waiting and len(self._batches) > 1:
+                self._waiting -= len(self._batches.popleft()[2])
 
     def count(self) -> None:
         """Count all that waits."""
-        with self._lock:
-            # Whoever appends meanwhile holds the same list: what was copied is cut from its front.
-            batches = self._batches[:]
-            del self._batches[: len(batches)]
-            self._waiting = sum(len(units) for _, _, units in self._batches)
+        with self._counting:
+            with self._lock:
+                batches, self._batches, self._waiting = list(self._batches), deque(), 0
             held = self._blocks[self._at][-1][0]
             for some in _blocks(batches, self._full, held=0 if held >= self._full else int(held)):
                 self._count(some)
@@ -186,7 +187,7 @@ class DriftCounts:
         rest += np.array([len(last), np.count_nonzero(~seen)])
 
     def _block(self) -> list[_Array]:
-        """The parts of the block to count into: the next one, emptied, where this one is full."""
+        """Return the parts of the block to count into; where it is full, the next one, emptied."""
         if self._blocks[self._at][-1][0] >= self._full:
             self._at = (self._at + 1) % BLOCKS
             for part in self._blocks[self._at]:
@@ -194,7 +195,7 @@ class DriftCounts:
         return self._blocks[self._at]
 
     def _regimes(self, last: _Array) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
-        """Nearest regime of each reading, whether it is near it, and whether it is known at all."""
+        """Return each reading's nearest regime, whether it is near, and whether its settings are known."""
         reference = self._reference
         regimes = len(reference.centre)
         square = np.zeros((len(last), regimes))
@@ -211,7 +212,7 @@ class DriftCounts:
         return square.argmin(axis=1), near.any(axis=1) & known, known
 
     def _bins(self, last: _Array, regime: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Of each column's reading, [n, F]."""
+        """Return the bin of each column's reading, [n, F]."""
         value = np.zeros(last.shape, dtype=np.int64)
         for cut in self._cuts:
             value += last > cut[regime]
@@ -229,7 +230,7 @@ class DriftCounts:
         bins[row[stuck], column[stuck]] = STUCK
 
     def _left(self, predicted: _Array, age: _Array) -> _Array:
-        """The RUL a unit is taken to have: the answer, or where that can tell no more the mean at its age."""
+        """Return the RUL to count a unit at: the answer; near the cap, the mean at its age."""
         left = self._reference.left_by_age
         at = np.clip(np.nan_to_num(age, nan=len(left)), 0, len(left) - 1).astype(np.int64)
         return np.where(predicted < self._reference.believed, predicted, np.maximum(predicted, left[at]))
@@ -254,13 +255,13 @@ class DriftCounts:
         ]
 
     def _nobody(self) -> int:
-        """A window without a unit's name is taken for another unit's each time."""
+        """Return a slot: each window without a unit's name counts as another unit's."""
         self._nameless += 1
         return self._nameless % UNIT_SLOTS
 
 
 def entropy_of(answers: Answers, head: str) -> FloatArray:
-    """A head's entropy ratio, [B]; NaN where the model has no such head."""
+    """Return a head's entropy ratio, [B]; NaN where the model has no such head."""
     if head == "mean":
         return answers.entropy_ratio
     heads = answers.head_entropy_ratio
@@ -268,7 +269,7 @@ def entropy_of(answers: Answers, head: str) -> FloatArray:
 
 
 def _blocks(batches: Sequence[_Batch], full: int, *, held: int) -> Iterator[list[_Batch]]:
-    """The batches in order, as many as fill a block; the first one holds some windows already."""
+    """Group batches so that each group fills a block; the first block holds some windows already."""
     some: list[_Batch] = []
     windows = held
     for batch in batches:
@@ -282,7 +283,7 @@ def _blocks(batches: Sequence[_Batch], full: int, *, held: int) -> Iterator[list
 
 
 def _ends(readings: FloatArray, lengths: IntArray) -> FloatArray:
-    """The last ten readings of each window, [B, 10, F]; a shorter one repeats its first in front."""
+    """Return each window's last ten readings, [B, 10, F]; a shorter one repeats its first."""
     cycles = readings.shape[1]
     if cycles >= STUCK_CYCLES and lengths.min() == cycles:  # quicker
         return readings[:, -STUCK_CYCLES:].copy()
@@ -294,6 +295,6 @@ def _joined(arrays: Sequence[FloatArray]) -> _Array:
 
 
 def _add(counts: _Array, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
-    """One more at each of these places."""
+    """Count one more at each of these places."""
     where = rows * counts.shape[1] + columns
     counts += np.bincount(where, minlength=counts.size).reshape(counts.shape)

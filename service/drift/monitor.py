@@ -1,4 +1,4 @@
-"""Whether inputs, predictions and attention are still those that a model was trained and judged on.
+"""Tell whether inputs, predictions and attention are still those that a model was trained on.
 
 Drift is the population stability index: over bins with shares p now and q in the reference, the sum of
 (p - q) ln(p / q), which is the symmetrised Kullback-Leibler divergence. By the rule of thumb of credit
@@ -19,7 +19,7 @@ that do not overlap. Twice the rule's 0.25 is left for what the reference does n
 a hundred healthy C-MAPSS units or more read up to 0.45, a sensor off by two standard deviations above 2. What
 is alarmed at, and after how many windows, is measured: docs/drift.md.
 
-Everything is computed from summed counts, by whoever is asked; nothing here must know how they are summed.
+Everything is computed from summed counts; this module must not know how they are summed.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Index:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drift:
-    """What the counts of one model say.
+    """Drift of one model.
 
     Attributes:
         windows: In the sliding window.
@@ -89,7 +89,7 @@ class Drift:
 
 
 def population_stability(share: _Array, reference: _Array) -> _Array:
-    """The index of two distributions over bins, [..., B] -> [...]; what is rarer than `RARE` counts as that.
+    """Return the index of two distributions over bins, [..., B] -> [...]; rarer shares count as `RARE`.
 
     >>> float(population_stability(np.array([0.5, 0.5]), np.array([0.5, 0.5])))
     0.0
@@ -99,7 +99,9 @@ def population_stability(share: _Array, reference: _Array) -> _Array:
 
 
 def chi_squared_quantile(probability: float, freedom: int) -> float:
-    """After Wilson and Hilferty (1931): right to 1 %, but up to 5 % high for few degrees in the far tail.
+    """Return the quantile after Wilson and Hilferty (1931).
+
+    Right to 1 %, but up to 5 % high for few degrees of freedom in the far tail.
 
     >>> round(chi_squared_quantile(0.99, 10), 1)
     23.2
@@ -110,7 +112,7 @@ def chi_squared_quantile(probability: float, freedom: int) -> float:
 
 
 def drift_of(total: _Array, reference: DriftReference, layout: Layout) -> Drift:
-    """What summed counts say: a pure function of one ring, or of the sum of several workers'."""
+    """Compute drift from one ring of counts, or from the sum of several workers' rings."""
     totals = DriftTotals.of(total, layout)
     indices = layout.columns[0] * layout.columns[1] + 1 + len(reference.heads)
     level = 1 - ALPHA / indices
@@ -187,24 +189,24 @@ def _index(counts: _Array, reference: _Array, level: float, repeats: float) -> I
 
 
 class Storage(Protocol):
-    """Where counts stand; `service.metrics.board.Slots` is one."""
+    """Holds counts; `service.metrics.board.Slots` is one."""
 
     @property
     def own(self) -> FloatArray:
-        """This worker's, to write to."""
+        """This worker's counts, to write to."""
         ...
 
     def total_of_living(self) -> FloatArray:
-        """The sum over the workers that live: what one that has gone once saw says nothing of now."""
+        """The sum over the workers that live: what another saw once says nothing of now."""
         ...
 
 
 class DriftMonitor:
-    """Drift of one model: this worker counts, whoever is asked sums.
+    """Drift of one model: each worker counts, and the scraped worker adds up.
 
     Attributes:
         name: The model's.
-        observe: Tells of a batch; see `DriftCounts.observe`.
+        observe: Takes note of a batch; see `DriftCounts.observe`.
         publish: Counts what waits, so that other workers see it.
     """
 
@@ -218,7 +220,7 @@ class DriftMonitor:
         self.publish: Final = self._counts.count
 
     def read(self) -> Drift:
-        """What all workers have counted, this one to the last window."""
+        """Return what all workers have counted; of this one, to the last window."""
         self.publish()
         total = np.asarray(self._storage.total_of_living(), dtype=np.float64)
         return drift_of(total, self._reference, self._counts.layout)

@@ -10,11 +10,11 @@ from typing import Any, Final, Self
 
 from service import logs
 from service.core.lifecycle import Lifecycle, Phase
-from service.core.ports import Tracer
+from service.core.ports import Stages, Tracer
 from service.core.predictor import Predictor
 from service.edge.access import Credentials
-from service.errors import STATUS, Disconnected, RuntimeFailed, status_of
-from service.labels import CLIENT_GONE, SUCCESS, Route, Stage, Transport
+from service.errors import STATUS, DeadlineExceeded, Disconnected, RuntimeFailed, status_of
+from service.labels import CLIENT_GONE, SUCCESS, Route, Transport
 from service.metrics.metrics import Metrics
 from service.streams.life import Streams
 
@@ -36,11 +36,13 @@ class Exchange:
         error: What went wrong.
         gone: True where the caller has left: nobody waits for an answer.
         windows: Windows that were asked for.
+        stages: What it did, each stage with its start and end in seconds of `perf_counter`. Appended to
+            without a call: thousands of requests a second do so three times.
     """
 
     __slots__ = (
-        "_admitted", "_desk", "_route", "_stages", "_start", "_token", "_trace", "_transport", "code",
-        "error", "gone", "request_id", "seconds", "windows",
+        "_admitted", "_desk", "_route", "_start", "_token", "_trace", "_transport", "code",
+        "error", "gone", "request_id", "seconds", "stages", "windows",
     )  # fmt: skip
 
     def __init__(
@@ -71,14 +73,17 @@ class Exchange:
         self.gone = False
         self.windows = 0
         self._admitted = False
-        self._stages: list[tuple[Stage, float]] = []
+        self.stages: Stages = []
 
     def __enter__(self) -> Self:
         self._token = logs.request_id.set(self.request_id)
         if self._trace is not None:
             self._trace.begin(self.request_id)
         self._start = perf_counter()
-        self._desk.metrics.begin(self._route)
+        if self._route is Route.GRPC_STREAM:
+            self._desk.metrics.open_streams += 1
+        else:
+            self._desk.metrics.in_flight += 1
         return self
 
     def admit(self) -> None:
@@ -93,13 +98,6 @@ class Exchange:
         lifecycle.in_flight += 1
         self._admitted = True
 
-    def timed(self, stage: Stage, start: float) -> None:
-        """Count a stage that began at `start`, in seconds of `perf_counter`, and ends now."""
-        seconds = perf_counter() - start
-        self._stages.append((stage, seconds))
-        if self._desk.tracer is not None:
-            self._desk.tracer.stage(stage, seconds)
-
     def __exit__(
         self, _kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
@@ -111,11 +109,17 @@ class Exchange:
         if error is not None:
             self._fail(error)
         self.seconds = perf_counter() - self._start
-        desk.metrics.end(self._transport, self._route, self.code, self.seconds, self._stages)
+        if self._route is Route.GRPC_STREAM:
+            desk.metrics.open_streams -= 1
+        else:
+            desk.metrics.in_flight -= 1
+        desk.metrics.ended.append((self._transport, self._route, self.code, self.seconds, self.stages))
         kept = error is None or isinstance(error, Exception)
         if kept:
             self._log()
         if self._trace is not None:
+            for stage, start, end in self.stages:
+                self._trace.stage(stage, start, end)
             self._trace.end(code=self.code, error=error, windows=self.windows)
         logs.request_id.reset(self._token)
         return kept
@@ -185,14 +189,14 @@ class Desk:
 
 
 class Limit:
-    """Limit the time of awaited work, which the caller's leaving ends too.
+    """Limit the time to an answer, which the caller's leaving ends too.
 
     It costs half of `asyncio.timeout`, at every request. The task that waits for the disconnect is never
     cancelled: a server may be about to hand it the event, and does so when the exchange ends. It starts
     after `WATCH_AFTER_SECONDS`.
 
     Args:
-        seconds: How long the work may take; then TimeoutError is raised. None: no limit.
+        seconds: How long the work may take; then DeadlineExceeded is raised. None: no limit.
         receive: Where an ASGI server says that the caller has left; then Disconnected is raised. None: the
             server cancels the task itself.
     """
@@ -204,7 +208,7 @@ class Limit:
     def __init__(
         self, seconds: float | None, receive: Callable[[], Awaitable[Mapping[str, Any]]] | None = None
     ) -> None:
-        self.seconds: Final = seconds
+        self.seconds = seconds
         self._receive: Final = receive
         self._timer: asyncio.TimerHandle | None = None
         self._watch: asyncio.Future[None] | None = None
@@ -212,13 +216,25 @@ class Limit:
         self._cancelling = 0
         self._expired = self._finished = self._left = False
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Self:
         loop = asyncio.get_running_loop()
         self._task = task = asyncio.current_task(loop)
         if task is None:
             raise RuntimeError("a limit needs a task to cancel")
         self._cancelling = task.cancelling()
-        if self._receive is not None and (self.seconds is None or self.seconds > WATCH_AFTER_SECONDS):
+        self._set_timer(loop)
+        return self
+
+    def shorten(self, seconds: float) -> None:
+        """Lower the limit to so many seconds from now."""
+        if self.seconds is not None and seconds < self.seconds and self._timer is not None:
+            self._timer.cancel()
+            self.seconds = seconds
+            self._set_timer(asyncio.get_running_loop())
+
+    def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
+        is_unwatched = self._receive is not None and self._watch is None
+        if is_unwatched and (self.seconds is None or self.seconds > WATCH_AFTER_SECONDS):
             self._timer = loop.call_later(WATCH_AFTER_SECONDS, self._look)
         elif self.seconds is not None:
             self._timer = loop.call_later(max(0.0, self.seconds), self._expire)
@@ -236,7 +252,7 @@ class Limit:
         if counts[-1] <= self._cancelling and kind is asyncio.CancelledError:
             if self._left:
                 raise Disconnected from None
-            raise TimeoutError from error
+            raise DeadlineExceeded(f"the request was not answered within {self.seconds:g} s") from None
 
     def _expire(self) -> None:
         self._expired = True

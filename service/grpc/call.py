@@ -6,7 +6,6 @@ module must not know what is asked.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol, TypeVar
 
@@ -56,28 +55,39 @@ class Context(Protocol):
 async def exchanged(
     desk: Desk,
     route: Route,
-    call: Callable[[Asked, Context, Exchange], Awaitable[ReplyType]],
+    call: Callable[[Asked, Exchange, Limit], Awaitable[ReplyType]],
     raw: Asked,
     context: Context,
     *,
-    open_to_all: bool = False,
+    is_open: bool = False,
+    needs_model: bool = False,
 ) -> ReplyType:
     """Answer one call, measured and logged; where it fails, end it with the error's status.
 
     Args:
-        desk: What answers.
+        desk: The service.
         route: What is asked, as a label.
-        call: Reads the message and answers it.
-        raw: The message as it came, or what brings the messages of a stream.
+        call: Reads the message and answers it, within the limit.
+        raw: The message as it came.
         context: The call.
-        open_to_all: True for what needs no key.
+        is_open: Whether it answers without an API key.
+        needs_model: Whether it is refused while the service starts or drains.
     """
     reply: Any = None
     metadata: dict[str, Any] = dict(context.invocation_metadata())
+    waiting = limit(desk, context)
     with Exchange(desk, Transport.GRPC, route, metadata.get("x-request-id"), metadata) as exchange:
-        if desk.credentials.asked_for and not open_to_all:
+        if desk.credentials.asked_for and not is_open:
             desk.credentials.check(metadata.get("authorization", ""), metadata.get("x-api-key", ""))
-        reply = await call(raw, context, exchange)
+        if needs_model:
+            exchange.admit()
+        with waiting:
+            reply = await call(raw, exchange, waiting)
+    return await ended(exchange, context, reply)
+
+
+async def ended(exchange: Exchange, context: Context, reply: ReplyType) -> ReplyType:
+    """The reply of a call that went well; else its end with the error's status."""
     trailing = [("x-request-id", exchange.request_id)]
     if exchange.error is not None:
         error = exchange.error
@@ -89,13 +99,15 @@ async def exchanged(
     return reply
 
 
-def limit(desk: Desk, context: Context, seconds: float = math.inf) -> Limit:
-    """The time to an answer: the settings', the caller's deadline and these seconds, the least.
+def limit(desk: Desk, context: Context) -> Limit:
+    """The time to an answer: the settings' or the caller's deadline, the earlier one.
 
     The caller's leaving ends it too; `grpc.aio` itself cancels the call of a caller who has left.
     """
     remaining = context.time_remaining()
-    seconds = min(seconds, desk.request_timeout_seconds, math.inf if remaining is None else remaining)
+    seconds = (
+        desk.request_timeout_seconds if remaining is None else min(remaining, desk.request_timeout_seconds)
+    )
     return Limit(seconds, context.receive if isinstance(context, Call) else None)
 
 

@@ -5,27 +5,39 @@ This module knows methods; it must not know what a model takes, nor how tensors 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter
 from typing import Any, Final
 
 import grpc
+import numpy as np
 
-from service.edge.exchange import Desk, Exchange
-from service.grpc.call import Context, exchanged, limit, parsed, serialized
-from service.grpc.oip_messages import query_of, response_of
+from service.core.queries import ModelName
+from service.edge.exchange import Desk, Exchange, Limit
+from service.errors import InvalidTensor, MalformedBody
+from service.grpc.call import Context, exchanged, parsed, serialized
+from service.grpc.predict import tag
 from service.labels import Route, Stage
 from service.oip.inference import (
     EXTENSIONS,
+    MAX_TENSORS,
     PLATFORM,
     SERVER_NAME,
     Inference,
+    InferQuery,
     server_version,
+    timeout_of,
 )
-from service.oip.tensors import TensorSpec
+from service.oip.tensors import DTYPES, FP32, INT64, Contents, GivenTensor, Tensor, TensorSpec, short
 from service.proto import open_inference_pb2 as pb
 
 INFERENCE_SERVICE: Final = "inference.GRPCInferenceService"
+
+CONTENTS: Final = {FP32: "fp32_contents", INT64: "int64_contents"}
+"""Where typed values stand; no model takes other datatypes."""
+
+FLOATS: Final = pb.InferTensorContents.FP32_CONTENTS_FIELD_NUMBER
 
 Answer = Callable[[bytes], Awaitable[Any]]
 
@@ -40,9 +52,9 @@ class InferenceServicer:
     def handlers(self) -> dict[str, Any]:
         """The method handlers, by the methods' names."""
         methods = {
-            "ServerLive": self._asked(self._live, open_to_all=True),
-            "ServerReady": self._asked(self._ready, open_to_all=True),
-            "ServerMetadata": self._asked(self._server, open_to_all=True),
+            "ServerLive": self._asked(self._live, is_open=True),
+            "ServerReady": self._asked(self._ready, is_open=True),
+            "ServerMetadata": self._asked(self._server, is_open=True),
             "ModelReady": self._asked(self._model_ready),
             "ModelMetadata": self._asked(self._model),
             "RepositoryIndex": self._asked(self._index),
@@ -56,36 +68,35 @@ class InferenceServicer:
 
     async def infer(self, raw: bytes, context: Context) -> bytes:
         """Answer windows, with a message as it travels."""
-        return await exchanged(self._desk, Route.GRPC_INFER, self._infer, raw, context)
+        return await exchanged(self._desk, Route.GRPC_INFER, self._infer, raw, context, needs_model=True)
 
-    def _asked(
-        self, answer: Answer, *, open_to_all: bool = False
-    ) -> Callable[[bytes, Context], Awaitable[Any]]:
+    def _asked(self, answer: Answer, *, is_open: bool = False) -> Callable[[bytes, Context], Awaitable[Any]]:
         """A method that needs no more than its message."""
 
-        async def call(raw: bytes, _context: Context, _exchange: Exchange) -> Any:  # noqa: ANN401 any reply
+        async def call(raw: bytes, _exchange: Exchange, _limit: Limit) -> Any:  # noqa: ANN401 any reply
             return await answer(raw)
 
         async def method(raw: bytes, context: Context) -> Any:  # noqa: ANN401 any reply
             route = Route.GRPC_INFERENCE
-            return await exchanged(self._desk, route, call, raw, context, open_to_all=open_to_all)
+            return await exchanged(self._desk, route, call, raw, context, is_open=is_open)
 
         return method
 
-    async def _infer(self, raw: bytes, context: Context, exchange: Exchange) -> bytes:
-        exchange.admit()
+    async def _infer(self, raw: bytes, exchange: Exchange, limit: Limit) -> bytes:
         start = perf_counter()
         request = parsed(pb.ModelInferRequest, raw)
         model = self._inference.model(request.model_name, request.model_version)
         query = query_of(request)
         ask = self._inference.read(model, query)
-        exchange.timed(Stage.DECODE, start)
-        exchange.windows = len(ask.windows)
-        tensors = await self._inference.answer(model, ask, limit(self._desk, context, query.timeout_seconds))
+        exchange.windows = ask.count
+        exchange.stages.append((Stage.DECODE, start, perf_counter()))
+        if query.timeout_seconds != math.inf:
+            limit.shorten(query.timeout_seconds)
+        tensors = await self._inference.answer(model, ask)
         start = perf_counter()
         is_raw = bool(request.raw_input_contents)
         encoded = response_of(model.name, query.id, tensors, is_raw=is_raw).SerializeToString()
-        exchange.timed(Stage.ENCODE, start)
+        exchange.stages.append((Stage.ENCODE, start, perf_counter()))
         return encoded
 
     async def _live(self, raw: bytes) -> pb.ServerLiveResponse:
@@ -138,3 +149,79 @@ def _described(specs: Sequence[TensorSpec]) -> list[pb.ModelMetadataResponse.Ten
         pb.ModelMetadataResponse.TensorMetadata(name=s.name, datatype=s.datatype, shape=s.shape)
         for s in specs
     ]
+
+
+# Messages of ModelInfer: inputs are raw or typed, and outputs come back the way the inputs went
+
+
+def query_of(request: pb.ModelInferRequest) -> InferQuery:
+    """What a message asks.
+
+    Raises:
+        MalformedBody: it has too many tensors, or its timeout is none.
+        InvalidTensor: a tensor's contents are missing, come twice, or are not where they should be.
+    """
+    if len(request.inputs) > MAX_TENSORS or len(request.outputs) > MAX_TENSORS:
+        raise MalformedBody(f"expected at most {MAX_TENSORS} inputs and outputs")
+    raw = request.raw_input_contents
+    if raw and len(raw) != len(request.inputs):
+        raise InvalidTensor(
+            f"expected raw_input_contents for each of {len(request.inputs)} inputs, got {len(raw)}"
+        )
+    inputs = [
+        GivenTensor(
+            tensor.name,
+            tensor.datatype,
+            tensor.shape,
+            _raw(tensor, raw[i]) if raw else _typed(tensor),
+        )
+        for i, tensor in enumerate(request.inputs)
+    ]
+    outputs = [output.name for output in request.outputs]
+    return InferQuery(inputs, outputs, request.id, _timeout_seconds(request))
+
+
+def _raw(tensor: pb.ModelInferRequest.InferInputTensor, contents: bytes) -> Contents:
+    if tensor.HasField("contents") and tensor.contents.ListFields():
+        raise InvalidTensor(f"input {short(tensor.name)}: expected contents or raw_input_contents, got both")
+    return contents
+
+
+def _typed(tensor: pb.ModelInferRequest.InferInputTensor) -> Contents:
+    wanted = CONTENTS.get(tensor.datatype)
+    if wanted is None:
+        return ()  # no model takes this datatype: whoever knows the model will say so
+    others = [field.name for field, _ in tensor.contents.ListFields() if field.name != wanted]
+    if others:
+        raise InvalidTensor(
+            f"input {short(tensor.name)}: {tensor.datatype} stands in {wanted}, got {', '.join(others)}"
+        )
+    dtype = DTYPES[tensor.datatype]
+    values = getattr(tensor.contents, wanted)
+    head, raw = tag(FLOATS, 4 * len(values)), tensor.contents.SerializeToString()
+    if tensor.datatype == FP32 and len(values) and raw.startswith(head):  # as it stands on the wire
+        return np.frombuffer(raw, dtype, offset=len(head))
+    return np.array(values, dtype=dtype)
+
+
+def _timeout_seconds(request: pb.ModelInferRequest) -> float:
+    """The parameter `timeout`, as by HTTP."""
+    if "timeout" not in request.parameters:  # reading would make it
+        return math.inf
+    parameter = request.parameters["timeout"]
+    which = parameter.WhichOneof("parameter_choice")
+    return timeout_of(None if which is None else getattr(parameter, which))
+
+
+def response_of(
+    model: ModelName, request_id: str, tensors: Sequence[Tensor], *, is_raw: bool
+) -> pb.ModelInferResponse:
+    """Tensors as a message, their contents raw or typed."""
+    response = pb.ModelInferResponse(model_name=model.name, model_version=model.version, id=request_id)
+    for name, datatype, values in tensors:
+        output = response.outputs.add(name=name, datatype=datatype, shape=values.shape)
+        if is_raw:
+            response.raw_output_contents.append(values.tobytes())
+        else:
+            output.contents.MergeFromString(tag(FLOATS, values.nbytes) + values.tobytes())
+    return response

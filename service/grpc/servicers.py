@@ -7,7 +7,6 @@ module knows messages and status codes; it must not know HTTP, ONNX Runtime or b
 from __future__ import annotations
 
 from functools import partial
-from time import perf_counter
 from typing import Any, Final
 
 import grpc
@@ -15,13 +14,13 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from service.core.predictor import LoadedModel
-from service.edge.exchange import Desk, Exchange
-from service.grpc.call import Context, exchanged, limit, parsed, serialized
+from service.edge.exchange import Desk, Exchange, Limit
+from service.grpc.call import exchanged, parsed, serialized
 from service.grpc.health import Health
-from service.grpc.messages import model_reference, predict_query, predict_reply
 from service.grpc.oip import INFERENCE_SERVICE, InferenceServicer
+from service.grpc.predict import model_reference, predict
 from service.grpc.streams import StreamServicer
-from service.labels import Route, Stage
+from service.labels import Route
 from service.proto import rul_v1_pb2 as pb
 
 SERVICE: Final = "rul.v1.RulService"
@@ -41,35 +40,21 @@ class RulServicer:
     def handlers(self) -> dict[str, Any]:
         """The method handlers, by the methods' names."""
         desk = self._desk
-        predict = partial(exchanged, desk, Route.GRPC_PREDICT, self._predict)
+        predicting = partial(exchanged, desk, Route.GRPC_PREDICT, partial(predict, desk), needs_model=True)
         get_model = partial(exchanged, desk, Route.GRPC_GET_MODEL, self._get_model)
         list_models = partial(exchanged, desk, Route.GRPC_LIST_MODELS, self._list_models)
         return {
-            "Predict": grpc.unary_unary_rpc_method_handler(predict),
+            "Predict": grpc.unary_unary_rpc_method_handler(predicting),
             "PredictStream": grpc.stream_stream_rpc_method_handler(StreamServicer(desk).predict_stream),
             "GetModel": grpc.unary_unary_rpc_method_handler(get_model, response_serializer=serialized),
             "ListModels": grpc.unary_unary_rpc_method_handler(list_models, response_serializer=serialized),
         }
 
-    async def _predict(self, raw: bytes, context: Context, exchange: Exchange) -> bytes:
-        """Answer windows."""
-        exchange.admit()
-        predictor, start = self._desk.predictor, perf_counter()
-        request = parsed(pb.PredictRequest, raw)
-        query = predict_query(request, len(predictor.model(request.model or None).rules.names))
-        exchange.timed(Stage.DECODE, start)
-        exchange.windows = len(query.windows)
-        reply = await predictor.predict(query, limit=limit(self._desk, context), timer=exchange)
-        start = perf_counter()
-        encoded = predict_reply(reply)
-        exchange.timed(Stage.ENCODE, start)
-        return encoded
-
-    async def _get_model(self, raw: bytes, _context: Context, _exchange: Exchange) -> pb.Model:
+    async def _get_model(self, raw: bytes, _exchange: Exchange, _limit: Limit) -> pb.Model:
         """Describe one model."""
         return _model(self._desk.predictor.model(parsed(pb.GetModelRequest, raw).name))
 
-    async def _list_models(self, raw: bytes, _context: Context, _exchange: Exchange) -> pb.ListModelsReply:
+    async def _list_models(self, raw: bytes, _exchange: Exchange, _limit: Limit) -> pb.ListModelsReply:
         """Describe every model."""
         parsed(pb.ListModelsRequest, raw)
         return pb.ListModelsReply(models=[_model(model) for model in self._models.values()])

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 
 from service.core.predictor import LoadedModel
 from service.core.queries import Explain
@@ -28,8 +28,8 @@ from service.errors import (
     public_detail,
     status_of,
 )
-from service.grpc.call import Context, exchanged, limit, parsed, serialized
-from service.grpc.messages import explain_of, model_reference, predicted, window_input
+from service.grpc.call import Context, ended, limit, parsed, serialized
+from service.grpc.predict import explain_of, model_reference, predicted, window_input
 from service.labels import Route, Stage, Transport
 from service.proto import rul_v1_pb2 as pb
 from service.streams.life import Inbox
@@ -60,7 +60,7 @@ class StreamServicer:
             remaining_seconds=context.time_remaining(),
         )
         try:
-            await exchanged(self._desk, Route.GRPC_STREAM, self._converse, inbox, context)
+            await self._exchanged(inbox, context)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if inbox.gone and task is not None and task.uncancel() == 0:
@@ -68,6 +68,16 @@ class StreamServicer:
             raise
         finally:
             inbox.close()
+
+    async def _exchanged(self, inbox: Inbox, context: Context) -> None:
+        desk = self._desk
+        metadata: dict[str, Any] = dict(context.invocation_metadata())
+        given_id = metadata.get("x-request-id")
+        with Exchange(desk, Transport.GRPC, Route.GRPC_STREAM, given_id, metadata) as exchange:
+            if desk.credentials.asked_for:
+                desk.credentials.check(metadata.get("authorization", ""), metadata.get("x-api-key", ""))
+            await self._converse(inbox, context, exchange)
+        await ended(exchange, context, None)
 
     async def _converse(self, inbox: Inbox, context: Context, exchange: Exchange) -> None:
         with self._desk.streams.admitted(inbox):
@@ -107,15 +117,15 @@ class StreamServicer:
             opened.window.add(values, cycle=reading.cycle if reading.HasField("cycle") else None)
             kept, exchange.windows = True, 1
             window = opened.window.checked(opened.unit)
-            exchange.timed(Stage.DECODE, start)
+            exchange.stages.append((Stage.DECODE, start, perf_counter()))
             exchange.admit()
-            waiting = limit(desk, context)
-            (prediction,) = await desk.predictor.answer(
-                opened.model, window, explain=opened.explain, limit=waiting, timer=exchange
-            )
+            with limit(desk, context):
+                (prediction,) = await desk.predictor.answer(
+                    opened.model, window, explain=opened.explain, stages=exchange.stages
+                )
             start = perf_counter()
             reply = serialized(pb.StreamReply(prediction=predicted(prediction)))
-            exchange.timed(Stage.ENCODE, start)
+            exchange.stages.append((Stage.ENCODE, start, perf_counter()))
         error = exchange.error
         if error is None:
             return reply

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from time import perf_counter
 from typing import Any, Final
 
@@ -36,7 +37,7 @@ class OipHttp:
             Endpoint("POST", "/v2/repository/index", Route.V2_INDEX, self._index),
         ]
         of_model = [
-            Endpoint(method, f"{model}{action}", route, handler)
+            Endpoint(method, f"{model}{action}", route, handler, needs_model=route is Route.V2_INFER)
             for model in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
             for method, action, route, handler in (
                 ("POST", "/infer", Route.V2_INFER, self._infer),
@@ -51,21 +52,21 @@ class OipHttp:
         return [f"/v2/models/{name}/infer" for name in self._desk.predictor.models]
 
     async def _infer(self, call: Call) -> Reply:
-        exchange, headers = call.exchange, call.headers
+        exchange, headers, start = call.exchange, call.headers, perf_counter()
         model = self._inference.model(**call.path)
-        exchange.admit()
-        body = await call.body()
-        start = perf_counter()
+        body = call.body
         if b"content-encoding" in headers:
             body = inflated(body, headers[b"content-encoding"], max_bytes=self._desk.max_body_bytes)
         query, form = decoded(body, headers.get(HEADER_LENGTH, b""))
         ask = self._inference.read(model, query)
-        exchange.timed(Stage.DECODE, start)
-        exchange.windows = len(ask.windows)
-        tensors = await self._inference.answer(model, ask, call.limit(query.timeout_seconds))
+        exchange.windows = ask.count
+        exchange.stages.append((Stage.DECODE, start, perf_counter()))
+        if query.timeout_seconds != math.inf:
+            call.limit.shorten(query.timeout_seconds)
+        tensors = await self._inference.answer(model, ask)
         start = perf_counter()
         body, size = encoded(model.name, query.id, tensors, form)
-        exchange.timed(Stage.ENCODE, start)
+        exchange.stages.append((Stage.ENCODE, start, perf_counter()))
         if size is None:
             return Reply(body)
         return Reply(body, media_type=BINARY, headers=[(HEADER_LENGTH, b"%d" % size)])
@@ -102,7 +103,7 @@ class OipHttp:
         return json_reply({"name": model.name.name, "ready": True})
 
     async def _index(self, call: Call) -> Reply:
-        body = await call.body()
+        body = call.body
         try:
             asked = msgspec.json.decode(body, type=_IndexBody) if body.strip() else _IndexBody()
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

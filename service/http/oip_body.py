@@ -211,8 +211,8 @@ def _inputs(given: Sequence[_Input], behind: memoryview) -> list[GivenTensor]:
     inputs: list[GivenTensor] = []
     offset = 0
     for tensor in given:
-        where = f"input {short(tensor.name)}"
-        size = _binary_size(tensor.parameters, where)
+        where = f"input {tensor.name[:80]!r}"
+        size = None if tensor.parameters is None else _binary_size(tensor.parameters, where)
         contents: Contents
         if size is None:
             if tensor.data is None:

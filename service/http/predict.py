@@ -26,19 +26,15 @@ _encode: Final[Callable[[PredictReply], bytes]] = msgspec.json.Encoder().encode
 
 async def predict(call: Call) -> Reply:
     """Answer windows."""
-    exchange, desk = call.exchange, call.desk
-    limit = call.limit()
-    exchange.admit()
-    body = await call.json_body()
-    start = perf_counter()
-    query, malformed = decode(body)
-    exchange.timed(Stage.DECODE, start)
+    exchange, start = call.exchange, perf_counter()
+    query, malformed = decode(call.body)
     exchange.windows = len(query.windows)
-    reply = await desk.predictor.predict(query, malformed=malformed, limit=limit, timer=exchange)
+    exchange.stages.append((Stage.DECODE, start, perf_counter()))
+    reply = await call.desk.predictor.predict(query, malformed=malformed, stages=exchange.stages)
     start = perf_counter()
-    encoded = _encode(reply)
-    exchange.timed(Stage.ENCODE, start)
-    return Reply(encoded)
+    body = _encode(reply)
+    exchange.stages.append((Stage.ENCODE, start, perf_counter()))
+    return Reply(body)
 
 
 class _LooseWindow(msgspec.Struct, forbid_unknown_fields=True):

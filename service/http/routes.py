@@ -18,7 +18,7 @@ from service.http import openapi
 from service.http.oip import OipHttp
 from service.http.predict import predict
 from service.http.problem import ProblemBody
-from service.http.shell import Call, Endpoint, Reply, Shell, json_reply
+from service.http.shell import JSON, Call, Endpoint, Reply, Shell, json_reply
 from service.http.units import UnitsHttp
 from service.http.units_bodies import FleetBody, OutcomeReply, OutcomeReport, UnitBody
 from service.labels import Route
@@ -137,7 +137,7 @@ def http_application(desk: Desk, registry: CollectorRegistry, store: AsyncStore)
     """The ASGI application for everything but gRPC."""
     oip = OipHttp(desk)
     endpoints = [
-        Endpoint("POST", "/v1/predict", Route.PREDICT, predict),
+        Endpoint("POST", "/v1/predict", Route.PREDICT, predict, needs_model=True, media_type=JSON),
         *UnitsHttp(desk, store).endpoints(),
         *Pages(desk, registry).endpoints(),
         *oip.endpoints(),

@@ -44,71 +44,24 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Call(msgspec.Struct, frozen=True, eq=False):
-    """One request: its parameters by name, and where its body comes from."""
+    """One request: its parameters by name, its body, and the limit that is already running.
+
+    Attributes:
+        body: All of it; empty where the endpoint reads none.
+    """
 
     desk: Desk
     scope: Scope
     headers: dict[bytes, bytes]
-    receive: Receive
     exchange: Exchange
+    limit: Limit
     path: Mapping[str, str]
+    body: bytes
 
     @property
     def query(self) -> QueryParams:
         """The parameters behind the path."""
         return QueryParams(self.scope.get("query_string", b""))
-
-    async def body(self) -> bytes:
-        """The whole body.
-
-        Raises:
-            TooLarge: it has more bytes than the service reads; what is past them is never held.
-            Disconnected: the caller left before it was complete.
-        """
-        limit = self.desk.max_body_bytes
-        announced = self.headers.get(b"content-length", b"")
-        if announced.isdigit() and int(announced) > limit:
-            raise TooLarge(f"the body has {int(announced)} bytes, the service reads {limit} at most")
-        event = await self.receive()
-        if event["type"] == "http.request" and not event.get("more_body", False):
-            body: bytes = event.get("body", b"")
-            if len(body) > limit:
-                raise TooLarge(f"the body has {len(body)} bytes, the service reads {limit} at most")
-            return body
-        received = bytearray()
-        while True:
-            if event["type"] == "http.disconnect":
-                raise Disconnected
-            received += event.get("body", b"")
-            if len(received) > limit:
-                raise TooLarge(f"the body has more than {limit} bytes, which the service does not read")
-            if not event.get("more_body", False):
-                return bytes(received)
-            event = await self.receive()
-
-    async def json_body(self) -> bytes:
-        """The body of a request that must say that it is JSON.
-
-        Raises:
-            UnsupportedMedia: it says something else.
-            TooLarge, Disconnected: as `body` does.
-        """
-        given = self.headers.get(b"content-type", b"")
-        if given != JSON:
-            media_type = given.decode("latin-1").partition(";")[0].strip().lower()
-            if media_type != JSON.decode():
-                raise UnsupportedMedia(f"expected content-type application/json, got {media_type or 'none'}")
-        return await self.body()
-
-    def limit(self, seconds: float = math.inf) -> Limit:
-        """The time to the answer: the settings', the header `request-timeout` and these seconds, the least.
-
-        Raises:
-            MalformedBody: the header is no time.
-        """
-        given = self.headers.get(b"request-timeout")
-        asked = math.inf if given is None else _seconds(given)
-        return Limit(min(seconds, asked, self.desk.request_timeout_seconds), self.receive)
 
 
 Handler = Callable[[Call], Awaitable[Reply]]
@@ -120,6 +73,8 @@ class Endpoint(NamedTuple):
     Attributes:
         path: With parameters in braces; `{name:path}` may hold slashes.
         is_open: Whether it answers without an API key.
+        needs_model: Whether it is refused while the service starts or drains.
+        media_type: What a body must say that it is; None: anything.
     """
 
     method: str
@@ -127,6 +82,8 @@ class Endpoint(NamedTuple):
     route: Route
     handler: Handler
     is_open: bool = False
+    needs_model: bool = False
+    media_type: bytes | None = None
 
 
 def json_reply(body: object) -> Reply:
@@ -181,7 +138,14 @@ class Shell:
             if desk.credentials.asked_for and not endpoint.is_open:
                 authorization, key = headers.get(b"authorization", b""), headers.get(b"x-api-key", b"")
                 desk.credentials.check(authorization.decode("latin-1"), key.decode("latin-1"))
-            reply = await endpoint.handler(Call(desk, scope, headers, receive, exchange, parameters))
+            if endpoint.needs_model:
+                exchange.admit()
+            reads = endpoint.method != "GET"
+            body = await _body(desk, endpoint, headers, receive) if reads else b""
+            # A server says that the caller has left once the body has been read.
+            with Limit(_limit_seconds(desk, headers), receive if reads else None) as limit:
+                call = Call(desk, scope, headers, exchange, limit, parameters, body)
+                reply = await endpoint.handler(call)
         if exchange.error is not None:
             allowed = parameters["allowed"] if endpoint is NOT_ALLOWED else ""
             status, media_type, more, body = problem(exchange.error, exchange.request_id, path, allowed)
@@ -208,7 +172,46 @@ class Shell:
         return (NOT_ALLOWED, {"allowed": allowed}) if allowed else (UNKNOWN, {})
 
 
-def _seconds(given: bytes) -> float:
+async def _body(desk: Desk, endpoint: Endpoint, headers: dict[bytes, bytes], receive: Receive) -> bytes:
+    """The whole body.
+
+    Raises:
+        UnsupportedMedia: it says that it is something else than the endpoint reads.
+        TooLarge: it has more bytes than the service reads; what is past them is never held.
+        Disconnected: the caller left before it was complete.
+    """
+    given, wanted, limit = headers.get(b"content-type", b""), endpoint.media_type, desk.max_body_bytes
+    if wanted is not None and given != wanted:
+        media_type = given.partition(b";")[0].strip().lower()
+        if media_type != wanted:
+            shown = media_type.decode("latin-1") or "none"
+            raise UnsupportedMedia(f"expected content-type {wanted.decode()}, got {shown}")
+    announced = headers.get(b"content-length", b"")
+    if announced.isdigit() and int(announced) > limit:
+        raise TooLarge(f"the body has {int(announced)} bytes, the service reads {limit} at most")
+    event = await receive()
+    if event["type"] == "http.request" and not event.get("more_body", False):
+        body: bytes = event.get("body", b"")
+        if len(body) > limit:
+            raise TooLarge(f"the body has {len(body)} bytes, the service reads {limit} at most")
+        return body
+    received = bytearray()
+    while True:
+        if event["type"] == "http.disconnect":
+            raise Disconnected
+        received += event.get("body", b"")
+        if len(received) > limit:
+            raise TooLarge(f"the body has more than {limit} bytes, which the service does not read")
+        if not event.get("more_body", False):
+            return bytes(received)
+        event = await receive()
+
+
+def _limit_seconds(desk: Desk, headers: dict[bytes, bytes]) -> float:
+    """The settings' limit, or that of the header `request-timeout` where it is less."""
+    given = headers.get(b"request-timeout")
+    if given is None:
+        return desk.request_timeout_seconds
     text = given.decode("latin-1")
     try:
         seconds = float(text)
@@ -216,4 +219,4 @@ def _seconds(given: bytes) -> float:
         seconds = math.nan
     if not seconds > 0:
         raise MalformedBody(f"header request-timeout: expected seconds above 0, got {text[:32]!r}")
-    return seconds
+    return min(seconds, desk.request_timeout_seconds)

@@ -15,7 +15,7 @@ from service.edge.exchange import Desk
 from service.errors import InvalidRequest, MalformedBody, Problem
 from service.http import units_bodies as bodies
 from service.http.predict import shape_error
-from service.http.shell import Call, Endpoint, Reply, json_reply
+from service.http.shell import JSON, Call, Endpoint, Reply, json_reply
 from service.http.units_bodies import MOST, STATES, FleetBody, OutcomeReply, OutcomeReport
 from service.labels import Route
 from service.store.async_store import AsyncStore
@@ -37,7 +37,14 @@ class UnitsHttp:
         """List the endpoints; a unit's name may hold slashes."""
         return [
             Endpoint("GET", "/v1/units", Route.UNITS, self.fleet),
-            Endpoint("POST", "/v1/units/{unit:path}/outcomes", Route.OUTCOMES, self.outcome),
+            Endpoint(
+                "POST",
+                "/v1/units/{unit:path}/outcomes",
+                Route.OUTCOMES,
+                self.outcome,
+                needs_model=True,
+                media_type=JSON,
+            ),
             Endpoint("GET", "/v1/units/{unit:path}", Route.UNIT, self.unit),
         ]
 
@@ -63,9 +70,8 @@ class UnitsHttp:
 
     async def outcome(self, call: Call) -> Reply:
         """Answer `POST /v1/units/{unit}/outcomes`."""
-        call.exchange.admit()
         unit = call.path["unit"]
-        given = self._read(await call.json_body())
+        given = self._read(call.body)
         model = self._model(given.model)
         happened = None if given.time is None else given.time.timestamp()
         outcome = Outcome(model, unit, given.kind, given.cycle, happened, time())

@@ -19,7 +19,8 @@ from service import logs
 from service.core.runtime import Runtime
 from service.drift.counts import Layout
 from service.drift.monitor import Drift, DriftMonitor
-from service.metrics.board import Board, Slots
+from service.metrics.board import Slots
+from service.metrics.instruments import Shared
 
 QUIET_SECONDS: Final = 3600.0
 """Between two warnings of one column."""
@@ -83,9 +84,9 @@ class DriftCollector(Collector):
         registry.register(self)
 
     @classmethod
-    def of(cls, models: Sequence[Runtime], board: Board, *, registry: CollectorRegistry) -> Self:
+    def of(cls, models: Sequence[Runtime], shared: Shared) -> Self:
         """A monitor for each model, counting on the board."""
-        workers = len(board.pids())
+        board, workers = shared.board, len(shared.board.pids())
         monitors: dict[str, DriftMonitor] = {}
         for model in models:
             name, reference = model.manifest.name, model.drift_reference
@@ -93,12 +94,7 @@ class DriftCollector(Collector):
             monitors[name] = DriftMonitor(name, reference, slots, workers=workers)
         columns = [(m.manifest.name, column) for m in models for column in m.drift_reference.names]
         said = board.slots("columns that drift", len(columns))
-        return cls(monitors, DriftWarnings(logs.logger(), said, columns), registry=registry)
-
-    def publish(self) -> None:
-        """Put on the board what waits to be counted."""
-        for monitor in self.monitors.values():
-            monitor.publish()
+        return cls(monitors, DriftWarnings(logs.logger(), said, columns), registry=shared.registry)
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
         """The families without samples."""

@@ -1,27 +1,33 @@
-"""Every metric of the service, with its help and its unit; docs/metrics.md is made from what is declared.
+"""Every metric of the service, with its help and unit; docs/metrics.md is made from what is declared.
 
-Label values come from the enums below and from the names of the loaded models, never from a
+Label values come from the enums of `service.labels` and from the names of the loaded models, never from a
 request; all children exist from the start, so that rates work from the first event.
+
+A request or a batch costs a few appends to lists. One thread of the worker counts them, four times a second,
+and publishes them on the board; a scrape counts what waits by then, so its numbers are exact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from time import sleep
 from typing import Final
 
-import numpy as np
 from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
-from model.domain import FloatArray
-from service.core.answers import STATES, Answers, entropy_reference
-from service.core.ports import BatchReport
+from service import logs
+from service.core.ports import Stages
 from service.core.runtime import Runtime
 from service.labels import (
     PREDICTS,
     REJECTED,
     SUCCESS,
     Route,
-    Side,
     Stage,
     Transport,
     code_of,
@@ -29,310 +35,181 @@ from service.labels import (
     failure_code,
 )
 from service.metrics.board import Board
-from service.metrics.buckets import (
-    CYCLES,
-    FRACTIONS,
-    NOVELTY,
-    SECONDS,
-    STAGE_SECONDS,
-    TWENTIETHS,
-    WINDOWS,
-    Buckets,
-)
-from service.metrics.counters import Counter, Gauge
 from service.metrics.drift import DriftCollector
-from service.metrics.histograms import Histogram
-from service.metrics.manifests import declare_manifests
+from service.metrics.instruments import SECONDS, STAGE_SECONDS, Processes, Shared, taken
+from service.metrics.models import Families, ModelMetrics, declare_manifests
 from service.metrics.store import StoreMetrics
 
+PUBLISH_SECONDS: Final = 0.05
+"""How far a scrape of one worker may lag behind the histograms of the others."""
+PAUSE_SECONDS: Final = 0.001
+"""Between two parts of the counting, so that the event loop waits for one of them at most."""
 
-class ModelMetrics:
-    """The metrics of one model, observed once a batch."""
-
-    def __init__(self, metrics: Metrics, model: Runtime) -> None:
-        manifest, name = model.manifest, model.manifest.name
-        self._inference: Final = metrics.inference.labels(name, model.provider)
-        self._batch: Final = metrics.batch_windows.labels()
-        self._queue: Final = metrics.stage_children[Stage.QUEUE]
-        self._inference_stage: Final = metrics.stage_children[Stage.INFERENCE]
-        self._cancelled: Final = metrics.cancelled
-        self._peak: Final = metrics.peak_weight.labels(name)
-        self._rul: Final = metrics.prediction.labels(name)
-        self._width: Final = metrics.interval_width.labels(name)
-        self._novelty: Final = metrics.novelty.labels(name)
-        self._imputed: Final = metrics.imputed.labels()
-        self._entropy: Final = metrics.entropy.labels(name, "mean")
-        self._heads: Final = [metrics.entropy.labels(name, str(head)) for head in range(manifest.heads)]
-        self._states: Final = [metrics.states.labels(name, state.value) for state in STATES]
-        self._out: Final = {side: metrics.out_of_band.labels(name, side.value) for side in Side}
-        self._band: Final = entropy_reference(manifest)
-        self._drift: Final = metrics.drift.monitors[name].observe
-
-    def cancelled(self, windows: int) -> None:
-        """So many windows have nobody left who waits for their answers."""
-        self._cancelled.inc(windows)
-
-    def ran(self, batch: BatchReport) -> None:
-        """Count a batch whose callers have been answered."""
-        self._queue.observe_each(batch.queued)
-        self._inference_stage.observe_each(batch.answered)
-        if batch.seconds is not None:
-            self._inference.observe(batch.seconds)
-            self._batch.observe(batch.windows)
-        if batch.answers is not None:
-            self._answers(batch.answers, np.array(batch.imputed))
-            self._drift(batch.answers.asked.readings, batch.answers, batch.units)
-
-    def _answers(self, answers: Answers, imputed_fraction: FloatArray) -> None:
-        """What it answered to the windows that were asked for."""
-        self._peak.observe_many(answers.peak_weight)
-        self._rul.observe_many(answers.outputs.rul)
-        self._width.observe_many(answers.interval_width)
-        self._novelty.observe_many(answers.outputs.novelty)
-        self._imputed.observe_many(imputed_fraction)
-        self._entropy.observe_many(answers.entropy_ratio)
-        for i, child in enumerate(self._heads):
-            if answers.head_entropy_ratio is not None:
-                child.observe_many(answers.head_entropy_ratio[:, i])
-        counts = np.bincount(answers.state, minlength=len(STATES)).tolist()
-        for child, count in zip(self._states, counts, strict=True):
-            if count:
-                child.inc(count)
-        if self._band is not None:
-            self._count_out_of_band(answers.entropy_ratio, self._band.low, self._band.high)
-
-    def _count_out_of_band(self, ratio: FloatArray, low: float, high: float) -> None:
-        for side, outside in ((Side.LOW, ratio < low), (Side.HIGH, ratio > high)):
-            count = int(np.count_nonzero(outside))
-            if count:
-                self._out[side].inc(count)
+Ended = tuple[Transport, Route, str, float, Stages]
+"""A request: how it came, its route, code and seconds, and its stages."""
 
 
-class Metrics:
-    """The metrics of a service, on one registry; of one of its workers, added to the others' on the board."""
+class Metrics(Collector):
+    """The metrics of one worker, on one registry; added to the other workers' on the board.
+
+    Attributes:
+        models: The observer of each model's batches, by its name.
+        store: Counts what is kept.
+        drift: Drift of each model.
+        in_flight: Requests that have begun and not ended, streams left out.
+        open_streams: Streams of readings that are open.
+        ended: Requests that have ended and wait to be counted. These three change without a call:
+            every request does so.
+    """
 
     def __init__(
         self, registry: CollectorRegistry, models: Sequence[Runtime], board: Board | None = None
     ) -> None:
-        """Declare everything, with a child for each model that is loaded."""
+        """Declare everything, with children for each model that is loaded."""
         names = [model.manifest.name for model in models]
         self.registry: Final = registry
-        self._board: Final = board or Board()
-        self._published: Final[list[Histogram | Gauge | StoreMetrics | DriftCollector]] = []
+        self._shared: Final = Shared(registry, board)
+        self._lock: Final = threading.Lock()
+        self.ended: Final[list[Ended]] = []
+        self.in_flight = 0
+        self.open_streams = 0
         self._ready: Callable[[], bool] = lambda: False
-        self._pending: list[Callable[[], int]] = []
-        self._inflight = 0
-        self._streams = 0
+        self._pending: Final[list[Callable[[], int]]] = []
+        self._due: Final = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.models: Final[dict[str, ModelMetrics]] = {}
+        registry.register(self)  # first, so that a scrape counts what waits before it reads anything
         self._declare_requests()
-        self._declare_work(models)
-        self._declare_answers(models, names)
-        self._declare_now()
-        self.store: Final = StoreMetrics(registry, self._board, names)
-        self.drift: Final = DriftCollector.of(models, self._board, registry=registry)
-        self._published.extend([self.store, self.drift])
-        declare_manifests(registry, models)
-        self.models: Final = {model.manifest.name: ModelMetrics(self, model) for model in models}
-
-    def _declare_requests(self) -> None:
-        keys = [(t, r) for t in Transport for r in Route if r.transport in {None, t}]
-        # Probes and pages end well or not at all: all their codes from the start would be noise.
-        common = {
-            (t, r, c)
-            for t, r in keys
-            for c in ((*codes(t),) if r in PREDICTS else (SUCCESS[t], failure_code(t)))
-        }
-        every = [(t, r, c) for t, r in keys for c in codes(t)]
-        requests = Counter(
-            "rul_requests_total",
-            "Requests by how they ended: HTTP status or gRPC code.",
-            {"protocol": (), "route": (), "code": ()},
-            combinations=[(t.value, r.value, c) for t, r, c in every if (t, r, c) in common],
-            when_counted=[(t.value, r.value, c) for t, r, c in every if (t, r, c) not in common],
-            registry=self.registry,
-            board=self._board,
-        )
-        self._requests = {(t, r, c): requests.labels(t.value, r.value, c) for t, r, c in every}
-        duration = self._histogram(
-            "rul_request_duration_seconds",
-            "From the whole request received to its answer encoded, errors included.",
-            {"protocol": (), "route": ()},
-            combinations=[(t.value, r.value) for t, r in keys if r is not Route.GRPC_STREAM],
-            buckets=SECONDS,
-        )
-        self._durations = {
-            (t, r): duration.labels(t.value, r.value) for t, r in keys if r is not Route.GRPC_STREAM
-        }
-        rejected = self._counter(
-            "rul_rejected_total", "Requests refused, by reason.", {"reason": sorted({*REJECTED.values()})}
-        )
-        self._rejected = {kind: rejected.labels(reason) for kind, reason in REJECTED.items()}
-
-    def _declare_work(self, models: Sequence[Runtime]) -> None:
-        stage = self._histogram(
+        stage_seconds = self._shared.histogram(
             "rul_stage_duration_seconds",
             "Parts of a request's time.",
-            {"stage": [stage.value for stage in Stage]},
-            buckets=STAGE_SECONDS,
+            STAGE_SECONDS,
+            stage=[stage.value for stage in Stage],
         )
-        self.stage_children = {s: stage.labels(s.value) for s in Stage}
-        self.inference = self._histogram(
-            "rul_inference_duration_seconds",
-            "One call of the graph with one batch.",
-            {"model": (), "provider": ()},
-            combinations=[(model.manifest.name, model.provider) for model in models],
-            buckets=STAGE_SECONDS,
-        )
-        self.batch_windows = self._histogram("rul_batch_windows", "Windows a batch.", buckets=WINDOWS)
-        self.cancelled = self._counter(
-            "rul_cancelled_total",
-            "Windows whose caller left, or whose deadline passed, before they were answered.",
-        ).labels()
+        self._stages: Final = {s: stage_seconds.labels(s.value) for s in Stage}
+        families = Families(self._shared, models, stage_seconds)
+        self._declare_now()
+        self.store: Final = StoreMetrics(self._shared, names)
+        self.drift: Final = DriftCollector.of(models, self._shared)
+        declare_manifests(registry, models)
+        Processes(self._shared)
+        for model in models:
+            name = model.manifest.name
+            self.models[name] = ModelMetrics(families, model, drift=self.drift.monitors[name])
 
-    def _declare_answers(
-        self,
-        models: Sequence[Runtime],
-        names: Sequence[str],
-    ) -> None:
-        self.entropy = self._histogram(
-            "rul_attention_entropy_ratio",
-            "Attention entropy over its largest possible value: 0 one cycle has all weight, 1 all the same.",
-            {"model": (), "head": ()},
-            combinations=[
-                (model.manifest.name, head)
-                for model in models
-                for head in ("mean", *map(str, range(model.manifest.heads)))
-            ],
-            buckets=TWENTIETHS,
+    def _declare_requests(self) -> None:
+        routes = [(t, r) for t in Transport for r in Route if r.transport in {None, t}]
+        every = [(t.value, r.value, code) for t, r in routes for code in codes(t)]
+        # Probes and pages end well or not at all: all their codes from the start would be noise.
+        rare = {
+            (t.value, r.value, code)
+            for t, r in routes
+            for code in codes(t)
+            if r not in PREDICTS and code not in {SUCCESS[t], failure_code(t)}
+        }
+        self._codes = {*every}
+        self._requests = self._shared.counter(
+            "rul_requests_total",
+            "Requests by how they ended: HTTP status or gRPC code.",
+            keys=[key for key in every if key not in rare],
+            when_counted=[key for key in every if key in rare],
+            protocol=(),
+            route=(),
+            code=(),
         )
-        self.peak_weight = self._histogram(
-            "rul_attention_peak_weight",
-            "Largest attention weight of a window.",
-            {"model": names},
-            buckets=TWENTIETHS,
+        self._duration = self._shared.histogram(
+            "rul_request_duration_seconds",
+            "From the whole request received to its answer encoded, errors included.",
+            SECONDS,
+            keys=[(t.value, r.value) for t, r in routes if r is not Route.GRPC_STREAM],
+            protocol=(),
+            route=(),
         )
-        self.out_of_band = self._counter(
-            "rul_attention_out_of_band_total",
-            "Windows whose attention entropy is outside the reference band: low collapsed, high uniform.",
-            {"model": names, "side": [side.value for side in Side]},
-        )
-        self.prediction = self._histogram(
-            "rul_prediction_cycles",
-            "Predicted RUL in cycles.",
-            {"model": names},
-            buckets=CYCLES,
-        )
-        self.interval_width = self._histogram(
-            "rul_interval_width_cycles",
-            "Upper minus lower bound of the prediction interval, in cycles.",
-            {"model": names},
-            buckets=CYCLES,
-        )
-        self.states = self._counter(
-            "rul_state_total",
-            "Answers by how they may be read.",
-            {"model": names, "state": [state.value for state in STATES]},
-        )
-        self.novelty = self._histogram(
-            "rul_novelty_ratio",
-            "Distance from the training data; 1 is its 99.5 % quantile.",
-            {"model": names},
-            buckets=NOVELTY,
-        )
-        self.imputed = self._histogram(
-            "rul_imputed_fraction",
-            "Missing readings over all readings of a window.",
-            buckets=FRACTIONS,
+        self._rejected = self._shared.counter(
+            "rul_rejected_total", "Requests refused, by reason.", reason=sorted({*REJECTED.values()})
         )
 
     def _declare_now(self) -> None:
-        self._gauge(
-            "rul_inflight_requests", "Requests that have begun and not ended.", lambda: self._inflight
-        )
-        self._gauge("rul_open_streams", "Streams of readings that are open.", lambda: self._streams)
-        self._gauge(
+        gauge = self._shared.gauge
+        gauge("rul_inflight_requests", "Requests that have begun and not ended.", lambda: self.in_flight)
+        gauge("rul_open_streams", "Streams of readings that are open.", lambda: self.open_streams)
+        gauge(
             "rul_pending_windows",
             "Windows that wait for a batch, all models together.",
             lambda: sum(pending() for pending in self._pending),
         )
-        self._gauge("rul_workers", "Workers that are ready to answer.", self._answers)
+        gauge("rul_workers", "Workers that are ready to answer.", self._is_ready)
 
-    def _answers(self) -> float:
-        return float(self._ready())
-
-    def _counter(
-        self, name: str, documentation: str, labels: Mapping[str, Sequence[str]] | None = None
-    ) -> Counter:
-        return Counter(name, documentation, labels, registry=self.registry, board=self._board)
-
-    def _histogram(
-        self,
-        name: str,
-        documentation: str,
-        labels: Mapping[str, Sequence[str]] | None = None,
-        *,
-        combinations: Sequence[tuple[str, ...]] | None = None,
-        buckets: Buckets,
-    ) -> Histogram:
-        histogram = Histogram(
-            name,
-            documentation,
-            labels,
-            combinations=combinations,
-            buckets=buckets.bounds,
-            registry=self.registry,
-            board=self._board,
-        )
-        self._published.append(histogram)
-        return histogram
-
-    def _gauge(self, name: str, documentation: str, now: Callable[[], float]) -> None:
-        self._published.append(Gauge(name, documentation, now, registry=self.registry, board=self._board))
-
-    def publish(self) -> None:
-        """Put on the board what other workers would not see yet: observations, and what is so now."""
-        for metric in self._published:
-            metric.publish()
+    def _is_ready(self) -> float:
+        return self._ready()
 
     def watch_ready(self, ready: Callable[[], bool]) -> None:
-        """Say what tells whether this worker answers."""
+        """Ask this whether the worker answers."""
         self._ready = ready
 
     def watch_pending(self, pending: Callable[[], int]) -> None:
         """Add a queue to `rul_pending_windows`."""
         self._pending.append(pending)
 
-    def begin(self, route: Route) -> None:
-        """A request has begun. A stream is open for as long as its caller likes: it is counted by itself."""
-        if route is Route.GRPC_STREAM:
-            self._streams += 1
-        else:
-            self._inflight += 1
-
-    def end(
-        self,
-        transport: Transport,
-        route: Route,
-        code: str,
-        seconds: float,
-        stages: Sequence[tuple[Stage, float]] = (),
-    ) -> None:
-        """A request has ended with one of `codes(transport)`, and took these seconds in its stages."""
-        for stage, taken in stages:
-            self.stage_children[stage].observe(taken)
-        if route is Route.GRPC_STREAM:
-            self._streams -= 1
-        else:
-            self._inflight -= 1
-            self._durations[transport, route].observe(seconds)
-        child = self._requests.get((transport, route, code))
-        if child is None:  # a code that is none of ours
-            child = self._requests[transport, route, failure_code(transport)]
-        child.inc()
-
     def failed(self, transport: Transport, error: BaseException) -> str:
-        """Count a refusal by its reason; the code label of an error."""
-        for kind in type(error).__mro__:
-            if kind in self._rejected:
-                self._rejected[kind].inc()
-                break
+        """Count a refusal by its reason, and return the error's code label."""
+        reason = next((REJECTED[kind] for kind in type(error).__mro__ if kind in REJECTED), None)
+        if reason is not None:
+            self._rejected.labels(reason).inc()
         return code_of(transport, error)
+
+    def start(self) -> None:
+        """Count and publish regularly, on a thread of this worker."""
+        self._thread = threading.Thread(target=self._publish_regularly, name="metrics", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread and wait for it."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._due.set()
+            thread.join()
+
+    def publish(self) -> None:
+        """Count what waits and put it on the board, so that other workers see it; from any thread."""
+        for count in self._parts:
+            count()
+
+    @cached_property
+    def _parts(self) -> list[Callable[[], object]]:
+        """What is counted, in parts of half a millisecond."""
+        models = [model.count for model in self.models.values()]
+        drift = [monitor.publish for monitor in self.drift.monitors.values()]
+        return [self._count_ended, *models, self._shared.publish, *drift]
+
+    def _publish_regularly(self) -> None:
+        while self._thread is not None:
+            self._due.wait(PUBLISH_SECONDS)
+            self._due.clear()
+            for count in self._parts:
+                try:
+                    count()
+                except Exception as error:  # noqa: BLE001 - what could not be counted is lost, nothing else
+                    logs.logger().error("metrics lost", reason=str(error), exc_info=error)
+                sleep(PAUSE_SECONDS)
+
+    def collect(self) -> Iterable[Metric]:
+        """Count the requests and batches that wait, before the other collectors are asked."""
+        self._count_ended()
+        for model in self.models.values():
+            model.count()
+        return ()
+
+    def _count_ended(self) -> None:
+        with self._lock:  # held until all is counted: a scrape that comes meanwhile waits for it
+            seconds: defaultdict[tuple[Transport, Route, str], list[float]] = defaultdict(list)
+            for transport, route, code, took, stages in taken(self.ended):
+                seconds[transport, route, code].append(took)
+                for stage, start, end in stages:
+                    self._stages[stage].observe(end - start)
+            for (transport, route, code), values in seconds.items():
+                is_ours = (transport.value, route.value, code) in self._codes
+                counted = code if is_ours else failure_code(transport)
+                self._requests.labels(transport.value, route.value, counted).inc(len(values))
+                if route is not Route.GRPC_STREAM:
+                    self._duration.labels(transport.value, route.value).observe_each(values)

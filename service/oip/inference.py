@@ -7,7 +7,7 @@ numbers are those of `POST /v1/predict`. This module must not know JSON, message
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from model.domain import FloatArray
 from service.core.answers import Answers, Piece
 from service.core.lifecycle import Lifecycle, Phase
-from service.core.ports import Limit
-from service.core.predictor import LoadedModel, Predictor, late
+from service.core.predictor import LoadedModel, Predictor
 from service.core.queries import ModelName
 from service.core.window import Defect, Windows, check
 from service.errors import InvalidTensor, MalformedBody, UnknownModel
@@ -45,16 +44,6 @@ MAX_TENSORS: Final = 32
 SHOWN: Final = 3
 """Bad places that a message names; the rest are counted."""
 
-SOURCES: Final[dict[str, Callable[[Answers], Any]]] = {
-    "rul": lambda answers: answers.rul,  # the cap where the state is "at least the cap", as everywhere
-    "rul_interval": lambda answers: answers.outputs.rul_interval,
-    "failure_probability": lambda answers: answers.outputs.failure_probability,
-    "health_state": lambda answers: answers.outputs.health_state,
-    "attention": lambda answers: answers.outputs.attention,
-    "contribution": lambda answers: answers.outputs.contribution,
-    "head_attention": lambda answers: answers.outputs.head_attention,
-    "novelty": lambda answers: answers.outputs.novelty,
-}
 PER_CYCLE: Final = frozenset({"attention", "contribution", "head_attention"})
 
 
@@ -75,10 +64,11 @@ class InferQuery:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """The checked windows of a query, the outputs that are wanted, and T of the request."""
+    """The checked windows of a query, the outputs that are wanted, and B and T of the request."""
 
     windows: Windows
     wanted: Sequence[TensorSpec]
+    count: int
     cycles: int
 
 
@@ -144,7 +134,8 @@ class Inference:
         arrays = signature.read(query.inputs)
         readings: FloatArray = arrays[READINGS]
         count, cycles, _ = readings.shape
-        self._predictor.check_count(count)
+        if count > self._predictor.max_request_windows:
+            self._predictor.check_count(count)
         if cycles > rules.max_cycles:
             raise InvalidTensor(f"input {READINGS}: expected at most {rules.max_cycles} cycles, got {cycles}")
         lengths = _one_a_window(arrays, LENGTHS, count, cycles)
@@ -156,20 +147,15 @@ class Inference:
         windows, defects = check(readings, lengths, last_cycle, rules)
         if defects:
             raise _refused(defects)
-        return Ask(windows, wanted, cycles)
+        return Ask(windows, wanted, count, cycles)
 
-    async def answer(self, model: LoadedModel, ask: Ask, limit: Limit) -> list[Tensor]:
+    async def answer(self, model: LoadedModel, ask: Ask) -> list[Tensor]:
         """The answers to the windows, as tensors.
 
         Raises:
             Overloaded, NotReady, RuntimeFailed: as the batcher says.
-            DeadlineExceeded: the time has passed.
         """
-        try:
-            with limit:
-                pieces = await model.batcher.submit(ask.windows)
-        except TimeoutError:
-            raise late(len(ask.windows), limit) from None
+        pieces = await model.batcher.submit(ask.windows)
         return [Tensor(spec.name, spec.datatype, _gathered(spec, ask, pieces)) for spec in ask.wanted]
 
 
@@ -207,18 +193,18 @@ def _gathered(spec: TensorSpec, ask: Ask, pieces: Sequence[Piece]) -> FloatArray
     Cycles that the model did not read weigh nothing, and add nothing.
     """
     windows, is_per_cycle = ask.windows, spec.name in PER_CYCLE
-    count = len(windows)
+    count = ask.count
     is_cut = is_per_cycle and ask.cycles > windows.readings.shape[1]
     if len(pieces) == 1 and not is_cut and isinstance(pieces[0].places, range):
         answers, first, _ = pieces[0]
-        values = np.asarray(SOURCES[spec.name](answers), np.float32)[first : first + count]
+        values = _output(answers, spec.name)[first : first + count]
         if not is_per_cycle:
             return values
         if values.shape[-1] >= ask.cycles:  # others of the batch may be longer
             return values[..., : ask.cycles]
     gathered: FloatArray = np.zeros(spec.sized(windows=count, cycles=ask.cycles), np.float32)
     for answers, first, places in pieces:
-        values = np.asarray(SOURCES[spec.name](answers), np.float32)
+        values = _output(answers, spec.name)
         for row, i in enumerate(places, first):
             if is_per_cycle:
                 length, sent = windows.lengths[i], windows.sent[i]
@@ -226,6 +212,14 @@ def _gathered(spec: TensorSpec, ask: Ask, pieces: Sequence[Piece]) -> FloatArray
             else:
                 gathered[i] = values[row]
     return gathered
+
+
+def _output(answers: Answers, name: str) -> FloatArray:
+    """What a batch answered of one output, float32 [B, ...].
+
+    The RUL is the cap where the state is "at least the cap", as everywhere.
+    """
+    return np.asarray(answers.rul, np.float32) if name == "rul" else getattr(answers.outputs, name)
 
 
 def timeout_of(microseconds: object) -> float:

@@ -167,9 +167,9 @@ def aligned(contents: bytes | memoryview, datatype: str) -> NDArray[Any]:
 
 
 def _checked_shape(given: Sequence[int], spec: TensorSpec, where: str) -> tuple[int, ...]:
-    fits = len(given) == len(spec.shape) and all(
-        size == wanted or (wanted == ANY and size > 0) for size, wanted in zip(given, spec.shape, strict=True)
-    )
+    fits = len(given) == len(spec.shape)
+    for size, wanted in zip(given, spec.shape, strict=False):
+        fits = fits and (size > 0 if wanted == ANY else size == wanted)
     if not fits:
         announced = f"{list(spec.shape)}, -1 for any size above 0" if ANY in spec.shape else list(spec.shape)
         raise InvalidTensor(f"{where}: expected shape {announced}, got {short(list(given[:8]))}")

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from structlog.typing import FilteringBoundLogger
 
-from model.domain import HEALTH_STATES
-from service.core.answers import Piece
+from service.core.queries import Prediction
 from service.core.window import Windows
 from service.store.rows import Drop, Row, RowsRefused, StoreObserver
 
@@ -36,16 +35,13 @@ CHORE_SECONDS: Final = 60.0
 MOST_UNIT_CHARACTERS: Final = 256
 
 
-def rows_of(model: str, windows: Windows, pieces: Sequence[Piece], *, at: float) -> list[Row]:
+def rows_of(model: str, windows: Windows, predictions: Sequence[Prediction], *, at: float) -> list[Row]:
     """Make rows of the predictions that name unit and last cycle; only they can meet an outcome."""
     rows: list[Row] = []
-    for answers, first, places in pieces:
-        for row, i in enumerate(places, first):
-            unit, cycle = windows.units[i], windows.last_cycle[i]
-            if unit is not None and cycle == cycle:  # noqa: PLR0124 NaN differs from itself: unknown cycle
-                lower, upper = answers.interval[row]
-                state, health = answers.states[row]._value_, HEALTH_STATES[answers.health_label[row]]
-                rows.append((model, unit, int(cycle), answers.rul[row], lower, upper, state, health, at))
+    for p, cycle in zip(predictions, windows.last_cycle, strict=True):
+        if p.unit is not None and cycle == cycle:  # noqa: PLR0124 NaN differs from itself: unknown cycle
+            lower, upper, state = p.interval.lower, p.interval.upper, p.rul_state._value_
+            rows.append((model, p.unit, int(cycle), p.rul, lower, upper, state, p.health_state.label, at))
     return rows
 
 
@@ -90,9 +86,9 @@ class Recorder:
 
     # On the event loop
 
-    def offer(self, model: str, windows: Windows, pieces: Sequence[Piece]) -> None:
+    def offer(self, model: str, windows: Windows, predictions: Sequence[Prediction]) -> None:
         """Buffer predictions that name unit and last cycle; if not all fit, drop and count them."""
-        rows = rows_of(model, windows, pieces, at=time())
+        rows = rows_of(model, windows, predictions, at=time())
         if self.pending_rows + len(rows) <= self._most:
             self._offered.extend(rows)
         else:

@@ -1,7 +1,7 @@
-"""Which traces are taken, and where they are sent: OpenTelemetry's SDK, set up; imported only when wanted.
+"""Which requests are traced, and where spans are sent: OpenTelemetry's SDK, set up.
 
-Spans wait in the SDK's batch processor: bounded, on a thread of its own, and what it has no room for
-is dropped. A collector that is slow or gone delays no request and fails none.
+Spans wait in the SDK's batch processor, which is bounded and has a thread of its own; spans without room
+are dropped. A collector that is slow or gone delays no request and fails none.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FLUSH_SECONDS: Final = 3.0
 
 
 class LinkedSampler(Sampler):
-    """Parents and a ratio decide; a span without a parent is taken where one that it links to was."""
+    """Follow the parent or a ratio; record a span without a parent where one that it links to is."""
 
     def __init__(self, ratio: float) -> None:
         self._otherwise: Final = ParentBased(TraceIdRatioBased(ratio))
@@ -50,7 +50,7 @@ class LinkedSampler(Sampler):
         links: Sequence[Link] | None = None,
         trace_state: TraceState | None = None,
     ) -> SamplingResult:
-        """See the class."""
+        """Decide for one span; see the class."""
         parent = get_current_span(parent_context).get_span_context()
         if not parent.is_valid and any(link.context.trace_flags.sampled for link in links or ()):
             return SamplingResult(Decision.RECORD_AND_SAMPLE, attributes)
@@ -59,16 +59,16 @@ class LinkedSampler(Sampler):
         )
 
     def get_description(self) -> str:
-        """What it is called."""
+        """Return the sampler's name."""
         return f"LinkedSampler{{{self._otherwise.get_description()}}}"
 
 
 def otlp_tracer(endpoint: str, *, sample: float) -> SpanTracer:
-    """A tracer that sends to a collector. Its further options are the SDK's own variables (OTEL_...).
+    """Make a tracer that sends to a collector; the SDK's own variables (OTEL_...) set the rest.
 
     Args:
-        endpoint: Its base URL, or that of its traces.
-        sample: The share of traces that are taken, of those that begin here.
+        endpoint: The collector's base URL, or that of its traces.
+        sample: The share of traces that are recorded, of those that begin here.
     """
     url = endpoint.rstrip("/")
     exporter = OTLPSpanExporter(url if url.endswith(TRACES_PATH) else url + TRACES_PATH)
@@ -78,7 +78,7 @@ def otlp_tracer(endpoint: str, *, sample: float) -> SpanTracer:
 
 
 def tracer_provider(sample: float) -> TracerProvider:
-    """The SDK's provider with our sampling, and what it says of this process; without a processor."""
+    """Make the SDK's provider with our sampling and the facts of this process, without a processor."""
     about = {
         "service.name": "rulserve",
         "service.version": version("rulserve"),
@@ -93,7 +93,7 @@ def tracer_provider(sample: float) -> TracerProvider:
 
 
 class _Patient(BatchSpanProcessor):
-    """Waits at shutdown, but not for the half minute that the SDK would."""
+    """Waits `FLUSH_SECONDS` at shutdown; the SDK's own processor waits half a minute."""
 
     def shutdown(self) -> None:
         self._batch_processor.shutdown(timeout_millis=int(1000 * FLUSH_SECONDS))

@@ -1,63 +1,59 @@
-"""Requests and batches as OpenTelemetry's spans; imported only when they are wanted.
+"""Requests and batches as OpenTelemetry's spans; imported only where tracing is on.
 
-Attributes are those of the semantic conventions 1.40 (HTTP stable, RPC as `rpc.system.name`,
-`rpc.method`, `rpc.response.status_code`), and our own under `rul.`. Neither paths nor error texts are
-among them: those may name a unit or quote a reading.
+    request ─┬ decode                       batch ── linked to every request in it
+             ├ queue
+             ├ infer ── linked to its batches
+             ├ explain
+             └ encode
 
-Nothing here can delay a request by more than the making of its spans: where they go from here is
-`service.tracing.otlp`'s.
+Attributes are those of the semantic conventions 1.40 (HTTP stable, RPC as `rpc.system.name`, `rpc.method`,
+`rpc.response.status_code`), and our own under `rul.`. Paths and error texts are left out: they may name a
+unit or quote a reading. A request waits for the making of its spans alone; `service.tracing.otlp` sends them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextvars import Token
+from contextvars import ContextVar, Token
 from time import perf_counter, perf_counter_ns, time_ns
 from typing import Any, Final
 
 from opentelemetry.context import Context
-from opentelemetry.propagators.textmap import Getter
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.trace import (
-    Link,
-    Span,
-    SpanKind,
-    Status,
-    StatusCode,
-    set_span_in_context,
-)
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, set_span_in_context
 from opentelemetry.trace import Tracer as OtelTracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
 from service import logs
+from service.core.ports import Caller, Submission
 from service.labels import Route, Stage, Transport
-from service.tracing.hooks import UNTRACED, RequestTrace, Submission, Waited, current
 
+UNTRACED: Final = frozenset({Route.LIVEZ, Route.READYZ, Route.METRICS, Route.V2_LIVE, Route.V2_READY})
+"""Probes and scrapes."""
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 SERVERS_FAULT: Final = frozenset(
     {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
 )
-"""gRPC codes that are errors of a server's span, as the conventions have it; HTTP's are 500 and above."""
-
+"""gRPC codes that the conventions count as errors of a server's span; HTTP's are 500 and above."""
 SET_NANOSECONDS: Final = 100_000_000
-"""Clocks that part by more than this were not read between two breaths: one of them was set."""
+"""If the time of day and `perf_counter` part by more than this, the clock was set."""
 
 Attributes = dict[str, AttributeValue]
 
 
 class Clock:
-    """Says which time of day, in nanoseconds, `perf_counter` calls 0.
+    """The time of day at which `perf_counter` was 0, in nanoseconds.
 
-    One answer for everything of a moment, or a part could seem to begin before its whole; a clock that
-    was set is followed.
+    It changes only when the clock is set: with two readings of two clocks, a part could seem to begin before
+    its whole.
     """
 
     def __init__(self) -> None:
         self._zero = time_ns() - perf_counter_ns()
 
     def zero(self) -> int:
-        """The time of day of `perf_counter`'s 0."""
+        """Return the time of day of `perf_counter`'s 0."""
         zero = time_ns() - perf_counter_ns()
         if abs(zero - self._zero) > SET_NANOSECONDS:
             self._zero = zero
@@ -65,37 +61,41 @@ class Clock:
 
 
 class SpanTracer:
-    """Begins traces; what it makes goes to the provider's processors."""
+    """Begins traces: a `service.core.ports.Tracer`. Finished spans go to the provider's processors."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._provider: Final = provider
         self._tracer: Final = provider.get_tracer("rulserve")
         self._clock: Final = Clock()
         self._propagator: Final = TraceContextTextMapPropagator()
+        self._current: Final[ContextVar[RequestSpan | None]] = ContextVar("request_span", default=None)
 
     def request(
         self, transport: Transport, route: Route, carrier: Mapping[str, Any] | None
     ) -> RequestSpan | None:
-        """A request, as part of its caller's trace where it names one."""
+        """Begin the span of a request, as part of its caller's trace where the carrier names one."""
         if route in UNTRACED:
             return None
-        context, kind = Context(), SpanKind.SERVER
+        context, kind, is_http = Context(), SpanKind.SERVER, transport is Transport.HTTP
         if carrier is None:
-            above, kind = current.get(), SpanKind.INTERNAL
-            context = above.context if isinstance(above, RequestSpan) else context
+            above, kind = self._current.get(), SpanKind.INTERNAL
+            context = context if above is None else above.context
         else:
-            getter = _HTTP if transport is Transport.HTTP else _GRPC
-            context = self._propagator.extract(carrier, context, getter)
-        http = transport is Transport.HTTP
-        name, attributes = _http(route, carrier or {}) if http else _grpc(route)
+            context = self._propagator.extract(_headers(carrier) if is_http else carrier, context)
+        name, attributes = _http(route, carrier or {}) if is_http else _grpc(route)
         zero = self._clock.zero()
         span = self._tracer.start_span(name, context, kind, attributes, start_time=zero + perf_counter_ns())
-        return RequestSpan(self._tracer, transport, span, zero=zero)
+        return RequestSpan(self._tracer, self._current, span, zero=zero, is_http=is_http)
+
+    def submitted(self) -> SubmittedWindows | None:
+        """Note that the current request gives windows to the batcher."""
+        request = self._current.get()
+        return None if request is None or not request.is_recording else SubmittedWindows(request)
 
     def batch(
         self, submissions: Iterable[Submission | None], *, model: str, windows: int
     ) -> BatchSpan | None:
-        """A batch, linked to the requests that it serves."""
+        """Begin the span of a batch, linked to the requests in it."""
         served = [given for given in submissions if isinstance(given, SubmittedWindows)]
         if not served:
             return None
@@ -117,81 +117,76 @@ class SpanTracer:
         self._provider.shutdown()
 
 
-class RequestSpan(RequestTrace):
+class RequestSpan:
     """The span of a request, and its children.
 
-    Children are made when they have ended, from the seconds that the metrics count: the spans and the
-    histograms agree, and nothing is measured twice.
+    Children are made when they end, from the seconds that the metrics count: spans and histograms agree, and
+    nothing is measured twice.
     """
 
-    __slots__ = ("_fields", "_recording", "_tokens", "_tracer", "_transport", "_zero", "context", "span")
+    __slots__ = (
+        "_current", "_is_http", "_tokens", "_tracer", "_zero", "context", "is_recording", "span",
+    )  # fmt: skip
 
-    def __init__(self, tracer: OtelTracer, transport: Transport, span: Span, *, zero: int) -> None:
+    def __init__(
+        self,
+        tracer: OtelTracer,
+        current: ContextVar[RequestSpan | None],
+        span: Span,
+        *,
+        zero: int,
+        is_http: bool,
+    ) -> None:
         """`zero` is the time of day, in nanoseconds, at which `perf_counter` was 0."""
         self._tracer = tracer
-        self._transport: Transport = transport
+        self._current = current
         self._zero = zero
+        self._is_http = is_http
+        self._tokens: tuple[Token[RequestSpan | None], Token[Mapping[str, str] | None]] | None = None
         self.span = span
-        self.context = set_span_in_context(self.span, Context())
-        self._recording = self.span.is_recording()
-        self._tokens: tuple[Token[RequestTrace | None], Token[Mapping[str, str] | None]] | None = None
+        self.context = set_span_in_context(span, Context())
+        self.is_recording = span.is_recording()
+
+    def begin(self, request_id: str) -> None:
+        """Make this request the current one, and name its trace in its log lines."""
+        if self.is_recording:
+            self.span.set_attribute("rul.request_id", request_id)
         own = self.span.get_span_context()
-        self._fields = {
+        fields = {
             "trace_id": f"{own.trace_id:032x}",
             "span_id": f"{own.span_id:016x}",
             "trace_flags": f"{own.trace_flags:02x}",
         }
+        self._tokens = self._current.set(self), logs.trace_fields.set(fields)
 
-    def begin(self, request_id: str) -> None:
-        """The request has begun."""
-        if self._recording:
-            self.span.set_attribute("rul.request_id", request_id)
-        self._tokens = current.set(self), logs.trace_fields.set(self._fields)
-
-    def stage(self, stage: Stage, seconds: float) -> None:
-        """A part of the work has just ended."""
-        if self._recording:
-            now = self._zero + perf_counter_ns()
-            self._child(stage.value, now - int(seconds * 1e9), now)
-
-    def submitted(self) -> SubmittedWindows | None:
-        """It has given windows to the batcher."""
-        return SubmittedWindows(self) if self._recording else None
+    def stage(self, stage: Stage, start: float, end: float) -> None:
+        """Record a stage of the request, in seconds of `perf_counter`."""
+        if self.is_recording:
+            self.child(stage.value, self.at(start), self.at(end))
 
     def end(self, *, code: str, error: BaseException | None, windows: int) -> None:
-        """It has ended."""
+        """Record that the request has ended with this code label."""
         if self._tokens is not None:
-            current.reset(self._tokens[0])
+            self._current.reset(self._tokens[0])
             logs.trace_fields.reset(self._tokens[1])
-        if self._recording:
-            http = self._transport is Transport.HTTP
+        if self.is_recording:
             attributes: Attributes = {"rul.windows": windows}
-            if http:
+            if self._is_http:
                 attributes["http.response.status_code"] = int(code)
             else:
                 attributes["rpc.response.status_code"] = code
             if error is not None:
                 attributes["error.type"] = type(error).__name__
             self.span.set_attributes(attributes)
-            if int(code) >= 500 if http else code in SERVERS_FAULT:
+            if int(code) >= 500 if self._is_http else code in SERVERS_FAULT:
                 self.span.set_status(Status(StatusCode.ERROR))
-        self.span.end(self._zero + perf_counter_ns())
+        self.span.end(self.at(perf_counter()))
 
-    def waited(self, waited: Waited, batches: Sequence[Link]) -> None:
-        """The time in the queue and in batches; without `batches` no window got that far."""
-        future, end = waited.future, waited.done_at or perf_counter()
-        error = future.exception() if future.done() and not future.cancelled() else None
-        if not batches:
-            self._child("queue", self._at(waited.arrived), self._at(end), error=error)
-            return
-        taken_at = self._at(waited.taken_at)
-        self._child("queue", self._at(waited.arrived), taken_at)
-        self._child("infer", taken_at, self._at(end), links=batches, error=error)
-
-    def _at(self, seconds: float) -> int:
+    def at(self, seconds: float) -> int:
+        """Return the time of day, in nanoseconds, of a time of `perf_counter`."""
         return self._zero + int(seconds * 1e9)
 
-    def _child(
+    def child(
         self,
         name: str,
         start: int,
@@ -200,13 +195,14 @@ class RequestSpan(RequestTrace):
         links: Sequence[Link] = (),
         error: BaseException | None = None,
     ) -> None:
+        """Record a part of the request; times of day in nanoseconds."""
         span = self._tracer.start_span(name, self.context, links=links, start_time=start)
         _fail(span, error)
         span.end(max(start, end))
 
 
-class SubmittedWindows(Submission):
-    """What a request has given to the batcher; the batches that took it link themselves here."""
+class SubmittedWindows:
+    """What a request has given to the batcher; the batches that take it link themselves here."""
 
     __slots__ = ("batches", "request")
 
@@ -214,9 +210,18 @@ class SubmittedWindows(Submission):
         self.request = request
         self.batches: list[Link] = []
 
-    def ended(self, waited: Waited) -> None:
-        """They were answered, failed, or given up."""
-        self.request.waited(waited, list(self.batches))
+    def ended(self, caller: Caller) -> None:
+        """Record the time in the queue and in batches, once the windows are answered, failed or cancelled."""
+        request, future = self.request, caller.future
+        arrived, end = request.at(caller.arrived), request.at(caller.done_at or perf_counter())
+        error = future.exception() if future.done() and not future.cancelled() else None
+        batches = list(self.batches)
+        if not batches:  # no window got that far
+            request.child("queue", arrived, end, error=error)
+            return
+        taken_at = request.at(caller.taken_at)
+        request.child("queue", arrived, taken_at)
+        request.child("infer", taken_at, end, links=batches, error=error)
 
 
 class BatchSpan:
@@ -229,40 +234,18 @@ class BatchSpan:
         self._zero = zero
 
     def end(self, error: BaseException | None) -> None:
-        """It has been run, or has failed."""
+        """Record that the batch has run or failed."""
         _fail(self._span, error)
         self._span.end(self._zero + perf_counter_ns())
 
 
-class _HttpHeaders(Getter[Mapping[str, Any]]):
-    """The headers of an ASGI scope."""
-
-    def get(self, carrier: Mapping[str, Any], key: str) -> list[str] | None:
-        """Every value of a header."""
-        wanted = key.encode()
-        found = [value.decode("latin-1") for name, value in carrier["headers"] if name == wanted]
-        return found or None
-
-    def keys(self, carrier: Mapping[str, Any]) -> list[str]:
-        """The headers' names."""
-        return [name.decode("latin-1") for name, _ in carrier["headers"]]
-
-
-class _GrpcMetadata(Getter[Mapping[str, Any]]):
-    """gRPC's metadata."""
-
-    def get(self, carrier: Mapping[str, Any], key: str) -> list[str] | None:
-        """The value of a key."""
-        value = carrier.get(key)
-        return [value] if isinstance(value, str) else None
-
-    def keys(self, carrier: Mapping[str, Any]) -> list[str]:
-        """The metadata's keys."""
-        return list(carrier)
-
-
-_HTTP: Final = _HttpHeaders()
-_GRPC: Final = _GrpcMetadata()
+def _headers(scope: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The headers of an ASGI scope that may name the caller's trace."""
+    found: dict[str, list[str]] = {}
+    for name, value in scope["headers"]:
+        if name in {b"traceparent", b"tracestate"}:
+            found.setdefault(name.decode(), []).append(value.decode("latin-1"))
+    return found
 
 
 def _http(route: Route, scope: Mapping[str, Any]) -> tuple[str, Attributes]:
@@ -285,7 +268,7 @@ def _grpc(route: Route) -> tuple[str, Attributes]:
 
 
 def _fail(span: Span, error: BaseException | None) -> None:
-    """A caller who leaves, which cancels, is no error of what was done for it."""
+    """Mark a span as failed; a caller that leaves cancels, which is no error."""
     if isinstance(error, Exception):
         span.set_attribute("error.type", type(error).__name__)
         span.set_status(Status(StatusCode.ERROR))

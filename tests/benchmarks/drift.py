@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import track
 
 from export.bundle import Manifest, find_bundle
-from export.held_out import fleet_for
+from export.evaluation_windows import matching_fleet
 from export.session import Session, open_bundle
 from model.domain import Trajectory
 from model.fleet import Fleet
@@ -101,7 +101,7 @@ def main(
     curves: dict[str, Curve] = {}
     for subset in SUBSETS:
         session, manifest = open_bundle(find_bundle(subset.lower()))
-        kind = fleet_for(manifest, "cmapss")
+        kind = matching_fleet(manifest, "cmapss")
         rng = np.random.default_rng(seed)
         units = read_trajectories([data / f"test_{subset}.txt"], kind)
         healthy += healthy_fleets(session, manifest, units, rng)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from export.drawing import require_matplotlib, save_picture
+from export.pictures import require_matplotlib, save_picture
 
 if TYPE_CHECKING:
     from tests.benchmarks.drift import Curve, Found, Healthy

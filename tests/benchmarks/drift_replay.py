@@ -16,9 +16,9 @@ from export.ageing import drift_reference
 from export.bundle import Manifest
 from export.session import Session
 from model.domain import FloatArray, Trajectory, pad_windows
-from service.core.answers import Answers, Asked
+from service.core.answers import Answers
 from service.core.rules import WindowRules
-from service.core.runtime import Outputs
+from service.core.runtime import Asked, Outputs
 from service.drift.counts import DriftCounts, Layout
 from service.drift.monitor import Drift, drift_of
 from tests.benchmarks.drift_faults import Change

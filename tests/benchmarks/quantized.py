@@ -20,10 +20,10 @@ import numpy as np
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from export.bundle import BundleFolder, Manifest, find_bundle
-from export.held_out import fleet_for, judged_windows
+from export.evaluation_windows import labelled_windows, matching_fleet
 from export.probes import simulated_windows
 from export.promises import measure_promises
-from export.quantize import quantize_weights
+from export.quantization import quantize_weights
 from export.session import Session, open_bundle
 from model.domain import WindowSet, capped_rul
 from model.evaluation import root_mean_square_error
@@ -107,8 +107,8 @@ def main() -> None:
                 windows = simulated_windows(manifest, count=64, seed=0)
             else:
                 file = options.data / f"train_{name.upper()}.txt"
-                kind = fleet_for(manifest, "cmapss")
-                windows = judged_windows(read_trajectories([file], kind), manifest)
+                kind = matching_fleet(manifest, "cmapss")
+                windows = labelled_windows(read_trajectories([file], kind), manifest)
             report_answers(sessions, manifest, windows)
             report_cpu(sessions, windows)
 

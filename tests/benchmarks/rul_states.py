@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import track
 
 from export.bundle import Manifest, find_bundle
-from export.held_out import fleet_for, judged_windows
+from export.evaluation_windows import labelled_windows, matching_fleet
 from export.session import Session, open_bundle
 from model.domain import FloatArray, IntArray, RulState, Trajectory, WindowSet
 from model.readers import read_trajectories
@@ -58,7 +58,7 @@ def main(
 ) -> None:
     """Print the table."""
     opened = [open_bundle(find_bundle(name)) for name in bundles.split(",")]
-    kind = fleet_for(opened[0][1], "cmapss")
+    kind = matching_fleet(opened[0][1], "cmapss")
     tested = [read_trajectories([data / f"test_{subset}.txt"], kind) for subset in SUBSETS]
     rng = np.random.default_rng(seed)
     cut = [_cut(units, opened[0][1].context, windows, rng) for units in tested]
@@ -94,7 +94,7 @@ def above_the_cap(
 
 def below_the_cap(units: Sequence[Trajectory], manifest: Manifest) -> list[Kind]:
     """Windows of units that trained the network, by their RUL."""
-    judged, cap = judged_windows(units, manifest), manifest.cap
+    judged, cap = labelled_windows(units, manifest), manifest.cap
     return [
         Kind(
             f"training units, RUL {cap - 25:g} to {cap:g}", judged.take(_between(judged.rul, cap - 25, cap))

@@ -12,9 +12,7 @@ import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.metrics.board import Board
 from service.metrics.metrics import Metrics
-from service.metrics.processes import Processes
 from tests.fakes import FakeRuntime, make_manifest
 from tests.observability import (
     DASHBOARDS,
@@ -47,7 +45,6 @@ every_expression = pytest.mark.parametrize("name", expressions())
 def declared() -> dict[str, list[dict[str, str]]]:
     """Every series that the service has from its start: the labels of each, by name."""
     registry = CollectorRegistry()
-    Processes(registry, Board())
     Metrics(registry, [FakeRuntime(make_manifest(heads=2))])
     series: dict[str, list[dict[str, str]]] = {}
     for family in text_string_to_metric_families(generate_latest(registry).decode()):

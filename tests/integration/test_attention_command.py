@@ -10,11 +10,12 @@ from matplotlib.image import imread
 from typer.testing import CliRunner
 
 from export.attention import head_redundancy, report_head
-from export.attention_cli import add_attention, heads_table, redundancy_table, redundant_pairs
+from export.attention_cli import heads_table, redundancy_table, redundant_pairs
 from export.attention_picture import attention_picture, life_map
 from export.bundle import EntropyReference, find_bundle
-from export.drawing import CannotDraw
-from export.lives import spread_windows
+from export.cli import register
+from export.evaluation_windows import spread_windows
+from export.pictures import CannotDraw
 from export.session import open_bundle
 from model.domain import InvalidData
 from model.fleet import fleet_toml
@@ -35,7 +36,7 @@ def folder(tmp_path_factory):
 def attention(tiny_bundle, folder):
     app = typer.Typer()
     app.callback()(lambda: None)
-    add_attention(app)
+    register(app)
     given = [str(tiny_bundle.path), "--input", str(folder / "pumps.csv")]
 
     def run(*options):
@@ -66,7 +67,7 @@ def test_the_tables_say_where_attention_lies_and_what_hiding_cycles_does(attenti
         "mean",
         "x equal",
         "20% hidden",
-        "50% alone kept",
+        "50% kept alone",
         "rank correlation",
     ):
         assert said in result.stdout
@@ -169,8 +170,8 @@ def test_redundancy_is_shown_for_each_pair_of_heads_and_named_where_it_is():
 @pytest.mark.parametrize(
     ("weights", "band", "verdict"),
     [
-        ([0.25, 0.25, 0.25, 0.25], (0.999, 1.0), "EVEN everywhere"),
-        ([0.0, 0.0, 1.0, 0.0], (0.0, 0.1), "ONE CYCLE alone"),
+        ([0.25, 0.25, 0.25, 0.25], (0.999, 1.0), "\nUNIFORM"),
+        ([0.0, 0.0, 1.0, 0.0], (0.0, 0.1), "ONE CYCLE"),
         ([0.1, 0.1, 0.1, 0.7], (0.8, 0.9), "100% COLLAPSED"),
         ([0.1, 0.1, 0.1, 0.7], (0.1, 0.2), "100% UNIFORM"),
         ([0.1, 0.1, 0.1, 0.7], (0.1, 0.9), "100.0% inside"),

@@ -62,7 +62,7 @@ def test_where_no_call_is_answered_the_table_says_why_and_it_ends_with_1(strict)
     assert done.returncode == 1
     assert "504" in done.stdout
     assert "413" in done.stdout
-    assert "not one call was answered; 504" in done.stderr
+    assert "no call was answered; 504" in done.stderr
 
 
 def test_a_service_that_is_not_there_is_said_in_one_line():

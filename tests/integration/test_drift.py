@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from export.bundle import BundleFolder
-from export.lives import spread_windows
+from export.evaluation_windows import spread_windows
 from export.session import open_bundle
 from tests.integration.conftest import Server, metrics_of, running
 from tests.tiny_bundle import COLUMNS, pumps

@@ -10,10 +10,10 @@ from matplotlib.image import imread
 from typer.testing import CliRunner
 
 from export.bundle import find_bundle
-from export.drawing import CannotDraw
-from export.evaluate_cli import add_evaluate
+from export.cli import register
 from export.evaluation_pictures import trajectory_picture
-from export.lives import answer_life
+from export.evaluation_windows import answer_life
+from export.pictures import CannotDraw
 from export.session import open_bundle
 from model.fleet import fleet_toml
 from model.writers import csv_text
@@ -33,7 +33,7 @@ def units(tmp_path_factory):
 def evaluate(tiny_bundle, units):
     app = typer.Typer()
     app.callback()(lambda: None)
-    add_evaluate(app)
+    register(app)
     given = [str(tiny_bundle.path), "--data", str(units / "pumps.csv"), "--fleet", str(units / "fleet.toml")]
 
     def run(*options):

@@ -17,7 +17,7 @@ import pytest
 from export.bundle import BUNDLED
 from model.domain import Schema
 from model.writers import csv_text
-from rul_client.commands.predict.asking import COLUMNS
+from rul_client.commands.predict.rows import COLUMNS
 from tests.integration.conftest import free_port, running
 from tests.tiny_bundle import COLUMNS as PUMP_COLUMNS
 from tests.tiny_bundle import pumps

@@ -8,8 +8,9 @@ import typer
 from typer.testing import CliRunner
 
 from export.bundle import find_bundle
+from export.cli import register
 from export.session import open_bundle
-from export.simulate_cli import CannotWrite, add_simulate
+from export.simulate_cli import CannotWrite
 from model.fleet import fleet_named, fleet_of_schema
 from model.readers import read_trajectories
 
@@ -18,7 +19,7 @@ from model.readers import read_trajectories
 def simulate(tiny_bundle):
     app = typer.Typer()
     app.callback()(lambda: None)
-    add_simulate(app)
+    register(app)
 
     def run(*options):
         return CliRunner().invoke(app, ["simulate", "--bundle", str(tiny_bundle.path), *map(str, options)])

@@ -23,7 +23,7 @@ from prometheus_client import CollectorRegistry
 from sqlalchemy import Connection, event, func, inspect, select, text
 
 from service.http.units_bodies import unit_body
-from service.metrics.board import Board
+from service.metrics.instruments import Shared
 from service.metrics.store import StoreMetrics
 from service.store.async_store import AsyncStore
 from service.store.database import Database, create_tables, engine_of, migrate, revision
@@ -97,7 +97,7 @@ async def fed(url: str, asked: pd.DataFrame, ends: pd.DataFrame) -> CollectorReg
     registry = CollectorRegistry()
     store = AsyncStore(
         url, [VERSION], most_rows=PREDICTED, retention_days=10**5, timeout_seconds=PATIENCE,
-        flush_seconds=0.01, observer=StoreMetrics(registry, Board(), ["fd001"]), log=structlog.get_logger(),
+        flush_seconds=0.01, observer=StoreMetrics(Shared(registry), ["fd001"]), log=structlog.get_logger(),
     )  # fmt: skip
     store.start()
     rows = [

@@ -12,7 +12,7 @@ from export.attention import (
 )
 from export.bundle import EntropyReference
 from export.card import model_card
-from export.lives import spread_windows
+from export.evaluation_windows import spread_windows
 from export.session import open_bundle
 from model.calibration import read_windows
 from model.checkpoint import Checkpoint
@@ -26,7 +26,7 @@ from model.faithfulness import (
     rank_correlation,
     typical_readings,
 )
-from model.parts import deal_fold
+from model.folds import split_fold
 from model.reference import fit_reference
 from model.regimes import Regimes, find_regimes
 from tests.tiny_bundle import CONFIG, FLEET, FOLDS, pumps
@@ -344,7 +344,7 @@ def test_windows_that_are_typical_already_do_not_move(tiny_bundle):
 def test_a_network_is_measured_as_its_graph_is(tiny_bundle):
     session, manifest = open_bundle(tiny_bundle)
     checkpoint = Checkpoint.load(tiny_bundle.path.parent / "tiny-run")
-    parts = deal_fold(
+    parts = split_fold(
         pumps(units=16, seed=11), FLEET, fold=0, folds=FOLDS, seed=CONFIG.seed, truncations=CONFIG.truncations
     )
     net = checkpoint.network()
@@ -364,9 +364,9 @@ def test_the_card_says_what_the_attention_is_worth_where_it_was_measured(tiny_bu
 
     card = model_card(manifest)
 
-    assert "What the attention is worth" in card
+    assert "Faithfulness of the attention" in card
     assert f"{manifest.metrics['attention_hidden_20_over_last']:.2f} [" in card
-    assert "What the attention is worth" not in model_card(without)
+    assert "Faithfulness of the attention" not in model_card(without)
 
 
 def test_a_fleet_without_settings_has_typical_readings_too():

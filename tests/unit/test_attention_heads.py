@@ -50,19 +50,6 @@ def test_many_heads_agree_with_numpy_and_with_torch(inputs, heads, kind):
     torch.testing.assert_close(weight, twin_weight, rtol=0, atol=TOLERANCE)
 
 
-def test_padding_means_to_us_what_key_padding_means_to_torch():
-    layer = self_attention(16, heads=4, head_width=4)
-    x, lengths = torch.from_numpy(drawn(2, 5, 16)), torch.tensor([5, 2])
-    valid = valid_cycles(lengths, x)
-
-    with torch.no_grad():
-        out, weight = layer(x, padding_mask(valid))
-        expected, mean = torch_twin(layer, 16)(x, x, x, key_padding_mask=~valid)
-
-    torch.testing.assert_close(out, expected, rtol=0, atol=TOLERANCE)
-    torch.testing.assert_close(weight.mean(1), mean, rtol=0, atol=TOLERANCE)
-
-
 def test_a_query_that_may_read_nothing_reads_nothing_where_torch_answers_nan():
     layer = self_attention(8, heads=2, head_width=4)
     x = torch.from_numpy(drawn(1, 4, 8))
@@ -130,16 +117,6 @@ def test_shapes_and_parameters_of_the_usual_sizes(inputs, heads, head_width):
     assert sum(p.numel() for p in layer.parameters()) == 4 * inputs * joined + 3 * joined + inputs
 
 
-def test_eight_heads_of_64_cost_as_many_parameters_as_one_of_512():
-    def count(heads, head_width):
-        return sum(
-            p.numel()
-            for p in MultiHeadSelfAttention(512, heads=heads, head_width=head_width, bias=False).parameters()
-        )
-
-    assert count(8, 64) == count(1, 512) == 4 * 512 * 512
-
-
 def test_a_causal_query_does_not_know_what_comes_later():
     layer = self_attention(8, heads=2, head_width=4)
     x = torch.from_numpy(drawn(1, 6, 8))
@@ -177,7 +154,3 @@ def test_positions_equal_the_formula(cycles, width):
 
     np.testing.assert_allclose(got, reference_positions(cycles, width), atol=TOLERANCE)
     assert got[0].tolist() == [0.0, 1.0] * (width // 2)
-
-
-def test_positions_are_a_beginning_of_longer_ones():
-    assert torch.equal(sinusoidal_positions(60, 16)[:30], sinusoidal_positions(30, 16))

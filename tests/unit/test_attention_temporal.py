@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from model.attention import (
-    AdditiveScore,
     CycleDropout,
     Temperature,
     TemporalScore,
@@ -79,13 +77,6 @@ def test_temporal_attention_by_products_asks_one_learnt_query(score):
     for window in range(3):
         key = h[window] @ layer.key.weight.detach().numpy().T
         np.testing.assert_allclose(got[window], reference_score(score, query, key)[0], atol=TOLERANCE)
-
-
-@pytest.mark.parametrize("width", [16, 32, 64, 128])
-def test_parameters_of_temporal_attention_grow_with_its_width(width):
-    layer = TemporalScore(128, width, score="additive")
-
-    assert sum(p.numel() for p in layer.parameters()) == width * 128 + width + width
 
 
 # What keeps attention from collapsing.
@@ -220,25 +211,3 @@ def test_entropy_of_attention_on_one_cycle_is_zero_with_a_finite_gradient():
 
     assert ratio.item() == 0.0
     assert weight.grad.isfinite().all()
-
-
-def test_a_window_of_510_numbers_becomes_a_context_of_128_by_way_of_all_cycles():
-    """30 cycles of 17 columns; the weighted sum reads every hidden state, not the last alone."""
-    layer = temporal()
-    h = torch.from_numpy(drawn(1, 30, 128)).requires_grad_()
-
-    context = (masked_softmax(layer(h), torch.ones(1, 30, dtype=torch.bool)).unsqueeze(-1) * h).sum(1)
-    context.sum().backward()
-
-    assert 30 * 17 == 510
-    assert context.shape == (1, 128)
-    assert (h.grad.abs().sum(-1) > 0).all()
-
-
-def test_additive_scores_take_queries_and_keys_of_other_widths_through_their_projections():
-    score = AdditiveScore(6).double()
-    query, key = nn.Linear(5, 6, bias=False).double(), nn.Linear(9, 6, bias=False).double()
-
-    got = score(query(torch.from_numpy(drawn(2, 5))), key(torch.from_numpy(drawn(3, 9))))
-
-    assert got.shape == (2, 3)

@@ -14,7 +14,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from service.core.batch import Caller, Share, stacked
 from service.core.batcher import (
     DISTRUSTED_BATCHES,
     LOOP_SECONDS,
@@ -23,6 +22,7 @@ from service.core.batcher import (
     MicroBatcher,
 )
 from service.core.cores import Cores
+from service.core.runtime import stacked
 from service.core.window import join, lay_out
 from service.errors import NotReady, Overloaded, RuntimeFailed
 from service.metrics.board import Board
@@ -576,22 +576,6 @@ def test_closing_an_idle_batcher_takes_no_time(bench):
     assert closing.done()
 
 
-def test_probes_are_run_and_not_counted_as_predictions(busy):
-    windows = make_windows(5.0)
-    tasks = [busy.ask(windows), busy.ask(windows.without_each(0, [0, 1]))]
-    busy.settle()
-
-    busy.finish()
-
-    assert [len(ruls(task.result())) for task in tasks] == [1, 2]
-    assert busy.observer.batches == [1, 1, 3]
-    counted = [report for report in busy.observer.reports if report.answers is not None]
-    assert [len(report.answers.rul) for report in counted] == [1, 1, 1]
-    assert (
-        [len(report.imputed) for report in counted] == [len(report.units) for report in counted] == [1, 1, 1]
-    )
-
-
 def test_a_batch_is_counted_with_the_times_of_its_requests(busy):
     busy.submit(1.0, 2.0, 3.0, 4.0, 5.0)
     busy.now = 3.0
@@ -604,20 +588,15 @@ def test_a_batch_is_counted_with_the_times_of_its_requests(busy):
     began, ended = busy.observer.reports[-2:]
     assert (began.queued, ended.queued) == ([3.0], [])
     assert (began.answered, ended.answered) == ([], [busy.now - 3.0])
-    assert ended.seconds == 0.25 * ended.windows
+    assert ended.seconds == 0.25 * ended.size
 
 
-def test_padding_is_nan_and_lengths_say_where_it_begins(bench):
-    callers = [
-        Caller(windows, range(len(windows)), bench.loop.create_future(), None, 0.0, 1)
-        for windows in (ragged(2), ragged(5, 1, 8))
-    ]
+def test_padding_is_nan_and_lengths_say_where_it_begins():
+    asked = stacked([(ragged(2), range(1)), (ragged(5, 1, 8), range(2)), (ragged(8, 3), [1])])
 
-    asked = stacked([Share(callers[0], range(1)), Share(callers[1], range(2))])
-
-    assert asked.readings.shape == (3, 5, 3)
-    assert asked.lengths.tolist() == [2, 5, 1]
-    assert np.isnan(asked.readings).any(axis=2).sum(axis=1).tolist() == [3, 0, 4]
+    assert asked.readings.shape == (4, 5, 3)
+    assert asked.lengths.tolist() == [2, 5, 1, 3]
+    assert np.isnan(asked.readings).any(axis=2).sum(axis=1).tolist() == [3, 0, 4, 2]
     assert asked.last_cycle.dtype == np.float32
 
 

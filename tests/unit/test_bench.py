@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 from collections import Counter
 
 import grpc
@@ -14,16 +15,13 @@ from typer.testing import CliRunner
 
 from rul_client.cli import register
 from rul_client.commands.bench.cli import PROTOCOLS
-from rul_client.commands.bench.load import Figures, Tally, closed_loop, summed
-from rul_client.commands.bench.requests import POOL_WINDOWS, calls_of, simulated_pool
-from rul_client.commands.bench.run import NotReady, Scenario, document, ready_model, shared, table_of
-from rul_client.remote import RemoteFailed, RemoteModel
-from service.core.queries import ModelName
+from rul_client.commands.bench.payloads import POOL_WINDOWS, calls_of, simulated_pool
+from rul_client.commands.bench.run import Tally, Target, closed_loop, ready_models, summarise, table_of
+from rul_client.errors import RemoteFailed
 from tests.fakes import make_manifest
 from tests.in_process import ask_grpc, framed, in_process
 
 MANIFEST = make_manifest()
-MODEL = RemoteModel(ModelName("fake", "1.0", "abc"), MANIFEST)
 
 
 # Usage
@@ -57,44 +55,92 @@ def test_wrong_usage_ends_with_2(options):
 # What is sent
 
 
-def test_windows_are_as_long_as_the_context_and_of_many_units_and_ages():
+def test_windows_are_as_long_as_the_context_and_of_many_ages():
     pool = simulated_pool(MANIFEST)
 
-    assert pool.readings.shape == (POOL_WINDOWS, MANIFEST.context, len(MANIFEST.columns))
-    assert set(pool.lengths) == {MANIFEST.context}
-    assert len(set(pool.last_cycle)) > POOL_WINDOWS / 2
+    assert {window.readings.shape for window in pool.windows} == {(MANIFEST.context, len(MANIFEST.columns))}
+    assert len({window.last_cycle for window in pool.windows}) > POOL_WINDOWS / 2
 
 
 def test_a_context_longer_than_any_life_makes_shorter_windows():
     pool = simulated_pool(make_manifest(context=500))
 
-    assert pool.lengths.max() < 500
-    assert (pool.lengths <= pool.last_cycle).all()
+    assert max(len(window.readings) for window in pool.windows) < 500
+    assert all(len(window.readings) <= window.last_cycle for window in pool.windows)
 
 
+@pytest.mark.parametrize("identical", [False, True], ids=["realistic", "identical"])
 @pytest.mark.parametrize("context", [8, 120], ids=["whole", "ragged"])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_the_service_answers_every_body_of_every_protocol(protocol, context):
-    calls = calls_of(protocol, "fake", simulated_pool(make_manifest(context=context)), 3)
+async def test_the_service_answers_every_body_of_every_protocol(protocol, context, identical):
+    calls = calls_of(protocol, [simulated_pool(make_manifest(context=context))], 3, identical=identical)
 
     async with in_process() as app:
-        for body in calls.bodies:
-            if calls.grpc:
-                answer = await ask_grpc(app.grpc, calls.path, framed(body))
-                assert answer.code is grpc.StatusCode.OK, answer.detail
-            else:
-                reply = await app.http.post(calls.path, content=body, headers=calls.headers)
+        for call in calls:
+            headers, body = Target("", "").prepare(call)
+            if call.headers:
+                reply = await app.http.post(call.path, content=body, headers=headers)
                 assert reply.status_code == 200, reply.text
+            else:
+                answer = await ask_grpc(app.grpc, call.path, framed(body))
+                assert answer.code is grpc.StatusCode.OK, answer.detail
 
         answered = sum(app.runtime.batches)
-    assert answered == 3 * len(calls.bodies)
+    assert answered == 3 * len(calls)
+
+
+def test_json_is_what_clients_send_columns_with_15_digits():
+    pool = simulated_pool(MANIFEST)
+
+    (window,) = json.loads(calls_of("json", [pool], 1)[0].parts[0])["windows"]
+
+    assert tuple(window["columns"]) == pool.columns
+    sent = window["columns"]["sensor_1"]
+    assert sent == [float(f"{x:.15g}") for x in pool.windows[0].readings[:, 1].tolist()]
+    assert max(len(str(x)) for x in sent) > 12
+
+
+def test_an_identical_payload_is_one_body_by_rows_with_few_digits():
+    pool = simulated_pool(MANIFEST)
+
+    (call,) = calls_of("json", [pool, pool], 1, identical=True)
+
+    (window,) = json.loads(call.parts[0])["windows"]
+    assert window["readings"][0] == [float(str(x)) for x in pool.windows[0].readings[0]]
+
+
+@pytest.mark.parametrize(("protocol", "places"), [("json", 0), ("grpc", 0), ("binary", 1), ("oip-grpc", 1)])
+def test_each_request_has_an_id_of_its_own(protocol, places):
+    (call, *_) = calls_of(protocol, [simulated_pool(MANIFEST)], 1)
+
+    (first, body), (second, _) = (Target("", "").prepare(call) for _ in range(2))
+
+    assert first["x-request-id"] != second["x-request-id"]
+    assert body.count(first["x-request-id"].encode()) == places
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_an_identical_request_has_no_id_and_is_the_same_each_time(protocol):
+    (call,) = calls_of(protocol, [simulated_pool(MANIFEST)], 1, identical=True)
+
+    assert Target("", "").prepare(call) == Target("", "").prepare(call)
+
+
+def test_models_are_asked_in_turn():
+    pools = [simulated_pool(make_manifest(name)) for name in ("fd001", "fd002")]
+
+    calls = calls_of("binary", pools, 1)
+
+    assert [call.path for call in calls[:3]] == [
+        f"/v2/models/{name}/infer" for name in ("fd001", "fd002", "fd001")
+    ]
 
 
 def test_bodies_differ_unless_they_are_large():
     pool = simulated_pool(MANIFEST)
 
-    assert len(set(calls_of("json", "fake", pool, 1).bodies)) == 8
-    assert len(calls_of("json", "fake", pool, 1000).bodies) == 1
+    assert len({call.parts[0] for call in calls_of("json", [pool], 1)}) == 8
+    assert len(calls_of("json", [pool], 1000)) == 1
 
 
 # Callers
@@ -111,20 +157,17 @@ class Line:
     def clock(self):
         return self.now
 
-    async def call(self, body):
+    async def send(self, body):
         await asyncio.sleep(0)
         self.now += self.seconds
         self.sent.append(body)
         return self.codes[len(self.sent) % len(self.codes)]
 
-    async def close(self):
-        pass
-
 
 async def test_a_caller_asks_again_until_the_time_is_over_and_its_last_call_counts():
     line = Line(seconds=2.0)
 
-    tally = await closed_loop([line], [b"a", b"b"], 5.0, clock=line.clock)
+    tally = await closed_loop([line.send], [b"a", b"b"], 5.0, clock=line.clock)
 
     assert tally.latencies == [2.0, 2.0, 2.0]
     assert tally.elapsed == 6.0
@@ -133,7 +176,7 @@ async def test_a_caller_asks_again_until_the_time_is_over_and_its_last_call_coun
 async def test_the_call_that_connects_is_not_measured():
     line = Line()
 
-    tally = await closed_loop([line], [b"a", b"b"], 3.0, clock=line.clock)
+    tally = await closed_loop([line.send], [b"a", b"b"], 3.0, clock=line.clock)
 
     assert line.sent == [b"a", b"a", b"b", b"a"]
     assert tally.codes == {"200": 3}
@@ -142,7 +185,7 @@ async def test_the_call_that_connects_is_not_measured():
 async def test_only_answers_have_a_latency_and_every_code_is_counted():
     line = Line(codes=("429", "200", "connection"))
 
-    tally = await closed_loop([line], [b"a"], 6.0, clock=line.clock)
+    tally = await closed_loop([line.send], [b"a"], 6.0, clock=line.clock)
 
     assert tally.codes == {"200": 2, "429": 2, "connection": 2}
     assert len(tally.latencies) == 2
@@ -155,71 +198,57 @@ def test_the_rates_of_processes_add_up_and_their_latencies_are_judged_together()
     one = Tally([0.001] * 98, Counter({"200": 98}), elapsed=1.0, cpu=0.25)
     other = Tally([0.5, 0.7], Counter({"200": 2, "429": 7}), elapsed=2.0, cpu=0.5)
 
-    figures = summed([one, other], windows=64)
+    figures = summarise([one, other], windows=64)
 
-    assert figures.windows_per_second == pytest.approx(98 * 64 + 2 * 64 / 2)
-    assert (figures.p50_ms, figures.p99_ms, figures.p999_ms) == pytest.approx((1.0, 700.0, 700.0))
-    assert figures.errors == {"429": 7}
-    assert figures.calls == 107
-    assert figures.client_cpu == pytest.approx(0.5)
+    assert figures["windows_per_second"] == pytest.approx(98 * 64 + 2 * 64 / 2)
+    assert [figures[name] for name in ("p50_ms", "p99_ms", "p999_ms")] == pytest.approx([1.0, 700.0, 700.0])
+    assert figures["errors"] == {"429": 7}
+    assert figures["calls"] == 107
+    assert figures["client_cpu"] == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(("cpu", "limited"), [(0.79, False), (0.95, True)])
-def test_a_busy_process_of_callers_is_said(cpu, limited):
-    busy = Tally([0.01], Counter({"OK": 1}), elapsed=1.0, cpu=cpu)
+def test_a_busy_process_of_callers_is_marked(cpu, limited):
+    idle, busy = (Tally([0.01], Counter({"OK": 1}), 1.0, used) for used in (0.1, cpu))
 
-    assert summed([Tally([0.01], Counter({"OK": 1}), 1.0, 0.1), busy], 1).client_limited is limited
-
-
-@pytest.mark.parametrize(
-    ("callers", "processes", "shares"), [(5, 2, [3, 2]), (1, 4, [1]), (64, 4, [16, 16, 16, 16])]
-)
-def test_callers_are_shared_out_over_processes(callers, processes, shares):
-    assert shared(callers, processes) == shares
-
-
-NONE = Figures(0.0, 4, None, None, None, {"504": 4}, 0.9, client_limited=True)
-SOME = Figures(1234.5, 500, 1.0, 2.0, 3.5, {}, 0.2, client_limited=False)
+    assert summarise([idle, busy], 1)["client_limited"] is limited
 
 
 def test_the_table_shows_rates_latencies_and_errors_by_code():
+    some = summarise([Tally([0.001] * 1234, Counter({"200": 1234}), 1.0, 0.2)], 1)
+    none = summarise([Tally([], Counter({"504": 4}), 1.0, 0.9)], 64)
+    loads = [("json", 16, 1, some), ("grpc", 1, 64, none)]
     console = Console(width=160, file=io.StringIO(), record=True)
 
-    table = table_of(MODEL, "http://here", [(Scenario("json", 16, 1), SOME), (Scenario("grpc", 1, 64), NONE)])
-    console.print(table)
+    console.print(table_of("", [{"protocol": p, "callers": c, "windows": w} | f for p, c, w, f in loads]))
 
     text = console.export_text()
     assert next(line.split() for line in text.splitlines() if "json" in line) == [
-        "json", "16", "1", "1,234", "1.00", "2.00", "3.50", "none", "0.20",
+        "json", "16", "1", "1,234", "1.00", "1.00", "1.00", "none", "0.20",
     ]  # fmt: skip
     assert "504: 4" in text
     assert "0.90*" in text
-    assert "raise --processes" in text
-
-
-def test_the_file_names_the_weights_and_the_load_of_each_figure():
-    written = document(MODEL, "http://here", [(Scenario("json", 16, 1), SOME)], seconds=5, processes=1)
-
-    assert written["model"] == {"name": "fake", "version": "1.0", "sha256": "abc"}
-    assert written["scenarios"][0]["callers"] == 16
-    assert written["scenarios"][0]["p999_ms"] == 3.5
 
 
 # The service
 
 
+TARGET = Target("http://in.process", "http://in.process")
+
+
 async def test_a_service_that_starts_is_refused_with_its_own_words():
     async with in_process(ready=False) as app:
-        with pytest.raises(NotReady, match=r"not ready: http://in\.process answered 503"):
-            await ready_model("http://in.process", model=None, api_key=None, transport=app.http._transport)
+        with pytest.raises(RemoteFailed, match=r"http://in\.process answered 503"):
+            await ready_models(TARGET, None, transport=app.http._transport)
 
 
-async def test_the_only_model_is_asked_and_an_unknown_one_is_refused():
+async def test_all_models_are_asked_or_the_named_one_and_an_unknown_one_is_refused():
     async with in_process() as app:
-        found = await ready_model(
-            "http://in.process", model=None, api_key=None, transport=app.http._transport
-        )
+        found, named = [
+            await ready_models(TARGET, name, transport=app.http._transport) for name in (None, "fake")
+        ]
         with pytest.raises(RemoteFailed, match="serves no model 'other', only fake"):
-            await ready_model("http://in.process", model="other", api_key=None, transport=app.http._transport)
+            await ready_models(TARGET, "other", transport=app.http._transport)
 
-    assert found.name.name == "fake"
+    assert [model.name.name for model in found] == ["fake"]
+    assert named == found

@@ -11,9 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from service.errors import FrontEndFailed
 from service.metrics.board import ROW, Board
-from service.metrics.counters import Counter, Gauge
-from service.metrics.histograms import Histogram
-from service.metrics.processes import Processes
+from service.metrics.instruments import Buckets, Processes, Shared
 
 
 @pytest.fixture
@@ -107,7 +105,7 @@ def test_the_latest_that_any_worker_wrote_is_seen_by_all(path):
 
 def test_every_process_that_lives_is_shown(path):
     registry = CollectorRegistry()
-    Processes(registry, Board(path, worker=1, workers=2))
+    Processes(Shared(registry, Board(path, worker=1, workers=2)))
 
     assert registry.get_sample_value("process_resident_memory_bytes", {"worker": "1"}) > 1e6
     assert registry.get_sample_value("process_resident_memory_bytes", {"worker": "0"}) is None
@@ -115,9 +113,8 @@ def test_every_process_that_lives_is_shown(path):
 
 def test_counters_of_two_workers_are_one_series(path):
     registries = [CollectorRegistry(), CollectorRegistry()]
-    labels = {"kind": ["good", "bad"]}
     one, other = (
-        Counter("rul_things_total", "Things.", labels, registry=registry, board=board)
+        Shared(registry, board).counter("rul_things_total", "Things.", kind=["good", "bad"])
         for registry, board in zip(registries, boards(path), strict=True)
     )
 
@@ -131,13 +128,8 @@ def test_counters_of_two_workers_are_one_series(path):
 
 def test_a_rare_child_is_shown_once_it_is_counted():
     registry = CollectorRegistry()
-    counter = Counter(
-        "rul_things_total",
-        "Things.",
-        {"kind": ()},
-        combinations=[("good",)],
-        when_counted=[("odd",)],
-        registry=registry,
+    counter = Shared(registry).counter(
+        "rul_things_total", "Things.", keys=[("good",)], when_counted=[("odd",)], kind=()
     )
     before = registry.get_sample_value("rul_things_total", {"kind": "odd"})
 
@@ -147,7 +139,7 @@ def test_a_rare_child_is_shown_once_it_is_counted():
 
 
 def test_a_label_value_that_was_not_declared_is_refused():
-    counter = Counter("rul_things_total", "Things.", {"kind": ["good"]}, registry=CollectorRegistry())
+    counter = Shared(CollectorRegistry()).counter("rul_things_total", "Things.", kind=["good"])
 
     with pytest.raises(KeyError):
         counter.labels("from a request")
@@ -156,8 +148,9 @@ def test_a_label_value_that_was_not_declared_is_refused():
 def test_a_gauge_shows_another_worker_what_it_published(path):
     mine, theirs = CollectorRegistry(), CollectorRegistry()
     first, second = boards(path)
-    Gauge("rul_open", "Open.", lambda: 2, registry=mine, board=first)
-    other = Gauge("rul_open", "Open.", lambda: 3, registry=theirs, board=second)
+    Shared(mine, first).gauge("rul_open", "Open.", lambda: 2)
+    other = Shared(theirs, second)
+    other.gauge("rul_open", "Open.", lambda: 3)
 
     other.publish()
 
@@ -170,19 +163,17 @@ def test_a_histogram_of_many_workers_is_that_of_all_their_values(tmp_path_factor
     path.touch()
     registry = CollectorRegistry()
 
-    def histogram(name, **options):
-        return Histogram(name, "Values.", buckets=[1, 5, 10], **options)
-
+    buckets = Buckets((1, 5, 10), "for the test")
     shared = [
-        histogram("rul_shared", registry=CollectorRegistry() if i else registry, board=board)
+        Shared(CollectorRegistry() if i else registry, board).histogram("rul_shared", "Values.", buckets)
         for i, board in enumerate(boards(path, len(values)))
     ]
-    alone = histogram("rul_alone", registry=registry)
+    alone = Shared(registry).histogram("rul_alone", "Values.", buckets)
 
     for one, seen in zip(shared, values, strict=True):
-        one.labels().observe_many(np.array(seen))
+        one.labels().observe_array(np.array(seen))
         one.publish()
-    alone.labels().observe_many(np.array([value for seen in values for value in seen]))
+    alone.labels().observe_array(np.array([value for seen in values for value in seen]))
 
     for bound in ("1.0", "5.0", "10.0", "+Inf"):
         got = registry.get_sample_value("rul_shared_bucket", {"le": bound})

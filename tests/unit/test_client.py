@@ -9,19 +9,11 @@ import numpy as np
 import pytest
 from grpc.aio import AioRpcError, Metadata
 
-from rul_client.client import open_remote
-from rul_client.commands.predict.asking import Answer, NoAnswer
-from rul_client.grpc_client import GrpcAnswerer
-from rul_client.remote import (
-    ATTEMPTS,
-    LONGEST_PAUSE_SECONDS,
-    RemoteFailed,
-    RemoteModel,
-    at_once,
-    is_loopback,
-)
-from service.core.queries import ModelName
-from service.core.window import WindowInput
+from rul_client.address import is_loopback
+from rul_client.answers import Answer, ModelName, NoAnswer, RemoteModel, Window
+from rul_client.client import ATTEMPTS, MAX_PAUSE_SECONDS, RemoteAnswerer, open_remote, windows_per_request
+from rul_client.errors import RemoteFailed
+from rul_client.grpc import GrpcTransport
 from service.proto import rul_v1_pb2 as pb
 from tests.fakes import make_manifest
 
@@ -38,7 +30,7 @@ PREDICTION = {
     "attention": {"cycles": [1, 2], "weights": [0.25, 0.75], "entropy_ratio": 0.8},
 }
 ANSWER = Answer(38.5, "estimated", 27.0, 51.0, "degrading", 0.8, 1)
-WINDOW = WindowInput("1", 2.0, None, np.array([[1, np.nan, 3], [4, 5, 6]], dtype=np.float32))
+WINDOW = Window("1", 2.0, np.array([[1, np.nan, 3], [4, 5, 6]], dtype=np.float32))
 
 
 def model_entry(name="fake"):
@@ -132,13 +124,13 @@ async def test_no_server_can_make_a_client_wait_for_long():
 
     await server.ask()
 
-    assert server.pauses == [LONGEST_PAUSE_SECONDS]
+    assert server.pauses == [MAX_PAUSE_SECONDS]
 
 
 async def test_it_is_asked_a_bounded_number_of_times():
     server = Server(*[problem(429) for _ in range(ATTEMPTS)])
 
-    with pytest.raises(RemoteFailed, match=r"429: The queue is full: 4096 windows wait; asked 6 times"):
+    with pytest.raises(RemoteFailed, match=r"429: The queue is full: 4096 windows wait; tried 6 times"):
         await server.ask()
     assert len(server.pauses) == ATTEMPTS - 1
 
@@ -162,9 +154,10 @@ async def test_a_server_that_is_not_there_is_one_clear_line_at_once():
     [
         (problem(422, "A window cannot be read", "bad"), "answered 422: A window cannot be read: bad"),
         (problem(401, "An API key is needed", "none"), r"401: .*: none \(--api-key, or RUL_API_KEY\)"),
-        (httpx.Response(404, text="<html>"), "404: and not as rulserve does; is it the right address"),
-        (httpx.Response(200, text="<html>"), "its answer is not one of rulserve"),
-        (good({"unit": "1"}), "expected rul, interval, health_state and attention"),
+        (httpx.Response(404, text="<html>"), "404: no problem document; is this the address of a rulserve"),
+        (httpx.Response(200, text="<html>"), "is not rulserve, or a newer version"),
+        (good({"unit": "1"}), "is not rulserve, or a newer version: KeyError"),
+        (good({"unit": "1", "error": "text"}), "is not rulserve, or a newer version"),
     ],
 )
 async def test_a_refusal_is_one_line_and_not_asked_again(response, line):
@@ -188,9 +181,9 @@ async def test_of_several_models_one_must_be_named():
 
 
 def test_wide_windows_go_fewer_at_a_time_but_always_one():
-    assert at_once(make_manifest(context=60), bytes_a_reading=20) == 64
-    assert at_once(make_manifest(context=10_000), bytes_a_reading=20) == 13
-    assert at_once(make_manifest(context=10_000_000), bytes_a_reading=20) == 1
+    assert windows_per_request(make_manifest(context=60), 20) == 64
+    assert windows_per_request(make_manifest(context=10_000), 20) == 13
+    assert windows_per_request(make_manifest(context=10_000_000), 20) == 1
 
 
 @pytest.mark.parametrize(
@@ -227,8 +220,7 @@ class Stub:
             pauses.append(seconds)
 
         model = RemoteModel(ModelName("fake", "1", "f"), make_manifest())
-        metadata = [("x-api-key", "secret")]
-        answerer = GrpcAnswerer(self, "grpc://rul.test", model, metadata=metadata, sleep=sleep)
+        answerer = RemoteAnswerer(GrpcTransport(self, "grpc://rul.test", "secret"), model, sleep=sleep)
         return asyncio.ensure_future(answerer.answer([WINDOW]))
 
 
@@ -251,7 +243,7 @@ async def test_grpc_gives_the_same_answers_as_http():
 
     answer, refused = await stub.ask([])
 
-    assert answer == msgspec.structs.replace(ANSWER, entropy_ratio=pytest.approx(0.8, abs=1e-6))
+    assert answer == ANSWER._replace(entropy_ratio=pytest.approx(0.8, abs=1e-6))
     assert refused == NoAnswer("too little")
     (window,) = stub.requests[0].windows
     np.testing.assert_array_equal(window.readings.values, [1, np.nan, 3, 4, 5, 6])

@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 from model.dataset import (
     join_windows,
-    last_window,
     make_windows,
     split_units,
     truncated_windows,
@@ -18,26 +17,17 @@ from tests.fleets import numbered_unit, trajectories
 lengths = st.integers(1, 12)
 
 
-@given(unit=trajectories(), length=lengths, shortest=st.integers(1, 12), stride=st.integers(1, 5))
-def test_window_i_is_slice_i(unit, length, shortest, stride):
-    windows = make_windows(unit, length=length, shortest=shortest, stride=stride)
+@given(unit=trajectories(), length=lengths)
+def test_window_i_is_slice_i_down_to_the_shortest_trajectory(unit, length):
+    windows = make_windows(unit, length=length)
 
-    for i in range(len(windows)):
-        end = shortest - 1 + i * stride
+    assert windows.readings.shape == (len(unit), length, 2)
+    for end in range(len(unit)):
         expected = unit.readings[max(0, end + 1 - length) : end + 1]
-        assert windows.lengths[i] == len(expected)
-        np.testing.assert_array_equal(windows.readings[i, : len(expected)], expected)
-        assert np.isnan(windows.readings[i, len(expected) :]).all()
-        assert windows.last_cycle[i] == unit.cycles[end]
-
-
-@given(cycles=st.integers(1, 40), length=lengths, shortest=st.integers(1, 45), stride=st.integers(1, 5))
-def test_the_count_is_right_down_to_the_shortest_trajectory(cycles, length, shortest, stride):
-    windows = make_windows(numbered_unit(cycles), length=length, shortest=shortest, stride=stride)
-
-    expected = (cycles - shortest) // stride + 1 if cycles >= shortest else 0
-    assert len(windows) == expected
-    assert windows.readings.shape == (expected, length, 2)
+        assert windows.lengths[end] == len(expected)
+        np.testing.assert_array_equal(windows.readings[end, : len(expected)], expected)
+        assert np.isnan(windows.readings[end, len(expected) :]).all()
+        assert windows.last_cycle[end] == unit.cycles[end]
 
 
 @given(unit=trajectories(), length=lengths, data=st.data())
@@ -47,11 +37,11 @@ def test_training_and_test_labels_of_the_same_cut_are_equal_to_the_cycle(unit, l
     test_label = unit.cycles[-1] - test_unit.cycles[-1]  # cycles that it went on to run
 
     training = make_windows(unit, length=length).take(np.array([cut - 1]))
-    readings, last_cycle = last_window(test_unit, length=length)
+    test = windows_ending_at(test_unit, np.array([cut - 1]), length=length)
 
     assert training.rul[0] == test_label
-    assert training.last_cycle[0] == last_cycle
-    np.testing.assert_array_equal(training.readings[0, : training.lengths[0]], readings)
+    assert training.last_cycle[0] == test.last_cycle[0]
+    np.testing.assert_array_equal(training.readings, test.readings)
 
 
 @given(unit=trajectories(), length=lengths)
@@ -72,21 +62,14 @@ def test_windows_are_float32_and_do_not_share_memory_with_the_unit():
     assert unit.readings[0, 0] == 0
 
 
-def test_a_censored_unit_gives_no_labelled_window_but_a_last_one():
+def test_windows_of_a_censored_unit_have_no_label():
     unit = numbered_unit(5, failed=False)
 
-    readings, last_cycle = last_window(unit, length=3)
-
-    assert readings.shape == (3, 2)
-    assert last_cycle == 5
+    assert np.isnan(windows_ending_at(unit, np.array([4]), length=3).rul).all()
     with pytest.raises(InvalidData, match="did not run to failure"):
         make_windows(unit, length=3)
-
-
-@pytest.mark.parametrize("wrong", [{"length": 0}, {"length": 3, "shortest": 0}, {"length": 3, "stride": 0}])
-def test_sizes_below_one_are_refused(wrong):
-    with pytest.raises(InvalidData, match="must be 1 or more, got 0"):
-        make_windows(numbered_unit(5), **wrong)
+    with pytest.raises(InvalidData, match="did not run to failure"):
+        truncated_windows([unit], length=3, per_unit=1, rng=np.random.default_rng(0))
 
 
 def test_a_window_cannot_end_where_the_unit_has_no_reading():
@@ -151,46 +134,22 @@ def test_a_split_puts_each_unit_in_one_part_whatever_the_order_they_come_in(unit
     shuffled = [*units, units[0]]
     order.shuffle(shuffled)
 
-    parts = split_units(units, fractions=(0.7, 0.2, 0.1), seed=seed)
+    parts = split_units(units, parts=3, seed=seed)
 
-    assert split_units(shuffled, fractions=(0.7, 0.2, 0.1), seed=seed) == parts
+    assert split_units(shuffled, parts=3, seed=seed) == parts
     assert sorted(unit for part in parts for unit in part) == sorted(units)
-    assert all(parts)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-@given(count=st.integers(10, 300))
-def test_parts_have_the_size_that_was_asked_for(count):
-    fractions = (0.7, 0.2, 0.1)
-
-    parts = split_units(map(str, range(count)), fractions=fractions, seed=0)
-
-    for part, fraction in zip(parts, fractions, strict=True):
-        assert abs(len(part) - fraction * count) <= 1
-
-
-def test_another_seed_deals_other_units():
+def test_another_seed_splits_units_otherwise():
     units = [str(n) for n in range(50)]
 
-    assert split_units(units, fractions=(0.5, 0.5), seed=0) != split_units(
-        units, fractions=(0.5, 0.5), seed=1
-    )
-
-
-def test_a_part_of_nothing_is_empty():
-    _, nothing = split_units(["a", "b"], fractions=(1.0, 0.0), seed=0)
-
-    assert nothing == []
-
-
-@pytest.mark.parametrize("fractions", [(0.5, 0.6), (1.5, -0.5), ()])
-def test_fractions_that_are_no_fractions_are_refused(fractions):
-    with pytest.raises(InvalidData, match="sum to 1"):
-        split_units(["a", "b", "c"], fractions=fractions, seed=0)
+    assert split_units(units, parts=2, seed=0) != split_units(units, parts=2, seed=1)
 
 
 def test_too_few_units_to_split_are_refused():
     with pytest.raises(InvalidData, match="1 units cannot be split into 2 parts"):
-        split_units(["a"], fractions=(0.5, 0.5), seed=0)
+        split_units(["a"], parts=2, seed=0)
 
 
 def test_units_are_picked_in_the_order_they_stand():

@@ -10,13 +10,13 @@ from structlog.testing import capture_logs
 from export.ageing import cut_points, drift_reference
 from export.bundle import find_bundle
 from export.drift_reference import MISSING, STUCK
-from export.held_out import judged_windows
+from export.evaluation_windows import labelled_windows
 from export.session import open_bundle
 from model.simulation import simulate
 from service import logs
-from service.core.answers import Answers, Asked
+from service.core.answers import Answers
 from service.core.rules import WindowRules
-from service.core.runtime import Outputs
+from service.core.runtime import Asked, Outputs
 from service.drift.counts import BLOCKS, STUCK_CYCLES, WINDOWS, DriftCounts, DriftTotals, Layout
 from service.drift.monitor import (
     ENOUGH,
@@ -371,7 +371,7 @@ def flown():
     """The windows of simulated units of a shipped bundle, in the order of their cycles, with its answers."""
     session, manifest = open_bundle(find_bundle("fd001"))
     units = simulate(manifest, manifest.schema_of_columns, units=60, seed=5)
-    windows = judged_windows(units, manifest, truncations=20, seed=1)
+    windows = labelled_windows(units, manifest, truncations=20, seed=1)
     answers = session.answer_all(windows.readings, windows.lengths, windows.last_cycle)
     return manifest, windows, answers
 

@@ -141,9 +141,9 @@ async def test_a_drain_waits_for_admitted_requests_also_if_they_fail(desk):
 
 def test_a_stage_is_counted_with_its_request(desk, registry):
     with asked(desk) as exchange:
-        exchange.timed(Stage.EXPLAIN, 0.0)
+        exchange.stages.append((Stage.EXPLAIN, 1.0, 3.0))
 
-    assert registry.get_sample_value("rul_stage_duration_seconds_count", {"stage": "explain"}) == 1
+    assert registry.get_sample_value("rul_stage_duration_seconds_sum", {"stage": "explain"}) == 2.0
 
 
 def test_an_id_that_is_not_fit_to_log_is_replaced(desk):

@@ -8,9 +8,9 @@ from model.baselines import BASELINES, window_statistics
 from model.domain import InvalidData
 from model.experiments import ROWS, UnknownRow, difference, row_named, run_row, updates
 from model.flagship import spread_age
+from model.folds import split_fold
 from model.layers import Standardise
 from model.networks import network_class
-from model.parts import deal_fold
 from model.reference import fit_reference
 from model.run import prepare
 from model.training import TrainConfig, Trainer
@@ -29,7 +29,7 @@ def units():
 
 @pytest.fixture(scope="module")
 def parts(units):
-    return deal_fold(units, FLEET, fold=0, folds=3, seed=5, truncations=4)
+    return split_fold(units, FLEET, fold=0, folds=3, seed=5, truncations=4)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_rows_of_other_windows_are_not_compared(units):
         for only in (None, 2)
     )
 
-    with pytest.raises(InvalidData, match="judged on other windows"):
+    with pytest.raises(InvalidData, match="different windows"):
         difference(whole, part, cap=FLEET.cap)
 
 

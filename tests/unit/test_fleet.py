@@ -85,24 +85,24 @@ def test_a_written_fleet_reads_back_as_itself(fleet, tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("cap = 100", "capp = 100", "fleet: unknown capp; known are name, format"),
+        ("cap = 100", "capp = 100", "unknown field `capp`"),
         ("cap = 100", "cap = 0", "cap must be above 0, got 0.0"),
-        ("cap = 100", "cap = true", "cap must be a number, got True"),
-        ("context = 20", "context = 2.5", "context must be a whole number, got 2.5"),
+        ("cap = 100", "cap = true", r"Expected `float`, got `bool` - at `\$.cap`"),
+        ("context = 20", "context = 2.5", r"Expected `int`, got `float` - at `\$.context`"),
         ("context = 20", "context = 20\nshortest = 21", "1 <= shortest <= context, got shortest 21"),
         ("[5, 15]", "[15, 5]", r"horizons must be positive and rise, got \[15, 5\]"),
         ("[5, 15]", "[]", r"horizons must be positive and rise, got \[\]"),
-        ("[5, 15]", '["5"]', "horizons must be whole numbers"),
+        ("[5, 15]", '["5"]', r"Expected `int`, got `str` - at `\$.horizons"),
         ('format = "csv"', 'format = "xlsx"', "format must be one of cmapss, csv, parquet, got 'xlsx'"),
-        ('name = "pumps"', "", "fleet: name must be a text, got None"),
-        ('unit = "pump"', "unit = 3", "fleet: unit must be a text, got 3"),
+        ('name = "pumps"', "", "missing required field `name`"),
+        ('unit = "pump"', "unit = 3", r"Expected `str`, got `int` - at `\$.unit`"),
         ("at_most = 0.4", "", "expected one of at_most and at_least"),
         ("at_most = 0.4", "at_most = 0.4\nat_least = 1", "expected one of at_most and at_least"),
-        ("at_most = 0.4", 'at_most = "low"', "at_most must be a number"),
+        ("at_most = 0.4", 'at_most = "low"', r"Expected `float`, got `str` - at `\$.failure.at_most`"),
         ("degrading_below = 30", "degrading_below = 5", "0 < critical_below < degrading_below <= cap"),
-        ('unit = "mm/s"', 'units = "mm/s"', r"sensors\[0\]: unknown units"),
+        ('unit = "mm/s"', 'units = "mm/s"', r"unknown field `units` - at `\$.sensors"),
         ('name = "vibration"', 'name = "load"', "names each column once, got load"),
-        ("[failure]", "[failure]\nrun_to_failure = false", r"\[failure\]: unknown at_most, column"),
+        ("[failure]", "[failure]\nrun_to_failure = true", r"\[failure\]: expected either"),
         ("cap = 100", "cap = ", "cannot be read"),
     ],
 )
@@ -118,7 +118,7 @@ def test_a_wrong_fleet_file_is_refused_with_its_name_and_what_is_wrong(tmp_path,
 def test_a_fleet_file_without_a_failure_rule_is_refused(tmp_path):
     text = 'name = "x"\nformat = "csv"\nunit = "file"\n[[sensors]]\nname = "s"\n'
 
-    with pytest.raises(InvalidData, match=r"\[failure\] must be `run_to_failure = true` or a column"):
+    with pytest.raises(InvalidData, match="missing required field `failure`"):
         load_fleet(write(tmp_path, text))
 
 

@@ -10,8 +10,8 @@ from google.protobuf import wrappers_pb2
 from grpc_health.v1 import health_pb2
 from hypothesis import given
 from hypothesis import strategies as st
-
 from service.grpc.frames import PREFIX
+
 from service.grpc.over_asgi import GrpcOverAsgi, speaks_grpc
 from service.proto import rul_v1_pb2 as pb
 from tests.fakes import FakeRuntime

@@ -5,6 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
+from service.grpc.messages import floats, lone_window, predict_reply, predicted, window_input
+from service.grpc.wire import filling
 
 from model.domain import RulState
 from service.core.queries import (
@@ -19,8 +21,6 @@ from service.core.queries import (
 )
 from service.core.window import Caution
 from service.errors import Problem
-from service.grpc.messages import floats, lone_window, predict_reply, predicted, window_input
-from service.grpc.wire import filling
 from service.proto import rul_v1_pb2 as pb
 
 numbers = st.lists(st.floats(width=32), max_size=80)

@@ -3,11 +3,11 @@
 import asyncio
 
 import pytest
+from service.http.body import QueryDecoder, located
 
 from service.core.lifecycle import Phase
 from service.core.providers import Placement
 from service.errors import MalformedBody
-from service.http.body import QueryDecoder, located
 from service.labels import Route
 from tests.fakes import FakeRuntime
 from tests.in_process import SLOW_SECONDS, SlowRuntime, in_process, json_window, until

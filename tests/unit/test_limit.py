@@ -6,7 +6,7 @@ from collections import deque
 import pytest
 
 from service.edge.exchange import WATCH_AFTER_SECONDS, Limit
-from service.errors import Disconnected
+from service.errors import DeadlineExceeded, Disconnected
 
 ENDED = {"type": "http.request", "body": b"", "more_body": False}
 LEFT = {"type": "http.disconnect"}
@@ -53,7 +53,7 @@ async def test_work_that_ends_in_time_is_left_alone_and_its_caller_not_watched(s
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, 0.001])
 async def test_work_that_does_not_end_is_ended_when_the_time_is_over(seconds):
-    with pytest.raises(TimeoutError), Limit(seconds):
+    with pytest.raises(DeadlineExceeded, match=f"within {seconds:g} s"), Limit(seconds):
         await forever()
 
     assert no_cancellation_is_left()
@@ -63,10 +63,43 @@ async def test_work_that_does_not_end_is_ended_when_the_time_is_over(seconds):
 async def test_a_caller_who_stays_waits_no_longer_than_its_deadline(seconds):
     caller = Caller(ENDED)
 
-    with pytest.raises(TimeoutError), Limit(seconds, caller.receive):
+    with pytest.raises(DeadlineExceeded, match=f"within {seconds:g} s"), Limit(seconds, caller.receive):
         await forever()
     caller.left.set()
 
+    assert no_cancellation_is_left()
+
+
+@pytest.mark.parametrize("watched", [False, True])
+async def test_a_limit_that_is_shortened_ends_the_work_earlier(watched):
+    limit = Limit(30, Caller().receive if watched else None)
+
+    async def work():
+        limit.shorten(60)
+        limit.shorten(0)
+        await forever()
+
+    with pytest.raises(DeadlineExceeded, match="within 0 s"), limit:
+        await work()
+
+    assert no_cancellation_is_left()
+
+
+async def test_a_limit_that_is_shortened_late_watches_its_caller_once():
+    caller = Caller()
+    limit = Limit(30, caller.receive)
+
+    async def work():
+        limit._look()
+        limit.shorten(20)
+        await rounds()
+        caller.left.set()
+        await forever()
+
+    with pytest.raises(Disconnected), limit:
+        await work()
+
+    assert caller.asked == 1
     assert no_cancellation_is_left()
 
 
@@ -97,7 +130,7 @@ async def test_a_task_that_is_cancelled_from_outside_stays_cancelled(at_once):
 
 
 async def test_of_two_limits_the_shorter_one_ends_the_work():
-    with Limit(30), pytest.raises(TimeoutError), Limit(0):
+    with Limit(30), pytest.raises(DeadlineExceeded), Limit(0):
         await forever()
 
     assert no_cancellation_is_left()

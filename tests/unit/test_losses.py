@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -105,9 +103,3 @@ def test_the_entropy_loss_counts_the_heads_as_much_as_the_attention():
     loss = entropy_loss(estimate(torch.ones(1), attention=even, head_attention=heads), lengths)
 
     assert loss.item() == pytest.approx(0.25)
-
-
-def test_the_bounds_of_health_come_from_the_config():
-    config = replace(CONFIG, critical_below=5.0, degrading_below=10.0)
-
-    assert health_labels(torch.tensor([4.0, 9.0, 20.0]), config).tolist() == [2, 1, 0]

@@ -1,20 +1,25 @@
 """What Prometheus is told: everything, once, under names and labels that were known at the start."""
 
+import threading
+from typing import Final
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from prometheus_client import Histogram as PlainHistogram
+from structlog.testing import capture_logs
 
-from service.core.answers import Answers
-from service.core.batcher import stacked
+from service.core.answers import Answers, Asked
+from service.core.ports import BatchReport
 from service.core.providers import Placement
-from service.labels import Stage, Transport, codes
-from service.metrics import histograms
-from service.metrics.histograms import Histogram
+from service.labels import Route, Stage, Transport, codes
+from service.metrics import metrics as metrics_module
+from service.metrics import models
+from service.metrics.instruments import Buckets, Shared
 from service.metrics.metrics import Metrics
-from tests.fakes import FakeRuntime, fake_outputs, make_manifest, make_window
+from tests.fakes import RULES, FakeRuntime, fake_outputs, make_manifest
 
 
 @pytest.fixture
@@ -32,9 +37,15 @@ def metrics(registry, runtime):
     return Metrics(registry, [runtime])
 
 
-def answers_to(*windows, manifest):
-    readings, lengths, last_cycle = stacked(windows)
-    return Answers(fake_outputs(readings, lengths, manifest), lengths, manifest, last_cycle=last_cycle)
+def batch_of(*windows, manifest, imputed=None, unit="17"):
+    """A batch that has run: windows as pairs of the last reading of `sensor_1` and their cycles."""
+    lengths = np.array([cycles for _, cycles in windows])
+    readings = np.zeros((len(windows), lengths.max(), 3), dtype=np.float32)
+    readings[:, :, 1] = np.array([[reading] for reading, _ in windows])
+    asked = Asked(readings, lengths, np.full(len(windows), 100.0, dtype=np.float32))
+    answers = Answers(asked, fake_outputs(readings, lengths, manifest), manifest, RULES)
+    units = [unit] * len(windows)
+    return BatchReport(len(windows), [0.001], [0.02], 0.01, answers, imputed or [0.0] * len(windows), units)
 
 
 @pytest.mark.parametrize("code", codes(Transport.HTTP))
@@ -44,26 +55,25 @@ def test_every_code_of_a_prediction_is_there_from_the_start(metrics, registry, c
     assert registry.get_sample_value("rul_requests_total", labels) == 0
 
 
-@pytest.mark.parametrize("stage", Stage)
-def test_a_stage_is_measured_also_when_it_fails(metrics, registry, stage):
-    with pytest.raises(ValueError, match="broken"), metrics.stage(stage):
-        raise ValueError("broken")
+@pytest.mark.parametrize("stage", [Stage.DECODE, Stage.EXPLAIN, Stage.ENCODE])
+def test_the_stages_of_a_request_are_counted_when_it_ends(metrics, registry, stage):
+    metrics.begin(Route.PREDICT)
+    metrics.end(Transport.HTTP, Route.PREDICT, "500", 0.5, [(stage, 0.25)])
 
-    assert registry.get_sample_value("rul_stage_duration_seconds_count", {"stage": stage.value}) == 1
+    assert registry.get_sample_value("rul_stage_duration_seconds_sum", {"stage": stage.value}) == 0.25
 
 
 def test_a_batch_is_observed_window_by_window(metrics, registry, runtime):
-    windows = [make_window(30.0, cycles=4), make_window(60.0, cycles=8), make_window(300.0, cycles=1)]
+    windows = [(30.0, 4), (60.0, 8), (300.0, 1)]
 
-    metrics.models["fake"].ran(3, 0.01)
-    metrics.models["fake"].answers(
-        answers_to(*windows, manifest=runtime.manifest), np.array([0.0, 0.25, 0.0])
-    )
+    metrics.models["fake"].ran(batch_of(*windows, manifest=runtime.manifest, imputed=[0.0, 0.25, 0.0]))
 
     def value(name, **labels):
         return registry.get_sample_value(name, labels)
 
     assert value("rul_batch_windows_sum") == 3
+    assert value("rul_stage_duration_seconds_sum", stage="queue") == 0.001
+    assert value("rul_stage_duration_seconds_sum", stage="inference") == 0.02
     assert value("rul_inference_duration_seconds_sum", model="fake", provider="FakeProvider") == 0.01
     assert value("rul_prediction_cycles_sum", model="fake") == 30 + 60 + 125
     assert value("rul_interval_width_cycles_count", model="fake") == 3
@@ -104,14 +114,20 @@ def test_the_queues_of_all_models_add_up(metrics, registry):
     assert registry.get_sample_value("rul_pending_windows") == 7
 
 
-def test_the_windows_that_were_asked_for_count_for_drift(metrics, registry, runtime):
-    window = make_window(5.0, unit="17")
-    readings, _, _ = stacked([window])
-
-    metrics.models["fake"].windows(readings, answers_to(window, manifest=runtime.manifest), ["17"])
+def test_windows_that_were_answered_count_for_drift(metrics, registry, runtime):
+    metrics.models["fake"].ran(batch_of((5.0, 4), manifest=runtime.manifest))
 
     assert registry.get_sample_value("rul_column_drift_windows", {"model": "fake"}) == 1
     assert registry.get_sample_value("rul_column_drifting", {"model": "fake"}) == 0
+
+
+def test_a_batch_that_failed_or_held_probes_alone_counts_no_answers(metrics, registry):
+    metrics.models["fake"].ran(BatchReport(2, [0.001], (), None, None, (), ()))
+    metrics.models["fake"].ran(BatchReport(3, [0.001], [0.02], 0.01, None, (), ()))
+
+    assert registry.get_sample_value("rul_batch_windows_sum") == 3
+    assert registry.get_sample_value("rul_stage_duration_seconds_count", {"stage": "queue"}) == 2
+    assert registry.get_sample_value("rul_prediction_cycles_count", {"model": "fake"}) == 0
 
 
 def test_windows_of_callers_who_left_are_counted(metrics, registry):
@@ -122,7 +138,7 @@ def test_windows_of_callers_who_left_are_counted(metrics, registry):
 
 def test_two_services_in_one_process_do_not_mix(runtime):
     one, other = CollectorRegistry(), CollectorRegistry()
-    Metrics(one, [runtime]).models["fake"].ran(1, 0.1)
+    Metrics(one, [runtime]).models["fake"].ran(batch_of((5.0, 4), manifest=runtime.manifest))
 
     Metrics(other, [runtime])
 
@@ -136,11 +152,11 @@ def test_two_services_in_one_process_do_not_mix(runtime):
 def test_our_histogram_counts_as_prometheus_clients_does(values, cut):
     registry, buckets = CollectorRegistry(), (0.0, 0.5, 1.0, 2.0, 100.0)
     plain = PlainHistogram("plain", "help", buckets=buckets, registry=registry)
-    ours = Histogram("ours", "help", buckets=buckets, registry=registry).labels()
+    ours = Shared(registry).histogram("ours", "help", Buckets(buckets, "for the test")).labels()
 
     for value in values:
         plain.observe(value)
-    ours.observe_many(np.array(values[:cut]))
+    ours.observe_array(np.array(values[:cut]))
     for value in values[cut:]:
         ours.observe(value)
 
@@ -150,39 +166,111 @@ def test_our_histogram_counts_as_prometheus_clients_does(values, cut):
     assert registry.get_sample_value("ours_count") == len(values)
 
 
-def test_what_waits_to_be_counted_is_bounded(monkeypatch, registry):
-    monkeypatch.setattr(histograms, "MOST_WAITING", 10)
-    monkeypatch.setattr(histograms, "MOST_ARRAYS", 10)
-    child = Histogram("bounded", "help", buckets=(1,), registry=registry).labels()
+ONE: Final = Buckets((1,), "for the test")
+
+
+def test_requests_that_wait_to_be_counted_are_bounded(monkeypatch, metrics, registry):
+    monkeypatch.setattr(metrics_module, "MOST_WAITING", 10)
 
     for _ in range(25):
-        child.observe(0.5)
-        child.observe_many(np.array([2.0, 2.0]))
+        metrics.begin(Route.PREDICT)
+        metrics.end(Transport.HTTP, Route.PREDICT, "200", 0.001, [(Stage.DECODE, 0.0001)])
 
-    assert len(child._values) < 10
-    assert len(child._arrays) < 10
-    assert registry.get_sample_value("bounded_count") == 75
+    assert len(metrics._ended) < 10
+    labels = {"protocol": "http", "route": "/v1/predict"}
+    assert registry.get_sample_value("rul_requests_total", {**labels, "code": "200"}) == 25
+    assert registry.get_sample_value("rul_request_duration_seconds_count", labels) == 25
+    assert registry.get_sample_value("rul_stage_duration_seconds_count", {"stage": "decode"}) == 25
 
 
-def test_batches_that_wait_to_be_counted_hold_little_memory_though_nobody_looks(registry):
-    child = Histogram("held", "help", buckets=(1,), registry=registry).labels()
+def test_windows_that_wait_to_be_counted_are_bounded(monkeypatch, metrics, registry, runtime):
+    monkeypatch.setattr(models, "MOST_WAITING", 10)
+    batch = batch_of((5.0, 4), manifest=runtime.manifest)
 
-    for _ in range(1000):
-        child.observe_many(np.zeros((32, 8))[:, 3])
+    for _ in range(25):
+        metrics.models["fake"].ran(batch)
 
-    held = sum(array.base.nbytes for array in child._arrays)
-    assert held < 1 << 20
+    assert len(metrics.models["fake"]._batches) < 10
+    assert registry.get_sample_value("rul_prediction_cycles_count", {"model": "fake"}) == 25
+
+
+def test_the_counting_thread_publishes_though_nobody_scrapes(metrics):
+    published = threading.Event()
+    metrics.watch_pending(lambda: published.set() or 0)  # asked each time the thread publishes
+
+    metrics.start()
+
+    assert published.wait(10)
+    metrics.close()
+    assert metrics._thread is None
+
+
+def test_many_windows_wake_the_counting_thread(monkeypatch, metrics, runtime):
+    monkeypatch.setattr(metrics_module, "PUBLISH_SECONDS", 3600)
+    published = threading.Event()
+    metrics.watch_pending(lambda: published.set() or 0)
+    metrics.start()
+
+    metrics.models["fake"].ran(batch_of(*[(5.0, 4)] * models.GATHERED, manifest=runtime.manifest))
+
+    assert published.wait(10)
+    metrics.close()
+
+
+def test_the_counting_thread_survives_what_it_cannot_count(monkeypatch, metrics):
+    monkeypatch.setattr(metrics_module, "PUBLISH_SECONDS", 0.001)
+    asked = threading.Semaphore(0)
+
+    def broken():
+        asked.release()
+        raise ValueError("broken")
+
+    metrics.watch_pending(broken)
+
+    with capture_logs() as lines:
+        metrics.start()
+        asked_often = all(asked.acquire(timeout=10) for _ in range(3))
+        metrics.close()
+
+    assert asked_often
+    assert {(line["event"], line["reason"]) for line in lines} == {("metrics lost", "broken")}
+
+
+def test_requests_that_end_while_others_are_counted_count_once(metrics, registry):
+    def ask():
+        for _ in range(2000):
+            metrics.begin(Route.PREDICT)
+            metrics.end(Transport.HTTP, Route.PREDICT, "200", 0.001)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    while asking.is_alive():
+        metrics.publish()
+    asking.join()
+
+    labels = {"protocol": "http", "route": "/v1/predict", "code": "200"}
+    assert registry.get_sample_value("rul_requests_total", labels) == 2000
+    assert registry.get_sample_value("rul_inflight_requests") == 0
+
+
+def test_a_code_that_was_not_declared_counts_as_a_failure(metrics, registry):
+    metrics.begin(Route.PREDICT)
+    metrics.end(Transport.HTTP, Route.PREDICT, "418", 0.001)
+
+    labels = {"protocol": "http", "route": "/v1/predict"}
+    assert registry.get_sample_value("rul_requests_total", {**labels, "code": "500"}) == 1
+    assert registry.get_sample_value("rul_requests_total", {**labels, "code": "418"}) is None
 
 
 def test_a_label_value_that_was_not_declared_is_refused(registry):
-    histogram = Histogram("labelled", "help", {"model": ["a"]}, buckets=(1,), registry=registry)
+    histogram = Shared(registry).histogram("labelled", "help", ONE, model=["a"])
 
     with pytest.raises(KeyError):
         histogram.labels("b")
 
 
 def test_a_name_that_is_taken_is_refused(registry):
-    Histogram("twice", "help", buckets=(1,), registry=registry)
+    Shared(registry).histogram("twice", "help", ONE)
 
     with pytest.raises(ValueError, match="Duplicated"):
-        Histogram("twice", "help", buckets=(1,), registry=registry)
+        Shared(registry).histogram("twice", "help", ONE)

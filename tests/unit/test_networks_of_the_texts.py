@@ -8,7 +8,6 @@ import torch
 
 from model.fleet import fleet_named
 from model.layers import valid_cycles
-from model.network import Answers
 from model.networks import InvalidOption, build_network, config_from_json, fleet_for, network_config
 from model.run import prepare, train_run
 from model.training import TrainConfig
@@ -20,6 +19,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 FLEET = replace(PUMPS, context=12)
 VARIANTS = [
+    ("flagship", {}),
     ("amnl", {}),
     ("amnl", {"score": "dot", "learnable_temperature": True}),
     ("amnl", {"score": "scaled_dot", "age": True}),
@@ -93,7 +93,9 @@ def test_a_fleet_with_less_context_than_the_text_keeps_its_own():
 
 
 def test_an_option_of_another_network_is_refused():
-    with pytest.raises(InvalidOption, match="network 'amnl' has no causal, it has: convolution, hidden"):
+    with pytest.raises(
+        InvalidOption, match="network 'amnl' has no option causal, its options are: convolution, hidden"
+    ):
         network_config(FLEET, network="amnl", regimes=1, options={"causal": True})
 
 
@@ -149,7 +151,6 @@ def test_probabilities_and_attention_sum_to_one(name, options):
 def test_only_a_network_with_heads_shows_what_they_attend_to():
     assert "head_attention" not in answers(network("amnl"), batch())
     assert answers(network("selfattention", heads=3), batch())["head_attention"].shape == (6, 3, 12)
-    assert "head_attention" in Answers._fields
 
 
 def test_each_heads_attention_sums_to_one_over_the_valid_cycles():
@@ -265,9 +266,9 @@ def test_an_interrupted_run_ends_as_one_that_was_not(name, tmp_path):
 
 def test_spreading_attention_out_in_training_raises_its_entropy():
     from model.calibration import entropy_references, read_windows
-    from model.parts import deal_fold
+    from model.folds import split_fold
 
-    parts = deal_fold(worn_pumps(units=12, seed=2), FLEET, fold=0, folds=3, seed=5, truncations=4)
+    parts = split_fold(worn_pumps(units=12, seed=2), FLEET, fold=0, folds=3, seed=5, truncations=4)
     median = {}
     for weight in (-1.0, 1.0):
         config = replace(CONFIG, steps=40, learning_rate=1e-2, entropy_weight=weight)

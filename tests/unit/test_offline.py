@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from model.domain import Trajectory
-from rul_client.commands.predict.asking import Answer, NoAnswer, Row, Unanswered, rows, top_of, window_count
-from rul_client.commands.predict.offline import Offline, Unobserved, answer_of
+from rul_client.answers import Answer, ModelName, NoAnswer, top_of
+from rul_client.commands.predict.offline import NO_OBSERVER, Offline, answer_of
+from rul_client.commands.predict.rows import Row, rows, window_count
 from service.core.batcher import MicroBatcher
 from service.core.predictor import LoadedModel, Predictor
-from service.core.queries import ModelName, PredictQuery
+from service.core.queries import PredictQuery
 from service.core.rules import WindowRules
 from service.core.window import WindowInput
 from tests.fakes import FakeRuntime, make_manifest
@@ -33,7 +34,7 @@ def executor():
 @pytest.fixture
 def offline(executor):
     runtime = FakeRuntime(make_manifest(context=8))
-    return Offline(runtime, make_batcher(runtime, executor), at_once=6, threads=2)
+    return Offline(runtime, make_batcher(runtime, executor), max_windows=6, threads=2)
 
 
 def make_batcher(runtime, executor):
@@ -44,7 +45,7 @@ def make_batcher(runtime, executor):
         threads=2,
         max_batch_windows=4,
         max_pending_windows=100,
-        observer=Unobserved(),
+        observer=NO_OBSERVER,
     )
 
 
@@ -114,9 +115,11 @@ async def test_a_window_that_cannot_be_read_keeps_an_empty_row_and_a_reason(offl
     assert made[0] == Row("a", 1, None, None, None, None, None, None, None)
     assert made[1].rul == 1
     assert unanswered == [
-        Unanswered("a", 1, "expected at most 50% of the readings missing, got 100%; "
-                   "nothing of setting_1, sensor_1, sensor_2")
-    ]  # fmt: skip
+        (
+            "unit a, cycle 1: expected at most 50% of the readings missing, got 100%; "
+            "nothing of setting_1, sensor_1, sensor_2"
+        )
+    ]
 
 
 async def test_the_row_is_what_the_predictor_answers(offline, executor):
@@ -143,8 +146,8 @@ async def test_the_row_is_what_the_predictor_answers(offline, executor):
 class HeldAnswerer:
     """Counts requests in flight; answers when the test lets it."""
 
-    at_once = 2
-    in_flight = 3
+    windows_per_request = 2
+    max_in_flight = 3
     name = ModelName("fake", "1", "0" * 64)
     manifest = make_manifest(context=8)
 
@@ -182,7 +185,7 @@ async def test_only_so_many_requests_are_held_however_long_the_file():
     assert answerer.begun == 3
 
 
-async def test_who_stops_reading_leaves_no_request_behind():
+async def test_a_reader_that_stops_leaves_no_request_behind():
     answerer = HeldAnswerer()
     stream = rows([unit(cycles=100)], answerer, last_only=False, unanswered=[])
     first = asyncio.ensure_future(anext(stream))

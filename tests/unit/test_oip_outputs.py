@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from service.oip.outputs import Gathering
+from service.oip.windows import checked_group
 
 from service.core.answers import Answers, WindowOutputs
 from service.core.window import WindowRules
-from service.oip.outputs import Gathering
 from service.oip.tensors import Signature
-from service.oip.windows import checked_group
 from tests.fakes import fake_outputs, make_manifest
 
 MANIFEST = make_manifest(context=4, heads=2)

@@ -8,6 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from service.grpc.oip_messages import query_of, response_of
+from service.grpc.oip_plan import Messages
+from service.http.oip_plan import Bodies
+from service.oip.plan import MAX_HEAD_BYTES, MAX_HEADS, Kept
 
 from service.core.answers import Answers, WindowOutputs
 from service.core.batcher import stacked
@@ -15,12 +19,8 @@ from service.core.predictor import LoadedModel, Predictor
 from service.core.window import Window
 from service.errors import InvalidTensor, ServiceError
 from service.grpc.call import parsed
-from service.grpc.oip_messages import query_of, response_of
-from service.grpc.oip_plan import Messages
 from service.http.oip_body import decoded, encoded
-from service.http.oip_plan import Bodies
 from service.oip.inference import Inference
-from service.oip.plan import MAX_HEAD_BYTES, MAX_HEADS, Kept
 from service.proto import open_inference_pb2 as pb
 from tests.fakes import COLUMNS, FakeRuntime, fake_outputs, make_manifest
 from tests.oip import NAMES, binary_request, json_request

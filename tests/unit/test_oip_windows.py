@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from service.oip.windows import checked_group
 
 from service.core.window import Window, WindowInput, WindowRules
 from service.errors import InvalidTensor, InvalidWindow
-from service.oip.windows import checked_group
 from tests.fakes import COLUMNS, make_manifest
 
 CONTEXT = 4

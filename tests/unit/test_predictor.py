@@ -1,6 +1,5 @@
 """From a question to an answer: which model, which windows, which words."""
 
-import asyncio
 import math
 
 import msgspec
@@ -8,13 +7,13 @@ import numpy as np
 import pytest
 
 from model.domain import RulState
-from service.core.answers import Answers, Asked, Piece
+from service.core.answers import Answers, Piece
 from service.core.predictor import LoadedModel, Predictor
 from service.core.queries import Explain, PredictQuery, Refused
+from service.core.rules import WindowRules
+from service.core.runtime import Asked
 from service.core.window import WindowInput
-from service.edge.exchange import Limit
 from service.errors import (
-    DeadlineExceeded,
     InvalidRequest,
     InvalidWindows,
     Overloaded,
@@ -24,38 +23,27 @@ from service.errors import (
     UnknownModel,
 )
 from service.labels import Stage
-from tests.fakes import RULES, FakeRuntime, make_manifest, make_windows, window_input
+from tests.fakes import FakeRuntime, make_manifest, make_windows, window_input
 
 
 class InlineBatcher:
-    """Answers at once, or fails as it is told, or never."""
+    """Answers at once, or fails as it is told."""
 
-    def __init__(self, runtime, error=None, *, hangs=False):
-        self.runtime, self.error, self.hangs = runtime, error, hangs
+    def __init__(self, runtime, error=None):
+        self.runtime, self.error = runtime, error
+        self.rules = WindowRules.of(runtime.manifest, max_window_cycles=100)
         self.submitted = []
 
     async def submit(self, windows):
         self.submitted.append(windows)
         if self.error:
             raise self.error
-        if self.hangs:
-            await asyncio.get_running_loop().create_future()
         asked = Asked(windows.readings, np.array(windows.lengths), np.array(windows.last_cycle, np.float32))
         # Backwards, as where short windows go first: places say which answer is whose.
         places = range(len(windows))[::-1]
         asked = Asked(asked.readings[places], asked.lengths[places], asked.last_cycle[places])
         outputs = self.runtime.run(asked.readings, asked.lengths, asked.last_cycle)
-        return [Piece(Answers(asked, outputs, self.runtime.manifest, RULES), 0, places)]
-
-
-class Timer:
-    """Remembers which stages were timed."""
-
-    def __init__(self):
-        self.stages = []
-
-    def timed(self, stage, start):
-        self.stages.append(stage)
+        return [Piece(Answers(asked, outputs, self.runtime.manifest, self.rules), 0, places)]
 
 
 class FakeRecorder:
@@ -64,16 +52,16 @@ class FakeRecorder:
     def __init__(self):
         self.offers = []
 
-    def offer(self, model, windows, pieces):
-        self.offers.append((model, windows.units, [piece.places for piece in pieces]))
+    def offer(self, model, windows, predictions):
+        self.offers.append((model, windows.units, predictions))
 
 
-def make_predictor(*manifests, error=None, hangs=False, novelty=0.5, max_request_windows=8, recorder=None):
+def make_predictor(*manifests, error=None, novelty=0.5, max_request_windows=8, recorder=None):
     models = {}
     for manifest in manifests or (make_manifest(),):
         runtime = FakeRuntime(manifest)
         runtime.novelty = novelty
-        batcher = InlineBatcher(runtime, error, hangs=hangs)
+        batcher = InlineBatcher(runtime, error)
         models[manifest.name] = LoadedModel.of(runtime, batcher, max_window_cycles=100)
     return Predictor(models, max_request_windows=max_request_windows, recorder=recorder)
 
@@ -300,39 +288,25 @@ async def test_what_the_batcher_says_is_passed_on(error):
         await ask(window_input(), predictor=make_predictor(error=error))
 
 
-@pytest.mark.parametrize("form", ["query", "windows"])
-async def test_a_passed_deadline_is_said_with_the_time_that_was_given(form):
-    predictor, timer = make_predictor(hangs=True), Timer()
-    model = predictor.model(None)
-    asked = {
-        "query": lambda: predictor.predict(PredictQuery([window_input()]), limit=Limit(0)),
-        "windows": lambda: predictor.answer(
-            model, make_windows(), explain=Explain.NONE, limit=Limit(0), timer=timer
-        ),
-    }
+async def test_checked_windows_are_answered_as_a_query_is_and_wording_them_is_a_stage():
+    predictor, stages = make_predictor(), []
 
-    with pytest.raises(DeadlineExceeded, match=r"1 windows were not answered within 0 s"):
-        await asked[form]()
-
-
-async def test_checked_windows_are_answered_as_a_query_is():
-    predictor, timer = make_predictor(), Timer()
-    options = {"explain": Explain.FULL, "limit": Limit(30), "timer": timer}
-
-    answered = await predictor.answer(predictor.model(None), make_windows(30.0, 20.0), **options)
+    answered = await predictor.answer(
+        predictor.model(None), make_windows(30.0, 20.0), explain=Explain.FULL, stages=stages
+    )
 
     reply = await ask(*(window_input(rul) for rul in (30.0, 20.0)), explain=Explain.FULL)
     assert answered == reply.predictions
-    assert timer.stages == [Stage.EXPLAIN]
+    assert [stage for stage, start, end in stages if start <= end] == [Stage.EXPLAIN]
 
 
 async def test_answers_are_offered_to_the_recorder_without_what_was_asked_to_explain_them():
     recorder = FakeRecorder()
     windows = [window_input(unit=unit) for unit in ("a", "b")]
 
-    await ask(*windows, predictor=make_predictor(recorder=recorder), explain=Explain.FULL)
+    reply = await ask(*windows, predictor=make_predictor(recorder=recorder), explain=Explain.FULL)
 
-    assert recorder.offers == [("fake", ["a", "b"], [range(2)[::-1]])]
+    assert recorder.offers == [("fake", ["a", "b"], reply.predictions)]
 
 
 async def test_a_query_comes_straight_out_of_json():

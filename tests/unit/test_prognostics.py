@@ -146,7 +146,7 @@ def test_figures_are_means_over_units_and_not_over_cycles():
 
 
 def test_no_unit_is_said():
-    with pytest.raises(InvalidData, match="no unit whose failure is known"):
+    with pytest.raises(InvalidData, match="no unit with a known failure"):
         prognostic_figures([], cap=CAP)
 
 

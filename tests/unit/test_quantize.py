@@ -15,7 +15,7 @@ from export.bundle import METADATA_KEY, BundleFolder
 from export.cli import register
 from export.probes import simulated_windows
 from export.promises import measure_promises
-from export.quantize import quantize_weights, rounded
+from export.quantization import quantize_weights, rounded
 from export.session import Session, open_bundle
 from model.checkpoint import Checkpoint
 from model.domain import RulError
@@ -97,7 +97,7 @@ def test_the_manifest_and_the_card_say_that_weights_are_quantized(quantized, dat
     assert found.rmse - found.rmse_float <= 0.1
     assert 0 < found.farthest < 5
     assert manifest.version.endswith(".int8")
-    assert "rounded to int8" in card
+    assert "quantized to int8" in card
     assert "--quantize --data pumps.csv" in card
 
 
@@ -120,7 +120,7 @@ def test_it_is_refused_where_accuracy_falls_and_nothing_is_written(run, data, tm
     result = rul("export", source, "--out", tmp_path / "out" / "tiny", "--quantize", *data)
 
     assert isinstance(result.exception, RulError)
-    assert "at most 0.1 may be lost; export it without --quantize" in str(result.exception)
+    assert "expected an increase of at most 0.1: export it without --quantize" in str(result.exception)
     assert list((tmp_path / "out").iterdir()) == []
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from model.domain import Trajectory
 from model.fleet import fleet_named
-from model.parts import deal_fold, held_out_windows
+from model.folds import held_out_windows, split_fold
 from model.readers import read_trajectories, read_with_report
 from model.reference import fit_reference
 from model.regimes import find_regimes
@@ -40,7 +40,8 @@ def real(*parts: str) -> Path:
 def test_all_rows_and_units_of_cmapss_are_read(subset, rows, units):
     trajectories, report = read_with_report(real("cmapss", f"train_{subset}.txt"), CMAPSS)
 
-    assert (report.rows, report.units, report.censored) == (rows, units, 0)
+    assert (report.rows, len(trajectories)) == (rows, units)
+    assert all(trajectory.failed for trajectory in trajectories)
     assert report.missing == report.infinite == {}
     assert all(unit.cycles.tolist() == list(range(1, len(unit) + 1)) for unit in trajectories)
 
@@ -70,7 +71,7 @@ def test_cmapss_has_one_regime_or_six(subset, count):
 def test_batteries_hold_infinite_values_and_cells_that_stopped_early():
     cells, report = read_with_report(real("battery_xjtu"), BATTERY)
 
-    assert (report.files, report.units, report.censored) == (55, 55, 4)
+    assert (len(cells), sum(not cell.failed for cell in cells)) == (55, 4)
     assert report.infinite == {"voltage_entropy": 151}
     assert not any(np.isinf(cell.readings).any() for cell in cells)
     assert all((cell.readings[-1, -1] <= 1.66) == cell.failed for cell in cells)
@@ -80,7 +81,7 @@ def test_cells_that_stopped_early_neither_train_nor_are_held_out():
     cells = read_trajectories(real("battery_xjtu"), BATTERY)
     failed = {cell.unit for cell in cells if cell.failed}
 
-    parts = [deal_fold(cells, BATTERY, fold=k, folds=5, seed=0, truncations=2) for k in range(5)]
+    parts = [split_fold(cells, BATTERY, fold=k, folds=5, seed=0, truncations=2) for k in range(5)]
 
     assert len(failed) == 51
     for each in parts:

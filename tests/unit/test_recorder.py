@@ -8,7 +8,9 @@ import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.core.answers import Answers, Asked, Piece
+from service.core.answers import Answers, Piece, prediction
+from service.core.queries import Explain
+from service.core.runtime import Asked
 from service.core.window import join, lay_out
 from service.errors import StoreUnavailable
 from service.store.recorder import Recorder
@@ -81,15 +83,13 @@ def started(fake, observer, *, most_rows=1000, chore=None, start=True):
 
 
 def answered(*given):
-    """Windows with their answers, one batch each: pairs of RUL and options of `window_input`."""
+    """Windows with their predictions: pairs of RUL and options of `window_input`."""
     inputs = [window_input(rul, **options) for rul, options in given]
     windows, _ = join(inputs, [lay_out(window, RULES) for window in inputs], RULES)
-    pieces = []
-    for i, last_cycle in enumerate(windows.last_cycle):
-        asked = Asked(windows.readings[[i]], np.array([windows.lengths[i]]), np.array([last_cycle]))
-        outputs = fake_outputs(asked.readings, asked.lengths, make_manifest())
-        pieces.append(Piece(Answers(asked, outputs, make_manifest(), RULES), 0, [i]))
-    return windows, pieces[::-1]
+    asked = Asked(windows.readings, np.array(windows.lengths), np.array(windows.last_cycle))
+    outputs = fake_outputs(asked.readings, asked.lengths, make_manifest())
+    piece = Piece(Answers(asked, outputs, make_manifest(), RULES), 0, range(len(windows)))
+    return windows, [prediction(piece, i, windows, i, explain=Explain.NONE) for i in piece.places]
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def outcome_alone(readings, last_cycle: float | None) -> object:
 
 def told(got) -> object:
     readings = np.ascontiguousarray(got.readings).tobytes()
-    return (readings, got.units, got.lengths, str(got.last_cycle), got.first_cycle(0), got.imputed_fraction)
+    return (readings, got.units, got.lengths, str(got.last_cycle), got.first_cycle, got.imputed_fraction)
 
 
 def refusal(call, *arguments, **options) -> list[tuple[str, str]]:
@@ -150,7 +150,7 @@ def test_cycles_are_counted_from_a_number_that_comes_late():
     window.add(row(3), cycle=50)
     window.add(row(4), cycle=None)
 
-    assert window.checked("1").first_cycle(0) == 47
+    assert window.checked("1").first_cycle == [47]
     assert window.last_cycle == 51
 
 

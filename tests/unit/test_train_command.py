@@ -65,7 +65,7 @@ def test_rul_train_leaves_a_run_with_its_curve_and_says_what_is_next(trained):
     out, output = trained
 
     assert {file.name for file in out.iterdir()} == {"network.pt", "run.json", "curve.csv", "curve.png"}
-    assert "by a network that has not seen its unit" in " ".join(output.split())
+    assert "cross-validation on truncated windows of held-out units" in " ".join(output.split())
     assert "rul export" in output
 
 
@@ -86,7 +86,7 @@ def test_rul_evaluate_says_that_training_units_flatter(trained, files, tmp_path)
     )
 
     assert result.exit_code == 0
-    assert "the figures flatter" in result.stderr
+    assert "these errors are too low" in result.stderr
 
 
 def test_rul_evaluate_judges_units_that_did_not_train(trained, files, tmp_path):
@@ -99,7 +99,7 @@ def test_rul_evaluate_judges_units_that_did_not_train(trained, files, tmp_path):
     )
 
     assert re.search(r"RMSE, cycles\W+(\d+\.\d+)", result.output)
-    assert "flatter" not in result.stderr
+    assert "too low" not in result.stderr
 
 
 def test_a_finished_run_is_not_overwritten_unasked(trained, files):
@@ -124,7 +124,7 @@ def test_an_interrupted_run_is_not_overwritten_unasked(files, tmp_path):
 
     result = train(files, tmp_path)
 
-    assert "go on with --resume" in str(result.exception)
+    assert "use --resume" in str(result.exception)
 
 
 def test_a_damaged_state_is_refused(files, tmp_path):

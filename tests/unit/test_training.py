@@ -1,5 +1,6 @@
 import csv
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -21,9 +22,9 @@ from model.checkpoint import Checkpoint, InvalidCheckpoint, load_tensors
 from model.crossfit import fewest_cycles_that_hold, held_out_fold, joined
 from model.curve import read_curve, write_curve
 from model.domain import InvalidData, Trajectory
-from model.parts import deal_all, deal_fold
+from model.folds import split_fold, train_all
 from model.run import Source, prepare, train_run
-from model.training import InvalidState, TrainConfig, Trainer
+from model.training import InvalidState, TrainConfig
 from tests.fleets import PUMPS, worn_pumps
 
 CONFIG = TrainConfig(seed=5, steps=12, batch=16, check_every=4, truncations=4)
@@ -42,7 +43,7 @@ def units():
 
 @pytest.fixture(scope="module")
 def parts(units):
-    return deal_fold(units, FLEET, fold=0, folds=3, seed=5, truncations=4)
+    return split_fold(units, FLEET, fold=0, folds=3, seed=5, truncations=4)
 
 
 def trainer(parts, config=CONFIG):
@@ -68,6 +69,13 @@ class PowerCut(Exception):
     pass
 
 
+@pytest.fixture(scope="module")
+def finished(units, tmp_path_factory):
+    """One finished run: its folder, checkpoint and curve."""
+    folder = tmp_path_factory.mktemp("finished")
+    return folder, *run(units, folder)
+
+
 def power_cut_at(step):
     def watch(now, loss, check):
         if now == step:
@@ -87,36 +95,25 @@ def test_no_unit_both_trains_and_is_held_out(units, parts):
 
 def test_over_all_folds_every_unit_is_held_out_once(units):
     held_out = [
-        set(deal_fold(units, FLEET, fold=k, folds=4, seed=0, truncations=2).held_out.unit) for k in range(4)
+        set(split_fold(units, FLEET, fold=k, folds=4, seed=0, truncations=2).held_out.unit) for k in range(4)
     ]
 
     assert sorted(name for fold in held_out for name in fold) == sorted(unit.unit for unit in units)
 
 
-def test_censored_units_neither_train_nor_judge(units):
+def test_every_failed_unit_and_no_censored_one_trains_or_is_held_out(units):
     censored = [Trajectory(f"c{u.unit}", u.cycles, u.readings, failed=False) for u in units[:3]]
 
-    dealt = deal_fold([*units, *censored], FLEET, fold=0, folds=3, seed=5, truncations=4)
-    whole = deal_all([*units, *censored], FLEET)
+    dealt = split_fold([*units, *censored], FLEET, fold=0, folds=3, seed=5, truncations=4)
+    whole = train_all([*units, *censored], FLEET)
 
-    seen = {*dealt.training.unit, *dealt.held_out.unit, *whole.training.unit}
-    assert not {u.unit for u in censored} & seen
-
-
-def test_every_unit_with_a_known_failure_trains_the_network_that_is_kept(units):
-    dealt = deal_all(units, FLEET)
-
-    assert set(dealt.training.unit) == {unit.unit for unit in units}
-    assert dealt.held_out is None
-
-
-def test_too_few_units_are_refused():
-    with pytest.raises(InvalidData, match="2 units cannot be split into 3 parts"):
-        deal_fold(worn_pumps(units=2, seed=0), FLEET, fold=0, folds=3, seed=0, truncations=2)
+    names = {unit.unit for unit in units}
+    assert {*dealt.training.unit, *dealt.held_out.unit} == set(whole.training.unit) == names
+    assert whole.held_out is None
 
 
 def test_nothing_is_judged_where_no_unit_is_held_out(units):
-    whole = deal_all(units, FLEET)
+    whole = train_all(units, FLEET)
 
     with pytest.raises(InvalidData, match="no unit is held out"):
         held_out_fold(trainer(whole).net, whole)
@@ -204,10 +201,10 @@ def test_resuming_where_nothing_is_says_so(units, tmp_path):
         run(units, tmp_path, resume=True)
 
 
-def test_a_checkpoint_comes_back_as_it_was(units, tmp_path):
-    made, _ = run(units, tmp_path)
+def test_a_checkpoint_comes_back_as_it_was(finished):
+    folder, made, _ = finished
 
-    loaded = Checkpoint.load(tmp_path)
+    loaded = Checkpoint.load(folder)
 
     assert loaded.config == made.config
     assert loaded.facts == made.facts
@@ -218,13 +215,13 @@ def test_an_unfinished_run_is_no_checkpoint(units, tmp_path):
     with pytest.raises(PowerCut):
         run(units, tmp_path, watch=power_cut_at(5))
 
-    with pytest.raises(InvalidCheckpoint, match="unfinished, go on with `rul train --resume`"):
+    with pytest.raises(InvalidCheckpoint, match="unfinished, use `rul train --resume`"):
         Checkpoint.load(tmp_path)
 
 
 @pytest.mark.parametrize("damage", ["network.pt", "run.json"])
-def test_a_damaged_checkpoint_is_refused(units, tmp_path, damage):
-    run(units, tmp_path)
+def test_a_damaged_checkpoint_is_refused(finished, tmp_path, damage):
+    shutil.copytree(finished[0], tmp_path, dirs_exist_ok=True)
     file = tmp_path / damage
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
@@ -232,8 +229,8 @@ def test_a_damaged_checkpoint_is_refused(units, tmp_path, damage):
         Checkpoint.load(tmp_path)
 
 
-def test_a_checkpoint_of_another_format_is_refused(units, tmp_path):
-    run(units, tmp_path)
+def test_a_checkpoint_of_another_format_is_refused(finished, tmp_path):
+    shutil.copytree(finished[0], tmp_path, dirs_exist_ok=True)
     stored = json.loads((tmp_path / "run.json").read_text())
     (tmp_path / "run.json").write_text(json.dumps({**stored, "format": 9}))
 
@@ -250,8 +247,8 @@ def test_the_state_is_tensors_and_plain_values(units, tmp_path):
     assert state["running"]["step"] == 4
 
 
-def test_the_learning_curve_is_a_table_and_a_picture(units, tmp_path):
-    _, curve = run(units, tmp_path)
+def test_the_learning_curve_is_a_table_and_a_picture(finished, tmp_path):
+    _, _, curve = finished
 
     write_curve(curve, tmp_path)
 
@@ -261,8 +258,8 @@ def test_the_learning_curve_is_a_table_and_a_picture(units, tmp_path):
         assert next(csv.reader(file)) == ["step", "loss", "held_out_rmse", "learning_rate"]
 
 
-def test_every_unit_is_answered_by_a_network_that_has_not_seen_it(units, tmp_path):
-    made, _ = run(units, tmp_path)
+def test_the_facts_of_a_run_name_its_units_folds_and_metrics(units, finished):
+    made = finished[1]
 
     metrics, training = made.facts["metrics"], made.facts["training"]
 
@@ -271,12 +268,12 @@ def test_every_unit_is_answered_by_a_network_that_has_not_seen_it(units, tmp_pat
     assert (training["units"], training["folds"]) == (len(units), FOLDS)
 
 
-def test_the_interval_that_is_kept_is_set_on_held_out_errors(units, tmp_path):
+def test_the_interval_that_is_kept_is_set_on_held_out_errors(units, finished):
     """Made again from the parts: folds' networks, their held-out answers, and nothing else."""
-    made, _ = run(units, tmp_path)
+    made = finished[1]
     behind = []
     for fold in range(FOLDS):
-        parts = deal_fold(
+        parts = split_fold(
             units, FLEET, fold=fold, folds=FOLDS, seed=CONFIG.seed, truncations=CONFIG.truncations
         )
         behind.append(held_out_fold(trainer(parts).learn(lambda *_: None), parts))
@@ -289,9 +286,9 @@ def test_the_interval_that_is_kept_is_set_on_held_out_errors(units, tmp_path):
     np.testing.assert_allclose(interval.numpy(), expected, rtol=1e-5)
 
 
-def test_one_training_window_in_two_hundred_is_novel(units, tmp_path):
-    made, _ = run(units, tmp_path)
-    parts = deal_all(units, FLEET)
+def test_one_training_window_in_two_hundred_is_novel(units, finished):
+    made = finished[1]
+    parts = train_all(units, FLEET)
 
     with torch.no_grad():
         novelty = made.network()(*tensors(parts.training)).novelty
@@ -299,9 +296,9 @@ def test_one_training_window_in_two_hundred_is_novel(units, tmp_path):
     assert (novelty > 1).float().mean() == pytest.approx(0.005, abs=0.003)
 
 
-def test_the_baseline_is_the_mean_answer_in_training(units, tmp_path):
-    made, _ = run(units, tmp_path)
-    parts = deal_all(units, FLEET)
+def test_the_baseline_is_the_mean_answer_in_training(units, finished):
+    made = finished[1]
+    parts = train_all(units, FLEET)
 
     read = read_windows(made.network(), parts.training)
 
@@ -377,4 +374,3 @@ def test_a_trainer_is_told_of_every_update_and_every_check(parts):
     trainer(parts).learn(lambda step, loss, check: told.append((step, check is not None)))
 
     assert told == [(step, step % 4 == 0) for step in range(1, 13)]
-    assert isinstance(trainer(parts), Trainer)

@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from service.core.answers import Answers, Asked, cautions
+from service.core.answers import Answers, Piece, prediction
+from service.core.queries import Explain
 from service.core.rules import WindowRules
+from service.core.runtime import Asked
 from service.core.window import LARGEST_CYCLE, WindowInput, check, join, lay_out
 from tests.fakes import COLUMNS, RULES, fake_outputs, make_manifest, make_windows, window_input
 
@@ -43,7 +45,8 @@ def out_of_range(windows, rules=RULES):
     answers = Answers(
         asked, fake_outputs(asked.readings, asked.lengths, make_manifest()), make_manifest(), rules
     )
-    return [c for c in cautions(answers, 0, windows, 0, rules) if c.code == "out_of_range"]
+    answer = prediction(Piece(answers, 0, [0]), 0, windows, 0, explain=Explain.NONE)
+    return [c for c in answer.warnings if c.code == "out_of_range"]
 
 
 def test_columns_come_into_the_models_order():
@@ -81,7 +84,7 @@ def test_the_last_cycles_are_read_and_numbered_from_the_first_one_sent_where_the
 
     assert windows.readings[0, :, 0].tolist() == list(range(4, 12))
     assert (windows.lengths, windows.sent) == ([8], [12])
-    assert windows.first_cycle(0) == first_cycle
+    assert windows.first_cycle == [first_cycle]
 
 
 def test_a_column_out_of_range_is_warned_of_once_with_its_first_cycle_and_unit():
@@ -282,6 +285,5 @@ def test_each_window_of_a_request_is_checked_as_if_it_were_alone(given):
 
 
 def values_of(windows, i):
-    lists = (windows.last_cycle, windows.sent, windows.imputed_fraction, windows.units)
-    read = windows.readings[i, : windows.lengths[i]]
-    return read.tobytes(), windows.first_cycle(i), *(values[i] for values in lists)
+    lists = (windows.last_cycle, windows.sent, windows.first_cycle, windows.imputed_fraction, windows.units)
+    return windows.readings[i, : windows.lengths[i]].tobytes(), *(values[i] for values in lists)

@@ -1,238 +1,232 @@
-"""What `rul bench` does: look whether the service is ready, ask it under each load, and tell.
-
-Asking happens in processes of its own, so that the progress bar costs the callers nothing.
-"""
+"""Runs `rul bench`: callers in a closed loop, in processes of their own, and a table of their figures."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, wait
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import AsyncExitStack
+from functools import partial
+from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Final
+from time import perf_counter, process_time
+from typing import Any, Final, NamedTuple
+from uuid import uuid4
 
+import aiohttp
+import grpc
+import grpc.aio
 import httpx
+import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from model.domain import RulError
-from rul_client.commands.bench.callers import Target
-from rul_client.commands.bench.load import Figures, Tally, load, summed
-from rul_client.commands.bench.requests import calls_of, simulated_pool
-from rul_client.commands.predict.people_table import people_console
-from rul_client.http_client import exchanged, http_models
-from rul_client.remote import TIMEOUT_SECONDS, ComeBack, RemoteModel, chosen, is_loopback
+from rul_client.answers import RemoteModel
+from rul_client.client import choose
+from rul_client.commands.bench.payloads import Call, calls_of, simulated_pool
+from rul_client.commands.output import NothingAnswered, open_output, wide_console
+from rul_client.grpc import grpc_channel
+from rul_client.http import HttpTransport, http_client, request
 
-TICK_SECONDS: Final = 0.2
-HEADINGS: Final = (
-    "protocol", "callers", "windows a call", "windows/s", "p50 ms", "p99 ms", "p99.9 ms", "errors",
+BUSY: Final = 0.8  # of a core: a busier process may read its answers late
+NOTES: Final = """Latencies are of answered calls; p99.9 of fewer than 1,000 calls is the slowest.
+* The callers may have been the limit: raise --processes."""
+HEADS: Final = (
+    "protocol", "callers", "windows/call", "windows/s", "p50 ms", "p99 ms", "p99.9 ms", "errors",
     "client CPU",
 )  # fmt: skip
+Measured = dict[str, Any]  # a scenario and its figures, as --json writes them
+GOOD: Final = frozenset({"200", "OK"})  # codes of an answer; every other code is an error
+TIMEOUT_SECONDS: Final = 30.0
+RECONNECT_SECONDS: Final = 0.05
+Send = Callable[[Call], Awaitable[str]]  # returns the code of the answer; a failed connection is one too
 
 
-class NotReady(RulError):
-    """The service does not answer yet, or no longer."""
+class Target(NamedTuple):
+    """The service: http:// or https:// URLs of HTTP and of gRPC, and its API key."""
+
+    url: str
+    grpc_url: str
+    api_key: str | None = None
+
+    def prepare(self, call: Call) -> tuple[dict[str, str], bytes]:
+        """Make headers or metadata, and the body, with a new request id."""
+        request_id = uuid4().hex
+        key = {} if self.api_key is None else {"x-api-key": self.api_key}
+        named = {"x-request-id": request_id} if call.has_id else {}
+        return call.headers | key | named, request_id.encode().join(call.parts)
 
 
-class NothingAnswered(RulError):
-    """Under no load was there one answer."""
+async def _http(target: Target, stack: AsyncExitStack, _path: str) -> Send:
+    timeout = aiohttp.ClientTimeout(TIMEOUT_SECONDS)
+    session = await stack.enter_async_context(aiohttp.ClientSession(timeout=timeout, auto_decompress=False))
+
+    async def send(call: Call) -> str:
+        headers, body = target.prepare(call)
+        try:
+            async with session.post(target.url.rstrip("/") + call.path, data=body, headers=headers) as answer:
+                await answer.read()
+                return str(answer.status)
+        except TimeoutError:
+            return "timeout"
+        except aiohttp.ClientError:
+            await asyncio.sleep(RECONNECT_SECONDS)
+            return "connection"
+
+    return send
 
 
-class CannotWrite(RulError):
-    """A file that cannot be written."""
+async def _grpc(target: Target, stack: AsyncExitStack, path: str) -> Send:
+    # Without a pool of its own, a channel shares its connection with the other callers.
+    channel = grpc_channel(target.grpc_url, ("grpc.use_local_subchannel_pool", 1))
+    method: Any = (await stack.enter_async_context(channel)).unary_unary(path)
+
+    async def send(call: Call) -> str:
+        metadata, body = target.prepare(call)
+        try:
+            await method(body, metadata=list(metadata.items()), timeout=TIMEOUT_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                await asyncio.sleep(RECONNECT_SECONDS)
+            return error.code().name
+        return "OK"
+
+    return send
 
 
-@dataclass(frozen=True, slots=True)
-class Scenario:
-    """A load: by which protocol, how many callers, how many windows a call."""
+class Tally(NamedTuple):
+    """What one process measured: seconds of each answered call, calls by code, seconds, CPU seconds."""
 
-    protocol: str
-    callers: int
-    windows: int
+    latencies: list[float]
+    codes: Counter[str]
+    elapsed: float
+    cpu: float
 
-    def __str__(self) -> str:
-        return f"{self.protocol}, {self.callers} callers, {self.windows} a call"
+
+def load(calls: Sequence[Call], target: Target, callers: int, seconds: float) -> Tally:
+    """Run callers for some seconds, in an event loop of their own."""
+
+    async def run() -> Tally:
+        async with AsyncExitStack() as stack:
+            connect = _http if calls[0].headers else _grpc
+            crew = [await connect(target, stack, calls[0].path) for _ in range(callers)]
+            return await closed_loop(crew, calls, seconds)
+
+    runner: Any = asyncio if sys.platform == "win32" else import_module("uvloop")
+    return runner.run(run())
+
+
+async def closed_loop(
+    callers: Sequence[Send], calls: Sequence[Call], seconds: float, clock: Callable[[], float] = perf_counter
+) -> Tally:
+    """Let each caller send, wait for its answer and send again, until the time is over.
+
+    The first call of each, which connects, is not measured. Calls that have begun in time all count.
+    """
+    await asyncio.gather(*(send(calls[i % len(calls)]) for i, send in enumerate(callers)))
+    latencies, codes = list[float](), Counter[str]()
+    cpu, start = process_time(), clock()
+
+    async def repeat(send: Send, turn: int) -> None:
+        begun = clock()
+        while begun < start + seconds:
+            code = await send(calls[turn % len(calls)])
+            ended = clock()
+            codes[code] += 1
+            if code in GOOD:
+                latencies.append(ended - begun)
+            turn, begun = turn + 1, ended
+
+    await asyncio.gather(*(repeat(send, i) for i, send in enumerate(callers)))
+    return Tally(latencies, codes, clock() - start, process_time() - cpu)
 
 
 def run_bench(
-    url: str,
-    scenarios: Sequence[Scenario],
+    target: Target,
+    scenarios: Sequence[tuple[str, int, int]],
     *,
-    seconds: float,
     model: str | None,
-    grpc_target: str | None,
+    identical: bool,
+    seconds: float,
     processes: int,
     json_file: Path | None,
-    api_key: str | None,
 ) -> None:
-    """Measure every scenario, print a table, and write what was asked for.
-
-    Raises:
-        RulError: the service cannot be reached, is not ready or has no such model; nothing was
-            answered; or the file cannot be written.
-    """
-    found = asyncio.run(ready_model(url, model=model, api_key=api_key))
-    target = Target(url, grpc_target, api_key)
-    # Forked, they would share what gRPC has already begun in this process.
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        measured = _measured(pool, found, target, scenarios, seconds=seconds, processes=processes)
-    people_console(sys.stdout).print(table_of(found, url, measured))
+    """Measure every scenario (protocol, callers, windows a call), print the table, write the file."""
+    models = asyncio.run(ready_models(target, model))
+    pools = [simulated_pool(each.manifest) for each in models]
+    measured: list[Measured] = []
+    status = Console(stderr=True).status("")
+    # Forked processes would share what gRPC has begun in this one.
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as executor, status:
+        for protocol, callers, windows in scenarios:
+            status.update(f"{protocol}, {callers} callers, {windows} windows a call")
+            calls = calls_of(protocol, pools, windows, identical=identical)
+            used = min(callers, processes)
+            shares = [callers // used + (i < callers % used) for i in range(used)]
+            tallies = list(executor.map(partial(load, calls, target, seconds=seconds), shares))
+            scenario = {"protocol": protocol, "callers": callers, "windows": windows}
+            measured.append(scenario | summarise(tallies, windows))
+    title = f"{', '.join(f'{name.name} {name.version}' for name, _ in models)} at {target.url}"
+    wide_console(sys.stdout).print(table_of(title, measured))
     if json_file is not None:
-        _write(json_file, document(found, url, measured, seconds=seconds, processes=processes))
-    if not any(figures.windows_per_second for _, figures in measured):
-        raise NothingAnswered(f"{url}: not one call was answered; {_errors(measured[0][1])}")
+        document = {
+            "url": target.url,
+            "models": [name._asdict() for name, _ in models],
+            "scenarios": measured,
+        }
+        document |= {"seconds": seconds, "processes": processes, "identical": identical}
+        with open_output(json_file) as file:
+            file.write(json.dumps(document, indent=1).encode() + b"\n")
+    if not any(each["windows_per_second"] for each in measured):
+        raise NothingAnswered(f"{target.url}: no call was answered; {_errors(measured[0])}")
 
 
-async def ready_model(
-    url: str,
-    *,
-    model: str | None,
-    api_key: str | None,
-    transport: httpx.AsyncBaseTransport | None = None,
-) -> RemoteModel:
-    """The model to ask, of a service that says that it is ready.
-
-    Raises:
-        NotReady: it says that it is not.
-        RemoteFailed: it cannot be reached, refused, or has no such model.
-    """
-    direct = is_loopback(httpx.URL(url).host)
-    headers = {"x-api-key": api_key} if api_key else {}
-    async with httpx.AsyncClient(
-        base_url=url, headers=headers, timeout=TIMEOUT_SECONDS, trust_env=not direct, transport=transport
-    ) as client:
-        try:
-            await exchanged(client, url, "GET", "/readyz")
-        except ComeBack as come_back:
-            raise NotReady(f"not ready: {come_back.failure}") from come_back
-        return chosen(await http_models(client, url, sleep=asyncio.sleep), model, url)
+async def ready_models(
+    target: Target, model: str | None, *, transport: httpx.AsyncBaseTransport | None = None
+) -> list[RemoteModel]:
+    """Find the named model, or all, of a service that is ready."""
+    async with http_client(target.url, target.api_key, transport=transport) as client:
+        await request(client, "GET", "/readyz")
+        models = await HttpTransport(client, target.url).models()
+    return models if model is None else [choose(models, model, target.url)]
 
 
-def _measured(
-    pool: Executor,
-    found: RemoteModel,
-    target: Target,
-    scenarios: Sequence[Scenario],
-    *,
-    seconds: float,
-    processes: int,
-) -> list[tuple[Scenario, Figures]]:
-    windows = simulated_pool(found.manifest)
-    measured: list[tuple[Scenario, Figures]] = []
-    with _progress(len(scenarios) * seconds) as progress:
-        task = progress.task_ids[0]
-        for done, scenario in enumerate(scenarios):
-            calls = calls_of(scenario.protocol, found.name.name, windows, scenario.windows)
-            shares = shared(scenario.callers, processes)
-            progress.update(task, completed=done * seconds, description=str(scenario))
-            running = [pool.submit(load, calls, target, share, seconds) for share in shares]
-            tallies = _awaited(running, seconds, lambda spent: progress.advance(task, spent))
-            measured.append((scenario, summed(tallies, scenario.windows)))
-    return measured
+def summarise(tallies: Sequence[Tally], windows: int) -> Measured:
+    """Join the tallies of several processes."""
+    latencies = [latency for tally in tallies for latency in tally.latencies]
+    codes = sum((tally.codes for tally in tallies), Counter[str]())
+    busy = [tally.cpu / tally.elapsed for tally in tallies]
+    figures: Measured = {
+        "windows_per_second": sum(len(tally.latencies) * windows / tally.elapsed for tally in tallies),
+        "calls": codes.total(),
+    }
+    for name, q in (("p50_ms", 0.5), ("p99_ms", 0.99), ("p999_ms", 0.999)):  # measured values, none between
+        figures[name] = 1000 * float(np.quantile(latencies, q, method="higher")) if latencies else None
+    errors = {code: count for code, count in sorted(codes.items()) if code not in GOOD}
+    return figures | {"errors": errors, "client_cpu": sum(busy), "client_limited": max(busy) > BUSY}
 
 
-def shared(callers: int, processes: int) -> list[int]:
-    """How many callers each process has; none has none.
-
-    >>> shared(5, 2), shared(1, 4)
-    ([3, 2], [1])
-    """
-    used = min(callers, processes)
-    return [callers // used + (i < callers % used) for i in range(used)]
-
-
-def _awaited(
-    running: Sequence[Future[Tally]], seconds: float, advance: Callable[[float], None]
-) -> list[Tally]:
-    left = seconds
-    while wait(running, timeout=TICK_SECONDS).not_done:
-        advance(min(TICK_SECONDS, left))
-        left = max(0.0, left - TICK_SECONDS)
-    return [each.result() for each in running]
-
-
-def _progress(total: float) -> Progress:
-    errors = Console(stderr=True)
-    progress = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeRemainingColumn(),
-        console=errors,
-        transient=True,
-        disable=not errors.is_terminal,
-    )
-    progress.add_task("", total=total)
-    return progress
-
-
-def table_of(found: RemoteModel, url: str, measured: Sequence[tuple[Scenario, Figures]]) -> Table:
-    """The figures for people."""
-    notes = ["Latencies are of answered calls; p99.9 of fewer than 1,000 calls is the slowest."]
-    if any(figures.client_limited for _, figures in measured):
-        notes.append("* The callers' own processes may have been the limit: raise --processes.")
-    name = found.name
-    table = Table(
-        title=f"{name.name} {name.version} at {url}",
-        caption="\n".join(notes),
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-    )
-    for heading in HEADINGS:  # broken between words, never within one
-        words = "left" if heading in {"protocol", "errors"} else "right"
-        table.add_column(heading, justify=words, min_width=max(map(len, heading.split())))
-    for scenario, figures in measured:
+def table_of(title: str, measured: Sequence[Measured]) -> Table:
+    """Make the table for people."""
+    table = Table(title=title, caption=NOTES, box=SIMPLE_HEAD, pad_edge=False)
+    for heading in HEADS:
+        side = "left" if heading in {"protocol", "errors"} else "right"
+        table.add_column(heading, justify=side, min_width=max(map(len, heading.split())))
+    for each in measured:
         table.add_row(
-            scenario.protocol,
-            str(scenario.callers),
-            str(scenario.windows),
-            f"{figures.windows_per_second:,.0f}",
-            *(_milliseconds(value) for value in (figures.p50_ms, figures.p99_ms, figures.p999_ms)),
-            _errors(figures),
-            f"{figures.client_cpu:.2f}{'*' if figures.client_limited else ''}",
+            *(str(each[name]) for name in ("protocol", "callers", "windows")),
+            f"{each['windows_per_second']:,.0f}",
+            *("-" if each[q] is None else f"{each[q]:.2f}" for q in ("p50_ms", "p99_ms", "p999_ms")),
+            _errors(each),
+            f"{each['client_cpu']:.2f}{'*' if each['client_limited'] else ''}",
         )
     return table
 
 
-def _milliseconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
-
-
-def _errors(figures: Figures) -> str:
-    """How many of which code.
-
-    >>> _errors(Figures(1, 9, 1, 1, 1, {"429": 3}, 0.1, False))
-    '429: 3'
-    """
-    return ", ".join(f"{code}: {count:,}" for code, count in figures.errors.items()) or "none"
-
-
-def document(
-    found: RemoteModel,
-    url: str,
-    measured: Sequence[tuple[Scenario, Figures]],
-    *,
-    seconds: float,
-    processes: int,
-) -> dict[str, Any]:
-    """The figures for programs."""
-    name = found.name
-    return {
-        "url": url,
-        "model": {"name": name.name, "version": name.version, "sha256": name.sha256},
-        "seconds": seconds,
-        "processes": processes,
-        "scenarios": [asdict(scenario) | asdict(figures) for scenario, figures in measured],
-    }
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    try:
-        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise CannotWrite(f"{path}: cannot be written: {error.strerror}") from error
+def _errors(measured: Measured) -> str:
+    return ", ".join(f"{code}: {count:,}" for code, count in measured["errors"].items()) or "none"

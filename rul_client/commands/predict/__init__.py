@@ -1,1 +1,1 @@
-"""`rul predict`: windows of a file, answered here or by a running service."""
+"""`rul predict`: the units of a file, answered in this process or by a server."""

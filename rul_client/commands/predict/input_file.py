@@ -1,8 +1,4 @@
-"""What `rul predict` reads: a file of readings, and how it fits the model that is to answer.
-
-Parsing is `model.readers`; this module decides which of a file's columns are the model's, and says
-so where that cannot be. It must not know who answers.
-"""
+"""Reads a file of readings, and decides which of its columns are the model's."""
 
 from __future__ import annotations
 
@@ -20,49 +16,31 @@ PARQUET_MAGIC: Final = b"PAR1"
 HEAD_BYTES: Final = 65536
 
 
-class ReadUnits(list[Trajectory]):
-    """Units in the order of their first reading, and what to know about how they were read.
+def read_units(path: Path, manifest: Manifest, *, fleet: str | None) -> tuple[list[Trajectory], list[str]]:
+    """Read the units of a file or folder; name columns of the model that have no reading.
 
-    Attributes:
-        absent: Columns of the model of which the file holds nothing.
-    """
-
-    def __init__(self, units: list[Trajectory], absent: list[str]) -> None:
-        super().__init__(units)
-        self.absent: Final = absent
-
-
-def read_units(path: Path, manifest: Manifest, *, fleet: str | None) -> ReadUnits:
-    """Read every unit of a file or folder, with the columns that the model reads.
-
-    Args:
-        path: C-MAPSS text, CSV or Parquet.
-        manifest: The model's.
-        fleet: A fleet's name or TOML file, which says what the file calls things; None: the file
-            names columns as the model does, or is C-MAPSS text.
-
-    Raises:
-        InvalidData: the file cannot be read, or does not fit the model.
+    `fleet` is a fleet's name or TOML file that describes the columns; None: they have the model's
+    names, or the file is C-MAPSS text.
     """
     described = _recognised(path, manifest) if fleet is None else _narrowed(fleet_named(fleet), manifest)
     units, report = read_with_report(path, described, run_to_failure=False, allow_absent=fleet is None)
     absent = [name for name, count in report.missing.items() if count == report.rows]
     if len(absent) == len(manifest.columns):
         raise InvalidData(
-            f"{path}: the file has none of the columns that {manifest.name} reads "
-            f"({', '.join(absent)}); where it names them otherwise, describe it with --fleet"
+            f"{path} has none of the columns that {manifest.name} reads ({', '.join(absent)}); "
+            "if its columns have other names, describe them with --fleet"
         )
-    return ReadUnits(units, absent)
+    return units, absent
 
 
 def _narrowed(fleet: Fleet, manifest: Manifest) -> Fleet:
-    """The fleet, as far as the model reads its columns, in the model's order."""
+    """Reduce a fleet to the columns that the model reads, in the model's order."""
     known = {column.name: i for i, column in enumerate(fleet.schema.columns)}
     lacking = [column.name for column in manifest.columns if column.name not in known]
     if lacking:
         raise InvalidData(
             f"fleet {fleet.name} has no {', '.join(lacking)}, which {manifest.name} reads: "
-            f"is it the fleet that the model was trained for?"
+            f"was the model trained for this fleet?"
         )
     for column in manifest.columns:
         unit = fleet.schema.columns[known[column.name]].unit
@@ -75,25 +53,24 @@ def _narrowed(fleet: Fleet, manifest: Manifest) -> Fleet:
 
 
 def _recognised(path: Path, manifest: Manifest) -> Fleet:
-    """A fleet whose files look as this one does, named as the model names its columns."""
+    """Make a fleet for a file whose columns have the model's names."""
     form = _format_of(path)
     names = manifest.schema_of_columns.names
     if form == "cmapss":
         foreign = [name for name in names if name not in CMAPSS_COLUMNS]
         if foreign:
             raise InvalidData(
-                f"{path} is C-MAPSS text, and {manifest.name} reads {', '.join(foreign[:5])}, "
-                "which such a file does not have: choose another bundle, or describe the file with --fleet"
+                f"{path} is C-MAPSS text, and {manifest.name} reads {', '.join(foreign[:5])}, which C-MAPSS "
+                "lacks: choose another bundle, or describe the file with --fleet"
             )
     return replace(fleet_of_schema(manifest.name, manifest.schema_of_columns), format=form)
 
 
 def _format_of(path: Path) -> Format:
-    """By the suffix, else by how the file begins; readers say what is wrong with either."""
+    """Tell the format by the suffix, else by the first bytes."""
     if path.is_dir():
-        found: set[Format] = {
-            SUFFIXES[f.suffix.lower()] for f in path.iterdir() if f.suffix.lower() in SUFFIXES
-        }
+        suffixes = {file.suffix.lower() for file in path.iterdir()}
+        found: set[Format] = {SUFFIXES[suffix] for suffix in suffixes if suffix in SUFFIXES}
         if len(found) == 1:
             return found.pop()
         raise InvalidData(
@@ -110,7 +87,7 @@ def _format_of(path: Path) -> Format:
 
 
 def _is_cmapss(head: bytes) -> bool:
-    """Whether the first line holds 26 numbers between blanks."""
+    """Say whether the first line is 26 numbers between blanks."""
     cells = next((line.split() for line in head.splitlines() if line.strip()), [])
     try:
         return len([float(cell) for cell in cells]) == len(CMAPSS_COLUMNS)

@@ -1,93 +1,79 @@
-"""A service without a server: a bundle, opened here, asked through the service's own predictor.
-
-What answers `rul predict --bundle` is what answers HTTP and gRPC: `Predictor`, `MicroBatcher` and
-`OnnxRuntime`, put together without a transport. There is no second way to an answer.
-"""
+"""A bundle in this process, behind the service's own predictor. Only this module knows service.core."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
-from export.bundle import BundleFolder, Golden, Manifest
-from rul_client.commands.predict.asking import Answer, NoAnswer, reason, top_of
+from export.bundle import Golden, find_bundle
+from rul_client.answers import Answer, ModelName, NoAnswer, Window, top_of
 from service.core.batcher import MicroBatcher
-from service.core.ports import BatchReport
 from service.core.predictor import LoadedModel, Predictor
-from service.core.queries import ModelName, Prediction, PredictQuery, Refused
+from service.core.queries import Prediction, PredictQuery, Refused
 from service.core.rules import WindowRules
 from service.core.runtime import OnnxRuntime, Runtime, replay_golden
 from service.core.window import WindowInput
 from service.settings import Settings
 
-BATCHES_A_REQUEST: Final = 16
-"""A request sorts its windows into batches of like length: the more it holds, the less is padding."""
+BATCHES_PER_REQUEST: Final = 16
+"""A request sorts its windows into batches of similar length; larger requests need less padding."""
 
 
 class Unobserved:
-    """Watches a batcher and counts nothing: no Prometheus scrapes this process."""
+    """Any observer of the service's parts; records nothing."""
 
-    def ran(self, batch: BatchReport) -> None:
-        """Nothing."""
+    def __getattr__(self, _name: str) -> Callable[..., None]:
+        return lambda *_values, **_named: None
 
-    def cancelled(self, windows: int) -> None:
-        """Nothing."""
+
+NO_OBSERVER: Final[Any] = Unobserved()
 
 
 class Offline:
-    """Answers in this process."""
+    """An `Answerer` in this process."""
 
-    def __init__(self, runtime: Runtime, batcher: MicroBatcher, *, at_once: int, threads: int) -> None:
+    def __init__(self, runtime: Runtime, batcher: MicroBatcher, *, max_windows: int, threads: int) -> None:
         loaded = LoadedModel.of(runtime, batcher, max_window_cycles=runtime.manifest.context)
-        self._predictor: Final = Predictor({loaded.name.name: loaded}, max_request_windows=at_once)
-        self.manifest: Final[Manifest] = loaded.manifest
-        self.name: Final[ModelName] = loaded.name
-        self.at_once: Final = at_once
-        # One is checked and one is worded while the others keep the threads busy.
-        self.in_flight: Final = 2 + -(-threads // BATCHES_A_REQUEST)
+        self._predictor: Final = Predictor({loaded.name.name: loaded}, max_request_windows=max_windows)
+        self.manifest = loaded.manifest
+        self.name = ModelName(loaded.name.name, loaded.name.version, loaded.name.sha256)
+        self.windows_per_request = max_windows
+        # One request is checked and one is converted while the others keep the threads busy.
+        self.max_in_flight = 2 + -(-threads // BATCHES_PER_REQUEST)
 
-    async def answer(self, windows: Sequence[WindowInput]) -> list[Answer | NoAnswer]:
-        """One answer a window, in order.
-
-        Raises:
-            RuntimeFailed: inference failed.
-        """
-        reply = await self._predictor.predict(PredictQuery(list(windows), partial=True))
+    async def answer(self, windows: Sequence[Window]) -> list[Answer | NoAnswer]:
+        """Answer each window, in order."""
+        # The window's check accepts an array in place of lists.
+        given = [WindowInput(w.unit, w.last_cycle, None, w.readings) for w in windows]  # pyright: ignore[reportArgumentType]
+        reply = await self._predictor.predict(PredictQuery(given, partial=True))
         return [answer_of(prediction) for prediction in reply.predictions]
 
 
 def answer_of(prediction: Prediction | Refused) -> Answer | NoAnswer:
-    """What the table needs of one window's reply."""
+    """Take what an `Answer` holds."""
     if isinstance(prediction, Refused):
-        return NoAnswer(reason(prediction.error))
+        error = prediction.error
+        return NoAnswer(error.errors[0].detail if error.errors else error.detail)
     interval, attention = prediction.interval, prediction.attention
     if not attention:
-        raise AssertionError("attention was asked for and is not there")
+        raise AssertionError("attention was asked for and is missing")
     return Answer(
-        prediction.rul,
-        prediction.rul_state.value,
-        interval.lower,
-        interval.upper,
-        prediction.health_state.label,
-        attention.entropy_ratio,
-        top_of(attention.weights),
-    )
+        prediction.rul, prediction.rul_state.value, interval.lower, interval.upper,
+        prediction.health_state.label, attention.entropy_ratio, top_of(attention.weights),
+    )  # fmt: skip
 
 
 @asynccontextmanager
-async def open_offline(folder: BundleFolder, settings: Settings) -> AsyncGenerator[Offline, None]:
-    """Open a bundle and hold it ready, on every core that the settings allow.
-
-    Raises:
-        InvalidBundle: the bundle is damaged, or answers its golden windows otherwise here.
-    """
+async def open_offline(bundle: str) -> AsyncGenerator[Offline, None]:
+    """Load a bundle, by its name or folder, with the settings of this environment."""
+    settings, folder = Settings.read(), find_bundle(bundle)
     runtime = OnnxRuntime.load(
         folder, provider=settings.provider, max_batch_windows=settings.max_batch_windows
     )
     replay_golden(runtime, Golden.load(folder.golden))
-    threads, at_once = settings.threads(), BATCHES_A_REQUEST * settings.max_batch_windows
+    threads, max_windows = settings.threads(), BATCHES_PER_REQUEST * settings.max_batch_windows
     with ThreadPoolExecutor(threads, thread_name_prefix="inference") as executor:
         batcher = MicroBatcher(
             runtime,
@@ -95,7 +81,7 @@ async def open_offline(folder: BundleFolder, settings: Settings) -> AsyncGenerat
             executor=executor,
             threads=threads,
             max_batch_windows=settings.max_batch_windows,
-            max_pending_windows=(threads + 2) * at_once,
-            observer=Unobserved(),
+            max_pending_windows=(threads + 2) * max_windows,
+            observer=NO_OBSERVER,
         )
-        yield Offline(runtime, batcher, at_once=at_once, threads=threads)
+        yield Offline(runtime, batcher, max_windows=max_windows, threads=threads)

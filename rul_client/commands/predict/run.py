@@ -1,75 +1,50 @@
-"""What `rul predict` does: open who answers, read the file, write rows as they come."""
+"""Runs `rul predict`: opens the model, reads the file, writes rows as they come."""
 
 from __future__ import annotations
 
 import asyncio
 import io
 import sys
-from collections.abc import Generator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Coroutine
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import IO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 
-from model.domain import RulError
-from rul_client.commands.predict.asking import Answerer, Unanswered, rows, window_count
+from model.domain import Trajectory
+from rul_client.answers import Answerer
+from rul_client.commands.output import NothingAnswered, discard_output, open_output, wide_console
 from rul_client.commands.predict.cli import TableFormat
-from rul_client.commands.predict.input_file import ReadUnits, read_units
-from rul_client.commands.predict.people_table import WITHOUT_TERMINAL, PeopleTable, people_console
-from rul_client.commands.predict.tables import (
-    CsvWriter,
-    JsonWriter,
-    ParquetWriter,
-    RowWriter,
-    discard_output,
-    written,
-)
-from service.settings import Settings
+from rul_client.commands.predict.input_file import read_units
+from rul_client.commands.predict.rows import rows, window_count
+from rul_client.commands.predict.table import PeopleTable
+from rul_client.commands.predict.writers import CsvWriter, JsonWriter, ParquetWriter, RowWriter
 
 
-class NothingAnswered(RulError):
-    """Not one window could be answered."""
+def open_answerer(
+    bundle: str | None, url: str | None, *, model: str | None, api_key: str | None
+) -> AbstractAsyncContextManager[Answerer]:
+    """Open a bundle in this process, or a model on a server."""
+    if url is not None:
+        from rul_client.client import open_remote  # noqa: PLC0415 only this branch needs it
 
-
-def local(bundle: str) -> AbstractAsyncContextManager[Answerer]:
-    """A bundle, opened in this process."""
-    from export.bundle import find_bundle  # noqa: PLC0415 what only this branch needs
+        return open_remote(url, model=model, api_key=api_key)
     from rul_client.commands.predict.offline import open_offline  # noqa: PLC0415 loads ONNX Runtime
 
-    return open_offline(find_bundle(bundle), Settings.read())
+    return open_offline(bundle or "")
 
 
-def remote(url: str, *, model: str | None, api_key: str | None) -> AbstractAsyncContextManager[Answerer]:
-    """A service, asked over the network."""
-    from rul_client.client import open_remote  # noqa: PLC0415 what only this branch needs
-
-    return open_remote(url, model=model, api_key=api_key)
-
-
-def predict_file(
-    opened: AbstractAsyncContextManager[Answerer],
-    source: Path,
-    *,
-    fleet: str | None,
-    last_only: bool,
-    form: TableFormat,
-    output: Path | None,
-) -> None:
-    """Read a file, ask about its units, and write what comes.
-
-    Raises:
-        RulError: the file, the model, the server or the output is not what it should be.
-    """
-    work = _predict(opened, source, fleet=fleet, last_only=last_only, form=form, output=output)
+def run(work: Coroutine[None, None, None]) -> None:
+    """Run until done, or until the reader of standard output is gone."""
     try:
         asyncio.run(work)
     except BrokenPipeError:
         discard_output()
 
 
-async def _predict(
+async def predict_file(
     opened: AbstractAsyncContextManager[Answerer],
     source: Path,
     *,
@@ -78,29 +53,33 @@ async def _predict(
     form: TableFormat,
     output: Path | None,
 ) -> None:
-    errors = Console(stderr=True, highlight=False)
-    unanswered: list[Unanswered] = []
+    """Read a file, answer its windows, write the rows."""
+    errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    unanswered: list[str] = []
     async with opened as answerer:
-        units = read_units(source, answerer.manifest, fleet=fleet)
-        if units.absent:
-            _tell(errors, f"{source} has nothing of {', '.join(units.absent)}: answered without")
+        units, absent = read_units(source, answerer.manifest, fleet=fleet)
+        if absent:
+            errors.print(f"rul: {source} has no readings of {', '.join(absent)}: treated as missing")
         total = window_count(units, last_only=last_only)
-        # Where the rows themselves run over the terminal they are progress enough.
-        shown = output is not None or form is not TableFormat.TABLE or not sys.stdout.isatty()
-        with written(output) as file, _progress(errors, total, shown=shown) as progress:
+        # A table that scrolls over the terminal shows progress by itself.
+        scrolls = output is None and form is TableFormat.TABLE and sys.stdout.isatty()
+        progress = Progress(console=errors, transient=True, disable=scrolls or not errors.is_terminal)
+        with open_output(output) as file, progress:
+            task = progress.add_task("Predicting", total=total)
             writer = _writer(form, file, answerer, units, last_only=last_only)
             async for made in rows(units, answerer, last_only=last_only, unanswered=unanswered):
                 writer.write(made)
-                progress.advance(progress.task_ids[0], len(made))
+                progress.advance(task, len(made))
             if len(unanswered) == total:
-                raise NothingAnswered(f"no window has an answer; {_why(unanswered)}")
+                raise NothingAnswered(f"no window has an answer; the first: {unanswered[0]}")
             writer.close()
     if unanswered:
-        _tell(errors, f"{len(unanswered):,} of {total:,} windows have no answer; {_why(unanswered)}")
+        count = f"{len(unanswered):,} of {total:,}"
+        errors.print(f"rul: {count} windows have no answer; the first: {unanswered[0]}")
 
 
 def _writer(
-    form: TableFormat, file: IO[bytes], answerer: Answerer, units: ReadUnits, *, last_only: bool
+    form: TableFormat, file: IO[bytes], answerer: Answerer, units: list[Trajectory], *, last_only: bool
 ) -> RowWriter:
     match form:
         case TableFormat.CSV:
@@ -110,33 +89,6 @@ def _writer(
         case TableFormat.PARQUET:
             return ParquetWriter(file, answerer.name)
         case TableFormat.TABLE:
-            pass
-    to_stdout = file is sys.stdout.buffer
-    text = sys.stdout if to_stdout else io.TextIOWrapper(file, encoding="utf-8", write_through=True)
-    console = people_console(text, width=None if to_stdout else WITHOUT_TERMINAL)
-    return PeopleTable(console, answerer.manifest, answerer.name, units, last_only=last_only)
-
-
-@contextmanager
-def _progress(errors: Console, total: int, *, shown: bool) -> Generator[Progress, None, None]:
-    progress = Progress(
-        TextColumn("Predicting"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=errors,
-        transient=True,
-        disable=not (shown and errors.is_terminal),
-    )
-    progress.add_task("windows", total=total)
-    with progress:
-        yield progress
-
-
-def _why(unanswered: list[Unanswered]) -> str:
-    unit, last_cycle, detail = unanswered[0]
-    return f"the first: unit {unit}, cycle {last_cycle}: {detail}"
-
-
-def _tell(errors: Console, line: str) -> None:
-    errors.print(f"rul: {line}", markup=False, soft_wrap=True)
+            is_file = file is not sys.stdout.buffer
+            text = io.TextIOWrapper(file, encoding="utf-8", write_through=True) if is_file else sys.stdout
+            return PeopleTable(wide_console(text, is_file=is_file), answerer, units, last_only=last_only)

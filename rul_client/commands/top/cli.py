@@ -1,47 +1,36 @@
-"""`rul top`: a running service, looked at from outside, again and again.
-
-What the command needs is imported when it runs: `rul serve` must not pay for it.
-"""
+"""The command `rul top`. What it needs is imported when it runs."""
 
 from __future__ import annotations
 
-from typing import Annotated, Final
-from urllib.parse import urlsplit
+import asyncio
+from contextlib import suppress
+from typing import Annotated
 
 import typer
 
-HELP: Final = """
-Watch a running service: traffic, latency, batches, what each model answers, the most urgent units.
-
-Example: rul top http://localhost:3000
-
-Rates and latencies are those since the frame before. What a model answers is shown dim where it was asked
-nothing in the meantime: it is then of all time. `collapsed` and `uniform` say that the attention lies outside
-the band that the model's manifest has of its training. A short terminal shows what matters most: traffic, the
-most urgent units, a few figures of each model; a taller one, and `--once`, all. Ctrl+C ends it.
-"""
+from rul_client.address import http_address
 
 
 def top(
     *,
-    url: Annotated[str, typer.Argument(help="http:// or https://HOST:PORT of a running service.")],
+    url: Annotated[
+        str,
+        typer.Argument(help="http:// or https://HOST:PORT.", callback=http_address),
+    ],
     once: Annotated[bool, typer.Option("--once", help="Print one frame, and end.")] = False,
     interval: Annotated[float, typer.Option(help="Seconds between two frames.", min=0.1, max=3600.0)] = 1.0,
-    api_key: Annotated[
-        str | None, typer.Option(help="Where the service asks for one.", envvar="RUL_API_KEY")
-    ] = None,
+    api_key: Annotated[str | None, typer.Option(help="The service's API key.", envvar="RUL_API_KEY")] = None,
 ) -> None:
-    """See HELP."""
-    if not _is_address(url):
-        raise typer.BadParameter("expected http:// or https://HOST:PORT", param_hint="URL")
-    from rul_client.commands.top.run import watch  # noqa: PLC0415 what only this command needs
+    """Watch a running service: traffic, latency, the most urgent units, what each model answers.
 
-    watch(url, once=once, interval_seconds=interval, api_key=api_key)
+    Example: rul top http://localhost:3000
 
+    Rates and latencies cover the time since the last frame. A model without requests in that time is dim: its
+    figures are since start. `collapsed` and `uniform`: the attention lies outside the band that it had in
+    training. `drift`: the column furthest from training, and its population stability index. A short terminal
+    cuts off the end. Ctrl+C ends.
+    """
+    from rul_client.commands.top.screen import watch  # noqa: PLC0415 only this command needs it
 
-def _is_address(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number
-        return False
+    with suppress(KeyboardInterrupt):
+        asyncio.run(watch(url, once=once, interval_seconds=interval, api_key=api_key))

@@ -1,158 +1,101 @@
-"""What a running service says of itself at one moment: its metrics, its models, its most urgent units.
-
-Asked from outside, so that it works for any rulserve, also a newer one: of every answer only what is
-needed here is read, and what is not there is shown as not there.
-"""
+"""What a service says of itself at one moment: metrics, readiness, models, most urgent units."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from http import HTTPStatus
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
 
 import httpx
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from rul_client.http_client import exchanged
-from rul_client.remote import ComeBack, RemoteFailed
+from rul_client.errors import RemoteFailed
+from rul_client.http import request
 
 UNITS_PATH: Final = "/v1/units?limit=10"
+UNCOUNTED: Final = frozenset(
+    {
+        "/livez", "/readyz", "/metrics", "/v1/models", "/v1/units", "/v2/health/live", "/v2/health/ready",
+        "grpc.health.v1.Health", "rul.v1.RulService/PredictStream",
+    }
+)  # fmt: skip
+"""Routes of probes, of `rul top` itself, and of streams: their readings are counted one by one."""
 
-Labels = Mapping[str, str]
-
-
-class Band(msgspec.Struct, frozen=True):
-    """Where the attention entropy of a head lay in training."""
-
-    head: str
-    low: float
-    high: float
-
-
-class ModelManifest(msgspec.Struct, frozen=True):
-    """What is needed of a manifest."""
-
-    entropy: list[Band] = []
-    nominal_coverage: float | None = None
-
-
-class Model(msgspec.Struct, frozen=True):
-    """A model that a service has loaded."""
-
-    name: str
-    version: str
-    provider: str
-    manifest: ModelManifest
-
-    @property
-    def band(self) -> Band | None:
-        """The reference of the entropy over all heads."""
-        return next((band for band in self.manifest.entropy if band.head == "mean"), None)
-
-
-class Bounds(msgspec.Struct, frozen=True):
-    """The interval of a prediction, in cycles."""
-
-    lower: float
-    upper: float
-
-
-class Unit(msgspec.Struct, frozen=True):
-    """The last prediction of a unit."""
-
-    unit: str
-    model: str = ""
-    last_cycle: float | None = None
-    rul: float | None = None
-    rul_state: str = ""
-    interval: Bounds | None = None
-    health_state: str | dict[str, Any] = ""
-
-    @property
-    def health(self) -> str:
-        """The health state's name."""
-        state = self.health_state
-        return state if isinstance(state, str) else str(state.get("label", ""))
-
-
-class _Models(msgspec.Struct):
-    models: list[Model]
-
-
-class _Units(msgspec.Struct):
-    units: list[Unit]
-
-
-class _Ready(msgspec.Struct):
-    status: str = ""
-    detail: str = ""
+Sample = tuple[str, frozenset[tuple[str, str]]]
 
 
 class Samples:
-    """The samples of one scrape."""
+    """Metrics of one moment, or their growth between two."""
 
-    def __init__(self, text: str) -> None:
-        """Read the Prometheus text format.
+    def __init__(self, values: Iterable[tuple[Sample, float]]) -> None:
+        self._values: Final = dict(values)
+        self._named: Final[dict[str, list[tuple[dict[str, str], float]]]] = {}
+        for (name, labels), value in self._values.items():
+            self._named.setdefault(name, []).append((dict(labels), value))
 
-        Raises:
-            ValueError: it is none.
-        """
-        self._of: Final[dict[str, list[tuple[Labels, float]]]] = {}
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                self._of.setdefault(sample.name, []).append((sample.labels, sample.value))
+    @classmethod
+    def parse(cls, text: str) -> Samples:
+        """Read the Prometheus text format, without uncounted routes; ValueError if it is something else."""
+        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+        counted = (s for s in samples if s.labels.get("route") not in UNCOUNTED)
+        return cls(((s.name, frozenset(s.labels.items())), s.value) for s in counted)
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._of
+    def since(self, before: Samples) -> Samples:
+        """How much each counter grew."""
+        return Samples((key, growth(before._values.get(key, 0.0), now)) for key, now in self._values.items())
 
-    def total(self, name: str, **labels: str) -> float:
-        """The sum of every sample with these labels; 0 where there is none."""
-        return sum(value for _, value in self._matching(name, labels))
-
-    def by(self, name: str, *keys: str, **labels: str) -> dict[tuple[str, ...], float]:
-        """The sums of what has these labels, by the values of the labels `keys`."""
-        sums: dict[tuple[str, ...], float] = {}
-        for given, value in self._matching(name, labels):
-            key = tuple(given.get(label, "") for label in keys)
-            sums[key] = sums.get(key, 0.0) + value
+    def by(self, label: str, name: str, **labels: str) -> dict[str, float]:
+        """Sum the samples that have these labels, for each value of `label`."""
+        sums: dict[str, float] = {}
+        for given, value in self._named.get(name, []):
+            if labels.items() <= given.items():
+                key = given.get(label, "")
+                sums[key] = sums.get(key, 0.0) + value
         return sums
 
-    def values(self, name: str, label: str) -> list[str]:
-        """The values of a label, in order."""
-        return sorted({given[label] for given, _ in self._of.get(name, []) if label in given})
+    def total(self, name: str, **labels: str) -> float:
+        """Sum the samples that have these labels."""
+        return sum(self.by("", name, **labels).values())
 
-    def _matching(self, name: str, labels: Labels) -> list[tuple[Labels, float]]:
-        samples = self._of.get(name, [])
-        return [sample for sample in samples if labels.items() <= sample[0].items()] if labels else samples
+    def mean(self, name: str, **labels: str) -> float:
+        """Mean of a histogram; NaN if it is empty."""
+        count = self.total(f"{name}_count", **labels)
+        return self.total(f"{name}_sum", **labels) / count if count else math.nan
+
+    def quantile(self, q: float, name: str, **labels: str) -> float:
+        """Quantile of a histogram as Prometheus computes it; NaN if it is empty."""
+        buckets = self.by("le", f"{name}_bucket", **labels)
+        rank = q * buckets.get("+Inf", 0.0)
+        low, below = 0.0, 0.0
+        for bound, count in sorted((float(le), count) for le, count in buckets.items()):
+            if count >= rank > 0:
+                return low if math.isinf(bound) else low + (bound - low) * (rank - below) / (count - below)
+            low, below = bound, count
+        return math.nan
 
 
-@dataclass(frozen=True, slots=True)
-class Scrape:
-    """One moment of a service.
+def growth(before: float, now: float) -> float:
+    """How much a counter grew; a restarted one counts from 0."""
+    # A value a little smaller comes from a worker that does not have the latest counts of the others.
+    return now - before if now >= before else now if now < before / 2 else 0.0
 
-    Attributes:
-        url: Where it is.
-        at: Seconds on a clock that only moves forward.
-        samples: Its metrics.
-        ready: What it says of its readiness: `ready`, or why not.
-        models: What it has loaded.
-        units: The most urgent ones, the most urgent first; None where the service keeps none.
-    """
+
+class Scrape(NamedTuple):
+    """One moment of a service; `units` is None if the service keeps none."""
 
     url: str
     at: float
     samples: Samples
     ready: str
-    models: tuple[Model, ...]
-    units: tuple[Unit, ...] | None
+    models: list[dict[str, Any]]
+    units: list[dict[str, Any]] | None
 
 
 class Scraper:
-    """Asks one service again and again."""
+    """Reads one service again and again; manifests only when its models change."""
 
     def __init__(
         self, client: httpx.AsyncClient, url: str, *, clock: Callable[[], float] = time.monotonic
@@ -160,67 +103,33 @@ class Scraper:
         self._client: Final = client
         self._url: Final = url
         self._clock: Final = clock
-        self._models: tuple[Model, ...] = ()
-        self._known: dict[tuple[str, ...], float] | None = None
-        self._keeps_units = True
+        self._models: list[dict[str, Any]] = []
+        self._loaded: dict[str, float] | None = None
+        self._has_units = True
 
     async def scrape(self) -> Scrape:
-        """The service as it is now.
-
-        Raises:
-            RemoteFailed: it cannot be reached, refused, or is no rulserve.
-        """
-        ready, units = await asyncio.gather(self._ready(), self._units())
-        samples = await self._metrics()  # at the end: what is asked here is not what the service is asked
-        at = self._clock()
-        loaded = samples.by("rul_model_info", "sha256")
-        if loaded != self._known:  # manifests are long, and change with their models only
-            self._models, self._known = await self._loaded(), loaded
-        return Scrape(self._url, at, samples, ready, self._models, units)
-
-    async def _metrics(self) -> Samples:
-        content = await self._ask("/metrics")
+        """Read the service as it is now."""
+        ready, units = await asyncio.gather(self._get("/readyz"), self._units())
         try:
-            samples = Samples(content.decode())
-        except ValueError as error:
-            raise self._stranger() from error
-        if "rul_inflight_requests" not in samples:
-            raise self._stranger()
-        return samples
+            samples = Samples.parse((await request(self._client, "GET", "/metrics")).decode())
+            loaded = samples.by("sha256", "rul_model_info")
+            if loaded != self._loaded:
+                models = msgspec.json.decode(await request(self._client, "GET", "/v1/models"))["models"]
+                self._models, self._loaded = models, loaded
+        except (ValueError, LookupError, TypeError) as error:
+            raise RemoteFailed(f"{self._url} is not rulserve, or a newer version: {error}") from error
+        said = "ready" if ready.get("status") == "ready" else str(ready.get("detail", "readiness unknown"))
+        return Scrape(self._url, self._clock(), samples, said, self._models, units)
 
-    async def _ready(self) -> str:
+    async def _get(self, path: str) -> dict[str, Any]:
+        """What a path answers; empty if it cannot be read: the rest is worth showing."""
         try:
-            response = await self._client.get("/readyz")
-            said = msgspec.json.decode(response.content, type=_Ready)
+            response = await self._client.get(path)
+            return msgspec.json.decode(response.content, type=dict[str, Any])
         except (httpx.HTTPError, msgspec.MsgspecError, UnicodeDecodeError):
-            return "does not say whether it is ready"
-        return "ready" if response.is_success else said.detail or "not ready"
+            return {}
 
-    async def _loaded(self) -> tuple[Model, ...]:
-        content = await self._ask("/v1/models")
-        try:
-            return tuple(msgspec.json.decode(content, type=_Models).models)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise self._stranger() from error
-
-    async def _units(self) -> tuple[Unit, ...] | None:
-        """Whoever keeps no units has none to show, for whatever reason: the rest is worth showing."""
-        if not self._keeps_units:
-            return None
-        try:
-            response = await self._client.get(UNITS_PATH)
-            self._keeps_units = response.status_code != HTTPStatus.NOT_FOUND  # asked again, it counts again
-            if not response.is_success:
-                return None
-            return tuple(msgspec.json.decode(response.content, type=_Units).units)
-        except (httpx.HTTPError, msgspec.MsgspecError, UnicodeDecodeError):
-            return None
-
-    async def _ask(self, path: str) -> bytes:
-        try:
-            return await exchanged(self._client, self._url, "GET", path)
-        except ComeBack as come_back:
-            raise come_back.failure from come_back
-
-    def _stranger(self) -> RemoteFailed:
-        return RemoteFailed(f"{self._url}: its answer is not one of rulserve; is it the right address?")
+    async def _units(self) -> list[dict[str, Any]] | None:
+        found = await self._get(UNITS_PATH) if self._has_units else {}
+        self._has_units = self._has_units and found.get("status") != httpx.codes.NOT_FOUND
+        return found.get("units")

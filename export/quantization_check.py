@@ -1,7 +1,6 @@
-"""Whether a rounded graph still answers as well as the one that it was made from.
+"""Check of a quantized graph against the float graph, on data that the user names.
 
-The run keeps no data, so that the user says what to judge on. This module must not know how
-weights are rounded, nor torch.
+This module must not know how weights are quantized, nor torch.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from export.bundle import InvalidBundle, Manifest, Quantization
-from export.held_out import fleet_for, judged_windows
+from export.evaluation_windows import labelled_windows, matching_fleet
 from export.promises import measure_promises
 from export.session import Session
 from model.domain import FloatArray, WindowSet, capped_rul
@@ -25,39 +24,34 @@ MOST_CYCLES_LOST: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Judged:
-    """Windows of units whose failure is known, and where they came from."""
+class CheckData:
+    """Labelled windows and the files they come from."""
 
     windows: WindowSet
     data_name: str
     data_sha256: str
 
 
-def judged_on(manifest: Manifest, data: Sequence[Path], fleet: str | None) -> Judged:
-    """Windows of the units in files, read as the fleet that the network learnt from unless one is named.
-
-    Raises:
-        InvalidData: a file or the fleet is missing or not valid, or no unit's failure is known.
-    """
+def read_check_data(manifest: Manifest, data: Sequence[Path], fleet: str | None) -> CheckData:
+    """Read labelled windows from files; `fleet` defaults to the training fleet."""
     from model.readers import data_files, data_sha256, read_trajectories  # noqa: PLC0415 with PyArrow
 
-    kind = fleet_for(manifest, fleet or manifest.training.config["fleet"])
+    kind = matching_fleet(manifest, fleet or manifest.training.config["fleet"])
     files = data_files(data, kind)
-    windows = judged_windows(read_trajectories(data, kind), manifest)
-    return Judged(windows, ", ".join(file.name for file in files), data_sha256(files))
+    windows = labelled_windows(read_trajectories(data, kind), manifest)
+    return CheckData(windows, ", ".join(file.name for file in files), data_sha256(files))
 
 
-def judge(exact: Session, rounded: Session, manifest: Manifest, on: Judged) -> Quantization:
-    """What rounding costs, for the manifest.
+def measure_quantization(exact: Session, rounded: Session, manifest: Manifest, on: CheckData) -> Quantization:
+    """Measure the effect of quantization, for the manifest.
 
     Raises:
-        InvalidBundle: it costs too much, or a promise of the model contract no longer holds.
+        InvalidBundle: the error grows too much, or the graph breaks a promise of the model contract.
     """
     broken = [finding.promise for finding in measure_promises(rounded, manifest) if not finding.kept]
     if broken:
         raise InvalidBundle(
-            f"{manifest.name} with int8 weights does not keep: {'; '.join(broken)}: export it without "
-            "--quantize"
+            f"{manifest.name} with int8 weights breaks: {'; '.join(broken)}; export it without --quantize"
         )
     before, after = (_rul(session, on.windows) for session in (exact, rounded))
     truth = capped_rul(on.windows.rul, cap=manifest.cap)
@@ -73,8 +67,8 @@ def judge(exact: Session, rounded: Session, manifest: Manifest, on: Judged) -> Q
     if not found.rmse - found.rmse_float <= MOST_CYCLES_LOST:
         raise InvalidBundle(
             f"{manifest.name} with int8 weights has RMSE {found.rmse:.3f} cycles on {found.windows} windows "
-            f"of {found.data_name}, {found.rmse_float:.3f} without: at most {MOST_CYCLES_LOST:g} may be "
-            "lost; export it without --quantize"
+            f"of {found.data_name}, {found.rmse_float:.3f} without; expected an increase of at most "
+            f"{MOST_CYCLES_LOST:g}: export it without --quantize"
         )
     return found
 

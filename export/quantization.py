@@ -1,9 +1,9 @@
-"""Learnt weights as whole numbers of eight bits, with a scale for each output channel.
+"""Quantization of learnt weights to int8, with a scale for each output channel.
 
-The graph multiplies them back before it uses them. ONNX Runtime does that once, when it opens the
-file, and computes in float32 as ever: so a window still answers the same in every batch, which it
-does not where readings too are rounded, on a scale that the whole batch shares (docs/performance.md).
-This module must not know manifests, data or how a graph was made.
+The graph multiplies the weights by their scales before use. ONNX Runtime does this once, when it
+opens the file, and computes in float32. So a window gets the same answer in every batch; quantized
+readings would share one scale per batch (docs/performance.md). This module must not know manifests,
+data or how a graph was made.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from onnx import TensorProto, helper, numpy_helper
 from model.domain import FloatArray
 
 FEWEST_NUMBERS: Final = 256
-"""Of a weight; below that the scales and nodes cost the file more than it saves."""
+"""Minimum size of a quantized weight; for smaller ones the scales and nodes need more space."""
 LARGEST: Final = 127
-"""Symmetrical: -128 is left out, so that zero stays zero and no offset is needed."""
+"""Symmetric, without -128, so zero stays zero and no offset is needed."""
 NOT_LEARNT: Final = "net.novelty."
-"""Distances are squared, and measured from statistics; their rounding would be no noise."""
+"""Prefix of fitted statistics: novelty squares distances from them, so rounding would bias it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Weight:
-    """A constant of the graph, and the axes that one output channel's numbers run along."""
+    """A constant of the graph and the axes of one output channel."""
 
     constant: onnx.TensorProto
     values: FloatArray
@@ -38,9 +38,9 @@ class _Weight:
 
 
 def quantize_weights(source: Path, target: Path) -> int:
-    """Write the graph with its larger weights rounded; how many they are.
+    """Write the graph with its larger weights quantized, and return their number.
 
-    Its inputs, outputs and metadata stay.
+    Inputs, outputs and metadata stay the same.
     """
     graph = onnx.load(str(source))
     found = list(_weights(graph.graph))
@@ -54,7 +54,7 @@ def quantize_weights(source: Path, target: Path) -> int:
 
 
 def rounded(values: FloatArray, axes: tuple[int, ...]) -> tuple[np.ndarray, FloatArray]:
-    """int8 of the same shape and the float32 scales that give the values back; one scale along `axes`.
+    """Quantize values to int8 and return them with their float32 scales along `axes`.
 
     >>> whole, scale = rounded(np.array([[1.0, 127.0], [0.5, 0.0]], np.float32), (1,))
     >>> whole.tolist(), [round(float(s), 4) for s in scale.ravel()]
@@ -66,7 +66,7 @@ def rounded(values: FloatArray, axes: tuple[int, ...]) -> tuple[np.ndarray, Floa
 
 
 def _weights(graph: onnx.GraphProto) -> Iterator[_Weight]:
-    """Those that one node alone multiplies by, and that are worth it."""
+    """Yield the large learnt weights that a single node reads."""
     constants = {each.name: each for each in graph.initializer}
     readers = Counter(name for node in graph.node for name in node.input)
     for node in graph.node:
@@ -80,12 +80,12 @@ def _weights(graph: onnx.GraphProto) -> Iterator[_Weight]:
 
 
 def _places(node: onnx.NodeProto) -> tuple[int, ...]:
-    """Which inputs of a node may be weights: an LSTM has those of its input and of its own past."""
+    """Return the indices of a node's weight inputs; an LSTM has input and recurrent weights."""
     return {"LSTM": (1, 2), "MatMul": (1,), "Gemm": (1,), "Conv": (1,)}.get(node.op_type, ())
 
 
 def _channel(node: onnx.NodeProto, dimensions: int) -> tuple[int, ...]:
-    """The axes that are summed over: what is left has its own scale."""
+    """Return the axes that are summed over; each remaining index has its own scale."""
     if node.op_type == "LSTM":  # [directions, 4 * hidden, read]
         return (2,)
     if node.op_type == "Conv":  # [out, in, kernel]
@@ -95,13 +95,13 @@ def _channel(node: onnx.NodeProto, dimensions: int) -> tuple[int, ...]:
 
 
 def _replace(graph: onnx.GraphProto, weight: _Weight) -> list[onnx.NodeProto]:
-    """Store a weight's whole numbers and scales in its place; the nodes that make it of them."""
+    """Replace a weight by int8 numbers and scales; return the nodes that restore it."""
     name = weight.constant.name
     whole, scale = rounded(weight.values, weight.axes)
     graph.initializer.remove(weight.constant)
     graph.initializer.append(numpy_helper.from_array(whole, f"{name}_int8"))
     graph.initializer.append(numpy_helper.from_array(scale, f"{name}_scale"))
-    # Not DequantizeLinear: ONNX Runtime keeps that node, and each call would pay for it.
+    # Not DequantizeLinear: ONNX Runtime would run that node in each call.
     return [
         helper.make_node("Cast", [f"{name}_int8"], [f"{name}_whole"], to=TensorProto.FLOAT),
         helper.make_node("Mul", [f"{name}_whole", f"{name}_scale"], [name]),

@@ -1,7 +1,7 @@
-"""Messages of `rul.v1` from and to what the predictor speaks.
+"""`rul.v1.RulService/Predict`: its messages from and to what the predictor speaks.
 
 Python reads and sets a repeated float of protobuf number by number, and its wire format, which is a tag,
-a length and the numbers, by a copy of memory: so arrays travel through that. This module must not know calls.
+a length and the numbers, by a copy of memory: so arrays travel through that.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from functools import lru_cache
+from time import perf_counter
 from typing import Any, Final
 
 import numpy as np
@@ -25,7 +26,10 @@ from service.core.queries import (
     Refused,
 )
 from service.core.window import WindowInput
+from service.edge.exchange import Desk, Exchange, Limit
 from service.errors import MalformedBody, Problem
+from service.grpc.call import parsed
+from service.labels import Stage
 from service.proto import rul_v1_pb2 as pb
 
 DELIMITED: Final = 2
@@ -37,6 +41,20 @@ EXPLAIN: Final[dict[int, Explain]] = {
     pb.EXPLAIN_ATTENTION: Explain.ATTENTION,
     pb.EXPLAIN_FULL: Explain.FULL,
 }
+
+
+async def predict(desk: Desk, raw: bytes, exchange: Exchange, _limit: Limit) -> bytes:
+    """Answer windows, a message for a message."""
+    predictor, start = desk.predictor, perf_counter()
+    request = parsed(pb.PredictRequest, raw)
+    query = predict_query(request, len(predictor.model(request.model or None).rules.names))
+    exchange.windows = len(query.windows)
+    exchange.stages.append((Stage.DECODE, start, perf_counter()))
+    reply = await predictor.predict(query, stages=exchange.stages)
+    start = perf_counter()
+    encoded = predict_reply(reply)
+    exchange.stages.append((Stage.ENCODE, start, perf_counter()))
+    return encoded
 
 
 def predict_query(request: pb.PredictRequest, columns: int) -> PredictQuery:

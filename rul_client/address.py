@@ -1,0 +1,36 @@
+"""Addresses of servers. Every `rul` command loads it: it imports nothing heavy."""
+
+from __future__ import annotations
+
+import ipaddress
+from urllib.parse import urlsplit
+
+import typer
+
+
+def http_address(url: str) -> str:
+    """Accept http:// or https://HOST:PORT."""
+    return _checked(url, ("http", "https"))
+
+
+def any_address(url: str | None) -> str | None:
+    """Accept http://, https://, grpc:// or grpcs://HOST:PORT, or nothing."""
+    return None if url is None else _checked(url, ("http", "https", "grpc", "grpcs"))
+
+
+def _checked(url: str, schemes: tuple[str, ...]) -> str:
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in schemes and parts.hostname and parts.port != 0:
+            return url
+    except ValueError:  # the port is no number
+        pass
+    raise typer.BadParameter(f"expected {', '.join(schemes)}://HOST:PORT, got {url!r}")
+
+
+def is_loopback(host: str | None) -> bool:
+    """Say whether a host is this machine; no proxy leads there."""
+    try:
+        return ipaddress.ip_address(host or "").is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,64 @@
+"""What the commands share that write: terminals, files, names that are safe to print."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Final
+
+from rich.console import Console
+
+from model.domain import RulError
+
+HEALTH_STYLES: Final = {"healthy": "green", "degrading": "yellow", "critical": "bold red"}
+FILE_WIDTH: Final = 200
+
+
+class CannotWrite(RulError):
+    """The output file cannot be written."""
+
+
+class NothingAnswered(RulError):
+    """No request was answered."""
+
+
+@contextmanager
+def open_output(output: Path | None) -> Generator[IO[bytes], None, None]:
+    """Open a file that appears only when complete, or standard output."""
+    if output is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    special = output.exists() and not output.is_file()  # such as /dev/null
+    part = output if special else output.with_name(f".{output.name}.part")
+    try:
+        with part.open("wb") as file:
+            yield file
+        if not special:
+            part.replace(output)
+    except OSError as error:
+        raise CannotWrite(f"{output}: cannot be written: {error.strerror or error}") from error
+    finally:
+        if not special:
+            part.unlink(missing_ok=True)
+
+
+def discard_output() -> None:
+    """Let the interpreter flush into nothing at exit, after a reader such as `head` has closed the pipe."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def wide_console(file: IO[str], *, is_file: bool = False) -> Console:
+    """A console as wide as the terminal; 200 columns for a file or a pipe."""
+    width = FILE_WIDTH if is_file else shutil.get_terminal_size(fallback=(FILE_WIDTH, 50)).columns
+    return Console(file=file, width=width, highlight=False, markup=False)
+
+
+def printable(name: str, width: int) -> str:
+    """Make a name safe for a terminal: one line, no control characters, at most `width` letters."""
+    plain = "".join(letter if letter.isprintable() else "?" for letter in name)
+    return plain if len(plain) <= width else plain[: width - 2] + ".."

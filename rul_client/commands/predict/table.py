@@ -1,0 +1,136 @@
+"""The table of `rul predict` for people: aligned, coloured by health, "≥ cap" for capped answers.
+
+Rows are printed as they come, so column widths are fixed first.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from model.domain import HEALTH_STATES, RulState, Trajectory
+from rul_client.answers import Answerer
+from rul_client.commands.output import HEALTH_STYLES, printable
+from rul_client.commands.predict.rows import Row
+from rul_client.commands.predict.writers import RowWriter
+
+DRAWING: Final = (13, 25)
+MAX_UNIT: Final = 24
+URGENT: Final = 5
+EXPENDABLE: Final = ("drawing", "top cycle", "entropy", "state", "interval")
+"""Columns that a narrow terminal loses, the first first."""
+LEFT: Final = ("unit", "drawing", "health", "state")
+DOUBTFUL: Final = (RulState.INSUFFICIENT_HISTORY, RulState.OUT_OF_DISTRIBUTION)
+ASCII: Final = str.maketrans({"≥": ">=", "\N{EN DASH}": "-", "─": "-", "●": "o", "·": "-"})
+
+
+class PeopleTable(RowWriter):
+    """Writes rows of these units for people, and a summary below them."""
+
+    def __init__(
+        self, console: Console, answerer: Answerer, units: Sequence[Trajectory], *, last_only: bool
+    ) -> None:
+        self._console: Final = console
+        self._signs: Final = {} if console.encoding.lower() == "utf-8" else ASCII
+        self._cap: Final = answerer.manifest.cap
+        self._model: Final = answerer.name
+        self._rows: Final = "units" if last_only else f"windows of {len(units)} units"
+        self._at_least: Final = f"≥ {self._cap:g}".translate(self._signs)
+        self._number: Final = max(5, len(self._at_least))
+        self._interval: Final = f"{answerer.manifest.nominal_coverage:.0%} interval"
+        self._widths: Final = self._fit(units)
+        self._counts: Final = Counter[str]()
+        self._last_only: Final = last_only
+        self._estimated: Final[list[tuple[float, str]]] = []
+
+    def write(self, rows: Sequence[Row]) -> None:  # noqa: D102 inherited
+        box, gap = (None, 2) if self._signs else (SIMPLE_HEAD, 1)
+        table = Table(
+            box=box, padding=(0, gap, 0, 0), show_edge=False, pad_edge=False, show_header=not self._counts
+        )
+        axis = f"0{f'{self._cap:g}':>{self._widths.get('drawing', 1) - 1}}"
+        for name, width in self._widths.items():
+            heading = {"drawing": axis, "interval": self._interval}.get(name, name)
+            side = "left" if name in LEFT else "right"
+            table.add_column(heading, width=width, justify=side, no_wrap=True, overflow="crop")
+        for row in rows:
+            self._counts[row.health_state or ""] += 1
+            if self._last_only and row.rul is not None and row.rul_state == RulState.ESTIMATED:
+                self._estimated.append((row.rul, row.unit))
+            cells = self._cells(row)
+            table.add_row(*(cells.get(name, Text()) for name in self._widths))
+        self._console.print(table)
+
+    def close(self) -> None:  # noqa: D102 inherited
+        counts = [(state, HEALTH_STYLES[state], self._counts[state]) for state in reversed(HEALTH_STATES)]
+        counts.append(("without an answer", "magenta", self._counts[""]))
+        parts = [Text(f"{self._counts.total():,} {self._rows}")]
+        parts += [Text(f"{count:,} {name}", style) for name, style, count in counts if count]
+        parts.append(Text(f"model {self._model.name} {self._model.version}", "dim"))
+        self._console.print()
+        self._console.print(self._text(" · ").join(parts), soft_wrap=True)
+        if len(self._estimated) > 1:
+            fewest = heapq.nsmallest(URGENT, self._estimated, key=lambda entry: entry[0])
+            named = ", ".join(f"{printable(unit, MAX_UNIT)} ({rul:.1f})" for rul, unit in fewest)
+            self._console.print(f"fewest cycles left: {named}", soft_wrap=True)
+
+    def _fit(self, units: Sequence[Trajectory]) -> dict[str, int]:
+        """Choose columns and their widths for this console."""
+        widths = {
+            "unit": min(MAX_UNIT, max(4, *(len(t.unit) for t in units))),
+            "last cycle": max(10, *(len(str(t.cycles[-1])) for t in units)),
+            "RUL": self._number,
+            "interval": max(2 * self._number + 3, len(self._interval)),
+            "drawing": DRAWING[1],
+            "health": max(map(len, HEALTH_STATES)) + 2,
+            "entropy": 7,
+            "top cycle": 9,
+            "state": max(map(len, RulState)),
+        }
+
+        def excess() -> int:
+            return max(0, sum(widths.values()) + 2 * (len(widths) - 1) - self._console.width)
+
+        widths["drawing"] -= min(excess(), DRAWING[1] - DRAWING[0])
+        for name in EXPENDABLE:
+            if excess():
+                del widths[name]
+        return widths
+
+    def _cells(self, row: Row) -> dict[str, Text]:
+        cells = {"unit": Text(printable(row.unit, MAX_UNIT)), "last cycle": Text(str(row.last_cycle))}
+        if row.rul is None or row.rul_lower is None or row.rul_upper is None:
+            return cells | {"RUL": Text("none", "magenta")}
+        doubtful = row.rul_state in DOUBTFUL
+        health, state = row.health_state or "", row.rul_state or ""
+        style = "dim" if doubtful else HEALTH_STYLES.get(health, "")
+        low, high = (self._cycles(end).rjust(self._number) for end in (row.rul_lower, row.rul_upper))
+        rul = self._cap if state == RulState.AT_LEAST_CAP else row.rul
+        return cells | {
+            "RUL": Text(self._cycles(rul), style),
+            "interval": self._text(f"{low} \N{EN DASH} {high}"),
+            "drawing": self._text(self._drawing(row.rul, row.rul_lower, row.rul_upper), style),
+            "health": self._text(f"● {health}", style),
+            "entropy": Text("" if row.entropy_ratio is None else f"{row.entropy_ratio:.2f}"),
+            "top cycle": Text(str(row.top_cycle)),
+            "state": Text(state.replace("_", " "), "magenta" if doubtful else "dim"),
+        }
+
+    def _cycles(self, cycles: float) -> str:
+        return self._at_least if cycles >= self._cap else f"{cycles:.1f}"
+
+    def _drawing(self, rul: float, lower: float, upper: float) -> str:
+        """Draw the interval as a line from 0 to the cap, and the RUL as a mark on it."""
+        width = self._widths.get("drawing", 1)
+        first, at, last = (min(width - 1, int(x / self._cap * width)) for x in (lower, rul, upper))
+        return "".join("●" if i == at else "─" if first <= i <= last else " " for i in range(width))
+
+    def _text(self, words: str, style: str = "") -> Text:
+        return Text(words.translate(self._signs), style)

@@ -1,0 +1,96 @@
+"""Writes rows for programs, as they come: CSV, JSON or Parquet."""
+
+from __future__ import annotations
+
+import csv
+import io
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import IO, Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rul_client.answers import ModelName
+from rul_client.commands.predict.rows import COLUMNS, Row
+
+DECIMALS: Final = 5
+"""Of a cycle, in CSV and JSON; further digits differ from one processor to the next."""
+ROWS_PER_GROUP: Final = 65536
+TYPES: Final = {"last_cycle": pa.int64(), "top_cycle": pa.int64()} | dict.fromkeys(
+    ("unit", "rul_state", "health_state"), pa.string()
+)
+
+
+class RowWriter(ABC):
+    """Writes rows in order; `close` finishes the output."""
+
+    @abstractmethod
+    def write(self, rows: Sequence[Row]) -> None:
+        """Write some rows."""
+
+    def close(self) -> None:  # noqa: B027 not every format has an end
+        """Write what follows the last row."""
+
+
+class CsvWriter(RowWriter):
+    """A header and one line a row; None is empty."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file: Final = file
+        self._write([COLUMNS])
+
+    def write(self, rows: Sequence[Row]) -> None:  # noqa: D102 inherited
+        self._write(map(_rounded, rows))
+
+    def _write(self, lines: Iterable[Sequence[object]]) -> None:
+        text = io.StringIO(newline="")
+        csv.writer(text, lineterminator="\n").writerows(lines)
+        self._file.write(text.getvalue().encode())
+        self._file.flush()
+
+
+class JsonWriter(RowWriter):
+    """A list of objects, one a line."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file: Final = file
+        self._separator = b"["
+
+    def write(self, rows: Sequence[Row]) -> None:  # noqa: D102 inherited
+        for row in rows:
+            record = dict(zip(COLUMNS, _rounded(row), strict=True))
+            self._file.write(self._separator + b"\n" + msgspec.json.encode(record))
+            self._separator = b","
+
+    def close(self) -> None:  # noqa: D102 inherited
+        self._file.write(b"[]\n" if self._separator == b"[" else b"\n]\n")
+
+
+class ParquetWriter(RowWriter):
+    """Typed columns; the metadata holds the model's name, version and digest."""
+
+    def __init__(self, file: IO[bytes], model: ModelName) -> None:
+        fields = [(name, TYPES.get(name, pa.float64())) for name in COLUMNS]
+        metadata = {f"rul.{key}": value for key, value in model._asdict().items()}
+        self._writer: Any = pq.ParquetWriter(file, pa.schema(fields, metadata=metadata))
+        self._rows: list[Row] = []
+
+    def write(self, rows: Sequence[Row]) -> None:  # noqa: D102 inherited
+        self._rows += rows
+        if len(self._rows) >= ROWS_PER_GROUP:
+            self._flush()
+
+    def close(self) -> None:  # noqa: D102 inherited
+        self._flush()
+        self._writer.close()
+
+    def _flush(self) -> None:
+        records = [row._asdict() for row in self._rows]
+        self._writer.write_table(pa.Table.from_pylist(records, schema=self._writer.schema))
+        self._rows = []
+
+
+def _rounded(row: Row) -> list[object]:
+    return [round(value, DECIMALS) if isinstance(value, float) else value for value in row]

@@ -1,0 +1,91 @@
+"""Asks a server by gRPC: rul.v1.RulService."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import grpc
+import grpc.aio
+import numpy as np
+
+from rul_client.address import is_loopback
+from rul_client.answers import Answer, ModelName, NoAnswer, RemoteModel, Window, top_of
+from rul_client.errors import KEY_HINT, RemoteFailed, Retryable
+from service.proto import rul_v1_pb2 as pb
+
+PORTS: Final = {"grpc": 3000, "grpcs": 443, "http": 80, "https": 443}
+TEMPORARY: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
+KEYS: Final = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+TIMEOUT_SECONDS: Final = 60.0
+MAX_DETAIL: Final = 300
+
+
+class GrpcTransport:
+    """RulService of one server; every failure is a `RemoteFailed`."""
+
+    bytes_per_reading: Final = 4
+
+    def __init__(self, stub: Any, url: str, api_key: str | None) -> None:  # noqa: ANN401 generated code
+        self._stub: Final = stub
+        self._url: Final = url
+        self._metadata: Final = [("x-api-key", api_key)] if api_key else []
+
+    async def models(self) -> list[RemoteModel]:
+        """List the server's models."""
+        reply = await self._call(self._stub.ListModels, pb.ListModelsRequest())
+        found = [(m.reference, m.manifest_json) for m in reply.models]
+        names = [ModelName(reference.name, reference.version, reference.sha256) for reference, _ in found]
+        return [
+            RemoteModel.parse(name, text, self._url) for name, (_, text) in zip(names, found, strict=True)
+        ]
+
+    async def predict(self, model: str, windows: Sequence[Window]) -> list[Answer | NoAnswer]:
+        """Answer each window, in order."""
+        request = pb.PredictRequest(model=model, partial=True, windows=map(_message, windows))
+        reply = await self._call(self._stub.Predict, request)
+        return [_answer(prediction) for prediction in reply.predictions]
+
+    async def _call(self, method: Any, request: object) -> Any:  # noqa: ANN401 generated code
+        try:
+            return await method(request, metadata=self._metadata, timeout=TIMEOUT_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            code = error.code()
+            # One line, without the addresses and counters that gRPC adds.
+            detail = " ".join((error.details() or "no reason given").split())[:MAX_DETAIL]
+            ours = any(key == "x-request-id" for key, _ in error.trailing_metadata() or ())
+            if not ours and code is grpc.StatusCode.UNAVAILABLE:
+                raise RemoteFailed(f"{self._url} cannot be reached: {detail}") from error
+            message = f"{self._url} answered {code.name}: {detail}" + KEY_HINT * (code in KEYS)
+            raise (Retryable if ours and code in TEMPORARY else RemoteFailed)(message) from error
+
+
+def _message(window: Window) -> pb.Window:
+    values = np.asarray(window.readings, dtype=np.float32).ravel()
+    return pb.Window(
+        unit=window.unit, last_cycle=window.last_cycle, readings=pb.Readings(values=values.tolist())
+    )
+
+
+def _answer(given: pb.Prediction) -> Answer | NoAnswer:
+    if given.HasField("error"):
+        errors = given.error.errors
+        return NoAnswer(errors[0].detail if errors else given.error.detail)
+    attention = given.attention
+    entropy_ratio = attention.entropy_ratio if attention.HasField("entropy_ratio") else None
+    return Answer(
+        given.rul, given.rul_state, given.interval.lower, given.interval.upper,
+        given.health_state.label, entropy_ratio, top_of(attention.weights),
+    )  # fmt: skip
+
+
+def grpc_channel(url: str, *options: tuple[str, int]) -> grpc.aio.Channel:
+    """Open a channel to SCHEME://HOST:PORT, with TLS for grpcs and https."""
+    parts = urlsplit(url)
+    target = f"{parts.hostname}:{parts.port or PORTS[parts.scheme]}"
+    proxy = ("grpc.enable_http_proxy", 0 if is_loopback(parts.hostname) else 1)
+    given = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), proxy, *options]
+    if parts.scheme in {"grpcs", "https"}:
+        return grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(), options=given)
+    return grpc.aio.insecure_channel(target, options=given)

@@ -1,0 +1,108 @@
+"""Asks a server by HTTP: JSON, POST /v1/predict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NoReturn
+
+import httpx
+import msgspec
+
+from rul_client.address import is_loopback
+from rul_client.answers import Answer, ModelName, NoAnswer, RemoteModel, Window, top_of
+from rul_client.errors import KEY_HINT, RemoteFailed, Retryable
+
+TIMEOUT_SECONDS: Final = 60.0
+
+
+class HttpTransport:
+    """JSON over HTTP to one server; every failure is a `RemoteFailed`."""
+
+    bytes_per_reading: Final = 20
+
+    def __init__(self, client: httpx.AsyncClient, url: str) -> None:
+        self._client: Final = client
+        self._url: Final = url
+
+    async def models(self) -> list[RemoteModel]:
+        """List the server's models."""
+        content = await request(self._client, "GET", "/v1/models")
+        try:
+            return [
+                RemoteModel.parse(
+                    ModelName(m["name"], m["version"], m["sha256"]),
+                    msgspec.json.encode(m["manifest"]),
+                    self._url,
+                )
+                for m in msgspec.json.decode(content)["models"]
+            ]
+        except (LookupError, TypeError, ValueError) as error:
+            raise RemoteFailed(f"{self._url} is not rulserve, or a newer version: {error!r}") from error
+
+    async def predict(self, model: str, windows: Sequence[Window]) -> list[Answer | NoAnswer]:
+        """Answer each window, in order."""
+        given = [
+            {"unit": w.unit, "last_cycle": w.last_cycle, "readings": w.readings.tolist()} for w in windows
+        ]
+        body = msgspec.json.encode({"model": model, "partial": True, "windows": given})  # NaN as null
+        content = await request(self._client, "POST", "/v1/predict", body)
+        try:
+            return [_answer(each) for each in msgspec.json.decode(content)["predictions"]]
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            raise RemoteFailed(f"{self._url} is not rulserve, or a newer version: {error!r}") from error
+
+
+def _answer(given: dict[str, Any]) -> Answer | NoAnswer:
+    if "error" in given:
+        error = given["error"]
+        return NoAnswer((error.get("errors") or [error])[0]["detail"])
+    interval, attention = given["interval"], given["attention"]
+    return Answer(
+        given["rul"], given["rul_state"], interval["lower"], interval["upper"],
+        given["health_state"]["label"], attention.get("entropy_ratio"), top_of(attention["weights"]),
+    )  # fmt: skip
+
+
+def http_client(
+    url: str,
+    api_key: str | None,
+    *,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+    transport: httpx.AsyncBaseTransport | None = None,
+) -> httpx.AsyncClient:
+    """A connection pool to one server; no proxy is asked about this machine itself."""
+    return httpx.AsyncClient(
+        base_url=url,
+        headers={"x-api-key": api_key} if api_key else {},
+        timeout=timeout_seconds,
+        trust_env=not is_loopback(httpx.URL(url).host),
+        transport=transport,
+    )
+
+
+async def request(client: httpx.AsyncClient, method: str, path: str, body: bytes | None = None) -> bytes:
+    """Return the body of a successful response; raise RemoteFailed, or Retryable if it may pass."""
+    url = str(client.base_url).rstrip("/")
+    headers = {} if body is None else {"content-type": "application/json"}
+    try:
+        response = await client.request(method, path, content=body, headers=headers)
+    except (httpx.ConnectError, httpx.UnsupportedProtocol) as error:
+        raise RemoteFailed(f"{url} cannot be reached: {str(error) or type(error).__name__}") from error
+    except httpx.TransportError as error:
+        raise Retryable(f"{url}: connection failed: {str(error) or type(error).__name__}") from error
+    if not response.is_success:
+        _refuse(url, response)
+    return response.content
+
+
+def _refuse(url: str, response: httpx.Response) -> NoReturn:
+    try:
+        problem = msgspec.json.decode(response.content)
+        words = f"{problem['title']}: {problem['detail']}" + KEY_HINT * (response.status_code in {401, 403})
+    except (LookupError, TypeError, ValueError):
+        words = "no problem document; is this the address of a rulserve?"
+    message = f"{url} answered {response.status_code}: {words}"
+    if response.status_code in {429, 503}:
+        after = response.headers.get("retry-after", "")
+        raise Retryable(message, float(after) if after.isdecimal() else None)
+    raise RemoteFailed(message)

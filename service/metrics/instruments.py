@@ -1,0 +1,328 @@
+"""Counters, gauges and histograms whose values the workers of a service add up on the board.
+
+`prometheus_client` has a multi-process mode of its own: its values are keyed by text, each increment packs
+two of them, and its histogram walks the buckets under a lock for every observation. Here all children exist
+from the start, so a value is one place on the board; an observation is appended to a list, and lists are
+counted when a worker is scraped or publishes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import Final, Generic, TypeVar
+
+import numpy as np
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from model.domain import FloatArray
+from service.metrics.board import Board, Slots
+
+F = TypeVar("F", bound=Metric)
+T = TypeVar("T")
+Key = tuple[str, ...]
+"""The values of one child's labels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """Upper ends of a histogram's buckets, ascending, and the reason for them; docs/metrics.md shows both."""
+
+    bounds: tuple[float, ...]
+    reason: str
+
+
+SECONDS: Final = Buckets(
+    (
+        0.0002, 0.0005, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
+        10.0,
+    ),
+    "A bare call of a small network takes 0.4 ms and a caller gives up after seconds: 1-2-5 between, closer "
+    "around a millisecond, where the service should be.",
+)  # fmt: skip
+STAGE_SECONDS: Final = Buckets(
+    (0.00001, 0.00002, 0.00005, 0.0001, *SECONDS.bounds),
+    "Stages are parts of a request: one decade lower, down to what the clock of a busy core can tell.",
+)
+WINDOWS: Final = Buckets(
+    (1, 2, 4, 8, 16, 32, 64, 128, 256, 512),
+    "Powers of two up to the largest batch that a GPU profits from.",
+)
+TWENTIETHS: Final = Buckets(
+    tuple(round(0.05 * i, 2) for i in range(1, 21)),
+    "Ratios: 0.05 steps show a drift of the attention long before it collapses.",
+)
+CYCLES: Final = Buckets(
+    (2, 5, 10, 15, 20, 30, 40, 50, 60, 80, 100, 125, 150, 200, 300, 500, 1000),
+    "RUL and interval widths live between nothing and a cap of some hundred cycles; maintenance is planned "
+    "in tens, and the first ten matter most.",
+)
+NOVELTY: Final = Buckets(
+    (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0),
+    '1 is the 99.5 % quantile of calibration data, 2 the limit of "out of distribution".',
+)
+FRACTIONS: Final = Buckets(
+    (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0),
+    "Most windows miss nothing; above half the bundles refuse.",
+)
+ERROR_CYCLES: Final = Buckets(
+    (1, 2, 3, 5, 7.5, 10, 15, 20, 25, 30, 40, 50, 75, 100, 150, 200, 300),
+    "A good bundle errs by ten cycles; beyond its cap of some hundred an error cannot grow.",
+)
+ALL: Final = (
+    SECONDS, STAGE_SECONDS, WINDOWS, TWENTIETHS, CYCLES, NOVELTY, FRACTIONS, ERROR_CYCLES,
+)  # fmt: skip
+
+
+class Shared:
+    """Declares metrics on a Prometheus registry, and adds them up over the workers on the board."""
+
+    def __init__(self, registry: CollectorRegistry, board: Board | None = None) -> None:
+        self.registry: Final = registry
+        self.board: Final = board or Board()
+        self._published: Final[list[Histogram | Gauge]] = []
+
+    def counter(
+        self,
+        name: str,
+        documentation: str,
+        *,
+        keys: Iterable[Key] | None = None,
+        when_counted: Collection[Key] = (),
+        **labels: Sequence[str],
+    ) -> Counter:
+        """Declare what only grows: a child for each combination of `labels`, or for each of `keys`.
+
+        Those of `when_counted` are shown once they are counted.
+        """
+        shown = list(product(*labels.values()) if keys is None else keys)
+        family = partial(CounterMetricFamily, name, documentation, labels=tuple(labels))
+        slots = self.board.slots(name, len(shown) + len(when_counted))
+        return Counter(self.registry, family, slots, [*shown, *when_counted], len(shown))
+
+    def histogram(
+        self,
+        name: str,
+        documentation: str,
+        buckets: Buckets,
+        *,
+        keys: Iterable[Key] | None = None,
+        **labels: Sequence[str],
+    ) -> Histogram:
+        """Declare a histogram: a child for each combination of `labels`, or for each of `keys`."""
+        every = product(*labels.values()) if keys is None else keys
+        family = partial(HistogramMetricFamily, name, documentation, labels=tuple(labels))
+        slots = {key: self.board.slots(f"{name}{key}", len(buckets.bounds) + 2) for key in every}
+        made = Histogram(self.registry, family, slots, buckets)
+        self._published.append(made)
+        return made
+
+    def gauge(self, name: str, documentation: str, now: Callable[[], float]) -> None:
+        """Declare what `now` says of this worker, added over the workers that live."""
+        family = partial(GaugeMetricFamily, name, documentation)
+        self._published.append(Gauge(self.registry, family, self.board.slots(name, 1), now))
+
+    def publish(self) -> None:
+        """Put on the board what other workers do not see yet: waiting observations, and current values."""
+        for instrument in self._published:
+            instrument.publish()
+
+
+class Instrument(Collector, Generic[F]):
+    """A family of metrics of one registry."""
+
+    def __init__(self, registry: CollectorRegistry, family: Callable[[], F]) -> None:
+        self._family: Final = family
+        registry.register(self)
+
+    def describe(self) -> Iterator[F]:
+        """Return the family without samples: a registry finds names that collide by it."""
+        yield self._family()
+
+
+class Child:
+    """One series of a counter, as this worker counts it; from any thread."""
+
+    __slots__ = ("_lock", "_own", "_place")
+
+    def __init__(self, own: FloatArray, place: int, lock: threading.Lock) -> None:
+        self._own: Final = own
+        self._place: Final = place
+        self._lock: Final = lock
+
+    def inc(self, by: float = 1) -> None:
+        """Count so many more."""
+        with self._lock:
+            self._own[self._place] += by
+
+
+class Counter(Instrument[CounterMetricFamily]):
+    """Counts what only grows."""
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        family: Callable[[], CounterMetricFamily],
+        slots: Slots,
+        keys: Sequence[Key],
+        shown: int,
+    ) -> None:
+        lock = threading.Lock()
+        self._slots: Final = slots
+        self._shown: Final = shown
+        self._children: Final = {key: Child(slots.own, place, lock) for place, key in enumerate(keys)}
+        super().__init__(registry, family)
+
+    def labels(self, *values: str) -> Child:
+        """Return the child of these label values.
+
+        Raises:
+            KeyError: a label value was not declared.
+        """
+        return self._children[values]
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """Return the sum over all workers of every child."""
+        family = self._family()
+        for place, (key, total) in enumerate(zip(self._children, self._slots.total().tolist(), strict=True)):
+            if place < self._shown or total:
+                family.add_metric(key, total)
+        yield family
+
+
+class Gauge(Instrument[GaugeMetricFamily]):
+    """Shows a current value."""
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        family: Callable[[], GaugeMetricFamily],
+        slots: Slots,
+        now: Callable[[], float],
+    ) -> None:
+        self._slots: Final = slots
+        self._now: Final = now
+        super().__init__(registry, family)
+
+    def publish(self) -> None:
+        """Put this worker's value on the board."""
+        self._slots.own[0] = self._now()
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Return the sum over the workers that live."""
+        self.publish()
+        family = self._family()
+        family.add_metric((), float(self._slots.total_of_living()[0]))
+        yield family
+
+
+class HistogramChild:
+    """One series of a histogram: on the board a place for each bucket, one above them, and the sum.
+
+    Attributes:
+        observe: Counts one value, in the unit of the metric; from any thread.
+        observe_each: Counts every value of a list.
+    """
+
+    def __init__(self, bounds: FloatArray, slots: Slots) -> None:
+        self._bounds: Final = bounds
+        self._own: Final = slots.own
+        self._lock: Final = threading.Lock()
+        self._values: Final[list[float]] = []
+        self.total: Final = slots.total
+        self.observe: Final = self._values.append
+        self.observe_each: Final = self._values.extend
+
+    def observe_array(self, values: FloatArray) -> None:
+        """Count every value of an array at once; NaN says that there is no value."""
+        with self._lock:
+            self._count(values)
+
+    def publish(self) -> None:
+        """Put on the board what waits."""
+        with self._lock:  # held until all is counted: a scrape that comes meanwhile waits for it
+            if self._values:
+                self._count(np.array(taken(self._values), dtype=np.float64))
+
+    def _count(self, values: FloatArray) -> None:
+        values = values[~np.isnan(values)]
+        # side="left": a value that equals a bound belongs below it, as `le` says.
+        where = np.searchsorted(self._bounds, values, side="left")
+        self._own[:-1] += np.bincount(where, minlength=len(self._own) - 1)
+        self._own[-1] += values.sum(dtype=np.float64)
+
+
+class Histogram(Instrument[HistogramMetricFamily]):
+    """Counts values in buckets."""
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        family: Callable[[], HistogramMetricFamily],
+        slots: Mapping[Key, Slots],
+        buckets: Buckets,
+    ) -> None:
+        bounds = np.array(buckets.bounds, dtype=np.float64)
+        self._le: Final = [*map(floatToGoString, buckets.bounds), "+Inf"]
+        self._children: Final = {key: HistogramChild(bounds, place) for key, place in slots.items()}
+        super().__init__(registry, family)
+
+    def labels(self, *values: str) -> HistogramChild:
+        """Return the child of these label values.
+
+        Raises:
+            KeyError: a label value was not declared.
+        """
+        return self._children[values]
+
+    def publish(self) -> None:
+        """Put on the board what waits."""
+        for child in self._children.values():
+            child.publish()
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        """Return every child's samples, of all workers."""
+        self.publish()
+        family = self._family()
+        for key, child in self._children.items():
+            total = child.total()
+            counts: list[float] = np.cumsum(total[:-1]).tolist()
+            family.add_metric(key, list(zip(self._le, counts, strict=True)), float(total[-1]))
+        yield family
+
+
+class Processes(Collector):
+    """`process_*` of every worker that lives, under its number: memory, CPU, open files."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._board: Final = shared.board
+        shared.registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """Return one family for each number that the operating system knows, with a sample a worker."""
+        families: dict[str, Metric] = {}
+        for worker, pid in enumerate(self._board.pids()):
+            for found in _of_process(pid) if pid else ():
+                kind = CounterMetricFamily if found.type == "counter" else GaugeMetricFamily
+                made = kind(found.name, found.documentation, labels=["worker"])
+                family = families.setdefault(found.name, made)
+                for sample in found.samples:
+                    family.add_sample(sample.name, {"worker": str(worker)}, sample.value)
+        yield from families.values()
+
+
+def _of_process(pid: int) -> Iterator[Metric]:
+    yield from ProcessCollector(pid=lambda: pid, registry=CollectorRegistry()).collect()
+
+
+def taken(waiting: list[T]) -> list[T]:
+    """Empty a list that others append to meanwhile, and return what it held."""
+    copied = waiting[:]
+    del waiting[: len(copied)]
+    return copied
