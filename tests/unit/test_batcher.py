@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from prometheus_client import CollectorRegistry
 
 from service.core.batcher import (
     DISTRUSTED_BATCHES,
@@ -26,6 +27,7 @@ from service.core.runtime import stacked
 from service.core.window import join, lay_out
 from service.errors import NotReady, Overloaded, RuntimeFailed
 from service.metrics.board import Board
+from service.metrics.metrics import Metrics
 from tests.fakes import (
     RULES,
     FakeObserver,
@@ -574,6 +576,20 @@ def test_closing_an_idle_batcher_takes_no_time(bench):
     bench.settle()
 
     assert closing.done()
+
+
+def test_probes_are_run_and_not_counted_as_predictions(busy):
+    windows, registry = make_windows(5.0), CollectorRegistry()
+    tasks = [busy.ask(windows), busy.ask(windows.without_each(0, [0, 1]))]
+    busy.settle()
+    busy.finish()
+
+    Metrics(registry, [busy.runtime]).models["fake"].ran(busy.observer.reports[-1])
+
+    assert [len(ruls(task.result())) for task in tasks] == [1, 2]
+    assert registry.get_sample_value("rul_batch_windows_sum") == 3
+    assert registry.get_sample_value("rul_prediction_cycles_count", {"model": "fake"}) == 1
+    assert registry.get_sample_value("rul_imputed_fraction_count") == 1
 
 
 def test_a_batch_is_counted_with_the_times_of_its_requests(busy):
