@@ -1,4 +1,4 @@
-# Everyday commands. The list that `make` prints is made from the comments behind each target.
+# Everyday commands. `make` lists them, with the comment behind each target.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
@@ -8,7 +8,7 @@ SERVE := .venv/serve
 DEV := .venv/dev
 BIN := $(DEV)/bin
 CLIENTS := .venv/clients
-# gpu where an NVIDIA driver answers, else cpu; or say `make serve ACCELERATOR=cpu`
+# gpu if an NVIDIA driver answers, else cpu; or `make serve ACCELERATOR=cpu`
 ACCELERATOR ?= $(shell nvidia-smi >/dev/null 2>&1 && echo gpu || echo cpu)
 TESTS ?= tests/unit tests/contract tests/integration tests/gpu
 
@@ -19,22 +19,39 @@ help: ## this list
 .PHONY: python
 python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	  || { echo "rulserve needs Python 3.11 or later: say which with make PYTHON=..." >&2; exit 1; }
+	  || { echo "rulserve needs Python 3.11 or later: make PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
 	  || { echo "this Python cannot make environments: install its venv package (Debian: python3-venv)" >&2; exit 1; }
 
-$(SERVE)/.made-%: pyproject.toml | python
+# Locked packages first, each checked against its hash; then ours, which brings no others.
+INSTALL = install --quiet --require-hashes --requirement
+OURS = install --quiet --no-deps --editable .
+
+$(SERVE)/.made-%: requirements/serve-%.txt pyproject.toml | python
 	rm -rf $(SERVE)
 	$(PYTHON) -m venv $(SERVE)
-	$(SERVE)/bin/pip install --quiet --editable ".[$*]"
+	$(SERVE)/bin/pip $(INSTALL) $<
+	$(SERVE)/bin/pip $(OURS)
 	touch $@
 
-$(DEV)/.made: pyproject.toml | python
+# torch is not locked: its wheel differs by platform, accelerator and index, so that no set of hashes fits all.
+$(DEV)/.made: requirements/dev.txt pyproject.toml | python
 	rm -rf $(DEV)
 	$(PYTHON) -m venv $(DEV)
 	$(BIN)/pip install --quiet "torch==2.13.0"
-	$(BIN)/pip install --quiet --editable ".[cpu,train,dev]"
+	$(BIN)/pip $(INSTALL) $<
+	$(BIN)/pip $(OURS)
 	touch $@
+
+COMPILE = UV_CUSTOM_COMPILE_COMMAND="make lock" .venv/lock/bin/uv pip compile pyproject.toml --quiet --upgrade \
+  --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate
+.PHONY: lock
+lock: | python ## refresh requirements/: the newest packages that pyproject.toml allows, with hashes
+	$(PYTHON) -m venv .venv/lock
+	.venv/lock/bin/pip install --quiet uv
+	$(COMPILE) --extra cpu --extra postgresql --output-file requirements/serve-cpu.txt
+	$(COMPILE) --extra gpu --extra postgresql --output-file requirements/serve-gpu.txt
+	$(COMPILE) --extra cpu --extra train --extra dev --excludes <(echo torch) --output-file requirements/dev.txt
 
 .PHONY: serve
 serve: $(SERVE)/.made-$(ACCELERATOR) ## serve the bundled models on http://localhost:3000 (PORT=...)
@@ -50,10 +67,10 @@ $(CLIENTS)/.made: tests/clients/requirements.txt | python
 	touch $@
 
 .PHONY: clients
-clients: $(CLIENTS)/.made ## the environment of other people's clients, which integration tests ask with
+clients: $(CLIENTS)/.made ## the environment of third-party clients, for integration tests
 
 .PHONY: demo
-demo: setup ## simulate, train, export, check, serve and ask, in under two minutes (PORT=...)
+demo: setup ## simulate, train, export, check, serve and predict in under two minutes (PORT=...)
 	tools/demo $(CURDIR)/$(BIN) $(PORT)
 
 .PHONY: test
@@ -61,19 +78,19 @@ test: setup ## every test
 	$(BIN)/python -m pytest $(TESTS)
 
 .PHONY: test-unit test-integration test-gpu bench bench-peers
-test-unit: setup ## one module at a time, seconds
+test-unit: setup ## one module at a time
 	$(BIN)/python -m pytest tests/unit
 
 test-integration: setup ## the real process: HTTP, gRPC, metrics, clean shutdown
 	$(BIN)/python -m pytest tests/integration
 
-test-gpu: setup ## what needs the CUDA provider
+test-gpu: setup ## tests that need the CUDA provider
 	$(BIN)/python -m pytest tests/gpu
 
-bench: setup ## speed, side by side, as a table
+bench: setup ## speed of the front ends, as a table
 	$(BIN)/python -m tests.benchmarks.front_ends
 
-bench-peers: setup ## the same beside FastAPI, LitServe, BentoML, MLServer, Triton and Ray Serve, each installed
+bench-peers: setup ## the same beside FastAPI, LitServe, BentoML, MLServer, Triton and Ray Serve; installs each
 	$(BIN)/python -m tests.benchmarks.peers
 
 .PHONY: fmt lint types imports
@@ -88,11 +105,11 @@ lint: setup ## style and common errors
 types: setup ## pyright, strict
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-imports: setup ## who may import whom
+imports: setup ## import rules
 	$(BIN)/lint-imports
 
-.PHONY: generate generated
-generate: setup ## code and files that are made from others
+.PHONY: generate
+generate: setup ## generated code and files
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. service/proto/*.proto
 	$(BIN)/python -m observability.dashboards
 	$(BIN)/python -m observability.reference
@@ -121,5 +138,5 @@ down: ## stop them
 	docker compose down
 
 .PHONY: clean
-clean: ## forget both environments and every result
+clean: ## delete the environments and all results
 	rm -rf .venv runs build dist bench-results

@@ -1,7 +1,7 @@
-"""The command `rul`, and what it serves and asks.
+"""The command `rul`: its errors, and its commands `serve` and `settings`.
 
-Each package registers its own subcommands under the entry point group `rul.commands`; what a
-subcommand needs is imported when it runs, so that `rul serve` never loads torch.
+Each package registers its own commands under the entry point group `rul.commands`. A command imports what
+it needs when it runs, so that `rul serve` never loads torch.
 """
 
 from __future__ import annotations
@@ -9,56 +9,88 @@ from __future__ import annotations
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final, NoReturn
 
 import typer
 from rich.console import Console
 
 from model.domain import RulError
-from service.settings import FrontEnd, LogFormat, LogLevel, ProviderChoice, Settings
+from model.version import VERSION
+from service.settings import FrontEnd, LogFormat, LogLevel, ProviderChoice, Settings, env_example
 
-SERVE_EXAMPLE = """
+SERVE_HELP = """
 Serve bundles by HTTP and gRPC.
 
 Example: rul serve --bundle fd001 --port 3000
 
-Every option has an environment variable (RUL_PORT=3000), and there are more of those than options:
-`rul settings` lists them.
+Every option has an environment variable (RUL_PORT=3000). `rul settings` lists all variables.
 """
 
 
+EXTRAS: Final = {
+    "onnxruntime": "cpu",
+    "matplotlib": "train",
+    "onnx": "train",
+    "sklearn": "train",
+    "torch": "train",
+}
+"""The extra of `rulserve` that installs each optional module."""
+
+
+def _show_version(wanted: bool) -> None:  # noqa: FBT001 Typer calls it
+    if wanted:
+        typer.echo(f"rulserve {VERSION}")
+        raise typer.Exit
+
+
 def main() -> None:
-    """Run `rul`: exit code 2 for wrong usage, 1 for failure, with one clear line on stderr."""
+    """Run `rul`: exit code 2 for wrong usage, 1 for a failure, with one clear line on standard error."""
     app = typer.Typer(
         no_args_is_help=True,
         add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        help="Remaining useful life: train, export, check, serve and ask.",
+        help="Remaining useful life: train, export, check, serve and predict.",
     )
     app.callback()(_root)
-    for entry_point in sorted(entry_points(group="rul.commands"), key=lambda found: found.name):
-        entry_point.load()(app)
     try:
+        for entry_point in sorted(entry_points(group="rul.commands"), key=lambda found: found.name):
+            entry_point.load()(app)
         app()
     except RulError as error:
-        print(f"rul: {error}", file=sys.stderr)  # noqa: T201
-        sys.exit(1)
+        _fail(str(error))
+    except ModuleNotFoundError as error:
+        module = (error.name or "").partition(".")[0]
+        if module not in EXTRAS:
+            raise
+        command = " ".join(["rul", *sys.argv[1:2]])
+        _fail(f"{command} needs {module}: pip install 'rulserve[{EXTRAS[module]}]'")
 
 
-def _root() -> None:
-    """A group even while it has one command."""
+def _fail(reason: str) -> NoReturn:
+    print(f"rul: {reason}", file=sys.stderr)  # noqa: T201
+    sys.exit(1)
+
+
+def _root(
+    *,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_show_version),
+    ] = False,
+) -> None:
+    """Take the options of every command."""
 
 
 def register(app: typer.Typer) -> None:
     """Add `serve` and `settings`."""
-    app.command(help=SERVE_EXAMPLE)(serve)
+    app.command(help=SERVE_HELP)(serve)
     app.command(name="settings")(show_settings)
 
 
 def serve(
     bundle: Annotated[
-        list[str] | None, typer.Option(help="A shipped bundle's name or a folder; may be repeated.")
+        list[str] | None, typer.Option(help="Name of a shipped bundle, or a folder; repeatable.")
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port of HTTP and gRPC.", min=0, max=65535)] = None,
@@ -73,7 +105,7 @@ def serve(
     ] = None,
 ) -> None:
     """Serve bundles by HTTP and gRPC."""
-    from service.processes.front_end import run  # noqa: PLC0415 what only this command needs
+    from service.processes.front_end import run  # noqa: PLC0415 only this command needs it
 
     given = {
         "bundles": tuple(bundle) if bundle else None,
@@ -91,12 +123,10 @@ def serve(
 def show_settings(
     output: Annotated[Path | None, typer.Option(help="Write an .env file instead of printing it.")] = None,
 ) -> None:
-    """Every environment variable that the service reads, with its default and what it does.
+    """List every environment variable of the service, with its default and description.
 
     Example: rul settings --output .env
     """
-    from service.settings import env_example  # noqa: PLC0415 what only this command needs
-
     if output is None:
         Console().print(env_example(), markup=False, highlight=False)
     else:

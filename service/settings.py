@@ -94,8 +94,7 @@ class Settings(BaseSettings):
     bundles: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(),
         description="Bundles to load: names of shipped bundles or folders, separated by commas. Empty: every "
-        "shipped bundle. Too many: more memory and a slower start. Requests for a bundle that is not listed "
-        "get 404.",
+        "shipped bundle. Too many: more memory and a slower start. Bundles that are not listed get 404.",
     )
     host: str = Field(
         default="0.0.0.0",  # noqa: S104 - a container is reached from outside
@@ -123,8 +122,7 @@ class Settings(BaseSettings):
         ge=0,
         le=64,
         description="Worker processes behind Envoy; each loads every bundle. 0: one per core, at most "
-        f"{MOST_WORKERS}, and one for a GPU. Too high: each worker takes some 250 MB of memory. Too low: "
-        "cores idle while requests are parsed.",
+        "8, and one for a GPU. Too high: each takes some 230 MB. Too low: cores idle during parsing.",
     )
     scheduling: Scheduling = Field(
         default=Scheduling.BATCH,
@@ -212,8 +210,7 @@ class Settings(BaseSettings):
     store_queue_rows: PositiveInt = Field(
         default=100_000,
         description="Maximum predictions in a worker that wait to be stored; more are dropped and counted. "
-        "Too high: memory grows by some 400 bytes each while the database is away. Too low: bursts are "
-        "dropped.",
+        "Too high: memory grows by 400 bytes each while the database is away. Too low: bursts are dropped.",
     )
     log_level: LogLevel = Field(
         default=LogLevel.INFO,
@@ -229,8 +226,7 @@ class Settings(BaseSettings):
         ge=0,
         le=1,
         description="Share of successful requests that are logged, from 0 to 1; refused and failed requests "
-        "are always logged. Too high: logging takes more CPU than inference. Too low: traffic is invisible "
-        "in the log.",
+        "are always logged. Too high: logging takes more CPU than inference. Too low: the log hides traffic.",
     )
     tracing: bool = Field(
         default=False,
@@ -248,8 +244,7 @@ class Settings(BaseSettings):
         ge=0,
         le=1,
         description="Share of requests that are traced, from 0 to 1; a request with a traceparent header "
-        "follows its caller's decision. Too high: tracing takes more CPU than inference. Too low: slow "
-        "requests leave no trace.",
+        "follows its caller's decision. Too high: tracing takes CPU. Too low: slow requests leave no trace.",
     )
 
     @field_validator("bundles", mode="before")

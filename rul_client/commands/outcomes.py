@@ -41,11 +41,11 @@ def outcomes(
         datetime | None, typer.Option(help="Only outcomes from this day on, in local time.")
     ] = None,
 ) -> None:
-    """Report the accuracy of stored predictions against reported failures and removals, a row a model version.
+    """Report the accuracy of stored predictions against failures and removals, a row a model version.
 
-    Errors are predicted less true, in cycles, of units that failed: a bias above 0 is late. The coverage, with
-    its 95 % interval, is of failed units too. `contradicted` counts predictions whose interval a removed unit
-    outlived; other predictions of removed units say nothing.
+    Errors are predicted less true, in cycles, of units that failed: a bias above 0 is late. The coverage,
+    with its 95 % interval, is of failed units too. `contradicted` counts predictions whose interval a
+    removed unit outlived; other predictions of removed units say nothing.
 
     Example: rul outcomes --since 2026-01-01 --format csv
     """

@@ -2,15 +2,14 @@
 
     submit -> callers in turn -> batch (event loop, or a thread) -> answers -> each caller's future
 
-A batch leaves as soon as something can run it; windows that arrive meanwhile form the next one, so batches
-grow with load and no timer is needed. A quick network runs on the event loop itself: waking a thread takes
-longer than a window, and a worker with one core has no core for a second thread. Before such a batch leaves,
-the loop yields the core as long as that brings more windows. Slow networks, GPUs and surplus batches of
-large requests run on threads.
+A batch leaves as soon as something can run it, so batches grow with load and no timer is needed. A quick
+network runs on the event loop itself: waking a thread takes longer than a window. Before such a batch
+leaves, the loop yields the core as long as that brings more windows. Slow networks, GPUs and surplus
+batches of large requests run on threads. Everything but `_run` happens on the event loop: no locks.
 
-Everything but `_run` happens on the event loop, so there is nothing to lock. Promises: every caller gets
-exactly one outcome, its own; the queue is bounded in windows; a caller that leaves delays no other; a
-failed batch fails its callers alone; a large request does not starve small ones.
+Promises, tested over random arrivals, cancellations and failures: every caller gets exactly one outcome,
+its own; the queue is bounded in windows; a caller that leaves delays no other; a failed batch fails its
+callers alone; a large request does not starve small ones.
 """
 
 from __future__ import annotations
@@ -96,8 +95,9 @@ class MicroBatcher:
         self._callers: Final[deque[Caller]] = deque()
         self._free, self._pending = threads, 0
         self._window_seconds = math.inf
-        self._dispatch_due = self._closing = False
+        self._dispatch_due = False
         self._seen = self._in_vain = self._left = self._distrust = 0
+        self._closing = False
         self._idle: asyncio.Event | None = None
         self._running: Final[set[Caller]] = set()
         self._failure: BaseException | None = None
@@ -150,20 +150,19 @@ class MicroBatcher:
             if trace is not None:
                 trace.ended(caller)
 
+    def _is_busy(self) -> bool:
+        return bool(self._pending) or self._free < self._threads
+
     async def close(self, *, drain_seconds: float) -> None:
         """Refuse new windows, give those at hand this long to finish, then fail the rest."""
         self._closing = True
-        if self._is_busy and self.healthy:
+        if self._is_busy() and self.healthy:
             self._idle = asyncio.Event()
             try:
                 async with asyncio.timeout(drain_seconds):
                     await self._idle.wait()
             except TimeoutError:
                 self._fail_everyone(lambda: NotReady("the service shut down before it could answer"))
-
-    @property
-    def _is_busy(self) -> bool:
-        return bool(self._pending) or self._free < self._threads
 
     def _dispatch_soon(self, loop: asyncio.AbstractEventLoop) -> None:
         # After the callbacks that are ready by now: requests that came together leave together.
@@ -187,7 +186,7 @@ class MicroBatcher:
             self._stop(error)
         if not self._pending:
             self._seen = 0
-            if self._idle is not None and not self._is_busy:
+            if self._idle is not None and not self._is_busy():
                 self._idle.set()
 
     def _fits_loop(self) -> bool:
@@ -219,14 +218,14 @@ class MicroBatcher:
 
     def _run_here(self, loop: asyncio.AbstractEventLoop) -> None:
         """Run a batch on the event loop; threads with idle cores help with a large request."""
-        self._cores.begin()
+        self._cores.running[0] += 1.0
         try:
             while self._pending >= 2 * self._max_batch and self._send(loop, shares_core=True):
                 pass
             batch = self._take(min(self._pending, self._max_batch))
             self._finish(batch, self._run(batch))
         finally:
-            self._cores.end()
+            self._cores.running[0] -= 1.0
         if self._pending:
             self._dispatch_soon(loop)
 
@@ -234,10 +233,10 @@ class MicroBatcher:
         """Send a batch to a free thread; beside another batch of this worker only if a core is idle."""
         if not self._free or (shares_core and not self._cores.spare):
             return False
-        # Free threads share what waits: two batches of 20 are done before one of 32 and one of 8.
+        # Free threads share what waits: two batches of 20 end before one of 32 and one of 8.
         batch = self._take(min(self._max_batch, -(-self._pending // self._free)))
         self._free -= 1
-        self._cores.begin()
+        self._cores.running[0] += 1.0
         self._executor.submit(self._work, loop, batch)
         return True
 
@@ -287,7 +286,7 @@ class MicroBatcher:
 
     def _deliver(self, loop: asyncio.AbstractEventLoop, batch: Batch, error: BaseException | None) -> None:
         self._free += 1
-        self._cores.end()
+        self._cores.running[0] -= 1.0
         try:
             self._finish(batch, error)
         except BaseException as stopped:  # noqa: BLE001 - as in _dispatch
@@ -337,7 +336,7 @@ class MicroBatcher:
             self._callers.remove(caller)
             self._pending -= waiting
             caller.next = len(caller.order)
-        if self._idle is not None and not self._is_busy:
+        if self._idle is not None and not self._is_busy():
             self._idle.set()
 
     def _stop(self, error: BaseException) -> None:

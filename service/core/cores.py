@@ -15,22 +15,18 @@ class Cores:
 
     A worker's second thread is for one large request while the others have nothing to do. Where they
     have, it takes from them what it gains: two batches on a core cost more than one after the other,
-    because each throws the other's numbers out of the caches. Begun and ended on the event loop.
+    because each throws the other's numbers out of the caches.
+
+    Attributes:
+        running: float64 [1], the batches that this worker runs now; the batcher counts them on the loop.
     """
 
     def __init__(self, board: Board | None, cores: int) -> None:
         """Count on the workers' board; None: this worker is the only one."""
         self._cores: Final = cores
         self._running: Final[Slots] = _Alone() if board is None else board.slots("running batches", 1)
-        self._running.own[0] = 0.0  # whatever ran in the worker whose place this one takes has ended
-
-    def begin(self) -> None:
-        """A batch of this worker starts."""
-        self._running.own[0] += 1.0
-
-    def end(self) -> None:
-        """A batch of this worker has ended."""
-        self._running.own[0] -= 1.0
+        self.running: Final[FloatArray] = self._running.own
+        self.running[0] = 0.0  # whatever ran in the worker whose place this one takes has ended
 
     @property
     def spare(self) -> bool:

@@ -75,7 +75,7 @@ async def exchanged(
     """
     reply: Any = None
     metadata: dict[str, Any] = dict(context.invocation_metadata())
-    waiting = limit(desk, context)
+    waiting = limit(desk, context, context.time_remaining())
     with Exchange(desk, Transport.GRPC, route, metadata.get("x-request-id"), metadata) as exchange:
         if desk.credentials.asked_for and not is_open:
             desk.credentials.check(metadata.get("authorization", ""), metadata.get("x-api-key", ""))
@@ -99,15 +99,14 @@ async def ended(exchange: Exchange, context: Context, reply: ReplyType) -> Reply
     return reply
 
 
-def limit(desk: Desk, context: Context) -> Limit:
-    """The time to an answer: the settings' or the caller's deadline, the earlier one.
+def limit(desk: Desk, context: Context, remaining: float | None) -> Limit:
+    """The time to an answer: the settings' or what remains to the caller's deadline, the less.
 
     The caller's leaving ends it too; `grpc.aio` itself cancels the call of a caller who has left.
     """
-    remaining = context.time_remaining()
-    seconds = (
-        desk.request_timeout_seconds if remaining is None else min(remaining, desk.request_timeout_seconds)
-    )
+    seconds = desk.request_timeout_seconds
+    if remaining is not None and remaining < seconds:
+        seconds = remaining
     return Limit(seconds, context.receive if isinstance(context, Call) else None)
 
 

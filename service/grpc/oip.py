@@ -13,6 +13,7 @@ from typing import Any, Final
 import grpc
 import numpy as np
 
+from model.version import VERSION
 from service.core.queries import ModelName
 from service.edge.exchange import Desk, Exchange, Limit
 from service.errors import InvalidTensor, MalformedBody
@@ -26,7 +27,6 @@ from service.oip.inference import (
     SERVER_NAME,
     Inference,
     InferQuery,
-    server_version,
     timeout_of,
 )
 from service.oip.tensors import DTYPES, FP32, INT64, Contents, GivenTensor, Tensor, TensorSpec, short
@@ -119,7 +119,7 @@ class InferenceServicer:
 
     async def _server(self, raw: bytes) -> pb.ServerMetadataResponse:
         parsed(pb.ServerMetadataRequest, raw)
-        return pb.ServerMetadataResponse(name=SERVER_NAME, version=server_version(), extensions=EXTENSIONS)
+        return pb.ServerMetadataResponse(name=SERVER_NAME, version=VERSION, extensions=EXTENSIONS)
 
     async def _model(self, raw: bytes) -> pb.ModelMetadataResponse:
         request = parsed(pb.ModelMetadataRequest, raw)

@@ -119,7 +119,7 @@ class StreamServicer:
             window = opened.window.checked(opened.unit)
             exchange.stages.append((Stage.DECODE, start, perf_counter()))
             exchange.admit()
-            with limit(desk, context):
+            with limit(desk, context, context.time_remaining()):
                 (prediction,) = await desk.predictor.answer(
                     opened.model, window, explain=opened.explain, stages=exchange.stages
                 )

@@ -8,12 +8,13 @@ from typing import Any, Final
 
 import msgspec
 
+from model.version import VERSION
 from service.edge.exchange import Desk
 from service.errors import MalformedBody
 from service.http.oip_body import decoded, encoded, inflated
 from service.http.shell import Call, Endpoint, Reply, json_reply
 from service.labels import Route, Stage
-from service.oip.inference import EXTENSIONS, PLATFORM, SERVER_NAME, Inference, server_version
+from service.oip.inference import EXTENSIONS, PLATFORM, SERVER_NAME, Inference
 from service.oip.tensors import TensorSpec
 
 BINARY: Final = b"application/octet-stream"
@@ -72,7 +73,7 @@ class OipHttp:
         return Reply(body, media_type=BINARY, headers=[(HEADER_LENGTH, b"%d" % size)])
 
     async def _server(self, _call: Call) -> Reply:
-        return json_reply({"name": SERVER_NAME, "version": server_version(), "extensions": EXTENSIONS})
+        return json_reply({"name": SERVER_NAME, "version": VERSION, "extensions": EXTENSIONS})
 
     async def _live(self, _call: Call) -> Reply:
         self._desk.lifecycle.check_alive()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from model.version import VERSION
 from service.core.queries import ModelName, Prediction, Refused
 from service.errors import STATUS
 from service.http import oip_openapi, units_bodies
@@ -64,7 +64,7 @@ def document(types: Sequence[type]) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {
             "title": "rulserve",
-            "version": version("rulserve"),
+            "version": VERSION,
             "description": "Remaining useful life with a calibrated interval, and the attention weight and "
             "exact contribution of every cycle.",
         },

@@ -24,6 +24,7 @@ from service.http.units_bodies import FleetBody, OutcomeReply, OutcomeReport, Un
 from service.labels import Route
 from service.store.async_store import AsyncStore
 
+PREDICT_PATH: Final = "/v1/predict"
 MEDIA_TYPES: Final = {".css": b"text/css; charset=utf-8", ".js": b"text/javascript; charset=utf-8"}
 
 
@@ -137,7 +138,7 @@ def http_application(desk: Desk, registry: CollectorRegistry, store: AsyncStore)
     """The ASGI application for everything but gRPC."""
     oip = OipHttp(desk)
     endpoints = [
-        Endpoint("POST", "/v1/predict", Route.PREDICT, predict, needs_model=True, media_type=JSON),
+        Endpoint("POST", PREDICT_PATH, Route.PREDICT, predict, needs_model=True, media_type=JSON),
         *UnitsHttp(desk, store).endpoints(),
         *Pages(desk, registry).endpoints(),
         *oip.endpoints(),

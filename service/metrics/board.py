@@ -1,9 +1,9 @@
 """Numbers that the workers of one service share, without a lock and without a message.
 
-Each worker writes its own row of a memory-mapped file; whoever is asked sums the rows. A worker that
-dies leaves its row behind, and the one that takes its place goes on from there: counts never go
-back. Aligned float64 are written whole by the processors we run on, so a reader sees the old value
-or the new one. This module must not know what is counted.
+Each worker writes its own row of a memory-mapped file; a scraped worker sums the rows. A worker that
+dies leaves its row behind, and its successor goes on from there: counts never go back. The processors
+we run on write an aligned float64 whole, so a reader sees the old value or the new one. This module must
+not know what is counted.
 """
 
 from __future__ import annotations
@@ -41,31 +41,31 @@ class Slots:
         self.own: Final[FloatArray] = rows[worker]
 
     def total(self) -> FloatArray:
-        """The sum over all workers, also those that have died, [size]."""
+        """Return the sum over all workers, also those that have died, [size]."""
         total: FloatArray = self._rows.sum(axis=0)
         return total
 
     def latest(self) -> FloatArray:
-        """The largest that any worker has written, [size]: of times, the last."""
+        """Return the largest value that any worker has written, [size]: of times, the last."""
         latest: FloatArray = self._rows.max(axis=0)
         return latest
 
     def total_of_living(self) -> FloatArray:
-        """The sum over the workers that live, [size]: for what is so now."""
+        """Return the sum over the workers that live, [size]: for current values."""
         living = [pid > 0 for pid in self._board.pids()]
         total: FloatArray = self._rows[living].sum(axis=0)
         return total
 
 
 class Board:
-    """The numbers of one worker, and a view of everyone's.
+    """The numbers of one worker, and a view of all workers' numbers.
 
-    Every worker declares the same names in the same order, for they load the same bundles; `seal`
-    makes sure of it.
+    Every worker declares the same names in the same order, because all load the same bundles; `seal`
+    checks it.
     """
 
     def __init__(self, path: Path | None = None, *, worker: int = 0, workers: int = 1) -> None:
-        """Open the board of several workers, or without a path that of the only one."""
+        """Open the board of several workers; without a path, of one worker alone."""
         self._worker: Final = worker
         self._workers: Final = workers
         self._rows: Final = None if path is None else _mapped(path, workers)
@@ -75,7 +75,7 @@ class Board:
             self._rows[worker, PID] = os.getpid()
 
     def slots(self, name: str, size: int) -> Slots:
-        """So many places, all 0 when the service starts.
+        """Reserve places under a name, all 0 when the service starts.
 
         Raises:
             FrontEndFailed: the board is full.
@@ -91,7 +91,7 @@ class Board:
         return Slots(self, self._rows[:, start : self._next], self._worker)
 
     def seal(self) -> None:
-        """Say that everything is declared.
+        """Compare what is declared with the other workers.
 
         Raises:
             FrontEndFailed: another worker has declared something else.
@@ -101,13 +101,13 @@ class Board:
         others = {int(digest) for digest in self._rows[:, DIGEST] if digest} - {self._digest}
         if others:
             raise FrontEndFailed(
-                "this worker has loaded other bundles than those that run: they were changed meanwhile, "
+                "this worker has loaded other bundles than the running workers: the bundles changed, "
                 "restart the service"
             )
         self._rows[self._worker, DIGEST] = self._digest
 
     def pids(self) -> list[int]:
-        """The process of each worker; 0 for one that does not live."""
+        """Return the process of each worker; 0 for one that does not live."""
         if self._rows is None:
             return [os.getpid()]
         return [pid if pid and _lives(pid) else 0 for pid in map(int, self._rows[:, PID])]

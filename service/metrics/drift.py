@@ -1,7 +1,7 @@
-"""What people and Prometheus are told of drift: a warning when a column begins to, and gauges.
+"""The gauges of drift, and a warning in the log when a column begins to drift.
 
-Both come about when somebody scrapes, and workers share what they count and when they last warned: one
-warning and one value, whichever of them is scraped.
+Both are made at a scrape. Workers share their counts and the times of their warnings: one value and one
+warning, whichever worker is scraped.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ QUIET_SECONDS: Final = 3600.0
 
 
 class DriftWarnings:
-    """One line in the log where a column has begun to drift, and at most one an hour while it does.
+    """Logs a column that begins to drift, and at most once an hour while it does.
 
     Args:
-        log: Where people read it.
-        said: When each column was last told of, on a clock that all workers share; 0: never.
+        log: The service's log.
+        said: The time of each column's last warning, on a clock that all workers share; 0: never.
         columns: The places of `said`, as pairs of a model and its column.
         clock: That clock.
     """
@@ -50,7 +50,7 @@ class DriftWarnings:
         self._clock: Final = clock
 
     def read(self, name: str, drift: Drift) -> None:
-        """Tell people what this says that is new."""
+        """Log the columns of one model that drift and were not logged lately."""
         if not drift.drifting:
             return
         now, latest = self._clock(), self._said.latest()
@@ -125,14 +125,17 @@ _FAMILIES: Final = {
         "Population stability index of a column against training, in its worst operating regime.",
     ),
     "column_drift_windows": (("model",), "Windows in the sliding window that drift is computed from."),
-    "column_drifting": (("model",), "Columns whose drift is beyond what chance and the fleet explain."),
+    "column_drifting": (
+        ("model",),
+        "Columns whose drift is above its limit: more than chance and the fleet's ages explain.",
+    ),
     "prediction_drift_psi": (
         ("model",),
         "Population stability index of predicted RULs against training's lives at the same ages.",
     ),
     "prediction_drift_limit_psi": (
         ("model",),
-        "What rul_prediction_drift_psi is no chance above; it falls as windows come in.",
+        "Limit of rul_prediction_drift_psi: above it is drift, not chance. It falls as windows arrive.",
     ),
     "entropy_drift_psi": (
         ("model", "head"),
@@ -140,7 +143,7 @@ _FAMILIES: Final = {
     ),
     "entropy_drift_limit_psi": (
         ("model", "head"),
-        "What rul_entropy_drift_psi is no chance above; it falls as windows come in.",
+        "Limit of rul_entropy_drift_psi: above it is drift, not chance. It falls as windows arrive.",
     ),
     "regime_unseen_ratio": (("model",), "Share of last readings that are far from every operating regime."),
 }

@@ -82,7 +82,7 @@ class Metrics(Collector):
         self._declare_requests()
         stage_seconds = self._shared.histogram(
             "rul_stage_duration_seconds",
-            "Parts of a request's time.",
+            "Time of each stage of a request.",
             STAGE_SECONDS,
             stage=[stage.value for stage in Stage],
         )
@@ -110,7 +110,7 @@ class Metrics(Collector):
         self._codes = {*every}
         self._requests = self._shared.counter(
             "rul_requests_total",
-            "Requests by how they ended: HTTP status or gRPC code.",
+            "Requests by HTTP status or gRPC code.",
             keys=[key for key in every if key not in rare],
             when_counted=[key for key in every if key in rare],
             protocol=(),
@@ -119,7 +119,7 @@ class Metrics(Collector):
         )
         self._duration = self._shared.histogram(
             "rul_request_duration_seconds",
-            "From the whole request received to its answer encoded, errors included.",
+            "Time from a request fully received to its answer encoded, errors included.",
             SECONDS,
             keys=[(t.value, r.value) for t, r in routes if r is not Route.GRPC_STREAM],
             protocol=(),
@@ -131,8 +131,8 @@ class Metrics(Collector):
 
     def _declare_now(self) -> None:
         gauge = self._shared.gauge
-        gauge("rul_inflight_requests", "Requests that have begun and not ended.", lambda: self.in_flight)
-        gauge("rul_open_streams", "Streams of readings that are open.", lambda: self.open_streams)
+        gauge("rul_inflight_requests", "Requests in flight.", lambda: self.in_flight)
+        gauge("rul_open_streams", "Open streams of readings.", lambda: self.open_streams)
         gauge(
             "rul_pending_windows",
             "Windows that wait for a batch, all models together.",

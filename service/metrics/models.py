@@ -36,20 +36,20 @@ class Families:
         self.stage_seconds: Final = stage_seconds
         self.inference: Final = shared.histogram(
             "rul_inference_duration_seconds",
-            "One call of the graph with one batch.",
+            "One run of the graph on one batch.",
             STAGE_SECONDS,
             keys=[(model.manifest.name, model.provider) for model in models],
             model=(),
             provider=(),
         )
-        self.batch: Final = shared.histogram("rul_batch_windows", "Windows a batch.", WINDOWS)
+        self.batch: Final = shared.histogram("rul_batch_windows", "Windows in a batch.", WINDOWS)
         self.cancelled: Final = shared.counter(
             "rul_cancelled_total",
-            "Windows whose caller left, or whose deadline passed, before they were answered.",
+            "Windows whose caller left, or whose deadline passed, before their answer.",
         )
         self.entropy: Final = shared.histogram(
             "rul_attention_entropy_ratio",
-            "Attention entropy over its largest possible value: 0 one cycle has all weight, 1 all the same.",
+            "Attention entropy over its largest value; 0: one cycle has all weight, 1: all have the same.",
             TWENTIETHS,
             keys=[(name, head) for name in names for head in heads[name]],
             model=(),
@@ -60,7 +60,7 @@ class Families:
         )
         self.out_of_band: Final = shared.counter(
             "rul_attention_out_of_band_total",
-            "Windows whose attention entropy is outside the reference band: low collapsed, high uniform.",
+            "Windows whose attention entropy is outside the reference band; low: collapsed, high: uniform.",
             model=names,
             side=[side.value for side in Side],
         )
@@ -75,7 +75,7 @@ class Families:
         )
         self.states: Final = shared.counter(
             "rul_state_total",
-            "Answers by how they may be read.",
+            "Answers by state.",
             model=names,
             state=[state.value for state in STATES],
         )
@@ -192,12 +192,12 @@ def declare_manifests(registry: CollectorRegistry, models: Sequence[Runtime]) ->
 
     info = gauge(
         "rul_model_info",
-        "1 for each loaded model: its version, file digest, the provider that serves and their whole order.",
+        "1 for each loaded model; labels are its version, file digest, provider and the order of providers.",
         *("model", "version", "sha256", "provider", "providers"),
     )
     coverage = gauge(
         "rul_nominal_coverage_ratio",
-        "Share of outcomes that the model's intervals are made to hold.",
+        "Share of outcomes that the model's intervals should hold.",
         "model",
     )
     band = gauge(

@@ -25,27 +25,27 @@ class StoreMetrics:
         )
         self._hits: Final = shared.counter(
             "rul_coverage_hits_total",
-            "Predictions of units that then failed, whose interval held the true RUL.",
+            "Predictions of units that failed, whose interval held the true RUL.",
             model=models,
         )
         self._trials: Final = shared.counter(
-            "rul_coverage_trials_total", "Predictions of units that then failed.", model=models
+            "rul_coverage_trials_total", "Predictions of units that failed.", model=models
         )
         self._removed: Final = shared.counter(
             "rul_removed_predictions_total",
-            "Predictions of units that were then removed; contradicted: the unit had outrun the interval.",
+            "Predictions of units that were removed; contradicted: the unit outlived the interval.",
             model=models,
             verdict=("contradicted", "open"),
         )
         self._error: Final = shared.histogram(
             "rul_outcome_absolute_error_cycles",
-            "How far predictions of units that then failed were off, in cycles; both sides capped.",
+            "Absolute error of predictions of units that failed, in cycles; prediction and truth are capped.",
             ERROR_CYCLES,
             model=models,
         )
         self._sides: Final = shared.counter(
             "rul_outcome_error_cycles_total",
-            "Cycles by which predictions were late or early, added up.",
+            "Sum of the cycles by which predictions were late or early.",
             model=models,
             side=("early", "late"),
         )

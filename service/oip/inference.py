@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import version
 from typing import Any, Final
 
 import numpy as np
@@ -233,9 +231,3 @@ def timeout_of(microseconds: object) -> float:
     if type(microseconds) is int and microseconds > 0:
         return microseconds / 1e6
     raise MalformedBody(f"parameter timeout: expected whole microseconds, got {short(microseconds)}")
-
-
-@cache
-def server_version() -> str:
-    """The version of this package."""
-    return version("rulserve")

@@ -1,6 +1,6 @@
 """Start the front end: Envoy where it can run, else BentoML's own server.
 
-Envoy (through pyvoy) serves HTTP and gRPC on one port and hosts the same BentoML application; see
+Envoy (through pyvoy) serves HTTP and gRPC on one port and hosts the same service; see
 docs/adr/0001. This module must not know what is behind the front end.
 """
 
@@ -53,7 +53,14 @@ def _obstacle_to_envoy() -> str:
 
 
 def run(settings: Settings) -> int:
-    """Serve until a signal arrives; return the exit status."""
+    """Serve until a signal arrives; return the exit status.
+
+    Raises:
+        FrontEndFailed: the front end did not start, or no worker is left.
+        ModuleNotFoundError: ONNX Runtime is not installed.
+    """
+    if importlib.util.find_spec("onnxruntime") is None:  # else each worker would fail, with a traceback
+        raise ModuleNotFoundError("onnxruntime is not installed", name="onnxruntime")
     front_end = choose(settings)
     logs.configure(level=settings.log_level, log_format=settings.log_format)
     if settings.scheduling is Scheduling.BATCH:
@@ -91,8 +98,8 @@ def _announce(models: dict[str, str], url: str) -> None:
     if not sys.stderr.isatty():
         logs.logger().info("service started", url=url, models=models)
         return
-    served = ", ".join(f"{name} on {provider}" for name, provider in models.items())
-    print(f"rulserve answers HTTP and gRPC at {url} (page: {url}/docs; models: {served})", file=sys.stderr)  # noqa: T201
+    line = f"rulserve answers HTTP and gRPC at {url} (page: {url}/docs; models: {', '.join(models)})"
+    print(line, file=sys.stderr)  # noqa: T201
 
 
 def _check_free(host: str, port: int) -> None:

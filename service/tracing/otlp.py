@@ -7,7 +7,6 @@ are dropped. A collector that is slow or gone delays no request and fails none.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from typing import Final
 from uuid import uuid4
 
@@ -26,6 +25,7 @@ from opentelemetry.sdk.trace.sampling import (
 from opentelemetry.trace import Link, SpanKind, TraceState, get_current_span
 from opentelemetry.util.types import AttributeValue
 
+from model.version import VERSION
 from service.tracing.spans import SpanTracer
 
 TRACES_PATH: Final = "/v1/traces"
@@ -81,7 +81,7 @@ def tracer_provider(sample: float) -> TracerProvider:
     """Make the SDK's provider with our sampling and the facts of this process, without a processor."""
     about = {
         "service.name": "rulserve",
-        "service.version": version("rulserve"),
+        "service.version": VERSION,
         "service.instance.id": str(uuid4()),
     }
     return TracerProvider(

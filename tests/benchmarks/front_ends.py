@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import httpx
 import numpy as np
@@ -33,7 +33,8 @@ from rich.progress import Progress
 from export.bundle import find_bundle
 from service.core.runtime import OnnxRuntime
 from tests.benchmarks.comparable import make_comparable_bundle
-from tests.benchmarks.loads import LAST_CYCLE, LOADS, Asker, Load, window_of
+from tests.benchmarks.loads import LAST_CYCLE, LOADS, Load, Measured, window_of
+from tests.benchmarks.payloads import ROWS, Payloads
 from tests.integration.conftest import free_port
 from tests.waiting import wait_until
 
@@ -44,6 +45,7 @@ SERVERS = {
     "one": "Envoy, one worker, a thread a core",
     "uvicorn": "uvicorn and grpc.aio, one process, a thread a core",
 }
+ROOT = Path(__file__).parents[2]
 Figures = dict[str, list[float]]
 
 
@@ -71,7 +73,7 @@ def main(
                 measure_ceiling(paths[bundle], seconds, figures)
                 with serving(server, paths[bundle], Path(folder)) as (http, target, pids, ready):
                     figures.setdefault("ready s", []).append(ready)
-                    asker = Asker(paths[bundle], Path(folder) / "bodies")
+                    asker = Payloads(paths[bundle], Path(folder) / "calls", ROWS)
                     for load in LOADS:
                         progress.update(steps, description=f"{bundle}, {server}: {load}")
                         measure(asker, load, (http, target, pids), seconds, figures)
@@ -88,6 +90,14 @@ def main(
 
 def _bundle(name: str, folder: Path) -> str:
     return str(make_comparable_bundle(folder)) if name == "comparable" else name
+
+
+class Asker(Protocol):
+    """What puts a server under a load."""
+
+    def measure(self, load: Load, http: str, target: str, seconds: float) -> Measured:
+        """Load a server for so long."""
+        ...
 
 
 def measure(
@@ -189,21 +199,34 @@ def _bare(bundle: str, seconds: float) -> tuple[float, float, float]:
 
 
 @contextmanager
-def serving(server: str, bundle: str, folder: Path) -> Iterator[tuple[str, str, list[int], float]]:
-    """A front end with the service behind it: HTTP URL, gRPC target, its processes, seconds until ready."""
+def serving(
+    server: str, bundle: str, folder: Path, *, checkout: Path = ROOT
+) -> Iterator[tuple[str, str, list[int], float]]:
+    """A front end with the service behind it: HTTP URL, gRPC target, its processes, seconds until ready.
+
+    Args:
+        server: One of `SERVERS`.
+        bundle: What is loaded, separated by commas.
+        folder: Where the server keeps its store.
+        checkout: The version that serves, with an environment of its own where it is not this one.
+    """
     front_end, workers = "uvicorn" if server == "uvicorn" else "envoy", CORES if server == "envoy" else 1
     port, grpc_port = free_port(), free_port()
     environment = os.environ | {
         "RUL_BUNDLES": bundle, "RUL_HOST": "127.0.0.1", "RUL_PORT": str(port),
         "RUL_GRPC_PORT": str(grpc_port), "RUL_FRONT_END": front_end, "RUL_WORKERS": str(workers),
         "RUL_LOG_LEVEL": "error", "BENTOML_HOME": str(folder / "bentoml"), "BENTOML_DO_NOT_TRACK": "true",
+        "XDG_STATE_HOME": str(folder / "state"), "PYTHONPATH": str(checkout),
     }  # fmt: skip
-    command = [str(Path(sys.executable).with_name("rul")), "serve"]
+    programs = Path(sys.executable).parent if checkout == ROOT else programs_of(checkout)
     start = time.perf_counter()
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [str(programs / "rul"), "serve"],
+        env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=checkout,
+    )  # fmt: skip
     http = f"http://127.0.0.1:{port}"
     try:
-        wait_until(lambda: _ready(http), 60, what="readiness")
+        wait_until(lambda: _ready(http), 60, what="readiness", pause=0.01)
         ready = time.perf_counter() - start
         wait_until(lambda: _workers(http) == workers, 60, what="every worker")
         children = psutil.Process(process.pid).children(recursive=True)
@@ -215,6 +238,11 @@ def serving(server: str, bundle: str, folder: Path) -> Iterator[tuple[str, str, 
         )
     finally:
         stop(process)
+
+
+def programs_of(checkout: Path) -> Path:
+    """The folder of a checkout's own programs."""
+    return checkout / ".venv" / "dev" / "bin"
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:

@@ -1,16 +1,15 @@
-"""What is asked of a server under test, and the tools that ask: wrk for HTTP, h2load for gRPC.
+"""Loads on a server under test, and the tools that make them: wrk for HTTP, h2load for gRPC.
 
-Every call holds the same window once or many times. Both tools run on the server's own cores, as
-those did with which others measured theirs.
+Both tools run on the server's own cores. `payloads` has the calls that they send.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import statistics
 import subprocess
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
@@ -19,31 +18,65 @@ import numpy as np
 from export.bundle import find_bundle
 from export.probes import simulated_windows
 from service.core.runtime import OnnxRuntime
-from service.proto import rul_v1_pb2 as pb
-from service.proto import rul_v1_pb2_grpc
-from tests.oip import HEADER, binary_request
 
 LAST_CYCLE = 200
-METHOD = "rul.v1.RulService/Predict"
-REPORT = (
-    "done = function(summary, latency, requests) local e = summary.errors\n"
-    'io.write(string.format("asked %d failed %d p50 %f p99 %f p999 %f\\n", summary.requests, '
-    "e.status + e.connect + e.read + e.write + e.timeout, "
-    "latency:percentile(50) / 1000, latency:percentile(99) / 1000, latency:percentile(99.9) / 1000)) end\n"
-)
+FRAME_BYTES = 5
+"""What gRPC puts before a message."""
+ID = "00000000000000000000000000000000"
+"""Where a request has an id of its own; as long as the ids that replace it."""
+SCRIPT = """
+local threads, asked = 0, 0
+function setup(thread) threads = threads + 1; thread:set("number", threads) end
+function init()
+  texts = {}
+  for i = 1, COUNT do
+    local file, pieces, from = io.open(FOLDER .. "/request-" .. i, "rb"), {}, 1
+    local text = file:read("*a")
+    file:close()  -- wrk cannot use a socket whose descriptor is high
+    repeat
+      local first, last = text:find(ID, from, true)
+      pieces[#pieces + 1] = text:sub(from, (first or 0) - 1)
+      from = (last or 0) + 1
+    until not first
+    texts[i] = pieces
+  end
+end
+function request()
+  asked = asked + 1
+  return table.concat(texts[asked % COUNT + 1], string.format("%08x%08x%016x", RUN, number, asked))
+end
+function done(summary, latency, requests)
+  local e = summary.errors
+  io.write(string.format("asked %d failed %d p50 %f p99 %f p999 %f\\n", summary.requests,
+    e.status + e.connect + e.read + e.write + e.timeout,
+    latency:percentile(50) / 1000, latency:percentile(99) / 1000, latency:percentile(99.9) / 1000))
+end
+"""
+"""What wrk runs: the requests in turn, and its report."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """So many windows a call, by so many callers, over one protocol; what it should reach of the ceiling."""
+    """A number of callers, over one protocol, with calls of equal size.
+
+    Attributes:
+        protocol: The server's door.
+        callers: Each waits for its answer before it asks again.
+        windows: In each call.
+        goal: Of the ceiling.
+        realistic: Calls differ, as those of clients do; else one call is repeated.
+    """
 
     protocol: str
     callers: int
     windows: int = 1
     goal: float | None = None
+    realistic: bool = False
 
     def __str__(self) -> str:
-        return f"{self.protocol}, {self.windows} a call, {self.callers} callers"
+        return (
+            f"{'realistic ' * self.realistic}{self.protocol}, {self.windows} a call, {self.callers} callers"
+        )
 
 
 @dataclass(frozen=True)
@@ -55,6 +88,30 @@ class Measured:
     p50: float
     p99: float
     p999: float
+
+
+@dataclass(frozen=True)
+class HttpCall:
+    """A request by HTTP."""
+
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+
+    def raw(self, http: str) -> bytes:
+        """The bytes that go to a server."""
+        headers = {"host": http.removeprefix("http://"), "content-length": len(self.body), **self.headers}
+        lines = [f"POST {self.path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+        return "\r\n".join([*lines, "", ""]).encode() + self.body
+
+
+@dataclass(frozen=True)
+class GrpcCall:
+    """A unary gRPC call."""
+
+    method: str
+    message: bytes
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
 
 LOADS = (
@@ -87,78 +144,56 @@ def window_of(bundle: str) -> np.ndarray:
     return windows.readings[int(windows.lengths.argmax())]
 
 
-class Asker:
-    """Asks one server for answers to one bundle's window."""
+def by_http(calls: Sequence[HttpCall], load: Load, http: str, seconds: float, folder: Path) -> Measured:
+    """Load a server over HTTP with these requests in turn; `ID` in them becomes a new id each time."""
+    for number, call in enumerate(calls, start=1):
+        (folder / f"request-{number}").write_bytes(call.raw(http))
+    script, threads = folder / "post.lua", min(2, load.callers)
+    given = f'COUNT, FOLDER, ID, RUN = {len(calls)}, "{folder}", "{ID}", {time.time_ns() // 1_000_000_000}\n'
+    script.write_text(given + SCRIPT)
+    command = ["wrk", f"-t{threads}", f"-c{load.callers}", f"-d{seconds:.0f}s", "-s", str(script), http]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    found = re.search(r"asked (\d+) failed (\d+) p50 ([\d.]+) p99 ([\d.]+) p999 ([\d.]+)", text)
+    if found is None:
+        raise RuntimeError(f"{load}: wrk's report has changed:\n{text}")
+    asked, failed = int(found[1]), int(found[2])
+    return Measured((asked - failed) * load.windows, failed, *map(float, found.groups()[2:]))
 
-    def __init__(self, bundle: str, folder: Path) -> None:
-        """Write into `folder` what the tools send."""
-        self._window = window_of(bundle)
-        self._name = OnnxRuntime.load(find_bundle(bundle)).manifest.name
-        self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
 
-    def measure(self, load: Load, http: str, target: str, seconds: float) -> Measured:
-        """Load a server for so long."""
-        if load.protocol == "grpc":
-            return self._by_grpc(load, target, seconds)
-        return self._by_http(load, http, seconds)
-
-    def _by_http(self, load: Load, http: str, seconds: float) -> Measured:
-        path, headers, body = self._http_body(load)
-        raw, script = self._folder / "body", self._folder / "post.lua"
-        raw.write_bytes(body)
-        lines = [f'wrk.headers["{name}"] = "{value}"\n' for name, value in headers.items()]
-        read = f'wrk.method = "POST"\nwrk.body = io.open("{raw}", "rb"):read("*a")\n'
-        script.write_text(read + "".join(lines) + REPORT)
-        threads = min(2, load.callers)
-        command = ["wrk", f"-t{threads}", f"-c{load.callers}", f"-d{seconds:.0f}s", "-s", str(script)]
-        text = _said([*command, http + path])
-        found = re.search(r"asked (\d+) failed (\d+) p50 ([\d.]+) p99 ([\d.]+) p999 ([\d.]+)", text)
-        if found is None:
-            raise RuntimeError(f"{load}: wrk's report has changed:\n{text}")
-        asked, failed = int(found[1]), int(found[2])
-        return Measured((asked - failed) * load.windows, failed, *map(float, found.groups()[2:]))
-
-    def _http_body(self, load: Load) -> tuple[str, dict[str, str], bytes]:
-        window, count = self._window, load.windows
-        if load.protocol == "json":
-            rows = [[float(f"{value:.6g}") for value in row] for row in window.tolist()]
-            given = {"unit": "1", "last_cycle": LAST_CYCLE, "readings": rows}
-            body = json.dumps({"windows": [given] * count}).encode()
-            return "/v1/predict", {"content-type": "application/json"}, body
-        arrays = {
-            "readings": np.repeat(window[None], count, axis=0),
-            "last_cycle": np.full(count, LAST_CYCLE, dtype=np.float32),
-        }
-        body, size = binary_request(arrays, parameters={"binary_data_output": True})
-        headers = {"content-type": "application/octet-stream", HEADER: str(size)}
-        return f"/v2/models/{self._name}/infer", headers, body
-
-    def _by_grpc(self, load: Load, target: str, seconds: float) -> Measured:
-        method, message, size = self._grpc_call(load, target)
-        framed, log = self._folder / "request.bin", self._folder / "requests.log"
-        framed.write_bytes(b"\0" + len(message).to_bytes(4, "big") + message)
-        log.unlink(missing_ok=True)
-        command = ["h2load", f"-t{min(2, load.callers)}", f"-c{load.callers}", "-m1", f"-D{seconds:.0f}"]
-        command += ["-d", str(framed), f"--log-file={log}", "-H", "content-type: application/grpc"]
-        text = _said([*command, "-H", "te: trailers", f"http://{target}/{method}"])
+def by_grpc(calls: Sequence[GrpcCall], load: Load, target: str, seconds: float, folder: Path) -> Measured:
+    """Load a server over gRPC, one h2load for each call: h2load repeats one message."""
+    calls = calls[: load.callers]
+    with grpc.insecure_channel(target) as channel:  # h2load does not see a status in trailers
+        sizes = [len(channel.unary_unary(f"/{call.method}")(call.message, timeout=30)) for call in calls]
+    started = [
+        _start_h2load(call, load.callers // len(calls), target, seconds, folder / f"h2load-{number}")
+        for number, call in enumerate(calls)
+    ]
+    waits: list[float] = []
+    answered = 0
+    for (process, log), size in zip(started, sizes, strict=True):
+        text, _ = process.communicate()
         data = re.search(r"\((\d+)\) data", text)
-        if data is None:
+        if data is None or process.returncode:
             raise RuntimeError(f"{load}: h2load's report has changed:\n{text}")
-        waits = sorted(int(line.split("\t")[2]) / 1000 for line in log.read_text().splitlines())
-        answered = min(len(waits), round(int(data[1]) / size))
-        p99, p999 = (waits[int(share * (len(waits) - 1))] for share in (0.99, 0.999))
-        return Measured(answered * load.windows, len(waits) - answered, statistics.median(waits), p99, p999)
-
-    def _grpc_call(self, load: Load, target: str) -> tuple[str, bytes, int]:
-        """A method, its message, and the bytes of a good answer."""
-        readings = pb.Readings(values=self._window.ravel().tolist())
-        window = pb.Window(unit="1", last_cycle=LAST_CYCLE, readings=readings)
-        request = pb.PredictRequest(windows=[window] * load.windows)
-        with grpc.insecure_channel(target) as channel:  # h2load does not see a status in trailers
-            answer = rul_v1_pb2_grpc.RulServiceStub(channel).Predict(request, timeout=30)
-        return METHOD, request.SerializeToString(), answer.ByteSize() + 5
+        mine = [int(line.split("\t")[2]) / 1000 for line in log.read_text().splitlines()]
+        answered += min(len(mine), round(int(data[1]) / (size + FRAME_BYTES)))
+        waits += mine
+    waits.sort()
+    p50, p99, p999 = (waits[int(share * (len(waits) - 1))] for share in (0.5, 0.99, 0.999))
+    return Measured(answered * load.windows, len(waits) - answered, p50, p99, p999)
 
 
-def _said(command: list[str]) -> str:
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+def _start_h2load(
+    call: GrpcCall, callers: int, target: str, seconds: float, folder: Path
+) -> tuple[subprocess.Popen[str], Path]:
+    folder.mkdir(exist_ok=True)
+    framed, log = folder / "request", folder / "log"
+    framed.write_bytes(b"\0" + len(call.message).to_bytes(4, "big") + call.message)
+    log.unlink(missing_ok=True)
+    threads = 1 if callers < 16 else 2
+    command = ["h2load", f"-t{threads}", f"-c{callers}", "-m1", f"-D{seconds:.0f}", "-d", str(framed)]
+    for name, value in {"content-type": "application/grpc", "te": "trailers", **call.metadata}.items():
+        command += ["-H", f"{name}: {value}"]
+    command += [f"--log-file={log}", f"http://{target}/{call.method}"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True), log

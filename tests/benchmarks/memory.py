@@ -16,7 +16,8 @@ import psutil
 import typer
 
 from tests.benchmarks.front_ends import serving
-from tests.benchmarks.loads import Asker, Load
+from tests.benchmarks.loads import Load
+from tests.benchmarks.payloads import ROWS, Payloads
 
 CALLERS: Final = 64
 MIB: Final = 1024
@@ -33,7 +34,7 @@ def main(
     with tempfile.TemporaryDirectory() as folder, serving(server, bundles, Path(folder)) as started:
         http, target, pids, ready = started
         workers = [pid for pid in pids if psutil.Process(pid).name() == "envoy"] or pids
-        asker = Asker(bundles.split(",", maxsplit=1)[0], Path(folder) / "bodies")
+        asker = Payloads(bundles.split(",", maxsplit=1)[0], Path(folder) / "calls", ROWS)
         print(f"ready after {ready:.1f} s\n{'requests':>9}  MiB of each worker: RSS, PSS, anonymous")
         answered, step = 0, 0
         show(answered, workers)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from service.processes.control import WorkerSpec
 from service.settings import Settings, env_example
 
 EXAMPLE = Path(__file__).parents[2] / ".env.example"
@@ -27,3 +28,18 @@ def test_every_setting_says_what_it_does(name):
 
     assert description is not None
     assert description.endswith(".")
+
+
+LIMITS = [name for name, field in Settings.model_fields.items() if type(field.default) in {int, float}]
+
+
+@pytest.mark.parametrize("name", sorted({*LIMITS} - {"port", "grpc_port"}))
+def test_every_number_says_what_too_high_and_too_low_cause(name):
+    description = Settings.model_fields[name].description
+
+    assert "Too high: " in description
+    assert "Too low: " in description
+
+
+def test_what_workers_tell_each_other_is_no_setting():
+    assert not {*WorkerSpec.model_fields} & {*Settings.model_fields}

@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from tests.asking import Asked, golden_windows
 from tests.waiting import wait_until
 
 FRONT_ENDS = ("envoy", "uvicorn")
+RUL = str(Path(sys.executable).with_name("rul"))
 START_SECONDS = 60
 STOP_SECONDS = 30
 ANSWER_SECONDS = 30
@@ -62,9 +63,18 @@ def free_port() -> int:
 
 @contextmanager
 def running(
-    folder: Path, bundles: str, *, front_end: str = "envoy", ready: bool = True, **settings: str
+    folder: Path,
+    bundles: str,
+    *,
+    front_end: str = "envoy",
+    ready: bool = True,
+    command: Sequence[str] = (RUL, "serve"),
+    **settings: str,
 ) -> Iterator[Server]:
-    """`rul serve` with these settings (RUL_ and upper case are added), stopped at the end."""
+    """`rul serve` with these settings (RUL_ and upper case are added), stopped at the end.
+
+    Another command may hold `{port}` where it needs the port.
+    """
     port, grpc_port = free_port(), free_port()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RUL_")}
     environment |= {f"RUL_{name.upper()}": value for name, value in {"workers": "1", **settings}.items()}
@@ -81,7 +91,7 @@ def running(
     log = folder / "server.log"
     with log.open("wb") as sink:
         process = subprocess.Popen(
-            [str(Path(sys.executable).with_name("rul")), "serve"],
+            [part.format(port=port) for part in command],
             env=environment,
             stdout=sink,
             stderr=subprocess.STDOUT,

@@ -1,9 +1,11 @@
-"""What an operator is warned of as a worker starts; each test in a process of its own."""
+"""What an operator reads as the service starts; each test in a process of its own."""
 
 from __future__ import annotations
 
 import json
 import os
+import pty
+import re
 import subprocess
 import sys
 
@@ -12,6 +14,7 @@ import pytest
 
 from service.core.providers import CPU, CUDA
 from service.processes.control import WorkerSpec
+from tests.integration.conftest import RUL
 
 SECONDS = 60
 # A machine with an NVIDIA driver, whose ONNX Runtime has no use for it.
@@ -71,3 +74,34 @@ def test_the_other_workers_do_not_say_it_again(tiny_bundle, tmp_path):
 
 def test_who_asked_for_the_cpu_and_got_it_is_not_warned(tiny_bundle, tmp_path):
     assert warnings(tiny_bundle, tmp_path, RUL_PROVIDER="cpu") == []
+
+
+def test_on_a_terminal_the_start_ends_with_the_address_the_page_and_the_models(tiny_bundle, tmp_path):
+    ours, theirs = pty.openpty()
+    settings = {
+        "RUL_BUNDLES": str(tiny_bundle.path),
+        "RUL_HOST": "127.0.0.1",
+        "RUL_PORT": "0",
+        "RUL_WORKERS": "1",
+    }
+    homes = {"XDG_STATE_HOME": str(tmp_path), "BENTOML_HOME": str(tmp_path), "TERM": "dumb"}
+    serving = subprocess.Popen(
+        [RUL, "serve"], env=os.environ | settings | homes, cwd=tmp_path, stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    try:
+        with os.fdopen(ours, encoding="utf-8") as terminal:
+            log = []
+            for line in terminal:
+                if line.startswith("rulserve "):
+                    break
+                log.append(line)
+    finally:
+        serving.terminate()
+        serving.wait(SECONDS)
+
+    url = re.escape("http://localhost:") + r"\d+"
+    expected = rf"rulserve answers HTTP and gRPC at ({url}) \(page: \1/docs; models: tiny\)"
+    assert re.fullmatch(expected, line.strip())
+    assert not any(line.startswith("{") for line in log)
+    assert not any("alembic" in line for line in log)

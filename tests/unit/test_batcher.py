@@ -365,7 +365,7 @@ def test_a_caller_that_arrives_while_a_thread_runs_a_large_request_is_answered_o
 def test_a_large_request_stays_on_the_loop_while_other_workers_use_the_cores():
     cores = Cores(Board(), 2)
     bench = Bench.quick(cores=cores, loop_windows=4)
-    cores.begin()
+    cores.running[0] += 1
 
     task = bench.submit(*map(float, range(8)))
 
@@ -377,7 +377,7 @@ def test_a_large_request_stays_on_the_loop_while_other_workers_use_the_cores():
 @pytest.mark.parametrize("loop_windows", [0, 2, 4])
 def test_a_batch_that_does_not_fit_the_loop_has_a_thread_even_if_other_workers_use_every_core(loop_windows):
     cores = Cores(Board(), 1)
-    cores.begin()
+    cores.running[0] += 1
     bench = Bench(cores=cores, loop_windows=loop_windows)
 
     tasks = [bench.submit(1.0), bench.submit(2.0)]

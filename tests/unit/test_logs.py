@@ -95,6 +95,22 @@ def test_the_console_format_is_for_people(stream):
     assert "ready" in stream.getvalue()
 
 
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(("kind", "is_json"), [(Terminal, False), (io.StringIO, True)])
+@pytest.mark.usefixtures("stream")
+def test_by_itself_the_log_is_text_on_a_terminal_and_json_elsewhere(kind, is_json):
+    out = kind()
+    logs.configure(stream=out)
+
+    logs.logger().info("model ready")
+
+    assert out.getvalue().startswith("{") is is_json
+
+
 @pytest.mark.parametrize(("sample", "expected"), [(0.0, 0), (0.1, 10), (1.0, 100)])
 def test_the_share_of_answered_requests_that_is_logged_is_exact(stream, sample, expected):
     access = logs.AccessLog(logs.logger(), sample=sample)

@@ -1,6 +1,7 @@
 """What Prometheus is told: everything, once, under names and labels that were known at the start."""
 
 import threading
+from types import SimpleNamespace
 from typing import Final
 
 import numpy as np
@@ -12,11 +13,10 @@ from prometheus_client import Histogram as PlainHistogram
 from structlog.testing import capture_logs
 
 from service.core.answers import Answers, Asked
-from service.core.ports import BatchReport
+from service.core.ports import Batch, Share
 from service.core.providers import Placement
 from service.labels import Route, Stage, Transport, codes
 from service.metrics import metrics as metrics_module
-from service.metrics import models
 from service.metrics.instruments import Buckets, Shared
 from service.metrics.metrics import Metrics
 from tests.fakes import RULES, FakeRuntime, fake_outputs, make_manifest
@@ -37,15 +37,20 @@ def metrics(registry, runtime):
     return Metrics(registry, [runtime])
 
 
-def batch_of(*windows, manifest, imputed=None, unit="17"):
+def batch_of(*windows, manifest, imputed=None, unit="17", is_probe=False):
     """A batch that has run: windows as pairs of the last reading of `sensor_1` and their cycles."""
     lengths = np.array([cycles for _, cycles in windows])
     readings = np.zeros((len(windows), lengths.max(), 3), dtype=np.float32)
     readings[:, :, 1] = np.array([[reading] for reading, _ in windows])
     asked = Asked(readings, lengths, np.full(len(windows), 100.0, dtype=np.float32))
     answers = Answers(asked, fake_outputs(readings, lengths, manifest), manifest, RULES)
-    units = [unit] * len(windows)
-    return BatchReport(len(windows), [0.001], [0.02], 0.01, answers, imputed or [0.0] * len(windows), units)
+    given = SimpleNamespace(
+        is_probe=is_probe,
+        imputed_fraction=imputed or [0.0] * len(windows),
+        units=[unit] * len(windows),
+    )
+    share = Share(SimpleNamespace(windows=given), range(len(windows)))
+    return Batch([share], len(windows), [0.001], [0.02], answers, 0.01)
 
 
 @pytest.mark.parametrize("code", codes(Transport.HTTP))
@@ -57,8 +62,7 @@ def test_every_code_of_a_prediction_is_there_from_the_start(metrics, registry, c
 
 @pytest.mark.parametrize("stage", [Stage.DECODE, Stage.EXPLAIN, Stage.ENCODE])
 def test_the_stages_of_a_request_are_counted_when_it_ends(metrics, registry, stage):
-    metrics.begin(Route.PREDICT)
-    metrics.end(Transport.HTTP, Route.PREDICT, "500", 0.5, [(stage, 0.25)])
+    metrics.ended.append((Transport.HTTP, Route.PREDICT, "500", 0.5, [(stage, 7.0, 7.25)]))
 
     assert registry.get_sample_value("rul_stage_duration_seconds_sum", {"stage": stage.value}) == 0.25
 
@@ -121,9 +125,9 @@ def test_windows_that_were_answered_count_for_drift(metrics, registry, runtime):
     assert registry.get_sample_value("rul_column_drifting", {"model": "fake"}) == 0
 
 
-def test_a_batch_that_failed_or_held_probes_alone_counts_no_answers(metrics, registry):
-    metrics.models["fake"].ran(BatchReport(2, [0.001], (), None, None, (), ()))
-    metrics.models["fake"].ran(BatchReport(3, [0.001], [0.02], 0.01, None, (), ()))
+def test_a_batch_that_failed_or_held_probes_alone_counts_no_answers(metrics, registry, runtime):
+    metrics.models["fake"].ran(Batch([], 2, [0.001]))
+    metrics.models["fake"].ran(batch_of(*[(5.0, 4)] * 3, manifest=runtime.manifest, is_probe=True))
 
     assert registry.get_sample_value("rul_batch_windows_sum") == 3
     assert registry.get_sample_value("rul_stage_duration_seconds_count", {"stage": "queue"}) == 2
@@ -169,32 +173,9 @@ def test_our_histogram_counts_as_prometheus_clients_does(values, cut):
 ONE: Final = Buckets((1,), "for the test")
 
 
-def test_requests_that_wait_to_be_counted_are_bounded(monkeypatch, metrics, registry):
-    monkeypatch.setattr(metrics_module, "MOST_WAITING", 10)
-
-    for _ in range(25):
-        metrics.begin(Route.PREDICT)
-        metrics.end(Transport.HTTP, Route.PREDICT, "200", 0.001, [(Stage.DECODE, 0.0001)])
-
-    assert len(metrics._ended) < 10
-    labels = {"protocol": "http", "route": "/v1/predict"}
-    assert registry.get_sample_value("rul_requests_total", {**labels, "code": "200"}) == 25
-    assert registry.get_sample_value("rul_request_duration_seconds_count", labels) == 25
-    assert registry.get_sample_value("rul_stage_duration_seconds_count", {"stage": "decode"}) == 25
-
-
-def test_windows_that_wait_to_be_counted_are_bounded(monkeypatch, metrics, registry, runtime):
-    monkeypatch.setattr(models, "MOST_WAITING", 10)
-    batch = batch_of((5.0, 4), manifest=runtime.manifest)
-
-    for _ in range(25):
-        metrics.models["fake"].ran(batch)
-
-    assert len(metrics.models["fake"]._batches) < 10
-    assert registry.get_sample_value("rul_prediction_cycles_count", {"model": "fake"}) == 25
-
-
-def test_the_counting_thread_publishes_though_nobody_scrapes(metrics):
+def test_the_counting_thread_publishes_though_nobody_scrapes(metrics, runtime):
+    metrics.ended.append((Transport.HTTP, Route.PREDICT, "200", 0.001, []))
+    metrics.models["fake"].ran(batch_of((5.0, 4), manifest=runtime.manifest))
     published = threading.Event()
     metrics.watch_pending(lambda: published.set() or 0)  # asked each time the thread publishes
 
@@ -202,19 +183,8 @@ def test_the_counting_thread_publishes_though_nobody_scrapes(metrics):
 
     assert published.wait(10)
     metrics.close()
-    assert metrics._thread is None
-
-
-def test_many_windows_wake_the_counting_thread(monkeypatch, metrics, runtime):
-    monkeypatch.setattr(metrics_module, "PUBLISH_SECONDS", 3600)
-    published = threading.Event()
-    metrics.watch_pending(lambda: published.set() or 0)
-    metrics.start()
-
-    metrics.models["fake"].ran(batch_of(*[(5.0, 4)] * models.GATHERED, manifest=runtime.manifest))
-
-    assert published.wait(10)
-    metrics.close()
+    assert metrics.ended == []
+    assert metrics.models["fake"]._batches == []
 
 
 def test_the_counting_thread_survives_what_it_cannot_count(monkeypatch, metrics):
@@ -239,8 +209,7 @@ def test_the_counting_thread_survives_what_it_cannot_count(monkeypatch, metrics)
 def test_requests_that_end_while_others_are_counted_count_once(metrics, registry):
     def ask():
         for _ in range(2000):
-            metrics.begin(Route.PREDICT)
-            metrics.end(Transport.HTTP, Route.PREDICT, "200", 0.001)
+            metrics.ended.append((Transport.HTTP, Route.PREDICT, "200", 0.001, []))
 
     asking = threading.Thread(target=ask)
     asking.start()
@@ -250,12 +219,10 @@ def test_requests_that_end_while_others_are_counted_count_once(metrics, registry
 
     labels = {"protocol": "http", "route": "/v1/predict", "code": "200"}
     assert registry.get_sample_value("rul_requests_total", labels) == 2000
-    assert registry.get_sample_value("rul_inflight_requests") == 0
 
 
 def test_a_code_that_was_not_declared_counts_as_a_failure(metrics, registry):
-    metrics.begin(Route.PREDICT)
-    metrics.end(Transport.HTTP, Route.PREDICT, "418", 0.001)
+    metrics.ended.append((Transport.HTTP, Route.PREDICT, "418", 0.001, []))
 
     labels = {"protocol": "http", "route": "/v1/predict"}
     assert registry.get_sample_value("rul_requests_total", {**labels, "code": "500"}) == 1

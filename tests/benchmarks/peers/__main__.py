@@ -27,34 +27,33 @@ from rich.progress import Progress
 
 from export.bundle import find_bundle
 from service.core.runtime import OnnxRuntime
-from service.proto import open_inference_pb2_grpc
 from tests.benchmarks.comparable import make_comparable_bundle
-from tests.benchmarks.front_ends import measure, measure_ceiling, serving
-from tests.benchmarks.loads import LAST_CYCLE, Asker, Load, window_of
+from tests.benchmarks.front_ends import Asker, measure, measure_ceiling, serving
+from tests.benchmarks.loads import LAST_CYCLE, GrpcCall, HttpCall, Load, Measured, by_grpc, by_http, window_of
+from tests.benchmarks.payloads import INFER, ROWS, Payloads
 from tests.benchmarks.peers.environment import PeerFailed, place_for, serving_peer
 from tests.benchmarks.peers.peer import BINARY, GRPC, JSON, PEERS, Peer, tensor_message
 from tests.benchmarks.peers.report import Result, draw, markdown
 
 OURS = "rulserve"
-INFER = "inference.GRPCInferenceService/ModelInfer"
 OUR_LOADS = (*JSON, *BINARY, *GRPC)
 
 
-class PeerAsker(Asker):
+class PeerAsker:
     """Asks a peer in its own words."""
 
     def __init__(self, bundle: str, folder: Path, peer: Peer) -> None:
-        super().__init__(bundle, folder)
+        self._window = window_of(bundle)
+        self._folder = folder
         self._peer = peer
+        folder.mkdir(parents=True, exist_ok=True)
 
-    def _http_body(self, load: Load) -> tuple[str, dict[str, str], bytes]:
-        return self._peer.body(self._window, load)
-
-    def _grpc_call(self, load: Load, target: str) -> tuple[str, bytes, int]:
-        request = tensor_message(self._window, load)
-        with grpc.insecure_channel(target) as channel:
-            answer = open_inference_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(request, timeout=30)
-        return INFER, request.SerializeToString(), answer.ByteSize() + 5
+    def measure(self, load: Load, http: str, target: str, seconds: float) -> Measured:
+        """Load the peer for so long."""
+        if load.protocol == "grpc":
+            call = GrpcCall(INFER, tensor_message(self._window, load).SerializeToString())
+            return by_grpc([call], load, target, seconds, self._folder)
+        return by_http([HttpCall(*self._peer.body(self._window, load))], load, http, seconds, self._folder)
 
 
 def main(
@@ -123,7 +122,7 @@ def _server(
     bodies = folder / f"bodies-{name}"
     if name == OURS:
         with serving("envoy", bundle, folder) as (http, target, pids, ready):
-            yield Asker(bundle, bodies), OUR_LOADS, (http, target, pids), ready
+            yield Payloads(bundle, bodies, ROWS), OUR_LOADS, (http, target, pids), ready
         return
     peer = PEERS[name]
     place = place_for(name, peer, folder, Path(bundle) / "model.onnx")

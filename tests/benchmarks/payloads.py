@@ -1,0 +1,213 @@
+"""The calls of a load, for each door of the service: realistic calls that vary, or one call repeated.
+
+Realistic calls differ in their windows, units and cycle numbers; JSON numbers have 15 significant
+digits, and over HTTP every request has an id of its own. The repeated call has six digits and no id.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+
+from export.bundle import Manifest, find_bundle
+from export.probes import simulated_windows
+from service.core.runtime import OnnxRuntime
+from service.proto import open_inference_pb2 as oip
+from service.proto import rul_v1_pb2 as rul
+from tests.benchmarks.loads import (
+    ID,
+    LAST_CYCLE,
+    GrpcCall,
+    HttpCall,
+    Load,
+    Measured,
+    by_grpc,
+    by_http,
+)
+from tests.oip import HEADER, binary_request, described
+
+PREDICT: Final = "rul.v1.RulService/Predict"
+INFER: Final = "inference.GRPCInferenceService/ModelInfer"
+SIMULATED: Final = 256
+HTTP_CALLS: Final = 256
+MANY_CALLS: Final = 32
+"""Different calls of many windows: 64 windows as JSON are 700 kB, which both threads of wrk keep."""
+GRPC_CALLS: Final = 8
+"""Different calls by gRPC: each takes an h2load of its own."""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows of one call.
+
+    Attributes:
+        manifest: Of the model.
+        readings: float32 [B, T, F].
+        units: One name a window.
+        last_cycle: One cycle number a window.
+        id: Of the request; empty in the repeated call.
+    """
+
+    manifest: Manifest
+    readings: np.ndarray
+    units: list[str]
+    last_cycle: list[int]
+    id: str
+
+    def numbers(self, readings: np.ndarray) -> list[float]:
+        """Readings as a client of this kind writes them in JSON."""
+        digits = 15 if self.id else 6
+        return [float(f"{value:.{digits}g}") for value in readings.ravel().tolist()]
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The tensors of the Open Inference Protocol."""
+        return {"readings": self.readings, "last_cycle": np.array(self.last_cycle, dtype=np.float32)}
+
+    def headers(self) -> dict[str, str]:
+        """The request's id, where it has one."""
+        return {"x-request-id": self.id} if self.id else {}
+
+
+ROWS: Final = MappingProxyType({"json": "rows json", "grpc": "rows grpc"})
+"""Doors that read a window by rows."""
+
+
+class Payloads:
+    """Asks one server for one model, as loads say.
+
+    Args:
+        bundle: The model's name or folder; its manifest describes the windows.
+        folder: The folder of the files that the tools send.
+        doors: Other doors to ask, by the protocols of loads.
+    """
+
+    def __init__(self, bundle: str, folder: Path, doors: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._bundle: Final = bundle
+        self._folder: Final = folder
+        self._doors: Final = doors
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def measure(self, load: Load, http: str, target: str, seconds: float) -> Measured:
+        """Load a server for so long."""
+        calls = calls_of(self._bundle, self._doors.get(load.protocol, load.protocol), load)
+        if isinstance(calls[0], GrpcCall):
+            return by_grpc(calls, load, target, seconds, self._folder)
+        return by_http(calls, load, http, seconds, self._folder)
+
+
+@cache
+def calls_of(bundle: str, door: str, load: Load) -> Sequence[Any]:
+    """Every different call of a cell, made once."""
+    by_rpc = door.endswith("grpc")
+    most = min(GRPC_CALLS, load.callers) if by_rpc else HTTP_CALLS if load.windows == 1 else MANY_CALLS
+    manifest = OnnxRuntime.load(find_bundle(bundle)).manifest
+    simulated = simulated_windows(manifest, count=SIMULATED, seed=1)
+    whole = simulated.readings[simulated.lengths == simulated.lengths.max()]
+    if not load.realistic:
+        readings = np.repeat(whole[:1], load.windows, axis=0)
+        return [
+            DOORS[door](Windows(manifest, readings, ["1"] * load.windows, [LAST_CYCLE] * load.windows, ""))
+        ]
+    rng = np.random.default_rng(1)
+    calls: list[Any] = []
+    for number in range(1, most + 1):
+        readings = whole[rng.integers(len(whole), size=load.windows)]
+        units = [f"engine-{unit}" for unit in rng.integers(10_000, size=load.windows)]
+        last_cycle = (whole.shape[1] + number + rng.integers(100, size=load.windows)).tolist()
+        last_cycle[0] = whole.shape[1] + number  # so that no two calls are equal
+        name = f"{number:032x}" if by_rpc else ID
+        calls.append(DOORS[door](Windows(manifest, readings, units, last_cycle, name)))
+    return calls
+
+
+def json_columns(given: Windows) -> HttpCall:
+    """`POST /v1/predict` by columns, as in the README."""
+    names = [column.name for column in given.manifest.columns]
+    values = [dict(zip(names, map(given.numbers, readings.T), strict=True)) for readings in given.readings]
+    return _predict(given, "columns", values)
+
+
+def json_rows(given: Windows) -> HttpCall:
+    """`POST /v1/predict` by rows."""
+    return _predict(given, "readings", [[given.numbers(row) for row in rows] for rows in given.readings])
+
+
+def _predict(given: Windows, kind: str, values: Sequence[object]) -> HttpCall:
+    windows = [
+        {"unit": unit, "last_cycle": last_cycle, kind: each}
+        for unit, last_cycle, each in zip(given.units, given.last_cycle, values, strict=True)
+    ]
+    named = {"model": given.manifest.name} if given.id else {}
+    body = json.dumps({**named, "windows": windows})
+    return HttpCall("/v1/predict", {"content-type": "application/json", **given.headers()}, body.encode())
+
+
+def oip_json(given: Windows) -> HttpCall:
+    """`infer` with the contents in JSON."""
+    inputs = [described(name, array, data=given.numbers(array)) for name, array in given.arrays().items()]
+    body = json.dumps({**_named(given), "inputs": inputs}).encode()
+    return HttpCall(_infer(given), {"content-type": "application/json", **given.headers()}, body)
+
+
+def oip_binary(given: Windows) -> HttpCall:
+    """`infer` with binary contents, both ways."""
+    body, size = binary_request(given.arrays(), **_named(given), parameters={"binary_data_output": True})
+    headers = {"content-type": "application/octet-stream", HEADER: str(size), **given.headers()}
+    return HttpCall(_infer(given), headers, body)
+
+
+def oip_grpc(given: Windows) -> GrpcCall:
+    """`ModelInfer` with raw contents."""
+    inputs = [oip.ModelInferRequest.InferInputTensor(**described(*each)) for each in given.arrays().items()]
+    raw = [array.tobytes() for array in given.arrays().values()]
+    message = oip.ModelInferRequest(
+        model_name=given.manifest.name, id=given.id, inputs=inputs, raw_input_contents=raw
+    )
+    return GrpcCall(INFER, message.SerializeToString(), given.headers())
+
+
+def grpc_columns(given: Windows) -> GrpcCall:
+    """`Predict` by columns, as in the README."""
+    names = [column.name for column in given.manifest.columns]
+
+    def values(readings: np.ndarray) -> dict[str, Any]:
+        series = [rul.Series(values=column.tolist()) for column in readings.T]
+        return {"columns": rul.Columns(columns=dict(zip(names, series, strict=True)))}
+
+    return _rpc(given, values)
+
+
+def grpc_rows(given: Windows) -> GrpcCall:
+    """`Predict` by rows."""
+    return _rpc(given, lambda readings: {"readings": rul.Readings(values=readings.ravel().tolist())})
+
+
+def _rpc(given: Windows, values: Callable[[np.ndarray], dict[str, Any]]) -> GrpcCall:
+    windows = [
+        rul.Window(unit=unit, last_cycle=last_cycle, **values(readings))
+        for unit, last_cycle, readings in zip(given.units, given.last_cycle, given.readings, strict=True)
+    ]
+    name = given.manifest.name if given.id else ""
+    message = rul.PredictRequest(model=name, windows=windows)
+    return GrpcCall(PREDICT, message.SerializeToString(), given.headers())
+
+
+def _infer(given: Windows) -> str:
+    return f"/v2/models/{given.manifest.name}/infer"
+
+
+def _named(given: Windows) -> dict[str, str]:
+    return {"id": given.id} if given.id else {}
+
+
+DOORS: Final[dict[str, Callable[[Windows], Any]]] = {
+    "json": json_columns, "rows json": json_rows, "oip json": oip_json, "binary": oip_binary,
+    "grpc": grpc_columns, "rows grpc": grpc_rows, "oip grpc": oip_grpc,
+}  # fmt: skip

@@ -1,0 +1,95 @@
+"""The figures of `versions` as tables: one for people at a terminal, and the same in Markdown."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Final
+
+from rich.box import SIMPLE
+from rich.table import Table
+
+from tests.benchmarks.front_ends import CORES, Figures
+
+OLD: Final = "old"
+NEW: Final = "new"
+FLOOR: Final = "floor"
+WIDTH: Final = 184
+"""Of the table on a terminal, in characters."""
+COLUMNS: Final = (
+    ("windows/s", "windows/s", 0, (OLD, NEW)),
+    ("over ceiling", "of the ceiling", 2, (OLD, NEW, FLOOR)),
+    ("p50 ms", "p50 ms", 2, (OLD, NEW)),
+    ("p99 ms", "p99 ms", 2, (OLD, NEW)),
+    ("cpu s per 1000", "CPU s per 1000", 3, (OLD, NEW, FLOOR)),
+)
+"""Figures by name, each with its heading, digits and the servers side by side."""
+HEADINGS: Final = (
+    "cell", "new / old", "rounds", "CPU new / old",
+    *(f"{heading}: {', '.join(sides)}" for _, heading, _, sides in COLUMNS), "failed",
+)  # fmt: skip
+
+
+def middle(figures: Figures, name: str) -> float:
+    """The median of a figure; NaN where it was not measured."""
+    return statistics.median(figures.get(name) or [float("nan")])
+
+
+def ratios(kept: dict[str, Figures], name: str) -> list[float]:
+    """A figure of the new version over the old one's, one a round."""
+    return [new / old for old, new in zip(kept[OLD][name], kept[NEW][name], strict=True)]
+
+
+def rows(kept: dict[str, Figures], cells: list[str]) -> list[list[str]]:
+    """One row a cell, as `HEADINGS` say."""
+    lines: list[list[str]] = []
+    for cell in cells:
+        found = ratios(kept, f"{cell}: windows/s")
+        used = statistics.median(ratios(kept, f"{cell}: cpu s per 1000"))
+        line = [
+            cell,
+            f"{statistics.median(found):.2f}",
+            f"{min(found):.2f} to {max(found):.2f}",
+            f"{used:.2f}",
+        ]
+        for name, _, digits, sides in COLUMNS:
+            values = [middle(kept[side], f"{cell}: {name}") for side in sides if side in kept]
+            line.append(" / ".join(f"{value:,.{digits}f}" for value in values))
+        line.append(f"{sum(sum(figures[f'{cell}: failed']) for figures in kept.values()):.0f}")
+        lines.append(line)
+    return lines
+
+
+def table(kept: dict[str, Figures], cells: list[str]) -> Table:
+    """The cells, for a terminal."""
+    shown = Table(title=summary(kept), title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
+    for heading in HEADINGS:
+        wide = {"min_width": 38, "justify": "left"} if heading == "cell" else {"justify": "right"}
+        shown.add_column(heading.replace(": ", "\n"), **wide)
+    for line in rows(kept, cells):
+        shown.add_row(*line)
+    return shown
+
+
+def markdown(kept: dict[str, Figures], cells: list[str]) -> str:
+    """The same in Markdown."""
+    lines = [" | ".join(HEADINGS), " | ".join(["---", *["---:"] * (len(HEADINGS) - 1)])]
+    lines += [" | ".join(line) for line in rows(kept, cells)]
+    return summary(kept) + "\n\n" + "\n".join(f"| {line} |" for line in lines) + "\n"
+
+
+def summary(kept: dict[str, Figures]) -> str:
+    """Ceiling, cold start and memory, one line each."""
+    ceiling, alone = middle(kept[OLD], "ceiling windows/s"), middle(kept[OLD], "alone ms")
+    starts = ", ".join(f"{name} {middle(kept[name], 'ready s'):.2f} s" for name in (OLD, NEW))
+    found = [
+        f"Ceiling: {ceiling:,.0f} windows/s on {CORES} cores. One window alone: {alone:.2f} ms.",
+        f"Cold start of four bundles: {starts}.",
+    ]
+    for payload in ("realistic", "identical"):
+        held = [
+            f"{name} "
+            + " / ".join(f"{middle(kept[name], f'{payload}: {kind} MiB'):.0f}" for kind in ("RSS", "PSS"))
+            for name in kept
+        ]
+        found.append(f"Largest worker after the {payload} load, RSS / PSS: {', '.join(held)} MiB.")
+    return "\n".join(found)

@@ -1,0 +1,118 @@
+"""Lock files fit pyproject.toml, and an installation without an extra says which one to install."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+WHEEL = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]["targets"][
+    "wheel"
+]
+LOCKS = {
+    "serve-cpu": ("cpu", "postgresql"),
+    "serve-gpu": ("gpu", "postgresql"),
+    "dev": ("cpu", "train", "dev"),
+}
+UNLOCKED = {"torch"}  # see the Makefile
+PIN = re.compile(r"^(?P<name>[\w.-]+)==(?P<version>[^\s;]+)(?P<rest>.*(?:\n    --hash=.*)*)", re.MULTILINE)
+
+
+def lock(name: str) -> str:
+    return (ROOT / "requirements" / f"{name}.txt").read_text("utf-8")
+
+
+@pytest.mark.parametrize(("name", "extras"), LOCKS.items())
+def test_a_lock_holds_every_requirement_in_a_version_that_fits(name, extras):
+    pins = {canonicalize_name(pin["name"]): pin["version"] for pin in PIN.finditer(lock(name))}
+    optional = PROJECT["optional-dependencies"]
+    wanted = [*PROJECT["dependencies"], *(text for extra in extras for text in optional[extra])]
+    requirements = [Requirement(text) for text in wanted]
+
+    unfit = [
+        str(wish)
+        for wish in requirements
+        if wish.name not in UNLOCKED
+        and not wish.specifier.contains(pins.get(canonicalize_name(wish.name), "0"))
+    ]
+
+    assert unfit == [], "run: make lock"
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_every_locked_package_has_a_hash_and_no_lock_names_a_registry(name):
+    text = lock(name)
+
+    pins = list(PIN.finditer(text))
+
+    assert pins
+    assert [pin["name"] for pin in pins if "--hash=sha256:" not in pin["rest"]] == []
+    assert "://" not in text
+
+
+@pytest.mark.parametrize("package", WHEEL["packages"])
+def test_a_package_says_that_it_is_typed(package):
+    assert (ROOT / package / "py.typed").is_file()
+
+
+def rul(*arguments: str, without: str = "nothing") -> subprocess.CompletedProcess[str]:
+    """The command `rul` in a Python that cannot import one module."""
+    code = f"""
+import sys
+
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == {without!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Without())
+from service.cli import main
+main()
+"""
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+TRAIN = ("train", "--data", "pyproject.toml", "--name", "x", "--out", "runs/none")
+
+
+@pytest.mark.parametrize(
+    ("module", "extra", "arguments"),
+    [
+        ("torch", "train", TRAIN),
+        ("torch", "train", ("export", "runs/none", "--out", "bundles/none")),
+        ("onnxruntime", "cpu", ("serve", "--port", "0")),
+        ("onnxruntime", "cpu", ("predict", "--bundle", "fd001", "--input", "pyproject.toml")),
+    ],
+)
+def test_a_missing_extra_is_one_line_with_the_command_to_run(module, extra, arguments):
+    done = rul(*arguments, without=module)
+
+    assert done.returncode == 1
+    assert done.stderr == f"rul: rul {arguments[0]} needs {module}: pip install 'rulserve[{extra}]'\n"
+
+
+def test_without_any_extra_rul_lists_its_commands():
+    for module in ("torch", "onnx", "onnxruntime", "matplotlib", "sklearn"):
+        assert rul("--help", without=module).returncode == 0
+
+
+def test_rul_prints_its_version():
+    done = rul("--version")
+
+    assert (done.returncode, done.stdout) == (0, f"rulserve {version('rulserve')}\n")

@@ -1,0 +1,44 @@
+"""The benchmark of two versions: what it sends, and how it compares."""
+
+import json
+
+import pytest
+
+from tests.benchmarks.loads import ID, HttpCall, Load
+from tests.benchmarks.payloads import DOORS, GRPC_CALLS, calls_of
+from tests.benchmarks.versions_report import HEADINGS, markdown, rows
+
+
+def figures(throughputs):
+    names = ("over ceiling", "p50 ms", "p99 ms", "cpu s per 1000", "failed")
+    found = {f"cell: {name}": [1.0] * len(throughputs) for name in names}
+    return found | {"cell: windows/s": throughputs}
+
+
+def test_versions_are_compared_round_by_round():
+    kept = {"old": figures([100.0, 200.0, 400.0]), "new": figures([110.0, 260.0, 480.0])}
+
+    [row] = rows(kept, ["cell"])
+
+    assert len(row) == len(HEADINGS)
+    assert row[1:3] == ["1.20", "1.10 to 1.30"]
+    assert "| cell | 1.20 |" in markdown(kept, ["cell"])
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_realistic_calls_differ_and_the_identical_call_is_one(door):
+    realistic = calls_of("fd001", door, Load(door, 64, realistic=True))
+    bodies = {call.body if isinstance(call, HttpCall) else call.message for call in realistic}
+
+    assert len(bodies) == len(realistic) >= GRPC_CALLS
+    assert len(calls_of("fd001", door, Load(door, 64))) == 1
+
+
+def test_realistic_json_has_columns_of_float64_and_room_for_an_id():
+    call = calls_of("fd001", "json", Load("json", 64, realistic=True))[0]
+
+    [window] = json.loads(call.body)["windows"]
+    digits = [len(repr(value).replace(".", "")) for values in window["columns"].values() for value in values]
+
+    assert max(digits) >= 15
+    assert f"x-request-id: {ID}".encode() in call.raw("http://localhost:3000")
