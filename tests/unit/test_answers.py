@@ -46,7 +46,7 @@ def test_each_window_has_its_own_state(answers):
         (2, 2.0, RulState.ESTIMATED),  # the unit's whole life
         (2, 1.0, RulState.ESTIMATED),  # the same, where cycles are numbered from 0
         (2, 3.0, RulState.INSUFFICIENT_HISTORY),  # its first cycle is missing
-        (2, np.nan, RulState.INSUFFICIENT_HISTORY),  # nobody knows
+        (2, np.nan, RulState.INSUFFICIENT_HISTORY),  # unknown
         (3, 90.0, RulState.ESTIMATED),  # an old unit, but enough of it
     ],
 )

@@ -502,7 +502,7 @@ def test_waiting_windows_of_a_failed_caller_are_taken_back(busy):
     with pytest.raises(RuntimeFailed):
         task.result()
     assert busy.batcher.pending_windows == 0
-    assert len(busy.executor.waiting) == 1  # what had left before; nothing leaves for nobody
+    assert len(busy.executor.waiting) == 1  # sent before; no batch leaves without a caller
 
 
 def test_the_cause_of_a_failure_is_kept_for_the_log_and_not_in_the_message(bench):

@@ -283,7 +283,7 @@ async def test_a_partial_request_without_a_good_window_is_answered_all_the_same(
 
 
 @pytest.mark.parametrize("error", [Overloaded("full"), RuntimeFailed("inference failed")])
-async def test_what_the_batcher_says_is_passed_on(error):
+async def test_errors_of_the_batcher_are_passed_on(error):
     with pytest.raises(type(error)):
         await ask(window_input(), predictor=make_predictor(error=error))
 

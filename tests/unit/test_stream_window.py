@@ -85,7 +85,7 @@ def test_at_every_reading_it_is_checked_as_the_whole_window_would_be(readings):
         assert outcome(window) == outcome_alone(readings[:i], float(i))
 
 
-def test_what_was_missing_in_the_history_counts_until_it_has_left_the_window():
+def test_missing_readings_of_the_history_count_until_they_have_left_the_window():
     window = StreamWindow(RULES)
     history = [row(0.0), row(math.nan)]
     window.begin(WindowInput(readings=[values.tolist() for values in history]), first_cycle=1)
@@ -113,7 +113,7 @@ def test_cycles_that_are_skipped_are_missing_readings(count, step):
     np.testing.assert_array_equal(got.readings, [expected])
 
 
-def test_what_was_asked_about_does_not_change_when_more_readings_come():
+def test_a_window_that_was_asked_about_does_not_change_when_more_readings_come():
     window = made(CONTEXT)
     asked = window.checked(None)
     before = np.array(asked.readings)
@@ -137,7 +137,7 @@ def test_a_cycle_that_is_not_after_the_last_is_a_conflict_and_changes_nothing(cy
 
 
 @pytest.mark.parametrize("cycle", [-1, 0.5, 2**25, math.inf])
-def test_what_is_no_cycle_number_is_refused_and_changes_nothing(cycle):
+def test_a_value_that_is_no_cycle_number_is_refused_and_changes_nothing(cycle):
     window = made(2, first_cycle=1)
 
     assert refusal(window.add, row(9), cycle=cycle) == [("/reading/cycle", "bad_cycle")]
