@@ -92,7 +92,7 @@ class InferenceServicer:
         exchange.stages.append((Stage.DECODE, start, perf_counter()))
         if query.timeout_seconds != math.inf:
             limit.shorten(query.timeout_seconds)
-        tensors = await self._inference.answer(model, ask)
+        tensors = await self._inference.answer(model, ask, exchange.stages)
         start = perf_counter()
         is_raw = bool(request.raw_input_contents)
         encoded = response_of(model.name, query.id, tensors, is_raw=is_raw).SerializeToString()

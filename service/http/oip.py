@@ -64,7 +64,7 @@ class OipHttp:
         exchange.stages.append((Stage.DECODE, start, perf_counter()))
         if query.timeout_seconds != math.inf:
             call.limit.shorten(query.timeout_seconds)
-        tensors = await self._inference.answer(model, ask)
+        tensors = await self._inference.answer(model, ask, exchange.stages)
         start = perf_counter()
         body, size = encoded(model.name, query.id, tensors, form)
         exchange.stages.append((Stage.ENCODE, start, perf_counter()))

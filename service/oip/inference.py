@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, Final
 
 import numpy as np
@@ -17,10 +18,12 @@ from numpy.typing import NDArray
 from model.domain import FloatArray
 from service.core.answers import Answers, Piece
 from service.core.lifecycle import Lifecycle, Phase
+from service.core.ports import Stages
 from service.core.predictor import LoadedModel, Predictor
 from service.core.queries import ModelName
 from service.core.window import Defect, Windows, check
 from service.errors import InvalidTensor, MalformedBody, UnknownModel
+from service.labels import Stage
 from service.oip.tensors import (
     LAST_CYCLE,
     LENGTHS,
@@ -147,14 +150,17 @@ class Inference:
             raise _refused(defects)
         return Ask(windows, wanted, count, cycles)
 
-    async def answer(self, model: LoadedModel, ask: Ask) -> list[Tensor]:
+    async def answer(self, model: LoadedModel, ask: Ask, stages: Stages) -> list[Tensor]:
         """The answers to the windows, as tensors.
 
         Raises:
             Overloaded, NotReady, RuntimeFailed: as the batcher says.
         """
         pieces = await model.batcher.submit(ask.windows)
-        return [Tensor(spec.name, spec.datatype, _gathered(spec, ask, pieces)) for spec in ask.wanted]
+        start = perf_counter()
+        tensors = [Tensor(spec.name, spec.datatype, _gathered(spec, ask, pieces)) for spec in ask.wanted]
+        stages.append((Stage.EXPLAIN, start, perf_counter()))
+        return tensors
 
 
 def _one_a_window(arrays: dict[str, NDArray[Any]], name: str, count: int, absent: float) -> list[Any]:
