@@ -254,13 +254,13 @@ def retry_after_seconds(error: BaseException) -> float | None:
     return error.retry_after_seconds if isinstance(error, Overloaded | NotReady | StoreUnavailable) else None
 
 
-def listed(problems: Sequence[Problem]) -> list[Problem]:
-    """The first `MAX_PROBLEMS`, and how many more there are."""
-    if len(problems) <= MAX_PROBLEMS:
+def listed(problems: Sequence[Problem], most: int = MAX_PROBLEMS) -> list[Problem]:
+    """The first problems, and how many more there are."""
+    if len(problems) <= most:
         return list(problems)
-    left_out = len(problems) - MAX_PROBLEMS
+    left_out = len(problems) - most
     more = Problem("", "more_problems", f"{left_out} more problems are not listed")
-    return [*problems[:MAX_PROBLEMS], more]
+    return [*problems[:most], more]
 
 
 def escaped(name: str) -> str:

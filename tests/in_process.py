@@ -71,14 +71,15 @@ class Answer:
     code: grpc.StatusCode
     detail: str
     metadata: dict[str, str]
+    trailer_bytes: int
 
-    def violations(self) -> list[str]:
-        """The fields that google.rpc.BadRequest names."""
+    def violations(self) -> dict[str, str]:
+        """The fields that google.rpc.BadRequest names, and what it says of each."""
         status = status_pb2.Status.FromString(_unpadded(self.metadata["grpc-status-details-bin"]))
         (detail,) = status.details
         bad = error_details_pb2.BadRequest()
         assert detail.Unpack(bad)
-        return [violation.field for violation in bad.field_violations]
+        return {violation.field: violation.description for violation in bad.field_violations}
 
 
 @dataclass
@@ -238,8 +239,9 @@ async def ask_grpc(
         if event["type"] == "http.response.trailers"
         for key, value in event["headers"]
     }
+    size = sum(len(key) + len(value) for key, value in trailers.items())
     code = CODES[int(trailers.pop("grpc-status"))] if trailers else grpc.StatusCode.CANCELLED
-    return Answer(unframed(body), code, unquote(trailers.pop("grpc-message", "")), trailers)
+    return Answer(unframed(body), code, unquote(trailers.pop("grpc-message", "")), trailers, size)
 
 
 async def until(happened: Callable[[], bool]) -> None:

@@ -234,7 +234,7 @@ def _invalid(problems: Mapping[int, Sequence[Problem]], windows: int) -> Invalid
     worst = in_order[0]
     return InvalidWindows(
         f"{len(problems)} of {windows} windows cannot be read; {worst.pointer}: {worst.detail}",
-        listed(in_order),
+        in_order,
     )
 
 

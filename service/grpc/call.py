@@ -1,12 +1,13 @@
 """What every gRPC method of ours shares: its call, its messages, and how it ends with a status.
 
-The same servicers run on `grpc.aio` and, through `grpc_asgi`, behind an HTTP/2 front end. This
+The same servicers run on `grpc.aio` and, through `over_asgi`, behind an HTTP/2 front end. This
 module must not know what is asked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from itertools import accumulate
 from typing import Any, Final, Protocol, TypeVar
 
 import grpc
@@ -14,7 +15,16 @@ from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 
 from service.edge.exchange import Desk, Exchange, Limit
-from service.errors import Disconnected, MalformedBody, Problem, listed, problems_of, public_detail, status_of
+from service.errors import (
+    MAX_PROBLEMS,
+    Disconnected,
+    MalformedBody,
+    Problem,
+    listed,
+    problems_of,
+    public_detail,
+    status_of,
+)
 from service.grpc.over_asgi import Call
 from service.labels import Route, Transport
 
@@ -26,6 +36,11 @@ METADATA: Final = ("x-request-id", "authorization", "x-api-key", "traceparent", 
 """What is read of a call's metadata: its id, who asks, and the trace that it belongs to."""
 
 DETAILS: Final = "grpc-status-details-bin"  # where google.rpc.Status travels
+
+# Clients refuse trailers above 8 KiB. The detail travels twice, percent-encoded and in the details.
+MAX_DETAIL_BYTES: Final = 1000
+MAX_DETAILS_BYTES: Final = 3 * 1024  # 4 KiB in base64
+RESERVED_BYTES: Final = 160  # the type of the details, and the last violation, which counts the rest
 
 
 class Context(Protocol):
@@ -91,7 +106,7 @@ async def ended(exchange: Exchange, context: Context, reply: ReplyType) -> Reply
     trailing = [("x-request-id", exchange.request_id)]
     if exchange.error is not None:
         error = exchange.error
-        code, detail = status_of(error).grpc, public_detail(error)
+        code, detail = status_of(error).grpc, _shortened(public_detail(error))
         await context.abort(code, detail, (*trailing, *_details(code, detail, problems_of(error))))
     if exchange.gone:
         raise Disconnected
@@ -127,17 +142,29 @@ def serialized(message: Message) -> bytes:
     return message.SerializeToString()
 
 
+def _shortened(detail: str) -> str:
+    """A detail that fits into the trailers, where a byte may take three."""
+    encoded = detail.encode()
+    if len(encoded) <= MAX_DETAIL_BYTES:
+        return detail
+    return encoded[: MAX_DETAIL_BYTES - 3].decode(errors="ignore") + "..."
+
+
 def _details(code: grpc.StatusCode, detail: str, problems: tuple[Problem, ...]) -> list[tuple[str, bytes]]:
-    """Where the request is wrong, as google.rpc.BadRequest."""
+    """Where the request is wrong, as google.rpc.BadRequest: the first problems, as many as fit."""
     if not problems:
         return []
     number: int = code.value[0]
     status = status_pb2.Status(code=number, message=detail)
-    violations = [
-        error_details_pb2.BadRequest.FieldViolation(
-            field=p.pointer, description=p.detail, reason=p.code.upper()
-        )
-        for p in listed(problems)
-    ]
+    sizes = accumulate(4 + _violation(p).ByteSize() for p in problems[:MAX_PROBLEMS])
+    room = MAX_DETAILS_BYTES - RESERVED_BYTES - status.ByteSize()
+    fitting = sum(size <= room for size in sizes)
+    violations = [_violation(p) for p in listed(problems, fitting)]
     status.details.add().Pack(error_details_pb2.BadRequest(field_violations=violations))
     return [(DETAILS, status.SerializeToString())]
+
+
+def _violation(problem: Problem) -> error_details_pb2.BadRequest.FieldViolation:
+    return error_details_pb2.BadRequest.FieldViolation(
+        field=problem.pointer, description=problem.detail, reason=problem.code.upper()
+    )

@@ -11,7 +11,7 @@ import msgspec
 from model.version import VERSION
 from service.edge.exchange import Desk
 from service.errors import MalformedBody
-from service.http.oip_body import decoded, encoded, inflated
+from service.http.oip_body import decoded, encoded
 from service.http.shell import Call, Endpoint, Reply, json_reply
 from service.labels import Route, Stage
 from service.oip.inference import EXTENSIONS, PLATFORM, SERVER_NAME, Inference
@@ -53,12 +53,9 @@ class OipHttp:
         return [f"/v2/models/{name}/infer" for name in self._desk.predictor.models]
 
     async def _infer(self, call: Call) -> Reply:
-        exchange, headers, start = call.exchange, call.headers, perf_counter()
+        exchange, start = call.exchange, perf_counter()
         model = self._inference.model(**call.path)
-        body = call.body
-        if b"content-encoding" in headers:
-            body = inflated(body, headers[b"content-encoding"], max_bytes=self._desk.max_body_bytes)
-        query, form = decoded(body, headers.get(HEADER_LENGTH, b""))
+        query, form = decoded(call.body, call.headers.get(HEADER_LENGTH, b""))
         ask = self._inference.read(model, query)
         exchange.windows = ask.count
         exchange.stages.append((Stage.DECODE, start, perf_counter()))

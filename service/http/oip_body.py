@@ -8,7 +8,6 @@ knows the format; it must not know what a model takes.
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any, Final, NamedTuple
@@ -16,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from service.core.queries import ModelName
-from service.errors import InvalidTensor, MalformedBody, TooLarge, UnsupportedMedia
+from service.errors import InvalidTensor, MalformedBody
 from service.http.predict import shape_error
 from service.oip.inference import MAX_TENSORS, InferQuery, timeout_of
 from service.oip.tensors import FP32, INT64, Contents, GivenTensor, Tensor, short
@@ -25,8 +24,6 @@ Parameters = dict[str, Any] | None
 
 _NAN: Final = re.compile(rb"(?<=[\[,\s])NaN(?=\s*[,\]])")
 """A value of a list that JSON does not have and that Python's clients write all the same."""
-
-_WINDOW_BITS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 
 class _Input(msgspec.Struct):
@@ -95,7 +92,7 @@ def decoded(body: bytes, header_length: bytes) -> tuple[InferQuery, Form]:
     """Read a body.
 
     Args:
-        body: All of it, no longer compressed.
+        body: All of it, inflated.
         header_length: The header `inference-header-content-length`, b"" where it was not sent.
 
     Raises:
@@ -112,36 +109,11 @@ def decoded(body: bytes, header_length: bytes) -> tuple[InferQuery, Form]:
     timeout = timeout_of((request.parameters or {}).get("timeout"))
     by_name: dict[str, bool] = {}
     for output in outputs:
-        flag = _flag(output.parameters, "binary_data", "output")
+        flag = _flag(output.parameters, "binary_data", "output", output.name)
         if flag is not None:
             by_name[output.name] = flag
     is_binary = _flag(request.parameters, "binary_data_output", "the request") or False
     return InferQuery(inputs, names, request.id, timeout), Form(is_binary, by_name)
-
-
-def inflated(body: bytes, encoding: bytes, *, max_bytes: int) -> bytes:
-    """A body as it was before its sender compressed it.
-
-    Raises:
-        UnsupportedMedia: it is compressed in another way than gzip or deflate.
-        TooLarge: it inflates to more than `max_bytes`; what is past them is never made.
-        MalformedBody: it is not what its encoding says.
-    """
-    name = encoding.decode("latin-1").strip().lower()
-    if name in {"", "identity"}:
-        return body
-    if name not in _WINDOW_BITS:
-        raise UnsupportedMedia(f"expected content-encoding gzip, deflate or none, got {short(name)}")
-    inflater = zlib.decompressobj(_WINDOW_BITS[name])
-    try:
-        plain = inflater.decompress(body, max_bytes + 1)
-    except zlib.error as error:
-        raise MalformedBody(f"the body is not {name}, as its content-encoding says") from error
-    if len(plain) > max_bytes:
-        raise TooLarge(f"the body inflates to more than {max_bytes} bytes, which the service does not read")
-    if not inflater.eof or inflater.unused_data:
-        raise MalformedBody(f"the body is not one whole {name} stream")
-    return plain
 
 
 def encoded(
@@ -274,8 +246,9 @@ def _binary_size(parameters: Parameters, where: str) -> int | None:
     raise InvalidTensor(f"{where}: expected a binary_data_size of 0 or more, got {short(size)}")
 
 
-def _flag(parameters: Parameters, name: str, where: str) -> bool | None:
+def _flag(parameters: Parameters, name: str, where: str, of: str | None = None) -> bool | None:
     flag = (parameters or {}).get(name)
     if flag is None or isinstance(flag, bool):
         return flag
-    raise MalformedBody(f"{where}: expected {name} to be true or false, got {short(flag)}")
+    place = where if of is None else f"{where} {short(of)}"
+    raise MalformedBody(f"{place}: expected {name} to be true or false, got {short(flag)}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -16,7 +17,8 @@ import msgspec
 from starlette.datastructures import QueryParams
 from starlette.routing import compile_path
 
-from service.edge.asgi import Receive, Scope, Send
+from service.core.window import short
+from service.edge.asgi import Message, Receive, Scope, Send
 from service.edge.exchange import Desk, Exchange, Limit
 from service.errors import (
     Disconnected,
@@ -30,6 +32,7 @@ from service.http.problem import problem
 from service.labels import Route, Transport
 
 JSON: Final = b"application/json"
+_WINDOW_BITS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 _encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
 
@@ -140,7 +143,7 @@ class Shell:
                 desk.credentials.check(authorization.decode("latin-1"), key.decode("latin-1"))
             if endpoint.needs_model:
                 exchange.admit()
-            reads = endpoint.method != "GET"
+            reads = endpoint.method == "POST"
             body = await _body(desk, endpoint, headers, receive) if reads else b""
             # A server says that the caller has left once the body has been read.
             with Limit(_limit_seconds(desk, headers), receive if reads else None) as limit:
@@ -173,12 +176,14 @@ class Shell:
 
 
 async def _body(desk: Desk, endpoint: Endpoint, headers: dict[bytes, bytes], receive: Receive) -> bytes:
-    """The whole body.
+    """The whole body, inflated where it is compressed.
 
     Raises:
-        UnsupportedMedia: it says that it is something else than the endpoint reads.
+        UnsupportedMedia: it says that it is something else than the endpoint reads, or compressed in another
+            way than the service knows.
         TooLarge: it has more bytes than the service reads; what is past them is never held.
         Disconnected: the caller left before it was complete.
+        MalformedBody: it is not compressed as it says.
     """
     given, wanted, limit = headers.get(b"content-type", b""), endpoint.media_type, desk.max_body_bytes
     if wanted is not None and given != wanted:
@@ -194,7 +199,14 @@ async def _body(desk: Desk, endpoint: Endpoint, headers: dict[bytes, bytes], rec
         body: bytes = event.get("body", b"")
         if len(body) > limit:
             raise TooLarge(f"the body has {len(body)} bytes, the service reads {limit} at most")
-        return body
+    else:
+        body = await _joined(event, receive, limit)
+    encoding = headers.get(b"content-encoding")
+    return body if encoding is None else _inflated(body, encoding, limit)
+
+
+async def _joined(event: Message, receive: Receive, limit: int) -> bytes:
+    """A body that comes in parts, of which this is the first."""
     received = bytearray()
     while True:
         if event["type"] == "http.disconnect":
@@ -205,6 +217,24 @@ async def _body(desk: Desk, endpoint: Endpoint, headers: dict[bytes, bytes], rec
         if not event.get("more_body", False):
             return bytes(received)
         event = await receive()
+
+
+def _inflated(body: bytes, encoding: bytes, limit: int) -> bytes:
+    name = encoding.decode("latin-1").strip().lower()
+    if name in {"", "identity"}:
+        return body
+    if name not in _WINDOW_BITS:
+        raise UnsupportedMedia(f"expected content-encoding gzip, deflate or none, got {short(name)}")
+    inflater = zlib.decompressobj(_WINDOW_BITS[name])
+    try:
+        plain = inflater.decompress(body, limit + 1)
+    except zlib.error as error:
+        raise MalformedBody(f"the body is not {name}, as its content-encoding says") from error
+    if len(plain) > limit:
+        raise TooLarge(f"the body inflates to more than {limit} bytes, which the service does not read")
+    if not inflater.eof or inflater.unused_data:
+        raise MalformedBody(f"the body is not one whole {name} stream")
+    return plain
 
 
 def _limit_seconds(desk: Desk, headers: dict[bytes, bytes]) -> float:

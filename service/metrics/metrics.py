@@ -41,7 +41,7 @@ from service.metrics.models import Families, ModelMetrics, declare_manifests
 from service.metrics.store import StoreMetrics
 
 PUBLISH_SECONDS: Final = 0.05
-"""How far a scrape of one worker may lag behind the histograms of the others."""
+"""How far a scrape of one worker may lag behind the requests and histograms of the others."""
 PAUSE_SECONDS: Final = 0.001
 """Between two parts of the counting, so that the event loop waits for one of them at most."""
 

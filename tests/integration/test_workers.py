@@ -86,13 +86,13 @@ def test_whoever_is_scraped_counts_what_all_workers_did(server, query):
     codes = asyncio.run(ask(server, query, REQUESTS))
 
     assert codes == [200] * REQUESTS
-    assert metric(server, "rul_requests_total", code="200", **labels) - before == REQUESTS
     wait_until(
         lambda: metric(server, "rul_request_duration_seconds_count", **labels) >= before + REQUESTS,
         10,
-        what="histograms of both workers",
+        what="the counts of both workers",
     )
     assert metric(server, "rul_request_duration_seconds_count", **labels) == before + REQUESTS
+    assert metric(server, "rul_requests_total", code="200", **labels) - before == REQUESTS
     # The scrape itself, once the other worker has said that it has nothing left to do.
     wait_until(lambda: metric(server, "rul_inflight_requests") == 1, 10, what="the end of every request")
 

@@ -10,9 +10,8 @@ from google.protobuf import wrappers_pb2
 from grpc_health.v1 import health_pb2
 from hypothesis import given
 from hypothesis import strategies as st
-from service.grpc.frames import PREFIX
 
-from service.grpc.over_asgi import GrpcOverAsgi, speaks_grpc
+from service.grpc.over_asgi import PREFIX, GrpcOverAsgi
 from service.proto import rul_v1_pb2 as pb
 from tests.fakes import FakeRuntime
 from tests.in_process import (
@@ -215,9 +214,25 @@ async def test_a_servicer_that_breaks_ends_its_call_as_our_fault_and_shows_nothi
     ],
 )
 def test_grpc_is_spoken_only_where_trailers_can_be_sent(version, extensions, content_type, expected):
-    scope = {"http_version": version, "extensions": extensions, "headers": [(b"content-type", content_type)]}
+    scope = {
+        "http_version": version, "extensions": extensions, "headers": [(b"content-type", content_type)],
+        "path": "/",
+    }  # fmt: skip
+    asked = []
 
-    assert speaks_grpc(scope) is expected
+    async def http(scope, _receive, _send):
+        asked.append(scope)
+
+    async def receive():
+        return {"type": "http.disconnect"}
+
+    asyncio.run(GrpcOverAsgi(max_message_bytes=1, metadata=()).beside(http)(scope, receive, send))
+
+    assert (asked == []) is expected
+
+
+async def send(_message):
+    pass
 
 
 def test_frames_are_what_the_protocol_says():
@@ -310,7 +325,29 @@ async def test_problems_are_named_as_field_violations():
     async with in_process() as service:
         answer = await service.predict_grpc(windows=[message_window(math.inf)])
 
-    assert answer.violations()[0] == "/windows/0/columns/sensor_1/0"
+    assert next(iter(answer.violations())) == "/windows/0/columns/sensor_1/0"
+
+
+@pytest.mark.parametrize("name", ["x", "x" * 5000, "\N{SNOWMAN}" * 5000])
+async def test_the_trailers_of_an_error_stay_below_what_clients_read(name):
+    window = message_window(math.inf)
+    window.columns.columns[name].values.append(1.0)
+
+    async with in_process() as service:
+        answer = await service.predict_grpc(windows=[window, *[message_window(math.inf)] * 60])
+
+    assert answer.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert len(answer.metadata["grpc-status-details-bin"]) <= 4096
+    assert answer.trailer_bytes < 7500
+
+
+async def test_problems_that_do_not_fit_into_the_trailers_are_counted():
+    async with in_process() as service:
+        answer = await service.predict_grpc(windows=[message_window(math.inf)] * 100)
+
+    *shown, more = answer.violations().items()
+    assert 20 < len(shown) < 100
+    assert more == ("", f"{400 - len(shown)} more problems are not listed")
 
 
 async def test_health_is_not_serving_until_the_service_is_ready():

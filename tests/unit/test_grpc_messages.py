@@ -5,12 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
-from service.grpc.messages import floats, lone_window, predict_reply, predicted, window_input
-from service.grpc.wire import filling
 
 from model.domain import RulState
 from service.core.queries import (
     Attention,
+    Caution,
     HealthState,
     Interval,
     ModelName,
@@ -19,8 +18,17 @@ from service.core.queries import (
     Refused,
     WindowError,
 )
-from service.core.window import Caution
-from service.errors import Problem
+from service.errors import MalformedBody, Problem
+from service.grpc.call import parsed
+from service.grpc.predict import (
+    floats,
+    packed,
+    predict_query,
+    predict_reply,
+    predicted,
+    tag,
+    window_input,
+)
 from service.proto import rul_v1_pb2 as pb
 
 numbers = st.lists(st.floats(width=32), max_size=80)
@@ -123,9 +131,7 @@ def canonical(message):
 
 @given(predictions())
 def test_a_prediction_is_on_the_wire_what_protobuf_makes_of_its_fields(prediction):
-    message = pb.Prediction.FromString(predicted(prediction))
-
-    assert canonical(message) == canonical(message_of(prediction))
+    assert canonical(predicted(prediction)) == canonical(message_of(prediction))
 
 
 @given(st.lists(predictions(), max_size=3))
@@ -136,69 +142,43 @@ def test_a_reply_holds_its_model_and_every_prediction_in_order(given_predictions
     assert [*map(canonical, reply.predictions)] == [*map(canonical, map(message_of, given_predictions))]
 
 
-def window_messages():
-    readings = st.builds(pb.Readings, values=numbers)
-    columns = st.builds(
-        pb.Columns, columns=st.dictionaries(texts, st.builds(pb.Series, values=numbers), max_size=2)
-    )
-    options = {"unit": st.none() | texts, "last_cycle": st.none() | number}
-    by_row = st.builds(pb.Window, readings=readings, **options)
-    return by_row | st.builds(pb.Window, columns=columns, **options) | st.builds(pb.Window, **options)
-
-
-@st.composite
-def requests(draw):
-    """Bytes of a request, most of them as the library writes them."""
-    given_request = pb.PredictRequest(
-        windows=draw(st.lists(window_messages(), min_size=1, max_size=2)),
-        model=draw(st.sampled_from(["", "", "fd001"])),
-        explain=draw(st.sampled_from([0, 0, 1])),
-        partial=draw(st.sampled_from([False, False, True])),
-    )
-    raw = bytearray(given_request.SerializeToString())
-    if draw(st.booleans()):
-        at = draw(st.integers(0, len(raw)))
-        raw[at : at + draw(st.integers(0, 2))] = draw(st.binary(max_size=2))
-    return bytes(raw)
-
-
-@given(requests())
-def test_what_is_read_at_a_glance_is_what_protobuf_reads(raw):
-    seen = lone_window(raw)
-
-    if seen is not None:
-        unit, last_cycle, values = seen
-        request = pb.PredictRequest.FromString(raw)
-        alone = pb.PredictRequest(windows=request.windows)
-        found = window_input(request.windows[0], max(1, values.size))
-        assert len(request.windows) == 1
-        assert canonical(request) == canonical(alone) == raw
-        assert (found.unit, str(found.last_cycle)) == (unit, str(last_cycle))
-        assert found.columns is None
-        np.testing.assert_array_equal(np.ravel(found.readings), values)
-
-
-@given(st.none() | st.text(max_size=30), st.none() | number, numbers.filter(bool))
-def test_a_request_of_one_window_by_rows_is_read_at_a_glance(unit, last_cycle, values):
+@given(st.none() | texts, st.none() | number, numbers.filter(bool), st.integers(1, 5))
+def test_a_window_by_rows_is_read_exactly(unit, last_cycle, values, columns):
     window = pb.Window(unit=unit, last_cycle=last_cycle, readings=pb.Readings(values=values))
 
-    seen = lone_window(pb.PredictRequest(windows=[window]).SerializeToString())
+    found = window_input(pb.Window.FromString(window.SerializeToString()), columns)
 
-    assert seen is not None
-    assert (seen[0], str(seen[1])) == (unit, str(last_cycle))
-    np.testing.assert_array_equal(seen[2], np.array(values, dtype=np.float32))
-
-
-@pytest.mark.parametrize("length", [1, 127, 128, 16_383, 16_384, 3_000_000])
-def test_a_message_of_one_field_begins_as_protobuf_begins_it(length):
-    raw = pb.PredictRequest(model="a" * length).SerializeToString()
-
-    assert filling(len(raw), 1) == raw[:-length]
+    assert (found.unit, str(found.last_cycle)) == (unit, str(last_cycle))
+    assert found.columns is None
+    assert len(found.readings) == (len(values) // columns if len(values) % columns == 0 else 1)
+    np.testing.assert_array_equal(np.ravel(found.readings), np.array(values, dtype=np.float32))
 
 
-@pytest.mark.parametrize("size", [-3, 0, 1, 130, 16_387])
-def test_no_message_of_one_field_is_of_a_size_between_two_lengths_of_its_tag(size):
-    assert filling(size, 1) is None
+@given(st.dictionaries(texts, numbers, max_size=3))
+def test_a_window_by_columns_is_read_exactly(columns):
+    series = {name: pb.Series(values=values) for name, values in columns.items()}
+
+    found = window_input(pb.Window(columns=pb.Columns(columns=series)), 3)
+
+    assert found.readings is None
+    assert found.columns.keys() == columns.keys()
+    for name, values in columns.items():
+        np.testing.assert_array_equal(found.columns[name], np.array(values, dtype=np.float32))
+
+
+@given(st.binary(max_size=200), st.integers(1, 5))
+def test_any_bytes_are_refused_or_read(raw, columns):
+    try:
+        query = predict_query(parsed(pb.PredictRequest, raw), columns)
+    except MalformedBody:
+        return
+    assert isinstance(query.windows, list)
+
+
+@given(st.integers(1, 2000), numbers)
+def test_packed_numbers_are_on_the_wire_what_protobuf_makes_of_them(size, values):
+    assert packed(1, values) == (pb.Series(values=values).SerializeToString() or tag(1, 0))
+    assert tag(1, size) + b"a" * size == pb.GetModelRequest(name="a" * size).SerializeToString()
 
 
 def answer(attention):
@@ -213,7 +193,7 @@ def replied(*predictions_or_refusals):
 def test_values_that_fill_no_whole_rows_stay_one_row():
     given_window = window_input(pb.Window(readings=pb.Readings(values=[1.0, 2.0, 3.0])), 2)
 
-    assert given_window.readings == [[1.0, 2.0, 3.0]]
+    assert [row.tolist() for row in given_window.readings] == [[1.0, 2.0, 3.0]]
     assert (given_window.unit, given_window.last_cycle) == (None, None)
 
 

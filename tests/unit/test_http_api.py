@@ -1,13 +1,20 @@
 """HTTP around a runtime that does as it is told: what the real process cannot be made to show."""
 
 import asyncio
+import gzip
+import json
+import math
+import zlib
 
 import pytest
-from service.http.body import QueryDecoder, located
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import ValidationError
 
 from service.core.lifecycle import Phase
 from service.core.providers import Placement
 from service.errors import MalformedBody
+from service.http.predict import decode, shape_error
 from service.labels import Route
 from tests.fakes import FakeRuntime
 from tests.in_process import SLOW_SECONDS, SlowRuntime, in_process, json_window, until
@@ -134,35 +141,92 @@ async def test_every_route_of_http_is_counted_under_a_label_of_its_own():
                 assert count == 1, route
 
 
-def test_a_query_that_is_right_is_known_to_be_typed():
-    query, typed = QueryDecoder().decode(b'{"windows": [{"readings": [[1, null, 2.5]]}]}')
+async def test_problems_beyond_the_limit_are_counted():
+    async with in_process() as service:
+        reply = await service.predict_http(windows=[json_window(1e300)] * 100)
 
-    assert typed
+    *shown, more = reply.json()["errors"]
+    assert len(shown) == 100
+    assert more["detail"] == "300 more problems are not listed"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "compress", "status"),
+    [("gzip", gzip.compress, 200), ("deflate", zlib.compress, 200), ("gzip", bytes, 400), ("br", bytes, 415)],
+)
+async def test_a_body_is_read_as_its_content_encoding_says(encoding, compress, status):
+    body = compress(json.dumps({"windows": [json_window()]}).encode())
+    headers = {"content-type": "application/json", "content-encoding": encoding}
+
+    async with in_process() as service:
+        reply = await service.http.post("/v1/predict", content=body, headers=headers)
+
+    assert reply.status_code == status, reply.text
+
+
+def test_a_query_that_is_right_has_no_malformed_window():
+    query, malformed = decode(b'{"windows": [{"readings": [[1, null, 2.5]]}]}')
+
+    assert not malformed
     assert query.windows[0].readings == [[1, None, 2.5]]
 
 
-@pytest.mark.parametrize("reading", ['"x"', "true", "1e999", "{}"])
-def test_a_query_with_a_reading_that_is_none_is_left_to_the_windows_check(reading):
-    query, typed = QueryDecoder().decode(b'{"windows": [{"readings": [[%s]]}]}' % reading.encode())
+@pytest.mark.parametrize("reading", ['"x"', "true", "{}", "[1]"])
+def test_a_reading_that_is_no_number_is_named(reading):
+    query, malformed = decode(b'{"windows": [{}, {"readings": [[1, %s]]}]}' % reading.encode())
 
-    assert not typed
-    assert len(query.windows) == 1
+    assert len(query.windows) == 2
+    assert [(i, p.pointer, p.code) for i, found in malformed.items() for p in found] == [
+        (1, "/readings/0/1", "not_a_number")
+    ]
+
+
+def test_a_number_that_is_too_large_is_left_to_the_windows_check():
+    query, malformed = decode(b'{"windows": [{"readings": [[1e999]]}]}')
+
+    assert not malformed
+    assert query.windows[0].readings == [[math.inf]]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["windows", "unit", "last_cycle", "columns", "readings", "model", "partial"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@given(st.binary(max_size=200) | JSON.map(lambda value: json.dumps({"windows": [value]}).encode()))
+def test_any_body_is_refused_or_read(body):
+    try:
+        query, malformed = decode(body)
+    except MalformedBody:
+        return
+    assert malformed.keys() <= set(range(len(query.windows)))
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff", b'{"windows": [{"readings": [[NaN]]}]}'])
 def test_what_is_not_json_is_malformed(body):
     with pytest.raises(MalformedBody, match="not JSON"):
-        QueryDecoder().decode(body)
+        decode(body)
 
 
 @pytest.mark.parametrize(
-    ("message", "expected"),
+    ("message", "pointer", "detail"),
     [
-        ("Expected `str` - at `$.windows[3].unit`", ("Expected `str`", "/windows/3/unit")),
-        ("Object missing required field `windows`", ("Object missing required field `windows`", "")),
-        ("Expected `object`, got `array` - at `$`", ("Expected `object`, got `array`", "")),
-        ("no - at `$.windows[0].columns[...]`", ("no", "/windows/0/columns")),
+        ("Expected `str` - at `$.windows[3].unit`", "/windows/3/unit", "Expected `str`"),
+        ("Object missing required field `windows`", "", "Object missing required field `windows`"),
+        ("Expected `object`, got `array` - at `$`", "", "Expected `object`, got `array`"),
+        ("no - at `$.windows[0].columns[...]`", "/windows/0/columns", "no"),
     ],
 )
-def test_the_decoders_path_becomes_a_json_pointer(message, expected):
-    assert located(message) == expected
+def test_the_decoders_path_becomes_a_json_pointer(message, pointer, detail):
+    (problem,) = shape_error(ValidationError(message)).problems
+
+    assert (problem.pointer, problem.detail) == (pointer, detail)

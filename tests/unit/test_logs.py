@@ -8,8 +8,9 @@ import pytest
 import structlog
 
 from service import logs
-from service.errors import Overloaded
 from service.settings import LogFormat, LogLevel
+from tests.fakes import FakeRuntime
+from tests.in_process import in_process, json_window
 
 
 @pytest.fixture
@@ -47,16 +48,15 @@ def test_what_is_logged_within_a_request_carries_its_id(stream):
     assert "request_id" not in outside
 
 
-def test_an_id_that_is_fit_to_log_is_kept():
-    assert logs.safe_request_id("abc-1") == "abc-1"
+@pytest.mark.parametrize("given", ["abc-1", "A.b_c:9"])
+def test_an_id_that_is_fit_to_log_is_kept(given):
+    assert logs.SAFE_ID.fullmatch(given)
 
 
-@pytest.mark.parametrize("given", ["", "x" * 200, 'forged"}\n{"event": "x'])
+@pytest.mark.parametrize("given", ["", "x" * 200, 'forged"}\n{"event": "x', "é"])
 def test_an_id_that_is_not_fit_to_log_is_replaced(given):
-    chosen = logs.safe_request_id(given)
-
-    assert chosen != given
-    assert len(chosen) == 32
+    assert not logs.SAFE_ID.fullmatch(given)
+    assert logs.SAFE_ID.fullmatch(logs.new_request_id())
 
 
 def test_two_requests_have_two_ids():
@@ -111,36 +111,39 @@ def test_by_itself_the_log_is_text_on_a_terminal_and_json_elsewhere(kind, is_jso
     assert out.getvalue().startswith("{") is is_json
 
 
-@pytest.mark.parametrize(("sample", "expected"), [(0.0, 0), (0.1, 10), (1.0, 100)])
-def test_the_share_of_answered_requests_that_is_logged_is_exact(stream, sample, expected):
-    access = logs.AccessLog(logs.logger(), sample=sample)
-
-    for _ in range(100):
-        access.answered(protocol="http", route="/v1/predict", code="200", seconds=0.001, windows=1)
-
-    assert len(lines(stream)) == expected
-    assert all(line["windows"] == 1 for line in lines(stream))
+def events(stream, name):
+    return [line for line in lines(stream) if line["event"] == name]
 
 
-def test_every_refused_request_is_logged(stream):
-    access = logs.AccessLog(logs.logger(), sample=0)
+@pytest.mark.parametrize(("sample", "expected"), [(0.0, 0), (0.1, 3), (1.0, 30)])
+async def test_the_share_of_answered_requests_that_is_logged_is_exact(stream, sample, expected):
+    async with in_process(log_sample=sample) as service:
+        for _ in range(30):
+            await service.predict_http()
 
-    access.refused(Overloaded("full"), protocol="http", route="/v1/predict", code="429", seconds=0.001)
+    answered = events(stream, "request answered")
+    assert len(answered) == expected
+    assert all(line["windows"] == 1 for line in answered)
 
-    (line,) = lines(stream)
-    assert (line["event"], line["level"], line["error"]) == ("request refused", "warning", "Overloaded")
+
+async def test_every_refused_request_is_logged(stream):
+    async with in_process(max_pending_windows=1) as service:
+        reply = await service.predict_http(windows=[json_window()] * 2)
+
+    (line,) = events(stream, "request refused")
+    assert (line["level"], line["error"], line["code"]) == ("warning", "Overloaded", "429")
+    assert line["request_id"] == reply.headers["x-request-id"]
 
 
-def test_a_failure_is_logged_with_its_cause(stream):
-    access = logs.AccessLog(logs.logger(), sample=0)
-    error = RuntimeError("inference failed")
-    error.__cause__ = ValueError("device lost")
+async def test_a_failure_is_logged_with_its_cause(stream):
+    runtime = FakeRuntime()
+    runtime.failures = 1
+    async with in_process(runtime) as service:
+        await service.predict_http()
 
-    access.failed(error, protocol="http", route="/v1/predict", code="500", seconds=0.001)
-
-    (line,) = lines(stream)
+    (line,) = events(stream, "request failed")
     assert line["level"] == "error"
-    assert "device lost" in line["exception"]
+    assert "secret of the runtime" in line["exception"]
 
 
 def test_importing_configures_nothing():

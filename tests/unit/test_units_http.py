@@ -77,12 +77,10 @@ async def test_the_fleet_may_be_asked_for_one_state(service):
     assert [unit["unit"] for unit in body["units"]] == ["well"]
 
 
-async def test_an_outcome_shows_the_errors_of_the_predictions(tmp_path):
-    observer = FakeKeepingObserver()
-    async with keeping(tmp_path, keeping_observer=observer) as service:
-        await predicted(service, ("17", 100, 52.0), ("17", 120, 20.0), ("17", 160, 5.0))
+async def test_an_outcome_shows_the_errors_of_the_predictions(service):
+    await predicted(service, ("17", 100, 52.0), ("17", 120, 20.0), ("17", 160, 5.0))
 
-        response = await report(service, "17", kind="failed", cycle=150, time="2026-03-01T12:00:00Z")
+    response = await report(service, "17", kind="failed", cycle=150, time="2026-03-01T12:00:00Z")
 
     body = response.json()
     assert response.status_code == 200
@@ -98,8 +96,9 @@ async def test_an_outcome_shows_the_errors_of_the_predictions(tmp_path):
     assert (oldest["truth"], oldest["error"], oldest["covered"]) == (50.0, 2.0, True)
     assert (middle["truth"], middle["error"], middle["covered"]) == (30.0, -10.0, False)
     assert "error" not in newest
-    assert observer.outcomes == [(OutcomeKind.FAILED, OutcomeResult.CREATED)]
-    assert sorted(observer.judged[0][1].error.tolist()) == [-10.0, 2.0]
+    assert service.value("rul_outcomes_total", kind="failed") == 1
+    assert service.value("rul_outcome_error_cycles_total", model="fake", side="early") == 10
+    assert service.value("rul_outcome_error_cycles_total", model="fake", side="late") == 2
 
 
 @pytest.mark.parametrize(("rul", "covered", "contradicted"), [(20.0, False, 1), (60.0, None, 0)])
@@ -115,17 +114,16 @@ async def test_a_removal_has_no_error_and_only_shows_short_intervals(service, ru
     assert (score["rmse"], score["coverage"]) == (None, None)
 
 
-async def test_the_same_outcome_again_is_answered_the_same_and_counted_once(tmp_path):
-    observer = FakeKeepingObserver()
-    async with keeping(tmp_path, keeping_observer=observer) as service:
-        await predicted(service, ("17", 100, 52.0))
-        first = (await report(service, "17", kind="failed", cycle=150)).json()
+async def test_the_same_outcome_again_is_answered_the_same_and_counted_once(service):
+    await predicted(service, ("17", 100, 52.0))
+    first = (await report(service, "17", kind="failed", cycle=150)).json()
 
-        again = await report(service, "17", kind="failed", cycle=150)
+    again = await report(service, "17", kind="failed", cycle=150)
 
     assert again.status_code == 200
     assert again.json() == first | {"result": "unchanged"}
-    assert len(observer.outcomes) == len(observer.judged) == 1
+    assert service.value("rul_outcomes_total", kind="failed") == 1
+    assert service.value("rul_coverage_trials_total", model="fake") == 1
 
 
 async def test_another_outcome_is_a_conflict_that_names_what_differs(service):
@@ -354,17 +352,17 @@ async def test_outcomes_are_refused_while_the_service_is_not_ready(tmp_path):
 
 
 async def test_only_predictions_of_the_loaded_version_are_counted(tmp_path):
-    observer = FakeKeepingObserver()
     older = FakeRuntime(make_manifest().model_copy(update={"version": "0"}))
     async with keeping(tmp_path, runtime=older) as service:
         await predicted(service, ("17", 100, 52.0))
-    async with keeping(tmp_path, keeping_observer=observer) as service:
+    async with keeping(tmp_path) as service:
         await predicted(service, ("17", 110, 41.0))
 
         body = (await report(service, "17", kind="failed", cycle=150)).json()
 
+        assert service.value("rul_coverage_trials_total", model="fake") == 1
+        assert service.value("rul_outcome_absolute_error_cycles_sum", model="fake") == 1
     assert [score["version"] for score in body["scores"]] == ["0", "1"]
-    assert [judged.error.tolist() for _, judged in observer.judged] == [[1.0]]
 
 
 async def test_predictions_by_grpc_are_stored(service):
