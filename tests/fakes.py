@@ -177,17 +177,6 @@ class FakeObserver:
         """Windows of each batch that ran."""
         return [report.size for report in self.reports if report.answers is not None]
 
-    @property
-    def units(self) -> list[str | None]:
-        """The units of every window that was counted."""
-        shares = [share for report in self.reports if report.answers is not None for share in report.shares]
-        return [
-            caller.windows.units[i]
-            for caller, places in shares
-            if not caller.windows.is_probe
-            for i in places
-        ]
-
     def ran(self, batch: Batch) -> None:
         self.reports.append(batch)
 

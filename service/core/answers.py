@@ -99,6 +99,12 @@ class Answers:
         return None if heads is None else attention_entropy(heads) / self._ln_cycles[:, None]
 
     @cached_property
+    def reported_rul(self) -> FloatArray:
+        """What is reported, float32 [B]: an answer near the cap is the cap, which its state says."""
+        near_cap = self.state == _AT_LEAST_CAP
+        return np.where(near_cap, np.float32(self.manifest.cap), self.outputs.rul)
+
+    @cached_property
     def peak_weight(self) -> FloatArray:
         """The largest weight of each window, [B]."""
         return self.outputs.attention.max(axis=1)
@@ -112,9 +118,8 @@ class Answers:
 
     @cached_property
     def rul(self) -> list[float]:
-        """What is reported, in cycles: an answer near the cap is the cap, which its state says."""
-        near_cap = self.state == _AT_LEAST_CAP
-        return np.where(near_cap, np.float32(self.manifest.cap), self.outputs.rul).tolist()
+        """What is reported, in cycles."""
+        return self.reported_rul.tolist()
 
     @cached_property
     def states(self) -> list[RulState]:

@@ -20,6 +20,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from time import perf_counter
 from typing import Final
 
@@ -39,6 +40,7 @@ STRANGER_SECONDS: Final = 0.001
 """If a yield takes longer and brings no window, another process holds the core."""
 DISTRUSTED_BATCHES: Final = 64
 """Batches that leave without a yield after that."""
+STOPPED: Final = "the batch scheduler stopped; restart the process"
 _yield_core: Final[Callable[[], None]] = getattr(os, "sched_yield", lambda: None)  # not on every platform
 
 
@@ -91,8 +93,7 @@ class MicroBatcher:
         self._yield_core: Final = yield_core
         self._clock: Final = clock
         self._callers: Final[deque[Caller]] = deque()
-        self._free = threads
-        self._pending = 0
+        self._free, self._pending = threads, 0
         self._window_seconds = math.inf
         self._dispatch_due = False
         self._seen = self._in_vain = self._left = self._distrust = 0
@@ -120,11 +121,10 @@ class MicroBatcher:
             RuntimeFailed: a batch with one of them failed, or the batch scheduler stopped.
         """
         if self._failure is not None:
-            raise RuntimeFailed("the batch scheduler stopped; restart the process") from self._failure
+            raise RuntimeFailed(STOPPED) from self._failure
         if self._closing:
             raise NotReady("the service is shutting down")
-        count = len(windows.lengths)
-        if not count:
+        if not (count := len(windows.lengths)):
             return []
         if self._pending + count > self._max_pending:
             raise Overloaded(
@@ -263,10 +263,8 @@ class MicroBatcher:
     def _work(self, loop: asyncio.AbstractEventLoop, batch: Batch) -> None:
         """Run a batch on a thread, and hand its outcome to the loop."""
         error = self._run(batch)
-        try:
+        with suppress(RuntimeError):  # the loop is closed: no caller waits any more
             loop.call_soon_threadsafe(self._deliver, loop, batch, error)
-        except RuntimeError:  # the loop is closed: no caller waits any more
-            return
 
     def _run(self, batch: Batch) -> BaseException | None:
         """Ask the graph; what went wrong."""
@@ -344,12 +342,8 @@ class MicroBatcher:
     def _stop(self, error: BaseException) -> None:
         """The scheduler itself is broken: tell every caller, now and from now on."""
         self._failure = error
-        self._fail_everyone(
-            lambda: RuntimeFailed("the batch scheduler stopped; restart the process"), cause=error
-        )
+        self._fail_everyone(lambda: RuntimeFailed(STOPPED), cause=error)
 
-    def _fail_everyone(
-        self, error: Callable[[], ServiceError], *, cause: BaseException | None = None
-    ) -> None:
+    def _fail_everyone(self, error: Callable[[], ServiceError], cause: BaseException | None = None) -> None:
         for caller in [*self._callers, *self._running]:
             self._fail(caller, error(), cause=cause)

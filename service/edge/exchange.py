@@ -222,10 +222,7 @@ class Limit:
         if task is None:
             raise RuntimeError("a limit needs a task to cancel")
         self._cancelling = task.cancelling()
-        if self._receive is not None and (self.seconds is None or self.seconds > WATCH_AFTER_SECONDS):
-            self._timer = loop.call_later(WATCH_AFTER_SECONDS, self._look)
-        elif self.seconds is not None:
-            self._timer = loop.call_later(max(0.0, self.seconds), self._expire)
+        self._set_timer(loop)
         return self
 
     def shorten(self, seconds: float) -> None:
@@ -233,7 +230,14 @@ class Limit:
         if self.seconds is not None and seconds < self.seconds and self._timer is not None:
             self._timer.cancel()
             self.seconds = seconds
-            self.__enter__()
+            self._set_timer(asyncio.get_running_loop())
+
+    def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
+        is_unwatched = self._receive is not None and self._watch is None
+        if is_unwatched and (self.seconds is None or self.seconds > WATCH_AFTER_SECONDS):
+            self._timer = loop.call_later(WATCH_AFTER_SECONDS, self._look)
+        elif self.seconds is not None:
+            self._timer = loop.call_later(max(0.0, self.seconds), self._expire)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -35,6 +35,8 @@ from service.proto import rul_v1_pb2 as pb
 DELIMITED: Final = 2
 """The wire type of what is preceded by its length (protobuf.dev/programming-guides/encoding)."""
 
+FLOAT32: Final = np.dtype("<f4")
+
 EXPLAIN: Final[dict[int, Explain]] = {
     pb.EXPLAIN_UNSPECIFIED: Explain.ATTENTION,
     pb.EXPLAIN_NONE: Explain.NONE,
@@ -91,12 +93,11 @@ def explain_of(value: int, pointer: str = "/explain") -> Explain:
 
 def floats(message: pb.Readings | pb.Series) -> FloatArray:
     """The `values`, field 1 of the message, as float32."""
-    count = len(message.values)
-    head = tag(1, 4 * count)
-    raw = message.SerializeToString()
-    if not count or not raw.startswith(head):
+    count, raw = len(message.values), message.SerializeToString()
+    start = len(raw) - 4 * count
+    if start != len(tag(1, 4 * count)):  # none, or fields that we do not know behind them
         return np.array(message.values, dtype=np.float32)
-    return np.frombuffer(raw, np.dtype("<f4"), count, len(head))
+    return np.frombuffer(raw, FLOAT32, count, start)
 
 
 def packed(field: int, values: Sequence[float]) -> bytes:

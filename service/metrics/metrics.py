@@ -203,10 +203,13 @@ class Metrics(Collector):
     def _count_ended(self) -> None:
         with self._lock:  # held until all is counted: a scrape that comes meanwhile waits for it
             seconds: defaultdict[tuple[Transport, Route, str], list[float]] = defaultdict(list)
+            parts: defaultdict[Stage, list[float]] = defaultdict(list)
             for transport, route, code, took, stages in taken(self.ended):
                 seconds[transport, route, code].append(took)
                 for stage, start, end in stages:
-                    self._stages[stage].observe(end - start)
+                    parts[stage].append(end - start)
+            for stage, values in parts.items():
+                self._stages[stage].observe_each(values)
             for (transport, route, code), values in seconds.items():
                 is_ours = (transport.value, route.value, code) in self._codes
                 counted = code if is_ours else failure_code(transport)

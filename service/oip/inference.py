@@ -197,16 +197,14 @@ def _gathered(spec: TensorSpec, ask: Ask, pieces: Sequence[Piece]) -> FloatArray
     Cycles that the model did not read weigh nothing, and add nothing.
     """
     windows, is_per_cycle = ask.windows, spec.name in PER_CYCLE
-    count = ask.count
-    is_cut = is_per_cycle and ask.cycles > windows.readings.shape[1]
-    if len(pieces) == 1 and not is_cut and isinstance(pieces[0].places, range):
-        answers, first, _ = pieces[0]
-        values = _output(answers, spec.name)[first : first + count]
+    answers, first, places = pieces[0]
+    if len(pieces) == 1 and isinstance(places, range) and ask.cycles == windows.readings.shape[1]:
+        values = _output(answers, spec.name)[first : first + ask.count]
         if not is_per_cycle:
             return values
         if values.shape[-1] >= ask.cycles:  # others of the batch may be longer
             return values[..., : ask.cycles]
-    gathered: FloatArray = np.zeros(spec.sized(windows=count, cycles=ask.cycles), np.float32)
+    gathered: FloatArray = np.zeros(spec.sized(windows=ask.count, cycles=ask.cycles), np.float32)
     for answers, first, places in pieces:
         values = _output(answers, spec.name)
         for row, i in enumerate(places, first):
@@ -223,7 +221,7 @@ def _output(answers: Answers, name: str) -> FloatArray:
 
     The RUL is the cap where the state is "at least the cap", as everywhere.
     """
-    return np.asarray(answers.rul, np.float32) if name == "rul" else getattr(answers.outputs, name)
+    return answers.reported_rul if name == "rul" else getattr(answers.outputs, name)
 
 
 def timeout_of(microseconds: object) -> float:

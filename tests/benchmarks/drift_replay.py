@@ -16,9 +16,9 @@ from export.ageing import drift_reference
 from export.bundle import Manifest
 from export.session import Session
 from model.domain import FloatArray, Trajectory, pad_windows
-from service.core.answers import Answers, Asked
+from service.core.answers import Answers
 from service.core.rules import WindowRules
-from service.core.runtime import Outputs
+from service.core.runtime import Asked, Outputs
 from service.drift.counts import DriftCounts, Layout
 from service.drift.monitor import Drift, drift_of
 from tests.benchmarks.drift_faults import Change
@@ -74,7 +74,7 @@ def answered(
             for place in these
         ]
         readings = pad_windows(windows)
-        lengths = np.array([len(window) for window in windows], dtype=np.int64)
+        lengths = np.array([*map(len, windows)], dtype=np.int64)
         ages = np.array([units[place.unit].cycles[place.row] for place in these], dtype=np.float32)
         outputs = Outputs(**session.answer(readings, lengths, ages))
         names: list[str | None] = [units[place.unit].unit for place in these]

@@ -2,22 +2,34 @@
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
 from model.domain import RulState
-from service.core.answers import Answers, entropy_reference
-from service.core.batcher import stacked
-from tests.fakes import fake_outputs, make_manifest, make_window
+from service.core.answers import Answers
+from service.core.runtime import Asked
+from service.core.window import join, lay_out
+from tests.fakes import RULES, fake_outputs, make_manifest, make_windows, window_input
 
 MANIFEST = make_manifest(heads=2)
 
 
+def answers_to(windows, manifest=MANIFEST, **changed):
+    lengths = np.array(windows.lengths)
+    asked = Asked(windows.readings, lengths, np.array(windows.last_cycle, np.float32))
+    outputs = replace(fake_outputs(windows.readings, lengths, manifest), **changed)
+    return Answers(asked, outputs, manifest, RULES)
+
+
+def ragged(**rul_of_length):
+    given = [window_input(rul, cycles=int(n[1:])) for n, rul in rul_of_length.items()]
+    return join(given, [lay_out(window, RULES) for window in given], RULES)[0]
+
+
 @pytest.fixture
 def answers():
-    windows = [make_window(30.0, cycles=4), make_window(125.0, cycles=8), make_window(60.0, cycles=1)]
-    readings, lengths, last_cycle = stacked(windows)
-    return Answers(fake_outputs(readings, lengths, MANIFEST), lengths, MANIFEST, last_cycle=last_cycle)
+    return answers_to(ragged(t4=30.0, t8=125.0, t1=60.0))
 
 
 def test_each_window_has_its_own_state(answers):
@@ -34,33 +46,27 @@ def test_each_window_has_its_own_state(answers):
         (2, 2.0, RulState.ESTIMATED),  # the unit's whole life
         (2, 1.0, RulState.ESTIMATED),  # the same, where cycles are numbered from 0
         (2, 3.0, RulState.INSUFFICIENT_HISTORY),  # its first cycle is missing
-        (2, np.nan, RulState.INSUFFICIENT_HISTORY),  # nobody knows
+        (2, np.nan, RulState.INSUFFICIENT_HISTORY),  # unknown
         (3, 90.0, RulState.ESTIMATED),  # an old unit, but enough of it
     ],
 )
 def test_few_cycles_are_insufficient_unless_they_are_all_that_the_unit_has_lived(cycles, last_cycle, state):
-    manifest = make_manifest(min_cycles=3)
-    readings, lengths, _ = stacked([make_window(30.0, cycles=cycles)])
+    windows = msgspec.structs.replace(make_windows(30.0, cycles=cycles), last_cycle=[last_cycle])
 
-    outputs = fake_outputs(readings, lengths, manifest)
-
-    assert Answers(outputs, lengths, manifest, last_cycle=np.array([last_cycle])).states == [state]
+    assert answers_to(windows, make_manifest(min_cycles=3)).states == [state]
 
 
 def test_entropy_is_over_its_largest_value_for_each_windows_own_length(answers):
     np.testing.assert_allclose(answers.entropy_ratio, [1.0, 1.0, np.nan], rtol=1e-6)
-    np.testing.assert_allclose(answers.effective_cycles, [4.0, 8.0, 1.0], rtol=1e-6)
+    np.testing.assert_allclose(answers.effective, [4.0, 8.0, 1.0], rtol=1e-6)
 
 
 def test_heads_are_measured_before_any_averaging(answers):
-    outputs = answers.outputs
-    heads = np.zeros_like(outputs.head_attention)
+    heads = np.zeros_like(answers.outputs.head_attention)
     heads[:, 0, 0] = 1  # one looks at the first cycle alone
-    heads[:, 1] = outputs.attention
+    heads[:, 1] = answers.outputs.attention
 
-    looked_at = Answers(
-        replace(outputs, head_attention=heads), answers.lengths, MANIFEST, last_cycle=answers.last_cycle
-    )
+    looked_at = Answers(answers.asked, replace(answers.outputs, head_attention=heads), MANIFEST, RULES)
 
     np.testing.assert_allclose(looked_at.head_entropy_ratio, [[0, 1], [0, 1], [np.nan, np.nan]], atol=1e-6)
 
@@ -70,10 +76,9 @@ def test_some_of_the_answers_are_the_same_answers(answers):
 
     assert some.rul == [answers.rul[0], answers.rul[2]]
     assert some.states == [answers.states[0], answers.states[2]]
-    assert some.last_cycle.tolist() == [answers.last_cycle[0], answers.last_cycle[2]]
+    assert some.asked.lengths.tolist() == [4, 1]
     assert some.head_entropy_ratio.shape == (2, 2)
 
 
-def test_a_head_without_a_reference_has_none():
-    assert entropy_reference(MANIFEST).head == "mean"
-    assert entropy_reference(MANIFEST, "7") is None
+def test_a_batch_says_whose_readings_are_out_of_range():
+    assert answers_to(ragged(t2=50.0, t8=400.0)).is_out_of_range == [False, True]

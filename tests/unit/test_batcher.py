@@ -13,36 +13,92 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
-from service.core.on_loop import IN_VAIN, OnLoop
+from prometheus_client import CollectorRegistry
 
-from service.core.batcher import MicroBatcher, stacked
+from service.core.batcher import (
+    DISTRUSTED_BATCHES,
+    LOOP_SECONDS,
+    STRANGER_SECONDS,
+    YIELDS_IN_VAIN,
+    MicroBatcher,
+)
 from service.core.cores import Cores
+from service.core.runtime import stacked
+from service.core.window import join, lay_out
 from service.errors import NotReady, Overloaded, RuntimeFailed
-from tests.fakes import FakeObserver, FakeRuntime, StepExecutor, make_manifest, make_window
+from service.metrics.board import Board
+from service.metrics.metrics import Metrics
+from tests.fakes import (
+    RULES,
+    FakeObserver,
+    FakeRuntime,
+    StepExecutor,
+    make_manifest,
+    make_windows,
+    window_input,
+)
 
 UNCAPPED = 1e6
 
 
 class Bench:
-    """A batcher whose threads and loop are moved by hand."""
+    """A batcher whose threads, loop and clock are moved by hand.
+
+    Attributes:
+        now: What the clock shows, in seconds.
+        run_seconds: What one window costs.
+        yield_seconds: What a yield costs.
+        brought: Windows that each of the next yields brings.
+        yields: How often the core was yielded.
+    """
 
     def __init__(self, *, threads=2, max_batch_windows=4, max_pending_windows=16, **options):
         self.loop = asyncio.new_event_loop()
         self.executor = StepExecutor()
         self.runtime = FakeRuntime(make_manifest(cap=UNCAPPED))
         self.observer = FakeObserver()
+        self.now = self.run_seconds = self.yield_seconds = 0.0
+        self.brought, self.late, self.yields = [], [], 0
+        answer = self.runtime.run
+
+        def run(readings, lengths, last_cycle):
+            self.now += self.run_seconds * len(lengths)
+            return answer(readings, lengths, last_cycle)
+
+        self.runtime.run = run
         self.batcher = MicroBatcher(
             self.runtime,
+            RULES,
             executor=self.executor,
             threads=threads,
             max_batch_windows=max_batch_windows,
             max_pending_windows=max_pending_windows,
             observer=self.observer,
+            yield_core=self._yield_core,
+            clock=lambda: self.now,
             **options,
         )
 
+    @classmethod
+    def quick(cls, **options):
+        """One that knows how quick its network is."""
+        bench = cls(**options)
+        bench.submit(0.0)
+        bench.finish()
+        bench.observer.reports.clear()
+        return bench
+
+    def _yield_core(self):
+        self.yields += 1
+        self.now += self.yield_seconds
+        arriving = self.brought.pop(0) if self.brought else 0
+        self.late += [self.ask(make_windows(50.0)) for _ in range(arriving)]
+
+    def ask(self, windows):
+        return self.loop.create_task(self.batcher.submit(windows))
+
     def submit(self, *ruls, cycles=4):
-        task = self.loop.create_task(self.batcher.submit([make_window(rul, cycles=cycles) for rul in ruls]))
+        task = self.ask(make_windows(*ruls, cycles=cycles))
         self.settle()
         return task
 
@@ -55,8 +111,8 @@ class Bench:
             self.step()
 
     def settle(self):
-        # The longest chain: delivered, dispatched (each time that others had the core), future, task.
-        for _ in range(6 + 2 * IN_VAIN):
+        # The longest chain: delivered, dispatched (each time the core was yielded), future, task.
+        for _ in range(6 + 2 * YIELDS_IN_VAIN + len(self.brought)):
             self.loop.run_until_complete(asyncio.sleep(0))
 
     def close(self):
@@ -64,8 +120,22 @@ class Bench:
         self.loop.close()
 
 
-def ruls(outputs):
-    return [float(out.answers.outputs.rul[out.row]) for out in outputs]
+def ragged(*cycles, ruls=None):
+    """Windows of these lengths, with the lengths as RULs."""
+    given = [window_input(rul, cycles=n) for rul, n in zip(ruls or map(float, cycles), cycles, strict=True)]
+    windows, _ = join(given, [lay_out(window, RULES) for window in given], RULES)
+    return windows
+
+
+def ruls(pieces):
+    """RULs in the order of the request."""
+    found = {
+        i: float(answers.outputs.rul[row])
+        for answers, first, places in pieces
+        for row, i in enumerate(places, first)
+    }
+    assert sum(len(piece.places) for piece in pieces) == len(found)
+    return [found[i] for i in range(len(found))]
 
 
 @pytest.fixture
@@ -94,8 +164,7 @@ def test_a_caller_gets_its_answers_in_its_order(bench):
 
 
 def test_answers_come_in_order_although_short_windows_go_first(bench):
-    windows = [make_window(float(n), cycles=n) for n in (5, 2, 8, 1, 3, 7)]
-    task = bench.loop.create_task(bench.batcher.submit(windows))
+    task = bench.ask(ragged(5, 2, 8, 1, 3, 7))
     bench.settle()
 
     bench.finish()
@@ -104,23 +173,15 @@ def test_answers_come_in_order_although_short_windows_go_first(bench):
     assert bench.runtime.lengths == [[1, 2, 3], [5, 7, 8]]
 
 
-def test_a_batch_says_whose_readings_are_out_of_range(bench):
-    normal, strange = make_window(50.0, cycles=2), make_window(400.0, cycles=8)
-    tasks = [bench.loop.create_task(bench.batcher.submit([window])) for window in (normal, strange)]
+def test_a_request_for_nothing_is_answered_with_nothing(bench):
+    task = bench.ask(make_windows().only([]))
     bench.settle()
 
-    bench.finish()
-
-    (first,), (second,) = (task.result() for task in tasks)
-    assert (first.answers.out_of_range[first.row], second.answers.out_of_range[second.row]) == (False, True)
+    assert task.result() == []
 
 
-def test_a_request_for_nothing_is_answered_with_nothing(bench):
-    assert bench.submit().result() == []
-
-
-def test_callers_who_come_together_leave_together(bench):
-    tasks = [bench.loop.create_task(bench.batcher.submit([make_window(float(i))])) for i in range(4)]
+def test_requests_that_arrive_together_leave_together(bench):
+    tasks = [bench.ask(make_windows(float(i))) for i in range(4)]
     bench.settle()
 
     bench.finish()
@@ -129,7 +190,7 @@ def test_callers_who_come_together_leave_together(bench):
     assert [ruls(task.result()) for task in tasks] == [[0.0], [1.0], [2.0], [3.0]]
 
 
-def test_who_comes_while_all_threads_work_meets_in_the_next_batch(busy):
+def test_requests_that_arrive_while_all_threads_work_meet_in_the_next_batch(busy):
     tasks = [busy.submit(float(i)) for i in range(3)]
 
     busy.step()
@@ -139,64 +200,13 @@ def test_who_comes_while_all_threads_work_meets_in_the_next_batch(busy):
     assert [ruls(task.result()) for task in tasks] == [[0.0], [1.0], [2.0]]
 
 
-@pytest.fixture
-def one_eager():
-    """A bench with two threads, of which one takes what waits and the other full batches alone."""
-    made = Bench(eager_threads=1)
-    yield made
-    made.close()
-
-
-def test_a_thread_that_is_not_eager_leaves_few_windows_to_meet(one_eager):
-    one_eager.submit(0.0)
-    one_eager.submit(1.0, 2.0)
-
-    one_eager.finish()
-
-    assert one_eager.observer.batches == [1, 2]
-
-
-def test_a_thread_that_is_not_eager_takes_a_full_batch(one_eager):
-    one_eager.submit(0.0)
-    one_eager.submit(1.0, 2.0, 3.0, 4.0, 5.0)
-
-    assert len(one_eager.executor.waiting) == 2
-    one_eager.finish()
-
-    assert one_eager.observer.batches == [1, 4, 1]
-
-
-def test_a_full_batch_more_waits_while_other_workers_use_the_cores():
-    cores = Cores(None, 2)
-    cores.begin()
-    cores.begin()
-    bench = Bench(eager_threads=1, cores=cores)
-    bench.submit(0.0)
-    bench.submit(1.0, 2.0, 3.0, 4.0, 5.0)
-
-    assert len(bench.executor.waiting) == 1
-    bench.close()
-
-    assert bench.observer.batches == [1, 4, 1]
-
-
-def test_what_this_worker_runs_is_off_the_board_when_it_has_ended():
-    cores = Cores(None, 1)
-    bench = Bench(eager_threads=1, cores=cores)
-    bench.submit(0.0)
-    assert not cores.spare
-    bench.finish()
-
-    assert cores.spare
-    bench.close()
+# On the event loop
 
 
 @pytest.fixture
 def quick():
-    """A bench whose network is so quick that few windows are answered on the loop."""
-    made = Bench(on_loop=OnLoop(most_seconds=60.0))
-    made.submit(0.0)
-    made.finish()  # from here on it is known how quick it is
+    """A bench that answers up to two windows on the loop."""
+    made = Bench.quick(loop_windows=2)
     yield made
     made.close()
 
@@ -205,29 +215,57 @@ def test_few_windows_of_a_quick_network_are_answered_on_the_loop(quick):
     task = quick.submit(1.0, 2.0)
 
     assert ruls(task.result()) == [1.0, 2.0]
-    assert quick.observer.batches == [1, 2]
+    assert not quick.executor.waiting
 
 
-def test_more_windows_of_a_quick_network_go_to_the_threads(quick):
+def test_nothing_runs_on_the_loop_before_the_speed_of_the_network_is_known():
+    bench = Bench(loop_windows=2)
+
+    assert not bench.submit(1.0).done()
+    bench.close()
+
+
+def test_more_windows_of_a_quick_network_go_to_a_thread(quick):
     task = quick.submit(1.0, 2.0, 3.0)
 
     assert not task.done()
     quick.finish()
-
     assert ruls(task.result()) == [1.0, 2.0, 3.0]
 
 
-def test_nothing_runs_on_the_loop_while_a_thread_works(quick):
-    quick.submit(1.0, 2.0, 3.0, 4.0)
-    task = quick.submit(5.0)
+def test_few_windows_do_not_run_on_the_loop_while_a_thread_works(quick):
+    quick.submit(1.0, 2.0, 3.0)
 
-    assert not task.done()
+    assert not quick.submit(5.0).done()
+
+
+def test_a_network_that_has_become_slow_leaves_the_loop_and_comes_back_when_it_is_quick_again(quick):
+    quick.run_seconds = 100 * LOOP_SECONDS
+    assert quick.submit(1.0).done()
+
+    quick.run_seconds = 0.0
+    assert not quick.submit(1.0).done()
     quick.finish()
 
-    assert ruls(task.result()) == [5.0]
+    for _ in range(60):
+        quick.submit(1.0)
+        quick.finish()
+    assert quick.submit(1.0).done()
 
 
-def test_a_network_that_fails_on_the_loop_fails_its_callers_alone(quick):
+def test_a_batch_that_would_take_too_long_for_the_loop_goes_to_a_thread():
+    bench = Bench(loop_windows=2)
+    bench.run_seconds = 0.7 * LOOP_SECONDS
+    bench.submit(0.0)
+    bench.finish()
+
+    one, two = bench.submit(1.0), bench.submit(1.0, 2.0)
+
+    assert (one.done(), two.done()) == (True, False)
+    bench.close()
+
+
+def test_a_batch_that_fails_on_the_loop_fails_its_callers_alone(quick):
     quick.runtime.failures = 1
     failed = quick.submit(1.0)
     answered = quick.submit(2.0)
@@ -236,34 +274,19 @@ def test_a_network_that_fails_on_the_loop_fails_its_callers_alone(quick):
     assert ruls(answered.result()) == [2.0]
 
 
-def test_a_network_that_is_not_quick_runs_on_the_threads():
-    bench = Bench(on_loop=OnLoop(most_seconds=0.0))
-    bench.submit(0.0)
-    bench.finish()
-
-    task = bench.submit(1.0)
-
-    assert not task.done()
-    bench.close()
-
-
-def whole_batches(**options):
-    """What runs on the loop of a worker with one core, once it is known how quick the network is."""
-    on_loop = OnLoop(most_windows=4, most_seconds=60.0, meet_windows=4, **options)
-    on_loop.ran(4, 4.0)
-    return on_loop
+# Whole batches on the event loop
 
 
 @pytest.fixture
 def one_core():
     """A bench whose loop runs whole batches."""
-    made = Bench(eager_threads=1, on_loop=whole_batches())
+    made = Bench.quick(loop_windows=4)
     yield made
     made.close()
 
 
-def test_a_worker_with_one_core_runs_its_batches_on_the_loop(one_core):
-    tasks = [one_core.loop.create_task(one_core.batcher.submit([make_window(float(i))])) for i in range(3)]
+def test_whole_batches_of_a_worker_with_one_core_run_on_the_loop(one_core):
+    tasks = [one_core.ask(make_windows(float(i))) for i in range(3)]
     one_core.settle()
 
     assert [ruls(task.result()) for task in tasks] == [[0.0], [1.0], [2.0]]
@@ -271,24 +294,57 @@ def test_a_worker_with_one_core_runs_its_batches_on_the_loop(one_core):
     assert not one_core.executor.waiting
 
 
-def test_windows_that_others_bring_while_they_have_the_core_leave_together():
-    arriving = [1.0, 2.0]
+def test_windows_that_a_yield_brings_leave_together(one_core):
+    one_core.brought = [1, 0, 1]
 
-    def give_way():
-        if arriving:
-            late.append(bench.loop.create_task(bench.batcher.submit([make_window(arriving.pop(0))])))
+    first = one_core.submit(1.0)
 
-    bench, late = Bench(eager_threads=1, on_loop=whole_batches(give_way=give_way)), []
-
-    first = bench.submit(0.0)
-    bench.settle()
-
-    assert [ruls(task.result()) for task in (first, *late)] == [[0.0], [1.0], [2.0]]
-    assert bench.observer.batches == [3]
-    bench.close()
+    assert ruls(first.result()) == [1.0]
+    assert [ruls(task.result()) for task in one_core.late] == [[50.0], [50.0]]
+    assert one_core.observer.batches == [3]
 
 
-def test_a_large_request_has_other_cores_too_where_they_are_idle(one_core):
+def test_a_batch_that_has_become_full_leaves_at_once(one_core):
+    one_core.yields, one_core.brought = 0, [3]
+
+    one_core.submit(1.0)
+
+    assert (one_core.observer.batches, one_core.yields) == ([4], 1)
+
+
+def test_yielding_ends_when_it_brings_no_windows(one_core):
+    one_core.yields = 0
+
+    one_core.submit(1.0, 2.0)
+
+    # The first yield was no yield in vain: it could have brought windows.
+    assert one_core.yields == YIELDS_IN_VAIN
+
+
+def test_a_caller_alone_yields_once(one_core):
+    one_core.submit(1.0)
+    one_core.yields = 0
+
+    one_core.submit(2.0)
+
+    assert one_core.yields == 1
+
+
+def test_a_core_that_another_process_holds_is_not_yielded_for_some_batches(one_core):
+    one_core.yield_seconds = 2 * STRANGER_SECONDS
+    one_core.submit(1.0, 2.0)
+    one_core.yields = 0
+
+    for _ in range(DISTRUSTED_BATCHES - 1):
+        one_core.submit(1.0, 2.0)
+    distrusted = one_core.yields
+    one_core.submit(1.0, 2.0)
+
+    assert distrusted == 0
+    assert one_core.yields > 0  # the other process may have gone
+
+
+def test_a_large_request_has_idle_cores_too(one_core):
     task = one_core.submit(*map(float, range(8)))
 
     assert one_core.observer.batches == [4]
@@ -297,36 +353,53 @@ def test_a_large_request_has_other_cores_too_where_they_are_idle(one_core):
     assert ruls(task.result()) == list(map(float, range(8)))
 
 
+def test_a_caller_that_arrives_while_a_thread_runs_a_large_request_is_answered_on_the_loop(one_core):
+    one_core.submit(*map(float, range(8)))
+
+    task = one_core.submit(50.0)
+
+    assert len(one_core.executor.waiting) == 1
+    assert ruls(task.result()) == [50.0]
+
+
 def test_a_large_request_stays_on_the_loop_while_other_workers_use_the_cores():
-    cores = Cores(None, 2)
-    cores.begin()
-    bench = Bench(eager_threads=1, cores=cores, on_loop=whole_batches())
+    cores = Cores(Board(), 2)
+    bench = Bench.quick(cores=cores, loop_windows=4)
+    cores.running[0] += 1
 
     task = bench.submit(*map(float, range(8)))
-    bench.settle()
 
     assert ruls(task.result()) == list(map(float, range(8)))
     assert bench.observer.batches == [4, 4]
     bench.close()
 
 
-def test_who_comes_while_a_thread_runs_a_large_request_is_answered_on_the_loop(one_core):
-    one_core.submit(*map(float, range(8)))
+@pytest.mark.parametrize("loop_windows", [0, 2, 4])
+def test_a_batch_that_does_not_fit_the_loop_has_a_thread_even_if_other_workers_use_every_core(loop_windows):
+    cores = Cores(Board(), 1)
+    cores.running[0] += 1
+    bench = Bench(cores=cores, loop_windows=loop_windows)
 
-    task = one_core.submit(50.0)
-    one_core.settle()
+    tasks = [bench.submit(1.0), bench.submit(2.0)]
 
-    assert len(one_core.executor.waiting) == 1
-    assert ruls(task.result()) == [50.0]
-
-
-def test_a_worker_with_one_core_leaves_a_slow_network_to_a_thread():
-    bench = Bench(eager_threads=1, on_loop=OnLoop(most_windows=4, most_seconds=0.0, meet_windows=4))
-
-    bench.submit(0.0, 1.0)
-
-    assert len(bench.executor.waiting) == 1
+    assert len(bench.executor.waiting) == 1  # the second waits for the first
+    bench.finish()
+    assert [ruls(task.result()) for task in tasks] == [[1.0], [2.0]]
     bench.close()
+
+
+@pytest.mark.parametrize("loop_windows", [0, 4])
+def test_batches_that_have_ended_leave_the_cores_to_other_workers(loop_windows):
+    cores = Cores(Board(), 1)
+    bench = Bench.quick(cores=cores, loop_windows=loop_windows)
+    bench.submit(0.0)
+    bench.finish()
+
+    assert cores.spare
+    bench.close()
+
+
+# On threads
 
 
 def test_no_batch_is_larger_than_the_limit(busy):
@@ -378,7 +451,7 @@ def test_a_cancelled_caller_does_not_delay_the_rest_of_its_batch(busy):
     assert ruls(after.result()) == [3.0]
 
 
-def test_windows_of_a_caller_who_left_never_reach_a_batch_and_are_counted(busy):
+def test_windows_of_a_caller_that_left_never_reach_a_batch_and_are_counted(busy):
     leaver, stayer = busy.submit(1.0, 2.0, 3.0), busy.submit(4.0)
 
     leaver.cancel()
@@ -391,7 +464,7 @@ def test_windows_of_a_caller_who_left_never_reach_a_batch_and_are_counted(busy):
     assert ruls(stayer.result()) == [4.0]
 
 
-def test_who_leaves_in_the_middle_of_a_batch_is_counted_and_harms_nobody(bench):
+def test_a_caller_that_leaves_in_the_middle_of_a_batch_is_counted_and_harms_no_other(bench):
     leaver, stayer = bench.submit(1.0), bench.submit(2.0)
 
     leaver.cancel()
@@ -418,7 +491,7 @@ def test_a_failed_batch_fails_its_callers_and_no_others(busy):
     assert busy.batcher.healthy
 
 
-def test_what_a_failed_caller_still_had_in_the_queue_is_taken_back(busy):
+def test_waiting_windows_of_a_failed_caller_are_taken_back(busy):
     task = busy.submit(*map(float, range(12)))
     busy.step()
     busy.step()
@@ -429,7 +502,7 @@ def test_what_a_failed_caller_still_had_in_the_queue_is_taken_back(busy):
     with pytest.raises(RuntimeFailed):
         task.result()
     assert busy.batcher.pending_windows == 0
-    assert len(busy.executor.waiting) == 1  # what had left before; nothing leaves for nobody
+    assert len(busy.executor.waiting) == 1  # sent before; no batch leaves without a caller
 
 
 def test_the_cause_of_a_failure_is_kept_for_the_log_and_not_in_the_message(bench):
@@ -442,7 +515,7 @@ def test_the_cause_of_a_failure_is_kept_for_the_log_and_not_in_the_message(bench
     assert "secret" not in str(task.exception())
 
 
-def test_if_batches_cannot_leave_any_more_everyone_is_told_and_health_turns_false(bench):
+def test_a_broken_scheduler_fails_every_caller_and_turns_health_false(bench):
     in_flight = [bench.submit(1.0), bench.submit(2.0)]
     waiting = bench.submit(3.0)
     bench.executor.refuse = True
@@ -456,23 +529,22 @@ def test_if_batches_cannot_leave_any_more_everyone_is_told_and_health_turns_fals
     assert not bench.batcher.healthy
 
 
-def test_an_observer_that_fails_fails_the_batch_and_not_the_batcher(bench):
-    def broken(windows, seconds):
+def test_an_observer_that_fails_costs_no_answer_and_is_told_to_the_loop(bench):
+    def broken(batch):
         raise KeyError("no such metric")
 
+    seen = []
+    bench.loop.set_exception_handler(lambda _, context: seen.append(context["exception"]))
     bench.observer.ran = broken
-
-    failed = bench.submit(1.0)
-    bench.finish()
-    del bench.observer.ran
-    answered = bench.submit(2.0)
+    task = bench.submit(1.0)
     bench.finish()
 
-    assert isinstance(failed.exception(), RuntimeFailed)
-    assert ruls(answered.result()) == [2.0]
+    assert ruls(task.result()) == [1.0]
+    assert [type(error) for error in seen] == [KeyError]
+    assert bench.batcher.healthy
 
 
-def test_closing_waits_for_what_is_at_hand_and_refuses_what_is_new(busy):
+def test_closing_waits_for_accepted_requests_and_refuses_new_ones(busy):
     waiting = busy.submit(1.0)
 
     closing = busy.loop.create_task(busy.batcher.close(drain_seconds=3600))
@@ -486,7 +558,7 @@ def test_closing_waits_for_what_is_at_hand_and_refuses_what_is_new(busy):
     assert isinstance(late.exception(), NotReady)
 
 
-def test_closing_without_patience_fails_what_is_left():
+def test_closing_without_time_fails_every_waiting_request():
     bench = Bench()
     running, waiting = bench.submit(1.0, 2.0), bench.submit(3.0)
     waiting_too = bench.submit(*map(float, range(9)))
@@ -507,25 +579,41 @@ def test_closing_an_idle_batcher_takes_no_time(bench):
 
 
 def test_probes_are_run_and_not_counted_as_predictions(busy):
-    window = make_window(5.0)
-    task = busy.loop.create_task(busy.batcher.submit([window, window.without(0)]))
+    windows, registry = make_windows(5.0), CollectorRegistry()
+    tasks = [busy.ask(windows), busy.ask(windows.without_each(0, [0, 1]))]
     busy.settle()
+    busy.finish()
+
+    Metrics(registry, [busy.runtime]).models["fake"].ran(busy.observer.reports[-1])
+
+    assert [len(ruls(task.result())) for task in tasks] == [1, 2]
+    assert registry.get_sample_value("rul_batch_windows_sum") == 3
+    assert registry.get_sample_value("rul_prediction_cycles_count", {"model": "fake"}) == 1
+    assert registry.get_sample_value("rul_imputed_fraction_count") == 1
+
+
+def test_a_batch_is_counted_with_the_times_of_its_requests(busy):
+    busy.submit(1.0, 2.0, 3.0, 4.0, 5.0)
+    busy.now = 3.0
+    busy.step()
+    busy.run_seconds = 0.25
+    busy.now = 10.0
 
     busy.finish()
 
-    assert len(task.result()) == 2
-    assert len(busy.observer.imputed) == 3  # the two of the fixture, and the window itself
-    assert len(busy.observer.units) == busy.observer.rows == 3
+    began, ended = busy.observer.reports[-2:]
+    assert (began.queued, ended.queued) == ([3.0], [])
+    assert (began.answered, ended.answered) == ([], [busy.now - 3.0])
+    assert ended.seconds == 0.25 * ended.size
 
 
 def test_padding_is_nan_and_lengths_say_where_it_begins():
-    readings, lengths, last_cycle = stacked([make_window(cycles=2), make_window(cycles=5)])
+    asked = stacked([(ragged(2), range(1)), (ragged(5, 1, 8), range(2)), (ragged(8, 3), [1])])
 
-    assert readings.shape == (2, 5, 3)
-    assert lengths.tolist() == [2, 5]
-    assert np.isnan(readings[0, 2:]).all()
-    assert not np.isnan(readings[0, :2]).any()
-    assert last_cycle.dtype == np.float32
+    assert asked.readings.shape == (4, 5, 3)
+    assert asked.lengths.tolist() == [2, 5, 1, 3]
+    assert np.isnan(asked.readings).any(axis=2).sum(axis=1).tolist() == [3, 0, 4, 2]
+    assert asked.last_cycle.dtype == np.float32
 
 
 async def test_real_threads_run_side_by_side():
@@ -540,11 +628,11 @@ async def test_real_threads_run_side_by_side():
     runtime.run = run_together
     with ThreadPoolExecutor(2) as executor:
         batcher = MicroBatcher(
-            runtime, executor=executor, threads=2, max_batch_windows=8, max_pending_windows=64,
+            runtime, RULES, executor=executor, threads=2, max_batch_windows=8, max_pending_windows=64,
             observer=observer,
         )  # fmt: skip
 
-        answers = await asyncio.gather(*(batcher.submit([make_window(float(i))]) for i in range(4)))
+        answers = await asyncio.gather(*(batcher.submit(make_windows(float(i))) for i in range(4)))
 
     assert [ruls(outputs) for outputs in answers] == [[0.0], [1.0], [2.0], [3.0]]
     assert observer.batches == [2, 2]
@@ -555,8 +643,8 @@ class BatcherMachine(RuleBasedStateMachine):
 
     callers = Bundle("callers")
 
-    def make_bench(self, **options):
-        return Bench(threads=2, max_batch_windows=4, max_pending_windows=12, **options)
+    def make_bench(self):
+        return Bench(threads=2, max_batch_windows=4, max_pending_windows=12)
 
     def __init__(self):
         super().__init__()
@@ -572,8 +660,7 @@ class BatcherMachine(RuleBasedStateMachine):
         wanted = [self.next + i for i in range(len(sizes))]
         self.next += len(sizes)
         room = batcher.pending_windows + len(sizes) <= 12
-        windows = [make_window(rul, cycles=n) for rul, n in zip(wanted, sizes, strict=True)]
-        task = self.bench.loop.create_task(batcher.submit(windows))
+        task = self.bench.ask(ragged(*sizes, ruls=wanted))
         self.bench.settle()
         if room:
             self.wanted[task] = wanted
@@ -617,7 +704,7 @@ class BatcherMachine(RuleBasedStateMachine):
         assert max(self.bench.observer.batches, default=0) <= 4
 
     @invariant()
-    def who_is_done_has_its_own_outcome(self):
+    def a_caller_that_is_done_has_its_own_outcome(self):
         for task, wanted in self.wanted.items():
             if not task.done():
                 continue
@@ -629,13 +716,13 @@ class BatcherMachine(RuleBasedStateMachine):
                 assert ruls(task.result()) == wanted
 
     @invariant()
-    def who_is_doomed_is_told_at_once(self):
+    def callers_of_a_failed_batch_and_cancelled_callers_are_told_at_once(self):
         assert all(task.done() for task in self.doomed | self.cancelled)
 
     def teardown(self):
         self.bench.finish()
         assert all(task.done() for task in self.wanted)
-        self.who_is_done_has_its_own_outcome()
+        self.a_caller_that_is_done_has_its_own_outcome()
         assert self.bench.batcher.pending_windows == 0
         self.bench.close()
 
@@ -644,14 +731,13 @@ class OneCoreMachine(BatcherMachine):
     """The same where whole batches run on the loop, and threads help with large requests."""
 
     def make_bench(self):
-        return super().make_bench(eager_threads=1, on_loop=whole_batches())
+        return Bench.quick(threads=2, max_batch_windows=4, max_pending_windows=12, loop_windows=4)
 
     @rule(sizes=st.lists(st.integers(1, 8), min_size=1, max_size=4))
     def come_to_a_network_that_fails(self, sizes):
         before = len(self.bench.executor.waiting)
         self.bench.runtime.failures = 1
-        windows = [make_window(-1.0, cycles=n) for n in sizes]
-        task = self.bench.loop.create_task(self.bench.batcher.submit(windows))
+        task = self.bench.ask(ragged(*sizes, ruls=[-1.0] * len(sizes)))
         self.bench.settle()
 
         assert isinstance(task.exception(), RuntimeFailed)

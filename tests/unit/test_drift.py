@@ -14,8 +14,9 @@ from export.evaluation_windows import labelled_windows
 from export.session import open_bundle
 from model.simulation import simulate
 from service import logs
-from service.core.answers import Answers, Asked
-from service.core.runtime import Outputs
+from service.core.answers import Answers
+from service.core.rules import WindowRules
+from service.core.runtime import Asked, Outputs
 from service.drift.counts import BLOCKS, STUCK_CYCLES, WINDOWS, DriftCounts, DriftTotals, Layout
 from service.drift.monitor import (
     ENOUGH,
@@ -27,7 +28,7 @@ from service.drift.monitor import (
 )
 from service.metrics.board import Board
 from service.metrics.drift import QUIET_SECONDS, DriftCollector, DriftWarnings
-from tests.fakes import RULES, fake_outputs, make_manifest
+from tests.fakes import fake_outputs, make_manifest
 
 MANIFEST = make_manifest("fake", context=12)
 REFERENCE = drift_reference(MANIFEST)
@@ -58,11 +59,12 @@ def asked(readings, *, manifest=MANIFEST, age=40.0, units=None):
     lengths = np.full(len(readings), readings.shape[1])
     ages = np.full(len(readings), age, dtype=np.float32)
     outputs = fake_outputs(readings, lengths, manifest)
-    return (
-        readings,
-        Answers(Asked(readings, lengths, ages), outputs, manifest, RULES),
-        units or [None] * len(readings),
-    )
+    return (*answers_to(Asked(readings, lengths, ages), outputs, manifest), units or [None] * len(readings))
+
+
+def answers_to(asked, outputs, manifest):
+    rules = WindowRules.of(manifest, max_window_cycles=1000)
+    return asked.readings, Answers(asked, outputs, manifest, rules)
 
 
 def as_in_training(count, seed=0):
@@ -379,10 +381,8 @@ def replay(flown, change):
     reference = drift_reference(manifest)
     store = Store(Layout.of(reference).size)
     monitor = DriftMonitor("fd001", reference, store)
-    readings = change(windows.readings.copy())
-    asked = Asked(readings, windows.lengths, windows.last_cycle)
-    answered = Answers(asked, Outputs(**answers), manifest, RULES)
-    monitor.observe(readings, answered, windows.unit.tolist())
+    asked = Asked(change(windows.readings.copy()), windows.lengths, windows.last_cycle)
+    monitor.observe(*answers_to(asked, Outputs(**answers), manifest), windows.unit.tolist())
     return monitor.read()
 
 

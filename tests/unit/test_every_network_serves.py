@@ -11,9 +11,9 @@ from export.probes import simulated_windows
 from service.core.batcher import MicroBatcher
 from service.core.predictor import LoadedModel, Predictor
 from service.core.queries import Explain, PredictQuery
+from service.core.rules import WindowRules
 from service.core.runtime import OnnxRuntime, replay_golden
 from service.core.window import WindowInput
-from service.labels import Stage
 from service.metrics.metrics import Metrics
 from service.settings import ProviderChoice
 
@@ -56,17 +56,15 @@ async def predicted(runtime, registry, executor, windows):
     name = runtime.manifest.name
     batcher = MicroBatcher(
         runtime,
+        WindowRules.of(runtime.manifest, max_window_cycles=1000),
         executor=executor,
         threads=1,
         max_batch_windows=8,
         max_pending_windows=64,
         observer=metrics.models[name],
     )
-    predictor = Predictor(
-        {name: LoadedModel.of(runtime, batcher, max_window_cycles=1000)},
-        max_request_windows=64,
-        explain_timer=metrics.stages[Stage.EXPLAIN],
-    )
+    models = {name: LoadedModel.of(runtime, batcher, max_window_cycles=1000)}
+    predictor = Predictor(models, max_request_windows=64)
     try:
         return (await predictor.predict(PredictQuery(windows, explain=Explain.ATTENTION))).predictions
     finally:

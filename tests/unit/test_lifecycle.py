@@ -1,4 +1,4 @@
-"""Where the service is in its life, and who is still being answered."""
+"""The phases of the service, and the requests that a drain waits for."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ def make(phase=Phase.READY, *, healthy=True):
     return life
 
 
-def test_it_starts_and_is_not_ready_until_someone_says_so():
+def test_a_service_is_not_ready_before_it_enters_that_phase():
     life = Lifecycle(lambda: True)
 
     with pytest.raises(NotReady, match="starting: golden windows"):
@@ -24,17 +24,17 @@ def test_it_starts_and_is_not_ready_until_someone_says_so():
 
 
 @pytest.mark.parametrize("phase", [Phase.STARTING, Phase.DRAINING, Phase.FAILED])
-def test_what_is_not_ready_takes_no_request_and_says_why(phase):
-    with pytest.raises(NotReady, match=f"{phase}: for a reason"), make(phase).request():
-        pass
+def test_a_service_that_is_not_ready_says_why(phase):
+    with pytest.raises(NotReady, match=f"{phase}: for a reason"):
+        make(phase).check_ready()
 
 
-def test_it_is_alive_in_every_phase_while_its_parts_are_healthy():
+def test_a_service_is_alive_in_every_phase_while_its_parts_are_healthy():
     for phase in Phase:
         make(phase).check_alive()
 
 
-def test_it_is_not_alive_with_a_part_that_cannot_mend_itself():
+def test_a_service_is_not_alive_with_a_part_that_only_a_restart_mends():
     with pytest.raises(RuntimeFailed):
         make(healthy=False).check_alive()
 
@@ -51,41 +51,31 @@ async def test_a_drain_of_nothing_is_over_at_once():
     assert await make().drain(0)
 
 
-async def test_a_drain_waits_for_what_is_in_flight_also_if_it_fails():
-    life, failing = make(), asyncio.Event()
+async def test_a_drain_waits_for_the_last_request_and_tells_streams_to_end():
+    life, told = make(), []
+    life.when_draining(lambda: told.append(life.phase))
+    life.in_flight = 2
 
-    async def request():
-        with life.request():
-            await failing.wait()
-            raise KeyError("its own")
-
-    asking = asyncio.create_task(request())
-    await asyncio.sleep(0)
     draining = asyncio.create_task(life.drain(30))
     await asyncio.sleep(0)
-    with pytest.raises(NotReady, match="draining"), life.request():
-        pass
+    life.in_flight = 1
+    life.ended()
+    await asyncio.sleep(0)
     assert not draining.done()
-    failing.set()
+    life.in_flight = 0
+    life.ended()
 
     assert await draining
-    with pytest.raises(KeyError, match="its own"):
-        await asking
+    assert told == [Phase.DRAINING]
 
 
-async def test_a_drain_gives_up_after_its_patience():
+async def test_a_second_drain_has_only_the_time_that_the_first_one_left():
     life = make()
+    life.in_flight = 1
 
-    with life.request():
-        assert not await life.drain(0.001)
-
-
-async def test_a_second_drain_has_only_what_is_left_of_the_first_ones_patience():
-    life = make()
-
-    with life.request():
-        first = await life.drain(0.001)
-        second = await life.drain(3600)
+    first = await life.drain(0.001)
+    second = await life.drain(3600)
+    life.in_flight = 0
     third = await life.drain(0)
 
     assert (first, second, third) == (False, False, True)

@@ -13,6 +13,7 @@ from rul_client.commands.predict.rows import Row, rows, window_count
 from service.core.batcher import MicroBatcher
 from service.core.predictor import LoadedModel, Predictor
 from service.core.queries import PredictQuery
+from service.core.rules import WindowRules
 from service.core.window import WindowInput
 from tests.fakes import FakeRuntime, make_manifest
 
@@ -39,6 +40,7 @@ def offline(executor):
 def make_batcher(runtime, executor):
     return MicroBatcher(
         runtime,
+        WindowRules.of(runtime.manifest, max_window_cycles=8),
         executor=executor,
         threads=2,
         max_batch_windows=4,
@@ -123,7 +125,7 @@ async def test_a_window_that_cannot_be_read_keeps_an_empty_row_and_a_reason(offl
 async def test_the_row_is_what_the_predictor_answers(offline, executor):
     runtime = FakeRuntime(make_manifest(context=8))
     loaded = LoadedModel.of(runtime, make_batcher(runtime, executor), max_window_cycles=8)
-    predictor = Predictor({"fake": loaded}, max_request_windows=8, explain_timer=NO_OBSERVER)
+    predictor = Predictor({"fake": loaded}, max_request_windows=8)
     trajectory = unit(cycles=8)
     window = WindowInput("a", 8.0, None, trajectory.readings.tolist())
 

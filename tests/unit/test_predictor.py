@@ -1,62 +1,74 @@
 """From a question to an answer: which model, which windows, which words."""
 
-import asyncio
 import math
 
 import msgspec
 import numpy as np
 import pytest
-from service.core.deadline import Deadline
 
 from model.domain import RulState
-from service.core.answers import Answers, WindowOutputs
-from service.core.batcher import stacked
+from service.core.answers import Answers, Piece
 from service.core.predictor import LoadedModel, Predictor
 from service.core.queries import Explain, PredictQuery, Refused
+from service.core.rules import WindowRules
+from service.core.runtime import Asked
 from service.core.window import WindowInput
 from service.errors import (
-    DeadlineExceeded,
     InvalidRequest,
     InvalidWindows,
     Overloaded,
+    Problem,
     RuntimeFailed,
     TooLarge,
     UnknownModel,
 )
-from tests.fakes import FakeObserver, FakeRuntime, make_manifest, window_input
+from service.labels import Stage
+from tests.fakes import FakeRuntime, make_manifest, make_windows, window_input
 
 
 class InlineBatcher:
-    """Answers at once, or fails as it is told, or never."""
+    """Answers at once, or fails as it is told."""
 
-    def __init__(self, runtime, error=None, *, hangs=False):
-        self.runtime, self.error, self.hangs = runtime, error, hangs
+    def __init__(self, runtime, error=None):
+        self.runtime, self.error = runtime, error
+        self.rules = WindowRules.of(runtime.manifest, max_window_cycles=100)
         self.submitted = []
 
     async def submit(self, windows):
-        self.submitted.append(list(windows))
+        self.submitted.append(windows)
         if self.error:
             raise self.error
-        if self.hangs:
-            await asyncio.get_running_loop().create_future()
-        readings, lengths, last_cycle = stacked(windows)
-        outputs = self.runtime.run(readings, lengths, last_cycle)
-        answers = Answers(outputs, lengths, self.runtime.manifest, last_cycle=last_cycle)
-        return [WindowOutputs(answers, row) for row in range(len(windows))]
+        asked = Asked(windows.readings, np.array(windows.lengths), np.array(windows.last_cycle, np.float32))
+        # Backwards, as where short windows go first: places say which answer is whose.
+        places = range(len(windows))[::-1]
+        asked = Asked(asked.readings[places], asked.lengths[places], asked.last_cycle[places])
+        outputs = self.runtime.run(asked.readings, asked.lengths, asked.last_cycle)
+        return [Piece(Answers(asked, outputs, self.runtime.manifest, self.rules), 0, places)]
 
 
-def make_predictor(*manifests, error=None, hangs=False, novelty=0.5, max_request_windows=8):
+class FakeRecorder:
+    """Remembers what it was offered."""
+
+    def __init__(self):
+        self.offers = []
+
+    def offer(self, model, windows, predictions):
+        self.offers.append((model, windows.units, predictions))
+
+
+def make_predictor(*manifests, error=None, novelty=0.5, max_request_windows=8, recorder=None):
     models = {}
     for manifest in manifests or (make_manifest(),):
         runtime = FakeRuntime(manifest)
         runtime.novelty = novelty
-        batcher = InlineBatcher(runtime, error, hangs=hangs)
+        batcher = InlineBatcher(runtime, error)
         models[manifest.name] = LoadedModel.of(runtime, batcher, max_window_cycles=100)
-    return Predictor(models, max_request_windows=max_request_windows, explain_timer=FakeObserver())
+    return Predictor(models, max_request_windows=max_request_windows, recorder=recorder)
 
 
-async def ask(*windows, predictor=None, **options):
-    return await (predictor or make_predictor()).predict(PredictQuery(list(windows), **options))
+async def ask(*windows, predictor=None, malformed=None, **options):
+    query = PredictQuery(list(windows), **options)
+    return await (predictor or make_predictor()).predict(query, malformed=malformed or {})
 
 
 async def test_each_window_is_answered_in_its_place():
@@ -221,9 +233,9 @@ async def test_more_windows_than_allowed_are_too_large():
 
 async def test_bad_windows_refuse_the_whole_request_and_each_is_pointed_at():
     bad = window_input()
-    bad.columns["sensor_1"][3] = "x"
+    bad.columns["sensor_1"][3] = math.inf
 
-    with pytest.raises(InvalidWindows, match="2 of 3 windows") as caught:
+    with pytest.raises(InvalidWindows, match="2 of 3 windows cannot be read; /windows/0") as caught:
         await ask(bad, window_input(), WindowInput())
 
     pointers = [problem.pointer for problem in caught.value.problems]
@@ -249,6 +261,18 @@ async def test_a_partial_request_answers_the_good_windows_and_says_what_is_wrong
     assert [problem.pointer for problem in refused.error.errors] == ["/windows/1/columns"]
 
 
+async def test_a_malformed_window_is_refused_with_what_the_transport_found_in_it():
+    malformed = {1: [Problem("/columns/sensor_1/3", "not_a_number", "expected a number, got 'x'")]}
+
+    reply = await ask(window_input(10.0), WindowInput(), malformed=malformed, partial=True)
+    with pytest.raises(InvalidWindows) as caught:
+        await ask(window_input(10.0), WindowInput(), malformed=malformed)
+
+    assert reply.predictions[0].rul == 10.0
+    for errors in (reply.predictions[1].error.errors, caught.value.problems):
+        assert [(p.pointer, p.code) for p in errors] == [("/windows/1/columns/sensor_1/3", "not_a_number")]
+
+
 async def test_a_partial_request_without_a_good_window_is_answered_all_the_same():
     predictor = make_predictor()
 
@@ -259,16 +283,30 @@ async def test_a_partial_request_without_a_good_window_is_answered_all_the_same(
 
 
 @pytest.mark.parametrize("error", [Overloaded("full"), RuntimeFailed("inference failed")])
-async def test_what_the_batcher_says_is_passed_on(error):
+async def test_errors_of_the_batcher_are_passed_on(error):
     with pytest.raises(type(error)):
         await ask(window_input(), predictor=make_predictor(error=error))
 
 
-async def test_a_passed_deadline_is_said_with_the_time_that_was_given():
-    predictor = make_predictor(hangs=True)
+async def test_checked_windows_are_answered_as_a_query_is_and_wording_them_is_a_stage():
+    predictor, stages = make_predictor(), []
 
-    with pytest.raises(DeadlineExceeded, match=r"1 windows were not answered within 0 s"):
-        await predictor.predict(PredictQuery([window_input()]), deadline=Deadline(0))
+    answered = await predictor.answer(
+        predictor.model(None), make_windows(30.0, 20.0), explain=Explain.FULL, stages=stages
+    )
+
+    reply = await ask(*(window_input(rul) for rul in (30.0, 20.0)), explain=Explain.FULL)
+    assert answered == reply.predictions
+    assert [stage for stage, start, end in stages if start <= end] == [Stage.EXPLAIN]
+
+
+async def test_answers_are_offered_to_the_recorder_without_what_was_asked_to_explain_them():
+    recorder = FakeRecorder()
+    windows = [window_input(unit=unit) for unit in ("a", "b")]
+
+    reply = await ask(*windows, predictor=make_predictor(recorder=recorder), explain=Explain.FULL)
+
+    assert recorder.offers == [("fake", ["a", "b"], reply.predictions)]
 
 
 async def test_a_query_comes_straight_out_of_json():
@@ -278,7 +316,7 @@ async def test_a_query_comes_straight_out_of_json():
     )
 
     query = msgspec.json.decode(body, type=PredictQuery)
-    reply = await make_predictor().predict(query, typed=True)
+    reply = await make_predictor().predict(query)
 
     assert reply.predictions[0].rul == 2.5
     assert reply.predictions[0].imputed_fraction == pytest.approx(1 / 6)
@@ -293,7 +331,7 @@ async def test_many_windows_are_answered_in_their_order():
     windows[70].columns["sensor_2"][0] = None
 
     predictor = make_predictor(max_request_windows=150)
-    reply = await predictor.predict(PredictQuery(windows), typed=True, consume=True)
+    reply = await predictor.predict(PredictQuery(windows))
 
     assert [p.unit for p in reply.predictions] == [str(i) for i in range(150)]
     assert [p.rul for p in reply.predictions] == [float(i % 100) for i in range(150)]
@@ -305,19 +343,17 @@ async def test_a_bad_window_among_many_is_pointed_at():
     windows[130].columns["sensor_2"][3] = math.inf
 
     with pytest.raises(InvalidWindows) as caught:
-        await make_predictor(max_request_windows=150).predict(PredictQuery(windows), typed=True)
+        await make_predictor(max_request_windows=150).predict(PredictQuery(windows))
 
     assert [p.pointer for p in caught.value.problems] == ["/windows/130/columns/sensor_2/3"]
 
 
-async def test_a_query_is_left_as_it_was_unless_it_may_be_consumed():
-    query = PredictQuery([window_input(10.0), window_input(20.0)])
+async def test_a_query_lets_go_of_its_windows_once_they_are_laid_out():
+    query = PredictQuery([window_input(10.0)])
 
-    first = await make_predictor().predict(query)
-    again = await make_predictor().predict(query, consume=True)
+    await make_predictor().predict(query)
 
-    assert msgspec.to_builtins(first) == msgspec.to_builtins(again)
-    assert [window.columns for window in query.windows] == [None, None]
+    assert query.windows == []
 
 
 async def test_a_prediction_survives_json_to_the_last_digit():

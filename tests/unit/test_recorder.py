@@ -2,14 +2,16 @@
 
 import threading
 
+import numpy as np
 import pytest
 import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.core.answers import Answers, WindowOutputs
-from service.core.batcher import stacked
-from service.core.window import Window
+from service.core.answers import Answers, Piece, prediction
+from service.core.queries import Explain
+from service.core.runtime import Asked
+from service.core.window import join, lay_out
 from service.errors import StoreUnavailable
 from service.store.recorder import Recorder
 from service.store.rows import Drop, RowsRefused
@@ -81,12 +83,13 @@ def started(fake, observer, *, most_rows=1000, chore=None, start=True):
 
 
 def answered(*given):
-    """Windows with their answers: pairs of RUL and options of `window_input`."""
-    windows = [Window.checked(window_input(rul, **options), RULES) for rul, options in given]
-    readings, lengths, last_cycle = stacked(windows)
-    manifest = make_manifest()
-    answers = Answers(fake_outputs(readings, lengths, manifest), lengths, manifest, last_cycle=last_cycle)
-    return windows, [WindowOutputs(answers, row) for row in range(len(windows))]
+    """Windows with their predictions: pairs of RUL and options of `window_input`."""
+    inputs = [window_input(rul, **options) for rul, options in given]
+    windows, _ = join(inputs, [lay_out(window, RULES) for window in inputs], RULES)
+    asked = Asked(windows.readings, np.array(windows.lengths), np.array(windows.last_cycle))
+    outputs = fake_outputs(asked.readings, asked.lengths, make_manifest())
+    piece = Piece(Answers(asked, outputs, make_manifest(), RULES), 0, range(len(windows)))
+    return windows, [prediction(piece, i, windows, i, explain=Explain.NONE) for i in piece.places]
 
 
 @pytest.mark.parametrize(
@@ -94,8 +97,7 @@ def answered(*given):
     [(40.0, (40.0, 35.0, 45.0, "estimated")), (124.0, (125.0, 119.0, 125.0, "at_least_cap"))],
 )
 def test_the_reported_prediction_is_the_written_one(recorder, fake, observer, rul, expected):
-    windows, outputs = answered((rul, {"unit": "17", "last_cycle": 121}))
-    recorder.offer("fd001", windows, outputs)
+    recorder.offer("fd001", *answered((rul, {"unit": "17", "last_cycle": 121})))
 
     assert recorder.flush(PATIENCE)
     (row,) = fake.kept.values()

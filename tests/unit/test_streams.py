@@ -207,7 +207,7 @@ async def test_a_full_queue_costs_a_prediction_and_not_the_window():
         ([opening(first_cycle=0.5)], INVALID, "whole number"),
     ],
 )
-async def test_what_no_later_reading_could_mend_ends_the_stream(messages, code, detail):
+async def test_an_error_that_no_later_reading_could_mend_ends_the_stream(messages, code, detail):
     async with in_process() as service, calling(service) as caller:
         caller.send(*messages)
         await caller.rest()
@@ -340,7 +340,7 @@ async def test_a_caller_who_leaves_takes_its_stream_and_its_window_with_it(in_fl
     assert caller.code is None
 
 
-async def test_a_stream_that_ended_leaves_nobody_who_reads_it():
+async def test_a_stream_that_ended_leaves_no_reader_behind():
     async with in_process() as service:
         before = asyncio.all_tasks()
         async with calling(service) as caller:
