@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from msgspec import UNSET
 
@@ -30,7 +30,7 @@ from service.core.queries import (
 )
 from service.core.rules import WindowRules
 from service.core.runtime import Runtime
-from service.core.window import WindowInput, Windows, join, lay_out
+from service.core.window import LaidOut, Windows, join, lay_out
 from service.errors import (
     STATUS,
     InvalidRequest,
@@ -134,30 +134,53 @@ class Predictor:
             InvalidWindows: windows cannot be read, and `partial` is not set.
             Overloaded, NotReady, RuntimeFailed: as the batcher says.
         """
-        model = self.model(query.model)
-        count, units = len(query.windows), [window.unit for window in query.windows]
+        model, given = self.model(query.model), query.windows
+        count = len(given)
         if not count:
             detail = "expected at least one window, got none"
             raise InvalidRequest(detail, [Problem("/windows", "empty", detail)])
-        self.check_count(count)
-        windows, problems = await _read(query, model.rules)
-        problems |= malformed
+        if count > self.max_request_windows:
+            self.check_count(count)
+        parts: list[LaidOut] = []
+        for window in given:
+            if len(parts) % YIELD_EVERY == YIELD_EVERY - 1:
+                await asyncio.sleep(0)
+            parts.append(lay_out(window, model.rules))
+        windows, problems = join(given, parts, model.rules)
+        if problems or malformed:
+            return await self._partly(model, query, windows, {**problems, **malformed}, stages)
+        query.windows = given = []  # while a request waits, its lists would hold thirty bytes a reading
+        answered = [] if windows is None else await self.answer(model, windows, query.explain, stages)
+        return PredictReply(model.name, cast("list[Prediction | Refused]", answered))
+
+    async def _partly(
+        self,
+        model: LoadedModel,
+        query: PredictQuery,
+        windows: Windows | None,
+        problems: Mapping[int, Sequence[Problem]],
+        stages: Stages | None,
+    ) -> PredictReply:
+        """Answer the windows that can be read, with the error of each other one in its place.
+
+        Raises:
+            InvalidWindows: `partial` is not set.
+        """
         placed = {i: [p.below(f"/windows/{i}") for p in found] for i, found in problems.items()}
-        if placed and not query.partial:
-            raise _invalid(placed, count)
+        units = [window.unit for window in query.windows]
+        if not query.partial:
+            raise _invalid(placed, len(units))
         answered: list[Prediction] = []
         if windows is not None:
-            answered = await self.answer(model, windows, explain=query.explain, stages=stages)
-        if not placed:
-            return PredictReply(model.name, [*answered])
+            answered = await self.answer(model, windows, query.explain, stages)
         in_order = iter(answered)
         return PredictReply(
             model.name,
-            [_refused(units[i], placed[i]) if i in placed else next(in_order) for i in range(count)],
+            [_refused(unit, placed[i]) if i in placed else next(in_order) for i, unit in enumerate(units)],
         )
 
     async def answer(
-        self, model: LoadedModel, windows: Windows, *, explain: Explain, stages: Stages | None = None
+        self, model: LoadedModel, windows: Windows, explain: Explain, stages: Stages | None = None
     ) -> list[Prediction]:
         """Answer checked windows, in their order.
 
@@ -167,17 +190,17 @@ class Predictor:
         pieces = await model.batcher.submit(windows)
         probes = await _occlusions(model, windows, pieces) if explain is Explain.FULL else {}
         start = perf_counter()
-        worded: dict[int, Prediction] = {}
+        answered: list[Prediction | None] = [None] * len(windows.lengths)
         for piece in pieces:
             for row, i in enumerate(piece.places, piece.first):
                 hidden = probes.get(i, UNSET)
-                worded[i] = prediction(piece, row, windows, i, explain=explain, sensor_contributions=hidden)
-        answered = list(map(worded.__getitem__, range(len(worded))))
+                answered[i] = prediction(piece, row, windows, i, explain=explain, sensor_contributions=hidden)
+        worded = cast("list[Prediction]", answered)
         if stages is not None:
             stages.append((Stage.EXPLAIN, start, perf_counter()))
         if self._recorder is not None:
-            self._recorder.offer(model.name.name, windows, answered)
-        return answered
+            self._recorder.offer(model.name.name, windows, worded)
+        return worded
 
     def check_count(self, windows: int) -> None:
         """Refuse a request of too many windows before any of them is read.
@@ -187,22 +210,6 @@ class Predictor:
         """
         if windows > self.max_request_windows:
             raise TooLarge(f"at most {self.max_request_windows} windows a request, got {windows}")
-
-
-async def _read(
-    query: PredictQuery, rules: WindowRules
-) -> tuple[Windows | None, dict[int, Sequence[Problem]]]:
-    """The windows that can be read, and the problems of the others by their place in the request."""
-    given: list[WindowInput] = query.windows
-    parts = []
-    for i, window in enumerate(given):
-        if i % YIELD_EVERY == YIELD_EVERY - 1:
-            await asyncio.sleep(0)
-        parts.append(lay_out(window, rules))
-    windows, problems = join(given, parts, rules)
-    # While a request waits, its lists would hold thirty bytes a reading.
-    query.windows = []
-    return windows, problems
 
 
 async def _occlusions(

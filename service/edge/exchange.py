@@ -115,7 +115,7 @@ class Exchange:
             desk.metrics.in_flight -= 1
         desk.metrics.ended.append((self._transport, self._route, self.code, self.seconds, self.stages))
         kept = error is None or isinstance(error, Exception)
-        if kept:
+        if kept and (self.error is not None or desk.log_sample):
             self._log()
         if self._trace is not None:
             for stage, start, end in self.stages:
@@ -176,12 +176,12 @@ class Desk:
         self.streams: Final = Streams(lifecycle, most=max_streams, idle_seconds=stream_idle_seconds)
         self.tracer: Final = tracer
         self.log: Final = log
-        self._log_sample: Final = log_sample
+        self.log_sample: Final = log_sample
         self._log_due = 0.0
 
     def samples(self) -> bool:
         """Whether this answered request is logged: evenly spaced, so that the share is exact."""
-        self._log_due += self._log_sample
+        self._log_due += self.log_sample
         is_due = self._log_due >= 1.0 - 1e-9  # ten tenths are a little less than one
         if is_due:
             self._log_due -= 1.0

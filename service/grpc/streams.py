@@ -29,7 +29,7 @@ from service.errors import (
     status_of,
 )
 from service.grpc.call import Context, ended, limit, parsed, serialized
-from service.grpc.predict import explain_of, model_reference, predicted, window_input
+from service.grpc.predict import explain_of, fill, model_reference, window_input
 from service.labels import Route, Stage, Transport
 from service.proto import rul_v1_pb2 as pb
 from service.streams.life import Inbox
@@ -121,10 +121,12 @@ class StreamServicer:
             exchange.admit()
             with limit(desk, context, context.time_remaining()):
                 (prediction,) = await desk.predictor.answer(
-                    opened.model, window, explain=opened.explain, stages=exchange.stages
+                    opened.model, window, opened.explain, exchange.stages
                 )
             start = perf_counter()
-            reply = serialized(pb.StreamReply(prediction=predicted(prediction)))
+            message = pb.StreamReply()
+            fill(message.prediction, prediction)
+            reply = message.SerializeToString()
             exchange.stages.append((Stage.ENCODE, start, perf_counter()))
         error = exchange.error
         if error is None:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.domain import FloatArray
-from service.core.answers import Answers, Piece
+from service.core.answers import Piece
 from service.core.lifecycle import Lifecycle, Phase
 from service.core.ports import Stages
 from service.core.predictor import LoadedModel, Predictor
@@ -139,12 +139,14 @@ class Inference:
             self._predictor.check_count(count)
         if cycles > rules.max_cycles:
             raise InvalidTensor(f"input {READINGS}: expected at most {rules.max_cycles} cycles, got {cycles}")
-        lengths = _one_a_window(arrays, LENGTHS, count, cycles)
-        wrong = [i for i, length in enumerate(lengths) if not 1 <= length <= cycles]
-        if wrong:
-            wanted_lengths = f"1 to {cycles}, the cycles of {READINGS}"
-            raise InvalidTensor(_placed(LENGTHS, wanted_lengths, [f"{lengths[i]} at [{i}]" for i in wrong]))
-        last_cycle = _one_a_window(arrays, LAST_CYCLE, count, math.nan)
+        lengths, last_cycle = [cycles] * count, [math.nan] * count
+        if LENGTHS in arrays:
+            lengths = _one_a_window(arrays[LENGTHS], LENGTHS, count)
+            wrong = [f"{length} at [{i}]" for i, length in enumerate(lengths) if not 1 <= length <= cycles]
+            if wrong:
+                raise InvalidTensor(_placed(LENGTHS, f"1 to {cycles}, the cycles of {READINGS}", wrong))
+        if LAST_CYCLE in arrays:
+            last_cycle = _one_a_window(arrays[LAST_CYCLE], LAST_CYCLE, count)
         windows, defects = check(readings, lengths, last_cycle, rules)
         if defects:
             raise _refused(defects)
@@ -158,15 +160,12 @@ class Inference:
         """
         pieces = await model.batcher.submit(ask.windows)
         start = perf_counter()
-        tensors = [Tensor(spec.name, spec.datatype, _gathered(spec, ask, pieces)) for spec in ask.wanted]
+        tensors = _gathered(ask, pieces)
         stages.append((Stage.EXPLAIN, start, perf_counter()))
         return tensors
 
 
-def _one_a_window(arrays: dict[str, NDArray[Any]], name: str, count: int, absent: float) -> list[Any]:
-    given = arrays.get(name)
-    if given is None:
-        return [absent] * count
+def _one_a_window(given: NDArray[Any], name: str, count: int) -> list[Any]:
     if len(given) != count:
         raise InvalidTensor(
             f"input {name}: expected one value a window, {count} as {READINGS} has, got {len(given)}"
@@ -191,37 +190,39 @@ def _placed(name: str, wanted: str, places: Sequence[str]) -> str:
     return f"input {name}: expected {wanted}, got {', '.join(places[:SHOWN])}{more}"
 
 
-def _gathered(spec: TensorSpec, ask: Ask, pieces: Sequence[Piece]) -> FloatArray:
-    """One output, float32, of the shape that the request's readings ask for.
+def _gathered(ask: Ask, pieces: Sequence[Piece]) -> list[Tensor]:
+    """The outputs that are wanted, float32, of the shapes that the request's readings ask for.
 
     Cycles that the model did not read weigh nothing, and add nothing.
     """
-    windows, is_per_cycle = ask.windows, spec.name in PER_CYCLE
     answers, first, places = pieces[0]
-    if len(pieces) == 1 and isinstance(places, range) and ask.cycles == windows.readings.shape[1]:
-        values = _output(answers, spec.name)[first : first + ask.count]
-        if not is_per_cycle:
-            return values
-        if values.shape[-1] >= ask.cycles:  # others of the batch may be longer
-            return values[..., : ask.cycles]
-    gathered: FloatArray = np.zeros(spec.sized(windows=ask.count, cycles=ask.cycles), np.float32)
+    cycles, stop = ask.cycles, first + ask.count
+    # Others of the batch may be longer; windows of this request may be shorter than its tensor, or cut.
+    whole = answers.outputs.attention.shape[1] >= cycles == ask.windows.readings.shape[1]
+    if len(pieces) > 1 or not isinstance(places, range) or not whole:
+        return [Tensor(spec.name, spec.datatype, _scattered(spec, ask, pieces)) for spec in ask.wanted]
+    tensors: list[Tensor] = []
+    for name, datatype, _ in ask.wanted:
+        values = answers.reported_rul if name == "rul" else getattr(answers.outputs, name)
+        part = values[first:stop, ..., :cycles] if name in PER_CYCLE else values[first:stop]
+        tensors.append(Tensor(name, datatype, part))
+    return tensors
+
+
+def _scattered(spec: TensorSpec, ask: Ask, pieces: Sequence[Piece]) -> FloatArray:
+    """One output, each window's row put into its place."""
+    windows, is_per_cycle = ask.windows, spec.name in PER_CYCLE
+    values: FloatArray = np.zeros(spec.sized(windows=ask.count, cycles=ask.cycles), np.float32)
     for answers, first, places in pieces:
-        values = _output(answers, spec.name)
+        # The RUL is the cap where the state is "at least the cap", as everywhere.
+        rows = answers.reported_rul if spec.name == "rul" else getattr(answers.outputs, spec.name)
         for row, i in enumerate(places, first):
             if is_per_cycle:
                 length, sent = windows.lengths[i], windows.sent[i]
-                gathered[i, ..., sent - length : sent] = values[row, ..., :length]
+                values[i, ..., sent - length : sent] = rows[row, ..., :length]
             else:
-                gathered[i] = values[row]
-    return gathered
-
-
-def _output(answers: Answers, name: str) -> FloatArray:
-    """What a batch answered of one output, float32 [B, ...].
-
-    The RUL is the cap where the state is "at least the cap", as everywhere.
-    """
-    return answers.reported_rul if name == "rul" else getattr(answers.outputs, name)
+                values[i] = rows[row]
+    return values
 
 
 def timeout_of(microseconds: object) -> float:

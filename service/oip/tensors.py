@@ -76,6 +76,7 @@ class Signature:
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    by_name: dict[str, TensorSpec]
 
     @classmethod
     def of(cls, manifest: Manifest) -> Signature:
@@ -97,7 +98,7 @@ class Signature:
             *(heads if manifest.heads else ()),
             TensorSpec("novelty", FP32, (ANY,)),
         )
-        return cls(inputs, outputs)
+        return cls(inputs, outputs, {spec.name: spec for spec in inputs})
 
     def read(self, given: Sequence[GivenTensor]) -> dict[str, NDArray[Any]]:
         """The inputs as arrays, by their names.
@@ -105,10 +106,9 @@ class Signature:
         Raises:
             InvalidTensor: one is unknown, comes twice or cannot be read, or the readings are missing.
         """
-        specs = {spec.name: spec for spec in self.inputs}
         arrays: dict[str, NDArray[Any]] = {}
         for tensor in given:
-            spec = specs.get(tensor.name)
+            spec = self.by_name.get(tensor.name)
             if spec is None:
                 raise InvalidTensor(f"expected the inputs {_names(self.inputs)}, got {short(tensor.name)}")
             if spec.name in arrays:
@@ -118,19 +118,21 @@ class Signature:
             raise InvalidTensor(f"input {READINGS}: expected, got {', '.join(arrays) or 'no input'} alone")
         return arrays
 
-    def wanted(self, names: Sequence[str]) -> list[TensorSpec]:
+    def wanted(self, names: Sequence[str]) -> Sequence[TensorSpec]:
         """The outputs of these names, in this order; without names, all of them.
 
         Raises:
             InvalidTensor: there is no such output, or it is named twice.
         """
+        if not names:
+            return self.outputs
         specs = {spec.name: spec for spec in self.outputs}
         for name in names:
             if name not in specs:
                 raise InvalidTensor(f"expected outputs out of {_names(self.outputs)}, got {short(name)}")
         if len(set(names)) < len(names):
             raise InvalidTensor(f"expected each output once, got {', '.join(names[: len(specs) + 1])}")
-        return [specs[name] for name in names] or list(self.outputs)
+        return [specs[name] for name in names]
 
 
 def array_of(given: GivenTensor, spec: TensorSpec) -> NDArray[Any]:
