@@ -21,11 +21,11 @@ from service.core.queries import (
 from service.errors import MalformedBody, Problem
 from service.grpc.call import parsed
 from service.grpc.predict import (
+    fill,
     floats,
     packed,
     predict_query,
     predict_reply,
-    predicted,
     tag,
     window_input,
 )
@@ -131,7 +131,11 @@ def canonical(message):
 
 @given(predictions())
 def test_a_prediction_is_on_the_wire_what_protobuf_makes_of_its_fields(prediction):
-    assert canonical(predicted(prediction)) == canonical(message_of(prediction))
+    message = pb.Prediction()
+
+    fill(message, prediction)
+
+    assert canonical(message) == canonical(message_of(prediction))
 
 
 @given(st.lists(predictions(), max_size=3))

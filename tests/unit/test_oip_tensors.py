@@ -109,7 +109,7 @@ def test_without_readings_there_is_nothing_to_answer():
 
 def test_outputs_are_wanted_by_name_and_in_order():
     assert [spec.name for spec in SIGNATURE.wanted(["novelty", "rul"])] == ["novelty", "rul"]
-    assert SIGNATURE.wanted([]) == list(SIGNATURE.outputs)
+    assert [*SIGNATURE.wanted([])] == [*SIGNATURE.outputs]
 
 
 @pytest.mark.parametrize("names", [["x"], ["rul", "rul"], ["head_attention"]])
