@@ -112,7 +112,7 @@ class Inference:
 
     @property
     def is_ready(self) -> bool:
-        """Whether inference would be answered."""
+        """Return whether inference is ready."""
         return self._lifecycle.phase is Phase.READY
 
     def index(self, *, ready_only: bool) -> list[Indexed]:
@@ -169,7 +169,7 @@ def _one_a_window(arrays: dict[str, NDArray[Any]], name: str, count: int, absent
         return [absent] * count
     if len(given) != count:
         raise InvalidTensor(
-            f"input {name}: expected one value a window, {count} as {READINGS} has, got {len(given)}"
+            f"input {name}: expected {count} values, one per window of {READINGS}, got {len(given)}"
         )
     return given.tolist()
 
@@ -217,7 +217,7 @@ def _gathered(spec: TensorSpec, ask: Ask, pieces: Sequence[Piece]) -> FloatArray
 
 
 def _output(answers: Answers, name: str) -> FloatArray:
-    """What a batch answered of one output, float32 [B, ...].
+    """Return one output of a batch, float32 [B, ...].
 
     The RUL is the cap where the state is "at least the cap", as everywhere.
     """
