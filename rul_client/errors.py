@@ -10,7 +10,7 @@ KEY_HINT: Final = " (--api-key, or RUL_API_KEY)"
 
 
 class RemoteFailed(RulError):
-    """The server cannot be reached, or refused."""
+    """The server cannot be reached, or refused the request."""
 
 
 class Retryable(RemoteFailed):

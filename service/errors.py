@@ -1,9 +1,9 @@
-"""What can go wrong while serving, and what a client is told of it.
+"""Errors of the service, and what clients read of them.
 
     RulError
-    ├── FrontEndFailed          the process could not serve at all; no client to tell
+    ├── FrontEndFailed          the process cannot serve; no client is involved
     └── ServiceError
-        ├── InvalidRequest      what was sent cannot be answered; `problems` point at it
+        ├── InvalidRequest      the request is wrong; `problems` point at each place
         │   ├── MalformedBody
         │   ├── InvalidTensor   of the Open Inference Protocol
         │   ├── InvalidWindow   one window, pointers relative to it
@@ -11,11 +11,11 @@
         ├── Unauthenticated
         ├── Forbidden
         ├── UnknownModel
-        ├── UnknownUnit         nothing was predicted of it
-        ├── NoStore             predictions are not kept
+        ├── UnknownUnit         no prediction of it is stored
+        ├── NoStore             predictions are not stored
         ├── StoreUnavailable    retry_after_seconds
-        ├── CycleConflict       a reading of a cycle that has been already
-        ├── OutcomeConflict     another outcome of the unit is known
+        ├── CycleConflict       a reading of a cycle that is already recorded
+        ├── OutcomeConflict     a different outcome of the unit is stored
         ├── StreamIdle
         ├── UnknownRoute
         ├── MethodNotAllowed
@@ -24,7 +24,7 @@
         ├── Overloaded          retry_after_seconds
         ├── NotReady            retry_after_seconds
         ├── DeadlineExceeded
-        └── RuntimeFailed       our fault: its text stays in our log
+        └── RuntimeFailed       a fault of the service: its text stays in the log
 
 Code below the transports raises these and knows no status; `STATUS` is the one table that does.
 """
@@ -52,12 +52,12 @@ class Problem(msgspec.Struct, frozen=True):
     detail: str
 
     def below(self, pointer: str) -> Problem:
-        """The same problem, seen from further up."""
+        """Return the problem with a longer pointer."""
         return Problem(pointer + self.pointer, self.code, self.detail)
 
 
 class Disconnected(Exception):
-    """The caller has left: nobody waits for an answer."""
+    """The caller disconnected before the answer."""
 
 
 class FrontEndFailed(RulError):
@@ -65,11 +65,11 @@ class FrontEndFailed(RulError):
 
 
 class ServiceError(RulError):
-    """The root of what a caller of the service may be answered."""
+    """The root of the errors that a caller may receive."""
 
     @property
     def detail(self) -> str:
-        """What was expected, what came, and where."""
+        """Return what was expected, what came, and where."""
         return str(self)
 
 
@@ -82,7 +82,7 @@ class InvalidRequest(ServiceError):
 
 
 class MalformedBody(InvalidRequest):
-    """A body that is not what its media type says, or not the shape that the route reads."""
+    """The body does not fit its media type or the schema of its route."""
 
 
 class InvalidTensor(InvalidRequest):
@@ -98,11 +98,11 @@ class InvalidWindows(InvalidRequest):
 
 
 class Unauthenticated(ServiceError):
-    """No API key where one is asked for."""
+    """The request has no API key and needs one."""
 
 
 class Forbidden(ServiceError):
-    """An API key that is not one of ours."""
+    """The API key is not valid."""
 
 
 class UnknownModel(ServiceError):
@@ -110,7 +110,7 @@ class UnknownModel(ServiceError):
 
 
 class UnknownUnit(ServiceError):
-    """A unit of which no prediction is stored."""
+    """The store has no prediction of the unit."""
 
 
 class NoStore(ServiceError):
@@ -118,7 +118,7 @@ class NoStore(ServiceError):
 
 
 class StoreUnavailable(ServiceError):
-    """The database of predictions is away; predictions themselves go on."""
+    """The database does not answer; predictions continue."""
 
     def __init__(self, detail: str, *, retry_after_seconds: float = 5.0) -> None:
         super().__init__(detail)
@@ -126,7 +126,7 @@ class StoreUnavailable(ServiceError):
 
 
 class OutcomeConflict(InvalidRequest):
-    """An outcome of a unit of which another one is known."""
+    """The unit has a different outcome in the store."""
 
 
 class CycleConflict(ServiceError):
@@ -134,15 +134,15 @@ class CycleConflict(ServiceError):
 
 
 class StreamIdle(ServiceError):
-    """A stream on which nothing came for too long."""
+    """The stream was silent for too long."""
 
 
 class UnknownRoute(ServiceError):
-    """A path that nothing answers."""
+    """The path does not exist."""
 
 
 class MethodNotAllowed(ServiceError):
-    """A path that answers other methods."""
+    """The path has other methods."""
 
 
 class TooLarge(ServiceError):
@@ -150,11 +150,11 @@ class TooLarge(ServiceError):
 
 
 class UnsupportedMedia(ServiceError):
-    """A media type that the route does not read."""
+    """The route does not read this media type."""
 
 
 class Overloaded(ServiceError):
-    """The queue is full: this request was not begun."""
+    """The queue is full; the request did not start."""
 
     def __init__(self, detail: str, *, retry_after_seconds: float = 1.0) -> None:
         super().__init__(detail)
@@ -170,7 +170,7 @@ class NotReady(ServiceError):
 
 
 class DeadlineExceeded(ServiceError):
-    """The answer did not come in the time that the caller, or the settings, gave it."""
+    """The answer took longer than the caller or the settings allow."""
 
 
 class RuntimeFailed(ServiceError):
@@ -179,7 +179,7 @@ class RuntimeFailed(ServiceError):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How an error looks from outside.
+    """The public form of an error.
 
     Attributes:
         http: The status code.
@@ -202,19 +202,19 @@ STATUS: Final[dict[type[ServiceError], Status]] = {
     InvalidTensor: Status(400, _INVALID, "A tensor cannot be read", "invalid_tensor"),
     InvalidWindow: Status(422, _INVALID, "The window cannot be read", "invalid_window"),
     InvalidWindows: Status(422, _INVALID, "A window cannot be read", "invalid_windows"),
-    Unauthenticated: Status(401, StatusCode.UNAUTHENTICATED, "An API key is needed", "unauthenticated"),
-    Forbidden: Status(403, StatusCode.PERMISSION_DENIED, "The API key is not accepted", "forbidden"),
+    Unauthenticated: Status(401, StatusCode.UNAUTHENTICATED, "An API key is required", "unauthenticated"),
+    Forbidden: Status(403, StatusCode.PERMISSION_DENIED, "The API key is not valid", "forbidden"),
     UnknownModel: Status(404, StatusCode.NOT_FOUND, "The model is not loaded", "unknown_model"),
-    UnknownUnit: Status(404, StatusCode.NOT_FOUND, "The unit is not known", "unknown_unit"),
-    NoStore: Status(404, StatusCode.UNIMPLEMENTED, "Predictions are not kept", "no_store"),
-    StoreUnavailable: Status(503, StatusCode.UNAVAILABLE, "The store is away", "store_unavailable"),
-    OutcomeConflict: Status(409, StatusCode.ABORTED, "Another outcome is known", "outcome_conflict"),
-    CycleConflict: Status(409, StatusCode.ABORTED, "The cycle has been already", "cycle_conflict"),
+    UnknownUnit: Status(404, StatusCode.NOT_FOUND, "The unit is unknown", "unknown_unit"),
+    NoStore: Status(404, StatusCode.UNIMPLEMENTED, "Predictions are not stored", "no_store"),
+    StoreUnavailable: Status(503, StatusCode.UNAVAILABLE, "The store is unavailable", "store_unavailable"),
+    OutcomeConflict: Status(409, StatusCode.ABORTED, "A different outcome is stored", "outcome_conflict"),
+    CycleConflict: Status(409, StatusCode.ABORTED, "The cycle is already recorded", "cycle_conflict"),
     # Not DEADLINE_EXCEEDED: it is the caller that was late.
     StreamIdle: Status(408, StatusCode.ABORTED, "The stream was idle", "stream_idle"),
-    UnknownRoute: Status(404, StatusCode.UNIMPLEMENTED, "Nothing answers here", "unknown_route"),
+    UnknownRoute: Status(404, StatusCode.UNIMPLEMENTED, "The path does not exist", "unknown_route"),
     MethodNotAllowed: Status(
-        405, StatusCode.UNIMPLEMENTED, "The method is not allowed here", "method_not_allowed"
+        405, StatusCode.UNIMPLEMENTED, "The method is not allowed", "method_not_allowed"
     ),
     TooLarge: Status(413, StatusCode.RESOURCE_EXHAUSTED, "The request is too large", "too_large"),
     UnsupportedMedia: Status(415, _INVALID, "The media type is not supported", "unsupported_media"),
@@ -226,7 +226,7 @@ STATUS: Final[dict[type[ServiceError], Status]] = {
 
 
 def status_of(error: BaseException) -> Status:
-    """The status of any error: what is not ours is our fault all the same.
+    """Return the status of an error; an unexpected one is a fault of the service.
 
     >>> status_of(KeyError("secret")).http
     500
@@ -238,24 +238,24 @@ def status_of(error: BaseException) -> Status:
 
 
 def public_detail(error: BaseException) -> str:
-    """What a client may read of an error: nothing of what is inside, where the fault is ours."""
+    """Return what a client may read of an error; a fault of the service stays inside."""
     if isinstance(error, ServiceError) and status_of(error).http != STATUS[RuntimeFailed].http:
         return error.detail
-    return "the service failed to answer; its log says why, under this request's id"
+    return "the service failed; its log has the cause under this request id"
 
 
 def problems_of(error: BaseException) -> tuple[Problem, ...]:
-    """Where a request is wrong; nothing for errors that do not lie in the request."""
+    """Return the places where a request is wrong; empty for other errors."""
     return error.problems if isinstance(error, InvalidRequest) else ()
 
 
 def retry_after_seconds(error: BaseException) -> float | None:
-    """When to come back, for errors that pass."""
+    """Return when to retry a temporary error."""
     return error.retry_after_seconds if isinstance(error, Overloaded | NotReady | StoreUnavailable) else None
 
 
 def listed(problems: Sequence[Problem], most: int = MAX_PROBLEMS) -> list[Problem]:
-    """The first problems, and how many more there are."""
+    """Return the first problems, and the count of the others."""
     if len(problems) <= most:
         return list(problems)
     left_out = len(problems) - most
@@ -264,7 +264,7 @@ def listed(problems: Sequence[Problem], most: int = MAX_PROBLEMS) -> list[Proble
 
 
 def escaped(name: str) -> str:
-    """A name as one part of a JSON pointer.
+    """Escape a name for a JSON pointer.
 
     >>> escaped("bleed/air")
     'bleed~1air'

@@ -64,7 +64,7 @@ class Route(StrEnum):
 
     @property
     def transport(self) -> Transport | None:
-        """Where the route exists; None: on both."""
+        """Return the route's transport; None: both."""
         if self is Route.OTHER:
             return None
         return Transport.HTTP if self.startswith("/") else Transport.GRPC

@@ -104,7 +104,7 @@ class MicroBatcher:
 
     @property
     def healthy(self) -> bool:
-        """Whether batches still leave; once false, only a restart helps."""
+        """Whether the batch scheduler runs; if it stopped, only a restart helps."""
         return self._failure is None
 
     @property

@@ -30,7 +30,7 @@ class Cores:
 
     @property
     def spare(self) -> bool:
-        """Whether a core runs no batch."""
+        """Return whether a core is idle."""
         return float(self._running.total()[0]) < self._cores
 
 

@@ -1,4 +1,4 @@
-"""Where the service is in its life, and what is still in flight.
+"""The phase of the service, and its requests in flight.
 
     starting ── ready ── draining
         └────── failed
@@ -18,7 +18,7 @@ from service.errors import NotReady, RuntimeFailed
 
 
 class Phase(StrEnum):
-    """What the service may be asked for."""
+    """The phases of the service."""
 
     STARTING = "starting"
     READY = "ready"
@@ -27,10 +27,10 @@ class Phase(StrEnum):
 
 
 class Lifecycle:
-    """The phase, and how many requests are being answered.
+    """The phase, and the number of requests in flight.
 
     Args:
-        healthy: Whether the parts that cannot mend themselves still work.
+        healthy: Whether the parts that cannot recover still work.
 
     Attributes:
         in_flight: Requests and streams that a drain waits for; whoever lowers it calls `ended`, at least
@@ -59,19 +59,19 @@ class Lifecycle:
         self._when_draining.append(begin)
 
     def check_alive(self) -> None:
-        """Pass where a restart would not help.
+        """Check that the process works.
 
         Raises:
-            RuntimeFailed: it would.
+            RuntimeFailed: only a restart helps.
         """
         if not self._healthy():
             raise RuntimeFailed("the batch scheduler stopped; restart the process")
 
     def check_ready(self) -> None:
-        """Pass where the service answers.
+        """Check that the service answers requests.
 
         Raises:
-            NotReady: it does not, with the reason.
+            NotReady: it does not; the message has the reason.
         """
         if self.phase is not Phase.READY:
             raise NotReady(f"the service is {self.phase}: {self._reason}")

@@ -1,7 +1,7 @@
 """What the core needs from outside, as protocols: counting, tracing, keeping, and numbers that workers share.
 
 The core calls these and imports none of the packages that implement them: `service.metrics` counts,
-`service.tracing` traces, `service.store` keeps predictions. `service.app` joins them.
+`service.tracing` traces, `service.store` keeps predictions. `service.assembly` joins them.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def order(choice: ProviderChoice, available: Sequence[str]) -> list[str]:
         return [CPU]
     if choice != ProviderChoice.AUTO and CUDA not in available:
         raise InvalidBundle(
-            f"provider {choice} was asked for, this ONNX Runtime has {', '.join(available)}: install the "
+            f"expected provider {choice}, this ONNX Runtime has {', '.join(available)}: install the "
             "extra `gpu` in place of `cpu`, or set RUL_PROVIDER=auto"
         )
     best_first = [TENSORRT, CUDA] if choice == ProviderChoice.TENSORRT else [CUDA]
@@ -54,7 +54,7 @@ def order(choice: ProviderChoice, available: Sequence[str]) -> list[str]:
 
 
 def with_options(providers: Sequence[str], manifest: Manifest, *, most_windows: int) -> Wanted:
-    """Each with what it must be told.
+    """Return each provider with its options.
 
     Args:
         providers: Their names, best first.
@@ -86,10 +86,10 @@ def tensorrt_shapes(manifest: Manifest, *, most_windows: int) -> dict[str, str]:
 def placement(
     choice: ProviderChoice, available: Sequence[str], got: Sequence[str], *, driver: bool
 ) -> Placement:
-    """What came of a choice.
+    """Return where the model runs.
 
     Args:
-        choice: What was asked for.
+        choice: The requested provider.
         available: What ONNX Runtime was built with.
         got: What the session has, in its order.
         driver: Whether an NVIDIA driver is there.
@@ -106,7 +106,7 @@ def placement(
         why = f"ONNX Runtime could not load {first}: its log says which library or driver is missing"
     if choice in {ProviderChoice.CUDA, ProviderChoice.TENSORRT} and got[0] == CPU:
         raise InvalidBundle(
-            f"provider {choice} was asked for and {why}: check the driver and that onnxruntime-gpu alone is "
+            f"provider {choice} cannot run, {why}: check the driver and that onnxruntime-gpu alone is "
             "installed, or set RUL_PROVIDER=auto"
         )
     return Placement(tuple(got), why)

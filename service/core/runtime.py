@@ -76,12 +76,12 @@ class Runtime(Protocol):
 
     @property
     def manifest(self) -> Manifest:
-        """What the model says of itself."""
+        """The model's manifest."""
         ...
 
     @property
     def drift_reference(self) -> DriftReference:
-        """What drift is compared with."""
+        """The reference of drift."""
         ...
 
     @property
@@ -91,12 +91,12 @@ class Runtime(Protocol):
 
     @property
     def provider(self) -> str:
-        """What the model really runs on."""
+        """The execution provider in use."""
         ...
 
     @property
     def placement(self) -> Placement:
-        """What runs where that one cannot, and why it is not what was asked for."""
+        """All providers in use, and the reason for a fallback."""
         ...
 
     def run(self, readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> Outputs:
@@ -266,7 +266,7 @@ def _check_graph(session: Any, manifest: Manifest, path: Path) -> None:  # noqa:
 
 
 def _fits(got: tuple[str, tuple[Any, ...]], kind: str, shape: tuple[int | None, ...]) -> bool:
-    """Whether a declared shape allows the expected one; a name or None in it stands for any size."""
+    """Return whether a declared shape allows the expected one; a name or None is any size."""
     if got[0] != kind or len(got[1]) != len(shape):
         return False
     return all(

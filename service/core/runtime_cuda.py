@@ -30,7 +30,7 @@ def bucket(windows: int) -> int:
 
 
 def output_shapes(manifest: Manifest, *, windows: int, cycles: int) -> Shapes:
-    """What the graph answers to so many windows of so many cycles."""
+    """Return the answers to windows of this shape."""
     return {
         "rul": (windows,),
         "rul_interval": (windows, 2),

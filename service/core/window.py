@@ -149,7 +149,7 @@ def check(
 
 
 def last_cycle_defect(last_cycle: float, cycles: int) -> str:
-    """What is wrong with the cycle number of the last of so many cycles; empty: nothing."""
+    """Describe what is wrong with a window's last cycle number; empty: nothing."""
     if last_cycle != last_cycle:  # noqa: PLR0124 NaN
         return ""
     if not 0 <= last_cycle <= LARGEST_CYCLE or last_cycle % 1:
@@ -348,6 +348,6 @@ def _size_problems(cycles: int, rules: WindowRules, path: str) -> list[Problem]:
 
 
 def short(value: object) -> str:
-    """What a client sent, cut so that an answer does not outgrow it."""
+    """Shorten a client's value for an error message."""
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:37]}..."

@@ -55,7 +55,7 @@ class Index:
 
     @property
     def drifting(self) -> bool:
-        """Whether it is beyond its limit."""
+        """Return whether the index is above its limit."""
         return self.psi > self.limit
 
 
@@ -84,7 +84,7 @@ class Drift:
 
     @property
     def regime_is_new(self) -> bool:
-        """Whether many readings are in no operating regime."""
+        """Return whether many readings are in no operating regime."""
         return self.unseen > UNSEEN_LIMIT
 
 

@@ -38,4 +38,4 @@ class Credentials:
             )
         # Every key is compared, so that the time taken does not tell which one came close.
         if not any([hmac.compare_digest(given.encode(), key) for key in self._keys]):  # noqa: C419
-            raise Forbidden("the API key is not one that this service accepts")
+            raise Forbidden("the API key is not valid")

@@ -151,7 +151,7 @@ def _shortened(detail: str) -> str:
 
 
 def _details(code: grpc.StatusCode, detail: str, problems: tuple[Problem, ...]) -> list[tuple[str, bytes]]:
-    """Where the request is wrong, as google.rpc.BadRequest: the first problems, as many as fit."""
+    """Word problems as google.rpc.BadRequest, as many as fit."""
     if not problems:
         return []
     number: int = code.value[0]

@@ -155,7 +155,7 @@ def _described(specs: Sequence[TensorSpec]) -> list[pb.ModelMetadataResponse.Ten
 
 
 def query_of(request: pb.ModelInferRequest) -> InferQuery:
-    """What a message asks.
+    """Read a message as a query.
 
     Raises:
         MalformedBody: it has too many tensors, or its timeout is none.
@@ -190,12 +190,11 @@ def _raw(tensor: pb.ModelInferRequest.InferInputTensor, contents: bytes) -> Cont
 def _typed(tensor: pb.ModelInferRequest.InferInputTensor) -> Contents:
     wanted = CONTENTS.get(tensor.datatype)
     if wanted is None:
-        return ()  # no model takes this datatype: whoever knows the model will say so
+        return ()  # no model takes this datatype: the check against the model refuses it
     others = [field.name for field, _ in tensor.contents.ListFields() if field.name != wanted]
     if others:
-        raise InvalidTensor(
-            f"input {short(tensor.name)}: {tensor.datatype} stands in {wanted}, got {', '.join(others)}"
-        )
+        where, got = f"input {short(tensor.name)}", ", ".join(others)
+        raise InvalidTensor(f"{where}: expected {tensor.datatype} values in {wanted}, got {got}")
     dtype = DTYPES[tensor.datatype]
     values = getattr(tensor.contents, wanted)
     head, raw = tag(FLOATS, 4 * len(values)), tensor.contents.SerializeToString()

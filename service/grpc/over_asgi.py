@@ -114,7 +114,7 @@ class Messages:
         if length > self._max_bytes:
             raise Aborted(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"the message has {length} bytes, the server reads {self._max_bytes} at most",
+                f"expected a message of at most {self._max_bytes} bytes, got {length}",
             )
         return length
 
@@ -123,7 +123,7 @@ class Messages:
         if encoding != b"gzip":
             raise Aborted(
                 grpc.StatusCode.UNIMPLEMENTED,
-                f"message encoding {encoding.decode('latin-1')!r} is not known: use gzip or identity",
+                f"expected message encoding gzip or identity, got {encoding.decode('latin-1')!r}",
                 [("grpc-accept-encoding", "identity,gzip")],
             )
         inflater = zlib.decompressobj(GZIP)
@@ -134,7 +134,7 @@ class Messages:
         if len(plain) > self._max_bytes:
             raise Aborted(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"the message inflates to more than {self._max_bytes} bytes",
+                f"expected a message of at most {self._max_bytes} bytes, got more after inflation",
             )
         if not inflater.eof or inflater.unused_data:
             raise Aborted(grpc.StatusCode.INVALID_ARGUMENT, "the message is not one whole gzip member")
@@ -306,7 +306,7 @@ class GrpcOverAsgi:
 
 
 def _speaks_grpc(scope: Scope) -> bool:
-    """Whether this is a gRPC call that can be answered: status goes into trailers, which HTTP/1 lacks."""
+    """Return whether this is a gRPC call on HTTP/2; HTTP/1 has no trailers for the status."""
     if scope["http_version"][:1] == "1" or "http.response.trailers" not in scope.get("extensions", ()):
         return False
     return any(key == PLAIN[0] and value.startswith(PLAIN[1]) for key, value in scope["headers"])

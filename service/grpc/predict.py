@@ -80,7 +80,7 @@ def window_input(window: pb.Window, columns: int) -> WindowInput:
 
 
 def explain_of(value: int, pointer: str = "/explain") -> Explain:
-    """What an enum's value asks for.
+    """Convert the enum's value.
 
     Raises:
         MalformedBody: it has no such value.
@@ -107,7 +107,7 @@ def packed(field: int, values: Sequence[float]) -> bytes:
 
 @lru_cache(maxsize=4096)
 def tag(field: int, size: int) -> bytes:
-    """What precedes a delimited field on the wire: its number and type, and its size in bytes.
+    """Encode the number, type and size that precede a delimited field.
 
     >>> tag(1, 300).hex()
     '0aac02'

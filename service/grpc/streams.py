@@ -98,7 +98,7 @@ class StreamServicer:
             raise MalformedBody("expected a first message with `open`, got none")
         message = parsed(pb.StreamRequest, raw)
         if message.WhichOneof("message") != "open":
-            detail = "expected `open` in the first message of a stream"
+            detail = "expected `open` in the first message"
             raise MalformedBody(detail, [Problem("/open", "missing", detail)])
         given = message.open
         model = self._desk.predictor.model(given.model or None)
@@ -139,7 +139,7 @@ class StreamServicer:
 def _reading(raw: bytes) -> pb.Reading:
     message = parsed(pb.StreamRequest, raw)
     if message.WhichOneof("message") != "reading":
-        detail = "expected `reading` in every message of a stream but the first"
+        detail = "expected `reading` in each message after the first"
         raise MalformedBody(detail, [Problem("/reading", "missing", detail)])
     return message.reading
 

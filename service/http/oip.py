@@ -29,7 +29,7 @@ class OipHttp:
         self._inference: Final = Inference(desk.predictor, desk.lifecycle)
 
     def endpoints(self) -> list[Endpoint]:
-        """What answers, by path."""
+        """List the endpoints."""
         fixed = [
             Endpoint("GET", "/v2", Route.V2, self._server, is_open=True),
             Endpoint("GET", "/v2/", Route.V2, self._server, is_open=True),

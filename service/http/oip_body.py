@@ -139,7 +139,7 @@ def encoded(
 
 
 def _json_size(body: bytes, header: bytes) -> int:
-    """How many bytes of a body are JSON, by the header `inference-header-content-length`.
+    """Return the JSON's size in bytes, from `inference-header-content-length`.
 
     Raises:
         MalformedBody: the header does not fit the body.
@@ -172,7 +172,7 @@ def _request(text: bytes) -> _Request:
 
 
 def _read_again(text: bytes) -> _Request:
-    """What is no request, or one whose data are nested or wrong."""
+    """Read a request with nested data, or name what is wrong."""
     loose = _LOOSE.decode(text)
     inputs = [_Input(i.name, i.shape, i.datatype, i.parameters, _values(i)) for i in loose.inputs]
     return _Request(inputs, loose.outputs, loose.id, loose.parameters)
@@ -202,8 +202,7 @@ def _inputs(given: Sequence[_Input], behind: memoryview) -> list[GivenTensor]:
         inputs.append(GivenTensor(tensor.name, tensor.datatype, tensor.shape, contents))
     if offset != len(behind):
         raise InvalidTensor(
-            f"the body has {len(behind)} bytes behind its JSON, the binary_data_size of its inputs add up "
-            f"to {offset}"
+            f"expected {offset} bytes after the JSON, the sum of binary_data_size, got {len(behind)}"
         )
     return inputs
 

@@ -22,7 +22,7 @@ def components() -> dict[str, Described]:
         "type": "array",
         "items": {"type": ["number", "null"]},
         "description": "row-major, flat or nested as the shape says; null: missing. Left out where "
-        "`parameters.binary_data_size` says how many bytes of it stand behind the JSON.",
+        "`parameters.binary_data_size` gives its size in bytes after the JSON.",
     }
     tensor = {"name": text, "datatype": text, "shape": shape, "parameters": parameters}
     announced = _object({"name": text, "datatype": text, "shape": shape}, "name", "datatype", "shape")
@@ -77,21 +77,21 @@ def paths() -> dict[str, Described]:
     """The protocol's paths; those of a model once for any version and once for a certain one."""
     found: dict[str, Described] = {
         "/v2": {"get": _operation("Name, version and extensions of the server", "OipServer")},
-        "/v2/health/live": {"get": _operation("Whether a restart would help", None, 500)},
-        "/v2/health/ready": {"get": _operation("Whether inference would be answered", None, 500, 503)},
+        "/v2/health/live": {"get": _operation("Liveness", None, 500)},
+        "/v2/health/ready": {"get": _operation("Readiness", None, 500, 503)},
         "/v2/repository/index": {"post": _operation("Every loaded model", "OipIndex", 400, 401, 403, 413)},
     }
     for names in (["name"], ["name", "version"]):
         path = "/v2/models/{name}" + ("/versions/{version}" if "version" in names else "")
-        which = "a model" + (" in a certain version" if "version" in names else "")
+        which = "a model" + (" of a given version" if "version" in names else "")
         parameters = [
             {"name": n, "in": "path", "required": True, "schema": {"type": "string"}} for n in names
         ]
         found[path] = {"get": _operation(f"The tensors of {which}", "OipModel", *REFUSALS_OF_A_MODEL)}
         found[f"{path}/ready"] = {
-            "get": _operation(f"Whether {which} would answer", None, 500, 503, *REFUSALS_OF_A_MODEL)
+            "get": _operation(f"Readiness of {which}", None, 500, 503, *REFUSALS_OF_A_MODEL)
         }
-        found[f"{path}/infer"] = {"post": _inference(f"Ask {which}, in tensors")}
+        found[f"{path}/infer"] = {"post": _inference(f"Predict with {which}, in tensors")}
         for suffix in ("", "/ready", "/infer"):
             for operation in found[path + suffix].values():
                 operation["parameters"] = [*operation.get("parameters", []), *parameters]
@@ -110,7 +110,7 @@ def _inference(summary: str) -> Described:
         {
             "name": "Inference-Header-Content-Length",
             "in": "header",
-            "description": "size in bytes of the JSON, where binary tensor data stand behind it",
+            "description": "size of the JSON in bytes, if binary tensor data follow it",
             "schema": {"type": "integer"},
         }
     ]

@@ -79,7 +79,7 @@ def document(types: Sequence[type]) -> dict[str, Any]:
         "paths": {
             "/v1/predict": {
                 "post": {
-                    "summary": "How many cycles each unit has left",
+                    "summary": "Predict the remaining useful life of units",
                     "requestBody": {
                         "required": True,
                         "content": {"application/json": {"schema": _ref("PredictQuery")}},
@@ -103,14 +103,14 @@ def document(types: Sequence[type]) -> dict[str, Any]:
             },
             "/readyz": {
                 "get": {
-                    "summary": "Whether every golden window agrees on this machine",
+                    "summary": "Readiness: every golden window agrees on this machine",
                     "responses": _responses("ReadyBody", 503),
                 }
             },
             "/livez": {
                 "get": {
-                    "summary": "Whether a restart would help",
-                    "responses": {"200": {"description": "no"}},
+                    "summary": "Liveness",
+                    "responses": {"200": {"description": "alive"}},
                 }
             },
             "/metrics": {

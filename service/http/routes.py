@@ -83,7 +83,7 @@ class Pages:
         }
 
     def endpoints(self) -> list[Endpoint]:
-        """What answers, by path."""
+        """List the endpoints."""
         return [
             Endpoint("GET", "/v1/models", Route.MODELS, self._models),
             Endpoint("GET", "/v1/models/{name}", Route.MODEL, self._model),
@@ -127,7 +127,7 @@ class Pages:
     async def _asset(self, call: Call) -> Reply:
         path = self._assets.get(call.path["name"])
         if path is None:
-            raise UnknownRoute(f"nothing answers at {call.scope['path'][:80]}; /docs lists the endpoints")
+            raise UnknownRoute(f"no endpoint at {call.scope['path'][:80]}; /docs lists all endpoints")
         return Reply(path.read_bytes(), media_type=MEDIA_TYPES[path.suffix])
 
     async def _index(self, _call: Call) -> Reply:

@@ -95,12 +95,12 @@ def json_reply(body: object) -> Reply:
 
 
 async def _unknown(call: Call) -> Reply:
-    raise UnknownRoute(f"nothing answers at {call.scope['path'][:80]}; /docs lists the endpoints")
+    raise UnknownRoute(f"no endpoint at {call.scope['path'][:80]}; /docs lists all endpoints")
 
 
 async def _not_allowed(call: Call) -> Reply:
     method, path = call.scope["method"], call.scope["path"][:80]
-    raise MethodNotAllowed(f"{path} answers {call.path['allowed']}, got {method}")
+    raise MethodNotAllowed(f"{path}: expected {call.path['allowed']}, got {method}")
 
 
 UNKNOWN: Final = Endpoint("", "", Route.OTHER, _unknown, is_open=True)
@@ -179,9 +179,8 @@ async def _body(desk: Desk, endpoint: Endpoint, headers: dict[bytes, bytes], rec
     """The whole body, inflated where it is compressed.
 
     Raises:
-        UnsupportedMedia: it says that it is something else than the endpoint reads, or compressed in another
-            way than the service knows.
-        TooLarge: it has more bytes than the service reads; what is past them is never held.
+        UnsupportedMedia: the endpoint does not read its media type, or the service not its compression.
+        TooLarge: it is above the limit; the rest is not read.
         Disconnected: the caller left before it was complete.
         MalformedBody: it is not compressed as it says.
     """
@@ -193,12 +192,12 @@ async def _body(desk: Desk, endpoint: Endpoint, headers: dict[bytes, bytes], rec
             raise UnsupportedMedia(f"expected content-type {wanted.decode()}, got {shown}")
     announced = headers.get(b"content-length", b"")
     if announced.isdigit() and int(announced) > limit:
-        raise TooLarge(f"the body has {int(announced)} bytes, the service reads {limit} at most")
+        raise TooLarge(f"expected a body of at most {limit} bytes, got {int(announced)}")
     event = await receive()
     if event["type"] == "http.request" and not event.get("more_body", False):
         body: bytes = event.get("body", b"")
         if len(body) > limit:
-            raise TooLarge(f"the body has {len(body)} bytes, the service reads {limit} at most")
+            raise TooLarge(f"expected a body of at most {limit} bytes, got {len(body)}")
     else:
         body = await _joined(event, receive, limit)
     encoding = headers.get(b"content-encoding")
@@ -213,7 +212,7 @@ async def _joined(event: Message, receive: Receive, limit: int) -> bytes:
             raise Disconnected
         received += event.get("body", b"")
         if len(received) > limit:
-            raise TooLarge(f"the body has more than {limit} bytes, which the service does not read")
+            raise TooLarge(f"expected a body of at most {limit} bytes, got more")
         if not event.get("more_body", False):
             return bytes(received)
         event = await receive()
@@ -231,7 +230,7 @@ def _inflated(body: bytes, encoding: bytes, limit: int) -> bytes:
     except zlib.error as error:
         raise MalformedBody(f"the body is not {name}, as its content-encoding says") from error
     if len(plain) > limit:
-        raise TooLarge(f"the body inflates to more than {limit} bytes, which the service does not read")
+        raise TooLarge(f"expected a body of at most {limit} bytes, got more after inflation")
     if not inflater.eof or inflater.unused_data:
         raise MalformedBody(f"the body is not one whole {name} stream")
     return plain

@@ -3,8 +3,8 @@
 Label values come from the enums of `service.labels` and from the names of the loaded models, never from a
 request; all children exist from the start, so that rates work from the first event.
 
-A request or a batch costs a few appends to lists. One thread of the worker counts them, four times a second,
-and publishes them on the board; a scrape counts what waits by then, so its numbers are exact.
+A request or a batch costs a few appends to lists. One thread of the worker counts them every
+50 ms and publishes them on the board; a scrape counts what waits by then, so its numbers are exact.
 """
 
 from __future__ import annotations

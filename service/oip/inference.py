@@ -112,7 +112,7 @@ class Inference:
 
     @property
     def is_ready(self) -> bool:
-        """Whether inference would be answered."""
+        """Return whether inference is ready."""
         return self._lifecycle.phase is Phase.READY
 
     def index(self, *, ready_only: bool) -> list[Indexed]:
@@ -168,7 +168,7 @@ class Inference:
 def _one_a_window(given: NDArray[Any], name: str, count: int) -> list[Any]:
     if len(given) != count:
         raise InvalidTensor(
-            f"input {name}: expected one value a window, {count} as {READINGS} has, got {len(given)}"
+            f"input {name}: expected {count} values, one per window of {READINGS}, got {len(given)}"
         )
     return given.tolist()
 

@@ -80,7 +80,7 @@ class Signature:
 
     @classmethod
     def of(cls, manifest: Manifest) -> Signature:
-        """What a model takes and gives: B windows of T cycles and F columns, each B and T any."""
+        """Describe a model's tensors: B windows of T cycles and F columns, any B and T."""
         horizons, columns = len(manifest.horizons), len(manifest.columns)
         inputs = (
             TensorSpec(READINGS, FP32, (ANY, ANY, columns)),
@@ -115,7 +115,7 @@ class Signature:
                 raise InvalidTensor(f"input {spec.name}: expected once, got twice")
             arrays[spec.name] = array_of(tensor, spec)
         if READINGS not in arrays:
-            raise InvalidTensor(f"input {READINGS}: expected, got {', '.join(arrays) or 'no input'} alone")
+            raise InvalidTensor(f"expected the input {READINGS}, got {', '.join(arrays) or 'none'}")
         return arrays
 
     def wanted(self, names: Sequence[str]) -> Sequence[TensorSpec]:
@@ -129,7 +129,7 @@ class Signature:
         specs = {spec.name: spec for spec in self.outputs}
         for name in names:
             if name not in specs:
-                raise InvalidTensor(f"expected outputs out of {_names(self.outputs)}, got {short(name)}")
+                raise InvalidTensor(f"expected outputs among {_names(self.outputs)}, got {short(name)}")
         if len(set(names)) < len(names):
             raise InvalidTensor(f"expected each output once, got {', '.join(names[: len(specs) + 1])}")
         return [specs[name] for name in names]

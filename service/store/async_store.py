@@ -170,9 +170,9 @@ class AsyncStore:
     async def _ask(self, question: Callable[[Store], T]) -> T:
         recorder = self.recorder
         if recorder is None:
-            raise NoStore("this service stores no predictions; start it with RUL_STORE=true")
+            raise NoStore("the service stores no predictions; start it with RUL_STORE=true")
         if self._asking >= MOST_QUESTIONS:
-            raise Overloaded(f"{self._asking} questions already wait for the store of predictions")
+            raise Overloaded(f"{self._asking} queries wait for the store, its maximum; try again later")
 
         def ask() -> T:
             # An answer of this process is visible to the next question.

@@ -80,17 +80,17 @@ class Judgement:
 
     @property
     def failed(self) -> BoolArray:
-        """Whether the unit failed, so that the truth is known."""
+        """Return whether the unit failed, so that its true RUL is known."""
         return ~np.isnan(self.error)
 
     @property
     def covered(self) -> BoolArray:
-        """Whether the unit failed and the interval held the truth."""
+        """Return whether the unit failed and the interval held its true RUL."""
         return self.failed & self.held
 
     @property
     def contradicted(self) -> BoolArray:
-        """Whether the unit was removed and had outlived the interval: a certain miss."""
+        """Return whether a removed unit had outlived the interval: a certain miss."""
         return ~(self.failed | self.held)
 
 

@@ -168,7 +168,7 @@ class Streams:
         """
         self._lifecycle.check_ready()
         if len(self._open) >= self._most:
-            raise Overloaded(f"{self._most} streams are open, the most that may be")
+            raise Overloaded(f"{self._most} streams are open, the maximum (RUL_MAX_STREAMS)")
         self._open.add(inbox)
         try:
             yield

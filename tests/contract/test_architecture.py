@@ -1,4 +1,5 @@
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -38,3 +39,15 @@ def test_every_module_of_a_part_is_in_the_parts_row(part):
     modules = [path.stem for path in part.glob("*.py")]
 
     assert sorted(named) == sorted(set(modules) - {"__init__"})
+
+
+def test_the_layers_that_are_drawn_are_the_layers_that_are_checked():
+    text = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = project["tool"]["importlinter"]["contracts"]
+    (checked,) = (c["layers"] for c in contracts if c.get("containers") == ["service"])
+
+    drawn = re.search(r"## Layers.*?```\n(.*?)```", text, re.DOTALL)
+
+    assert drawn is not None
+    assert drawn[1].splitlines() == checked

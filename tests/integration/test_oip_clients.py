@@ -263,7 +263,7 @@ def test_kserve_shows_why_it_was_refused(kserve):
 
 
 def test_what_is_not_served_is_unimplemented(triton_http, triton_grpc):
-    assert triton_http.facts["no such config"].startswith("[404] nothing answers at")
+    assert triton_http.facts["no such config"].startswith("[404] no endpoint at")
     for call in ("no such config", "no such statistics"):
         assert triton_grpc.facts[call].startswith("[StatusCode.UNIMPLEMENTED] ")
 

@@ -153,7 +153,7 @@ async def test_a_server_that_is_not_there_is_one_clear_line_at_once():
     ("response", "line"),
     [
         (problem(422, "A window cannot be read", "bad"), "answered 422: A window cannot be read: bad"),
-        (problem(401, "An API key is needed", "none"), r"401: .*: none \(--api-key, or RUL_API_KEY\)"),
+        (problem(401, "An API key is required", "none"), r"401: .*: none \(--api-key, or RUL_API_KEY\)"),
         (httpx.Response(404, text="<html>"), "404: no problem document; is this the address of a rulserve"),
         (httpx.Response(200, text="<html>"), "is not rulserve, or a newer version"),
         (good({"unit": "1"}), "is not rulserve, or a newer version: KeyError"),

@@ -272,7 +272,7 @@ async def test_a_path_that_nothing_answers_is_not_found_in_the_protocols_words(p
     async with in_process() as service:
         reply = await service.http.get(path)
 
-        assert "nothing answers" in error(reply, 404)
+        assert "no endpoint" in error(reply, 404)
         assert service.value("rul_requests_total", protocol="http", route="other", code="404") == 1
 
 
@@ -338,7 +338,7 @@ async def test_typed_values_stand_where_their_datatype_says():
     async with in_process() as service:
         _, answer = await infer(service, request)
 
-    assert "FP32 stands in fp32_contents, got fp64_contents" in answer.detail
+    assert "expected FP32 values in fp32_contents, got fp64_contents" in answer.detail
 
 
 async def test_bytes_that_are_no_message_are_invalid():

@@ -260,7 +260,7 @@ def test_contents_in_no_place_are_refused():
 def test_bytes_that_no_tensor_claims_are_refused():
     body, size = binary_request({"readings": READINGS})
 
-    with pytest.raises(InvalidTensor, match=r"the body has 26 bytes behind its JSON, .* add up to 24"):
+    with pytest.raises(InvalidTensor, match=r"expected 24 bytes after the JSON, .* got 26"):
         decoded(body + b"xx", str(size).encode())
 
 

@@ -150,14 +150,14 @@ def test_whole_windows_are_views_of_what_came():
         ({"lengths": np.array([1, 0, 4])}, r"input lengths: expected 1 to 3, .*, got 0 at \[1\], 4 at \[2\]"),
         (
             {"lengths": np.array([1, 2])},
-            "input lengths: expected one value a window, 3 as readings has, got 2",
+            "input lengths: expected 3 values, one per window of readings, got 2",
         ),
         ({"last_cycle": np.array([5.0, 1.5, 1.0], np.float32)}, r"a whole number .*, got 1.5, at \[1\]"),
         (
             {"last_cycle": np.array([5.0, 9.0, 1.0], np.float32)},
             r"input last_cycle: expected at least 2 after 3 cycles, got 1, at \[2\]",
         ),
-        ({"last_cycle": np.array([5.0], np.float32)}, "input last_cycle: expected one value a window"),
+        ({"last_cycle": np.array([5.0], np.float32)}, "input last_cycle: expected 3 values, one per window"),
         ({"readings": np.ones((3, 7, 3), np.float32)}, "input readings: expected at most 6 cycles, got 7"),
     ],
 )

@@ -103,7 +103,7 @@ def test_an_input_that_comes_twice_is_refused():
 
 
 def test_without_readings_there_is_nothing_to_answer():
-    with pytest.raises(InvalidTensor, match="input readings: expected, got no input alone"):
+    with pytest.raises(InvalidTensor, match="expected the input readings, got none"):
         SIGNATURE.read([])
 
 

@@ -198,7 +198,7 @@ async def test_a_full_queue_costs_a_prediction_and_not_the_window():
     ("messages", "code", "detail"),
     [
         ([reading()], INVALID, "first message"),
-        ([opening(), opening()], INVALID, "every message of a stream but the first"),
+        ([opening(), opening()], INVALID, "each message after the first"),
         ([opening(), b"\xff"], INVALID, "rul.v1.StreamRequest"),
         ([CLOSE], INVALID, "first message"),
         ([opening(model="none")], grpc.StatusCode.NOT_FOUND, "only fake"),

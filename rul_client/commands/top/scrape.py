@@ -44,7 +44,7 @@ class Samples:
         return cls(((s.name, frozenset(s.labels.items())), s.value) for s in counted)
 
     def since(self, before: Samples) -> Samples:
-        """How much each counter grew."""
+        """Return each counter's growth."""
         return Samples((key, growth(before._values.get(key, 0.0), now)) for key, now in self._values.items())
 
     def by(self, label: str, name: str, **labels: str) -> dict[str, float]:
@@ -78,7 +78,7 @@ class Samples:
 
 
 def growth(before: float, now: float) -> float:
-    """How much a counter grew; a restarted one counts from 0."""
+    """Return a counter's growth; a restarted one counts from 0."""
     # A value a little smaller comes from a worker that does not have the latest counts of the others.
     return now - before if now >= before else now if now < before / 2 else 0.0
 
@@ -122,7 +122,7 @@ class Scraper:
         return Scrape(self._url, self._clock(), samples, said, self._models, units)
 
     async def _get(self, path: str) -> dict[str, Any]:
-        """What a path answers; empty if it cannot be read: the rest is worth showing."""
+        """Fetch a path; empty if it cannot be read, so that the rest is shown."""
         try:
             response = await self._client.get(path)
             return msgspec.json.decode(response.content, type=dict[str, Any])

@@ -117,7 +117,7 @@ def _traffic(grown: Samples, seconds: float) -> Table:
 
 
 def _models(now: Scrape, grown: Samples, seconds: float) -> Table:
-    """What each model answered between the scrapes or, dim, since start."""
+    """Show each model's answers between scrapes or, dim, since start."""
     table = _table("model", "windows/s", "RUL", "width", *STATES.values(), "entropy", "novelty", "drift")
     for model in sorted(now.models, key=lambda model: model["name"]):
         name = model["name"]
