@@ -1,8 +1,10 @@
 """What operators, browsers and Prometheus ask, and what every HTTP answer carries."""
 
+import json
 import re
 from collections import Counter
 
+import httpx
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
@@ -10,15 +12,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.integration.conftest import metrics_of
 
 PAGES = ["/livez", "/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/v1/models"]
-
-
-def test_it_is_alive_and_ready_and_says_on_what(http):
-    live, ready = http.get("/livez"), http.get("/readyz")
-
-    assert live.json() == {"status": "alive"}
-    cpu = {"provider": "CPUExecutionProvider", "providers": ["CPUExecutionProvider"], "fallback": None}
-    model = {"name": "tiny", "version": "1.0.0", **cpu}
-    assert ready.json() == {"status": "ready", "models": [model]}
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -111,12 +104,6 @@ def test_the_documentation_page_loads_everything_from_this_server(http):
         assert (asset.status_code, len(asset.content) > 1000) == (200, True)
 
 
-def test_the_root_leads_to_the_documentation(http):
-    reply = http.get("/")
-
-    assert (reply.status_code, reply.headers["location"]) == (307, "/docs")
-
-
 def test_every_operation_that_the_document_names_answers(http, windows):
     aged = next(window.json() for window in windows if window.json().get("last_cycle") is not None)
     assert http.post("/v1/predict", json={"windows": [aged | {"unit": "1"}]}).is_success
@@ -134,3 +121,22 @@ def test_the_log_is_json_and_nobody_else_logs_requests(http, server):
     lines = [line for line in server.output().splitlines() if "/livez" in line]
     assert lines
     assert all(line.startswith("{") and '"route": "/livez"' in line for line in lines)
+
+
+def test_a_refusal_is_found_in_the_log_by_its_id_and_shows_no_code(http, server):
+    http.post("/v1/predict", content=b"{", headers={"content-type": "application/json"})
+    http.get("/nothing", headers={"x-request-id": "look-for-me"})
+
+    lines = [json.loads(line) for line in server.output().splitlines() if '"look-for-me"' in line]
+    assert [line["error"] for line in lines] == ["UnknownRoute"]
+    assert not re.search(r"Traceback|\.py\b", server.output())
+
+
+@pytest.mark.parametrize("path", ["/docs/assets/../../x", "/v2/%2e%2e/x", "/v2//models/tiny"])
+def test_a_path_that_leaves_its_folder_is_not_found(http, path):
+    assert http.get(path).status_code == 404
+
+
+@pytest.mark.parametrize("headers", [{"authorization": "Bearer wrong"}, {"x-api-key": "é".encode()}])
+def test_a_wrong_key_of_any_characters_is_forbidden(strict, headers):
+    assert httpx.get(strict.http + "/v1/models", headers=headers, trust_env=False).status_code == 403

@@ -1,30 +1,22 @@
 """`rul simulate` on a real bundle: what it writes, other commands read."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from export.bundle import find_bundle
-from export.cli import register
 from export.session import open_bundle
 from export.simulate_cli import CannotWrite
 from model.fleet import fleet_named, fleet_of_schema
 from model.readers import read_trajectories
+from tests.commands import rul
 
 
 @pytest.fixture
 def simulate(tiny_bundle):
-    app = typer.Typer()
-    app.callback()(lambda: None)
-    register(app)
-
-    def run(*options):
-        return CliRunner().invoke(app, ["simulate", "--bundle", str(tiny_bundle.path), *map(str, options)])
-
-    return run
+    return partial(rul, "simulate", "--bundle", tiny_bundle.path)
 
 
 @pytest.fixture

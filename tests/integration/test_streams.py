@@ -20,7 +20,6 @@ from tests.integration.conftest import (
     STOP_SECONDS,
     metrics_of,
     running,
-    violations,
 )
 from tests.waiting import wait_until
 
@@ -110,30 +109,6 @@ def assert_same(got, expected) -> None:
         assert got == pytest.approx(expected, abs=CLOSER, rel=CLOSER)
     else:
         assert got == expected
-
-
-def test_a_bad_reading_does_not_cost_the_window(stub, golden):
-    row = golden.readings[0][0].tolist()
-    stream = Stream(stub, first_cycle=1)
-
-    answers = [stream.ask(row), stream.ask(row[1:]), stream.ask(row, cycle=1), stream.ask(row, cycle=3)]
-
-    stream.close()
-    assert [answer.error.code for answer in answers] == [
-        0,
-        grpc.StatusCode.INVALID_ARGUMENT.value[0],
-        grpc.StatusCode.ABORTED.value[0],
-        0,
-    ]
-    assert list(answers[3].prediction.attention.cycles) == [1, 2, 3]
-
-
-def test_a_stream_that_cannot_be_opened_says_where(stub):
-    with pytest.raises(grpc.RpcError) as caught:
-        Stream(stub, first_cycle=-3)
-
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert violations(caught.value) == ["/open/first_cycle"]
 
 
 async def test_many_streams_of_one_connection_answer_for_their_own_unit(server, golden):
