@@ -128,12 +128,14 @@ def test_make_serve_needs_no_torch(copy, served):
     assert names.isdisjoint({"torch", "onnx", "pandas", "matplotlib"})
 
 
-def test_the_http_call_returns_the_answer_that_is_shown(copy, served):
-    printed = pasted(
-        block("source .venv/serve/bin/activate\nrul simulate --bundle fd001 --units 1"), copy, served
-    )
+@pytest.fixture(scope="module")
+def answer(copy, served) -> dict[str, Any]:
+    """The answer to the HTTP call; its request stays in request.json."""
+    call = block("source .venv/serve/bin/activate\nrul simulate --bundle fd001 --units 1")
+    return json.loads(pasted(call, copy, served))
 
-    answer = json.loads(printed)
+
+def test_the_http_call_returns_the_answer_that_is_shown(copy, answer):
     attention = answer["predictions"][0]["attention"]
     last = json.loads((copy / "request.json").read_text())["windows"][0]["last_cycle"]
     assert sum(attention["weights"]) == pytest.approx(1, abs=1e-5)
@@ -144,9 +146,8 @@ def test_the_http_call_returns_the_answer_that_is_shown(copy, served):
     )
 
 
+@pytest.mark.usefixtures("answer")
 def test_the_grpc_call_answers_the_same(copy, served):
-    pasted(block("source .venv/serve/bin/activate\nrul simulate --bundle fd001 --units 1"), copy, served)
-
     printed = pasted(block("source .venv/serve/bin/activate\npython - <<'PYTHON'"), copy, served)
 
     shown = json.loads(SHOWN[0])["predictions"][0]
@@ -154,18 +155,16 @@ def test_the_grpc_call_answers_the_same(copy, served):
     assert "weights sum to 1.0000" in printed
 
 
+@pytest.mark.usefixtures("answer")
 def test_a_stream_of_the_same_readings_ends_with_the_same_answer(copy, served):
-    pasted(block("source .venv/serve/bin/activate\nrul simulate --bundle fd001 --units 1"), copy, served)
-
     printed = pasted(block("source .venv/serve/bin/activate\npython - <<'STREAM'"), copy, served)
 
     shown = json.loads(SHOWN[0])["predictions"][0]
     assert printed.splitlines()[-1] == f"unit 1: {shown['rul']:.1f} cycles left"
 
 
+@pytest.mark.usefixtures("answer")
 def test_tritonclient_is_answered_the_same(copy, served):
-    pasted(block("source .venv/serve/bin/activate\nrul simulate --bundle fd001 --units 1"), copy, served)
-
     printed = pasted(block("source .venv/serve/bin/activate\npip install"), copy, served)
 
     shown = json.loads(SHOWN[0])["predictions"][0]

@@ -251,10 +251,11 @@ def test_golden_windows_that_disagree_keep_it_from_ever_being_ready(
         assert httpx.get(server.http + "/livez", trust_env=False).status_code == 200
 
 
-@pytest.mark.parametrize("setting", ["RUL_PORT", "RUL_GRPC_PORT"])
+@pytest.mark.parametrize(
+    ("front_end", "setting"),
+    [("envoy", "RUL_PORT"), ("uvicorn", "RUL_PORT"), ("uvicorn", "RUL_GRPC_PORT")],
+)
 def test_a_port_that_is_taken_is_said_in_one_line(front_end, tiny_bundle, tmp_path, setting):
-    if (front_end, setting) == ("envoy", "RUL_GRPC_PORT"):
-        pytest.skip("Envoy has one port")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -6,7 +6,7 @@ import pytest
 from model.domain import RulState
 from tests.benchmarks.fault_kinds import Kind, faulty_kinds
 from tests.benchmarks.faults import random_windows
-from tests.benchmarks.rul_states import BEGIN, END, Row, asked, overview, replaced, table
+from tests.benchmarks.rul_states import BEGIN, END, Row, asked, overview, replaced
 from tests.fakes import COLUMNS, FakeRuntime, make_manifest
 from tests.unit.test_faults import unit
 
@@ -68,12 +68,6 @@ def test_the_overview_has_a_line_a_kind_and_a_column_a_model():
         "| own | 25.0 % | 25.0 % |",
         "| zeros | 25.0 % |  |",
     ]
-
-
-def test_the_table_has_a_line_a_row():
-    line = table([row("own", "a")]).splitlines()[-1]
-
-    assert line == "| a | own | 4 | 25.0 % | 25.0 % | 25.0 % | 25.0 % | 0.50 | 1.0 % |  |"
 
 
 def test_a_page_keeps_what_stands_around_its_markers():
