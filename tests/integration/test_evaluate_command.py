@@ -88,9 +88,7 @@ def test_a_life_is_answered_at_every_cycle_as_a_window_alone_would_be(tiny_bundl
     life = answer_life(session, manifest, unit)
 
     alone = session.answer(
-        unit.readings[None, -manifest.context :],
-        np.array([manifest.context]),
-        life.cycle[-1:],
+        unit.readings[None, -manifest.context :], np.array([manifest.context]), life.cycle[-1:]
     )
     assert len(life.rul) == len(unit)
     assert life.truth[0] == len(unit) - 1

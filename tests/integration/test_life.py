@@ -252,8 +252,7 @@ def test_golden_windows_that_disagree_keep_it_from_ever_being_ready(
 
 
 @pytest.mark.parametrize(
-    ("front_end", "setting"),
-    [("envoy", "RUL_PORT"), ("uvicorn", "RUL_PORT"), ("uvicorn", "RUL_GRPC_PORT")],
+    ("front_end", "setting"), [("envoy", "RUL_PORT"), ("uvicorn", "RUL_PORT"), ("uvicorn", "RUL_GRPC_PORT")]
 )
 def test_a_port_that_is_taken_is_said_in_one_line(front_end, tiny_bundle, tmp_path, setting):
     with socket.socket() as taken:

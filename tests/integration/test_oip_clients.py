@@ -60,10 +60,7 @@ class Told:
 
 def tour(python: Path, program: str, target: str, folder: Path, golden) -> Told:
     np.savez(
-        folder / "asked.npz",
-        readings=golden.readings,
-        lengths=golden.lengths,
-        last_cycle=golden.last_cycle,
+        folder / "asked.npz", readings=golden.readings, lengths=golden.lengths, last_cycle=golden.last_cycle
     )
     environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
     done = subprocess.run(

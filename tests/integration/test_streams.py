@@ -14,13 +14,7 @@ from hypothesis import strategies as st
 
 from service.proto import rul_v1_pb2 as pb
 from service.proto import rul_v1_pb2_grpc
-from tests.integration.conftest import (
-    ANSWER_SECONDS,
-    FRONT_ENDS,
-    STOP_SECONDS,
-    metrics_of,
-    running,
-)
+from tests.integration.conftest import ANSWER_SECONDS, FRONT_ENDS, STOP_SECONDS, metrics_of, running
 from tests.waiting import wait_until
 
 CLOSER = 1e-5

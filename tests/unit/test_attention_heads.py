@@ -4,12 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from model.attention import (
-    MultiHeadSelfAttention,
-    causal_mask,
-    padding_mask,
-    sinusoidal_positions,
-)
+from model.attention import MultiHeadSelfAttention, causal_mask, padding_mask, sinusoidal_positions
 from model.layers import valid_cycles
 from tests.attention_reference import (
     TOLERANCE,

@@ -7,22 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from model.attention import (
-    SCORES,
-    MultiHeadSelfAttention,
-    Score,
-    UnknownScore,
-    causal_mask,
-    padding_mask,
-)
+from model.attention import SCORES, MultiHeadSelfAttention, Score, UnknownScore, causal_mask, padding_mask
 from model.layers import masked_softmax, valid_cycles
-from tests.attention_reference import (
-    SEED,
-    TOLERANCE,
-    drawn,
-    reference_score,
-    reference_softmax,
-)
+from tests.attention_reference import SEED, TOLERANCE, drawn, reference_score, reference_softmax
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

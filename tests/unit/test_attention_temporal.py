@@ -4,12 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from model.attention import (
-    CycleDropout,
-    Temperature,
-    TemporalScore,
-    entropy_ratio,
-)
+from model.attention import CycleDropout, Temperature, TemporalScore, entropy_ratio
 from model.domain import attention_entropy_ratio
 from model.layers import masked_softmax, valid_cycles
 from tests.attention_reference import (

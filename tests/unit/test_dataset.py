@@ -3,13 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.dataset import (
-    join_windows,
-    make_windows,
-    split_units,
-    truncated_windows,
-    windows_ending_at,
-)
+from model.dataset import join_windows, make_windows, split_units, truncated_windows, windows_ending_at
 from model.domain import InvalidData, Trajectory, cycles_left
 from tests.fleets import numbered_unit, trajectories
 

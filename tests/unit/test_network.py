@@ -5,14 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from model.layers import (
-    RECENT_CYCLES,
-    RaggedBiLstm,
-    Standardise,
-    cycle_age,
-    features_of_change,
-    valid_cycles,
-)
+from model.layers import RECENT_CYCLES, RaggedBiLstm, Standardise, cycle_age, features_of_change, valid_cycles
 from model.network import Distribution, NetworkConfig
 from model.networks import UnknownNetwork, build_network
 
