@@ -196,7 +196,10 @@ def damaged(bundle: Path, folder: Path, how: str) -> Path:
     return copy
 
 
-@pytest.mark.parametrize("how", ["truncated", "without golden windows", "another file"])
+@pytest.mark.parametrize(
+    ("front_end", "how"),
+    [("envoy", "truncated"), ("uvicorn", "without golden windows"), ("envoy", "another file")],
+)
 def test_a_damaged_bundle_stops_the_start_with_one_clear_line(front_end, tiny_bundle, tmp_path, how):
     bundle = damaged(tiny_bundle.path, tmp_path, how)
     with running(tmp_path, str(bundle), front_end=front_end, ready=False) as server:

@@ -115,13 +115,6 @@ def test_a_file_that_is_not_there_is_one_line_and_1(tiny_bundle, tmp_path):
     assert (done.returncode, done.stderr) == (1, f"rul: {tmp_path / 'units.csv'}: no such file\n")
 
 
-def test_wrong_usage_is_2(pumps_csv):
-    done = rul_predict("--input", pumps_csv)
-
-    assert done.returncode == 2
-    assert "give one of --bundle and --url" in done.stderr
-
-
 def test_a_reader_that_leaves_early_is_no_error(tiny_bundle, pumps_csv):
     command = f'"{RUL}" predict --bundle "{tiny_bundle.path}" --input "{pumps_csv}" | head -n 1'
 
@@ -176,11 +169,3 @@ def test_the_hundred_test_units_of_fd001_have_equal_rows_here_by_http_and_by_grp
     assert [row["unit"] for row in last] == [str(n) for n in range(1, 101)]
     assert_same(by_http, last)
     assert_same(by_grpc, last)
-
-
-@pytest.mark.data
-def test_a_fleet_by_name_gives_what_recognising_the_file_gives(turbofans):
-    recognised = table(rul_predict("--bundle", "fd001", "--input", turbofans, "--last"))
-    described = table(rul_predict("--bundle", "fd001", "--input", turbofans, "--last", "--fleet", "cmapss"))
-
-    assert described == recognised

@@ -53,17 +53,6 @@ def test_a_file_and_its_fleet_are_what_training_reads(simulate, manifest, tmp_pa
     )
 
 
-def test_csv_and_parquet_hold_the_same_units(simulate, manifest, tmp_path):
-    fleet = fleet_of_schema("x", manifest.schema_of_columns)
-    for name in ("units.csv", "units.parquet"):
-        assert simulate("--output", tmp_path / name).exit_code == 0
-
-    text, columnar = (read_trajectories(tmp_path / name, fleet) for name in ("units.csv", "units.parquet"))
-
-    for a, b in zip(text, columnar, strict=True):
-        np.testing.assert_array_equal(a.readings, b.readings)
-
-
 def test_json_is_a_request_with_at_most_the_context_of_each_unit(simulate, manifest):
     result = simulate("--units", 3, "--truncate", "--format", "json")
 

@@ -205,16 +205,6 @@ def test_uniform_attention_is_no_better_than_random():
     assert figures["agreement"].value == 0.0
 
 
-def test_progress_is_told_after_each_pass_and_ends_at_the_total():
-    told = []
-
-    measured(
-        Weighted(PEAK, PEAK), draws=2, shares=(0.2,), watch=lambda done, total: told.append((done, total))
-    )
-
-    assert told == [(i + 1, 2 * (2 + 2) + T) for i in range(2 * (2 + 2) + T)]
-
-
 def test_a_figure_over_a_move_of_nothing_has_no_value():
     """The answer does not depend on the readings at all."""
     figures = faithfulness_figures(measured(Weighted(np.zeros(T), PEAK)))

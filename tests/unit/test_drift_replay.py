@@ -16,9 +16,14 @@ MANIFEST = make_manifest(context=8)
 class FakeSession:
     """A graph whose RUL is the sum of the last reading."""
 
+    def __init__(self, manifest):
+        self._manifest = manifest
+
     def answer(self, readings, lengths, last_cycle):
-        outputs = FakeRuntime(MANIFEST).run(np.nan_to_num(readings), lengths, last_cycle)
+        outputs = FakeRuntime(self._manifest).run(np.nan_to_num(readings), lengths, last_cycle)
         return {name: getattr(outputs, name) for name in outputs.__dataclass_fields__}
+
+    answer_all = answer
 
 
 def fleet(*cycles):
@@ -69,7 +74,9 @@ def test_each_unit_has_the_fault_from_its_own_place_in_the_stream_on():
 def test_windows_have_the_readings_up_to_their_place():
     units = fleet(12)
 
-    (readings, answers, names), *_ = answered(FakeSession(), MANIFEST, units, [Place(0, 2), Place(0, 11)])
+    (readings, answers, names), *_ = answered(
+        FakeSession(MANIFEST), MANIFEST, units, [Place(0, 2), Place(0, 11)]
+    )
 
     assert answers.asked.lengths.tolist() == [3, 8]
     np.testing.assert_array_equal(readings[1], units[0].readings[4:])
@@ -79,7 +86,7 @@ def test_windows_have_the_readings_up_to_their_place():
 def test_a_healthy_fleet_is_told_by_its_windows_and_looks():
     units = fleet(*[40] * 20)
     batches = answered(
-        FakeSession(), MANIFEST, units, places(units, together=True, rng=np.random.default_rng(0))
+        FakeSession(MANIFEST), MANIFEST, units, places(units, together=True, rng=np.random.default_rng(0))
     )
 
     row = watched(Healthy("fake", "all"), MANIFEST, batches)

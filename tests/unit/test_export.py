@@ -96,13 +96,6 @@ def test_every_lstm_of_the_graph_is_told_the_lengths(tiny_bundle):
     assert casts[lstms[0].input[4]] == "lengths"
 
 
-def test_parity_is_measured_and_recorded(tiny_bundle):
-    _, manifest = open_bundle(tiny_bundle)
-
-    assert 0 <= manifest.parity.rul_cycles <= 1e-4
-    assert 0 <= manifest.parity.attention <= 1e-5
-
-
 def test_a_graph_of_other_weights_fails_parity(tiny_bundle, checkpoint):
     session, manifest = open_bundle(tiny_bundle)
     net = checkpoint.network()

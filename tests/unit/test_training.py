@@ -50,19 +50,9 @@ def trainer(parts, config=CONFIG):
     return prepare(parts, FLEET, network="flagship", config=config)[0]
 
 
-def run(units, folder, *, config=CONFIG, watch=lambda step, loss, check: None, **options):
-    return train_run(
-        units,
-        FLEET,
-        name="pumps",
-        network="flagship",
-        config=config,
-        folds=FOLDS,
-        source=SOURCE,
-        folder=folder,
-        watch=watch,
-        **options,
-    )
+def run(units, folder, *, fleet=FLEET, watch=lambda *_: None, **options):
+    given = {"network": "flagship", "config": CONFIG, "folds": FOLDS, "source": SOURCE} | options
+    return train_run(units, fleet, name="pumps", folder=folder, watch=watch, **given)
 
 
 class PowerCut(Exception):
@@ -183,17 +173,9 @@ def test_what_is_behind_an_interrupted_run_is_not_trained_again(units, tmp_path)
 def test_a_run_does_not_go_on_from_the_state_of_another(units, tmp_path, change, named):
     with pytest.raises(PowerCut):
         run(units, tmp_path, watch=power_cut_at(5))
-    options = {
-        "name": "pumps",
-        "network": "flagship",
-        "config": CONFIG,
-        "source": SOURCE,
-        "folds": FOLDS,
-        **change,
-    }
 
     with pytest.raises(InvalidState, match=f"another {named}"):
-        train_run(units, FLEET, folder=tmp_path, watch=lambda *_: None, resume=True, **options)
+        run(units, tmp_path, resume=True, **change)
 
 
 def test_resuming_where_nothing_is_says_so(units, tmp_path):
