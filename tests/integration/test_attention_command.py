@@ -1,6 +1,5 @@
 """`rul attention` on a real bundle: its tables, and its picture for one head and for several."""
 
-import sys
 from dataclasses import replace
 from functools import partial
 
@@ -91,15 +90,6 @@ def test_a_picture_that_cannot_be_written_is_named(attention, tmp_path, name):
 
     assert isinstance(result.exception, CannotDraw)
     assert name in str(result.exception)
-
-
-def test_a_picture_without_matplotlib_is_refused_before_the_work_is_done(attention, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-
-    result = attention("--out", tmp_path / "attention.png")
-
-    assert isinstance(result.exception, CannotDraw)
-    assert result.stdout == ""
 
 
 def test_the_picture_of_several_heads_shows_each(tiny_bundle):

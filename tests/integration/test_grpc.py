@@ -4,15 +4,9 @@ import grpc
 import pytest
 from google.protobuf import descriptor_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from service.proto import rul_v1_pb2 as pb
 from service.proto import rul_v1_pb2_grpc
-
-
-@pytest.fixture
-def reflection(channel):
-    return ProtoReflectionDescriptorDatabase(channel)
 
 
 def test_reflection_gives_a_file_by_its_name(channel):

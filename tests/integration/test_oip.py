@@ -1,6 +1,5 @@
 """The Open Inference Protocol of the real process, behind both front ends, asked without anybody's client."""
 
-import grpc
 import numpy as np
 import pytest
 
@@ -30,12 +29,6 @@ def message(arrays, **options):
     ]
     raw = [array.tobytes() for array in arrays.values()]
     return pb.ModelInferRequest(model_name="tiny", inputs=given, raw_input_contents=raw, **options)
-
-
-def refused(call, *arguments, **options):
-    with pytest.raises(grpc.RpcError) as caught:
-        call(*arguments, **options)
-    return caught.value
 
 
 def error(reply, status):
@@ -72,14 +65,6 @@ def test_http_and_grpc_give_the_same_bits_to_the_same_batch(http, inference, ask
     arrays = arrays_of(by_http.content, int(by_http.headers[HEADER]))
     for output, raw in zip(by_grpc.outputs, by_grpc.raw_output_contents, strict=True):
         np.testing.assert_allclose(arrays[output.name].ravel(), np.frombuffer(raw, "<f4"), atol=1e-5)
-
-
-@pytest.mark.parametrize("header", ["x", "-1", "999999999999", "10"])
-def test_a_header_that_lies_is_400_and_the_connection_lives(http, asked, header):
-    body, _ = binary_request(asked)
-
-    error(http.post(INFER, content=body, headers={HEADER: header}), 400)
-    assert http.get("/v2/health/ready").json() == {"ready": True}
 
 
 def test_both_transports_are_counted_beside_the_native_api(server, http, inference, asked):

@@ -112,10 +112,6 @@ def test_it_is_refused_where_accuracy_falls_and_nothing_is_written(run, data, tm
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_what_is_refused_as_int8_exports_without(run, tmp_path):
-    assert rul("export", fragile(run, tmp_path / "run"), "--out", tmp_path / "tiny").exit_code == 0
-
-
 @pytest.mark.parametrize("options", [["--quantize"], ["--data", "pumps.csv"]])
 def test_quantize_and_data_go_together(run, tmp_path, options):
     result = rul("export", run, "--out", tmp_path / "tiny", *options)
