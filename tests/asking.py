@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,12 +29,6 @@ class Asked:
         """As gRPC has it."""
         values = pb.Readings(values=self.readings.ravel().tolist())
         return pb.Window(unit=self.unit, last_cycle=self.last_cycle, readings=values)
-
-    def with_reading(self, cycle: int, column: int, value: float) -> Asked:
-        """The same window with another reading."""
-        readings = self.readings.copy()
-        readings[cycle, column] = value
-        return replace(self, readings=readings)
 
 
 def golden_windows(golden: Golden) -> list[Asked]:

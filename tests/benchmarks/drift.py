@@ -131,18 +131,11 @@ def healthy_fleets(
 
 
 def halves(
-    session: Session,
-    manifest: Manifest,
-    units: Sequence[Trajectory],
-    kind: Fleet,
-    rng: np.random.Generator,
+    session: Session, manifest: Manifest, units: Sequence[Trajectory], kind: Fleet, rng: np.random.Generator
 ) -> Iterator[Healthy]:
     """Whole lives, against a reference of the other half of the units; the network has seen them all."""
     half = fit_reference(units[::2], kind.schema)
-    parts = {
-        "regimes": [asdict(regime) for regime in half.regimes],
-        "degradation": asdict(half.degradation),
-    }
+    parts = {"regimes": [asdict(regime) for regime in half.regimes], "degradation": asdict(half.degradation)}
     known = Manifest.model_validate({**manifest.model_dump(), **parts})
     rest = units[1::2]
     stream = places(rest, together=False, rng=rng)

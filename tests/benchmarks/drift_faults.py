@@ -52,45 +52,32 @@ def column_faults(manifest: Manifest) -> Iterator[Fault]:
         yield Fault("swapped", f"{names[f]}, {names[g]}", swapped(f, g))
 
 
+def touched(columns: int | list[int], change: Change) -> Change:
+    """A change of these columns alone, [N, F] or [N], from the given row on."""
+
+    def changed(readings: FloatArray, since: int) -> FloatArray:
+        after = readings.copy()
+        after[since:, columns] = change(readings, since)
+        return after
+
+    return changed
+
+
 def biased(column: int, by: float) -> Change:
     """A column that is off by a constant; NaN: that is missing."""
-
-    def change(readings: FloatArray, since: int) -> FloatArray:
-        changed = readings.copy()
-        changed[since:, column] += np.float32(by)
-        return changed
-
-    return change
+    return touched(column, lambda readings, since: readings[since:, column] + np.float32(by))
 
 
 def scaled(column: int, factor: float) -> Change:
     """A column in another engineering unit."""
-
-    def change(readings: FloatArray, since: int) -> FloatArray:
-        changed = readings.copy()
-        changed[since:, column] *= np.float32(factor)
-        return changed
-
-    return change
+    return touched(column, lambda readings, since: readings[since:, column] * np.float32(factor))
 
 
 def frozen(column: int) -> Change:
     """A column that repeats what it said last."""
-
-    def change(readings: FloatArray, since: int) -> FloatArray:
-        changed = readings.copy()
-        changed[since:, column] = readings[max(since - 1, 0), column]
-        return changed
-
-    return change
+    return touched(column, lambda readings, since: readings[max(since - 1, 0), column])
 
 
 def swapped(one: int, other: int) -> Change:
     """Two columns under each other's names."""
-
-    def change(readings: FloatArray, since: int) -> FloatArray:
-        changed = readings.copy()
-        changed[since:, [one, other]] = readings[since:, [other, one]]
-        return changed
-
-    return change
+    return touched([one, other], lambda readings, since: readings[since:, [other, one]])

@@ -9,22 +9,7 @@ import numpy as np
 
 from export.bundle import Manifest
 from model.domain import FloatArray, Trajectory, WindowSet
-from tests.benchmarks.faults import (
-    every,
-    frozen,
-    last_kept,
-    missing,
-    of_unknown_age,
-    one_each,
-    out_of_order,
-    permuted,
-    random_pairs,
-    scaled,
-    shifted,
-    stuck,
-    swapped,
-    young_windows,
-)
+from tests.benchmarks import faults
 
 KELVIN_PER_RANKINE = 5 / 9
 KILOPASCAL_PER_PSI = 6.894757
@@ -61,7 +46,7 @@ def faulty_kinds(
     young = [
         Kind(
             f"units of {cycles} cycles, their whole life",
-            young_windows(units, context=context, cycles=cycles),
+            faults.young_windows(units, context=context, cycles=cycles),
         )
         for cycles in (5, 20)
     ]
@@ -82,22 +67,22 @@ _Named = Iterator[tuple[str, WindowSet]]
 
 def _names(own: WindowSet, manifest: Manifest, rng: np.random.Generator) -> _Named:
     sensors = manifest.schema_of_columns.indices("sensor")
-    yield "two sensors swapped", swapped(own, random_pairs(own, sensors, rng))
-    yield "all sensors permuted", permuted(own, sensors, rng)
+    yield "two sensors swapped", faults.swapped(own, faults.random_pairs(own, sensors, rng))
+    yield "all sensors permuted", faults.permuted(own, sensors, rng)
 
 
 def _stuck(own: WindowSet, manifest: Manifest, rng: np.random.Generator) -> _Named:
     sensors = manifest.schema_of_columns.indices("sensor")
-    one, all_of_them = one_each(own, sensors), every(own, sensors)
+    one, all_of_them = faults.one_each(own, sensors), faults.every(own, sensors)
     mean, _ = _moments(manifest)
-    yield "one sensor frozen at the window's first reading", frozen(own, one)
-    yield "one sensor frozen for the last 20 cycles", frozen(own, one, last=20)
-    yield "one sensor frozen for the last 10 cycles", frozen(own, one, last=10)
-    yield "one sensor stuck at its training mean", stuck(own, one, mean)
-    yield "all sensors frozen at the window's first reading", frozen(own, all_of_them)
-    yield "all sensors stuck at their training means", stuck(own, all_of_them, mean)
-    yield "one sensor 0", stuck(own, one, np.zeros_like(mean))
-    yield "all columns 0", stuck(own, every(own, range(len(mean))), np.zeros_like(mean))
+    yield "one sensor frozen at the window's first reading", faults.frozen(own, one)
+    yield "one sensor frozen for the last 20 cycles", faults.frozen(own, one, last=20)
+    yield "one sensor frozen for the last 10 cycles", faults.frozen(own, one, last=10)
+    yield "one sensor stuck at its training mean", faults.stuck(own, one, mean)
+    yield "all sensors frozen at the window's first reading", faults.frozen(own, all_of_them)
+    yield "all sensors stuck at their training means", faults.stuck(own, all_of_them, mean)
+    yield "one sensor 0", faults.stuck(own, one, np.zeros_like(mean))
+    yield "all columns 0", faults.stuck(own, faults.every(own, range(len(mean))), np.zeros_like(mean))
 
 
 def _units(own: WindowSet, manifest: Manifest, rng: np.random.Generator) -> _Named:
@@ -112,39 +97,48 @@ def _units(own: WindowSet, manifest: Manifest, rng: np.random.Generator) -> _Nam
         ("kft", "m", METRES_PER_KILOFOOT),
     ):
         if columns := of(unit):
-            yield f"all {unit} given as {other}", scaled(own, every(own, columns), factor)
+            yield f"all {unit} given as {other}", faults.scaled(own, faults.every(own, columns), factor)
     for unit, what, factor in (
         ("degR", "given as K", KELVIN_PER_RANKINE),
         ("rpm", "10 % high", 1.1),
         ("rpm", "1 % high", 1.01),
     ):
         if columns := of(unit):
-            yield f"one {unit} {what}", scaled(own, one_each(own, columns), factor)
+            yield f"one {unit} {what}", faults.scaled(own, faults.one_each(own, columns), factor)
 
 
 def _constants(own: WindowSet, manifest: Manifest, rng: np.random.Generator) -> _Named:
-    one = one_each(own, manifest.schema_of_columns.indices("sensor"))
+    one = faults.one_each(own, manifest.schema_of_columns.indices("sensor"))
     _, deviation = _moments(manifest)
     for times in (1, 3, -3, 10):
-        yield f"one sensor off by {times:+d} standard deviations", shifted(own, one, times * deviation)
+        yield f"one sensor off by {times:+d} standard deviations", faults.shifted(own, one, times * deviation)
 
 
 def _readings(own: WindowSet, manifest: Manifest, rng: np.random.Generator) -> _Named:
     sensors = manifest.schema_of_columns.indices("sensor")
     settings = manifest.schema_of_columns.indices("setting")
-    yield "cycles out of order", out_of_order(own, rng)
-    yield "30 % of the sensors' readings missing", missing(own, every(own, sensors), share=0.3, rng=rng)
-    yield "30 % of the settings' readings missing", missing(own, every(own, settings), share=0.3, rng=rng)
-    yield "one sensor missing", missing(own, one_each(own, sensors), share=1.0, rng=rng)
-    yield "half of the sensors missing", missing(own, every(own, sensors[::2]), share=1.0, rng=rng)
-    yield "all settings missing", missing(own, every(own, settings), share=1.0, rng=rng)
+    yield "cycles out of order", faults.out_of_order(own, rng)
+    yield (
+        "30 % of the sensors' readings missing",
+        faults.missing(own, faults.every(own, sensors), share=0.3, rng=rng),
+    )
+    yield (
+        "30 % of the settings' readings missing",
+        faults.missing(own, faults.every(own, settings), share=0.3, rng=rng),
+    )
+    yield "one sensor missing", faults.missing(own, faults.one_each(own, sensors), share=1.0, rng=rng)
+    yield (
+        "half of the sensors missing",
+        faults.missing(own, faults.every(own, sensors[::2]), share=1.0, rng=rng),
+    )
+    yield "all settings missing", faults.missing(own, faults.every(own, settings), share=1.0, rng=rng)
 
 
 def _history(own: WindowSet, manifest: Manifest, rng: np.random.Generator) -> _Named:
     for cycles in (2, 5, 20):
-        yield f"only the last {cycles} cycles kept", last_kept(own, cycles)
-    yield "only the last 20 cycles kept, age not known", of_unknown_age(last_kept(own, 20))
-    yield "age not known", of_unknown_age(own)
+        yield f"only the last {cycles} cycles kept", faults.last_kept(own, cycles)
+    yield "only the last 20 cycles kept, age not known", faults.of_unknown_age(faults.last_kept(own, 20))
+    yield "age not known", faults.of_unknown_age(own)
 
 
 def _moments(manifest: Manifest) -> tuple[FloatArray, FloatArray]:

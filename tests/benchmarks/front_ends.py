@@ -27,7 +27,6 @@ import httpx
 import numpy as np
 import psutil
 import typer
-from matplotlib.figure import Figure
 from rich.progress import Progress
 
 from export.bundle import find_bundle
@@ -58,7 +57,7 @@ def main(
     ] = 3,
     output: Path = Path("bench-results"),
 ) -> None:
-    """Measure, and leave front_ends.md, front_ends.png and front_ends.json in OUTPUT."""
+    """Measure, and leave front_ends.md and front_ends.json in OUTPUT."""
     missing = [tool for tool in ("wrk", "h2load") if shutil.which(tool) is None]
     if missing:
         raise typer.BadParameter(f"{' and '.join(missing)} missing (Debian: wrk, nghttp2-client)")
@@ -84,7 +83,6 @@ def main(
     (output / "front_ends.json").write_text(json.dumps(kept, indent=1))
     text = "\n\n".join(markdown(bundle, server, kept[bundle][server]) for bundle, server in chosen)
     (output / "front_ends.md").write_text(text + "\n", encoding="utf-8")
-    draw(kept, output / "front_ends.png")
     print(text)
 
 
@@ -148,25 +146,6 @@ def markdown(bundle: str, server: str, figures: Figures) -> str:
         cells = [f"{value[f'{load}: {name}']:,.{digits}f}" for name, digits in COLUMNS]
         lines.append(f"| {load} | {goal} | {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def draw(kept: dict[str, dict[str, Figures]], path: Path) -> None:
-    """What each load reached of the ceiling, a panel a model, with the goals as marks."""
-    figure = Figure(figsize=(10, 6 * len(kept)), layout="constrained")
-    places = np.arange(len(LOADS))
-    goals = [(load.goal, place) for place, load in zip(places, LOADS, strict=True) if load.goal]
-    every = np.atleast_1d(figure.subplots(len(kept)))
-    for axes, (bundle, servers) in zip(every, kept.items(), strict=True):
-        thickness = 0.8 / len(servers)
-        for i, (server, figures) in enumerate(servers.items()):
-            reached = [statistics.median(figures[f"{load}: over ceiling"]) for load in LOADS]
-            axes.barh(places - 0.4 + thickness * (i + 0.5), reached, thickness, label=SERVERS[server])
-        axes.plot(*zip(*goals, strict=True), "k|", markersize=16, label="goal")
-        axes.set(yticks=places, yticklabels=[str(load) for load in LOADS], title=bundle, xlim=(0, 1))
-        axes.set_xlabel("windows a second, over the ceiling")
-        axes.invert_yaxis()
-        axes.legend(loc="lower right")
-    figure.savefig(path, dpi=110)
 
 
 def measure_ceiling(bundle: str, seconds: float, figures: Figures) -> None:

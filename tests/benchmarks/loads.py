@@ -114,26 +114,16 @@ class GrpcCall:
     metadata: Mapping[str, str] = field(default_factory=dict)
 
 
-LOADS = (
-    Load("json", 1),
-    Load("json", 16),
-    Load("json", 64, goal=0.57),
-    Load("json", 256),
-    Load("json", 512),
-    Load("json", 8, 64, goal=0.80),
-    Load("json", 2, 1024),
-    Load("binary", 1),
-    Load("binary", 16),
-    Load("binary", 64, goal=0.68),
-    Load("binary", 256),
-    Load("binary", 8, 64, goal=0.95),
-    Load("binary", 2, 1024),
-    Load("grpc", 1),
-    Load("grpc", 16),
-    Load("grpc", 64, goal=0.60),
-    Load("grpc", 256),
-    Load("grpc", 8, 64, goal=0.95),
-    Load("grpc", 2, 1024),
+GOALS = {
+    "json": {(64, 1): 0.57, (8, 64): 0.80},
+    "binary": {(64, 1): 0.68, (8, 64): 0.95},
+    "grpc": {(64, 1): 0.60, (8, 64): 0.95},
+}
+LOADS = tuple(
+    Load(protocol, *shape, goal=goals.get(shape))
+    for protocol, goals in GOALS.items()
+    for shape in ((1, 1), (16, 1), (64, 1), (256, 1), (512, 1), (8, 64), (2, 1024))
+    if shape[0] < 512 or protocol == "json"
 )
 
 

@@ -21,16 +21,7 @@ from export.probes import simulated_windows
 from service.core.runtime import OnnxRuntime
 from service.proto import open_inference_pb2 as oip
 from service.proto import rul_v1_pb2 as rul
-from tests.benchmarks.loads import (
-    ID,
-    LAST_CYCLE,
-    GrpcCall,
-    HttpCall,
-    Load,
-    Measured,
-    by_grpc,
-    by_http,
-)
+from tests.benchmarks.loads import ID, LAST_CYCLE, GrpcCall, HttpCall, Load, Measured, by_grpc, by_http
 from tests.oip import HEADER, binary_request, described
 
 PREDICT: Final = "rul.v1.RulService/Predict"

@@ -22,7 +22,6 @@ from typing import Annotated, Any, Final
 
 import psutil
 import typer
-from rich.console import Console
 from rich.progress import Progress
 
 from tests.benchmarks.comparable import make_comparable_bundle
@@ -31,7 +30,7 @@ from tests.benchmarks.front_ends import ROOT, Figures, measure, measure_ceiling,
 from tests.benchmarks.loads import Load
 from tests.benchmarks.memory import of
 from tests.benchmarks.payloads import Payloads
-from tests.benchmarks.versions_report import FLOOR, NEW, OLD, WIDTH, markdown, table
+from tests.benchmarks.versions_report import FLOOR, NEW, OLD, markdown
 
 MAKE: Final = (
     "import sys; from pathlib import Path; from tests.benchmarks.comparable import make_comparable_bundle; "
@@ -94,8 +93,9 @@ def main(
     output.mkdir(parents=True, exist_ok=True)
     names = [str(cell) for cell in cells]
     (output / "versions.json").write_text(json.dumps(run.figures, indent=1))
-    (output / "versions.md").write_text(markdown(run.figures, names), encoding="utf-8")
-    Console(width=WIDTH).print(table(run.figures, names))
+    text = markdown(run.figures, names)
+    (output / "versions.md").write_text(text, encoding="utf-8")
+    print(text)
 
 
 def order(names: Any, number: int) -> list[str]:

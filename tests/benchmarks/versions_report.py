@@ -1,20 +1,15 @@
-"""The figures of `versions` as tables: one for people at a terminal, and the same in Markdown."""
+"""The figures of `versions` as a table in Markdown."""
 
 from __future__ import annotations
 
 import statistics
 from typing import Final
 
-from rich.box import SIMPLE
-from rich.table import Table
-
 from tests.benchmarks.front_ends import CORES, Figures
 
 OLD: Final = "old"
 NEW: Final = "new"
 FLOOR: Final = "floor"
-WIDTH: Final = 184
-"""Of the table on a terminal, in characters."""
 COLUMNS: Final = (
     ("windows/s", "windows/s", 0, (OLD, NEW)),
     ("over ceiling", "of the ceiling", 2, (OLD, NEW, FLOOR)),
@@ -59,19 +54,8 @@ def rows(kept: dict[str, Figures], cells: list[str]) -> list[list[str]]:
     return lines
 
 
-def table(kept: dict[str, Figures], cells: list[str]) -> Table:
-    """The cells, for a terminal."""
-    shown = Table(title=summary(kept), title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
-    for heading in HEADINGS:
-        wide = {"min_width": 38, "justify": "left"} if heading == "cell" else {"justify": "right"}
-        shown.add_column(heading.replace(": ", "\n"), **wide)
-    for line in rows(kept, cells):
-        shown.add_row(*line)
-    return shown
-
-
 def markdown(kept: dict[str, Figures], cells: list[str]) -> str:
-    """The same in Markdown."""
+    """The summary, then the cells as a table."""
     lines = [" | ".join(HEADINGS), " | ".join(["---", *["---:"] * (len(HEADINGS) - 1)])]
     lines += [" | ".join(line) for line in rows(kept, cells)]
     return summary(kept) + "\n\n" + "\n".join(f"| {line} |" for line in lines) + "\n"

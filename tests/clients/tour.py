@@ -45,6 +45,29 @@ class Tour:
         else:
             raise AssertionError(f"{title} was answered")
 
+    def ask_in_vain(self, triton: Any, client: Any, tensors: Callable[[dict[str, Any]], Any]) -> None:
+        """Ask a client of Triton for what there is not."""
+        from tritonclient.utils import InferenceServerException
+
+        def infer(model: str = MODEL, *, version: str = "", outputs: Any = None, **changed: Any) -> object:
+            arrays = {key: value for key, value in (self.inputs | changed).items() if value is not None}
+            return client.infer(model, tensors(arrays), model_version=version, outputs=outputs)
+
+        readings = self.inputs["readings"]
+        nothing = [triton.InferRequestedOutput("nothing")]
+        for title, call in {
+            "unknown model": lambda: infer("other"),
+            "unknown version": lambda: infer(version="9"),
+            "unknown input": lambda: infer(nothing=readings),
+            "no readings": lambda: infer(readings=None),
+            "wrong datatype": lambda: infer(readings=readings.astype(np.float64)),
+            "wrong shape": lambda: infer(readings=readings[..., 1:].copy()),
+            "unknown output": lambda: infer(outputs=nothing),
+            "infinite": lambda: infer(readings=np.full_like(readings, np.inf)),
+            "no such config": lambda: client.get_model_config(MODEL),
+        }.items():
+            self.refused(title, InferenceServerException, call)
+
     def finish(self) -> None:
         """Leave everything for the test."""
         np.savez(self._folder / "answered.npz", **self._answered)

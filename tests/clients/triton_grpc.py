@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import tritonclient.grpc as triton
 from tour import MODEL, Tour
 from tritonclient.grpc import service_pb2
@@ -34,7 +33,6 @@ def take(tour: Tour, client: triton.InferenceServerClient) -> None:
     facts["metadata"] = client.get_model_metadata(MODEL, as_json=True)
     version = facts["metadata"]["versions"][0]
     facts["version ready"] = client.is_model_ready(MODEL, version)
-    facts["metadata of a version"] = client.get_model_metadata(MODEL, version, as_json=True)
     facts["index"] = client.get_model_repository_index(as_json=True)
     facts["numbers"] = numbers_of_fields()
 
@@ -50,7 +48,8 @@ def take(tour: Tour, client: triton.InferenceServerClient) -> None:
     tour.answer("gzip", **arrays_of(client.infer(MODEL, inputs, compression_algorithm="gzip")))
     patient = client.infer(MODEL, inputs, timeout=5_000_000, client_timeout=30, parameters={"mine": "x"})
     tour.answer("parameters", **arrays_of(patient))
-    refusals(tour, client)
+    tour.ask_in_vain(triton, client, tensors)
+    tour.refused("no such statistics", InferenceServerException, client.get_inference_statistics)
 
 
 def numbers_of_fields() -> dict[str, dict[str, list[int]]]:
@@ -61,30 +60,6 @@ def numbers_of_fields() -> dict[str, dict[str, list[int]]]:
         return own | {key: value for inner in message.nested_types for key, value in described(inner).items()}
 
     return {name: described(m) for name, m in service_pb2.DESCRIPTOR.message_types_by_name.items()}
-
-
-def refusals(tour: Tour, client: triton.InferenceServerClient) -> None:
-    """Ask for what there is not."""
-
-    def infer(model: str = MODEL, *, version: str = "", outputs: Any = None, **changed: Any) -> object:
-        arrays = {key: value for key, value in (tour.inputs | changed).items() if value is not None}
-        return client.infer(model, tensors(arrays), model_version=version, outputs=outputs)
-
-    readings = tour.inputs["readings"]
-    nothing = [triton.InferRequestedOutput("nothing")]
-    for title, call in {
-        "unknown model": lambda: infer("other"),
-        "unknown version": lambda: infer(version="9"),
-        "unknown input": lambda: infer(nothing=readings),
-        "no readings": lambda: infer(readings=None),
-        "wrong datatype": lambda: infer(readings=readings.astype(np.float64)),
-        "wrong shape": lambda: infer(readings=readings[..., 1:].copy()),
-        "unknown output": lambda: infer(outputs=nothing),
-        "infinite": lambda: infer(readings=np.full_like(readings, np.inf)),
-        "no such config": lambda: client.get_model_config(MODEL),
-        "no such statistics": client.get_inference_statistics,
-    }.items():
-        tour.refused(title, InferenceServerException, call)
 
 
 if __name__ == "__main__":

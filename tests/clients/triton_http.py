@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import tritonclient.http as triton
 from tour import MODEL, Tour
-from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+from tritonclient.utils import np_to_triton_dtype
 
 PER_WINDOW = ("rul", "rul_interval", "failure_probability", "health_state", "novelty")
 
@@ -35,7 +34,6 @@ def take(tour: Tour, client: triton.InferenceServerClient) -> None:
     facts["metadata"] = client.get_model_metadata(MODEL)
     version = facts["metadata"]["versions"][0]
     facts["version ready"] = client.is_model_ready(MODEL, version)
-    facts["metadata of a version"] = client.get_model_metadata(MODEL, version)
     facts["index"] = client.get_model_repository_index()
 
     result = client.infer(MODEL, inputs, request_id="a-1")
@@ -58,30 +56,7 @@ def take(tour: Tour, client: triton.InferenceServerClient) -> None:
         tour.answer(f"async {i}", **arrays_of(each.get_result()))
     patient = client.infer(MODEL, inputs, timeout=5_000_000, priority=1, parameters={"mine": "x"})
     tour.answer("parameters", **arrays_of(patient))
-    refusals(tour, client)
-
-
-def refusals(tour: Tour, client: triton.InferenceServerClient) -> None:
-    """Ask for what there is not."""
-
-    def infer(model: str = MODEL, *, version: str = "", outputs: Any = None, **changed: Any) -> object:
-        arrays = {key: value for key, value in (tour.inputs | changed).items() if value is not None}
-        return client.infer(model, tensors(arrays), model_version=version, outputs=outputs)
-
-    readings = tour.inputs["readings"]
-    nothing = [triton.InferRequestedOutput("nothing")]
-    for title, call in {
-        "unknown model": lambda: infer("other"),
-        "unknown version": lambda: infer(version="9"),
-        "unknown input": lambda: infer(nothing=readings),
-        "no readings": lambda: infer(readings=None),
-        "wrong datatype": lambda: infer(readings=readings.astype(np.float64)),
-        "wrong shape": lambda: infer(readings=readings[..., 1:].copy()),
-        "unknown output": lambda: infer(outputs=nothing),
-        "infinite": lambda: infer(readings=np.full_like(readings, np.inf)),
-        "no such config": lambda: client.get_model_config(MODEL),
-    }.items():
-        tour.refused(title, InferenceServerException, call)
+    tour.ask_in_vain(triton, client, tensors)
 
 
 if __name__ == "__main__":

@@ -108,15 +108,6 @@ def test_the_rul_of_a_window_does_not_depend_on_its_batch(probe):
         np.testing.assert_allclose(part["attention"], probe.answers["attention"][rows], rtol=0, atol=1e-5)
 
 
-def test_the_order_of_a_batch_changes_only_the_order_of_its_answers(probe):
-    order = np.random.default_rng(0).permutation(len(probe.windows))
-    shuffled = probe.windows.take(order)
-
-    got = probe.session.answer(shuffled.readings, shuffled.lengths, shuffled.last_cycle)
-
-    np.testing.assert_allclose(got["rul"], probe.answers["rul"][order], rtol=0, atol=RUL_TOLERANCE_CYCLES)
-
-
 def test_golden_windows_answer_as_when_they_were_exported(folder, opened):
     session, _ = opened
 

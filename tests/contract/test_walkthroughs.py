@@ -58,26 +58,16 @@ def run(commands: str, root: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_blocks_of_a_walkthrough_apply_and_its_commands_pass(page, copy):
-    commands = 0
+def test_the_blocks_of_a_walkthrough_apply_its_commands_pass_and_its_files_are_formatted(page, copy):
+    commands, changed = 0, set()
 
     for language, options, text in BLOCK.findall(page.read_text("utf-8")):
         if change := CHANGE.fullmatch(options):
             apply(change, text, copy)
+            changed.add(change["file"])
         elif language == "console":
             run(text, copy)
             commands += 1
 
     assert commands
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_python_files_that_a_walkthrough_leaves_are_formatted(page, copy):
-    changed = set()
-
-    for _, options, text in BLOCK.findall(page.read_text("utf-8")):
-        if change := CHANGE.fullmatch(options):
-            apply(change, text, copy)
-            changed.add(change["file"])
-
     run(f"ruff format --check {' '.join(changed)}; ruff check {' '.join(changed)}", copy)

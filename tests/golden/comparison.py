@@ -44,7 +44,7 @@ def normalised(value: Any, name: str = "") -> Any:
     return float(f"{value:.8g}") if isinstance(value, float) and math.isfinite(value) else value
 
 
-def differences(got: Any, recorded: Any, place: str = "") -> list[str]:
+def differences(got: Any, recorded: Any, place: str = "", *, tolerance: float = TOLERANCE) -> list[str]:
     """Every place where an answer is not the recorded one; a manifest may have more fields than recorded."""
     if isinstance(recorded, str) and recorded == ANY:
         return []
@@ -53,13 +53,16 @@ def differences(got: Any, recorded: Any, place: str = "") -> list[str]:
         found = [f"{place}/{key}: unexpected" for key in sorted(more)]
         found += [f"{place}/{key}: missing" for key in sorted(recorded.keys() - got.keys())]
         common = [key for key in recorded if key in got]
-        return found + [d for key in common for d in differences(got[key], recorded[key], f"{place}/{key}")]
+        parts = [(got[key], recorded[key], f"{place}/{key}") for key in common]
+        return found + [d for part in parts for d in differences(*part, tolerance=tolerance)]
     if isinstance(recorded, list) and isinstance(got, list) and len(got) == len(recorded):
-        pairs = enumerate(zip(got, recorded, strict=True))
-        return [d for i, (one, other) in pairs for d in differences(one, other, f"{place}/{i}")]
+        parts = [
+            (one, other, f"{place}/{i}") for i, (one, other) in enumerate(zip(got, recorded, strict=True))
+        ]
+        return [d for part in parts for d in differences(*part, tolerance=tolerance)]
     if type(recorded) in NUMBERS and type(got) in NUMBERS:
-        absolute = CONTRIBUTION_TOLERANCE if "contribution" in place else TOLERANCE
-        same = math.isclose(got, recorded, rel_tol=TOLERANCE, abs_tol=absolute)
+        absolute = max(CONTRIBUTION_TOLERANCE, tolerance) if "contribution" in place else tolerance
+        same = math.isclose(got, recorded, rel_tol=tolerance, abs_tol=absolute)
     else:
         same = type(got) is type(recorded) and got == recorded
     return [] if same else [f"{place}: got {got!r}, recorded {recorded!r}"]

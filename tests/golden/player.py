@@ -51,10 +51,10 @@ NO_BODY: Final = {"/metrics", "/openapi.json", "/docs"}
 
 
 @contextmanager
-def started(name: str, folder: Path) -> Iterator[Player]:
+def started(name: str, folder: Path, front_end: str = "envoy") -> Iterator[Player]:
     """The player of one of `SERVICES`, which runs for as long."""
     bundles, settings = SERVICES[name]
-    with running(folder, bundles, provider="cpu", **settings) as server:
+    with running(folder, bundles, front_end=front_end, provider="cpu", **settings) as server:
         yield Player(server)
 
 

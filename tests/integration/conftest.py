@@ -15,8 +15,6 @@ from pathlib import Path
 import grpc
 import httpx
 import pytest
-from google.rpc import error_details_pb2
-from grpc_status import rpc_status
 from prometheus_client.parser import text_string_to_metric_families
 
 from export.bundle import Golden
@@ -29,6 +27,7 @@ RUL = str(Path(sys.executable).with_name("rul"))
 START_SECONDS = 60
 STOP_SECONDS = 30
 ANSWER_SECONDS = 30
+COMMAND_SECONDS = 300
 
 
 @dataclass
@@ -130,9 +129,6 @@ def _answers_ready(server: Server) -> bool:
         return False
 
 
-QUEUE_WINDOWS = 256
-"""The shared service's queue: short enough to be filled."""
-
 KEY = "a-key"
 
 
@@ -140,7 +136,7 @@ KEY = "a-key"
 def server(request, tiny_bundle, tmp_path_factory) -> Iterator[Server]:
     """The service with the tiny bundle, once behind each front end."""
     folder = tmp_path_factory.mktemp(f"server-{request.param}")
-    settings = {"max_pending_windows": str(QUEUE_WINDOWS), "log_format": "json", "log_sample": "1"}
+    settings = {"log_format": "json", "log_sample": "1"}
     with running(folder, str(tiny_bundle.path), front_end=request.param, **settings) as started:
         yield started
 
@@ -151,15 +147,11 @@ def strict(request, tiny_bundle, tmp_path_factory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp(f"strict-{request.param}")
     settings = {
         "api_keys": f"another, {KEY}",
-        "max_body_bytes": str(STRICT_BODY_BYTES),
         "max_request_windows": "4",
         "request_timeout_seconds": "0.000001",
     }
     with running(folder, str(tiny_bundle.path), front_end=request.param, **settings) as started:
         yield started
-
-
-STRICT_BODY_BYTES = 20_000
 
 
 @pytest.fixture(scope="session")
@@ -185,6 +177,15 @@ def stub(channel) -> rul_v1_pb2_grpc.RulServiceStub:
     return rul_v1_pb2_grpc.RulServiceStub(channel)
 
 
+def rul(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own, with no settings but these."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RUL_")}
+    command = [RUL, *map(str, arguments)]
+    return subprocess.run(
+        command, env=clean | environment, capture_output=True, text=True, check=False, timeout=COMMAND_SECONDS
+    )
+
+
 def metrics_of(server: Server) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     """Every sample by its name and labels."""
     # `verify` only because an unused TLS context costs more than the question.
@@ -194,16 +195,6 @@ def metrics_of(server: Server) -> dict[tuple[str, tuple[tuple[str, str], ...]], 
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
-
-
-def violations(error: grpc.RpcError) -> list[str]:
-    """The fields that google.rpc.BadRequest names in the details of an error."""
-    status = rpc_status.from_call(error)
-    assert status is not None
-    (detail,) = status.details
-    bad = error_details_pb2.BadRequest()
-    assert detail.Unpack(bad)
-    return [violation.field for violation in bad.field_violations]
 
 
 @pytest.fixture(scope="session")

@@ -1,48 +1,29 @@
 """`rul attention` on a real bundle: its tables, and its picture for one head and for several."""
 
-import sys
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
-import typer
 from matplotlib.image import imread
-from typer.testing import CliRunner
 
 from export.attention import head_redundancy, report_head
 from export.attention_cli import heads_table, redundancy_table, redundant_pairs
 from export.attention_picture import attention_picture, life_map
 from export.bundle import EntropyReference, find_bundle
-from export.cli import register
 from export.evaluation_windows import spread_windows
 from export.pictures import CannotDraw
 from export.session import open_bundle
 from model.domain import InvalidData
-from model.fleet import fleet_toml
-from model.writers import csv_text
-from tests.tiny_bundle import FLEET, pumps
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Pumps that the tiny bundle has not seen, with the fleet that reads them."""
-    folder = tmp_path_factory.mktemp("pumps")
-    (folder / "pumps.csv").write_bytes(csv_text(pumps(units=5, seed=21), FLEET.schema))
-    (folder / "fleet.toml").write_text(fleet_toml(FLEET), encoding="utf-8")
-    return folder
+from tests.commands import rul, write_pumps
+from tests.tiny_bundle import pumps
 
 
 @pytest.fixture
-def attention(tiny_bundle, folder):
-    app = typer.Typer()
-    app.callback()(lambda: None)
-    register(app)
-    given = [str(tiny_bundle.path), "--input", str(folder / "pumps.csv")]
-
-    def run(*options):
-        return CliRunner().invoke(app, ["attention", *given, *map(str, options)])
-
-    return run
+def attention(tiny_bundle, tmp_path):
+    """The command for pumps that the tiny bundle has not seen."""
+    data, _ = write_pumps(tmp_path, units=5, seed=21)
+    return partial(rul, "attention", tiny_bundle.path, "--input", data)
 
 
 class TwoHeads:
@@ -63,18 +44,10 @@ def test_the_tables_say_where_attention_lies_and_what_hiding_cycles_does(attenti
 
     assert result.exit_code == 0, result.exception
     for said in (
-        "40 windows of 5 units",
-        "mean",
-        "x equal",
-        "20% hidden",
-        "50% kept alone",
-        "rank correlation",
-    ):
+        "40 windows of 5 units", "mean", "x equal", "20% hidden", "50% kept alone", "rank correlation",
+    ):  # fmt: skip
         assert said in result.stdout
-
-
-def test_no_line_is_wider_than_a_plain_terminal(attention):
-    assert max(map(len, attention("--windows", 40).stdout.splitlines())) <= 80
+    assert max(map(len, result.stdout.splitlines())) <= 80
 
 
 def test_the_same_seed_says_the_same(attention):
@@ -117,15 +90,6 @@ def test_a_picture_that_cannot_be_written_is_named(attention, tmp_path, name):
 
     assert isinstance(result.exception, CannotDraw)
     assert name in str(result.exception)
-
-
-def test_a_picture_without_matplotlib_is_refused_before_the_work_is_done(attention, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-
-    result = attention("--out", tmp_path / "attention.png")
-
-    assert isinstance(result.exception, CannotDraw)
-    assert result.stdout == ""
 
 
 def test_the_picture_of_several_heads_shows_each(tiny_bundle):

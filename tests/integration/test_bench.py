@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 from rul_client.commands.bench.cli import PROTOCOLS
-from tests.integration.conftest import KEY, free_port, metrics_of
+from tests.integration.conftest import KEY, free_port, metrics_of, rul
 
 ROUTES = {
     "json": ("http", "/v1/predict"),
@@ -17,14 +13,6 @@ ROUTES = {
     "grpc": ("grpc", "rul.v1.RulService/Predict"),
     "oip-grpc": ("grpc", "inference.GRPCInferenceService/ModelInfer"),
 }
-
-
-def rul_bench(url, *options):
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("RUL_")}
-    return subprocess.run(
-        [str(Path(sys.executable).with_name("rul")), "bench", url, *map(str, options)],
-        env=clean, capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
 
 
 def answered(server, protocol):
@@ -38,8 +26,8 @@ def test_every_call_that_is_reported_is_one_that_the_service_answered(server, tm
     before = {protocol: answered(server, protocol) for protocol in PROTOCOLS}
     file = tmp_path / "figures.json"
 
-    done = rul_bench(
-        server.http, "--protocol", ",".join(PROTOCOLS), "--callers", "3", "--windows", "1,4",
+    done = rul(
+        "bench", server.http, "--protocol", ",".join(PROTOCOLS), "--callers", "3", "--windows", "1,4",
         "--seconds", "0.3", "--processes", "2", "--grpc", server.grpc, "--json", file,
     )  # fmt: skip
 
@@ -55,8 +43,8 @@ def test_every_call_that_is_reported_is_one_that_the_service_answered(server, tm
 
 
 def test_where_no_call_is_answered_the_table_says_why_and_it_ends_with_1(strict):
-    done = rul_bench(
-        strict.http, "--api-key", KEY, "--callers", "2", "--windows", "1,5", "--seconds", "0.2"
+    done = rul(
+        "bench", strict.http, "--api-key", KEY, "--callers", "2", "--windows", "1,5", "--seconds", "0.2"
     )  # fmt: skip
 
     assert done.returncode == 1
@@ -68,7 +56,7 @@ def test_where_no_call_is_answered_the_table_says_why_and_it_ends_with_1(strict)
 def test_a_service_that_is_not_there_is_said_in_one_line():
     url = f"http://127.0.0.1:{free_port()}"
 
-    done = rul_bench(url)
+    done = rul("bench", url)
 
     assert done.returncode == 1
     assert done.stderr.startswith(f"rul: {url} cannot be reached")

@@ -2,21 +2,10 @@
 
 import csv
 import io
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 from model.writers import csv_text
+from tests.integration.conftest import rul
 from tests.tiny_bundle import FLEET, pumps
-
-
-def rul_predict(*options):
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("RUL_")}
-    return subprocess.run(
-        [str(Path(sys.executable).with_name("rul")), "predict", *map(str, options)],
-        env=clean, capture_output=True, text=True, check=True, timeout=300,
-    )  # fmt: skip
 
 
 def test_infinite_and_missing_values_are_told_once_on_stderr_and_answered_without(tiny_bundle, tmp_path):
@@ -26,7 +15,7 @@ def test_infinite_and_missing_values_are_told_once_on_stderr_and_answered_withou
     path = tmp_path / "pumps.csv"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
-    done = rul_predict("--bundle", tiny_bundle.path, "--input", path, "--last", "--format", "csv")
+    done = rul("predict", "--bundle", tiny_bundle.path, "--input", path, "--last", "--format", "csv")
 
     assert done.stderr.splitlines() == [
         "infinite values, read as missing: 2",

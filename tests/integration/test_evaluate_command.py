@@ -2,71 +2,39 @@
 
 import sys
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
-import typer
 from matplotlib.image import imread
-from typer.testing import CliRunner
 
 from export.bundle import find_bundle
-from export.cli import register
 from export.evaluation_pictures import trajectory_picture
 from export.evaluation_windows import answer_life
 from export.pictures import CannotDraw
 from export.session import open_bundle
-from model.fleet import fleet_toml
-from model.writers import csv_text
-from tests.tiny_bundle import FLEET, pumps
-
-
-@pytest.fixture(scope="module")
-def units(tmp_path_factory):
-    """Pumps that the tiny bundle has not seen, with the fleet that reads them."""
-    folder = tmp_path_factory.mktemp("pumps")
-    (folder / "pumps.csv").write_bytes(csv_text(pumps(units=7, seed=21), FLEET.schema))
-    (folder / "fleet.toml").write_text(fleet_toml(FLEET), encoding="utf-8")
-    return folder
+from tests.commands import rul, write_pumps
+from tests.tiny_bundle import pumps
 
 
 @pytest.fixture
-def evaluate(tiny_bundle, units):
-    app = typer.Typer()
-    app.callback()(lambda: None)
-    register(app)
-    given = [str(tiny_bundle.path), "--data", str(units / "pumps.csv"), "--fleet", str(units / "fleet.toml")]
-
-    def run(*options):
-        return CliRunner().invoke(app, ["evaluate", *given, *map(str, options)])
-
-    return run
+def evaluate(tiny_bundle, tmp_path):
+    """The command for pumps that the tiny bundle has not seen."""
+    data, fleet = write_pumps(tmp_path, units=7, seed=21)
+    return partial(rul, "evaluate", tiny_bundle.path, "--data", data, "--fleet", fleet)
 
 
-def test_every_figure_is_shown_for_windows_for_lives_and_by_rul(evaluate):
+def test_every_figure_of_windows_lives_and_rul_fits_a_plain_terminal(evaluate):
     result = evaluate("--truncations", 5)
 
     assert result.exit_code == 0, result.exception
     for said in (
-        "35 windows of 7 units",
-        "RMSE",
-        "NASA score",
-        "Brier score at 15",
-        "7 lives",
-        "alpha-lambda accuracy",
-        "prognostic horizon, lasting",
-        "cumulative relative accuracy",
-        "monotonicity",
-        "32 to 40",
-        "from 40",
-        "width",
-    ):
+        "35 windows of 7 units", "RMSE", "NASA score", "Brier score at 15", "7 lives",
+        "alpha-lambda accuracy", "prognostic horizon, lasting", "cumulative relative accuracy",
+        "monotonicity", "32 to 40", "from 40", "width",
+    ):  # fmt: skip
         assert said in result.stdout
-
-
-def test_no_line_is_wider_than_a_plain_terminal(evaluate):
-    lines = evaluate("--truncations", 5).stdout.splitlines()
-
-    assert max(map(len, lines)) <= 80
+    assert max(map(len, result.stdout.splitlines())) <= 80
 
 
 def test_the_same_seed_gives_the_same_figures(evaluate):
@@ -120,9 +88,7 @@ def test_a_life_is_answered_at_every_cycle_as_a_window_alone_would_be(tiny_bundl
     life = answer_life(session, manifest, unit)
 
     alone = session.answer(
-        unit.readings[None, -manifest.context :],
-        np.array([manifest.context]),
-        life.cycle[-1:],
+        unit.readings[None, -manifest.context :], np.array([manifest.context]), life.cycle[-1:]
     )
     assert len(life.rul) == len(unit)
     assert life.truth[0] == len(unit) - 1

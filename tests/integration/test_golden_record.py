@@ -10,6 +10,7 @@ import pytest
 from export.bundle import BUNDLED
 from tests.golden.comparison import ANY, differences
 from tests.golden.player import started
+from tests.integration.conftest import FRONT_ENDS
 
 FILES = sorted((Path(__file__).parents[1] / "golden").glob("*.json"))
 CASES = {
@@ -19,20 +20,22 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module")
-def player(tmp_path_factory):
+@pytest.fixture(scope="module", params=FRONT_ENDS)
+def player_of(request, tmp_path_factory):
     """The player of a service by its name; a service starts when a case first asks for it."""
     if not (BUNDLED / "fd001" / "model.onnx").is_file():
         pytest.skip("the bundles do not ship with this copy")
     with ExitStack() as stack:
-        yield cache(lambda name: stack.enter_context(started(name, tmp_path_factory.mktemp(name))))
+        yield cache(
+            lambda name: stack.enter_context(started(name, tmp_path_factory.mktemp(name), request.param))
+        )
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_an_answer_is_the_recorded_one(player, name):
+def test_an_answer_is_the_recorded_one(player_of, name):
     case = CASES[name]
 
-    answers = player(case["service"]).play([step["asked"] for step in case["steps"]])
+    answers = player_of(case["service"]).play([step["asked"] for step in case["steps"]])
 
     assert differences(answers, [step["answer"] for step in case["steps"]]) == []
 

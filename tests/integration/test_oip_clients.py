@@ -60,10 +60,7 @@ class Told:
 
 def tour(python: Path, program: str, target: str, folder: Path, golden) -> Told:
     np.savez(
-        folder / "asked.npz",
-        readings=golden.readings,
-        lengths=golden.lengths,
-        last_cycle=golden.last_cycle,
+        folder / "asked.npz", readings=golden.readings, lengths=golden.lengths, last_cycle=golden.last_cycle
     )
     environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
     done = subprocess.run(
@@ -174,28 +171,6 @@ def test_the_service_and_its_models_are_live_and_ready(triton_http, triton_grpc,
     assert triton_http.facts["other ready"] is kserve.facts["http other ready"] is False
 
 
-def test_metadata_names_the_tensors_of_the_model_contract(triton_http):
-    metadata = triton_http.facts["metadata"]
-
-    assert metadata["name"] == "tiny"
-    assert metadata["versions"] == ["1.0.0"]
-    assert metadata["inputs"] == [
-        {"name": "readings", "datatype": "FP32", "shape": [-1, -1, 6]},
-        {"name": "lengths", "datatype": "INT64", "shape": [-1]},
-        {"name": "last_cycle", "datatype": "FP32", "shape": [-1]},
-    ]
-    assert {output["name"]: output["shape"] for output in metadata["outputs"]} == {
-        "rul": [-1],
-        "rul_interval": [-1, 2],
-        "failure_probability": [-1, 2],
-        "health_state": [-1, 3],
-        "attention": [-1, -1],
-        "contribution": [-1, -1],
-        "novelty": [-1],
-    }
-    assert {output["datatype"] for output in metadata["outputs"]} == {"FP32"}
-
-
 def test_both_transports_say_the_same_of_server_model_and_index(triton_http, triton_grpc):
     by_http, by_grpc = triton_http.facts, triton_grpc.facts
     sizes = [tensor.pop("shape") for which in ("inputs", "outputs") for tensor in by_grpc["metadata"][which]]
@@ -206,15 +181,6 @@ def test_both_transports_say_the_same_of_server_model_and_index(triton_http, tri
     assert [[int(size) for size in shape] for shape in sizes] == again  # JSON of protobuf writes them as text
     assert by_grpc["index"]["models"][0] == {"name": "tiny", "version": "1.0.0", "state": "READY"}
     assert by_http["index"] == [{"name": "tiny", "version": "1.0.0", "state": "READY", "reason": ""}]
-
-
-def test_the_server_names_itself_and_the_extension_that_it_keeps(triton_http):
-    assert triton_http.facts["server"]["name"] == "rulserve"
-    assert triton_http.facts["server"]["extensions"] == ["binary_tensor_data"]
-
-
-def test_the_metadata_of_a_version_is_that_of_the_model(triton_http):
-    assert triton_http.facts["metadata of a version"]["name"] == "tiny"
 
 
 def test_an_id_comes_back_with_the_model_and_its_version(triton_http, triton_grpc, kserve):

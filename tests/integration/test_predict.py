@@ -7,8 +7,8 @@ import io
 import json
 import os
 import subprocess
-import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -18,7 +18,7 @@ from export.bundle import BUNDLED
 from model.domain import Schema
 from model.writers import csv_text
 from rul_client.commands.predict.rows import COLUMNS
-from tests.integration.conftest import free_port, running
+from tests.integration.conftest import RUL, free_port, rul, running
 from tests.tiny_bundle import COLUMNS as PUMP_COLUMNS
 from tests.tiny_bundle import pumps
 
@@ -28,18 +28,7 @@ TEXTS = ("unit", "last_cycle", "rul_state", "health_state")
 KEY = "key-of-the-test"
 
 
-def rul_predict(*options, cwd=None, **environment):
-    """The command in a process of its own, with no settings but these."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("RUL_")}
-    return subprocess.run(
-        [str(Path(sys.executable).with_name("rul")), "predict", *map(str, options)],
-        env=clean | environment,
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+rul_predict = partial(rul, "predict")
 
 
 def table(done):
@@ -126,16 +115,8 @@ def test_a_file_that_is_not_there_is_one_line_and_1(tiny_bundle, tmp_path):
     assert (done.returncode, done.stderr) == (1, f"rul: {tmp_path / 'units.csv'}: no such file\n")
 
 
-def test_wrong_usage_is_2(pumps_csv):
-    done = rul_predict("--input", pumps_csv)
-
-    assert done.returncode == 2
-    assert "give one of --bundle and --url" in done.stderr
-
-
 def test_a_reader_that_leaves_early_is_no_error(tiny_bundle, pumps_csv):
-    rul = Path(sys.executable).with_name("rul")
-    command = f'"{rul}" predict --bundle "{tiny_bundle.path}" --input "{pumps_csv}" | head -n 1'
+    command = f'"{RUL}" predict --bundle "{tiny_bundle.path}" --input "{pumps_csv}" | head -n 1'
 
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False, timeout=300
@@ -188,11 +169,3 @@ def test_the_hundred_test_units_of_fd001_have_equal_rows_here_by_http_and_by_grp
     assert [row["unit"] for row in last] == [str(n) for n in range(1, 101)]
     assert_same(by_http, last)
     assert_same(by_grpc, last)
-
-
-@pytest.mark.data
-def test_a_fleet_by_name_gives_what_recognising_the_file_gives(turbofans):
-    recognised = table(rul_predict("--bundle", "fd001", "--input", turbofans, "--last"))
-    described = table(rul_predict("--bundle", "fd001", "--input", turbofans, "--last", "--fleet", "cmapss"))
-
-    assert described == recognised

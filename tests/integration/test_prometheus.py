@@ -306,10 +306,7 @@ def test_refusals_are_those_that_the_callers_got_by_reason(scraped, seen):
         ('rul_store_rows_total{kind="outcome"}', lambda seen: seen.outcomes.total()),
         ('rul_store_rows_total{kind="prediction"}', lambda seen: seen.kept),
         ("sum(rul_coverage_trials_total)", lambda seen: seen.failed),
-        (
-            "sum(rul_coverage_trials_total) + sum(rul_removed_predictions_total)",
-            lambda seen: seen.judged,
-        ),
+        ("sum(rul_coverage_trials_total) + sum(rul_removed_predictions_total)", lambda seen: seen.judged),
         ("sum(rul_outcome_absolute_error_cycles_count)", lambda seen: seen.failed),
         ("sum(rul_store_dropped_total)", lambda seen: 0),
         ("rul_inflight_requests", lambda seen: 1),  # the scrape itself

@@ -1,30 +1,22 @@
 """`rul simulate` on a real bundle: what it writes, other commands read."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from export.bundle import find_bundle
-from export.cli import register
 from export.session import open_bundle
 from export.simulate_cli import CannotWrite
 from model.fleet import fleet_named, fleet_of_schema
 from model.readers import read_trajectories
+from tests.commands import rul
 
 
 @pytest.fixture
 def simulate(tiny_bundle):
-    app = typer.Typer()
-    app.callback()(lambda: None)
-    register(app)
-
-    def run(*options):
-        return CliRunner().invoke(app, ["simulate", "--bundle", str(tiny_bundle.path), *map(str, options)])
-
-    return run
+    return partial(rul, "simulate", "--bundle", tiny_bundle.path)
 
 
 @pytest.fixture
@@ -59,17 +51,6 @@ def test_a_file_and_its_fleet_are_what_training_reads(simulate, manifest, tmp_pa
         manifest.context,
         tuple(manifest.horizons),
     )
-
-
-def test_csv_and_parquet_hold_the_same_units(simulate, manifest, tmp_path):
-    fleet = fleet_of_schema("x", manifest.schema_of_columns)
-    for name in ("units.csv", "units.parquet"):
-        assert simulate("--output", tmp_path / name).exit_code == 0
-
-    text, columnar = (read_trajectories(tmp_path / name, fleet) for name in ("units.csv", "units.parquet"))
-
-    for a, b in zip(text, columnar, strict=True):
-        np.testing.assert_array_equal(a.readings, b.readings)
 
 
 def test_json_is_a_request_with_at_most_the_context_of_each_unit(simulate, manifest):

@@ -72,10 +72,6 @@ def test_the_other_workers_do_not_say_it_again(tiny_bundle, tmp_path):
     assert warnings(tiny_bundle, tmp_path, RUL_BUNDLE="fd001", **WorkerSpec(index=1).as_environment()) == []
 
 
-def test_who_asked_for_the_cpu_and_got_it_is_not_warned(tiny_bundle, tmp_path):
-    assert warnings(tiny_bundle, tmp_path, RUL_PROVIDER="cpu") == []
-
-
 def test_on_a_terminal_the_start_ends_with_the_address_the_page_and_the_models(tiny_bundle, tmp_path):
     ours, theirs = pty.openpty()
     settings = {

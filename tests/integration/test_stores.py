@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from time import time
 
 import httpx
@@ -34,7 +31,7 @@ from service.store.store import Store
 from service.store.url import store_url
 from tests.accuracy import accuracy_by_pandas
 from tests.databases import PostgreSql, postgresql
-from tests.integration.conftest import metrics_of, running
+from tests.integration.conftest import metrics_of, rul, running
 from tests.waiting import wait_until
 
 PREDICTED, ENDED, CAP = 10_000, 500, 125.0
@@ -163,14 +160,8 @@ async def test_the_figures_of_ten_thousand_predictions_are_those_of_pandas(url, 
     assert row["coverage_low"] < row["coverage"] < row["coverage_high"]
 
 
-RUL = str(Path(sys.executable).with_name("rul"))
-
-
 def rul_outcomes(url: str, *options: str) -> list[dict]:
-    done = subprocess.run(
-        [RUL, "outcomes", "--store", url, "--format", "json", *options],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = rul("outcomes", "--store", url, "--format", "json", *options)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -187,10 +178,7 @@ def test_outcomes_of_before_a_day_are_left_out(tmp_path):
 
 
 def test_to_look_for_a_store_makes_none(tmp_path):
-    done = subprocess.run(
-        [RUL, "outcomes", "--store", f"sqlite:///{tmp_path}/no.db"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = rul("outcomes", "--store", f"sqlite:///{tmp_path}/no.db")
 
     assert done.returncode == 1
     assert "no store at" in done.stderr

@@ -3,7 +3,6 @@
 import asyncio
 import queue
 import signal
-from collections.abc import Iterator
 
 import grpc
 import numpy as np
@@ -14,14 +13,8 @@ from hypothesis import strategies as st
 
 from service.proto import rul_v1_pb2 as pb
 from service.proto import rul_v1_pb2_grpc
-from tests.integration.conftest import (
-    ANSWER_SECONDS,
-    FRONT_ENDS,
-    STOP_SECONDS,
-    metrics_of,
-    running,
-    violations,
-)
+from tests.golden.comparison import differences
+from tests.integration.conftest import ANSWER_SECONDS, FRONT_ENDS, STOP_SECONDS, metrics_of, running
 from tests.waiting import wait_until
 
 CLOSER = 1e-5
@@ -93,47 +86,9 @@ def test_each_answer_of_a_stream_is_that_of_predict_on_the_last_context_readings
         if alone.HasField("error"):
             assert [p.code for p in answer.error.errors] == [p.code for p in alone.error.errors]
         else:
-            assert_same(MessageToDict(answer.prediction), MessageToDict(alone))
+            got, expected = MessageToDict(answer.prediction), MessageToDict(alone)
+            assert differences(got, expected, tolerance=CLOSER) == []
     stream.close()
-
-
-def assert_same(got, expected) -> None:
-    if isinstance(expected, dict):
-        assert got.keys() == expected.keys()
-        for key in expected:
-            assert_same(got[key], expected[key])
-    elif isinstance(expected, list):
-        assert len(got) == len(expected)
-        for one, other in zip(got, expected, strict=True):
-            assert_same(one, other)
-    elif isinstance(expected, float):
-        assert got == pytest.approx(expected, abs=CLOSER, rel=CLOSER)
-    else:
-        assert got == expected
-
-
-def test_a_bad_reading_does_not_cost_the_window(stub, golden):
-    row = golden.readings[0][0].tolist()
-    stream = Stream(stub, first_cycle=1)
-
-    answers = [stream.ask(row), stream.ask(row[1:]), stream.ask(row, cycle=1), stream.ask(row, cycle=3)]
-
-    stream.close()
-    assert [answer.error.code for answer in answers] == [
-        0,
-        grpc.StatusCode.INVALID_ARGUMENT.value[0],
-        grpc.StatusCode.ABORTED.value[0],
-        0,
-    ]
-    assert list(answers[3].prediction.attention.cycles) == [1, 2, 3]
-
-
-def test_a_stream_that_cannot_be_opened_says_where(stub):
-    with pytest.raises(grpc.RpcError) as caught:
-        Stream(stub, first_cycle=-3)
-
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert violations(caught.value) == ["/open/first_cycle"]
 
 
 async def test_many_streams_of_one_connection_answer_for_their_own_unit(server, golden):
@@ -178,30 +133,6 @@ def test_a_caller_who_leaves_takes_its_streams_with_it(server, golden, how):
     wait_until(lambda: open_streams(server) == 0, ANSWER_SECONDS, what="streams gone")
     wait_until(lambda: metrics_of(server)["rul_inflight_requests", ()] == 1, ANSWER_SECONDS, what="idleness")
     assert metrics_of(server)["rul_requests_total", gone] == before + 5
-
-
-@pytest.fixture(scope="module", params=FRONT_ENDS)
-def narrow(request, tiny_bundle, tmp_path_factory) -> Iterator:
-    """A service for two streams that may be silent for a moment only."""
-    folder = tmp_path_factory.mktemp(f"narrow-{request.param}")
-    limits = {"max_streams": "2", "stream_idle_seconds": "2", "log_level": "error"}
-    with running(folder, str(tiny_bundle.path), front_end=request.param, **limits) as started:
-        yield started
-
-
-def test_streams_above_the_limit_are_refused_and_silent_ones_ended(narrow):
-    with grpc.insecure_channel(narrow.grpc) as channel:
-        stub = rul_v1_pb2_grpc.RulServiceStub(channel)
-        streams = [Stream(stub) for _ in range(2)]
-        with pytest.raises(grpc.RpcError) as refused:
-            Stream(stub)
-        with pytest.raises(grpc.RpcError) as silent:
-            next(streams[0].call)
-
-    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert "2 streams are open" in refused.value.details()
-    assert silent.value.code() is grpc.StatusCode.ABORTED
-    assert "no reading came for 2 s" in silent.value.details()
 
 
 @pytest.mark.parametrize("front_end", FRONT_ENDS)

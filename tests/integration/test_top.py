@@ -8,20 +8,19 @@ import re
 import select
 import signal
 import subprocess
-import sys
-from pathlib import Path
+from functools import partial
 
 import pytest
 
 from service.proto import rul_v1_pb2 as pb
-from tests.integration.conftest import KEY, free_port
+from tests.integration.conftest import KEY, RUL, free_port, rul
 
 SECONDS = 60
 LEAVE_SCREEN = b"\x1b[?1049l"
 
 
 def command(url, *options):
-    return [str(Path(sys.executable).with_name("rul")), "top", url, *map(str, options)]
+    return [RUL, "top", url, *map(str, options)]
 
 
 def environment(**more):
@@ -29,11 +28,7 @@ def environment(**more):
     return clean | {"COLUMNS": "120", "LINES": "60", "TERM": "xterm"} | more
 
 
-def rul_top(url, *options):
-    return subprocess.run(
-        command(url, *options),
-        env=environment(), capture_output=True, text=True, check=False, timeout=SECONDS,
-    )  # fmt: skip
+rul_top = partial(rul, "top", COLUMNS="120", LINES="60", TERM="xterm")
 
 
 def test_what_is_asked_between_two_scrapes_is_shown(server, http, stub, windows):

@@ -89,13 +89,6 @@ def test_sinks_are_the_first_and_the_last_valid_cycle():
     assert last.tolist() == [0.2, 0.4]
 
 
-def test_a_sink_is_held_against_equal_weights():
-    report = report_head("0", one_hot(2, at=0), np.full(2, T), None)
-
-    assert report.first_over_equal == T
-    assert report.last_mass == 0.0
-
-
 def test_without_a_band_neither_collapse_nor_uniformity_is_claimed():
     report = report_head("0", uniform([T]), np.array([T]), None)
 
@@ -212,23 +205,6 @@ def test_uniform_attention_is_no_better_than_random():
     assert figures["agreement"].value == 0.0
 
 
-def test_the_same_seed_draws_the_same_cycles():
-    first, again, other = (measured(Weighted(PEAK, PEAK), seed=seed).hidden["random"] for seed in (1, 1, 2))
-
-    np.testing.assert_array_equal(first, again)
-    assert (first != other).any()
-
-
-def test_progress_is_told_after_each_pass_and_ends_at_the_total():
-    told = []
-
-    measured(
-        Weighted(PEAK, PEAK), draws=2, shares=(0.2,), watch=lambda done, total: told.append((done, total))
-    )
-
-    assert told == [(i + 1, 2 * (2 + 2) + T) for i in range(2 * (2 + 2) + T)]
-
-
 def test_a_figure_over_a_move_of_nothing_has_no_value():
     """The answer does not depend on the readings at all."""
     figures = faithfulness_figures(measured(Weighted(np.zeros(T), PEAK)))
@@ -297,14 +273,6 @@ def test_windows_are_spread_over_each_life_and_its_end_is_among_them(tiny_bundle
     assert windows.lengths.tolist()[0] == 1
 
 
-def test_a_unit_shorter_than_the_windows_asked_for_gives_one_for_each_cycle(tiny_bundle):
-    _, manifest = open_bundle(tiny_bundle)
-    unit = pumps(units=1, seed=1)[0]
-    short = Trajectory("short", unit.cycles[:3], unit.readings[:3], failed=False)
-
-    assert spread_windows([short], manifest, per_unit=9).last_cycle.tolist() == [1.0, 2.0, 3.0]
-
-
 def test_a_bundle_is_held_against_its_own_bands(tiny_bundle):
     session, manifest = open_bundle(tiny_bundle)
     windows = spread_windows(pumps(units=6, seed=5), manifest, per_unit=10)
@@ -329,16 +297,6 @@ def test_a_bundles_answer_moves_when_all_that_it_reads_becomes_typical(tiny_bund
     assert all(np.isfinite(moves).all() for moves in found.hidden.values())
     assert found.hidden["attended"][-1].mean() > found.hidden["attended"][0].mean()
     assert (np.abs(found.agreement) <= 1).all()
-
-
-def test_windows_that_are_typical_already_do_not_move(tiny_bundle):
-    session, manifest = open_bundle(tiny_bundle)
-    regime = manifest.regimes[0]
-    average = np.tile(np.array(regime.mean, np.float32), (2, manifest.context, 1))
-
-    found = bundle_faithfulness(session, manifest, windows_of(average), draws=1)
-
-    assert max(moves.max() for moves in found.hidden.values()) < 1e-3
 
 
 def test_a_network_is_measured_as_its_graph_is(tiny_bundle):
@@ -367,13 +325,3 @@ def test_the_card_says_what_the_attention_is_worth_where_it_was_measured(tiny_bu
     assert "Faithfulness of the attention" in card
     assert f"{manifest.metrics['attention_hidden_20_over_last']:.2f} [" in card
     assert "Faithfulness of the attention" not in model_card(without)
-
-
-def test_a_fleet_without_settings_has_typical_readings_too():
-    readings = np.random.default_rng(0).normal(size=(3, T, 2)).astype(np.float32)
-    regimes = Regimes(np.zeros((1, 0)), np.ones(0))
-
-    typical = typical_readings(readings, regimes, settings=(), mean=np.array([[4.0, 7.0]]))
-
-    assert typical.shape == readings.shape
-    assert np.all(typical == [4.0, 7.0])

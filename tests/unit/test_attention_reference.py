@@ -7,23 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from model.attention import (
-    SCORES,
-    MultiHeadSelfAttention,
-    Score,
-    UnknownScore,
-    causal_mask,
-    padding_mask,
-)
+from model.attention import SCORES, MultiHeadSelfAttention, Score, UnknownScore, causal_mask, padding_mask
 from model.layers import masked_softmax, valid_cycles
-from tests.attention_reference import (
-    SEED,
-    TOLERANCE,
-    drawn,
-    entropy,
-    reference_score,
-    reference_softmax,
-)
+from tests.attention_reference import SEED, TOLERANCE, drawn, reference_score, reference_softmax
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -80,30 +66,6 @@ def test_scaling_keeps_unit_variance_whatever_the_width(width):
     assert scaled.mean().item() == pytest.approx(0.0, abs=0.1)
 
 
-@pytest.mark.parametrize("width", [64, 512])
-def test_without_the_scale_softmax_saturates_and_divided_by_the_width_it_is_nearly_uniform(width):
-    query, key = (torch.from_numpy(drawn(50, width, seed=seed)) for seed in (1, 2))
-    dot = Score("dot", width=1)(query, key)
-
-    unscaled, scaled, over = (
-        entropy((dot / by).softmax(-1).numpy()).mean() for by in (1.0, math.sqrt(width), width)
-    )
-
-    assert unscaled < 0.3
-    assert 0.8 < scaled < 0.95
-    assert over > 0.99
-
-
-def test_gradients_vanish_through_a_saturated_softmax():
-    def gradient(by):
-        query = torch.from_numpy(drawn(50, 512, seed=1)).requires_grad_()
-        score = Score("dot", width=1)(query, torch.from_numpy(drawn(50, 512, seed=2))) / by
-        (score.softmax(-1)[:, 0]).sum().backward()
-        return (query.grad * by).norm().item()  # of the softmax alone
-
-    assert gradient(1.0) < 0.2 * gradient(math.sqrt(512))
-
-
 # Softmax and masks.
 
 
@@ -158,15 +120,6 @@ def test_softmax_is_stable_in_half_precision(dtype):
     assert weight.tolist() == [[0.5, 0.5, 0.0, 0.0]]
 
 
-def test_softmax_does_not_change_when_all_scores_shift():
-    score = torch.from_numpy(drawn(4, 6))
-    everything = torch.ones(4, 6, dtype=torch.bool)
-
-    shifted = masked_softmax(score + 777.0, everything)
-
-    torch.testing.assert_close(shifted, masked_softmax(score, everything), rtol=0, atol=TOLERANCE)
-
-
 def test_a_fully_masked_row_is_zeros_with_zero_gradient_and_not_nan():
     score = torch.tensor([[1.0, 2.0], [torch.nan, torch.inf]], requires_grad=True)
 
@@ -177,19 +130,6 @@ def test_a_fully_masked_row_is_zeros_with_zero_gradient_and_not_nan():
     assert score.grad[1].tolist() == [0.0, 0.0]
     assert score.grad.isfinite().all()
     assert torch.tensor([-torch.inf, -torch.inf]).softmax(-1).isnan().all()  # what is avoided
-
-
-def test_masks_act_before_the_softmax_and_not_after():
-    score = torch.from_numpy(drawn(3, 6))
-    allowed = torch.tensor([True, True, True, False, False, False]).expand(3, 6)
-
-    before = masked_softmax(score, allowed)
-    after = torch.where(allowed, score.softmax(-1), torch.zeros_like(score))
-
-    torch.testing.assert_close(before.sum(-1), torch.ones(3, dtype=torch.float64))
-    assert (after.sum(-1) < 0.9).all()
-    renormalised = after / after.sum(-1, keepdim=True)
-    torch.testing.assert_close(before, renormalised, rtol=0, atol=TOLERANCE)
 
 
 def test_padding_and_causal_masks_allow_what_they_say():

@@ -4,12 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from model.attention import (
-    CycleDropout,
-    Temperature,
-    TemporalScore,
-    entropy_ratio,
-)
+from model.attention import CycleDropout, Temperature, TemporalScore, entropy_ratio
 from model.domain import attention_entropy_ratio
 from model.layers import masked_softmax, valid_cycles
 from tests.attention_reference import (
@@ -48,22 +43,6 @@ def test_additive_temporal_attention_is_tanh_of_a_projection_times_a_vector():
     np.testing.assert_allclose(weight, alpha, atol=TOLERANCE)
     np.testing.assert_allclose((weight.unsqueeze(-1) * torch.from_numpy(h)).sum(1), context, atol=TOLERANCE)
     assert context.shape == (2, 128)
-
-
-def test_temporal_attention_is_the_general_additive_form_with_one_query_for_all():
-    """v . tanh(W_q q + W_k k): the learnt W_q q is the bias of the projection."""
-    layer, h = temporal(inputs=12, width=6), drawn(1, 9, 12)
-    w_q = drawn(6, 5, seed=3)
-    q = np.linalg.lstsq(w_q, layer.query.detach().numpy(), rcond=None)[0]
-    w_q[:, 0] += (layer.query.detach().numpy() - w_q @ q) / q[0]  # now W_q q is the bias, exactly
-    key = h[0] @ layer.key.weight.detach().numpy().T
-    vector = layer.score.vector.detach().numpy().reshape(-1)
-
-    with torch.no_grad():
-        got = layer(torch.from_numpy(h))[0]
-
-    expected = reference_score("additive", (w_q @ q)[None], key, vector)[0]
-    np.testing.assert_allclose(got, expected, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("score", ["dot", "scaled_dot"])
@@ -106,30 +85,6 @@ def test_a_learnable_temperature_starts_at_one_and_divides_each_heads_scores():
     plain = entropy(score.softmax(-1).numpy()).mean(axis=(0, 2))
     assert spread[0] < plain[0]
     assert spread[2] > plain[2]
-
-
-def test_a_learnable_temperature_learns_to_sharpen_and_to_spread():
-    score = torch.from_numpy(drawn(8, 1, 1, 6))
-    lengths = torch.full((8, 1, 1), 6)
-    for sign in (1.0, -1.0):
-        temperature = Temperature(learnable=True).double()
-
-        (sign * entropy_ratio(temperature(score).softmax(-1), lengths).mean()).backward()
-
-        step = -temperature.logarithm.grad.item()  # of gradient descent
-        assert step * sign < 0
-
-
-def test_attention_dropout_in_eval_changes_no_bit():
-    layer = self_attention(8, heads=2, head_width=4, dropout=0.9)
-    x, allowed = torch.from_numpy(drawn(2, 5, 8)), torch.ones(2, 1, 5, dtype=torch.bool)
-    valid = torch.ones(4, 6, dtype=torch.bool)
-
-    with torch.no_grad():
-        first, second = layer(x, allowed)[0], layer(x, allowed)[0]
-
-    assert torch.equal(first, second)
-    assert CycleDropout(0.9).eval()(valid) is valid
 
 
 def test_attention_dropout_zeroes_weights_and_scales_the_rest_as_torch_does():

@@ -7,17 +7,15 @@ import shutil
 import numpy as np
 import onnx
 import pytest
-import typer
 from onnx import helper
-from typer.testing import CliRunner
 
 from export.ageing import drift_reference
 from export.bundle import FORMAT, METADATA_KEY, BundleFolder, Golden, InvalidBundle
-from export.cli import register
 from export.drift_reference import REFERENCE_KEY, DriftReference
 from export.session import Session, open_bundle
 from service.core.runtime import OnnxRuntime
 from service.settings import ProviderChoice
+from tests.commands import rul
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -41,12 +39,6 @@ def with_metadata(folder, metadata):
     helper.set_model_props(graph, metadata)
     onnx.save(graph, folder.model)
     return folder
-
-
-def convert(folder):
-    app = typer.Typer()
-    register(app)
-    return CliRunner().invoke(app, ["convert", str(folder.path)])
 
 
 def graph_of(folder):
@@ -77,28 +69,22 @@ def test_a_bundle_of_the_format_before_is_refused_with_the_command_that_converts
 def test_a_converted_bundle_has_the_same_graph_manifest_and_golden_windows(older, tiny_bundle):
     golden = older.golden.read_bytes()
 
-    result = convert(older)
+    result = rul("convert", older.path)
 
     assert result.exit_code == 0, result.exception
     assert f"bundle format {FORMAT}" in result.output
     assert graph_of(older) == graph_of(tiny_bundle)
-    assert open_bundle(older)[1] == open_bundle(tiny_bundle)[1]
+    assert Session(older.model).metadata == Session(tiny_bundle.model).metadata
     assert older.golden.read_bytes() == golden
     assert sorted(file.name for file in older.path.iterdir()) == [
         "MODEL_CARD.md", "golden.npz", "model.onnx",
     ]  # fmt: skip
 
 
-def test_a_converted_bundle_is_the_one_that_this_version_exports(older, tiny_bundle):
-    convert(older)
-
-    assert Session(older.model).metadata == Session(tiny_bundle.model).metadata
-
-
 def test_a_bundle_of_this_format_is_not_converted(copied):
     before = copied.sha256()
 
-    result = convert(copied)
+    result = rul("convert", copied.path)
 
     assert isinstance(result.exception, InvalidBundle)
     assert f"bundle format {FORMAT}, only 1 can be converted" in str(result.exception)
@@ -110,7 +96,7 @@ def test_a_bundle_whose_golden_windows_do_not_agree_is_not_converted(older):
     golden.expected["rul"] += 1
     golden.save(older.golden)
 
-    result = convert(older)
+    result = rul("convert", older.path)
 
     assert "does not keep: golden rul" in str(result.exception)
     assert older.sha256() == before
@@ -118,7 +104,7 @@ def test_a_bundle_whose_golden_windows_do_not_agree_is_not_converted(older):
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}'], ids=["no JSON", "no object", "no fields"])
 def test_a_manifest_that_cannot_be_read_is_not_converted(copied, text):
-    result = convert(with_metadata(copied, {METADATA_KEY: text}))
+    result = rul("convert", with_metadata(copied, {METADATA_KEY: text}).path)
 
     assert isinstance(result.exception, InvalidBundle)
 

@@ -3,14 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.dataset import (
-    join_windows,
-    make_windows,
-    split_units,
-    truncated_windows,
-    windows_ending_at,
-    with_units,
-)
+from model.dataset import join_windows, make_windows, split_units, truncated_windows, windows_ending_at
 from model.domain import InvalidData, Trajectory, cycles_left
 from tests.fleets import numbered_unit, trajectories
 
@@ -150,9 +143,3 @@ def test_another_seed_splits_units_otherwise():
 def test_too_few_units_to_split_are_refused():
     with pytest.raises(InvalidData, match="1 units cannot be split into 2 parts"):
         split_units(["a"], parts=2, seed=0)
-
-
-def test_units_are_picked_in_the_order_they_stand():
-    units = [numbered_unit(2, unit=name) for name in "abc"]
-
-    assert [unit.unit for unit in with_units(units, ["c", "a"])] == ["a", "c"]

@@ -36,9 +36,7 @@ def parts(units):
 def standardise(parts):
     reference = fit_reference(parts.trained, FLEET.schema)
     layer = Standardise(
-        columns=len(FLEET.schema),
-        settings=FLEET.schema.indices("setting"),
-        regimes=len(reference.regimes),
+        columns=len(FLEET.schema), settings=FLEET.schema.indices("setting"), regimes=len(reference.regimes)
     )
     layer.fit(reference)
     return layer

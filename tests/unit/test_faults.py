@@ -4,23 +4,7 @@ import numpy as np
 import pytest
 
 from model.domain import Trajectory, WindowSet
-from tests.benchmarks.faults import (
-    every,
-    frozen,
-    last_kept,
-    missing,
-    of_unknown_age,
-    one_each,
-    out_of_order,
-    permuted,
-    random_pairs,
-    random_windows,
-    scaled,
-    shifted,
-    stuck,
-    swapped,
-    young_windows,
-)
+from tests.benchmarks import faults
 
 COLUMNS = 3
 OF_COLUMNS = ("scaled", "shifted", "stuck", "frozen", "swapped", "permuted", "missing")
@@ -49,18 +33,18 @@ def windows():
 
 def cases(windows):
     rng = np.random.default_rng(0)
-    sensors = every(windows, [1, 2])
+    sensors = faults.every(windows, [1, 2])
     return {
-        "scaled": scaled(windows, sensors, 2),
-        "shifted": shifted(windows, sensors, [1, 2, 3]),
-        "stuck": stuck(windows, sensors, [1, 2, 3]),
-        "frozen": frozen(windows, sensors),
-        "swapped": swapped(windows, [[1, 2], [1, 2]]),
-        "permuted": permuted(windows, [1, 2], rng),
-        "missing": missing(windows, sensors, share=0.5, rng=rng),
-        "last_kept": last_kept(windows, 2),
-        "of_unknown_age": of_unknown_age(windows),
-        "out_of_order": out_of_order(windows, rng),
+        "scaled": faults.scaled(windows, sensors, 2),
+        "shifted": faults.shifted(windows, sensors, [1, 2, 3]),
+        "stuck": faults.stuck(windows, sensors, [1, 2, 3]),
+        "frozen": faults.frozen(windows, sensors),
+        "swapped": faults.swapped(windows, [[1, 2], [1, 2]]),
+        "permuted": faults.permuted(windows, [1, 2], rng),
+        "missing": faults.missing(windows, sensors, share=0.5, rng=rng),
+        "last_kept": faults.last_kept(windows, 2),
+        "of_unknown_age": faults.of_unknown_age(windows),
+        "out_of_order": faults.out_of_order(windows, rng),
     }
 
 
@@ -82,85 +66,66 @@ def test_columns_that_are_not_named_stay_as_they_were(windows, name):
 
 
 def test_columns_take_turns_over_the_windows(windows):
-    assert one_each(windows, [2, 0]).tolist() == [[False, False, True], [True, False, False]]
+    assert faults.one_each(windows, [2, 0]).tolist() == [[False, False, True], [True, False, False]]
 
 
-def test_another_unit_is_a_factor_away(windows):
-    assert scaled(windows, every(windows, [1]), 0.5).readings[0, :, 1].tolist() == [50.5, 100.5, 150.5, 200.5]
-
-
-def test_each_column_is_off_by_its_own_constant(windows):
-    faulty = shifted(windows, every(windows, [0, 1]), [1, 10, 0])
-
-    assert faulty.readings[0, 0].tolist() == [101, 111, 102]
-
-
-def test_a_stuck_column_says_one_value(windows):
-    assert stuck(windows, every(windows, [1]), [0, 7, 0]).readings[0, :, 1].tolist() == [7, 7, 7, 7]
-
-
-def test_a_frozen_column_repeats_its_first_reading(windows):
-    assert frozen(windows, every(windows, [0])).readings[0, :, 0].tolist() == [100, 100, 100, 100]
-
-
-def test_a_column_may_freeze_late(windows):
-    faulty = frozen(windows, every(windows, [0]), last=2)
-
-    assert faulty.readings[0, :, 0].tolist() == [100, 200, 200, 200]
-    assert faulty.readings[1, :2, 0].tolist() == [1100, 1100]
-
-
-def test_two_columns_swap_names(windows):
-    faulty = swapped(windows, [[0, 2], [1, 2]])
-
-    assert faulty.readings[:, 0].tolist() == [[102, 101, 100], [1100, 1102, 1101]]
+@pytest.mark.parametrize(
+    ("fault", "columns", "expected"),
+    [
+        (lambda w: faults.scaled(w, faults.every(w, [1]), 0.5), 1, [50.5, 100.5, 150.5, 200.5]),
+        (lambda w: faults.shifted(w, faults.every(w, [0, 1]), [1, 10, 0]), 1, [111, 211, 311, 411]),
+        (lambda w: faults.stuck(w, faults.every(w, [1]), [0, 7, 0]), 1, [7, 7, 7, 7]),
+        (lambda w: faults.frozen(w, faults.every(w, [0])), 0, [100, 100, 100, 100]),
+        (lambda w: faults.frozen(w, faults.every(w, [0]), last=2), 0, [100, 200, 200, 200]),
+        (lambda w: faults.swapped(w, [[0, 2], [1, 2]]), 0, [102, 202, 302, 402]),
+    ],
+    ids=["scaled", "shifted", "stuck", "frozen", "frozen late", "swapped"],
+)
+def test_a_fault_gives_the_readings_that_it_names(windows, fault, columns, expected):
+    assert fault(windows).readings[0, :, columns].tolist() == expected
 
 
 def test_pairs_are_of_two_different_columns(windows, rng):
-    pairs = random_pairs(windows.take(np.resize([0, 1], 50)), [1, 2], rng)
+    pairs = faults.random_pairs(windows.take(np.resize([0, 1], 50)), [1, 2], rng)
 
     assert (np.sort(pairs, axis=1) == [1, 2]).all()
 
 
 def test_no_permuted_column_keeps_its_name(windows, rng):
-    faulty = permuted(windows, [0, 1, 2], rng)
+    faulty = faults.permuted(windows, [0, 1, 2], rng)
 
     assert (faulty.readings[0] != windows.readings[0]).all()
     np.testing.assert_array_equal(np.sort(faulty.readings[0]), windows.readings[0])
 
 
 def test_cycles_out_of_order_are_the_same_cycles(windows, rng):
-    faulty = out_of_order(windows, rng)
+    faulty = faults.out_of_order(windows, rng)
 
     assert not np.array_equal(faulty.readings[0], windows.readings[0])
     np.testing.assert_array_equal(np.sort(faulty.readings, axis=1), windows.readings)
 
 
 def test_missing_readings_are_as_many_as_was_said(rng):
-    many = random_windows([unit(400)], context=400, per_unit=20, rng=rng)
+    many = faults.random_windows([unit(400)], context=400, per_unit=20, rng=rng)
 
-    lost = np.isnan(missing(many, every(many, [1]), share=0.3, rng=rng).readings) & ~np.isnan(many.readings)
+    lost = np.isnan(faults.missing(many, faults.every(many, [1]), share=0.3, rng=rng).readings) & ~np.isnan(
+        many.readings
+    )
 
     assert lost[:, :, 1].sum() / many.lengths.sum() == pytest.approx(0.3, abs=0.03)
 
 
 def test_the_last_cycles_are_kept_and_the_age_with_them(windows):
-    faulty = last_kept(windows, 1)
+    faulty = faults.last_kept(windows, 1)
 
     assert faulty.lengths.tolist() == [1, 1]
     assert faulty.readings[:, 0, 0].tolist() == [400, 1200]
     assert faulty.last_cycle.tolist() == [9, 2]
-
-
-def test_windows_of_unknown_age_are_otherwise_the_same(windows):
-    faulty = of_unknown_age(windows)
-
-    assert np.isnan(faulty.last_cycle).all()
-    np.testing.assert_array_equal(faulty.readings, windows.readings)
+    assert np.isnan(faults.of_unknown_age(windows).last_cycle).all()
 
 
 def test_random_windows_end_anywhere_in_a_unit_and_know_its_age(rng):
-    found = random_windows([unit(3), unit(30, failed=True, name="2")], context=5, per_unit=10, rng=rng)
+    found = faults.random_windows([unit(3), unit(30, failed=True, name="2")], context=5, per_unit=10, rng=rng)
 
     assert found.unit.tolist() == ["1"] * 3 + ["2"] * 10
     assert found.lengths.tolist() == np.minimum(found.last_cycle, 5).astype(int).tolist()
@@ -171,6 +136,6 @@ def test_random_windows_end_anywhere_in_a_unit_and_know_its_age(rng):
 
 
 def test_young_windows_are_whole_lives():
-    found = young_windows([unit(3), unit(30)], context=8, cycles=5)
+    found = faults.young_windows([unit(3), unit(30)], context=8, cycles=5)
 
     assert found.lengths.tolist() == found.last_cycle.tolist() == [3, 5]

@@ -41,15 +41,6 @@ def test_a_peer_that_cannot_be_installed_is_in_the_table_with_the_reason():
     assert peer[:2] == ["peer: json", "not measured: cannot be installed: no such package"]
 
 
-def test_rounds_are_told_by_their_median():
-    found = figures("json", 0.5)
-    found["json, 1 a call, 64 callers: over ceiling"] = [0.9, 0.1, 0.3]
-
-    *_, row = rows(markdown({"ours": Result("ours", ("json",), found)}))
-
-    assert row[1] == "0.30"
-
-
 def test_what_pip_says_last_is_the_reason(tmp_path, monkeypatch):
     def refuse(command, **_options):
         raise subprocess.CalledProcessError(1, command, stderr="looking\nERROR: no matching distribution\n")

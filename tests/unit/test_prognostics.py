@@ -84,10 +84,6 @@ def test_the_horizon_is_where_answers_become_right_and_stay_right():
     assert prognostic_horizon(unit, cap=CAP, lasting=False) == 8.0
 
 
-def test_the_horizon_of_a_prognosis_that_is_never_right_is_zero():
-    assert prognostic_horizon(life([9, 9, 9, 9]), cap=CAP) == 0.0
-
-
 def test_the_horizon_does_not_reach_beyond_the_cap():
     assert prognostic_horizon(PERFECT, cap=3.0) == 3.0
 
@@ -98,10 +94,6 @@ def test_relative_accuracy_is_the_mean_of_one_less_the_relative_error():
 
     assert cumulative_relative_accuracy(unit, cap=CAP) == pytest.approx(0.25)
     assert cumulative_relative_accuracy(unit, cap=CAP, by_rul=True) == pytest.approx(1 - 2 / 3)
-
-
-def test_relative_accuracy_falls_below_zero_where_the_error_exceeds_the_truth():
-    assert cumulative_relative_accuracy(life([4, 4, 0]), cap=CAP) == pytest.approx((0 - 2) / 2)
 
 
 def test_monotonicity_is_falls_less_rises():

@@ -7,23 +7,19 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-import typer
 from onnx import TensorProto, helper, numpy_helper
-from typer.testing import CliRunner
 
 from export.bundle import METADATA_KEY, BundleFolder
-from export.cli import register
 from export.probes import simulated_windows
 from export.promises import measure_promises
 from export.quantization import quantize_weights, rounded
 from export.session import Session, open_bundle
 from model.checkpoint import Checkpoint
 from model.domain import RulError
-from model.fleet import fleet_toml
-from model.writers import csv_text
 from service.core.runtime import OnnxRuntime
 from service.settings import ProviderChoice
-from tests.tiny_bundle import FLEET, make_tiny_run, pumps
+from tests.commands import rul, write_pumps
+from tests.tiny_bundle import make_tiny_run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -36,10 +32,8 @@ def run(tmp_path_factory):
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """Options that name pumps which the run has not seen."""
-    folder = tmp_path_factory.mktemp("data")
-    (folder / "pumps.toml").write_text(fleet_toml(FLEET), encoding="utf-8")
-    (folder / "pumps.csv").write_bytes(csv_text(pumps(units=6, seed=12), FLEET.schema))
-    return "--data", folder / "pumps.csv", "--fleet", folder / "pumps.toml"
+    file, fleet = write_pumps(tmp_path_factory.mktemp("data"), units=6, seed=12)
+    return "--data", file, "--fleet", fleet
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +42,6 @@ def quantized(run, data, tmp_path_factory):
     result = rul("export", run, "--out", out, "--quantize", *data)
     assert result.exit_code == 0, result.exception
     return BundleFolder(out)
-
-
-def rul(*arguments):
-    app = typer.Typer()
-    register(app)
-    return CliRunner().invoke(app, list(map(str, arguments)))
 
 
 def fragile(run, folder):
@@ -122,10 +110,6 @@ def test_it_is_refused_where_accuracy_falls_and_nothing_is_written(run, data, tm
     assert isinstance(result.exception, RulError)
     assert "expected an increase of at most 0.1: export it without --quantize" in str(result.exception)
     assert list((tmp_path / "out").iterdir()) == []
-
-
-def test_what_is_refused_as_int8_exports_without(run, tmp_path):
-    assert rul("export", fragile(run, tmp_path / "run"), "--out", tmp_path / "tiny").exit_code == 0
 
 
 @pytest.mark.parametrize("options", [["--quantize"], ["--data", "pumps.csv"]])

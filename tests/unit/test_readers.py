@@ -91,15 +91,6 @@ def test_other_delimiters_are_noticed_in_the_header(tmp_path, delimiter):
     assert unit.readings.tolist() == [[40, 2.5, 9]]
 
 
-def test_rows_may_stand_in_any_order_and_among_those_of_other_units(tmp_path):
-    path = write(tmp_path, HEADER, "a,3,0,3,0", "b,2,0,20,0", "a,1,0,1,0", "b,1,0,10,0", "a,2,0,2,0")
-
-    first, second = read_trajectories(path, PUMPS)
-
-    assert first.readings[:, 1].tolist() == [1, 2, 3]
-    assert second.readings[:, 1].tolist() == [10, 20]
-
-
 def test_a_unit_may_go_on_in_another_file(tmp_path):
     write(tmp_path, HEADER, "a,1,0,1,0", name="january.csv")
     write(tmp_path, HEADER, "a,2,0,2,0", name="may.csv")
@@ -378,14 +369,6 @@ def test_parquet_is_read_whatever_type_its_units_have(tmp_path, units, name):
 def test_a_wrong_parquet_file_is_refused_with_its_row(tmp_path, columns, message):
     with pytest.raises(InvalidData, match=message):
         read_trajectories(parquet(tmp_path, **columns), PUMPS)
-
-
-def test_a_damaged_parquet_file_is_refused(tmp_path):
-    path = tmp_path / "pumps.parquet"
-    path.write_bytes(b"PAR1 not really")
-
-    with pytest.raises(InvalidData, match=r"pumps\.parquet: cannot be read"):
-        read_trajectories(path, PUMPS)
 
 
 number = st.floats(width=32, allow_nan=True, allow_infinity=False)

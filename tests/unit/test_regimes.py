@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 from model.domain import Column, Schema, Trajectory
 from model.regimes import Regimes, find_regimes
-from tests.fleets import PUMP_SCHEMA, worn_pumps
 
 FLIGHT = Schema(
     (
@@ -135,9 +134,3 @@ def test_missing_settings_leave_the_others_to_decide():
     settings = np.array([[np.nan, 0.8], [40.0, np.nan], [np.nan, np.nan]])
 
     assert regimes.of(settings).tolist() == [1, 1, 0]
-
-
-def test_pumps_at_two_loads_have_two_regimes():
-    regimes = find_regimes(worn_pumps(units=10, seed=0), PUMP_SCHEMA)
-
-    np.testing.assert_allclose(regimes.centre, [[40.0], [75.0]], atol=0.1)

@@ -6,19 +6,13 @@ import pytest
 from model.domain import RulState
 from tests.benchmarks.fault_kinds import Kind, faulty_kinds
 from tests.benchmarks.faults import random_windows
-from tests.benchmarks.rul_states import BEGIN, END, Row, asked, overview, replaced, table
-from tests.fakes import COLUMNS, FakeRuntime, make_manifest
+from tests.benchmarks.rul_states import BEGIN, END, Row, asked, overview, replaced
+from tests.fakes import COLUMNS, make_manifest
+from tests.unit.test_drift_replay import FakeSession
 from tests.unit.test_faults import unit
 
 MANIFEST = make_manifest(min_cycles=3)
-
-
-class FakeSession:
-    """A graph whose RUL is the sum of the last reading."""
-
-    def answer_all(self, readings, lengths, last_cycle):
-        outputs = FakeRuntime(MANIFEST).run(np.nan_to_num(readings), lengths, last_cycle)
-        return {name: getattr(outputs, name) for name in outputs.__dataclass_fields__}
+SESSION = FakeSession(MANIFEST)
 
 
 @pytest.fixture
@@ -29,7 +23,7 @@ def own():
 def test_rows_count_the_states_that_the_service_gives(own):
     few = own.take(own.lengths < 3)
 
-    row = next(asked(FakeSession(), MANIFEST, [Kind("young", few)], few))
+    row = next(asked(SESSION, MANIFEST, [Kind("young", few)], few))
 
     assert row.windows == 2
     assert row.shares[RulState.AT_LEAST_CAP] == 1  # their whole life, so not insufficient
@@ -40,7 +34,7 @@ def test_the_rul_moves_against_the_same_windows_without_the_fault(own):
     lower = own.take(np.arange(len(own)))
     lower.readings[:, :, :] = 10.0
 
-    row = next(asked(FakeSession(), MANIFEST, [Kind("ten", lower, paired=True)], own))
+    row = next(asked(SESSION, MANIFEST, [Kind("ten", lower, paired=True)], own))
 
     assert row.moved == pytest.approx(MANIFEST.cap - 10 * len(COLUMNS))
 
@@ -68,12 +62,6 @@ def test_the_overview_has_a_line_a_kind_and_a_column_a_model():
         "| own | 25.0 % | 25.0 % |",
         "| zeros | 25.0 % |  |",
     ]
-
-
-def test_the_table_has_a_line_a_row():
-    line = table([row("own", "a")]).splitlines()[-1]
-
-    assert line == "| a | own | 4 | 25.0 % | 25.0 % | 25.0 % | 25.0 % | 0.50 | 1.0 % |  |"
 
 
 def test_a_page_keeps_what_stands_around_its_markers():

@@ -4,26 +4,16 @@ import json
 import re
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
-from export import cli as export_cli
-from model import cli as model_cli
 from model.cli import RunExists
 from model.fleet import fleet_toml
 from model.networks import InvalidOption
 from model.training import InvalidState
 from model.writers import csv_text
+from tests.commands import rul
 from tests.fleets import PUMPS, worn_pumps
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def rul(*arguments):
-    app = typer.Typer()
-    model_cli.register(app)
-    export_cli.register(app)
-    return CliRunner().invoke(app, list(map(str, arguments)))
 
 
 @pytest.fixture(scope="module")
@@ -35,22 +25,8 @@ def files(tmp_path_factory):
 
 
 def train(files, out, *options):
-    return rul(
-        "train",
-        "--data",
-        files / "pumps.csv",
-        "--fleet",
-        files / "pumps.toml",
-        "--name",
-        "pumps",
-        "--out",
-        out,
-        "--steps",
-        6,
-        "--folds",
-        2,
-        *options,
-    )
+    data = ("--data", files / "pumps.csv", "--fleet", files / "pumps.toml", "--name", "pumps")
+    return rul("train", *data, "--out", out, "--steps", 6, "--folds", 2, *options)
 
 
 @pytest.fixture(scope="module")
@@ -69,34 +45,24 @@ def test_rul_train_leaves_a_run_with_its_curve_and_says_what_is_next(trained):
     assert "rul export" in output
 
 
-def test_figures_of_cross_validation_are_kept_with_the_run(trained):
-    out, _ = trained
+@pytest.fixture(scope="module")
+def exported(trained, tmp_path_factory):
+    out = tmp_path_factory.mktemp("bundles") / "pumps"
+    rul("export", trained[0], "--out", out)
+    return out
 
-    metrics = json.loads((out / "run.json").read_text())["facts"]["metrics"]
 
-    assert {"crossvalidation_rmse", "crossvalidation_coverage", "crossvalidation_rmse_low"} <= set(metrics)
-
-
-def test_rul_evaluate_says_that_training_units_flatter(trained, files, tmp_path):
-    out, _ = trained
-    rul("export", out, "--out", tmp_path / "pumps")
-
-    result = rul(
-        "evaluate", tmp_path / "pumps", "--data", files / "pumps.csv", "--fleet", files / "pumps.toml"
-    )
+def test_rul_evaluate_says_that_training_units_flatter(exported, files):
+    result = rul("evaluate", exported, "--data", files / "pumps.csv", "--fleet", files / "pumps.toml")
 
     assert result.exit_code == 0
     assert "these errors are too low" in result.stderr
 
 
-def test_rul_evaluate_judges_units_that_did_not_train(trained, files, tmp_path):
-    out, _ = trained
-    rul("export", out, "--out", tmp_path / "pumps")
+def test_rul_evaluate_judges_units_that_did_not_train(exported, files, tmp_path):
     (tmp_path / "other.csv").write_bytes(csv_text(worn_pumps(units=3, seed=9), PUMPS.schema))
 
-    result = rul(
-        "evaluate", tmp_path / "pumps", "--data", tmp_path / "other.csv", "--fleet", files / "pumps.toml"
-    )
+    result = rul("evaluate", exported, "--data", tmp_path / "other.csv", "--fleet", files / "pumps.toml")
 
     assert re.search(r"RMSE, cycles\W+(\d+\.\d+)", result.output)
     assert "too low" not in result.stderr

@@ -18,7 +18,7 @@ from model.calibration import (
     tensors,
     with_short_histories,
 )
-from model.checkpoint import Checkpoint, InvalidCheckpoint, load_tensors
+from model.checkpoint import Checkpoint, InvalidCheckpoint
 from model.crossfit import fewest_cycles_that_hold, held_out_fold, joined
 from model.curve import read_curve, write_curve
 from model.domain import InvalidData, Trajectory
@@ -50,19 +50,9 @@ def trainer(parts, config=CONFIG):
     return prepare(parts, FLEET, network="flagship", config=config)[0]
 
 
-def run(units, folder, *, config=CONFIG, watch=lambda step, loss, check: None, **options):
-    return train_run(
-        units,
-        FLEET,
-        name="pumps",
-        network="flagship",
-        config=config,
-        folds=FOLDS,
-        source=SOURCE,
-        folder=folder,
-        watch=watch,
-        **options,
-    )
+def run(units, folder, *, fleet=FLEET, watch=lambda *_: None, **options):
+    given = {"network": "flagship", "config": CONFIG, "folds": FOLDS, "source": SOURCE} | options
+    return train_run(units, fleet, name="pumps", folder=folder, watch=watch, **given)
 
 
 class PowerCut(Exception):
@@ -183,17 +173,9 @@ def test_what_is_behind_an_interrupted_run_is_not_trained_again(units, tmp_path)
 def test_a_run_does_not_go_on_from_the_state_of_another(units, tmp_path, change, named):
     with pytest.raises(PowerCut):
         run(units, tmp_path, watch=power_cut_at(5))
-    options = {
-        "name": "pumps",
-        "network": "flagship",
-        "config": CONFIG,
-        "source": SOURCE,
-        "folds": FOLDS,
-        **change,
-    }
 
     with pytest.raises(InvalidState, match=f"another {named}"):
-        train_run(units, FLEET, folder=tmp_path, watch=lambda *_: None, resume=True, **options)
+        run(units, tmp_path, resume=True, **change)
 
 
 def test_resuming_where_nothing_is_says_so(units, tmp_path):
@@ -236,15 +218,6 @@ def test_a_checkpoint_of_another_format_is_refused(finished, tmp_path):
 
     with pytest.raises(InvalidCheckpoint, match="run format 9, this version reads 1"):
         Checkpoint.load(tmp_path)
-
-
-def test_the_state_is_tensors_and_plain_values(units, tmp_path):
-    with pytest.raises(PowerCut):
-        run(units, tmp_path, watch=power_cut_at(5))
-
-    state = load_tensors(tmp_path / "state.pt")  # weights_only: anything else would not load
-
-    assert state["running"]["step"] == 4
 
 
 def test_the_learning_curve_is_a_table_and_a_picture(finished, tmp_path):
@@ -366,11 +339,3 @@ def test_the_scale_is_fitted_to_the_error_and_moves_nothing_else(parts):
     assert read_windows(net, windows).scale.mean() == pytest.approx(6.0, rel=0.2)
     for name, p in net.named_parameters():
         assert name.startswith("scale") or torch.equal(p, before[name])
-
-
-def test_a_trainer_is_told_of_every_update_and_every_check(parts):
-    told = []
-
-    trainer(parts).learn(lambda step, loss, check: told.append((step, check is not None)))
-
-    assert told == [(step, step % 4 == 0) for step in range(1, 13)]

@@ -33,7 +33,7 @@ from tests.benchmarks.loads import LAST_CYCLE, GrpcCall, HttpCall, Load, Measure
 from tests.benchmarks.payloads import INFER, ROWS, Payloads
 from tests.benchmarks.peers.environment import PeerFailed, place_for, serving_peer
 from tests.benchmarks.peers.peer import BINARY, GRPC, JSON, PEERS, Peer, tensor_message
-from tests.benchmarks.peers.report import Result, draw, markdown
+from tests.benchmarks.peers.report import Result, markdown
 
 OURS = "rulserve"
 OUR_LOADS = (*JSON, *BINARY, *GRPC)
@@ -62,7 +62,7 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="Each measures everybody once, after the ceiling.")] = 3,
     output: Path = Path("bench-results"),
 ) -> None:
-    """Measure, and leave peers.md, peers.png and peers.json in OUTPUT."""
+    """Measure, and leave peers.md and peers.json in OUTPUT."""
     missing = [tool for tool in ("wrk", "h2load") if shutil.which(tool) is None]
     if missing:
         raise typer.BadParameter(f"{' and '.join(missing)} missing (Debian: wrk, nghttp2-client)")
@@ -84,7 +84,6 @@ def main(
     output.mkdir(parents=True, exist_ok=True)
     (output / "peers.json").write_text(json.dumps({name: asdict(r) for name, r in results.items()}, indent=1))
     (output / "peers.md").write_text(markdown(results), encoding="utf-8")
-    draw(results, output / "peers.png")
     print(markdown(results))
 
 

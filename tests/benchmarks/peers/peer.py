@@ -141,34 +141,20 @@ def start_fastapi(place: Place) -> list[str]:
 def start_bentoml(place: Place) -> list[str]:
     """A process a core, as the service itself says."""
     service = ["bentoml_server:Peer", "--working-dir", str(SERVERS)]
-    return [
-        str(place.programs / "bentoml"),
-        "serve",
-        *service,
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(place.port),
-    ]
+    address = ["--host", "127.0.0.1", "--port", str(place.port)]
+    return [str(place.programs / "bentoml"), "serve", *service, *address]
 
 
 def start_mlserver(place: Place) -> list[str]:
     """Write its two files of settings; a process a core beside the one that serves."""
     settings = {
-        "host": "127.0.0.1",
-        "http_port": place.port,
-        "grpc_port": place.grpc_port,
-        "metrics_endpoint": None,
-        "parallel_workers": CORES,
-        "debug": False,
-    }
+        "host": "127.0.0.1", "http_port": place.port, "grpc_port": place.grpc_port,
+        "metrics_endpoint": None, "parallel_workers": CORES, "debug": False,
+    }  # fmt: skip
     model = {
-        "name": NAME,
-        "implementation": "mlserver_runtime.Peer",
-        "max_batch_size": 32,
-        "max_batch_time": 0.002,
-        "parameters": {"uri": str(place.graph)},
-    }
+        "name": NAME, "implementation": "mlserver_runtime.Peer", "max_batch_size": 32,
+        "max_batch_time": 0.002, "parameters": {"uri": str(place.graph)},
+    }  # fmt: skip
     (place.folder / "settings.json").write_text(json.dumps(settings))
     (place.folder / "model-settings.json").write_text(json.dumps(model))
     return [str(place.programs / "mlserver"), "start", str(place.folder)]

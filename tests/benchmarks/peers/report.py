@@ -1,24 +1,18 @@
-"""What the peers came to: one Markdown table, and one picture."""
+"""What the peers came to: one Markdown table."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
-
-import matplotlib as mpl
 
 from tests.benchmarks.front_ends import Figures
 
 EACH: Final = ("of the ceiling", "p50 ms", "p99 ms", "failed", "CPU s per 1000")
 HEADINGS: Final = ("", *EACH, *EACH, "first answer", "memory")
 CELLS: Final = {"over ceiling": 2, "p50 ms": 0, "p99 ms": 0, "failed": 0, "cpu s per 1000": 2}
-LOADS: Final = {
-    "one window a call, 64 callers": "1 a call, 64 callers",
-    "64 windows a call, 8 callers": "64 a call, 8 callers",
-}
+LOADS: Final = ("1 a call, 64 callers", "64 a call, 8 callers")
 
 
 @dataclass
@@ -56,7 +50,7 @@ def _row(result: Result, protocol: str) -> list[str]:
     if result.failure and not result.figures:
         return [title, f"not measured: {result.failure}", *[""] * (len(HEADINGS) - 2)]
     cells = [title]
-    for load in LOADS.values():
+    for load in LOADS:
         for name, digits in CELLS.items():
             value = median(result, f"{protocol}, {load}: {name}")
             cells.append("-" if value is None else f"{value:.{digits}f}")
@@ -64,26 +58,3 @@ def _row(result: Result, protocol: str) -> list[str]:
     cells.append("-" if ready is None else f"{ready:.1f} s")
     cells.append("-" if memory is None else f"{memory / 1024:.2f} GiB")
     return cells
-
-
-def draw(results: Mapping[str, Result], path: Path) -> None:
-    """Throughput over the ceiling, both loads side by side."""
-    mpl.use("agg")
-    from matplotlib import pyplot as plt
-
-    rows = [
-        (result, protocol) for result in results.values() if result.figures for protocol in result.protocols
-    ]
-    places = range(len(rows))
-    figure, axes = plt.subplots(figsize=(8, 1 + 0.45 * len(rows)), layout="constrained")
-    for shift, (words, load) in zip((-0.2, 0.2), LOADS.items(), strict=True):
-        widths = [median(result, f"{protocol}, {load}: over ceiling") or 0.0 for result, protocol in rows]
-        bars = axes.barh([place + shift for place in places], widths, height=0.38, label=words)
-        axes.bar_label(bars, fmt="%.2f", padding=2, fontsize=8)
-    axes.set_yticks(list(places), [f"{result.title}: {protocol}" for result, protocol in rows])
-    axes.invert_yaxis()
-    axes.axvline(1.0, color="grey", linewidth=0.8)
-    axes.set_xlabel("windows a second, over bare ONNX Runtime with a process a core")
-    figure.legend(loc="outside upper center", ncols=2)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)

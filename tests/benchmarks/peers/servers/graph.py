@@ -17,14 +17,8 @@ CORES = len(os.sched_getaffinity(0))
 MAX_BATCH = 32
 WAIT_SECONDS = 0.002
 OUTPUTS = (
-    "rul",
-    "rul_interval",
-    "failure_probability",
-    "health_state",
-    "attention",
-    "contribution",
-    "novelty",
-)
+    "rul", "rul_interval", "failure_probability", "health_state", "attention", "contribution", "novelty",
+)  # fmt: skip
 
 
 class Graph:
