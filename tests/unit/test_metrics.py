@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from service.core.answers import Answers, Asked
 from service.core.ports import Batch, Share
 from service.core.providers import Placement
-from service.labels import Route, Stage, Transport, codes
+from service.labels import Route, Transport, codes
 from service.metrics import metrics as metrics_module
 from service.metrics.instruments import Buckets, Shared
 from service.metrics.metrics import Metrics
@@ -58,13 +58,6 @@ def test_every_code_of_a_prediction_is_there_from_the_start(metrics, registry, c
     labels = {"protocol": "http", "route": "/v1/predict", "code": code}
 
     assert registry.get_sample_value("rul_requests_total", labels) == 0
-
-
-@pytest.mark.parametrize("stage", [Stage.DECODE, Stage.EXPLAIN, Stage.ENCODE])
-def test_the_stages_of_a_request_are_counted_when_it_ends(metrics, registry, stage):
-    metrics.ended.append((Transport.HTTP, Route.PREDICT, "500", 0.5, [(stage, 7.0, 7.25)]))
-
-    assert registry.get_sample_value("rul_stage_duration_seconds_sum", {"stage": stage.value}) == 0.25
 
 
 def test_a_batch_is_observed_window_by_window(metrics, registry, runtime):

@@ -42,21 +42,6 @@ def pointers(response):
     return [error["pointer"] for error in response.json()["errors"]]
 
 
-async def test_a_unit_with_a_prediction_is_in_the_fleet(service):
-    await predicted(service, ("17", 121, 40.0))
-
-    body = (await service.http.get("/v1/units")).json()
-
-    (unit,) = body["units"]
-    assert unit.pop("predicted_at").endswith("Z")
-    assert unit == {
-        "unit": "17", "model": "fake", "version": "1", "last_cycle": 121, "rul": 40.0,
-        "rul_state": "estimated", "interval": {"coverage": 0.9, "lower": 35.0, "upper": 45.0},
-        "health_state": "degrading", "outcome": None,
-    }  # fmt: skip
-    assert body["next"] is None
-
-
 async def test_the_fleet_is_paged_by_urgency(service):
     await predicted(service, *((str(i), 50, float(90 - i)) for i in range(7)))
 
@@ -67,14 +52,6 @@ async def test_the_fleet_is_paged_by_urgency(service):
         after = {"after": body["next"]} if body["next"] else None
 
     assert seen == [["6", "5", "4"], ["3", "2", "1"], ["0"]]
-
-
-async def test_the_fleet_may_be_asked_for_one_state(service):
-    await predicted(service, ("well", 50, 125.0), ("ill", 50, 10.0))
-
-    body = (await service.http.get("/v1/units", params={"state": "at_least_cap"})).json()
-
-    assert [unit["unit"] for unit in body["units"]] == ["well"]
 
 
 async def test_an_outcome_shows_the_errors_of_the_predictions(service):
@@ -126,19 +103,6 @@ async def test_the_same_outcome_again_is_answered_the_same_and_counted_once(serv
     assert service.value("rul_coverage_trials_total", model="fake") == 1
 
 
-async def test_another_outcome_is_a_conflict_that_names_what_differs(service):
-    await predicted(service, ("17", 100, 52.0))
-    await report(service, "17", kind="failed", cycle=150)
-
-    response = await report(service, "17", kind="removed", cycle=140)
-
-    assert response.status_code == 409
-    assert response.headers["content-type"] == "application/problem+json"
-    assert response.json()["type"] == "urn:rulserve:problem:outcome_conflict"
-    assert pointers(response) == ["/kind", "/cycle"]
-    assert service.value("rul_rejected_total", reason="conflict") == 1
-
-
 async def test_another_outcome_replaces_the_first_if_the_request_says_so(service):
     await predicted(service, ("17", 100, 52.0))
     await report(service, "17", kind="failed", cycle=150)
@@ -149,18 +113,6 @@ async def test_another_outcome_replaces_the_first_if_the_request_says_so(service
     assert response.json()["result"] == "replaced"
     assert body["outcome"]["cycle"] == 152
     assert body["predictions"][0]["error"] == 0.0
-
-
-async def test_a_unit_has_a_history_in_pages(service):
-    await predicted(service, *(("17", cycle, 60.0) for cycle in (50, 51, 52, 53)))
-
-    pages, query = [], {"limit": 2}
-    for before in (None, 52, 50):
-        query |= {} if before is None else {"before": before}
-        body = (await service.http.get("/v1/units/17", params=query)).json()
-        pages.append(([p["last_cycle"] for p in body["predictions"]], body["next"]))
-
-    assert pages == [([53, 52], 52), ([51, 50], None), ([], None)]
 
 
 async def test_the_accuracy_of_a_unit_is_the_same_on_every_page(service):
@@ -188,18 +140,6 @@ async def test_the_name_of_a_unit_may_hold_anything(tmp_path):
 
     assert found.json()["unit"] == name
     assert taken.json()["unit"] == name
-
-
-@pytest.mark.parametrize("ask", ["get", "post"])
-async def test_a_unit_without_predictions_is_unknown(service, ask):
-    response = (
-        await service.http.get("/v1/units/nobody")
-        if ask == "get"
-        else await report(service, "nobody", kind="failed", cycle=3)
-    )
-
-    assert response.status_code == 404
-    assert response.json()["type"] == "urn:rulserve:problem:unknown_unit"
 
 
 class LateStore:
@@ -245,13 +185,6 @@ async def test_a_question_waits_for_a_unit_that_another_worker_is_writing(ask):
     await store.close(20)
 
 
-async def test_a_model_that_is_not_loaded_is_unknown(service):
-    response = await report(service, "17", kind="failed", cycle=3, model="fd999")
-    fleet = await service.http.get("/v1/units", params={"model": "fd999"})
-
-    assert response.json()["type"] == fleet.json()["type"] == "urn:rulserve:problem:unknown_model"
-
-
 @pytest.mark.parametrize(
     ("body", "status", "pointer"),
     [
@@ -275,21 +208,6 @@ async def test_a_wrong_outcome_is_refused_at_its_place(service, body, status, po
 
 
 @pytest.mark.parametrize(
-    ("content", "media_type", "status"),
-    [
-        (b"", "application/json", 400), (b"{", "application/json", 400),
-        (b"\xff\xfe", "application/json", 400), (b'"x"', "application/json", 400),
-        (b"kind=failed", "application/x-www-form-urlencoded", 415),
-    ],
-)  # fmt: skip
-async def test_a_body_that_is_no_json_object_is_refused(service, content, media_type, status):
-    headers = {"content-type": media_type}
-    response = await service.http.post("/v1/units/17/outcomes", content=content, headers=headers)
-
-    assert response.status_code == status
-
-
-@pytest.mark.parametrize(
     ("path", "pointer"),
     [
         ("/v1/units?limit=0", "/limit"), ("/v1/units?limit=1001", "/limit"), ("/v1/units?limit=x", "/limit"),
@@ -306,16 +224,6 @@ async def test_a_wrong_parameter_is_refused_by_its_name(service, path, pointer):
     assert pointers(response) == [pointer]
 
 
-@pytest.mark.parametrize("path", ["/v1/units", "/v1/units/17"])
-async def test_a_service_without_a_store_answers_no_store(path):
-    async with in_process() as service:
-        response = await service.http.get(path)
-
-    assert response.status_code == 404
-    assert response.json()["type"] == "urn:rulserve:problem:no_store"
-    assert "RUL_STORE" in response.json()["detail"]
-
-
 async def test_an_unavailable_store_fails_no_prediction(tmp_path):
     (tmp_path / "file").write_text("in the way")
     async with in_process(store=f"sqlite:///{tmp_path}/file/rul.db") as service:
@@ -325,30 +233,6 @@ async def test_an_unavailable_store_fails_no_prediction(tmp_path):
     assert response.status_code == 503
     assert response.headers["retry-after"] == "5"
     assert response.json()["type"] == "urn:rulserve:problem:store_unavailable"
-
-
-@pytest.mark.parametrize(("key", "status"), [("", 401), ("wrong", 403), ("right", 200)])
-async def test_units_need_a_key(tmp_path, key, status):
-    headers = {"x-api-key": key} if key else {}
-    async with keeping(tmp_path, keys=["right"]) as service:
-        await service.predict_http(headers={"x-api-key": "right"})
-
-        answers = [
-            await service.http.get("/v1/units", headers=headers),
-            await service.http.get("/v1/units/1", headers=headers),
-            await service.http.post(
-                "/v1/units/1/outcomes", json={"kind": "failed", "cycle": 200}, headers=headers
-            ),
-        ]
-
-    assert [answer.status_code for answer in answers] == [status] * 3
-
-
-async def test_outcomes_are_refused_while_the_service_is_not_ready(tmp_path):
-    async with keeping(tmp_path, ready=False) as service:
-        response = await report(service, "17", kind="failed", cycle=150)
-
-    assert response.status_code == 503
 
 
 async def test_only_predictions_of_the_loaded_version_are_counted(tmp_path):
