@@ -32,14 +32,6 @@ def answers():
     return answers_to(ragged(t4=30.0, t8=125.0, t1=60.0))
 
 
-def test_each_window_has_its_own_state(answers):
-    assert answers.states == [
-        RulState.ESTIMATED,
-        RulState.AT_LEAST_CAP,
-        RulState.INSUFFICIENT_HISTORY,
-    ]
-
-
 @pytest.mark.parametrize(
     ("cycles", "last_cycle", "state"),
     [

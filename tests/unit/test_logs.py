@@ -59,10 +59,6 @@ def test_an_id_that_is_not_fit_to_log_is_replaced(given):
     assert logs.SAFE_ID.fullmatch(logs.new_request_id())
 
 
-def test_two_requests_have_two_ids():
-    assert logs.new_request_id() != logs.new_request_id()
-
-
 @pytest.mark.parametrize("field", sorted(logs.WITHHELD))
 def test_what_a_client_sent_is_never_written(stream, field):
     logs.logger().info("received", **{field: [641.82, 1589.7]})

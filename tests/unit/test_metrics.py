@@ -86,13 +86,6 @@ def test_a_batch_is_observed_window_by_window(metrics, registry, runtime):
     assert value("rul_attention_out_of_band_total", model="fake", side="low") == 0
 
 
-def test_the_model_that_serves_is_named(registry, metrics, runtime):
-    named = {"model": "fake", "version": "1", "sha256": runtime.sha256}
-    placed = {"provider": "FakeProvider", "providers": "FakeProvider"}
-
-    assert registry.get_sample_value("rul_model_info", named | placed) == 1
-
-
 def test_every_provider_of_a_model_is_named_in_its_order(registry):
     runtime = FakeRuntime(provider="First")
     runtime.placement = Placement(("First", "Second", "Last"))
@@ -125,12 +118,6 @@ def test_a_batch_that_failed_or_held_probes_alone_counts_no_answers(metrics, reg
     assert registry.get_sample_value("rul_batch_windows_sum") == 3
     assert registry.get_sample_value("rul_stage_duration_seconds_count", {"stage": "queue"}) == 2
     assert registry.get_sample_value("rul_prediction_cycles_count", {"model": "fake"}) == 0
-
-
-def test_windows_of_callers_who_left_are_counted(metrics, registry):
-    metrics.models["fake"].cancelled(5)
-
-    assert registry.get_sample_value("rul_cancelled_total") == 5
 
 
 def test_two_services_in_one_process_do_not_mix(runtime):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -13,6 +13,7 @@ from service.core.window import WindowInput, join, lay_out
 from service.errors import InvalidTensor
 from service.oip.inference import Inference, InferQuery
 from service.oip.tensors import GivenTensor
+from tests.examples import examples
 from tests.fakes import COLUMNS, FakeRuntime, fake_outputs, make_manifest
 from tests.oip import NAMES
 
@@ -97,7 +98,7 @@ def by_rows(asked):
     return None if problems else windows
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(requests())
 def test_tensors_are_let_in_as_the_same_windows_by_rows_are(asked):
     expected = by_rows(asked)

@@ -83,13 +83,6 @@ def test_wrong_usage_ends_with_2(predict, options):
     assert "Error" in result.stderr
 
 
-def test_help_shows_an_example(predict):
-    result = predict("--help")
-
-    assert result.exit_code == 0
-    assert "rul predict --bundle fd001 --input test_FD001.txt --last" in " ".join(result.stdout.split())
-
-
 def test_the_command_costs_nothing_until_it_runs():
     heavy = ["pyarrow", "httpx", "aiohttp", "grpc.aio", "onnxruntime", "torch"]
     code = f"import sys, service.cli; print([name for name in {heavy} if name in sys.modules])"
@@ -250,10 +243,6 @@ def test_json_is_a_list_of_objects():
     assert [tuple(row) for row in read] == [COLUMNS] * len(ROWS)
     assert read[0]["rul"] == 38.25
     assert read[2]["rul"] is None
-
-
-def test_json_of_no_row_is_an_empty_list():
-    assert json.loads(bytes_of(JsonWriter, rows=[])) == []
 
 
 def test_parquet_is_typed_and_says_which_model_answered():

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.edge.asgi import header
 from service.errors import Disconnected, MalformedBody, TooLarge, UnsupportedMedia
 from service.http.shell import JSON, Endpoint, _body, _limit_seconds
 from service.labels import Route
@@ -51,22 +50,11 @@ def body(receive, limit=LIMIT, media_type=None, **headers):
     return _body(desk(limit), endpoint, given_headers, receive)
 
 
-def test_a_header_that_was_not_sent_is_empty():
-    scope = {"headers": [(b"a", b"1"), (b"b", b"2")]}
-
-    assert header(scope, b"b") == b"2"
-    assert header(scope, b"c") == b""
-
-
 @pytest.mark.parametrize("parts", [[], [BODY], [b"01234", b"56789"], [b"", b"0", b""]])
 async def test_a_body_in_any_parts_is_read_up_to_the_limit(parts):
     receive, _ = receiver(*parts)
 
     assert await body(receive) == b"".join(parts)
-
-
-async def test_a_body_in_one_part_is_read():
-    assert await body(at_once(BODY)) == BODY
 
 
 async def test_a_body_in_one_part_above_the_limit_is_refused():
@@ -105,11 +93,6 @@ async def test_a_caller_who_leaves_within_the_body_is_gone():
 )
 async def test_a_compressed_body_is_inflated(name, compress):
     assert await body(at_once(compress(BODY)), 40, content_encoding=name) == BODY
-
-
-@pytest.mark.parametrize("name", [b"", b"identity"])
-async def test_a_plain_body_is_left_alone(name):
-    assert await body(at_once(BODY), content_encoding=name) is BODY
 
 
 async def test_a_small_body_that_inflates_above_the_limit_is_too_large():

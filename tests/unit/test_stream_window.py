@@ -158,10 +158,6 @@ def test_a_number_that_the_readings_before_it_rule_out_is_refused():
     assert refusal(made(5).add, row(9), cycle=4) == [("/reading/cycle", "bad_cycle")]
 
 
-def test_a_stream_without_numbers_has_a_window_of_unknown_age():
-    assert math.isnan(made(3).checked("1").last_cycle[0])
-
-
 def test_a_cycle_that_is_nan_is_the_next_one():
     window = made(2, first_cycle=1)
 
