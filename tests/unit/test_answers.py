@@ -70,7 +70,3 @@ def test_some_of_the_answers_are_the_same_answers(answers):
     assert some.states == [answers.states[0], answers.states[2]]
     assert some.asked.lengths.tolist() == [4, 1]
     assert some.head_entropy_ratio.shape == (2, 2)
-
-
-def test_a_batch_says_whose_readings_are_out_of_range():
-    assert answers_to(ragged(t2=50.0, t8=400.0)).is_out_of_range == [False, True]

@@ -83,15 +83,6 @@ def test_a_request_that_is_cancelled_is_counted_and_stays_cancelled(desk, regist
     assert counted(registry, "other", code, transport.value) == 1
 
 
-def test_an_error_is_kept_for_the_transport_to_word(desk):
-    error = Overloaded("full")
-
-    with asked(desk) as exchange:
-        raise error
-
-    assert (exchange.error, exchange.gone) == (error, False)
-
-
 @pytest.mark.parametrize(
     ("error", "reason"),
     [(Overloaded("full"), "queue_full"), (InvalidWindows("bad"), "invalid"), (TooLarge("big"), "too_large")],

@@ -109,12 +109,6 @@ def test_aligned_contents_are_not_copied():
     assert np.shares_memory(array, np.frombuffer(padded, np.uint8))
 
 
-def test_a_header_that_covers_the_whole_body_means_json_alone():
-    body = one()
-
-    assert_equal(read(body, str(len(body)).encode()), {"readings": READINGS})
-
-
 def test_unknown_fields_and_parameters_are_let_through():
     body = json.dumps({"model_name": "m", "inputs": [], "parameters": {"priority": 1, "mine": "x"}}).encode()
 
@@ -219,13 +213,6 @@ def test_a_binary_size_that_is_not_the_contents_is_refused(size):
 
     with pytest.raises((InvalidTensor, MalformedBody)):
         read(head + READINGS.tobytes(), str(len(head)).encode())
-
-
-def test_bytes_that_no_tensor_claims_are_refused():
-    body, size = binary_request({"readings": READINGS})
-
-    with pytest.raises(InvalidTensor, match=r"the body has 26 bytes behind its JSON, .* add up to 24"):
-        decoded(body + b"xx", str(size).encode())
 
 
 @pytest.mark.parametrize(

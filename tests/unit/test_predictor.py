@@ -9,7 +9,7 @@ import pytest
 from model.domain import RulState
 from service.core.answers import Answers, Piece
 from service.core.predictor import LoadedModel, Predictor
-from service.core.queries import Explain, PredictQuery, Refused
+from service.core.queries import Explain, PredictQuery
 from service.core.rules import WindowRules
 from service.core.runtime import Asked
 from service.core.window import WindowInput
@@ -151,15 +151,6 @@ async def test_a_malformed_window_is_refused_with_what_the_transport_found_in_it
     assert reply.predictions[0].rul == 10.0
     for errors in (reply.predictions[1].error.errors, caught.value.problems):
         assert [(p.pointer, p.code) for p in errors] == [("/windows/1/columns/sensor_1/3", "not_a_number")]
-
-
-async def test_a_partial_request_without_a_good_window_is_answered_all_the_same():
-    predictor = make_predictor()
-
-    reply = await ask(WindowInput(), predictor=predictor, partial=True)
-
-    assert isinstance(reply.predictions[0], Refused)
-    assert predictor.models["fake"].batcher.submitted == []
 
 
 async def test_checked_windows_are_answered_as_a_query_is_and_wording_them_is_a_stage():

@@ -17,7 +17,7 @@ from service.proto import rul_v1_pb2_grpc
 from service.tracing.otlp import tracer_provider
 from service.tracing.spans import SpanTracer
 from tests.fakes import FakeRuntime
-from tests.in_process import PREDICT, ask_grpc, framed, in_process, json_window, message_window, until
+from tests.in_process import PREDICT, ask_grpc, framed, in_process, json_window, message_window
 
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED = {"traceparent": f"00-{TRACE}-{CALLER}-01", "tracestate": "vendor=7"}
@@ -151,19 +151,14 @@ async def test_a_reading_of_a_stream_is_a_part_of_the_streams_trace(traced):
 
 
 async def test_a_batch_is_linked_to_every_request_that_it_serves(traced):
-    runtime = FakeRuntime()
-    runtime.gate.clear()
-
-    async with in_process(runtime, tracer=traced.tracer) as service:
-        first = asyncio.create_task(service.predict_http())
-        await until(runtime.entered.is_set)
-        others = [asyncio.create_task(service.predict_http()) for _ in range(3)]
-        await until(lambda: service.batcher.pending_windows == 3)
-        runtime.gate.set()
-        await asyncio.gather(first, *others)
+    async with in_process(tracer=traced.tracer) as service:
+        async with service.busy():
+            others = [asyncio.create_task(service.predict_http()) for _ in range(3)]
+            await service.waiting(3)
+        await asyncio.gather(*others)
 
     alone, together = sorted(traced.named("batch"), key=lambda span: span.start_time)
-    assert runtime.batches == [1, 3]
+    assert service.runtime.batches == [1, 3]
     assert len(linked(alone)) == 1
     assert len(linked(together)) == 3
     assert linked(alone) | linked(together) == {
@@ -232,15 +227,8 @@ async def test_what_a_caller_did_wrong_is_named_and_is_no_error_of_the_service(t
 
 
 async def test_a_deadline_that_passes_in_the_queue_is_seen_there(traced):
-    runtime = FakeRuntime()
-    runtime.gate.clear()
-
-    async with in_process(runtime, tracer=traced.tracer) as service:
-        running = asyncio.create_task(service.predict_http())
-        await until(runtime.entered.is_set)
+    async with in_process(tracer=traced.tracer) as service, service.busy():
         late = await service.predict_http(headers={"request-timeout": "0.001", **SAMPLED})
-        runtime.gate.set()
-        await running
 
     (request,) = [span for span in traced.named("POST /v1/predict") if span.parent]
     assert late.status_code == 504
@@ -273,18 +261,15 @@ async def test_an_unsampled_request_makes_no_span(traced):
 
 
 async def test_a_sampled_request_in_a_batch_with_others_makes_the_batch_sampled():
-    traced, runtime = Traced(sample=0), FakeRuntime()
-    runtime.gate.clear()
+    traced = Traced(sample=0)
 
-    async with in_process(runtime, tracer=traced.tracer) as service:
-        first = asyncio.create_task(service.predict_http())
-        await until(runtime.entered.is_set)
-        others = [
-            asyncio.create_task(service.predict_http(headers=headers)) for headers in (SAMPLED, UNSAMPLED, {})
-        ]
-        await until(lambda: service.batcher.pending_windows == 3)
-        runtime.gate.set()
-        await asyncio.gather(first, *others)
+    async with in_process(tracer=traced.tracer) as service:
+        async with service.busy():
+            others = [
+                asyncio.create_task(service.predict_http(headers=given)) for given in (SAMPLED, UNSAMPLED, {})
+            ]
+            await service.waiting(3)
+        await asyncio.gather(*others)
 
     assert linked(traced.only("batch")) == {traced.only("POST /v1/predict").context.span_id}
     assert traced.only("batch").attributes["rul.windows"] == 3

@@ -42,18 +42,6 @@ def pointers(response):
     return [error["pointer"] for error in response.json()["errors"]]
 
 
-async def test_the_fleet_is_paged_by_urgency(service):
-    await predicted(service, *((str(i), 50, float(90 - i)) for i in range(7)))
-
-    seen, after = [], {}
-    while after is not None:
-        body = (await service.http.get("/v1/units", params={"limit": 3, **after})).json()
-        seen.append([unit["unit"] for unit in body["units"]])
-        after = {"after": body["next"]} if body["next"] else None
-
-    assert seen == [["6", "5", "4"], ["3", "2", "1"], ["0"]]
-
-
 async def test_an_outcome_shows_the_errors_of_the_predictions(service):
     await predicted(service, ("17", 100, 52.0), ("17", 120, 20.0), ("17", 160, 5.0))
 
@@ -78,19 +66,6 @@ async def test_an_outcome_shows_the_errors_of_the_predictions(service):
     assert service.value("rul_outcome_error_cycles_total", model="fake", side="late") == 2
 
 
-@pytest.mark.parametrize(("rul", "covered", "contradicted"), [(20.0, False, 1), (60.0, None, 0)])
-async def test_a_removal_has_no_error_and_only_shows_short_intervals(service, rul, covered, contradicted):
-    await predicted(service, ("17", 100, rul))
-
-    body = (await report(service, "17", kind="removed", cycle=150)).json()
-
-    (prediction,), (score,) = body["predictions"], body["scores"]
-    assert "error" not in prediction
-    assert (prediction["truth"], prediction.get("covered")) == (50.0, covered)
-    assert (score["predictions"], score["contradicted"]) == (1, contradicted)
-    assert (score["rmse"], score["coverage"]) == (None, None)
-
-
 async def test_the_same_outcome_again_is_answered_the_same_and_counted_once(service):
     await predicted(service, ("17", 100, 52.0))
     first = (await report(service, "17", kind="failed", cycle=150)).json()
@@ -101,18 +76,6 @@ async def test_the_same_outcome_again_is_answered_the_same_and_counted_once(serv
     assert again.json() == first | {"result": "unchanged"}
     assert service.value("rul_outcomes_total", kind="failed") == 1
     assert service.value("rul_coverage_trials_total", model="fake") == 1
-
-
-async def test_another_outcome_replaces_the_first_if_the_request_says_so(service):
-    await predicted(service, ("17", 100, 52.0))
-    await report(service, "17", kind="failed", cycle=150)
-
-    response = await report(service, "17", kind="failed", cycle=152, replace=True)
-    body = (await service.http.get("/v1/units/17")).json()
-
-    assert response.json()["result"] == "replaced"
-    assert body["outcome"]["cycle"] == 152
-    assert body["predictions"][0]["error"] == 0.0
 
 
 async def test_the_accuracy_of_a_unit_is_the_same_on_every_page(service):
@@ -127,19 +90,6 @@ async def test_the_accuracy_of_a_unit_is_the_same_on_every_page(service):
     assert [page["predictions"][0]["error"] for page in pages] == [12.0, 11.0, 10.0]
     assert [page["scores"] for page in pages] == [known["scores"]] * 3
     assert known["scores"][0]["predictions"] == 3
-
-
-async def test_the_name_of_a_unit_may_hold_anything(tmp_path):
-    name = "hall 3/pump ü?#&"
-    async with keeping(tmp_path) as service:
-        await predicted(service, (name, 50, 60.0))
-        quoted = "hall%203%2Fpump%20%C3%BC%3F%23%26"
-
-        found = await service.http.get(f"/v1/units/{quoted}")
-        taken = await report(service, quoted, kind="failed", cycle=60)
-
-    assert found.json()["unit"] == name
-    assert taken.json()["unit"] == name
 
 
 class LateStore:

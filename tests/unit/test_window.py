@@ -146,12 +146,6 @@ def test_a_last_cycle_that_float32_cannot_hold_is_told_to_the_digit():
     assert "got 16777218" in found[0][0].detail
 
 
-def test_a_message_names_the_columns_that_are_missing_altogether():
-    _, found = joined(WindowInput(columns={"sensor_1": [1, 2]}))
-
-    assert "nothing of setting_1, sensor_2" in found[0][0].detail
-
-
 def test_a_long_name_is_not_repeated_in_full():
     _, found = joined(WindowInput(columns=columns(**{"x" * 10_000: [1, 2, 3]})))
 
