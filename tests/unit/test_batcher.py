@@ -240,15 +240,6 @@ def test_a_batch_that_would_take_too_long_for_the_loop_goes_to_a_thread():
     bench.close()
 
 
-def test_a_batch_that_fails_on_the_loop_fails_its_callers_alone(quick):
-    quick.runtime.failures = 1
-    failed = quick.submit(1.0)
-    answered = quick.submit(2.0)
-
-    assert isinstance(failed.exception(), RuntimeFailed)
-    assert ruls(answered.result()) == [2.0]
-
-
 # Whole batches on the event loop
 
 

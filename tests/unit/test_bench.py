@@ -117,16 +117,6 @@ def test_an_identical_request_has_no_id_and_is_the_same_each_time(protocol):
     assert Target("", "").prepare(call) == Target("", "").prepare(call)
 
 
-def test_models_are_asked_in_turn():
-    pools = [simulated_pool(make_manifest(name)) for name in ("fd001", "fd002")]
-
-    calls = calls_of("binary", pools, 1)
-
-    assert [call.path for call in calls[:3]] == [
-        f"/v2/models/{name}/infer" for name in ("fd001", "fd002", "fd001")
-    ]
-
-
 # Callers
 
 

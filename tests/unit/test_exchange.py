@@ -10,7 +10,7 @@ from service.core.lifecycle import Lifecycle, Phase
 from service.core.predictor import Predictor
 from service.edge.access import Credentials
 from service.edge.exchange import Desk, Exchange
-from service.errors import Disconnected, InvalidWindows, NotReady, Overloaded, TooLarge
+from service.errors import Disconnected, InvalidWindows, Overloaded, TooLarge
 from service.labels import Route, Transport
 from service.metrics.metrics import Metrics
 
@@ -102,18 +102,6 @@ def test_an_unknown_code_makes_no_new_series(desk, registry):
 
     assert len(generate_latest(registry).splitlines()) == before
     assert counted(registry, "/v1/predict", "500") == 1
-
-
-@pytest.mark.parametrize("phase", [Phase.STARTING, Phase.DRAINING, Phase.FAILED])
-def test_a_request_that_needs_a_model_is_refused_unless_the_service_is_ready(desk, registry, phase):
-    desk.lifecycle.enter(phase, "for a reason")
-
-    with asked(desk) as exchange:
-        exchange.admit()
-
-    assert isinstance(exchange.error, NotReady)
-    assert str(exchange.error) == f"the service is {phase}: for a reason"
-    assert desk.lifecycle.in_flight == 0
 
 
 async def test_a_drain_waits_for_admitted_requests_also_if_they_fail(desk):

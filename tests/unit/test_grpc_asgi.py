@@ -6,7 +6,6 @@ import math
 
 import grpc
 import pytest
-from google.protobuf import wrappers_pb2
 from grpc_health.v1 import health_pb2
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,11 +31,6 @@ async def repeat(message, _call):
     return message
 
 
-async def countdown(message, _call):
-    for i in range(int(message), 0, -1):
-        yield str(i).encode()
-
-
 async def upload(messages, _call):
     raise NotImplementedError
 
@@ -49,10 +43,6 @@ async def tell(_message, call):
     return repr(call.invocation_metadata()).encode()
 
 
-async def parsed(message, _call):
-    return message.value.encode()
-
-
 @pytest.fixture(scope="module")
 def app():
     served = GrpcOverAsgi(max_message_bytes=LIMIT, metadata=())
@@ -61,10 +51,8 @@ def app():
         {
             "Echo": grpc.stream_stream_rpc_method_handler(echo, None, bytes),
             "Repeat": grpc.unary_unary_rpc_method_handler(repeat, None, bytes),
-            "Countdown": grpc.unary_stream_rpc_method_handler(countdown, None, bytes),
             "Upload": grpc.stream_unary_rpc_method_handler(upload, None, bytes),
             "Breaks": grpc.unary_unary_rpc_method_handler(breaks, None, bytes),
-            "Parsed": grpc.unary_unary_rpc_method_handler(parsed, wrappers_pb2.StringValue.FromString, bytes),
         },
     )
     return served
@@ -138,10 +126,6 @@ async def test_a_method_is_told_the_metadata_that_servicers_read_and_the_last_of
 
 async def test_a_call_without_a_message_is_refused(app):
     assert (await ask(app, "Repeat")).code is grpc.StatusCode.INVALID_ARGUMENT
-
-
-async def test_a_stream_of_answers_keeps_its_order(app):
-    assert (await ask(app, "Countdown", framed(b"3"))).messages == [b"3", b"2", b"1"]
 
 
 async def test_a_message_above_the_limit_is_refused_before_it_has_come(app):

@@ -166,20 +166,6 @@ def test_a_cycle_that_is_nan_is_the_next_one():
     assert window.last_cycle == 3
 
 
-def test_a_history_that_cannot_be_read_is_refused_where_it_is_wrong():
-    history = WindowInput(
-        columns={name: [math.inf if name == RULES.names[1] else 0.0] for name in RULES.names}
-    )
-
-    found = refusal(StreamWindow(RULES).begin, history, first_cycle=1)
-
-    assert found == [(f"/open/columns/{RULES.names[1]}/0", "non_finite")]
-
-
-def test_a_first_cycle_that_is_none_is_refused():
-    assert refusal(StreamWindow(RULES).begin, None, first_cycle=0.5) == [("/open/first_cycle", "bad_cycle")]
-
-
 @given(rows, st.sets(st.sampled_from(RULES.names), min_size=1))
 def test_a_reading_by_names_is_that_in_schema_order_with_nan_for_what_is_left_out(values, names):
     columns = {name: value for name, value in zip(RULES.names, values, strict=True) if name in names}
