@@ -77,9 +77,12 @@ demo: setup ## simulate, train, export, check, serve and predict in under two mi
 test: setup ## every test
 	$(BIN)/python -m pytest $(TESTS)
 
-.PHONY: test-unit test-integration test-gpu bench bench-peers
+.PHONY: test-unit test-long test-integration test-gpu bench bench-peers
 test-unit: setup ## one module at a time
-	$(BIN)/python -m pytest tests/unit
+	$(BIN)/python -m pytest -n auto tests/unit
+
+test-long: setup ## property tests with 20 times as many, new examples: for every night
+	$(BIN)/python -m pytest -n auto -m hypothesis --hypothesis-profile=long tests/unit tests/integration
 
 test-integration: setup ## the real process: HTTP, gRPC, metrics, clean shutdown
 	$(BIN)/python -m pytest tests/integration

@@ -15,13 +15,16 @@ from hypothesis import HealthCheck, settings
 
 from export.bundle import BundleFolder
 
-# The same examples each time, and no limits of time: how long one takes says what else the machine does.
-# What a fixture gives, examples of a test may share.
+# No time limits: the time of an example depends on the other load of the machine. Examples of a test share
+# fixtures. `repeatable` tries the same examples each time; `long` (make test-long) 20 times as many new ones.
 settings.register_profile(
     "repeatable",
     derandomize=True,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.register_profile(
+    "long", settings.get_profile("repeatable"), derandomize=False, max_examples=2000, print_blob=True
 )
 settings.load_profile("repeatable")
 

@@ -119,6 +119,20 @@ class InProcess:
     def desk(self) -> Desk:
         return self.parts.desk
 
+    @asynccontextmanager
+    async def busy(self) -> AsyncIterator[None]:
+        """Keep the runtime at work on one window; all that is asked meanwhile waits."""
+        self.runtime.gate.clear()
+        running = asyncio.create_task(self.predict_http())
+        await until(self.runtime.entered.is_set)
+        yield
+        self.runtime.gate.set()
+        assert (await running).status_code == 200
+
+    async def waiting(self, windows: int) -> None:
+        """Wait until so many windows wait."""
+        await until(lambda: self.batcher.pending_windows == windows)
+
     async def predict_http(self, **options: Any) -> httpx.Response:
         """POST one window, unless others are given."""
         windows = options.pop("windows", [json_window()])

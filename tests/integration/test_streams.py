@@ -8,11 +8,12 @@ import grpc
 import numpy as np
 import pytest
 from google.protobuf.json_format import MessageToDict
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from service.proto import rul_v1_pb2 as pb
 from service.proto import rul_v1_pb2_grpc
+from tests.examples import examples
 from tests.golden.comparison import differences
 from tests.integration.conftest import ANSWER_SECONDS, FRONT_ENDS, STOP_SECONDS, metrics_of, running
 from tests.waiting import wait_until
@@ -58,7 +59,7 @@ def lives(draw, columns: int):
 
 
 @given(data=st.data())
-@settings(max_examples=8)
+@examples(8)
 def test_each_answer_of_a_stream_is_that_of_predict_on_the_last_context_readings(
     data, stub, golden, column_names
 ):

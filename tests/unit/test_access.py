@@ -36,7 +36,3 @@ def test_a_wrong_key_is_forbidden_and_not_repeated(authorization, api_key):
         KEYS.check(authorization, api_key)
 
     assert "wrong" not in str(caught.value)
-
-
-def test_without_keys_everyone_may_ask():
-    Credentials([]).check("", "")

@@ -32,14 +32,6 @@ def answers():
     return answers_to(ragged(t4=30.0, t8=125.0, t1=60.0))
 
 
-def test_each_window_has_its_own_state(answers):
-    assert answers.states == [
-        RulState.ESTIMATED,
-        RulState.AT_LEAST_CAP,
-        RulState.INSUFFICIENT_HISTORY,
-    ]
-
-
 @pytest.mark.parametrize(
     ("cycles", "last_cycle", "state"),
     [
@@ -78,7 +70,3 @@ def test_some_of_the_answers_are_the_same_answers(answers):
     assert some.states == [answers.states[0], answers.states[2]]
     assert some.asked.lengths.tolist() == [4, 1]
     assert some.head_entropy_ratio.shape == (2, 2)
-
-
-def test_a_batch_says_whose_readings_are_out_of_range():
-    assert answers_to(ragged(t2=50.0, t8=400.0)).is_out_of_range == [False, True]

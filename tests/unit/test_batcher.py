@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 from prometheus_client import CollectorRegistry
@@ -28,6 +27,7 @@ from service.core.window import join, lay_out
 from service.errors import NotReady, Overloaded, RuntimeFailed
 from service.metrics.board import Board
 from service.metrics.metrics import Metrics
+from tests.examples import examples
 from tests.fakes import (
     RULES,
     FakeObserver,
@@ -155,14 +155,6 @@ def busy(bench):
     assert [ruls(task.result()) for task in tasks] == [[900.0], [901.0]]
 
 
-def test_a_caller_gets_its_answers_in_its_order(bench):
-    task = bench.submit(3.0, 1.0, 2.0)
-
-    bench.finish()
-
-    assert ruls(task.result()) == [3.0, 1.0, 2.0]
-
-
 def test_answers_come_in_order_although_short_windows_go_first(bench):
     task = bench.ask(ragged(5, 2, 8, 1, 3, 7))
     bench.settle()
@@ -171,23 +163,6 @@ def test_answers_come_in_order_although_short_windows_go_first(bench):
 
     assert ruls(task.result()) == [5.0, 2.0, 8.0, 1.0, 3.0, 7.0]
     assert bench.runtime.lengths == [[1, 2, 3], [5, 7, 8]]
-
-
-def test_a_request_for_nothing_is_answered_with_nothing(bench):
-    task = bench.ask(make_windows().only([]))
-    bench.settle()
-
-    assert task.result() == []
-
-
-def test_requests_that_arrive_together_leave_together(bench):
-    tasks = [bench.ask(make_windows(float(i))) for i in range(4)]
-    bench.settle()
-
-    bench.finish()
-
-    assert bench.observer.batches == [2, 2]
-    assert [ruls(task.result()) for task in tasks] == [[0.0], [1.0], [2.0], [3.0]]
 
 
 def test_requests_that_arrive_while_all_threads_work_meet_in_the_next_batch(busy):
@@ -263,15 +238,6 @@ def test_a_batch_that_would_take_too_long_for_the_loop_goes_to_a_thread():
 
     assert (one.done(), two.done()) == (True, False)
     bench.close()
-
-
-def test_a_batch_that_fails_on_the_loop_fails_its_callers_alone(quick):
-    quick.runtime.failures = 1
-    failed = quick.submit(1.0)
-    answered = quick.submit(2.0)
-
-    assert isinstance(failed.exception(), RuntimeFailed)
-    assert ruls(answered.result()) == [2.0]
 
 
 # Whole batches on the event loop
@@ -402,15 +368,6 @@ def test_batches_that_have_ended_leave_the_cores_to_other_workers(loop_windows):
 # On threads
 
 
-def test_no_batch_is_larger_than_the_limit(busy):
-    task = busy.submit(*map(float, range(11)))
-
-    busy.finish()
-
-    assert max(busy.observer.batches) == 4
-    assert ruls(task.result()) == list(map(float, range(11)))
-
-
 def test_a_large_request_does_not_starve_a_small_one(busy):
     large = busy.submit(*map(float, range(12)))
     small = busy.submit(50.0)
@@ -474,21 +431,6 @@ def test_a_caller_that_leaves_in_the_middle_of_a_batch_is_counted_and_harms_no_o
     assert bench.observer.cancelled_windows == 1
     assert ruls(stayer.result()) == [2.0]
     assert bench.batcher.healthy
-
-
-def test_a_failed_batch_fails_its_callers_and_no_others(busy):
-    waiting = busy.submit(5.0)
-    busy.step()
-    victim = busy.submit(6.0)
-    busy.step()
-    busy.runtime.failures = 1
-
-    busy.step()
-    busy.finish()
-
-    outcomes = {type(task.exception()) for task in (waiting, victim)}
-    assert outcomes == {RuntimeFailed, type(None)}
-    assert busy.batcher.healthy
 
 
 def test_waiting_windows_of_a_failed_caller_are_taken_back(busy):
@@ -568,14 +510,6 @@ def test_closing_without_time_fails_every_waiting_request():
 
     assert all(isinstance(t.exception(), NotReady) for t in (running, waiting, waiting_too))
     bench.close()
-
-
-def test_closing_an_idle_batcher_takes_no_time(bench):
-    closing = bench.loop.create_task(bench.batcher.close(drain_seconds=3600))
-
-    bench.settle()
-
-    assert closing.done()
 
 
 def test_probes_are_run_and_not_counted_as_predictions(busy):
@@ -752,6 +686,6 @@ class OneCoreMachine(BatcherMachine):
 
 
 TestOneCoreMachine = OneCoreMachine.TestCase
-TestOneCoreMachine.settings = settings(max_examples=60, stateful_step_count=30)
+TestOneCoreMachine.settings = examples(60, stateful_step_count=30)
 TestBatcherMachine = BatcherMachine.TestCase
-TestBatcherMachine.settings = settings(max_examples=60, stateful_step_count=30)
+TestBatcherMachine.settings = examples(60, stateful_step_count=30)

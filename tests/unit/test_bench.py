@@ -100,15 +100,6 @@ def test_json_is_what_clients_send_columns_with_15_digits():
     assert max(len(str(x)) for x in sent) > 12
 
 
-def test_an_identical_payload_is_one_body_by_rows_with_few_digits():
-    pool = simulated_pool(MANIFEST)
-
-    (call,) = calls_of("json", [pool, pool], 1, identical=True)
-
-    (window,) = json.loads(call.parts[0])["windows"]
-    assert window["readings"][0] == [float(str(x)) for x in pool.windows[0].readings[0]]
-
-
 @pytest.mark.parametrize(("protocol", "places"), [("json", 0), ("grpc", 0), ("binary", 1), ("oip-grpc", 1)])
 def test_each_request_has_an_id_of_its_own(protocol, places):
     (call, *_) = calls_of(protocol, [simulated_pool(MANIFEST)], 1)
@@ -124,23 +115,6 @@ def test_an_identical_request_has_no_id_and_is_the_same_each_time(protocol):
     (call,) = calls_of(protocol, [simulated_pool(MANIFEST)], 1, identical=True)
 
     assert Target("", "").prepare(call) == Target("", "").prepare(call)
-
-
-def test_models_are_asked_in_turn():
-    pools = [simulated_pool(make_manifest(name)) for name in ("fd001", "fd002")]
-
-    calls = calls_of("binary", pools, 1)
-
-    assert [call.path for call in calls[:3]] == [
-        f"/v2/models/{name}/infer" for name in ("fd001", "fd002", "fd001")
-    ]
-
-
-def test_bodies_differ_unless_they_are_large():
-    pool = simulated_pool(MANIFEST)
-
-    assert len({call.parts[0] for call in calls_of("json", [pool], 1)}) == 8
-    assert len(calls_of("json", [pool], 1000)) == 1
 
 
 # Callers
@@ -171,15 +145,6 @@ async def test_a_caller_asks_again_until_the_time_is_over_and_its_last_call_coun
 
     assert tally.latencies == [2.0, 2.0, 2.0]
     assert tally.elapsed == 6.0
-
-
-async def test_the_call_that_connects_is_not_measured():
-    line = Line()
-
-    tally = await closed_loop([line.send], [b"a", b"b"], 3.0, clock=line.clock)
-
-    assert line.sent == [b"a", b"a", b"b", b"a"]
-    assert tally.codes == {"200": 3}
 
 
 async def test_only_answers_have_a_latency_and_every_code_is_counted():

@@ -25,28 +25,11 @@ def boards(path, workers=2):
     return [Board(path, worker=worker, workers=workers) for worker in range(workers)]
 
 
-def test_what_workers_write_is_added(path):
-    first, second = (board.slots("numbers", 3) for board in boards(path))
-
-    first.own[:] = [1, 2, 3]
-    second.own[1] = 10
-
-    assert first.total().tolist() == second.total().tolist() == [1, 12, 3]
-
-
 def test_what_a_worker_has_counted_outlives_it(path):
     Board(path, worker=1, workers=2).slots("numbers", 1).own[0] = 7
 
     assert Board(path, worker=0, workers=2).slots("numbers", 1).total()[0] == 7
     assert Board(path, worker=1, workers=2).slots("numbers", 1).own[0] == 7
-
-
-def test_names_do_not_share_places(path):
-    board = Board(path, worker=0, workers=1)
-
-    board.slots("one", 2).own[:] = 1
-
-    assert board.slots("other", 2).total().tolist() == [0, 0]
 
 
 def test_a_board_without_a_file_is_its_workers_own():
@@ -136,13 +119,6 @@ def test_a_rare_child_is_shown_once_it_is_counted():
     counter.labels("odd").inc()
 
     assert (before, registry.get_sample_value("rul_things_total", {"kind": "odd"})) == (None, 1)
-
-
-def test_a_label_value_that_was_not_declared_is_refused():
-    counter = Shared(CollectorRegistry()).counter("rul_things_total", "Things.", kind=["good"])
-
-    with pytest.raises(KeyError):
-        counter.labels("from a request")
 
 
 def test_a_gauge_shows_another_worker_what_it_published(path):

@@ -4,15 +4,14 @@ import asyncio
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
-from structlog.testing import capture_logs
 
 from service import logs
 from service.core.lifecycle import Lifecycle, Phase
 from service.core.predictor import Predictor
 from service.edge.access import Credentials
 from service.edge.exchange import Desk, Exchange
-from service.errors import Disconnected, InvalidWindows, NotReady, Overloaded, TooLarge
-from service.labels import Route, Stage, Transport
+from service.errors import Disconnected, InvalidWindows, Overloaded, TooLarge
+from service.labels import Route, Transport
 from service.metrics.metrics import Metrics
 
 
@@ -84,15 +83,6 @@ def test_a_request_that_is_cancelled_is_counted_and_stays_cancelled(desk, regist
     assert counted(registry, "other", code, transport.value) == 1
 
 
-def test_an_error_is_kept_for_the_transport_to_word(desk):
-    error = Overloaded("full")
-
-    with asked(desk) as exchange:
-        raise error
-
-    assert (exchange.error, exchange.gone) == (error, False)
-
-
 @pytest.mark.parametrize(
     ("error", "reason"),
     [(Overloaded("full"), "queue_full"), (InvalidWindows("bad"), "invalid"), (TooLarge("big"), "too_large")],
@@ -114,18 +104,6 @@ def test_an_unknown_code_makes_no_new_series(desk, registry):
     assert counted(registry, "/v1/predict", "500") == 1
 
 
-@pytest.mark.parametrize("phase", [Phase.STARTING, Phase.DRAINING, Phase.FAILED])
-def test_a_request_that_needs_a_model_is_refused_unless_the_service_is_ready(desk, registry, phase):
-    desk.lifecycle.enter(phase, "for a reason")
-
-    with asked(desk) as exchange:
-        exchange.admit()
-
-    assert isinstance(exchange.error, NotReady)
-    assert str(exchange.error) == f"the service is {phase}: for a reason"
-    assert desk.lifecycle.in_flight == 0
-
-
 async def test_a_drain_waits_for_admitted_requests_also_if_they_fail(desk):
     desk.lifecycle.enter(Phase.READY)
 
@@ -139,30 +117,12 @@ async def test_a_drain_waits_for_admitted_requests_also_if_they_fail(desk):
     assert await draining
 
 
-def test_a_stage_is_counted_with_its_request(desk, registry):
-    with asked(desk) as exchange:
-        exchange.stages.append((Stage.EXPLAIN, 1.0, 3.0))
-
-    assert registry.get_sample_value("rul_stage_duration_seconds_sum", {"stage": "explain"}) == 2.0
-
-
 def test_an_id_that_is_not_fit_to_log_is_replaced(desk):
     ids = [asked(desk, request_id=given).request_id for given in ("abc-1", "two\nlines", "", None)]
 
     assert ids[0] == "abc-1"
     assert len({*ids}) == 4
     assert all(logs.SAFE_ID.fullmatch(request_id) for request_id in ids)
-
-
-def test_a_fixed_share_of_answered_requests_and_every_other_one_is_logged(desk):
-    with capture_logs() as lines:
-        for error in [*[None] * 20, Overloaded("full"), KeyError("ours")]:
-            with asked(desk):
-                if error is not None:
-                    raise error
-
-    events = [line["event"] for line in lines]
-    assert events == ["request answered"] * 2 + ["request refused", "request failed"]
 
 
 def test_a_stream_is_open_while_it_lasts_and_has_no_duration(desk, registry):

@@ -32,14 +32,16 @@ def test_envoy_asked_for_where_it_cannot_run_is_an_error_that_says_what_to_do():
 
 @pytest.mark.parametrize(
     ("host", "expected"),
-    [("0.0.0.0", "localhost"), ("::", "localhost"), ("127.0.0.1", "localhost"), ("10.0.0.7", "10.0.0.7")],
+    [
+        ("0.0.0.0", "localhost"),
+        ("::", "localhost"),
+        ("127.0.0.1", "localhost"),
+        ("10.0.0.7", "10.0.0.7"),
+        ("fd00::7", "[fd00::7]"),
+    ],
 )
 def test_the_address_that_is_announced_can_be_reached(host, expected):
     assert workers.reachable(host) == expected
-
-
-def test_an_ipv6_address_is_announced_as_urls_have_it():
-    assert workers.reachable("fd00::7") == "[fd00::7]"
 
 
 def test_a_taken_port_is_an_error_that_says_what_to_do():

@@ -6,24 +6,16 @@ import math
 
 import grpc
 import pytest
-from google.protobuf import wrappers_pb2
 from grpc_health.v1 import health_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
 from service.grpc.over_asgi import PREFIX, GrpcOverAsgi
-from service.proto import rul_v1_pb2 as pb
-from tests.fakes import FakeRuntime
 from tests.in_process import (
-    PREDICT,
-    SLOW_SECONDS,
-    SlowRuntime,
     ask_grpc,
     framed,
     in_process,
     message_window,
-    unframed,
-    until,
 )
 
 LIMIT = 1000
@@ -39,11 +31,6 @@ async def repeat(message, _call):
     return message
 
 
-async def countdown(message, _call):
-    for i in range(int(message), 0, -1):
-        yield str(i).encode()
-
-
 async def upload(messages, _call):
     raise NotImplementedError
 
@@ -56,10 +43,6 @@ async def tell(_message, call):
     return repr(call.invocation_metadata()).encode()
 
 
-async def parsed(message, _call):
-    return message.value.encode()
-
-
 @pytest.fixture(scope="module")
 def app():
     served = GrpcOverAsgi(max_message_bytes=LIMIT, metadata=())
@@ -68,10 +51,8 @@ def app():
         {
             "Echo": grpc.stream_stream_rpc_method_handler(echo, None, bytes),
             "Repeat": grpc.unary_unary_rpc_method_handler(repeat, None, bytes),
-            "Countdown": grpc.unary_stream_rpc_method_handler(countdown, None, bytes),
             "Upload": grpc.stream_unary_rpc_method_handler(upload, None, bytes),
             "Breaks": grpc.unary_unary_rpc_method_handler(breaks, None, bytes),
-            "Parsed": grpc.unary_unary_rpc_method_handler(parsed, wrappers_pb2.StringValue.FromString, bytes),
         },
     )
     return served
@@ -147,20 +128,8 @@ async def test_a_call_without_a_message_is_refused(app):
     assert (await ask(app, "Repeat")).code is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_a_stream_of_answers_keeps_its_order(app):
-    assert (await ask(app, "Countdown", framed(b"3"))).messages == [b"3", b"2", b"1"]
-
-
 async def test_a_message_above_the_limit_is_refused_before_it_has_come(app):
     answer = await ask(app, "Repeat", PREFIX.pack(0, LIMIT + 1))
-
-    assert answer.code is grpc.StatusCode.RESOURCE_EXHAUSTED
-
-
-async def test_a_message_that_inflates_above_the_limit_is_refused(app):
-    bomb = framed(gzip.compress(b"0" * (LIMIT + 1)), compressed=True)
-
-    answer = await ask(app, "Repeat", bomb, metadata=GZIP)
 
     assert answer.code is grpc.StatusCode.RESOURCE_EXHAUSTED
 
@@ -190,10 +159,6 @@ async def test_an_encoding_that_is_not_known_is_told_which_are(app):
 @pytest.mark.parametrize("method", ["Nothing", "Upload"])
 async def test_what_is_not_served_is_unimplemented(app, method):
     assert (await ask(app, method, framed(b""))).code is grpc.StatusCode.UNIMPLEMENTED
-
-
-async def test_a_message_that_cannot_be_read_is_refused(app):
-    assert (await ask(app, "Parsed", framed(b"\xff"))).code is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_a_servicer_that_breaks_ends_its_call_as_our_fault_and_shows_nothing(app):
@@ -235,97 +200,7 @@ async def send(_message):
     pass
 
 
-def test_frames_are_what_the_protocol_says():
-    assert framed(b"ab") == b"\x00\x00\x00\x00\x02ab"
-    assert unframed(b"\x00\x00\x00\x00\x02ab\x00\x00\x00\x00\x00") == [b"ab", b""]
-
-
 # The service behind it
-
-
-async def test_a_window_is_answered():
-    async with in_process() as service:
-        answer = await service.predict_grpc(windows=[message_window(33.0)])
-
-    (prediction,) = pb.PredictReply.FromString(answer.messages[0]).predictions
-    assert answer.code is grpc.StatusCode.OK
-    assert prediction.rul == 33.0
-
-
-async def test_a_runtime_that_fails_is_our_fault_and_nothing_of_it_is_shown():
-    runtime = FakeRuntime()
-    runtime.failures = 1
-
-    async with in_process(runtime) as service:
-        answer = await service.predict_grpc()
-
-    assert answer.code is grpc.StatusCode.INTERNAL
-    assert "secret" not in answer.detail
-    assert "grpc-status-details-bin" not in answer.metadata
-
-
-@pytest.mark.parametrize("failures", [0, 1])
-async def test_a_runtime_that_takes_50_ms_shows_at_least_50_ms_also_on_error(failures):
-    runtime = SlowRuntime()
-    runtime.failures = failures
-
-    async with in_process(runtime) as service:
-        await service.predict_grpc()
-
-        labels = {"protocol": "grpc", "route": "rul.v1.RulService/Predict"}
-        assert service.value("rul_request_duration_seconds_count", **labels) == 1
-        assert service.value("rul_request_duration_seconds_sum", **labels) >= SLOW_SECONDS
-        assert service.value("rul_request_duration_seconds_bucket", **labels, le="0.02") == 0
-
-
-async def test_a_deadline_that_passes_while_the_runtime_works_is_said():
-    runtime = FakeRuntime()
-    runtime.gate.clear()
-
-    async with in_process(runtime) as service:
-        answer = await service.predict_grpc(metadata=[("grpc-timeout", "1m")])
-
-    assert answer.code is grpc.StatusCode.DEADLINE_EXCEEDED
-
-
-async def test_a_caller_who_leaves_is_counted_and_its_windows_are_dropped():
-    runtime = FakeRuntime()
-    runtime.gate.clear()
-    leaves = asyncio.Event()
-    request = framed(pb.PredictRequest(windows=[message_window()] * 3).SerializeToString())
-
-    async with in_process(runtime) as service:
-        running = asyncio.create_task(service.predict_grpc())
-        await until(runtime.entered.is_set)
-        leaver = asyncio.create_task(ask_grpc(service.grpc, PREDICT, request, leaves=leaves))
-        await until(lambda: service.batcher.pending_windows == 3)
-
-        leaves.set()
-        left = await leaver
-        pending = service.batcher.pending_windows
-        runtime.gate.set()
-        stayed = await running
-
-        labels = {"protocol": "grpc", "route": "rul.v1.RulService/Predict", "code": "CANCELLED"}
-        assert (left.messages, pending) == ([], 0)
-        assert service.value("rul_cancelled_total") == 3
-        assert service.value("rul_requests_total", **labels) == 1
-        assert stayed.code is grpc.StatusCode.OK
-
-
-async def test_a_message_that_is_none_is_counted_as_refused():
-    async with in_process() as service:
-        answer = await ask_grpc(service.grpc, PREDICT, framed(b"\xff"))
-
-        assert answer.code is grpc.StatusCode.INVALID_ARGUMENT
-        assert service.value("rul_rejected_total", reason="invalid") == 1
-
-
-async def test_problems_are_named_as_field_violations():
-    async with in_process() as service:
-        answer = await service.predict_grpc(windows=[message_window(math.inf)])
-
-    assert next(iter(answer.violations())) == "/windows/0/columns/sensor_1/0"
 
 
 @pytest.mark.parametrize("name", ["x", "x" * 5000, "\N{SNOWMAN}" * 5000])

@@ -21,7 +21,6 @@ from service.core.queries import (
 from service.errors import MalformedBody, Problem
 from service.grpc.call import parsed
 from service.grpc.predict import (
-    fill,
     floats,
     packed,
     predict_query,
@@ -33,13 +32,6 @@ from service.proto import rul_v1_pb2 as pb
 
 numbers = st.lists(st.floats(width=32), max_size=80)
 NAME = ModelName("fd001", "1", "f" * 64)
-
-
-@given(numbers)
-def test_the_numbers_of_a_message_are_read_exactly(values):
-    message = pb.Readings.FromString(pb.Readings(values=values).SerializeToString())
-
-    np.testing.assert_array_equal(floats(message), np.array(values, dtype=np.float32))
 
 
 @pytest.mark.parametrize("count", [0, 1, 31, 32, 4095, 4096, 600_000])
@@ -129,15 +121,6 @@ def canonical(message):
     return message.SerializeToString(deterministic=True)
 
 
-@given(predictions())
-def test_a_prediction_is_on_the_wire_what_protobuf_makes_of_its_fields(prediction):
-    message = pb.Prediction()
-
-    fill(message, prediction)
-
-    assert canonical(message) == canonical(message_of(prediction))
-
-
 @given(st.lists(predictions(), max_size=3))
 def test_a_reply_holds_its_model_and_every_prediction_in_order(given_predictions):
     reply = pb.PredictReply.FromString(predict_reply(PredictReply(NAME, given_predictions)))
@@ -185,81 +168,8 @@ def test_packed_numbers_are_on_the_wire_what_protobuf_makes_of_them(size, values
     assert tag(1, size) + b"a" * size == pb.GetModelRequest(name="a" * size).SerializeToString()
 
 
-def answer(attention):
-    interval, health = Interval(0.5, 0.0, 0.0), HealthState("healthy", {})
-    return Prediction(None, 0.0, RulState.ESTIMATED, interval, {}, health, 0.0, [], attention, UNSET)
-
-
 def replied(*predictions_or_refusals):
     return pb.PredictReply.FromString(predict_reply(PredictReply(NAME, [*predictions_or_refusals])))
-
-
-def test_values_that_fill_no_whole_rows_stay_one_row():
-    given_window = window_input(pb.Window(readings=pb.Readings(values=[1.0, 2.0, 3.0])), 2)
-
-    assert [row.tolist() for row in given_window.readings] == [[1.0, 2.0, 3.0]]
-    assert (given_window.unit, given_window.last_cycle) == (None, None)
-
-
-def test_every_field_of_a_prediction_is_in_its_message():
-    attention = Attention([1, 2], [0.25, 0.75], [-3.5, 4.0], 70.0, 0.5, 1.5)
-    answered = Prediction(
-        "7",
-        38.25,
-        RulState.ESTIMATED,
-        Interval(0.5, 27.0, 51.0),
-        {"10": 0.125, "30": 0.25},
-        HealthState("degrading", {"healthy": 0.25, "degrading": 0.5, "critical": 0.25}),
-        0.125,
-        [Caution("out_of_range", "high", "sensor_1"), Caution("truncated_to_context", "cut")],
-        attention,
-        {"sensor_1": -1.5},
-    )
-
-    reply = replied(answered)
-
-    assert reply == pb.PredictReply(
-        model=pb.ModelReference(name="fd001", version="1", sha256="f" * 64),
-        predictions=[
-            pb.Prediction(
-                unit="7",
-                rul=38.25,
-                rul_state="estimated",
-                interval=pb.Interval(coverage=0.5, lower=27.0, upper=51.0),
-                failure_probability={10: 0.125, 30: 0.25},
-                health_state=pb.HealthState(
-                    label="degrading", probabilities={"healthy": 0.25, "degrading": 0.5, "critical": 0.25}
-                ),
-                attention=pb.Attention(
-                    cycles=[1, 2],
-                    weights=[0.25, 0.75],
-                    contributions=[-3.5, 4.0],
-                    baseline=70.0,
-                    entropy_ratio=0.5,
-                    effective_cycles=1.5,
-                ),
-                imputed_fraction=0.125,
-                warnings=[
-                    pb.Warning(code="out_of_range", column="sensor_1", detail="high"),
-                    pb.Warning(code="truncated_to_context", detail="cut"),
-                ],
-                sensor_contributions={"sensor_1": -1.5},
-            )
-        ],
-    )
-
-
-def test_what_was_not_asked_for_and_what_is_not_known_is_left_out():
-    short = Attention([1], [1.0], [0.0], 70.0, None, 1.0)
-    plain, of_one_cycle = answer(UNSET), answer(short)
-
-    first, second = replied(plain, of_one_cycle).predictions
-
-    assert not first.HasField("unit")
-    assert not first.HasField("attention")
-    assert not first.HasField("error")
-    assert second.HasField("attention")
-    assert not second.attention.HasField("entropy_ratio")
 
 
 def test_a_refused_window_carries_its_error():

@@ -103,11 +103,6 @@ async def test_a_limit_that_is_shortened_late_watches_its_caller_once():
     assert no_cancellation_is_left()
 
 
-async def test_an_error_of_the_work_is_its_own():
-    with pytest.raises(KeyError, match="its own"), Limit(30, Caller().receive):
-        raise KeyError("its own")
-
-
 @pytest.mark.parametrize("at_once", [lambda limit: None, Limit._expire, Limit._look])
 async def test_a_task_that_is_cancelled_from_outside_stays_cancelled(at_once):
     started = asyncio.Event()

@@ -48,19 +48,10 @@ def test_what_is_logged_within_a_request_carries_its_id(stream):
     assert "request_id" not in outside
 
 
-@pytest.mark.parametrize("given", ["abc-1", "A.b_c:9"])
-def test_an_id_that_is_fit_to_log_is_kept(given):
-    assert logs.SAFE_ID.fullmatch(given)
-
-
 @pytest.mark.parametrize("given", ["", "x" * 200, 'forged"}\n{"event": "x', "é"])
 def test_an_id_that_is_not_fit_to_log_is_replaced(given):
     assert not logs.SAFE_ID.fullmatch(given)
     assert logs.SAFE_ID.fullmatch(logs.new_request_id())
-
-
-def test_two_requests_have_two_ids():
-    assert logs.new_request_id() != logs.new_request_id()
 
 
 @pytest.mark.parametrize("field", sorted(logs.WITHHELD))

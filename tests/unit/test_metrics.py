@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from service.core.answers import Answers, Asked
 from service.core.ports import Batch, Share
 from service.core.providers import Placement
-from service.labels import Route, Stage, Transport, codes
+from service.labels import Route, Transport, codes
 from service.metrics import metrics as metrics_module
 from service.metrics.instruments import Buckets, Shared
 from service.metrics.metrics import Metrics
@@ -60,13 +60,6 @@ def test_every_code_of_a_prediction_is_there_from_the_start(metrics, registry, c
     assert registry.get_sample_value("rul_requests_total", labels) == 0
 
 
-@pytest.mark.parametrize("stage", [Stage.DECODE, Stage.EXPLAIN, Stage.ENCODE])
-def test_the_stages_of_a_request_are_counted_when_it_ends(metrics, registry, stage):
-    metrics.ended.append((Transport.HTTP, Route.PREDICT, "500", 0.5, [(stage, 7.0, 7.25)]))
-
-    assert registry.get_sample_value("rul_stage_duration_seconds_sum", {"stage": stage.value}) == 0.25
-
-
 def test_a_batch_is_observed_window_by_window(metrics, registry, runtime):
     windows = [(30.0, 4), (60.0, 8), (300.0, 1)]
 
@@ -91,13 +84,6 @@ def test_a_batch_is_observed_window_by_window(metrics, registry, runtime):
         assert value("rul_attention_entropy_ratio_count", model="fake", head=head) == 2
     assert value("rul_attention_out_of_band_total", model="fake", side="high") == 2
     assert value("rul_attention_out_of_band_total", model="fake", side="low") == 0
-
-
-def test_the_model_that_serves_is_named(registry, metrics, runtime):
-    named = {"model": "fake", "version": "1", "sha256": runtime.sha256}
-    placed = {"provider": "FakeProvider", "providers": "FakeProvider"}
-
-    assert registry.get_sample_value("rul_model_info", named | placed) == 1
 
 
 def test_every_provider_of_a_model_is_named_in_its_order(registry):
@@ -132,12 +118,6 @@ def test_a_batch_that_failed_or_held_probes_alone_counts_no_answers(metrics, reg
     assert registry.get_sample_value("rul_batch_windows_sum") == 3
     assert registry.get_sample_value("rul_stage_duration_seconds_count", {"stage": "queue"}) == 2
     assert registry.get_sample_value("rul_prediction_cycles_count", {"model": "fake"}) == 0
-
-
-def test_windows_of_callers_who_left_are_counted(metrics, registry):
-    metrics.models["fake"].cancelled(5)
-
-    assert registry.get_sample_value("rul_cancelled_total") == 5
 
 
 def test_two_services_in_one_process_do_not_mix(runtime):

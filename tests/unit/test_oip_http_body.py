@@ -109,34 +109,6 @@ def test_aligned_contents_are_not_copied():
     assert np.shares_memory(array, np.frombuffer(padded, np.uint8))
 
 
-@pytest.mark.parametrize(
-    "data",
-    [[[0, 1, 2], [3, 4, 5]], [[[0, 1, 2], [3, 4, 5]]], [0, 1, 2, 3, 4, 5]],
-    ids=["rows", "whole", "flat"],
-)
-def test_lists_may_be_nested_as_the_shape_says(data):
-    shape = [1, 2, 3] if np.ndim(data) != 2 else [2, 3]
-
-    (array,) = read(one(data=data, shape=shape)).values()
-
-    assert array.ravel().tolist() == [0, 1, 2, 3, 4, 5]
-
-
-def test_null_and_the_nan_of_python_are_missing_readings():
-    body = one(data=[1.0, math.nan, None, 4.0, 5.0, math.nan])
-    assert b"NaN" in body
-
-    (array,) = read(body).values()
-
-    np.testing.assert_array_equal(array.ravel(), [1.0, np.nan, np.nan, 4.0, 5.0, np.nan])
-
-
-def test_a_header_that_covers_the_whole_body_means_json_alone():
-    body = one()
-
-    assert_equal(read(body, str(len(body)).encode()), {"readings": READINGS})
-
-
 def test_unknown_fields_and_parameters_are_let_through():
     body = json.dumps({"model_name": "m", "inputs": [], "parameters": {"priority": 1, "mine": "x"}}).encode()
 
@@ -243,27 +215,6 @@ def test_a_binary_size_that_is_not_the_contents_is_refused(size):
         read(head + READINGS.tobytes(), str(len(head)).encode())
 
 
-def test_contents_in_both_places_are_refused():
-    head = one(parameters={"binary_data_size": 24})
-
-    with pytest.raises(InvalidTensor, match="'readings': expected data or binary_data_size, got both"):
-        decoded(head + READINGS.tobytes(), str(len(head)).encode())
-
-
-def test_contents_in_no_place_are_refused():
-    body = json.dumps({"inputs": [described("readings", READINGS)]}).encode()
-
-    with pytest.raises(InvalidTensor, match="'readings': expected data or binary_data_size, got neither"):
-        decoded(body, b"")
-
-
-def test_bytes_that_no_tensor_claims_are_refused():
-    body, size = binary_request({"readings": READINGS})
-
-    with pytest.raises(InvalidTensor, match=r"expected 24 bytes after the JSON, .* got 26"):
-        decoded(body + b"xx", str(size).encode())
-
-
 @pytest.mark.parametrize(
     "data",
     [
@@ -288,14 +239,6 @@ def test_lengths_are_whole_numbers(data):
 
     with pytest.raises((InvalidTensor, MalformedBody)):
         read(json.dumps({"inputs": [tensor]}).encode())
-
-
-@pytest.mark.parametrize(
-    "body", [b"", b"{", b"[]", b"null", b'{"inputs": {}}', b'{"inputs": [Infinity]}', b"\xff", b"[" * 100_000]
-)
-def test_what_is_no_request_is_malformed(body):
-    with pytest.raises(MalformedBody):
-        decoded(body, b"")
 
 
 @pytest.mark.parametrize(

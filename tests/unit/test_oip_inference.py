@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -10,9 +10,10 @@ from service.core.answers import Answers, Asked, Piece
 from service.core.lifecycle import Lifecycle
 from service.core.predictor import LoadedModel, Predictor
 from service.core.window import WindowInput, join, lay_out
-from service.errors import InvalidTensor, TooLarge
+from service.errors import InvalidTensor
 from service.oip.inference import Inference, InferQuery
 from service.oip.tensors import GivenTensor
+from tests.examples import examples
 from tests.fakes import COLUMNS, FakeRuntime, fake_outputs, make_manifest
 from tests.oip import NAMES
 
@@ -97,7 +98,7 @@ def by_rows(asked):
     return None if problems else windows
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(requests())
 def test_tensors_are_let_in_as_the_same_windows_by_rows_are(asked):
     expected = by_rows(asked)
@@ -115,26 +116,6 @@ def test_tensors_are_let_in_as_the_same_windows_by_rows_are(asked):
     assert windows.readings.dtype == np.float32
 
 
-def test_without_lengths_every_cycle_counts():
-    assert read({"readings": np.ones((2, 3, 3), np.float32)}).windows.lengths == [3, 3]
-
-
-def test_what_stands_in_padding_does_not_matter():
-    readings = np.full((1, 3, 3), np.inf, np.float32)
-    readings[0, :2] = 1.0
-
-    assert read({"readings": readings, "lengths": np.array([2])}).windows.imputed_fraction == [0]
-
-
-def test_a_window_longer_than_the_context_is_read_from_its_end():
-    readings = np.arange(18, dtype=np.float32).reshape(1, 6, 3)
-
-    ask = read({"readings": readings, "lengths": np.array([5])})
-
-    np.testing.assert_array_equal(ask.windows.readings[0], readings[0, 1:5])
-    assert (ask.windows.lengths, ask.windows.sent, ask.cycles) == ([4], [5], 6)
-
-
 def test_whole_windows_are_views_of_what_came():
     contents = memoryview(np.ones((2, 3, 3), np.float32).tobytes())
     tensor = GivenTensor("readings", "FP32", (2, 3, 3), contents)
@@ -142,28 +123,6 @@ def test_whole_windows_are_views_of_what_came():
     windows = INFERENCE.read(MODEL, InferQuery([tensor])).windows
 
     assert np.shares_memory(windows.readings, np.frombuffer(contents, np.uint8))
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"lengths": np.array([1, 0, 4])}, r"input lengths: expected 1 to 3, .*, got 0 at \[1\], 4 at \[2\]"),
-        (
-            {"lengths": np.array([1, 2])},
-            "input lengths: expected 3 values, one per window of readings, got 2",
-        ),
-        ({"last_cycle": np.array([5.0, 1.5, 1.0], np.float32)}, r"a whole number .*, got 1.5, at \[1\]"),
-        (
-            {"last_cycle": np.array([5.0, 9.0, 1.0], np.float32)},
-            r"input last_cycle: expected at least 2 after 3 cycles, got 1, at \[2\]",
-        ),
-        ({"last_cycle": np.array([5.0], np.float32)}, "input last_cycle: expected 3 values, one per window"),
-        ({"readings": np.ones((3, 7, 3), np.float32)}, "input readings: expected at most 6 cycles, got 7"),
-    ],
-)
-def test_a_message_says_what_was_expected_what_came_and_where(changed, message):
-    with pytest.raises(InvalidTensor, match=message):
-        read({"readings": np.ones((3, 3, 3), np.float32), **changed})
 
 
 def test_the_first_bad_readings_are_named_and_the_others_counted():
@@ -181,11 +140,6 @@ def test_too_much_missing_is_said_of_the_window():
 
     with pytest.raises(InvalidTensor, match=r"at most 50% of the readings missing, got 67%.*, at \[1\]"):
         read({"readings": readings})
-
-
-def test_more_windows_than_a_request_may_have_are_too_large():
-    with pytest.raises(TooLarge):
-        read({"readings": np.ones((MOST_WINDOWS + 1, 1, 3), np.float32)})
 
 
 # From answers to tensors

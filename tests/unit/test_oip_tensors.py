@@ -18,17 +18,6 @@ def readings(shape=(1, 2, 3), *, name="readings", datatype="FP32", contents=None
     return GivenTensor(name, datatype, shape, np.zeros(6, "<f4").tobytes() if contents is None else contents)
 
 
-def test_raw_and_single_numbers_make_the_same_array():
-    values = [0.5, None, 2.0, 3.0, 4.0, 5.0]
-    raw = np.array(values, dtype="<f4").tobytes()
-
-    by_number, by_byte = array_of(readings(contents=values), SPEC), array_of(readings(contents=raw), SPEC)
-
-    np.testing.assert_array_equal(by_number, by_byte)
-    assert by_number.dtype == by_byte.dtype == np.float32
-    assert by_number.shape == by_byte.shape == (1, 2, 3)
-
-
 def test_raw_contents_are_little_endian_wherever_it_runs():
     spec = TensorSpec("lengths", "INT64", (-1,))
 
@@ -86,36 +75,6 @@ def test_another_datatype_is_refused(datatype):
 def test_a_number_that_is_none_of_its_datatype_is_refused(value):
     with pytest.raises(InvalidTensor, match="input lengths: a value is not a number of INT64"):
         array_of(GivenTensor("lengths", "INT64", [1], [value]), TensorSpec("lengths", "INT64", (-1,)))
-
-
-def test_the_readings_are_all_that_is_needed():
-    assert list(SIGNATURE.read([readings()])) == ["readings"]
-
-
-def test_an_unknown_input_is_refused_with_the_known_ones():
-    with pytest.raises(InvalidTensor, match="expected the inputs readings, lengths, last_cycle, got 'x'"):
-        SIGNATURE.read([readings(), readings(name="x")])
-
-
-def test_an_input_that_comes_twice_is_refused():
-    with pytest.raises(InvalidTensor, match="input readings: expected once, got twice"):
-        SIGNATURE.read([readings(), readings()])
-
-
-def test_without_readings_there_is_nothing_to_answer():
-    with pytest.raises(InvalidTensor, match="expected the input readings, got none"):
-        SIGNATURE.read([])
-
-
-def test_outputs_are_wanted_by_name_and_in_order():
-    assert [spec.name for spec in SIGNATURE.wanted(["novelty", "rul"])] == ["novelty", "rul"]
-    assert [*SIGNATURE.wanted([])] == [*SIGNATURE.outputs]
-
-
-@pytest.mark.parametrize("names", [["x"], ["rul", "rul"], ["head_attention"]])
-def test_outputs_that_are_unknown_or_named_twice_are_refused(names):
-    with pytest.raises(InvalidTensor):
-        SIGNATURE.wanted(names)
 
 
 def test_a_network_with_heads_also_gives_their_attention():

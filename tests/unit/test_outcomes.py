@@ -33,23 +33,6 @@ def test_the_truth_is_the_rul_of_training():
     assert found.truth.tolist() == capped_rul(cycles_left(unit), cap=125).tolist()
 
 
-def test_a_late_answer_has_an_error_above_zero():
-    assert judged(rul=(12.0,)).error.tolist() == [2.0]
-    assert judged(rul=(7.0,)).error.tolist() == [-3.0]
-
-
-def test_the_cap_predicted_long_before_the_failure_is_no_error():
-    found = judged(last=(1,), outcome=400, rul=(125.0,), lower=(110.0,), upper=(125.0,))
-
-    assert found.error.tolist() == [0.0]
-    assert found.covered.tolist() == [True]
-
-
-@pytest.mark.parametrize(("lower", "upper", "covered"), [(5, 9, False), (11, 20, False), (10, 10, True)])
-def test_an_interval_covers_a_failure_between_its_ends(lower, upper, covered):
-    assert judged(lower=(lower,), upper=(upper,)).covered.tolist() == [covered]
-
-
 @pytest.mark.parametrize(("lower", "upper", "short"), [(5, 9, True), (11, 20, False), (10, 10, False)])
 def test_a_removal_only_shows_that_an_interval_was_too_short(lower, upper, short):
     found = judged(failed=False, lower=(lower,), upper=(upper,))
@@ -57,12 +40,6 @@ def test_a_removal_only_shows_that_an_interval_was_too_short(lower, upper, short
     assert found.contradicted.tolist() == [short]
     assert found.covered.tolist() == [False]
     assert np.isnan(found.error).all()
-
-
-def test_a_removal_beyond_the_cap_does_not_contradict_at_least_the_cap():
-    found = judged(failed=False, outcome=400, last=(1,), lower=(110.0,), upper=(125.0,))
-
-    assert found.contradicted.tolist() == [False]
 
 
 def test_removals_neither_raise_the_coverage_of_failures_nor_lower_it():

@@ -9,18 +9,13 @@ import pytest
 from model.domain import RulState
 from service.core.answers import Answers, Piece
 from service.core.predictor import LoadedModel, Predictor
-from service.core.queries import Explain, PredictQuery, Refused
+from service.core.queries import Explain, PredictQuery
 from service.core.rules import WindowRules
 from service.core.runtime import Asked
 from service.core.window import WindowInput
 from service.errors import (
-    InvalidRequest,
     InvalidWindows,
-    Overloaded,
     Problem,
-    RuntimeFailed,
-    TooLarge,
-    UnknownModel,
 )
 from service.labels import Stage
 from tests.fakes import FakeRuntime, make_manifest, make_windows, window_input
@@ -71,69 +66,6 @@ async def ask(*windows, predictor=None, malformed=None, **options):
     return await (predictor or make_predictor()).predict(query, malformed=malformed or {})
 
 
-async def test_each_window_is_answered_in_its_place():
-    reply = await ask(window_input(30.0, unit="a"), window_input(20.0, unit="b"))
-
-    assert [(p.unit, p.rul) for p in reply.predictions] == [("a", 30.0), ("b", 20.0)]
-
-
-async def test_an_answer_has_the_shape_of_the_contract():
-    reply = await ask(window_input(30.0, unit="17", last_cycle=121))
-
-    (prediction,) = msgspec.to_builtins(reply)["predictions"]
-
-    assert list(prediction) == [
-        "unit",
-        "rul",
-        "rul_state",
-        "interval",
-        "failure_probability",
-        "health_state",
-        "imputed_fraction",
-        "warnings",
-        "attention",
-    ]
-    assert prediction["interval"] == {"coverage": 0.9, "lower": 25.0, "upper": 35.0}
-    assert list(prediction["failure_probability"]) == ["10", "30"]
-    assert list(prediction["health_state"]["probabilities"]) == ["healthy", "degrading", "critical"]
-    assert prediction["attention"]["cycles"] == [118, 119, 120, 121]
-
-
-async def test_the_model_that_answered_is_named():
-    reply = await ask(window_input())
-
-    assert (reply.model.name, reply.model.version, len(reply.model.sha256)) == ("fake", "1", 64)
-
-
-async def test_attention_sums_to_one_over_the_cycles_that_were_sent_whatever_the_padding():
-    reply = await ask(window_input(cycles=3), window_input(cycles=7))
-
-    for prediction, cycles in zip(reply.predictions, (3, 7), strict=True):
-        assert len(prediction.attention.cycles) == len(prediction.attention.weights) == cycles
-        assert sum(prediction.attention.weights) == pytest.approx(1)
-
-
-async def test_baseline_and_contributions_add_up_to_the_rul():
-    (prediction,) = (await ask(window_input(33.0, cycles=5))).predictions
-
-    total = prediction.attention.baseline + sum(prediction.attention.contributions)
-    assert total == pytest.approx(prediction.rul, abs=1e-3)
-
-
-async def test_a_window_of_one_cycle_has_no_entropy_and_no_warning_of_it():
-    (prediction,) = (await ask(window_input(cycles=1, last_cycle=1))).predictions
-
-    assert prediction.attention.entropy_ratio is None
-    assert prediction.attention.effective_cycles == 1
-    assert prediction.warnings == []
-
-
-async def test_without_explanation_there_is_no_attention():
-    reply = await ask(window_input(), explain=Explain.NONE)
-
-    assert "attention" not in msgspec.to_builtins(reply)["predictions"][0]
-
-
 async def test_a_full_explanation_says_what_each_sensor_adds():
     (prediction,) = (await ask(window_input(30.0), explain=Explain.FULL)).predictions
 
@@ -167,12 +99,6 @@ async def test_the_state_says_how_the_number_may_be_read(rul, cycles, novelty, s
     assert reply.predictions[0].rul_state is state
 
 
-async def test_an_answer_near_the_cap_is_the_cap():
-    reply = await ask(window_input(123.4))
-
-    assert reply.predictions[0].rul == 125
-
-
 @pytest.mark.parametrize(
     ("band", "code"), [((0.0, 0.9), "attention_uniform"), ((1.1, 1.2), "attention_collapsed")]
 )
@@ -195,42 +121,6 @@ async def test_a_reading_out_of_range_is_warned_of_before_what_else_there_is_to_
     ]
 
 
-async def test_the_only_model_need_not_be_named():
-    assert (await ask(window_input())).model.name == "fake"
-
-
-async def test_one_of_several_models_must_be_named():
-    predictor = make_predictor(make_manifest("a"), make_manifest("b"))
-
-    with pytest.raises(InvalidRequest, match=r"a, b") as caught:
-        await ask(window_input(), predictor=predictor)
-
-    assert caught.value.problems[0].pointer == "/model"
-
-
-async def test_the_named_model_answers():
-    predictor = make_predictor(make_manifest("a"), make_manifest("b"))
-
-    assert (await ask(window_input(), predictor=predictor, model="b")).model.name == "b"
-
-
-async def test_an_unknown_model_is_refused_with_the_names_of_those_loaded():
-    with pytest.raises(UnknownModel, match="no model 'fd009' is loaded, only fake"):
-        await ask(window_input(), model="fd009")
-
-
-async def test_a_request_without_windows_is_refused():
-    with pytest.raises(InvalidRequest, match="at least one window") as caught:
-        await ask()
-
-    assert caught.value.problems[0].pointer == "/windows"
-
-
-async def test_more_windows_than_allowed_are_too_large():
-    with pytest.raises(TooLarge, match="at most 8 windows a request, got 9"):
-        await ask(*[window_input()] * 9)
-
-
 async def test_bad_windows_refuse_the_whole_request_and_each_is_pointed_at():
     bad = window_input()
     bad.columns["sensor_1"][3] = math.inf
@@ -251,16 +141,6 @@ async def test_a_refused_request_never_reaches_the_batcher():
     assert predictor.models["fake"].batcher.submitted == []
 
 
-async def test_a_partial_request_answers_the_good_windows_and_says_what_is_wrong_with_the_others():
-    reply = await ask(window_input(10.0), WindowInput(unit="b"), window_input(30.0), partial=True)
-
-    first, refused, last = reply.predictions
-    assert (first.rul, last.rul) == (10.0, 30.0)
-    assert isinstance(refused, Refused)
-    assert refused.unit == "b"
-    assert [problem.pointer for problem in refused.error.errors] == ["/windows/1/columns"]
-
-
 async def test_a_malformed_window_is_refused_with_what_the_transport_found_in_it():
     malformed = {1: [Problem("/columns/sensor_1/3", "not_a_number", "expected a number, got 'x'")]}
 
@@ -271,21 +151,6 @@ async def test_a_malformed_window_is_refused_with_what_the_transport_found_in_it
     assert reply.predictions[0].rul == 10.0
     for errors in (reply.predictions[1].error.errors, caught.value.problems):
         assert [(p.pointer, p.code) for p in errors] == [("/windows/1/columns/sensor_1/3", "not_a_number")]
-
-
-async def test_a_partial_request_without_a_good_window_is_answered_all_the_same():
-    predictor = make_predictor()
-
-    reply = await ask(WindowInput(), predictor=predictor, partial=True)
-
-    assert isinstance(reply.predictions[0], Refused)
-    assert predictor.models["fake"].batcher.submitted == []
-
-
-@pytest.mark.parametrize("error", [Overloaded("full"), RuntimeFailed("inference failed")])
-async def test_errors_of_the_batcher_are_passed_on(error):
-    with pytest.raises(type(error)):
-        await ask(window_input(), predictor=make_predictor(error=error))
 
 
 async def test_checked_windows_are_answered_as_a_query_is_and_wording_them_is_a_stage():
@@ -309,19 +174,6 @@ async def test_answers_are_offered_to_the_recorder_without_what_was_asked_to_exp
     assert recorder.offers == [("fake", ["a", "b"], reply.predictions)]
 
 
-async def test_a_query_comes_straight_out_of_json():
-    body = (
-        b'{"explain":"none","windows":[{"unit":"1","last_cycle":2,"columns":'
-        b'{"setting_1":[0,0],"sensor_1":[1.5,null],"sensor_2":[0,2.5]}}]}'
-    )
-
-    query = msgspec.json.decode(body, type=PredictQuery)
-    reply = await make_predictor().predict(query)
-
-    assert reply.predictions[0].rul == 2.5
-    assert reply.predictions[0].imputed_fraction == pytest.approx(1 / 6)
-
-
 def many(count):
     return [window_input(float(i % 100), unit=str(i)) for i in range(count)]
 
@@ -336,16 +188,6 @@ async def test_many_windows_are_answered_in_their_order():
     assert [p.unit for p in reply.predictions] == [str(i) for i in range(150)]
     assert [p.rul for p in reply.predictions] == [float(i % 100) for i in range(150)]
     assert [i for i, p in enumerate(reply.predictions) if p.imputed_fraction] == [70]
-
-
-async def test_a_bad_window_among_many_is_pointed_at():
-    windows = many(150)
-    windows[130].columns["sensor_2"][3] = math.inf
-
-    with pytest.raises(InvalidWindows) as caught:
-        await make_predictor(max_request_windows=150).predict(PredictQuery(windows))
-
-    assert [p.pointer for p in caught.value.problems] == ["/windows/130/columns/sensor_2/3"]
 
 
 async def test_a_query_lets_go_of_its_windows_once_they_are_laid_out():

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from model.domain import InvalidData
@@ -19,6 +19,7 @@ from model.prognostics import (
     reliability,
     within_alpha,
 )
+from tests.examples import examples
 
 CAP = 10.0
 
@@ -145,7 +146,7 @@ def test_no_unit_is_said():
 errors = st.lists(st.floats(-20, 20), min_size=2, max_size=30)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(errors)
 def test_every_metric_keeps_to_its_range(error):
     truth = np.arange(len(error) - 1.0, -1.0, -1.0)
@@ -159,7 +160,7 @@ def test_every_metric_keeps_to_its_range(error):
     assert -1 <= monotonicity(unit, cap=CAP) <= 1
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(errors, st.floats(0, 1))
 def test_smaller_errors_of_the_same_shape_are_never_judged_worse(error, part):
     truth = np.arange(len(error) - 1.0, -1.0, -1.0)

@@ -7,18 +7,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from model.domain import Column, InvalidData, Schema, Trajectory
 from model.fleet import FailureRule, Fleet, fleet_named
 from model.readers import data_sha256, read_trajectories, read_with_report
 from model.writers import csv_text, write_parquet
+from tests.examples import examples
 from tests.fleets import PUMP_SCHEMA, PUMPS
 
 HEADER = "unit,cycle,load,vibration,pressure"
 FILE_A_UNIT = replace(PUMPS, unit_column="file", cycle_column=None)
-in_a_folder = settings(max_examples=30)
+in_a_folder = examples(30)
 
 
 def write(folder, *lines, name="pumps.csv", end="\n"):

@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 import structlog
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from service.core.answers import Answers, Piece, prediction
@@ -15,6 +15,7 @@ from service.core.window import join, lay_out
 from service.errors import StoreUnavailable
 from service.store.recorder import Recorder
 from service.store.rows import Drop, RowsRefused
+from tests.examples import examples
 from tests.fakes import RULES, FakeKeepingObserver, fake_outputs, make_manifest, window_input
 
 PATIENCE = 20
@@ -207,16 +208,6 @@ def test_a_long_backlog_is_written_in_bounded_transactions(fake, observer, monke
     assert fake.sizes == [4, 4, 2]
 
 
-def test_waiting_rows_are_written_at_shutdown(fake, observer):
-    recorder = started(fake, observer)
-    recorder.offer("fd001", *answered((40.0, {})))
-
-    recorder.close(PATIENCE)
-
-    assert len(fake.kept) == 1
-    assert fake.closed == 1
-
-
 def test_rows_that_cannot_be_written_at_shutdown_are_dropped_and_counted(fake, observer):
     fake.failures = 10**9
     recorder = started(fake, observer)
@@ -236,7 +227,7 @@ def test_chores_get_the_open_store(fake, observer):
     recorder.close(PATIENCE)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.integers(4, 9), st.integers(0, 100), st.booleans()), max_size=40)
 )

@@ -9,7 +9,7 @@ import onnxruntime as ort
 import pytest
 
 from export.bundle import METADATA_KEY, OUTPUTS, BundleFolder, Golden, InvalidBundle, Manifest
-from service.core.runtime import CPU, CUDA, OnnxRuntime, replay_golden
+from service.core.runtime import CUDA, OnnxRuntime, replay_golden
 from service.settings import ProviderChoice
 from tests.fakes import FakeRuntime, fake_outputs, make_manifest
 
@@ -33,15 +33,6 @@ def changed(folder, **update):
     entry.value = manifest.model_dump_json()
     onnx.save(graph, folder.model)
     return folder
-
-
-def test_the_manifest_comes_out_of_the_model(runtime, tiny_bundle):
-    assert runtime.manifest.name == "tiny"
-    assert runtime.sha256 == tiny_bundle.sha256()
-
-
-def test_the_provider_that_serves_is_the_one_that_is_named(runtime):
-    assert runtime.provider == CPU
 
 
 def test_outputs_have_the_shapes_of_the_contract(runtime):

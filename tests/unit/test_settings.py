@@ -34,12 +34,6 @@ def test_an_env_file_sets_fields_and_may_hold_what_is_not_ours(tmp_path):
     assert Settings.read().max_batch_windows == 7
 
 
-def test_bundles_are_separated_by_commas(monkeypatch):
-    monkeypatch.setenv("RUL_BUNDLES", "fd001, ./mine ,")
-
-    assert Settings.read().bundle_names() == ("fd001", "./mine")
-
-
 def test_an_empty_variable_means_the_default(monkeypatch):
     monkeypatch.setenv("RUL_PORT", "")
 
@@ -104,10 +98,6 @@ def test_a_gpu_is_fed_by_one_worker(monkeypatch, tmp_path):
 
     assert Settings().worker_count() == 1
     assert Settings(provider=ProviderChoice.CPU).worker_count() == 3
-
-
-def test_without_keys_the_service_is_open():
-    assert Settings.read().keys() == frozenset()
 
 
 def test_another_process_reads_the_same_settings(monkeypatch):

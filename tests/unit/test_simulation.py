@@ -1,11 +1,12 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from model.domain import InvalidData, Schema
 from model.reference import fit_reference
 from model.simulation import simulate
+from tests.examples import examples
 from tests.fleets import PUMP_SCHEMA, worn_pumps
 
 UNITS = worn_pumps(units=60, seed=0)
@@ -34,7 +35,7 @@ def test_asking_for_more_units_changes_none_of_the_first():
         np.testing.assert_array_equal(a.readings, b.readings)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(seed=st.integers(0, 10**9), truncate=st.booleans())
 def test_every_unit_is_finite_in_range_and_counts_its_cycles_from_1(seed, truncate):
     for unit in simulate(REFERENCE, PUMP_SCHEMA, units=3, seed=seed, truncate=truncate):

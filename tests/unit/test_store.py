@@ -89,18 +89,6 @@ def test_a_folder_that_cannot_be_made_is_an_unavailable_store(tmp_path):
         Store.open(f"sqlite:///{tmp_path}/file/rul.db", [FD001])
 
 
-def test_predictions_are_stored_unchanged(store):
-    store.write([row("1", 10, 50.25), row("2", 7, 80.5, state="at_least_cap", health="degrading")])
-
-    first, second = sorted(kept(store), key=lambda found: found["unit"])
-    assert (first["unit"], first["last_cycle"], first["rul"], first["lower"], first["upper"]) == (
-        "1", 10, 50.25, 45.25, 55.25,
-    )  # fmt: skip
-    assert (second["rul_state"], second["health_state"], second["predicted_at"]) == (
-        "at_least_cap", "degrading", 1000.0,
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_the_newer_prediction_of_a_unit_and_cycle_stays_in_whatever_order_they_come(store, order):
     rows = [row(rul=50.0, at=1000.0), row(rul=40.0, at=1001.0)]
@@ -241,12 +229,6 @@ def test_a_fleet_is_listed_by_urgency_page_by_page(store):
     assert names(first) + names(second) == ["c", "a", "b", "d"]
 
 
-def test_a_fleet_has_only_the_requested_models(store):
-    store.write([row("1")])
-
-    assert store.fleet(["fd002"], state=None, limit=9, after=None) == []
-
-
 @pytest.mark.parametrize(
     ("state", "expected"),
     [
@@ -285,10 +267,6 @@ def test_a_history_has_the_predictions_of_every_version(store, url):
     seen = [(p["last_cycle"], found.versions[p["version_id"]]["version"]) for p in found.predictions]
     assert seen == [(11, "2"), (11, "1"), (10, "1")]
     newer.close()
-
-
-def test_a_unit_without_rows_has_no_history(store):
-    assert store.history("fd001", "nobody", limit=9, before=None) is None
 
 
 def work(store):

@@ -158,30 +158,12 @@ def test_a_number_that_the_readings_before_it_rule_out_is_refused():
     assert refusal(made(5).add, row(9), cycle=4) == [("/reading/cycle", "bad_cycle")]
 
 
-def test_a_stream_without_numbers_has_a_window_of_unknown_age():
-    assert math.isnan(made(3).checked("1").last_cycle[0])
-
-
 def test_a_cycle_that_is_nan_is_the_next_one():
     window = made(2, first_cycle=1)
 
     window.add(row(9), cycle=math.nan)
 
     assert window.last_cycle == 3
-
-
-def test_a_history_that_cannot_be_read_is_refused_where_it_is_wrong():
-    history = WindowInput(
-        columns={name: [math.inf if name == RULES.names[1] else 0.0] for name in RULES.names}
-    )
-
-    found = refusal(StreamWindow(RULES).begin, history, first_cycle=1)
-
-    assert found == [(f"/open/columns/{RULES.names[1]}/0", "non_finite")]
-
-
-def test_a_first_cycle_that_is_none_is_refused():
-    assert refusal(StreamWindow(RULES).begin, None, first_cycle=0.5) == [("/open/first_cycle", "bad_cycle")]
 
 
 @given(rows, st.sets(st.sampled_from(RULES.names), min_size=1))

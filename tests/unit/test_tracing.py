@@ -17,7 +17,7 @@ from service.proto import rul_v1_pb2_grpc
 from service.tracing.otlp import tracer_provider
 from service.tracing.spans import SpanTracer
 from tests.fakes import FakeRuntime
-from tests.in_process import PREDICT, ask_grpc, framed, in_process, json_window, message_window, until
+from tests.in_process import PREDICT, ask_grpc, framed, in_process, json_window, message_window
 
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED = {"traceparent": f"00-{TRACE}-{CALLER}-01", "tracestate": "vendor=7"}
@@ -77,64 +77,58 @@ def assert_a_whole_trace(traced, request):
     assert batch.attributes == {"rul.model": "fake", "rul.windows": 1}
 
 
-async def test_a_trace_goes_from_an_http_client_through_the_batcher_to_the_model(traced):
-    async with in_process(tracer=traced.tracer) as service:
-        reply = await service.predict_http(headers=SAMPLED)
+INFERENCE = {
+    "inputs": [
+        {"name": "readings", "datatype": "FP32", "shape": [1, 2, 3], "data": [1, 2, 3, 4, 5, 6]},
+        {"name": "lengths", "datatype": "INT64", "shape": [1], "data": [2]},
+        {"name": "last_cycle", "datatype": "FP32", "shape": [1], "data": [2]},
+    ]
+}
 
-    assert reply.status_code == 200
-    request = traced.only("POST /v1/predict")
+
+async def by_http(service):
+    await service.predict_http(headers=SAMPLED)
+
+
+async def by_inference(service):
+    await service.http.post("/v2/models/fake/infer", json=INFERENCE, headers=SAMPLED)
+
+
+async def by_grpc(service):
+    await service.predict_grpc(metadata=list(SAMPLED.items()))
+
+
+async def by_grpc_aio(service):
+    server = grpc.aio.server()
+    add_servicers(server, service.desk)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stub = rul_v1_pb2_grpc.RulServiceStub(channel)
+        query = pb.PredictRequest(windows=[message_window()])
+        await stub.Predict(query, metadata=tuple(SAMPLED.items()))
+    await server.stop(None)
+
+
+@pytest.mark.parametrize(
+    ("ask", "name"),
+    [
+        (by_http, "POST /v1/predict"),
+        (by_inference, "POST /v2/models/{name}/infer"),
+        (by_grpc, "rul.v1.RulService/Predict"),
+        (by_grpc_aio, "rul.v1.RulService/Predict"),
+    ],
+)
+async def test_a_trace_goes_from_a_client_through_the_batcher_to_the_model(traced, ask, name):
+    async with in_process(tracer=traced.tracer) as service:
+        await ask(service)
+
+    request = traced.only(name)
     assert request.kind is SpanKind.SERVER
     assert f"{request.context.trace_id:032x}" == TRACE
     assert f"{request.parent.span_id:016x}" == CALLER
     assert request.context.trace_state["vendor"] == "7"
     assert request.status.status_code is StatusCode.UNSET
-    assert_a_whole_trace(traced, request)
-
-
-async def test_a_trace_goes_from_a_grpc_client_through_the_batcher_to_the_model(traced):
-    async with in_process(tracer=traced.tracer) as service:
-        answer = await service.predict_grpc(metadata=list(SAMPLED.items()))
-
-    assert answer.code is grpc.StatusCode.OK
-    request = traced.only("rul.v1.RulService/Predict")
-    assert request.kind is SpanKind.SERVER
-    assert f"{request.context.trace_id:032x}" == TRACE
-    assert f"{request.parent.span_id:016x}" == CALLER
-    assert_a_whole_trace(traced, request)
-
-
-async def test_the_same_by_grpc_aio(traced):
-    async with in_process(tracer=traced.tracer) as service:
-        server = grpc.aio.server()
-        add_servicers(server, service.desk)
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            stub = rul_v1_pb2_grpc.RulServiceStub(channel)
-            query = pb.PredictRequest(windows=[message_window()])
-            await stub.Predict(query, metadata=tuple(SAMPLED.items()))
-        await server.stop(None)
-
-    request = traced.only("rul.v1.RulService/Predict")
-    assert f"{request.context.trace_id:032x}" == TRACE
-    assert f"{request.parent.span_id:016x}" == CALLER
-    assert_a_whole_trace(traced, request)
-
-
-async def test_the_open_inference_protocol_is_traced_too(traced):
-    body = {
-        "inputs": [
-            {"name": "readings", "datatype": "FP32", "shape": [1, 2, 3], "data": [1, 2, 3, 4, 5, 6]},
-            {"name": "lengths", "datatype": "INT64", "shape": [1], "data": [2]},
-            {"name": "last_cycle", "datatype": "FP32", "shape": [1], "data": [2]},
-        ]
-    }
-    async with in_process(tracer=traced.tracer) as service:
-        reply = await service.http.post("/v2/models/fake/infer", json=body, headers=SAMPLED)
-
-    assert reply.status_code == 200
-    request = traced.only("POST /v2/models/{name}/infer")
-    assert f"{request.context.trace_id:032x}" == TRACE
     assert_a_whole_trace(traced, request)
 
 
@@ -157,19 +151,14 @@ async def test_a_reading_of_a_stream_is_a_part_of_the_streams_trace(traced):
 
 
 async def test_a_batch_is_linked_to_every_request_that_it_serves(traced):
-    runtime = FakeRuntime()
-    runtime.gate.clear()
-
-    async with in_process(runtime, tracer=traced.tracer) as service:
-        first = asyncio.create_task(service.predict_http())
-        await until(runtime.entered.is_set)
-        others = [asyncio.create_task(service.predict_http()) for _ in range(3)]
-        await until(lambda: service.batcher.pending_windows == 3)
-        runtime.gate.set()
-        await asyncio.gather(first, *others)
+    async with in_process(tracer=traced.tracer) as service:
+        async with service.busy():
+            others = [asyncio.create_task(service.predict_http()) for _ in range(3)]
+            await service.waiting(3)
+        await asyncio.gather(*others)
 
     alone, together = sorted(traced.named("batch"), key=lambda span: span.start_time)
-    assert runtime.batches == [1, 3]
+    assert service.runtime.batches == [1, 3]
     assert len(linked(alone)) == 1
     assert len(linked(together)) == 3
     assert linked(alone) | linked(together) == {
@@ -238,15 +227,8 @@ async def test_what_a_caller_did_wrong_is_named_and_is_no_error_of_the_service(t
 
 
 async def test_a_deadline_that_passes_in_the_queue_is_seen_there(traced):
-    runtime = FakeRuntime()
-    runtime.gate.clear()
-
-    async with in_process(runtime, tracer=traced.tracer) as service:
-        running = asyncio.create_task(service.predict_http())
-        await until(runtime.entered.is_set)
+    async with in_process(tracer=traced.tracer) as service, service.busy():
         late = await service.predict_http(headers={"request-timeout": "0.001", **SAMPLED})
-        runtime.gate.set()
-        await running
 
     (request,) = [span for span in traced.named("POST /v1/predict") if span.parent]
     assert late.status_code == 504
@@ -279,18 +261,15 @@ async def test_an_unsampled_request_makes_no_span(traced):
 
 
 async def test_a_sampled_request_in_a_batch_with_others_makes_the_batch_sampled():
-    traced, runtime = Traced(sample=0), FakeRuntime()
-    runtime.gate.clear()
+    traced = Traced(sample=0)
 
-    async with in_process(runtime, tracer=traced.tracer) as service:
-        first = asyncio.create_task(service.predict_http())
-        await until(runtime.entered.is_set)
-        others = [
-            asyncio.create_task(service.predict_http(headers=headers)) for headers in (SAMPLED, UNSAMPLED, {})
-        ]
-        await until(lambda: service.batcher.pending_windows == 3)
-        runtime.gate.set()
-        await asyncio.gather(first, *others)
+    async with in_process(tracer=traced.tracer) as service:
+        async with service.busy():
+            others = [
+                asyncio.create_task(service.predict_http(headers=given)) for given in (SAMPLED, UNSAMPLED, {})
+            ]
+            await service.waiting(3)
+        await asyncio.gather(*others)
 
     assert linked(traced.only("batch")) == {traced.only("POST /v1/predict").context.span_id}
     assert traced.only("batch").attributes["rul.windows"] == 3
@@ -326,14 +305,6 @@ async def test_probes_and_scrapes_are_not_traced(traced):
     assert traced.spans == ()
 
 
-async def test_without_a_tracer_nothing_is_traced():
-    async with in_process() as service:
-        reply = await service.predict_http(headers=SAMPLED)
-
-    assert reply.status_code == 200
-    assert service.desk.tracer is None
-
-
 @pytest.fixture
 def lines():
     stream = io.StringIO()
@@ -358,12 +329,3 @@ async def test_a_log_line_names_no_trace_where_there_is_none(lines):
     (line,) = [line for line in lines() if line["event"] == "request refused"]
     assert "request_id" in line
     assert line.keys().isdisjoint({"trace_id", "span_id", "trace_flags"})
-
-
-async def test_what_is_logged_after_a_request_is_not_named_after_it(traced, lines):
-    async with in_process(tracer=traced.tracer) as service:
-        await service.predict_http(headers=SAMPLED)
-        logs.logger().info("later")
-
-    (line,) = [line for line in lines() if line["event"] == "later"]
-    assert line.keys().isdisjoint({"request_id", "trace_id"})

@@ -49,13 +49,6 @@ def out_of_range(windows, rules=RULES):
     return [c for c in answer.warnings if c.code == "out_of_range"]
 
 
-def test_columns_come_into_the_models_order():
-    windows = checked(WindowInput(columns={"sensor_2": [5, 6], "setting_1": [1, 2], "sensor_1": [3, 4]}))
-
-    assert windows.readings.tolist() == [[[1, 3, 5], [2, 4, 6]]]
-    assert windows.readings.dtype == np.float32
-
-
 @pytest.mark.parametrize(
     "readings",
     [[[1.0, 3.0, None], [2.0, None, 6.0]], np.array([[1, 3, math.nan], [2, math.nan, 6]], np.float32)],
@@ -67,13 +60,6 @@ def test_rows_and_columns_of_the_same_readings_make_the_same_window(readings):
 
     np.testing.assert_array_equal(a.readings, b.readings)
     assert a.imputed_fraction == b.imputed_fraction == [2 / 6]
-
-
-def test_an_absent_column_is_missing():
-    given = columns()
-    del given["sensor_2"]
-
-    assert np.isnan(checked(WindowInput(columns=given)).readings[0, :, 2]).all()
 
 
 @pytest.mark.parametrize(("last_cycle", "first_cycle"), [(20, 13), (None, 5), (math.nan, 5)])
@@ -158,16 +144,6 @@ def test_a_last_cycle_that_float32_cannot_hold_is_told_to_the_digit():
     _, found = joined(window_input(last_cycle=2.0**24 + 2))
 
     assert "got 16777218" in found[0][0].detail
-
-
-def test_cycles_before_those_that_the_model_reads_may_be_anything():
-    assert checked(WindowInput(columns={name: [INF, *([1.0] * 8)] for name in COLUMNS})).lengths == [8]
-
-
-def test_a_message_names_the_columns_that_are_missing_altogether():
-    _, found = joined(WindowInput(columns={"sensor_1": [1, 2]}))
-
-    assert "nothing of setting_1, sensor_2" in found[0][0].detail
 
 
 def test_a_long_name_is_not_repeated_in_full():
