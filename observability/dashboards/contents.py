@@ -61,7 +61,8 @@ def _rows(rows: dict[str, list[str]], panels: dict[str, Panel]) -> tuple[Row, ..
 def _panel(title: str, fields: dict[str, Any]) -> Panel:
     queries = tuple(query for each in fields["queries"] for query in _queries(each))
     kind = Kind(fields.get("kind", Kind.LINES))
-    return Panel(**(fields | {"title": title, "queries": queries, "kind": kind}))
+    known: dict[str, Any] = fields | {"title": title, "queries": queries, "kind": kind}
+    return Panel(**known)
 
 
 def _queries(query: dict[str, Any]) -> list[Query]:
