@@ -99,11 +99,7 @@ class DriftReference:
     def from_metadata(
         cls, metadata: Mapping[str, str], manifest: Manifest, *, origin: Path
     ) -> DriftReference:
-        """Read the reference out of an ONNX file's metadata; nothing in it is executed.
-
-        Raises:
-            InvalidBundle: the reference is missing, damaged, or belongs to another manifest.
-        """
+        """Read the reference out of an ONNX file's metadata; nothing in it is executed."""
         try:
             stored = io.BytesIO(base64.b64decode(metadata[REFERENCE_KEY], validate=True))
             with np.load(stored, allow_pickle=False) as arrays:

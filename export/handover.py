@@ -40,10 +40,6 @@ def export_bundle(
         version: None: the code's version and a digest of the weights.
         quantize_on: Quantize the weights if the error on these windows stays low. Parity is measured
             before quantization.
-
-    Raises:
-        InvalidBundle: the graph differs from the network, the folder's name is no valid model name, or
-            quantized weights increase the error too much.
     """
     net = checkpoint.network()
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -68,11 +64,7 @@ def export_bundle(
 
 
 def draft_manifest(checkpoint: Checkpoint, *, version: str) -> Manifest:
-    """Build the manifest of a run, without its parity.
-
-    Raises:
-        InvalidBundle: the facts of the run make no valid manifest.
-    """
+    """Build the manifest of a run, without its parity."""
     fields: dict[str, Any] = {
         **checkpoint.facts,
         "name": checkpoint.name,

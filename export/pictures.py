@@ -28,11 +28,7 @@ class CannotDraw(RulError):
 
 
 def require_matplotlib() -> None:
-    """Fail early where matplotlib is missing.
-
-    Raises:
-        CannotDraw: matplotlib is not installed.
-    """
+    """Fail early where matplotlib is missing."""
     try:
         found = find_spec("matplotlib")
     except ValueError:  # hidden on purpose
@@ -59,11 +55,7 @@ def quiet(axes: Axes) -> Axes:
 
 
 def save_picture(figure: Figure, path: Path) -> None:
-    """Write a picture in the format of the path's suffix.
-
-    Raises:
-        CannotDraw: the file cannot be written, or the suffix is no picture format.
-    """
+    """Write a picture in the format of the path's suffix."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=130)

@@ -99,11 +99,7 @@ class Ridge(Baseline):
 
 
 class GradientBoosting(Baseline):
-    """Histogram gradient boosting of scikit-learn on window statistics.
-
-    Raises:
-        MissingLibrary: scikit-learn is not installed.
-    """
+    """Histogram gradient boosting of scikit-learn on window statistics."""
 
     def __init__(self, standardise: Standardise, cap: float) -> None:
         super().__init__(standardise, cap)

@@ -46,11 +46,7 @@ def picture(curve: Sequence[Check]) -> Figure:
 
 
 def read_curve(folder: Path) -> list[Check]:
-    """Read the learning curve of a run.
-
-    Raises:
-        InvalidCheckpoint: `curve.csv` is missing, empty or damaged.
-    """
+    """Read the learning curve of a run."""
     path = folder / "curve.csv"
     names = [column.name for column in fields(Check)]
     try:

@@ -87,11 +87,7 @@ ROWS: Final[dict[str, Row]] = {
 
 
 def row_named(name: str) -> Row:
-    """Look up a row of the table.
-
-    Raises:
-        UnknownRow: there is no row of this name.
-    """
+    """Look up a row of the table."""
     if name not in ROWS:
         raise UnknownRow(f"no row {name!r}, there are: {', '.join(ROWS)}")
     return ROWS[name]
@@ -148,11 +144,7 @@ def run_row(
 
 
 def difference(found: Found, other: Found, *, cap: float) -> Figure:
-    """Compute the RMSE of one row less that of another, with a paired bootstrap.
-
-    Raises:
-        InvalidData: the rows have different windows.
-    """
+    """Compute the RMSE of one row less that of another, with a paired bootstrap."""
     ours, theirs = found.answered, other.answered
     if not (np.array_equal(ours.unit, theirs.unit) and np.array_equal(ours.truth, theirs.truth)):
         raise InvalidData("the rows have different windows and cannot be compared")

@@ -80,9 +80,6 @@ def simulate(
 
     `truncate` stops them at a random cycle before. Unit n depends only on the seed and n, so more
     units do not change the first ones.
-
-    Raises:
-        InvalidData: `units` is below 1, or the statistics are of another schema.
     """
     if units < 1:
         raise InvalidData(f"units must be 1 or more, got {units}")
