@@ -34,12 +34,8 @@ def export_bundle(
 ) -> Manifest:
     """Write the bundle `folder` after every check passes; write nothing otherwise.
 
-    Args:
-        checkpoint: The finished run.
-        folder: Destination folder.
-        version: None: the code's version and a digest of the weights.
-        quantize_on: Quantize the weights if the error on these windows stays low. Parity is measured
-            before quantization.
+    The version is by default the code's, with a digest of the weights. `quantize_on` quantizes the
+    weights if the error on these windows stays low. Parity is measured before quantization.
     """
     net = checkpoint.network()
     folder.parent.mkdir(parents=True, exist_ok=True)
