@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from model.domain import RulError
 
@@ -21,6 +21,7 @@ PURPLE: Final = "#CC79A7"
 SKY: Final = "#56B4E9"
 BLACK: Final = "#000000"
 GREY: Final = "#888888"
+LEGEND: Final[dict[str, Any]] = {"frameon": True, "framealpha": 0.9, "edgecolor": "none"}
 
 
 class CannotDraw(RulError):
