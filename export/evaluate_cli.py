@@ -85,15 +85,9 @@ def evaluate(
     screen = Console(stderr=True)
     with screen.status(f"predicting {len(windows)} windows"):
         answers = session.answer_all(windows.readings, windows.lengths, windows.last_cycle)
-    lives = [
-        answer_life(session, manifest, unit)
-        for unit in track(
-            with_units(trajectories, windows.unit.tolist()),
-            "predicting every cycle",
-            console=screen,
-            transient=True,
-        )
-    ]
+    units = with_units(trajectories, windows.unit.tolist())
+    shown = track(units, "predicting every cycle", console=screen, transient=True)
+    lives = [answer_life(session, manifest, unit) for unit in shown]
     with screen.status("bootstrap over units"):
         bands = by_rul(join_lives(lives), cap=manifest.cap)
         tables = (
@@ -173,13 +167,13 @@ def _draw(folder: Path, manifest: Manifest, *, lives: Sequence[Life], bands: Seq
     from export import evaluation_pictures as pictures  # noqa: PLC0415 with matplotlib
 
     drawn = {
-        folder / "trajectories.png": pictures.trajectory_picture(lives, manifest),
-        folder / "residuals.png": pictures.residual_picture(lives, manifest),
-        folder / "reliability.png": pictures.reliability_picture(lives, bands, manifest),
+        "trajectories.png": pictures.trajectory_picture(lives, manifest),
+        "residuals.png": pictures.residual_picture(lives, manifest),
+        "reliability.png": pictures.reliability_picture(lives, bands, manifest),
     }
-    for path, picture in drawn.items():
-        save_picture(picture, path)
-    return list(drawn)
+    for name, picture in drawn.items():
+        save_picture(picture, folder / name)
+    return [folder / name for name in drawn]
 
 
 def _cells(figure: Figure) -> tuple[str, str]:

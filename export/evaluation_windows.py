@@ -76,12 +76,6 @@ def answer_life(session: Session, manifest: Manifest, trajectory: Trajectory) ->
     """Predict at each cycle of one unit; the truth is NaN where it has not failed."""
     windows = life_windows(trajectory, manifest)
     answers = session.answer_all(windows.readings, windows.lengths, windows.last_cycle)
-    return Life(
-        unit=trajectory.unit,
-        cycle=windows.last_cycle,
-        truth=windows.rul,
-        rul=answers["rul"],
-        lower=answers["rul_interval"][:, 0],
-        upper=answers["rul_interval"][:, 1],
-        failure_probability=answers["failure_probability"],
-    )
+    lower, upper = answers["rul_interval"].T
+    failure = answers["failure_probability"]
+    return Life(trajectory.unit, windows.last_cycle, windows.rul, answers["rul"], lower, upper, failure)
