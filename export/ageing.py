@@ -117,21 +117,13 @@ def training_readings(manifest: Manifest) -> tuple[_Integers, _Integers]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ageing:
-    """How columns move as units near failure, on a grid of N RULs.
+    """How columns move as units near failure, on a grid of N RULs."""
 
-    Attributes:
-        weight: [N], share of readings around each RUL.
-        bands: [K, N], the same within each RUL band.
-        z: [N, F], mean z-score.
-        spread: [N, F], standard deviation between units.
-        noise: [F], standard deviation from cycle to cycle.
-    """
-
-    weight: _Array
-    bands: _Array
-    z: _Array
-    spread: _Array
-    noise: _Array
+    weight: _Array  # [N], share of readings around each RUL
+    bands: _Array  # [K, N], the same within each RUL band
+    z: _Array  # [N, F], mean z-score
+    spread: _Array  # [N, F], standard deviation between units
+    noise: _Array  # [F], standard deviation from cycle to cycle
 
     @classmethod
     def of(cls, manifest: Manifest, rul: _Integers, edges: _Array) -> Ageing:
@@ -259,17 +251,19 @@ def _rul_by_age(age: _Integers, rul: _Integers, edges: _Array, manifest: Manifes
     # Of each RUL once: training's lives are tens of thousands of cycles that end in a hundred values.
     capped, which = np.unique(np.minimum(rul, manifest.cap), return_inverse=True)
     below = normal_share((cuts - capped[:, None]) / max(error, sqrt(1 / 12)))
-    place = np.searchsorted(edges, age, side="right") * len(capped) + which
-    counts = np.bincount(place, minlength=(len(edges) + 1) * len(capped)).reshape(-1, len(capped))
-    counts = np.concatenate([counts, counts.sum(axis=0, keepdims=True)])
+    counts = _counts_by_age(age, edges, which, len(capped))
     return floored(_differences(counts @ below / np.maximum(counts.sum(axis=1, keepdims=True), 1)))
 
 
 def _bands_by_age(age: _Integers, rul: _Integers, age_edges: _Array, band_edges: _Array) -> _Array:
     """Shares of RUL bands in each age band and over all ages, [A + 1, K]."""
-    ages, bands = len(age_edges) + 1, len(band_edges) + 1
-    place = np.searchsorted(age_edges, age, side="right") * bands
-    place += np.searchsorted(band_edges, rul, side="right")
-    counts = np.bincount(place, minlength=ages * bands).reshape(ages, bands).astype(np.float64)
-    counts = np.concatenate([counts, counts.sum(axis=0, keepdims=True)])
+    band = np.searchsorted(band_edges, rul, side="right")
+    counts = _counts_by_age(age, age_edges, band, len(band_edges) + 1)
     return counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+
+
+def _counts_by_age(age: _Integers, edges: _Array, which: _Integers, kinds: int) -> _Integers:
+    """Count readings of each kind in each age band and over all ages, [A + 1, kinds]."""
+    place = np.searchsorted(edges, age, side="right") * kinds + which
+    counts = np.bincount(place, minlength=(len(edges) + 1) * kinds).reshape(-1, kinds)
+    return np.concatenate([counts, counts.sum(axis=0, keepdims=True)])

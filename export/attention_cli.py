@@ -13,7 +13,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from export.bundle import Manifest, find_bundle
-from export.evaluate_cli import stacked
+from export.evaluate_cli import number_table, stacked
 from export.evaluation_windows import matching_fleet, spread_windows
 from export.pictures import require_matplotlib, save_picture
 from model.domain import FloatArray, InvalidData, Trajectory, WindowSet
@@ -101,10 +101,9 @@ def heads_table(manifest: Manifest, reports: Sequence[HeadReport], windows: Wind
     """Tabulate the entropy, width and sinks of each head, and its share outside the band."""
     names = set(windows.unit.tolist())
     whose = f"unit {names.pop()}" if len(names) == 1 else f"{len(names)} units"
-    table = Table(title=f"{manifest.name}: attention in {len(windows)} windows of {whose}")
-    table.add_column("head")
-    for title in ("entropy\nratio", "effective\ncycles", "first cycle\nweight", "last cycle\nweight"):
-        table.add_column(title, justify="right")
+    headings = ("entropy\nratio", "effective\ncycles", "first cycle\nweight", "last cycle\nweight")
+    title = f"{manifest.name}: attention in {len(windows)} windows of {whose}"
+    table = number_table(title, "head", *headings)
     table.add_column("calibration\nband")
     for each in reports:
         table.add_row(
@@ -120,9 +119,7 @@ def heads_table(manifest: Manifest, reports: Sequence[HeadReport], windows: Wind
 
 def redundancy_table(apart: FloatArray) -> Table:
     """Tabulate the divergence of each two heads: 0 is the same, 1 shares no cycle."""
-    table = Table(title="divergence between heads, bits")
-    for title in ("head", *map(str, range(len(apart)))):
-        table.add_column(title, justify="left" if title == "head" else "right")
+    table = number_table("divergence between heads, bits", "head", *map(str, range(len(apart))))
     for head, row in enumerate(apart):
         cells = ("" if other == head else f"{value:.2f}" for other, value in enumerate(row))
         table.add_row(str(head), *cells)
@@ -143,16 +140,14 @@ def faithfulness_table(manifest: Manifest, found: Faithfulness) -> Table:
 
     figures = faithfulness_figures(found)
     several = len(set(found.unit.tolist())) > 1
-    doubt = "; 95 % over units below" if several else ""
+    title = f"{manifest.name}: how far the RUL moves, cycles, {len(found.unit)} windows"
     agreement = figures["agreement"]
-    table = Table(
-        title=f"{manifest.name}: how far the RUL moves, cycles, {len(found.unit)} windows{doubt}",
-        caption=f"rank correlation of attention with hiding each cycle alone: {agreement.value:.2f}"
-        + (f" ({agreement.low:.2f}..{agreement.high:.2f})" if several else ""),
-    )
-    table.add_column("cycles")
-    for title in ("most\nattended", "random", "last", "attended /\nrandom", "attended /\nlast"):
-        table.add_column(title, justify="right")
+    caption = f"rank correlation of attention with hiding each cycle alone: {agreement.value:.2f}"
+    if several:
+        title += "; 95 % over units below"
+        caption += f" ({agreement.low:.2f}..{agreement.high:.2f})"
+    headings = ("most\nattended", "random", "last", "attended /\nrandom", "attended /\nlast")
+    table = number_table(title, "cycles", *headings, caption=caption)
     for kind, verb in (("hidden", "hidden"), ("kept", "kept alone")):
         for share in found.shares:
             name = f"{kind}_{share * 100:g}"
@@ -189,9 +184,8 @@ def _windows(
 
 def _verdict(report: HeadReport) -> str:
     """Describe a head: uniform or single-cycle attention first, then its share outside the band."""
-    band = "no band"
-    if report.reference is not None:
-        band = f"{report.reference.low:.2f}..{report.reference.high:.2f}"
+    known = report.reference
+    band = "no band" if known is None else f"{known.low:.2f}..{known.high:.2f}"
     if report.entropy_ratio > EVEN:
         return f"{band}\nUNIFORM"
     if report.effective_cycles < ALONE:
@@ -200,4 +194,4 @@ def _verdict(report: HeadReport) -> str:
         return f"{band}\n{report.collapsed:.0%} COLLAPSED"
     if report.uniform > ODD:
         return f"{band}\n{report.uniform:.0%} UNIFORM"
-    return band if report.reference is None else f"{band}\n{1 - report.collapsed - report.uniform:.1%} inside"
+    return band if known is None else f"{band}\n{1 - report.collapsed - report.uniform:.1%} inside"

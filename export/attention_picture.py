@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from export.attention import heads_of
 from export.bundle import Manifest
 from export.evaluation_windows import life_windows
-from export.pictures import BLACK, BLUE, GREY, SKY, VERMILLION, new_picture, quiet
+from export.pictures import BLACK, BLUE, GREY, LEGEND, SKY, VERMILLION, new_picture, quiet
 from export.session import Session
 from model.domain import FloatArray, IntArray, Trajectory, WindowSet, attention_entropy_ratio, capped_rul
 
@@ -24,6 +24,7 @@ SCALE: Final = (0.1, 10.0)
 NOTHING: Final = 1e-9
 """Stands for 0, which has no logarithm."""
 TICKS: Final = (0.1, 0.3, 1.0, 3.0, 10.0)
+MAP: Final[dict[str, Any]] = {"aspect": "auto", "interpolation": "nearest", "cmap": COLOURS}
 
 
 def attention_picture(session: Session, manifest: Manifest, trajectory: Trajectory) -> Figure:
@@ -71,38 +72,23 @@ def life_map(attention: FloatArray, lengths: IntArray) -> FloatArray:
 def _draw_life(figure: Figure, axes: Axes, attention: FloatArray, windows: WindowSet) -> None:
     shown = np.maximum(life_map(attention, windows.lengths), NOTHING)
     first, last = windows.last_cycle[0] - 0.5, windows.last_cycle[-1] + 0.5
-    image = axes.imshow(
-        shown,
-        origin="lower",
-        extent=(first, last, first, last),
-        aspect="auto",
-        interpolation="nearest",
-        cmap=COLOURS,
-        norm=LogNorm(*SCALE),
-    )
+    place = (first, last, first, last)
+    image = axes.imshow(shown, origin="lower", extent=place, norm=LogNorm(*SCALE), **MAP)
     axes.set_facecolor("#f2f2f2")
     axes.set_xlabel("attended cycle of the unit")
     axes.set_ylabel("cycle of the prediction")
     axes.set_title("attention (grey: not in the window)", fontsize=10)
-    bar = figure.colorbar(
-        image, cax=axes.inset_axes((0.56, 0.13, 0.4, 0.03)), orientation="horizontal", extend="both"
-    )
+    inset = axes.inset_axes((0.56, 0.13, 0.4, 0.03))
+    bar = figure.colorbar(image, cax=inset, orientation="horizontal", extend="both")
     bar.set_ticks(TICKS, labels=[f"{tick:g}" for tick in TICKS])
     bar.ax.minorticks_off()
     bar.set_label("weight over equal weights (1: no preference)")
 
 
 def _draw_rul(axes: Axes, answers: Mapping[str, FloatArray], windows: WindowSet, manifest: Manifest) -> None:
-    cycle, interval = windows.last_cycle, answers["rul_interval"]
-    quiet(axes).fill_betweenx(
-        cycle,
-        interval[:, 0],
-        interval[:, 1],
-        color=SKY,
-        alpha=0.35,
-        linewidth=0,
-        label=f"{manifest.nominal_coverage:.0%} interval",
-    )
+    cycle, (lower, upper) = windows.last_cycle, answers["rul_interval"].T
+    named = f"{manifest.nominal_coverage:.0%} interval"
+    quiet(axes).fill_betweenx(cycle, lower, upper, color=SKY, alpha=0.35, linewidth=0, label=named)
     axes.plot(answers["rul"], cycle, color=BLUE, label="answer")
     if not np.isnan(windows.rul).all():
         truth = capped_rul(windows.rul, cap=manifest.cap)
@@ -110,36 +96,28 @@ def _draw_rul(axes: Axes, answers: Mapping[str, FloatArray], windows: WindowSet,
     axes.set_xlim(0, 1.04 * manifest.cap)
     axes.set_xlabel("RUL, cycles")
     axes.set_title("answer", fontsize=10)
-    axes.legend(loc="lower left", frameon=True, framealpha=0.9, edgecolor="none", fontsize=8)
+    axes.legend(loc="lower left", fontsize=8, **LEGEND)
 
 
 def _draw_entropy(axes: Axes, attention: FloatArray, windows: WindowSet, manifest: Manifest) -> None:
     band = manifest.entropy[0]
     quiet(axes).axvspan(band.low, band.high, color=GREY, alpha=0.18, linewidth=0, label="99 % of calibration")
     ratio = attention_entropy_ratio(attention, windows.lengths)
-    inside = (ratio >= band.low) & (ratio <= band.high)
     axes.plot(ratio, windows.last_cycle, color=BLUE, linewidth=1.3)
-    outside = ~inside & ~np.isnan(ratio)
+    outside = (ratio < band.low) | (ratio > band.high)
     if outside.any():
         axes.plot(ratio[outside], windows.last_cycle[outside], "o", ms=3, color=VERMILLION, label="outside")
     axes.set_xlim(0, 1.02)
     axes.set_xlabel("entropy ratio\n(0: one cycle, 1: uniform)")
     axes.set_title("entropy", fontsize=10)
-    axes.legend(loc="lower left", frameon=True, framealpha=0.9, edgecolor="none", fontsize=8)
+    axes.legend(loc="lower left", fontsize=8, **LEGEND)
 
 
 def _draw_heads(axes: Axes, heads: Mapping[str, FloatArray], windows: WindowSet) -> None:
     length = int(windows.lengths[-1])
     shown = np.maximum(np.stack([weights[-1, :length] for weights in heads.values()]) * length, NOTHING)
     last = float(windows.last_cycle[-1]) + 0.5
-    axes.imshow(
-        shown,
-        extent=(last - length, last, len(heads) - 0.5, -0.5),
-        aspect="auto",
-        interpolation="nearest",
-        cmap=COLOURS,
-        norm=LogNorm(*SCALE),
-    )
+    axes.imshow(shown, extent=(last - length, last, len(heads) - 0.5, -0.5), norm=LogNorm(*SCALE), **MAP)
     axes.set_yticks(range(len(heads)), list(heads))
     axes.set_ylabel("head")
     axes.set_xlabel("attended cycle of the unit")

@@ -207,19 +207,12 @@ class Manifest(Frozen):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Golden:
-    """Windows and their expected answers, replayed before a server is ready.
+    """Windows and their expected answers, replayed before a server is ready."""
 
-    Attributes:
-        readings: float32 [B, T, F].
-        lengths: int64 [B].
-        last_cycle: float32 [B].
-        expected: Each output of the graph by its name.
-    """
-
-    readings: FloatArray
-    lengths: IntArray
-    last_cycle: FloatArray
-    expected: dict[str, FloatArray]
+    readings: FloatArray  # float32 [B, T, F]
+    lengths: IntArray  # int64 [B]
+    last_cycle: FloatArray  # float32 [B]
+    expected: dict[str, FloatArray]  # Each output of the graph by its name
 
     def save(self, path: Path) -> None:
         """Write an `npz` that `load` reads."""

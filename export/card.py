@@ -61,17 +61,7 @@ answer is marked `out_of_distribution`: do not trust it.
 median is {entropy.median:.2f}.
 - Golden windows are simulated: they show that the model runs as exported, not that it is accurate.
 
-## Provenance
-
-- Data `{training.data_name}`, SHA-256 `{training.data_sha256}`.
-- Seed {training.seed}, code {training.code_version}.
-- PyTorch and ONNX Runtime differ by at most {manifest.parity.rul_cycles:.1e} cycles of RUL and \
-{manifest.parity.attention:.1e} of attention.
-{_quantized(manifest)}
-```console
-{_commands(manifest)}
-```
-"""
+{_provenance(manifest)}"""
 
 
 def _figures(manifest: Manifest) -> str:
@@ -108,6 +98,21 @@ attention with the
 effect of hiding single cycles is {metrics["agreement"]} (1 is best). `rul attention` measures more on any
 data.
 
+"""
+
+
+def _provenance(manifest: Manifest) -> str:
+    training = manifest.training
+    return f"""## Provenance
+
+- Data `{training.data_name}`, SHA-256 `{training.data_sha256}`.
+- Seed {training.seed}, code {training.code_version}.
+- PyTorch and ONNX Runtime differ by at most {manifest.parity.rul_cycles:.1e} cycles of RUL and \
+{manifest.parity.attention:.1e} of attention.
+{_quantized(manifest)}
+```console
+{_commands(manifest)}
+```
 """
 
 

@@ -20,11 +20,7 @@ from export.session import Session, open_bundle
 
 
 def convert_bundle(folder: BundleFolder) -> Manifest:
-    """Rewrite the metadata of a bundle's ONNX file in place; all else stays as it is.
-
-    Raises:
-        InvalidBundle: the bundle is not of format 1, is damaged, or its golden windows do not agree.
-    """
+    """Rewrite the metadata of a bundle's ONNX file in place; all else stays as it is."""
     metadata = Session(folder.model).metadata
     golden = Golden.load(folder.golden)
     manifest = _raised(metadata.get(METADATA_KEY, "{}"), folder)

@@ -42,51 +42,30 @@ ones: where attention lies depends on the age."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DriftReference:
-    """What drift of one model is counted by and compared with.
+    """What drift of one model is counted by and compared with."""
 
-    Attributes:
-        names: [F], of the columns.
-        heads: [H], attention heads whose entropy is watched.
-        settings: [S], which columns are settings.
-        centre: [R, S], of the operating regimes.
-        scale: [S], spread over all regimes: what differences are divided by.
-        reach: [R, S], beyond which a setting is far from the regime.
-        cuts: [R, F, 9], value bin i holds readings above cut i - 1 and up to cut i.
-        can_stick: [R, F], columns that move from cycle to cycle.
-        low: float32 [R, F, K, 11], least share of a RUL band's readings up to the end of each of 11 bins.
-        high: The most. The two differ where many readings are one number, of which deciles tell no more.
-        alike: [F], 0..1, correlation of readings of one unit that are in one RUL band.
-        band_edges: [K - 1], cycles.
-        rul_edges: [P - 1], cycles.
-        age_edges: [A - 1], cycles.
-        rul_by_age: [A + 1, P]; the last for an age not known.
-        bands_by_age: [A + 1, K], share of training's readings in each RUL band.
-        left_by_age: float64 [N], mean cycles that training's lives left after each cycle.
-        believed: Cycles; a prediction from here on goes by the age.
-        entropy_edges: [H, 2].
-        long_enough: Cycles; a shorter window's entropy is its length's, not the attention's.
-    """
-
-    names: tuple[str, ...]
-    heads: tuple[str, ...]
-    settings: NDArray[np.int64]
-    centre: _Array
-    scale: _Array
-    reach: _Array
-    cuts: _Array
-    can_stick: NDArray[np.bool_]
+    names: tuple[str, ...]  # [F], of the columns
+    heads: tuple[str, ...]  # [H], attention heads whose entropy is watched
+    settings: NDArray[np.int64]  # [S], which columns are settings
+    centre: _Array  # [R, S], of the operating regimes
+    scale: _Array  # [S], spread over all regimes: what differences are divided by
+    reach: _Array  # [R, S], beyond which a setting is far from the regime
+    cuts: _Array  # [R, F, 9], value bin i holds readings above cut i - 1 and up to cut i
+    can_stick: NDArray[np.bool_]  # [R, F], columns that move from cycle to cycle
+    # float32 [R, F, K, 11], least share of a RUL band's readings up to the end of each of 11 bins.
     low: NDArray[np.float32]
+    # The most. The two differ where many readings are one number, of which deciles tell no more.
     high: NDArray[np.float32]
-    alike: _Array
-    band_edges: _Array
-    rul_edges: _Array
-    age_edges: _Array
-    rul_by_age: _Array
-    bands_by_age: _Array
-    left_by_age: _Array
-    believed: float
-    entropy_edges: _Array
-    long_enough: float
+    alike: _Array  # [F], 0..1, correlation of readings of one unit that are in one RUL band
+    band_edges: _Array  # [K - 1], cycles
+    rul_edges: _Array  # [P - 1], cycles
+    age_edges: _Array  # [A - 1], cycles
+    rul_by_age: _Array  # [A + 1, P]; the last for an age not known
+    bands_by_age: _Array  # [A + 1, K], share of training's readings in each RUL band
+    left_by_age: _Array  # float64 [N], mean cycles that training's lives left after each cycle
+    believed: float  # Cycles; a prediction from here on goes by the age
+    entropy_edges: _Array  # [H, 2]
+    long_enough: float  # Cycles; a shorter window's entropy is its length's, not the attention's
 
     def to_metadata(self) -> dict[str, str]:
         """Return what `from_metadata` reads: a compressed `npz`, as text."""
@@ -99,11 +78,7 @@ class DriftReference:
     def from_metadata(
         cls, metadata: Mapping[str, str], manifest: Manifest, *, origin: Path
     ) -> DriftReference:
-        """Read the reference out of an ONNX file's metadata; nothing in it is executed.
-
-        Raises:
-            InvalidBundle: the reference is missing, damaged, or belongs to another manifest.
-        """
+        """Read the reference out of an ONNX file's metadata; nothing in it is executed."""
         try:
             stored = io.BytesIO(base64.b64decode(metadata[REFERENCE_KEY], validate=True))
             with np.load(stored, allow_pickle=False) as arrays:

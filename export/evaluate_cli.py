@@ -85,15 +85,9 @@ def evaluate(
     screen = Console(stderr=True)
     with screen.status(f"predicting {len(windows)} windows"):
         answers = session.answer_all(windows.readings, windows.lengths, windows.last_cycle)
-    lives = [
-        answer_life(session, manifest, unit)
-        for unit in track(
-            with_units(trajectories, windows.unit.tolist()),
-            "predicting every cycle",
-            console=screen,
-            transient=True,
-        )
-    ]
+    units = with_units(trajectories, windows.unit.tolist())
+    shown = track(units, "predicting every cycle", console=screen, transient=True)
+    lives = [answer_life(session, manifest, unit) for unit in shown]
     with screen.status("bootstrap over units"):
         bands = by_rul(join_lives(lives), cap=manifest.cap)
         tables = (
@@ -116,13 +110,11 @@ def windows_table(manifest: Manifest, windows: WindowSet, answers: Mapping[str, 
     lower, upper = answers["rul_interval"].T
     answered = Answered(windows.rul, answers["rul"], lower, upper, windows.unit)
     found = figures(answered, cap=manifest.cap)
-    brier = brier_figures(
-        answers["failure_probability"], windows.rul, windows.unit, horizons=manifest.horizons
-    )
+    stated = answers["failure_probability"]
+    brier = brier_figures(stated, windows.rul, windows.unit, horizons=manifest.horizons)
     units = len(set(windows.unit.tolist()))
-    table = _figures_table(
-        f"{manifest.name}: {len(windows)} windows of {units} units, RUL capped at {manifest.cap:g}"
-    )
+    title = f"{manifest.name}: {len(windows)} windows of {units} units, RUL capped at {manifest.cap:g}"
+    table = number_table(title, "figure", "value", "95 % over units")
     for name, title in FIGURES.items():
         table.add_row(title, *_cells(found[name]))
     for horizon, figure in brier.items():
@@ -134,9 +126,8 @@ def windows_table(manifest: Manifest, windows: WindowSet, answers: Mapping[str, 
 
 def lives_table(manifest: Manifest, found: Mapping[str, Figure], lives: Sequence[Life]) -> Table:
     """Tabulate the metrics of whole lives, from the cycle where the RUL meets the cap."""
-    table = _figures_table(
-        f"{manifest.name}: {len(lives)} lives, every cycle from RUL {manifest.cap:g} on, mean over units"
-    )
+    title = f"{manifest.name}: {len(lives)} lives, every cycle from RUL {manifest.cap:g} on, mean over units"
+    table = number_table(title, "figure", "value", "95 % over units")
     for name, title in OF_LIVES.items():
         table.add_row(title, *_cells(found[name]))
     return table
@@ -144,10 +135,8 @@ def lives_table(manifest: Manifest, found: Mapping[str, Figure], lives: Sequence
 
 def bands_table(manifest: Manifest, bands: Sequence[Band]) -> Table:
     """Tabulate the metrics by true RUL, each above its 95 % interval."""
-    table = Table(title=f"{manifest.name}: every cycle by true RUL, 95 % over units below")
-    table.add_column("RUL")
-    for title in ("cycles", "RMSE", "bias", "coverage", "width"):
-        table.add_column(title, justify="right")
+    title = f"{manifest.name}: every cycle by true RUL, 95 % over units below"
+    table = number_table(title, "RUL", "cycles", "RMSE", "bias", "coverage", "width")
     for band in bands:
         shown = band.figures
         table.add_row(
@@ -160,6 +149,15 @@ def bands_table(manifest: Manifest, bands: Sequence[Band]) -> Table:
     return table
 
 
+def number_table(title: str, name: str, *numbers: str, caption: str | None = None) -> Table:
+    """Create an empty table: names at the left, columns of numbers aligned right."""
+    table = Table(title=title, caption=caption)
+    table.add_column(name)
+    for heading in numbers:
+        table.add_column(heading, justify="right")
+    return table
+
+
 def stacked(figure: Figure, *, digits: int) -> str:
     """Format a figure above its interval."""
     return f"{figure.value:.{digits}f}\n{figure.low:.{digits}f}..{figure.high:.{digits}f}"
@@ -169,21 +167,13 @@ def _draw(folder: Path, manifest: Manifest, *, lives: Sequence[Life], bands: Seq
     from export import evaluation_pictures as pictures  # noqa: PLC0415 with matplotlib
 
     drawn = {
-        folder / "trajectories.png": pictures.trajectory_picture(lives, manifest),
-        folder / "residuals.png": pictures.residual_picture(lives, manifest),
-        folder / "reliability.png": pictures.reliability_picture(lives, bands, manifest),
+        "trajectories.png": pictures.trajectory_picture(lives, manifest),
+        "residuals.png": pictures.residual_picture(lives, manifest),
+        "reliability.png": pictures.reliability_picture(lives, bands, manifest),
     }
-    for path, picture in drawn.items():
-        save_picture(picture, path)
-    return list(drawn)
-
-
-def _figures_table(title: str) -> Table:
-    table = Table(title=title)
-    table.add_column("figure")
-    table.add_column("value", justify="right")
-    table.add_column("95 % over units", justify="right")
-    return table
+    for name, picture in drawn.items():
+        save_picture(picture, folder / name)
+    return [folder / name for name in drawn]
 
 
 def _cells(figure: Figure) -> tuple[str, str]:

@@ -10,7 +10,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from export.bundle import Manifest
-from export.pictures import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION, new_picture, quiet
+from export.pictures import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    LEGEND,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILLION,
+    new_picture,
+    quiet,
+)
 from model.domain import FloatArray, capped_rul
 from model.prognostics import ALPHA, Band, Life, reliability
 
@@ -50,18 +62,11 @@ def trajectory_picture(lives: Sequence[Life], manifest: Manifest, *, shown: int 
 def _draw_life(axes: Axes, life: Life, manifest: Manifest) -> None:
     truth = capped_rul(life.truth, cap=manifest.cap)
     predicted = life.truth <= manifest.cap
-    axes.fill_between(
-        life.cycle, life.lower, life.upper, color=SKY, alpha=0.35, linewidth=0, label="interval"
-    )
-    for edge in (1 - ALPHA, 1 + ALPHA):
-        axes.plot(
-            life.cycle[predicted],
-            edge * life.truth[predicted],
-            color=GREY,
-            linewidth=0.9,
-            linestyle=":",
-            label=f"truth ± {ALPHA:.0%}" if edge < 1 else None,
-        )
+    band = axes.fill_between(life.cycle, life.lower, life.upper, color=SKY, alpha=0.35, linewidth=0)
+    band.set_label("interval")
+    edges = np.outer(life.truth[predicted], (1 - ALPHA, 1 + ALPHA))
+    cone = axes.plot(life.cycle[predicted], edges, color=GREY, linewidth=0.9, linestyle=":")
+    cone[0].set_label(f"truth ± {ALPHA:.0%}")
     label = f"truth, at most {manifest.cap:g}"
     axes.plot(life.cycle, truth, color=BLACK, linewidth=1.4, linestyle="--", label=label)
     axes.plot(life.cycle, life.rul, color=BLUE, linewidth=1.6, label="answer")
@@ -83,10 +88,10 @@ def residual_picture(lives: Sequence[Life], manifest: Manifest) -> Figure:
     quiet(main).scatter(
         truth, error, s=6, color=SKY, alpha=0.35, linewidths=0, rasterized=True, label="a cycle"
     )
-    middle, low, median, high = _running(truth, error, cap=manifest.cap)
+    middle, median, ends = _running(truth, error, cap=manifest.cap)
     main.plot(middle, median, color=BLUE, linewidth=2, label="median")
-    main.plot(middle, low, color=VERMILLION, linewidth=1.4, linestyle="--", label="5 % and 95 %")
-    main.plot(middle, high, color=VERMILLION, linewidth=1.4, linestyle="--")
+    outer = main.plot(middle, ends, color=VERMILLION, linewidth=1.4, linestyle="--")
+    outer[0].set_label("5 % and 95 %")
     main.axhline(0, color=BLACK, linewidth=0.9)
     main.set_xlim(manifest.cap, 0)
     main.set_xlabel("true RUL, cycles (failure at the right)")
@@ -113,7 +118,7 @@ def reliability_picture(lives: Sequence[Life], bands: Sequence[Band], manifest: 
     coverage.set_ylim(0, 1.05)
     coverage.set_ylabel("share of cycles with the truth in the interval")
     coverage.set_title("coverage", fontsize=10)
-    coverage.legend(loc="lower right", frameon=True, framealpha=0.9, edgecolor="none")
+    coverage.legend(loc="lower right", **LEGEND)
     _bars(quiet(width), bands, "width", manifest)
     width.set_ylabel("width of the interval, cycles")
     width.set_title("width (lines: 95 % by bootstrap over units)", fontsize=10)
@@ -127,18 +132,13 @@ def _draw_reliability(axes: Axes, lives: Sequence[Life], manifest: Manifest) -> 
     for k, (horizon, colour, marker) in enumerate(zip(manifest.horizons, COLOURS, MARKERS, strict=False)):
         found = reliability(probability[:, k], truth, horizon=horizon)
         enough = found.windows >= FEWEST_CYCLES
-        axes.plot(
-            found.stated[enough],
-            found.observed[enough],
-            color=colour,
-            marker=marker,
-            label=f"within {horizon} cycles",
-        )
+        stated, observed = found.stated[enough], found.observed[enough]
+        axes.plot(stated, observed, color=colour, marker=marker, label=f"within {horizon} cycles")
     axes.set_xlabel("predicted probability of failure")
     axes.set_ylabel("observed share of failures")
     axes.set_title(f"failure probability ({FEWEST_CYCLES} cycles or more per mark)", fontsize=10)
     axes.set_aspect("equal")
-    axes.legend(loc="lower right", frameon=True, framealpha=0.9, edgecolor="none")
+    axes.legend(loc="lower right", **LEGEND)
 
 
 def _bars(axes: Axes, bands: Sequence[Band], name: str, manifest: Manifest) -> None:
@@ -157,10 +157,10 @@ def _bars(axes: Axes, bands: Sequence[Band], name: str, manifest: Manifest) -> N
 
 def _running(
     truth: FloatArray, error: FloatArray, *, cap: float, bins: int = 25
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Return the middle of each RUL bin and the 5, 50 and 95 % quantiles of its errors."""
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return each RUL bin's middle [K], median error [K], and 5 and 95 % quantiles [K, 2]."""
     which = np.minimum((truth / cap * bins).astype(int), bins - 1)
     there = np.unique(which)
-    quantiles = np.array([np.quantile(error[which == b], (0.05, 0.5, 0.95)) for b in there])
-    low, median, high = quantiles.reshape(len(there), 3).T
-    return (there + 0.5) * cap / bins, low, median, high
+    quantiles = np.array([np.quantile(error[which == b], (0.5, 0.05, 0.95)) for b in there])
+    quantiles = quantiles.reshape(len(there), 3)
+    return (there + 0.5) * cap / bins, quantiles[:, 0], quantiles[:, 1:]

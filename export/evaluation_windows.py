@@ -26,11 +26,7 @@ TRUNCATIONS: Final = 20
 
 
 def matching_fleet(manifest: Manifest, name_or_path: str) -> Fleet:
-    """Find a fleet and check that it has the model's columns.
-
-    Raises:
-        InvalidData: there is no such fleet, or it has other columns.
-    """
+    """Find a fleet and check that it has the model's columns."""
     kind = fleet_named(name_or_path)
     if kind.schema.names != manifest.schema_of_columns.names:
         raise InvalidData(
@@ -50,11 +46,7 @@ def is_training_data(manifest: Manifest, data: Sequence[Path], kind: Fleet) -> b
 def labelled_windows(
     trajectories: Sequence[Trajectory], manifest: Manifest, *, truncations: int = TRUNCATIONS, seed: int = 0
 ) -> WindowSet:
-    """Cut units with a known failure at random cycles.
-
-    Raises:
-        InvalidData: no unit has a known failure.
-    """
+    """Cut units with a known failure at random cycles."""
     known = failed_units(trajectories)
     if not known:
         raise InvalidData("no unit has a known failure: there is no RUL to compare answers with")
@@ -84,12 +76,6 @@ def answer_life(session: Session, manifest: Manifest, trajectory: Trajectory) ->
     """Predict at each cycle of one unit; the truth is NaN where it has not failed."""
     windows = life_windows(trajectory, manifest)
     answers = session.answer_all(windows.readings, windows.lengths, windows.last_cycle)
-    return Life(
-        unit=trajectory.unit,
-        cycle=windows.last_cycle,
-        truth=windows.rul,
-        rul=answers["rul"],
-        lower=answers["rul_interval"][:, 0],
-        upper=answers["rul_interval"][:, 1],
-        failure_probability=answers["failure_probability"],
-    )
+    lower, upper = answers["rul_interval"].T
+    failure = answers["failure_probability"]
+    return Life(trajectory.unit, windows.last_cycle, windows.rul, answers["rul"], lower, upper, failure)

@@ -34,16 +34,8 @@ def export_bundle(
 ) -> Manifest:
     """Write the bundle `folder` after every check passes; write nothing otherwise.
 
-    Args:
-        checkpoint: The finished run.
-        folder: Destination folder.
-        version: None: the code's version and a digest of the weights.
-        quantize_on: Quantize the weights if the error on these windows stays low. Parity is measured
-            before quantization.
-
-    Raises:
-        InvalidBundle: the graph differs from the network, the folder's name is no valid model name, or
-            quantized weights increase the error too much.
+    The version is by default the code's, with a digest of the weights. `quantize_on` quantizes the
+    weights if the error on these windows stays low. Parity is measured before quantization.
     """
     net = checkpoint.network()
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -68,11 +60,7 @@ def export_bundle(
 
 
 def draft_manifest(checkpoint: Checkpoint, *, version: str) -> Manifest:
-    """Build the manifest of a run, without its parity.
-
-    Raises:
-        InvalidBundle: the facts of the run make no valid manifest.
-    """
+    """Build the manifest of a run, without its parity."""
     fields: dict[str, Any] = {
         **checkpoint.facts,
         "name": checkpoint.name,

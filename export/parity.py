@@ -23,11 +23,7 @@ ATTENTION_TOLERANCE: Final = 1e-5
 
 
 def measure_parity(net: RulNetwork, session: Session, manifest: Manifest) -> Parity:
-    """Measure the largest differences over batches of 1, 2 and 64 probe windows.
-
-    Raises:
-        InvalidBundle: names or shapes differ, or a difference is above its tolerance.
-    """
+    """Measure the largest differences over batches of 1, 2 and 64 probe windows."""
     net.eval()
     worst = {"rul": 0.0, "attention": 0.0} | ({"head_attention": 0.0} if manifest.heads else {})
     windows = probe_windows(manifest)

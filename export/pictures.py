@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from model.domain import RulError
 
@@ -21,6 +21,7 @@ PURPLE: Final = "#CC79A7"
 SKY: Final = "#56B4E9"
 BLACK: Final = "#000000"
 GREY: Final = "#888888"
+LEGEND: Final[dict[str, Any]] = {"frameon": True, "framealpha": 0.9, "edgecolor": "none"}
 
 
 class CannotDraw(RulError):
@@ -28,11 +29,7 @@ class CannotDraw(RulError):
 
 
 def require_matplotlib() -> None:
-    """Fail early where matplotlib is missing.
-
-    Raises:
-        CannotDraw: matplotlib is not installed.
-    """
+    """Fail early where matplotlib is missing."""
     try:
         found = find_spec("matplotlib")
     except ValueError:  # hidden on purpose
@@ -59,11 +56,7 @@ def quiet(axes: Axes) -> Axes:
 
 
 def save_picture(figure: Figure, path: Path) -> None:
-    """Write a picture in the format of the path's suffix.
-
-    Raises:
-        CannotDraw: the file cannot be written, or the suffix is no picture format.
-    """
+    """Write a picture in the format of the path's suffix."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=130)

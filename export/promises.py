@@ -36,11 +36,7 @@ class Finding:
 
 
 def check_shapes(session: Session, manifest: Manifest) -> None:
-    """Check the names, shapes and dtypes of the graph.
-
-    Raises:
-        InvalidBundle: inputs, outputs or shapes differ from the contract.
-    """
+    """Check the names, shapes and dtypes of the graph."""
     wanted = expected_shapes(manifest, windows=2, cycles=min(3, manifest.context))
     if session.inputs != INPUTS:
         raise InvalidBundle(f"graph inputs: expected {', '.join(INPUTS)}, got {', '.join(session.inputs)}")
@@ -72,11 +68,7 @@ def expected_shapes(manifest: Manifest, *, windows: int, cycles: int) -> dict[st
 
 
 def replay_golden(session: Session, golden: Golden) -> list[Finding]:
-    """Compare the graph's answers with the golden ones, for each output.
-
-    Raises:
-        InvalidBundle: the golden windows have other outputs than the graph.
-    """
+    """Compare the graph's answers with the golden ones, for each output."""
     got = session.answer(golden.readings, golden.lengths, golden.last_cycle)
     if set(got) != set(golden.expected):
         raise InvalidBundle(

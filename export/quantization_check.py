@@ -43,11 +43,7 @@ def read_check_data(manifest: Manifest, data: Sequence[Path], fleet: str | None)
 
 
 def measure_quantization(exact: Session, rounded: Session, manifest: Manifest, on: CheckData) -> Quantization:
-    """Measure the effect of quantization, for the manifest.
-
-    Raises:
-        InvalidBundle: the error grows too much, or the graph breaks a promise of the model contract.
-    """
+    """Measure the effect of quantization, for the manifest."""
     broken = [finding.promise for finding in measure_promises(rounded, manifest) if not finding.kept]
     if broken:
         raise InvalidBundle(

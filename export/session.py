@@ -22,11 +22,7 @@ class Session:
     """ONNX Runtime session with one thread and without spinning."""
 
     def __init__(self, path: Path) -> None:
-        """Open a graph.
-
-        Raises:
-            InvalidBundle: ONNX Runtime cannot run the file.
-        """
+        """Open a graph."""
         options = ort.SessionOptions()
         options.intra_op_num_threads = 1
         options.inter_op_num_threads = 1

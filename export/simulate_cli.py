@@ -129,14 +129,12 @@ def _write(
 ) -> None:
     from model.writers import csv_text, write_parquet  # noqa: PLC0415 - loads pyarrow
 
+    schema = manifest.schema_of_columns
     if form is OutputFormat.PARQUET and output is not None:
-        write_parquet(output, trajectories, manifest.schema_of_columns)
+        write_parquet(output, trajectories, schema)
         return
-    data = (
-        request_body(manifest, trajectories)
-        if form is OutputFormat.JSON
-        else csv_text(trajectories, manifest.schema_of_columns)
-    )
+    is_json = form is OutputFormat.JSON
+    data = request_body(manifest, trajectories) if is_json else csv_text(trajectories, schema)
     if output is None:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()

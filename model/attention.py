@@ -29,9 +29,6 @@ class Score(nn.Module):
     `additive`: v . tanh(q + k), Bahdanau et al. (2014); each head has its own v, and Q x T x D numbers
     per head are held at once. `dot`: q . k, Luong et al. (2015); its variance grows with D.
     `scaled_dot`: q . k / sqrt(D), Vaswani et al. (2017).
-
-    Raises:
-        UnknownScore: there is no score function of this name.
     """
 
     def __init__(self, name: str, *, width: int, heads: int = 1) -> None:

@@ -6,7 +6,7 @@ training.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -25,20 +25,10 @@ class MissingLibrary(RulError):
     """A baseline needs a library that is not installed."""
 
 
-class Baseline(ABC):
-    """A model that learns from windows and predicts RUL in cycles, 0..cap."""
-
-    def __init__(self, standardise: Standardise, cap: float) -> None:
-        self._standardise = standardise
-        self._cap = cap
-
-    @abstractmethod
-    def fit(self, windows: WindowSet) -> None:
-        """Learn from labelled windows."""
-
-    @abstractmethod
-    def answer(self, windows: WindowSet) -> FloatArray:
-        """Predict the RUL of each window, [W]."""
+Answer = Callable[[WindowSet], FloatArray]
+"""Predicts the RUL of each window, [W], in cycles from 0 to the cap."""
+Learner = Callable[[WindowSet, Standardise, float], Answer]
+"""Learns from labelled windows, with scaled readings and RUL up to the cap."""
 
 
 def window_statistics(windows: WindowSet, standardise: Standardise) -> FloatArray:
@@ -65,76 +55,50 @@ def window_statistics(windows: WindowSet, standardise: Standardise) -> FloatArra
     return np.concatenate(parts)
 
 
-class Mean(Baseline):
-    """The mean RUL of the training windows."""
-
-    def fit(self, windows: WindowSet) -> None:
-        """See `Baseline`."""
-        self._mean = float(capped_rul(windows.rul, cap=self._cap).mean())
-
-    def answer(self, windows: WindowSet) -> FloatArray:
-        """See `Baseline`."""
-        return np.full(len(windows), self._mean)
+def mean(windows: WindowSet, _standardise: Standardise, cap: float) -> Answer:
+    """Predict the mean RUL of the training windows."""
+    rul = float(capped_rul(windows.rul, cap=cap).mean())
+    return lambda asked: np.full(len(asked), rul)
 
 
-class Ridge(Baseline):
-    """Ridge regression on the last scaled readings and the unit's age."""
+def ridge(windows: WindowSet, standardise: Standardise, cap: float) -> Answer:
+    """Fit ridge regression on the last scaled readings and the unit's age."""
+    columns = windows.readings.shape[-1]
 
-    def fit(self, windows: WindowSet) -> None:
-        """See `Baseline`."""
-        x = self._columns(windows)
-        penalty = RIDGE * np.eye(x.shape[1])
-        penalty[-1, -1] = 0.0  # the intercept
-        self._weights = np.linalg.solve(x.T @ x + penalty, x.T @ capped_rul(windows.rul, cap=self._cap))
-
-    def answer(self, windows: WindowSet) -> FloatArray:
-        """See `Baseline`."""
-        return np.clip(self._columns(windows) @ self._weights, 0.0, self._cap)
-
-    def _columns(self, windows: WindowSet) -> FloatArray:
-        columns = windows.readings.shape[-1]
-        found = window_statistics(windows, self._standardise)
+    def design(part: WindowSet) -> FloatArray:  # [W, F + 2]
+        found = window_statistics(part, standardise)
         age = np.log1p(found[:, -1:])
-        return np.hstack((found[:, :columns], age, np.ones((len(windows), 1)))).astype(np.float64)
+        return np.hstack((found[:, :columns], age, np.ones((len(part), 1)))).astype(np.float64)
+
+    x = design(windows)
+    penalty = RIDGE * np.eye(x.shape[1])
+    penalty[-1, -1] = 0.0  # the intercept
+    weights = np.linalg.solve(x.T @ x + penalty, x.T @ capped_rul(windows.rul, cap=cap))
+    return lambda asked: np.clip(design(asked) @ weights, 0.0, cap)
 
 
-class GradientBoosting(Baseline):
-    """Histogram gradient boosting of scikit-learn on window statistics.
+def gradient_boosting(windows: WindowSet, standardise: Standardise, cap: float) -> Answer:
+    """Fit scikit-learn's histogram gradient boosting on window statistics."""
+    try:
+        from sklearn.ensemble import HistGradientBoostingRegressor  # noqa: PLC0415 for training alone
+    except ImportError as error:
+        raise MissingLibrary("gradient boosting needs scikit-learn: pip install rulserve[train]") from error
+    trees = HistGradientBoostingRegressor(
+        learning_rate=0.05,
+        max_iter=300,
+        max_leaf_nodes=15,
+        min_samples_leaf=40,
+        l2_regularization=1.0,
+        early_stopping=False,  # pyright: ignore[reportArgumentType]
+        random_state=0,
+    )
+    trees.fit(window_statistics(windows, standardise), capped_rul(windows.rul, cap=cap))
 
-    Raises:
-        MissingLibrary: scikit-learn is not installed.
-    """
+    def answer(asked: WindowSet) -> FloatArray:
+        answers = trees.predict(window_statistics(asked, standardise))
+        return np.clip(np.asarray(answers, dtype=np.float64), 0.0, cap)
 
-    def __init__(self, standardise: Standardise, cap: float) -> None:
-        super().__init__(standardise, cap)
-        try:
-            from sklearn.ensemble import HistGradientBoostingRegressor  # noqa: PLC0415 for training alone
-        except ImportError as error:
-            raise MissingLibrary(
-                "gradient boosting needs scikit-learn: pip install rulserve[train]"
-            ) from error
-        self._trees = HistGradientBoostingRegressor(
-            learning_rate=0.05,
-            max_iter=300,
-            max_leaf_nodes=15,
-            min_samples_leaf=40,
-            l2_regularization=1.0,
-            early_stopping=False,  # pyright: ignore[reportArgumentType]
-            random_state=0,
-        )
-
-    def fit(self, windows: WindowSet) -> None:
-        """See `Baseline`."""
-        self._trees.fit(window_statistics(windows, self._standardise), capped_rul(windows.rul, cap=self._cap))
-
-    def answer(self, windows: WindowSet) -> FloatArray:
-        """See `Baseline`."""
-        answers = self._trees.predict(window_statistics(windows, self._standardise))
-        return np.clip(np.asarray(answers, dtype=np.float64), 0.0, self._cap)
+    return answer
 
 
-BASELINES: Final[dict[str, type[Baseline]]] = {
-    "mean": Mean,
-    "ridge": Ridge,
-    "gradient_boosting": GradientBoosting,
-}
+BASELINES: Final[dict[str, Learner]] = {"mean": mean, "ridge": ridge, "gradient_boosting": gradient_boosting}

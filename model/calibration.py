@@ -64,14 +64,11 @@ def read_windows(net: RulNetwork, windows: WindowSet) -> Read:
     def joined(name: str) -> FloatArray:
         return torch.cat([getattr(part, name) for part in parts]).numpy()
 
-    return Read(
-        unclipped=joined("unclipped"),
-        scale=scale,
-        context=joined("context"),
-        attention=joined("attention"),
-        statistics=joined("statistics"),
-        head_attention=joined("head_attention") if net.config.heads else None,
+    unclipped, context, attention, statistics = map(
+        joined, ("unclipped", "context", "attention", "statistics")
     )
+    heads = joined("head_attention") if net.config.heads else None
+    return Read(unclipped, scale, context, attention, statistics, heads)
 
 
 def last_cycles(readings: Tensor, lengths: Tensor, most: Tensor) -> tuple[Tensor, Tensor]:
@@ -165,10 +162,8 @@ def fit_distribution(net: RulNetwork, read: Read, windows: WindowSet) -> None:
     quantile[0] -= reach
     quantile[-1] += reach
     _fill(net.distribution.get_buffer("quantile"), quantile + step - step.mean())
-    _fill(
-        net.distribution.get_buffer("interval"),
-        interval_bounds(error, windows.unit, coverage=config.coverage),
-    )
+    bounds = interval_bounds(error, windows.unit, coverage=config.coverage)
+    _fill(net.distribution.get_buffer("interval"), bounds)
 
 
 def fit_baseline(net: RulNetwork, read: Read) -> None:

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from model import experiment_cli
 from model.domain import RulError
+from model.fleet import fleet_named
 
 if TYPE_CHECKING:
     from model.training import Check, Watcher
@@ -37,6 +38,13 @@ Example: rul train --network amnl --set score=dot --data train_FD001.txt --name 
 """
 
 
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Option of network or training; may be repeated."),
+]
+Threads = Annotated[int, typer.Option(help="CPU threads; other values can change the last digits.", min=1)]
+
+
 class RunExists(RulError):
     """The folder has a run that would be overwritten, or no run to resume."""
 
@@ -57,14 +65,9 @@ def train(
     network: Annotated[str, typer.Option(help="Name of the network.")] = "flagship",
     seed: Annotated[int, typer.Option(help="Seed of folds, weights and training.", min=0)] = 0,
     steps: Annotated[int, typer.Option(help="Updates of each network.", min=1)] = 500,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Option of network or training; may be repeated."),
-    ] = None,
+    set_: Settings = None,
     folds: Annotated[int, typer.Option(help="Number of folds; each trains another network.", min=2)] = 5,
-    threads: Annotated[
-        int, typer.Option(help="CPU threads; other values can change the last digits.", min=1)
-    ] = 1,
+    threads: Threads = 1,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run in the folder.")] = False,
 ) -> None:
@@ -72,7 +75,6 @@ def train(
     import torch  # noqa: PLC0415 takes seconds
 
     from model.curve import write_curve  # noqa: PLC0415 with matplotlib
-    from model.fleet import fleet_named  # noqa: PLC0415
     from model.options import read_options  # noqa: PLC0415 with torch
     from model.readers import data_files, data_sha256, read_trajectories  # noqa: PLC0415
     from model.run import Source, train_run  # noqa: PLC0415 with torch
@@ -84,36 +86,25 @@ def train(
     kind = fleet_named(fleet)
     files = data_files(data, kind)
     trajectories = read_trajectories(data, kind)
-    config = TrainConfig(seed=seed, steps=steps, **training)
-    source = Source(", ".join(file.name for file in files), data_sha256(files))
-    console = Console(stderr=True)
-    try:
-        with _progress(console, steps * (folds + 1)) as watch:
-            checkpoint, curve = train_run(
-                trajectories,
-                kind,
-                name=name,
-                network=network,
-                config=config,
-                folds=folds,
-                source=source,
-                folder=out,
-                watch=watch,
-                resume=resume,
-                options=options,
-            )
-    except KeyboardInterrupt:
-        console.print(
-            f"{out}: to continue, repeat the command with --resume", soft_wrap=True, highlight=False
+    with _interruptible(out), _progress(steps * (folds + 1)) as watch:
+        checkpoint, curve = train_run(
+            trajectories,
+            kind,
+            name=name,
+            network=network,
+            config=TrainConfig(seed=seed, steps=steps, **training),
+            folds=folds,
+            source=Source(", ".join(file.name for file in files), data_sha256(files)),
+            folder=out,
+            watch=watch,
+            resume=resume,
+            options=options,
         )
-        raise
     write_curve(curve, out)
-    Console().print(_metrics_table(name, checkpoint.facts["metrics"]))
-    Console().print(
-        f"{out}: run saved, with curve.csv and curve.png. Next: rul export {out} --out bundles/{name}",
-        soft_wrap=True,
-        highlight=False,
-    )
+    console = Console()
+    console.print(_metrics_table(name, checkpoint.facts["metrics"]))
+    saved = f"{out}: run saved, with curve.csv and curve.png. Next: rul export {out} --out bundles/{name}"
+    console.print(saved, soft_wrap=True, highlight=False)
 
 
 def plot(
@@ -132,7 +123,19 @@ def plot(
 
 
 @contextmanager
-def _progress(console: Console, steps: int) -> Generator[Watcher]:
+def _interruptible(out: Path) -> Generator[None]:
+    """Say how to continue where the user interrupts."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        Console(stderr=True).print(
+            f"{out}: to continue, repeat the command with --resume", soft_wrap=True, highlight=False
+        )
+        raise
+
+
+@contextmanager
+def _progress(steps: int) -> Generator[Watcher]:
     """Show a progress bar with the loss and the held-out RMSE."""
     columns = (
         TextColumn("{task.description}"),
@@ -142,7 +145,7 @@ def _progress(console: Console, steps: int) -> Generator[Watcher]:
         TextColumn("held-out RMSE {task.fields[rmse]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console) as progress:
+    with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task("training", total=steps, loss="-", rmse="-")
 
         def watch(step: int, loss: float, check: Check | None) -> None:

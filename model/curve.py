@@ -31,14 +31,9 @@ def picture(curve: Sequence[Check]) -> Figure:
     error.set_xlabel("updates")
     error.set_ylabel("RMSE on held-out units, cycles", color="tab:blue")
     last = curve[-1]
-    error.plot([last.step], [last.held_out_rmse], "o", color="tab:blue")
-    error.annotate(
-        f"{last.held_out_rmse:.2f}",
-        (last.step, last.held_out_rmse),
-        xytext=(-6, 8),
-        textcoords="offset points",
-        horizontalalignment="right",
-    )
+    place = (last.step, last.held_out_rmse)
+    error.plot(*place, "o", color="tab:blue")
+    error.annotate(f"{last.held_out_rmse:.2f}", place, (-6, 8), textcoords="offset points", ha="right")
     loss = error.twinx()
     loss.plot(steps, [check.loss for check in curve], color="tab:orange", alpha=0.7)
     loss.set_ylabel("training loss", color="tab:orange")
@@ -46,11 +41,7 @@ def picture(curve: Sequence[Check]) -> Figure:
 
 
 def read_curve(folder: Path) -> list[Check]:
-    """Read the learning curve of a run.
-
-    Raises:
-        InvalidCheckpoint: `curve.csv` is missing, empty or damaged.
-    """
+    """Read the learning curve of a run."""
     path = folder / "curve.csv"
     names = [column.name for column in fields(Check)]
     try:

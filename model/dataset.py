@@ -19,9 +19,6 @@ def make_windows(trajectory: Trajectory, *, length: int) -> WindowSet:
 
     A window covers up to `length` cycles; its label is the RUL of its last cycle.
 
-    Raises:
-        InvalidData: the unit is censored, so its windows have no label.
-
     >>> unit = Trajectory("1", np.arange(1, 51), np.zeros((50, 14), np.float32), failed=True)
     >>> make_windows(unit, length=30).readings.shape
     (50, 30, 14)
@@ -58,11 +55,7 @@ def windows_ending_at(trajectory: Trajectory, ends: IntArray, *, length: int) ->
 
 
 def join_windows(sets: Sequence[WindowSet]) -> WindowSet:
-    """Join sets of windows, in order.
-
-    Raises:
-        InvalidData: there is no set, or the sets differ in T or F.
-    """
+    """Join sets of windows, in order."""
     shapes = sorted({windows.readings.shape[1:] for windows in sets})
     if len(shapes) != 1:
         raise InvalidData(f"windows to join must share one shape [T, F], got {shapes}")
@@ -82,9 +75,6 @@ def truncated_windows(
 
     Each unit gives up to `per_unit` different windows, which end from its `shortest`th reading to the
     last before its failure, all equally likely. A shorter unit is cut as late as possible.
-
-    Raises:
-        InvalidData: a unit is censored, or there is none.
     """
     sets: list[WindowSet] = []
     for trajectory in trajectories:
@@ -101,9 +91,6 @@ def split_units(units: Iterable[str], *, parts: int, seed: int) -> list[list[str
     """Split units at random into sorted parts of equal size, to within one unit.
 
     The seed determines the split, whatever the order of the units.
-
-    Raises:
-        InvalidData: there are fewer units than parts.
 
     >>> [len(part) for part in split_units(["a", "b", "c", "d"], parts=3, seed=0)]
     [2, 1, 1]

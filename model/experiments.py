@@ -17,7 +17,7 @@ import numpy as np
 from model.baselines import BASELINES
 from model.calibration import read_windows
 from model.crossfit import Fold, attention_worth, cross_fitted, held_out_fold
-from model.domain import FloatArray, IntArray, InvalidData, RulError, Trajectory, WindowSet, capped_rul
+from model.domain import IntArray, InvalidData, RulError, Trajectory, WindowSet, capped_rul
 from model.evaluation import Answered, Figure, bootstrapped, figures, join_answers, root_mean_square_error
 from model.fleet import Fleet
 from model.folds import Split, held_out_windows, split_fold
@@ -87,11 +87,7 @@ ROWS: Final[dict[str, Row]] = {
 
 
 def row_named(name: str) -> Row:
-    """Look up a row of the table.
-
-    Raises:
-        UnknownRow: there is no row of this name.
-    """
+    """Look up a row of the table."""
     if name not in ROWS:
         raise UnknownRow(f"no row {name!r}, there are: {', '.join(ROWS)}")
     return ROWS[name]
@@ -148,21 +144,15 @@ def run_row(
 
 
 def difference(found: Found, other: Found, *, cap: float) -> Figure:
-    """Compute the RMSE of one row less that of another, with a paired bootstrap.
-
-    Raises:
-        InvalidData: the rows have different windows.
-    """
+    """Compute the RMSE of one row less that of another, with a paired bootstrap."""
     ours, theirs = found.answered, other.answered
     if not (np.array_equal(ours.unit, theirs.unit) and np.array_equal(ours.truth, theirs.truth)):
         raise InvalidData("the rows have different windows and cannot be compared")
     truth = capped_rul(ours.truth, cap=cap)
 
-    def rmse(rul: FloatArray, rows: IntArray) -> float:
-        return root_mean_square_error(rul[rows] - truth[rows])
-
     def apart(rows: IntArray) -> float:
-        return rmse(ours.rul, rows) - rmse(theirs.rul, rows)
+        one, other = (root_mean_square_error(each.rul[rows] - truth[rows]) for each in (ours, theirs))
+        return one - other
 
     return bootstrapped({"rmse": apart}, ours.unit)["rmse"]
 
@@ -183,12 +173,11 @@ def _run_baseline(name: str, splits: Iterable[Split], fleet: Fleet, watch: Watch
     microseconds = 0.0
     started = time.monotonic()
     for fold, split in enumerate(splits):
-        baseline = BASELINES[name](_standardise(split, fleet), fleet.cap)
-        baseline.fit(split.training)
+        answer = BASELINES[name](split.training, _standardise(split, fleet), fleet.cap)
         held_out = held_out_windows(split)
-        rul = baseline.answer(held_out)
+        rul = answer(held_out)
         answers.append(Answered(held_out.rul, rul, rul, rul, held_out.unit))
-        microseconds = cost(baseline.answer, held_out)
+        microseconds = cost(answer, held_out)
         watch(fold + 1, float("nan"), None)
     seconds = time.monotonic() - started
     answered = join_answers(answers)

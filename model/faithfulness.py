@@ -100,9 +100,6 @@ def measure_faithfulness(
 
     `typical` [W, T, F] replaces hidden cycles (`typical_readings`). A share of n cycles is rounded to
     whole ones, at least one. The same seed draws the same random cycles.
-
-    Raises:
-        InvalidData: every window is too short.
     """
     long = windows.lengths >= fewest_cycles(windows)
     if not long.any():

@@ -51,11 +51,7 @@ def train_all(trajectories: Sequence[Trajectory], fleet: Fleet) -> Split:
 
 
 def held_out_windows(split: Split) -> WindowSet:
-    """Return the held-out windows.
-
-    Raises:
-        InvalidData: no unit is held out.
-    """
+    """Return the held-out windows."""
     if split.held_out is None:
         raise InvalidData("no unit is held out: there is nothing to evaluate on")
     return split.held_out

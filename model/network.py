@@ -137,17 +137,11 @@ class Distribution(nn.Module):
 
 
 class RulNetwork(nn.Module, ABC):
-    """Base of every network. Weights are learnt; buffers are fitted or calibrated.
+    """Base of every network. Weights are learnt; buffers are fitted or calibrated."""
 
-    Attributes:
-        longest: Maximum context, or None.
-        options: Options among the fields of `NetworkConfig`, with their defaults.
-        recipe: Defaults of fields of `TrainConfig` for this network.
-    """
-
-    longest: ClassVar[int | None] = None
-    options: ClassVar[Mapping[str, Any]] = {}
-    recipe: ClassVar[Mapping[str, Any]] = {}
+    longest: ClassVar[int | None] = None  # Maximum context, or None
+    options: ClassVar[Mapping[str, Any]] = {}  # Fields of `NetworkConfig` that users set, with defaults
+    recipe: ClassVar[Mapping[str, Any]] = {}  # Defaults of fields of `TrainConfig` for this network
 
     def __init__(self, config: NetworkConfig, *, values: int | None = None) -> None:
         """Build the shared layers; `values` overrides the width in the config."""

@@ -30,11 +30,7 @@ NETWORKS: Final[dict[str, type[RulNetwork]]] = {
 
 
 def network_class(name: str) -> type[RulNetwork]:
-    """Look up a network's class by its name.
-
-    Raises:
-        UnknownNetwork: there is no network of this name.
-    """
+    """Look up a network's class by its name."""
     if name not in NETWORKS:
         raise UnknownNetwork(f"no network {name!r}, there are: {', '.join(NETWORKS)}")
     return NETWORKS[name]
@@ -43,12 +39,7 @@ def network_class(name: str) -> type[RulNetwork]:
 def network_config(
     fleet: Fleet, *, network: str, regimes: int, options: Mapping[str, Any] | None = None
 ) -> NetworkConfig:
-    """Build a network's configuration from the fleet, its defaults and `options`.
-
-    Raises:
-        UnknownNetwork: there is no network of this name.
-        InvalidOption: the network has no such option.
-    """
+    """Build a network's configuration from the fleet, its defaults and `options`."""
     own = network_class(network).options
     strange = sorted(set(options or {}) - set(own))
     if strange:

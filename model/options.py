@@ -30,10 +30,6 @@ def read_options(texts: Sequence[str], *, network: str) -> tuple[dict[str, Any],
 
     Options of training start from the network's recipe.
 
-    Raises:
-        UnknownNetwork: there is no network of this name.
-        InvalidOption: a text is not `NAME=VALUE`, or the name or value is invalid.
-
     >>> read_options(["score=dot", "noise=0.1"], network="amnl")
     ({'score': 'dot'}, {'low_rul_weight': 1.0, 'noise': 0.1})
     """
@@ -56,11 +52,7 @@ def read_options(texts: Sequence[str], *, network: str) -> tuple[dict[str, Any],
 
 
 def read_value(name: str, text: str, *, like: float | str) -> float | str:
-    """Parse a value of the same type as the default.
-
-    Raises:
-        InvalidOption: the text is not such a value.
-    """
+    """Parse a value of the same type as the default."""
     if isinstance(like, str):
         expected, value = f"one of {', '.join(SCORES)}", text if text in SCORES else None
     elif isinstance(like, bool):

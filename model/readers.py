@@ -44,13 +44,8 @@ def read_trajectories(
     """Read every unit in a file, a folder of files, or several of either.
 
     A unit's rows may be in any order and in several files. Infinite values become missing; warnings
-    count infinite and missing values.
-
-    Args:
-        path: Files and folders; in a folder, the files with a suffix of the fleet's format.
-        fleet: Format of the files.
-        run_to_failure: Whether all units ran to failure; None: the fleet's failure rule decides.
-        allow_absent: Treat a missing column as missing values, instead of an error.
+    count infinite and missing values. `run_to_failure` says whether all units have failed; None: the
+    fleet's failure rule decides. `allow_absent` treats a missing column as missing values.
 
     Raises:
         InvalidData: a file cannot be read, lacks a column, or has an invalid value.

@@ -76,9 +76,6 @@ def fit_reference(trajectories: Sequence[Trajectory], schema: Schema) -> Referen
     """Compute the reference statistics of training units.
 
     Ranges and regimes include censored units; degradation and lives do not.
-
-    Raises:
-        InvalidData: a column has no reading, or no unit has failed.
     """
     if not any(trajectory.failed for trajectory in trajectories):
         raise InvalidData(f"none of {len(trajectories)} units ran to failure: training needs a RUL label")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ from model.networks import build_network, fleet_for, network_config
 from model.reference import Reference, fit_reference
 from model.stages import Stages, mean_curve
 from model.training import Check, TrainConfig, Trainer, Watcher
+from model.version import VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +63,11 @@ def train_run(
 
     `options` are fields of `NetworkConfig`; `watch` counts the updates of all networks. An interrupted
     run leaves its state in `folder`; `resume` continues it with the same result.
-
-    Raises:
-        InvalidData: there are fewer units with a known failure than folds.
-        UnknownNetwork: there is no network of this name.
-        InvalidOption: the network has no such option.
-        InvalidCheckpoint: there is no state to resume from, or it cannot be read.
-        InvalidState: the state is of another run.
     """
     fleet = fleet_for(fleet, network)
-    terms = network_config(fleet, network=network, regimes=1, options=options)
-    origin = {"network": json.dumps(asdict(terms)), "data_sha256": source.sha256, "folds": str(folds)}
+    terms = json.dumps(asdict(network_config(fleet, network=network, regimes=1, options=options)))
     folder.mkdir(parents=True, exist_ok=True)
+    origin = {"network": terms, "data_sha256": source.sha256, "folds": str(folds)}
     stages = Stages(folder / STATE_FILE, origin, watch=watch, resume=resume)
     behind: list[Fold] = []
     curves: list[list[Check]] = []
@@ -90,20 +83,10 @@ def train_run(
     stages.learn(trainer)
     net = trainer.net
     metrics = calibrate(net, split, behind)
-    _, windows = joined(behind)
     known = {
         **facts(net, fleet, reference),
-        "min_cycles": max(fleet.shortest, fewest_cycles_that_hold(behind)),
-        "entropy": entropy_references(read_windows(net, windows), windows.lengths),
-        "training": {
-            "data_sha256": source.sha256,
-            "data_name": source.name,
-            "seed": config.seed,
-            "code_version": code_version(),
-            "units": len(split.trained),
-            "folds": folds,
-            "config": {"fleet": fleet.name, **asdict(config), "network": asdict(net.config)},
-        },
+        **_of_held_out(net, fleet, behind),
+        "training": _record(net, fleet, source, config, units=len(split.trained), folds=folds),
         "metrics": metrics,
     }
     checkpoint = Checkpoint(name, net.config, net.state_dict(), json.loads(json.dumps(known)))
@@ -156,12 +139,28 @@ def facts(net: RulNetwork, fleet: Fleet, reference: Reference) -> dict[str, Any]
     }
 
 
-def code_version() -> str:
-    """Return the version of this project, or `unknown` where it is not installed."""
-    try:
-        return version("rulserve")
-    except PackageNotFoundError:
-        return "unknown"
+def _of_held_out(net: RulNetwork, fleet: Fleet, folds: Sequence[Fold]) -> dict[str, Any]:
+    """Return the manifest fields that held-out windows determine."""
+    _, windows = joined(folds)
+    return {
+        "min_cycles": max(fleet.shortest, fewest_cycles_that_hold(folds)),
+        "entropy": entropy_references(read_windows(net, windows), windows.lengths),
+    }
+
+
+def _record(
+    net: RulNetwork, fleet: Fleet, source: Source, config: TrainConfig, *, units: int, folds: int
+) -> dict[str, Any]:
+    """Return where the weights come from, for the manifest."""
+    return {
+        "data_sha256": source.sha256,
+        "data_name": source.name,
+        "seed": config.seed,
+        "code_version": VERSION,
+        "units": units,
+        "folds": folds,
+        "config": {"fleet": fleet.name, **asdict(config), "network": asdict(net.config)},
+    }
 
 
 def _flat(part: str, found: dict[str, Figure]) -> dict[str, float]:

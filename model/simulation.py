@@ -25,52 +25,46 @@ _Array = NDArray[np.float64]
 _Floats = Sequence[float]
 
 
-class ColumnStatistics(Protocol):
-    """Statistics of a column."""
-
+class _Column(Protocol):
     @property
-    def low(self) -> float: ...  # noqa: D102
+    def low(self) -> float: ...
     @property
-    def high(self) -> float: ...  # noqa: D102
+    def high(self) -> float: ...
 
 
-class RegimeStatistics(Protocol):
-    """Statistics of a regime."""
-
+class _Regime(Protocol):
     @property
-    def share(self) -> float: ...  # noqa: D102
+    def share(self) -> float: ...
     @property
-    def mean(self) -> _Floats: ...  # noqa: D102
+    def mean(self) -> _Floats: ...
     @property
-    def standard_deviation(self) -> _Floats: ...  # noqa: D102
+    def standard_deviation(self) -> _Floats: ...
 
 
-class DegradationStatistics(Protocol):
-    """Statistics of ageing."""
-
+class _Degradation(Protocol):
     @property
-    def rul(self) -> _Floats: ...  # noqa: D102
+    def rul(self) -> _Floats: ...
     @property
-    def z(self) -> Sequence[_Floats]: ...  # noqa: D102
+    def z(self) -> Sequence[_Floats]: ...
     @property
-    def spread(self) -> Sequence[_Floats]: ...  # noqa: D102
+    def spread(self) -> Sequence[_Floats]: ...
     @property
-    def noise(self) -> _Floats: ...  # noqa: D102
+    def noise(self) -> _Floats: ...
     @property
-    def life_quantiles(self) -> _Floats: ...  # noqa: D102
+    def life_quantiles(self) -> _Floats: ...
     @property
-    def regime_persistence(self) -> float: ...  # noqa: D102
+    def regime_persistence(self) -> float: ...
 
 
 class ReferenceStatistics(Protocol):
     """Statistics in a `Reference` or a bundle's manifest."""
 
     @property
-    def columns(self) -> Sequence[ColumnStatistics]: ...  # noqa: D102
+    def columns(self) -> Sequence[_Column]: ...  # noqa: D102
     @property
-    def regimes(self) -> Sequence[RegimeStatistics]: ...  # noqa: D102
+    def regimes(self) -> Sequence[_Regime]: ...  # noqa: D102
     @property
-    def degradation(self) -> DegradationStatistics: ...  # noqa: D102
+    def degradation(self) -> _Degradation: ...  # noqa: D102
 
 
 def simulate(
@@ -80,9 +74,6 @@ def simulate(
 
     `truncate` stops them at a random cycle before. Unit n depends only on the seed and n, so more
     units do not change the first ones.
-
-    Raises:
-        InvalidData: `units` is below 1, or the statistics are of another schema.
     """
     if units < 1:
         raise InvalidData(f"units must be 1 or more, got {units}")
@@ -143,7 +134,7 @@ def _regimes(reference: ReferenceStatistics, life: int, rng: np.random.Generator
     return np.array(walk)
 
 
-def _in_range(readings: _Array, columns: Sequence[ColumnStatistics]) -> FloatArray:
+def _in_range(readings: _Array, columns: Sequence[_Column]) -> FloatArray:
     low = np.array([column.low for column in columns])
     high = np.array([column.high for column in columns])
     slack = MARGIN * (high - low)

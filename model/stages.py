@@ -24,10 +24,6 @@ class Stages:
 
         `origin` identifies the run: only the same run can resume. `watch` counts the updates of all
         stages.
-
-        Raises:
-            InvalidCheckpoint: there is no state to resume from, or it cannot be read.
-            InvalidState: the state is of another run, or damaged.
         """
         self._path = path
         self._origin = origin

@@ -58,12 +58,7 @@ class Table:
 def read_table(
     path: Path, *, form: Format, numbers: Sequence[str], text: str | None, optional: Sequence[str] = ()
 ) -> Table:
-    """Read columns of a file; missing `optional` columns are NaN.
-
-    Raises:
-        InvalidData: the file cannot be read, is empty, lacks a column, or has text instead of a
-            number; the message names file, line and column.
-    """
+    """Read columns of a file; missing `optional` columns are NaN."""
     try:
         if form == "parquet":
             return _read_parquet(path, numbers=numbers, text=text, optional=optional)

@@ -170,11 +170,7 @@ class Trainer:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Resume from the state of a run with the same config.
-
-        Raises:
-            InvalidState: the config differs, or the state is damaged.
-        """
+        """Resume from the state of a run with the same config."""
         try:
             differing = [k for k, v in asdict(self.config).items() if state["config"].get(k) != v]
             if differing:

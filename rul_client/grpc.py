@@ -35,11 +35,10 @@ class GrpcTransport:
     async def models(self) -> list[RemoteModel]:
         """List the server's models."""
         reply = await self._call(self._stub.ListModels, pb.ListModelsRequest())
-        found = [(m.reference, m.manifest_json) for m in reply.models]
-        names = [ModelName(reference.name, reference.version, reference.sha256) for reference, _ in found]
-        return [
-            RemoteModel.parse(name, text, self._url) for name, (_, text) in zip(names, found, strict=True)
-        ]
+        references = [m.reference for m in reply.models]
+        names = [ModelName(each.name, each.version, each.sha256) for each in references]
+        texts = [m.manifest_json for m in reply.models]
+        return [RemoteModel.parse(*each, self._url) for each in zip(names, texts, strict=True)]
 
     async def predict(self, model: str, windows: Sequence[Window]) -> list[Answer | NoAnswer]:
         """Answer each window, in order."""

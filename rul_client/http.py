@@ -28,14 +28,10 @@ class HttpTransport:
         """List the server's models."""
         content = await request(self._client, "GET", "/v1/models")
         try:
-            return [
-                RemoteModel.parse(
-                    ModelName(m["name"], m["version"], m["sha256"]),
-                    msgspec.json.encode(m["manifest"]),
-                    self._url,
-                )
-                for m in msgspec.json.decode(content)["models"]
-            ]
+            found = msgspec.json.decode(content)["models"]
+            names = [ModelName(m["name"], m["version"], m["sha256"]) for m in found]
+            texts = [msgspec.json.encode(m["manifest"]) for m in found]
+            return [RemoteModel.parse(*each, self._url) for each in zip(names, texts, strict=True)]
         except (LookupError, TypeError, ValueError) as error:
             raise RemoteFailed(f"{self._url} is not rulserve, or a newer version: {error!r}") from error
 

@@ -9,15 +9,15 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from observability.dashboards.contents import DASHBOARDS
-from observability.dashboards.panels import to_json
+from observability.dashboards.contents import read_dashboards
+from observability.dashboards.render import to_json
 
 FOLDER: Final = Path(__file__).parents[1] / "grafana" / "dashboards"
 
 
 def generated() -> dict[Path, str]:
     """Each file that belongs into the dashboards' folder, and its content."""
-    return {FOLDER / f"{content.uid}.json": to_json(content) for content in DASHBOARDS}
+    return {FOLDER / f"{content.uid}.json": to_json(content) for content in read_dashboards()}
 
 
 def main(arguments: list[str]) -> int:

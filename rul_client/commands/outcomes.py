@@ -73,11 +73,7 @@ def outcomes(
 
 
 def existing(url: str) -> str:
-    """Check that the file of a SQLite address exists, so that a report creates no database.
-
-    Raises:
-        InvalidStoreUrl: it does not.
-    """
+    """Check that the file of a SQLite address exists, so that a report creates no database."""
     path = url.removeprefix(SQLITE)
     if path != url and not Path(path).is_file():
         raise InvalidStoreUrl(

@@ -61,14 +61,12 @@ def test_statistics_of_a_window_do_not_see_its_padding(parts, standardise):
 def test_a_baseline_that_looks_beats_the_mean(name, parts, standardise):
     if name == "gradient_boosting":
         pytest.importorskip("sklearn", reason="scikit-learn is not installed")
-    mean = BASELINES["mean"](standardise, FLEET.cap)
-    looking = BASELINES[name](standardise, FLEET.cap)
-
-    mean.fit(parts.training)
-    looking.fit(parts.training)
+    mean = BASELINES["mean"](parts.training, standardise, FLEET.cap)
+    looking = BASELINES[name](parts.training, standardise, FLEET.cap)
 
     windows = parts.held_out
-    assert error(looking.answer(windows), windows) < 0.9 * error(mean.answer(windows), windows)
+
+    assert error(looking(windows), windows) < 0.9 * error(mean(windows), windows)
 
 
 @pytest.mark.parametrize("name", ["mean", "flagship"])

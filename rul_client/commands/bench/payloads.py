@@ -117,9 +117,5 @@ def _tensors(pool: Pool, *, padded: bool) -> list[tuple[str, str, NDArray[Any]]]
     readings = pad_windows([w.readings for w in pool.windows], length=pool.context)
     last_cycle = np.array([w.last_cycle for w in pool.windows], dtype=np.float32)
     lengths = np.array([len(w.readings) for w in pool.windows], dtype=np.int64)
-    tensors = [
-        ("readings", "FP32", readings),
-        ("last_cycle", "FP32", last_cycle),
-        ("lengths", "INT64", lengths),
-    ]
-    return tensors if padded or lengths.min() < pool.context else tensors[:2]
+    tensors = [("readings", "FP32", readings), ("last_cycle", "FP32", last_cycle)]
+    return [*tensors, ("lengths", "INT64", lengths)] if padded or lengths.min() < pool.context else tensors

@@ -174,11 +174,8 @@ def run_bench(
     title = f"{', '.join(f'{name.name} {name.version}' for name, _ in models)} at {target.url}"
     wide_console(sys.stdout).print(table_of(title, measured))
     if json_file is not None:
-        document = {
-            "url": target.url,
-            "models": [name._asdict() for name, _ in models],
-            "scenarios": measured,
-        }
+        names = [name._asdict() for name, _ in models]
+        document: dict[str, Any] = {"url": target.url, "models": names, "scenarios": measured}
         document |= {"seconds": seconds, "processes": processes, "identical": identical}
         with open_output(json_file) as file:
             file.write(json.dumps(document, indent=1).encode() + b"\n")

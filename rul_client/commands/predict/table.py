@@ -52,9 +52,8 @@ class PeopleTable(RowWriter):
 
     def write(self, rows: Sequence[Row]) -> None:  # noqa: D102 inherited
         box, gap = (None, 2) if self._signs else (SIMPLE_HEAD, 1)
-        table = Table(
-            box=box, padding=(0, gap, 0, 0), show_edge=False, pad_edge=False, show_header=not self._counts
-        )
+        table = Table(box=box, padding=(0, gap, 0, 0), show_edge=False, pad_edge=False)
+        table.show_header = not self._counts
         axis = f"0{f'{self._cap:g}':>{self._widths.get('drawing', 1) - 1}}"
         for name, width in self._widths.items():
             heading = {"drawing": axis, "interval": self._interval}.get(name, name)

@@ -13,10 +13,7 @@ from rul_client.address import http_address
 
 def top(
     *,
-    url: Annotated[
-        str,
-        typer.Argument(help="http:// or https://HOST:PORT.", callback=http_address),
-    ],
+    url: Annotated[str, typer.Argument(help="http:// or https://HOST:PORT.", callback=http_address)],
     once: Annotated[bool, typer.Option("--once", help="Print one frame, and end.")] = False,
     interval: Annotated[float, typer.Option(help="Seconds between two frames.", min=0.1, max=3600.0)] = 1.0,
     api_key: Annotated[str | None, typer.Option(help="The service's API key.", envvar="RUL_API_KEY")] = None,
