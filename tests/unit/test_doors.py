@@ -268,7 +268,7 @@ async def test_a_repository_index_request_that_is_none_is_malformed():
         (lambda m: [m.outputs.add(name="rul") for _ in range(40)], "at most 32"),
         (
             lambda m: (m.raw_input_contents.pop(), m.inputs[0].contents.fp64_contents.append(1)),
-            "FP32 stands in fp32_contents, got fp64_contents",
+            "expected FP32 values in fp32_contents, got fp64_contents",
         ),
     ],
 )
