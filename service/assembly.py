@@ -152,10 +152,7 @@ def _store(
 
 
 def _predictor(
-    settings: Settings,
-    models: Sequence[Runtime],
-    batchers: Mapping[str, MicroBatcher],
-    store: AsyncStore,
+    settings: Settings, models: Sequence[Runtime], batchers: Mapping[str, MicroBatcher], store: AsyncStore
 ) -> Predictor:
     load = partial(LoadedModel.of, max_window_cycles=settings.max_window_cycles)
     return Predictor(

@@ -38,10 +38,7 @@ _LEVELS: Final = {
 
 
 def configure(
-    *,
-    level: LogLevel = LogLevel.INFO,
-    log_format: LogFormat = LogFormat.AUTO,
-    stream: TextIO | None = None,
+    *, level: LogLevel = LogLevel.INFO, log_format: LogFormat = LogFormat.AUTO, stream: TextIO | None = None
 ) -> None:
     """Send our log and that of our libraries to one stream (standard error), in one format."""
     out = stream or sys.stderr

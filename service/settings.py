@@ -213,8 +213,7 @@ class Settings(BaseSettings):
         "Too high: memory grows by 400 bytes each while the database is away. Too low: bursts are dropped.",
     )
     log_level: LogLevel = Field(
-        default=LogLevel.INFO,
-        description="Minimum log level. debug logs details of single requests.",
+        default=LogLevel.INFO, description="Minimum log level. debug logs details of single requests."
     )
     log_format: LogFormat = Field(
         default=LogFormat.AUTO,

@@ -36,12 +36,7 @@ Encode = Callable[[Any], bytes] | None
 SECONDS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 
 PLAIN: Final = (b"content-type", b"application/grpc")
-START: Final[Message] = {
-    "type": "http.response.start",
-    "status": 200,
-    "headers": [PLAIN],
-    "trailers": True,
-}
+START: Final[Message] = {"type": "http.response.start", "status": 200, "headers": [PLAIN], "trailers": True}
 END: Final[Message] = {"type": "http.response.body", "body": b"", "more_body": False}
 OK: Final = (b"grpc-status", b"0")
 

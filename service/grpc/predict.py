@@ -148,9 +148,7 @@ def predicted(given: Prediction) -> pb.Prediction:
 
 def _attention(given: Attention) -> pb.Attention:
     message = pb.Attention(
-        baseline=given.baseline,
-        entropy_ratio=given.entropy_ratio,
-        effective_cycles=given.effective_cycles,
+        baseline=given.baseline, entropy_ratio=given.entropy_ratio, effective_cycles=given.effective_cycles
     )
     message.MergeFromString(
         packed(1, given.cycles) + packed(2, given.weights) + packed(3, given.contributions)

@@ -222,7 +222,7 @@ def paths(ref: Callable[[str], dict[str, str]], responses: Callable[..., dict[st
                 "summary": "The fleet by urgency: the latest prediction of each unit, smallest RUL first",
                 "description": f"Ended units appear only if `state` is failed or removed. {_NO_STORE}",
                 "parameters": [model, state, limit, after],
-                "responses": responses("FleetBody", *refused),
+                "responses": responses(ref("FleetBody"), *refused),
             }
         },
         "/v1/units/{unit}": {
@@ -231,7 +231,7 @@ def paths(ref: Callable[[str], dict[str, str]], responses: Callable[..., dict[st
                 "description": "Predictions come newest first, in pages; `scores` is of the last 1,000 of "
                 f"each version before the outcome. `model` may be omitted if one is loaded. {_NO_STORE}",
                 "parameters": [unit, model, limit, before],
-                "responses": responses("UnitBody", *refused),
+                "responses": responses(ref("UnitBody"), *refused),
             }
         },
         "/v1/units/{unit}/outcomes": {
@@ -241,7 +241,7 @@ def paths(ref: Callable[[str], dict[str, str]], responses: Callable[..., dict[st
                 f"`replace` is true. {_NO_STORE}",
                 "parameters": [unit],
                 "requestBody": body,
-                "responses": responses("OutcomeReply", 400, 409, 413, 415, *refused),
+                "responses": responses(ref("OutcomeReply"), 400, 409, 413, 415, *refused),
             }
         },
     }

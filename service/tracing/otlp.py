@@ -15,13 +15,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.sdk.trace.sampling import (
-    Decision,
-    ParentBased,
-    Sampler,
-    SamplingResult,
-    TraceIdRatioBased,
-)
+from opentelemetry.sdk.trace.sampling import Decision, ParentBased, Sampler, SamplingResult, TraceIdRatioBased
 from opentelemetry.trace import Link, SpanKind, TraceState, get_current_span
 from opentelemetry.util.types import AttributeValue
 
@@ -79,11 +73,7 @@ def otlp_tracer(endpoint: str, *, sample: float) -> SpanTracer:
 
 def tracer_provider(sample: float) -> TracerProvider:
     """Make the SDK's provider with our sampling and the facts of this process, without a processor."""
-    about = {
-        "service.name": "rulserve",
-        "service.version": VERSION,
-        "service.instance.id": str(uuid4()),
-    }
+    about = {"service.name": "rulserve", "service.version": VERSION, "service.instance.id": str(uuid4())}
     return TracerProvider(
         sampler=LinkedSampler(sample),
         resource=Resource.create(about),
