@@ -14,7 +14,7 @@
         ├── UnknownUnit         nothing was predicted of it
         ├── NoStore             predictions are not kept
         ├── StoreUnavailable    retry_after_seconds
-        ├── CycleConflict       a reading of a cycle that has been already
+        ├── CycleConflict       a reading of a recorded cycle
         ├── OutcomeConflict     another outcome of the unit is known
         ├── StreamIdle
         ├── UnknownRoute
@@ -66,6 +66,8 @@ class FrontEndFailed(RulError):
 
 class ServiceError(RulError):
     """The root of what a caller of the service may be answered."""
+
+    retry_after_seconds: float | None = None
 
     @property
     def detail(self) -> str:
@@ -120,9 +122,7 @@ class NoStore(ServiceError):
 class StoreUnavailable(ServiceError):
     """The database of predictions is away; predictions themselves go on."""
 
-    def __init__(self, detail: str, *, retry_after_seconds: float = 5.0) -> None:
-        super().__init__(detail)
-        self.retry_after_seconds: Final = retry_after_seconds
+    retry_after_seconds = 5.0
 
 
 class OutcomeConflict(InvalidRequest):
@@ -156,17 +156,13 @@ class UnsupportedMedia(ServiceError):
 class Overloaded(ServiceError):
     """The queue is full: this request was not begun."""
 
-    def __init__(self, detail: str, *, retry_after_seconds: float = 1.0) -> None:
-        super().__init__(detail)
-        self.retry_after_seconds: Final = retry_after_seconds
+    retry_after_seconds = 1.0
 
 
 class NotReady(ServiceError):
     """The service is starting or shutting down."""
 
-    def __init__(self, detail: str, *, retry_after_seconds: float = 5.0) -> None:
-        super().__init__(detail)
-        self.retry_after_seconds: Final = retry_after_seconds
+    retry_after_seconds = 5.0
 
 
 class DeadlineExceeded(ServiceError):
@@ -251,7 +247,7 @@ def problems_of(error: BaseException) -> tuple[Problem, ...]:
 
 def retry_after_seconds(error: BaseException) -> float | None:
     """When to come back, for errors that pass."""
-    return error.retry_after_seconds if isinstance(error, Overloaded | NotReady | StoreUnavailable) else None
+    return error.retry_after_seconds if isinstance(error, ServiceError) else None
 
 
 def listed(problems: Sequence[Problem], most: int = MAX_PROBLEMS) -> list[Problem]:

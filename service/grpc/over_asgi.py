@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import struct
-import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from inspect import isawaitable
 from time import monotonic
@@ -21,15 +20,14 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from service import logs
-from service.edge.asgi import Application, Message, Receive, Scope, Send, header
+from service.edge.asgi import Application, Message, Receive, Scope, Send, header, inflated
 from service.edge.exchange import Limit
-from service.errors import Disconnected, public_detail
+from service.errors import Disconnected, MalformedBody, ServiceError, TooLarge, public_detail, status_of
 
 Names = Sequence[tuple[bytes, str]]
 Metadata = Sequence[tuple[str, str | bytes]]
 
 PREFIX: Final = struct.Struct(">BI")  # compressed?, length
-GZIP: Final = 16 + zlib.MAX_WBITS
 Decode = Callable[[bytes], Any]
 Encode = Callable[[Any], bytes] | None
 
@@ -78,7 +76,7 @@ class Messages:
         while len(buffer) < PREFIX.size or len(buffer) < PREFIX.size + self._checked_length():
             if not self._more:
                 if buffer:
-                    raise Aborted(grpc.StatusCode.INVALID_ARGUMENT, "the request ends within a message")
+                    raise MalformedBody("the request ends within a message")
                 raise StopAsyncIteration
             self.add(await self._receive())
         compressed, length = PREFIX.unpack_from(buffer)
@@ -102,15 +100,12 @@ class Messages:
         try:
             return await anext(self)
         except StopAsyncIteration:
-            raise Aborted(grpc.StatusCode.INVALID_ARGUMENT, "the request has no message") from None
+            raise MalformedBody("the request has no message") from None
 
     def _checked_length(self) -> int:
         length = PREFIX.unpack_from(self._buffer)[1]
         if length > self._max_bytes:
-            raise Aborted(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"the message has {length} bytes, the server reads {self._max_bytes} at most",
-            )
+            raise TooLarge(f"the message has {length} bytes, the service reads {self._max_bytes} at most")
         return length
 
     def _inflated(self, message: bytes) -> bytes:
@@ -121,19 +116,7 @@ class Messages:
                 f"message encoding {encoding.decode('latin-1')!r} is not known: use gzip or identity",
                 [("grpc-accept-encoding", "identity,gzip")],
             )
-        inflater = zlib.decompressobj(GZIP)
-        try:
-            plain = inflater.decompress(message, self._max_bytes + 1)
-        except zlib.error as error:
-            raise Aborted(grpc.StatusCode.INVALID_ARGUMENT, "the message is not gzip") from error
-        if len(plain) > self._max_bytes:
-            raise Aborted(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"the message inflates to more than {self._max_bytes} bytes",
-            )
-        if not inflater.eof or inflater.unused_data:
-            raise Aborted(grpc.StatusCode.INVALID_ARGUMENT, "the message is not one whole gzip member")
-        return plain
+        return inflated(message, "gzip", self._max_bytes)
 
 
 class Call:
@@ -311,7 +294,7 @@ def _decoded(decode: Decode, message: bytes) -> Any:  # noqa: ANN401 a message o
     try:
         return decode(message)
     except DecodeError as error:
-        raise Aborted(grpc.StatusCode.INVALID_ARGUMENT, f"the message cannot be read: {error}") from error
+        raise MalformedBody(f"the message cannot be read: {error}") from error
 
 
 async def _write_all(responses: AsyncIterator[Any], call: StreamCall) -> None:
@@ -331,6 +314,8 @@ def _failure(error: Exception) -> list[tuple[bytes, bytes]]:
     """The trailers of a call that has failed."""
     if isinstance(error, Aborted):
         return _trailers(error.code, error.details, error.metadata)
+    if isinstance(error, ServiceError):
+        return _trailers(status_of(error).grpc, public_detail(error))
     if isinstance(error, TimeoutError):
         return _trailers(grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline passed")
     logs.logger().error("failed", protocol="grpc", exc_info=error)

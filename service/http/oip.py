@@ -11,8 +11,8 @@ import msgspec
 
 from model.version import VERSION
 from service.edge.exchange import Desk
-from service.errors import MalformedBody
 from service.http.oip_body import decoded, encoded
+from service.http.problem import UNREADABLE, unreadable
 from service.http.shell import Call, Endpoint, Reply, json_reply
 from service.labels import Route, Stage
 from service.oip.inference import EXTENSIONS, PLATFORM, SERVER_NAME, Inference
@@ -125,8 +125,8 @@ class OipHttp:
         body = call.body
         try:
             asked = msgspec.json.decode(body, type=_IndexBody) if body.strip() else _IndexBody()
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise MalformedBody(f"the body is not a repository index request: {error}") from error
+        except UNREADABLE as error:
+            raise unreadable(error) from error
         return json_reply(self._inference.index(ready_only=asked.ready))
 
 

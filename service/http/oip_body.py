@@ -16,7 +16,7 @@ import msgspec
 
 from service.core.queries import ModelName
 from service.errors import InvalidTensor, MalformedBody
-from service.http.predict import shape_error
+from service.http.problem import UNREADABLE, unreadable
 from service.oip.inference import MAX_TENSORS, InferQuery, timeout_of
 from service.oip.tensors import FP32, INT64, Contents, GivenTensor, Tensor, short
 
@@ -168,10 +168,8 @@ def _request(text: bytes) -> OipInferRequest:
             if not count:
                 raise
             return _request(replaced)
-    except msgspec.ValidationError as error:
-        raise shape_error(error) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedBody(f"the body is not JSON: {error}") from error
+    except UNREADABLE as error:
+        raise unreadable(error) from error
 
 
 def _read_again(text: bytes) -> OipInferRequest:
@@ -221,7 +219,7 @@ def _values(tensor: _LooseInput) -> list[Any] | None:
     except msgspec.DecodeError as error:
         nested = _nested(tensor)
         if nested is None:
-            detail = shape_error(error).detail if isinstance(error, msgspec.ValidationError) else error
+            detail = unreadable(error).detail if isinstance(error, msgspec.ValidationError) else error
             raise InvalidTensor(f"input {short(tensor.name)}: data{detail}") from error
         return nested
 

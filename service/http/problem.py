@@ -7,9 +7,19 @@ from typing import Final
 
 import msgspec
 
-from service.errors import Problem, listed, problems_of, public_detail, retry_after_seconds, status_of
+from service.errors import (
+    MalformedBody,
+    Problem,
+    listed,
+    problems_of,
+    public_detail,
+    retry_after_seconds,
+    status_of,
+)
 
 PROBLEM: Final = b"application/problem+json"
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""Errors of a JSON body that cannot be decoded, or has another shape."""
 
 
 class ProblemBody(msgspec.Struct, frozen=True):
@@ -47,3 +57,17 @@ def problem(
     kind = f"urn:rulserve:problem:{status.code}"
     body = ProblemBody(kind, status.title, status.http, detail, problems, request_id)
     return status.http, PROBLEM, headers, msgspec.json.encode(body)
+
+
+def unreadable(error: Exception) -> MalformedBody:
+    """Make the refusal of a body that JSON's decoder rejects, with the JSON pointer of the place.
+
+    >>> unreadable(msgspec.ValidationError("Expected `str`, got `int` - at `$.windows[3].unit`")).detail
+    '/windows/3/unit: Expected `str`, got `int`'
+    """
+    if not isinstance(error, msgspec.ValidationError):
+        return MalformedBody(f"the body is not JSON: {error}")
+    detail, _, path = str(error).partition(" - at `")
+    plain = path.rstrip("`").removeprefix("$").replace("[...]", "")  # msgspec does not name the key
+    pointer = plain.replace("[", "/").replace("]", "").replace(".", "/")
+    return MalformedBody(f"{pointer or 'the body'}: {detail}", [Problem(pointer, "shape", detail)])

@@ -67,7 +67,7 @@ def test_a_client_reads_what_is_wrong_with_its_request():
 
 
 def test_only_errors_that_pass_say_when_to_come_back():
-    assert retry_after_seconds(Overloaded("full", retry_after_seconds=2)) == 2
+    assert retry_after_seconds(Overloaded("full")) == 1
     assert retry_after_seconds(NotReady("starting")) is not None
     assert retry_after_seconds(UnknownModel("x")) is None
 

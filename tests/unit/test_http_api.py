@@ -14,7 +14,8 @@ from msgspec import ValidationError
 from service.core.lifecycle import Phase
 from service.core.providers import Placement
 from service.errors import MalformedBody
-from service.http.predict import decode, shape_error
+from service.http.predict import decode
+from service.http.problem import unreadable
 from service.labels import Route
 from tests.fakes import FakeRuntime
 from tests.in_process import SLOW_SECONDS, SlowRuntime, in_process, json_window, until
@@ -227,6 +228,6 @@ def test_what_is_not_json_is_malformed(body):
     ],
 )
 def test_the_decoders_path_becomes_a_json_pointer(message, pointer, detail):
-    (problem,) = shape_error(ValidationError(message)).problems
+    (problem,) = unreadable(ValidationError(message)).problems
 
     assert (problem.pointer, problem.detail) == (pointer, detail)
