@@ -56,7 +56,6 @@ class Context(Protocol):
 
     def set_trailing_metadata(self, trailing_metadata: Any) -> None:  # noqa: ANN401 as above
         """Send this with the status."""
-        ...
 
     def write(self, message: Any) -> Awaitable[None]:  # noqa: ANN401 a message of any method
         """Send one answer of a stream."""
