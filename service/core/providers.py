@@ -74,13 +74,7 @@ def output_shapes(manifest: Manifest, *, windows: int, cycles: int) -> Shapes:
 
 
 def with_options(providers: Sequence[str], manifest: Manifest, *, most_windows: int) -> Wanted:
-    """Each with what it must be told.
-
-    Args:
-        providers: Their names, best first.
-        manifest: Of the model, for the shapes that it will be asked.
-        most_windows: Of a batch; TensorRT builds for shapes up to that and anew for larger ones.
-    """
+    """Add the options of each provider; TensorRT builds for batches up to `most_windows`."""
     options = {
         # TensorFloat-32 rounds to 10 bits: answers would leave the golden windows' tolerance.
         CUDA: {"use_tf32": "0"},
@@ -106,13 +100,9 @@ def tensorrt_shapes(manifest: Manifest, *, most_windows: int) -> dict[str, str]:
 def placement(
     choice: ProviderChoice, available: Sequence[str], got: Sequence[str], *, driver: bool
 ) -> Placement:
-    """What came of a choice.
+    """Compare a choice with the providers that ONNX Runtime was built with and that the session got.
 
-    Args:
-        choice: What was asked for.
-        available: What ONNX Runtime was built with.
-        got: What the session has, in its order.
-        driver: Whether an NVIDIA driver is there.
+    `driver` is true where an NVIDIA driver is installed.
 
     Raises:
         InvalidBundle: a GPU was asked for by name, and the session has none.

@@ -145,12 +145,7 @@ class OnnxRuntime:
         provider: ProviderChoice = ProviderChoice.AUTO,
         max_batch_windows: int = 32,
     ) -> OnnxRuntime:
-        """Open a bundle's model on a provider.
-
-        Args:
-            folder: The bundle.
-            provider: Where it is to run.
-            max_batch_windows: Most windows a batch, which TensorRT must know before.
+        """Open a bundle's model on a provider; TensorRT builds for the largest batch.
 
         Raises:
             InvalidBundle: the file is damaged, its graph does not fit its manifest, or the

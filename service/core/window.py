@@ -90,8 +90,7 @@ class Defect(NamedTuple):
     Attributes:
         window: Which window of the request.
         field: `last_cycle` or `readings`.
-        cycle: Which of the cycles sent, where one reading is wrong.
-        column: Which column of the model, where one reading is wrong.
+        cycle, column: Place of the wrong reading: which cycle sent, which column of the model.
     """
 
     window: int
@@ -120,7 +119,7 @@ def check(
         units: The units' names.
 
     Returns:
-        The windows, and what is wrong with them: a window with a defect must not be answered.
+        The windows and their defects: a window with a defect must not be answered.
     """
     count, cycles, _ = readings.shape
     lengths = [min(n, rules.context) for n in sent]

@@ -36,13 +36,9 @@ class ProblemBody(msgspec.Struct, frozen=True):
 def problem(
     error: Exception, request_id: str, path: str, allowed: str = ""
 ) -> tuple[int, bytes, list[tuple[bytes, bytes]], bytes]:
-    """Status, media type, headers and body that tell a client what went wrong.
+    """Return the status, media type, headers and body of an error.
 
-    Args:
-        error: What went wrong.
-        request_id: The request's id.
-        path: What was asked for; below /v2 the protocol words errors its own way.
-        allowed: The methods that the path answers, where that is what is wrong.
+    Below /v2 errors have the protocol's own form. `allowed` lists the methods that the path answers.
     """
     status, detail = status_of(error), public_detail(error)
     headers = [(b"allow", allowed.encode())] if allowed else []
