@@ -92,11 +92,7 @@ class Form(NamedTuple):
 
 
 def decoded(body: bytes, header_length: bytes) -> tuple[InferQuery, Form]:
-    """Read a body.
-
-    Args:
-        body: All of it, inflated.
-        header_length: The header `inference-header-content-length`, b"" where it was not sent.
+    """Read an inflated body; `header_length` is the header `inference-header-content-length` or b"".
 
     Raises:
         MalformedBody: it is not JSON of the protocol's shape, or the header does not fit it.

@@ -111,13 +111,7 @@ class Shell:
     """The ASGI application for HTTP."""
 
     def __init__(self, desk: Desk, endpoints: Sequence[Endpoint], *, hot_paths: Sequence[str] = ()) -> None:
-        """Serve these endpoints.
-
-        Args:
-            desk: The service.
-            endpoints: What answers; the first that fits a path does.
-            hot_paths: Paths with parameters that are asked for again and again.
-        """
+        """Serve these endpoints, the first that fits a path; hot paths with parameters are matched once."""
         self._desk: Final = desk
         self._patterns: Final[list[tuple[re.Pattern[str], Endpoint]]] = [
             (compile_path(endpoint.path)[0], endpoint) for endpoint in endpoints

@@ -60,9 +60,7 @@ class LinkedSampler(Sampler):
 def otlp_tracer(endpoint: str, *, sample: float) -> SpanTracer:
     """Make a tracer that sends to a collector; the SDK's own variables (OTEL_...) set the rest.
 
-    Args:
-        endpoint: The collector's base URL, or that of its traces.
-        sample: The share of traces that are recorded, of those that begin here.
+    `endpoint` is the collector's base URL or that of its traces; `sample` is the share of recorded traces.
     """
     url = endpoint.rstrip("/")
     exporter = OTLPSpanExporter(url if url.endswith(TRACES_PATH) else url + TRACES_PATH)
