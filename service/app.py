@@ -15,11 +15,10 @@ from starlette.responses import JSONResponse
 
 from model.domain import RulError
 from service import logs
-from service.assembly import build
+from service.assembly import Parts, build
 from service.core.queries import Explain
 from service.edge.asgi import Receive, Scope, Send
 from service.http.routes import PREDICT_PATH
-from service.parts import Parts
 from service.processes.control import WorkerSpec
 from service.settings import Settings
 

@@ -96,8 +96,7 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port of HTTP and gRPC.", min=0, max=65535)] = None,
     provider: Annotated[ProviderChoice | None, typer.Option(help="Where inference runs.")] = None,
     front_end: Annotated[
-        FrontEnd | None,
-        typer.Option(help="envoy: HTTP and gRPC on one port; uvicorn: BentoML's own server."),
+        FrontEnd | None, typer.Option(help="envoy: HTTP and gRPC on one port; uvicorn: BentoML's own server.")
     ] = None,
     log_level: Annotated[LogLevel | None, typer.Option(help="Minimum log level.")] = None,
     log_format: Annotated[

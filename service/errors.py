@@ -15,7 +15,7 @@
         ├── NoStore             predictions are not stored
         ├── StoreUnavailable    retry_after_seconds
         ├── CycleConflict       a reading of a cycle that is already recorded
-        ├── OutcomeConflict     a different outcome of the unit is stored
+        ├── OutcomeConflict     another outcome of the unit is known
         ├── StreamIdle
         ├── UnknownRoute
         ├── MethodNotAllowed
@@ -66,6 +66,8 @@ class FrontEndFailed(RulError):
 
 class ServiceError(RulError):
     """The root of the errors that a caller may receive."""
+
+    retry_after_seconds: float | None = None
 
     @property
     def detail(self) -> str:
@@ -120,9 +122,7 @@ class NoStore(ServiceError):
 class StoreUnavailable(ServiceError):
     """The database does not answer; predictions continue."""
 
-    def __init__(self, detail: str, *, retry_after_seconds: float = 5.0) -> None:
-        super().__init__(detail)
-        self.retry_after_seconds: Final = retry_after_seconds
+    retry_after_seconds = 5.0
 
 
 class OutcomeConflict(InvalidRequest):
@@ -156,17 +156,13 @@ class UnsupportedMedia(ServiceError):
 class Overloaded(ServiceError):
     """The queue is full; the request did not start."""
 
-    def __init__(self, detail: str, *, retry_after_seconds: float = 1.0) -> None:
-        super().__init__(detail)
-        self.retry_after_seconds: Final = retry_after_seconds
+    retry_after_seconds = 1.0
 
 
 class NotReady(ServiceError):
     """The service is starting or shutting down."""
 
-    def __init__(self, detail: str, *, retry_after_seconds: float = 5.0) -> None:
-        super().__init__(detail)
-        self.retry_after_seconds: Final = retry_after_seconds
+    retry_after_seconds = 5.0
 
 
 class DeadlineExceeded(ServiceError):
@@ -251,7 +247,7 @@ def problems_of(error: BaseException) -> tuple[Problem, ...]:
 
 def retry_after_seconds(error: BaseException) -> float | None:
     """Return when to retry a temporary error."""
-    return error.retry_after_seconds if isinstance(error, Overloaded | NotReady | StoreUnavailable) else None
+    return error.retry_after_seconds if isinstance(error, ServiceError) else None
 
 
 def listed(problems: Sequence[Problem], most: int = MAX_PROBLEMS) -> list[Problem]:

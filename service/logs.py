@@ -29,22 +29,13 @@ WITHHELD: Final = frozenset({"readings", "columns", "body", "api_key", "authoriz
 
 SAFE_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 """A request id that is fit to log."""
-_LEVELS: Final = {
-    LogLevel.DEBUG: logging.DEBUG,
-    LogLevel.INFO: logging.INFO,
-    LogLevel.WARNING: logging.WARNING,
-    LogLevel.ERROR: logging.ERROR,
-}
 
 
 def configure(
-    *,
-    level: LogLevel = LogLevel.INFO,
-    log_format: LogFormat = LogFormat.AUTO,
-    stream: TextIO | None = None,
+    *, level: LogLevel = LogLevel.INFO, log_format: LogFormat = LogFormat.AUTO, stream: TextIO | None = None
 ) -> None:
     """Send our log and that of our libraries to one stream (standard error), in one format."""
-    out = stream or sys.stderr
+    out, number = stream or sys.stderr, logging.getLevelNamesMapping()[level.upper()]
     if log_format is LogFormat.AUTO:
         log_format = LogFormat.CONSOLE if out.isatty() else LogFormat.JSON
     shared: list[Processor] = [
@@ -59,7 +50,7 @@ def configure(
         shared.append(structlog.processors.format_exc_info)
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
-        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=False,
     )
@@ -72,7 +63,7 @@ def configure(
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(_LEVELS[level])
+    root.setLevel(number)
     # Our access log is sampled; without a handler uvicorn does not even format its own.
     theirs = logging.getLogger("uvicorn.access")
     theirs.handlers[:], theirs.propagate = [], False

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 import textwrap
 from collections.abc import Mapping
 from enum import StrEnum
@@ -213,8 +212,7 @@ class Settings(BaseSettings):
         "Too high: memory grows by 400 bytes each while the database is away. Too low: bursts are dropped.",
     )
     log_level: LogLevel = Field(
-        default=LogLevel.INFO,
-        description="Minimum log level. debug logs details of single requests.",
+        default=LogLevel.INFO, description="Minimum log level. debug logs details of single requests."
     )
     log_format: LogFormat = Field(
         default=LogFormat.AUTO,
@@ -294,12 +292,6 @@ class Settings(BaseSettings):
     def keys(self) -> frozenset[str]:
         """Return the accepted API keys; none: no key is required."""
         return frozenset(_parts(self.api_keys.get_secret_value()))
-
-    def logs_to_console(self) -> bool:
-        """Return whether the log is text for a person."""
-        return self.log_format is LogFormat.CONSOLE or (
-            self.log_format is LogFormat.AUTO and sys.stderr.isatty()
-        )
 
 
 def usable_cores(cpu_max: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:

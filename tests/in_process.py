@@ -22,7 +22,7 @@ from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 
 from model.domain import FloatArray, IntArray
-from service.assembly import build
+from service.assembly import Parts, build
 from service.core.batcher import MicroBatcher
 from service.core.lifecycle import Lifecycle
 from service.core.ports import Tracer
@@ -30,7 +30,6 @@ from service.core.runtime import Outputs
 from service.edge.exchange import Desk
 from service.grpc.health import Health
 from service.grpc.over_asgi import PREFIX, GrpcOverAsgi
-from service.parts import Parts
 from service.processes.control import WorkerSpec
 from service.proto import rul_v1_pb2 as pb
 from service.settings import Settings

@@ -1,7 +1,4 @@
-"""Which bundles to serve, opened: what start-up does first, and what is tried before a server starts.
-
-Then what an operator is to be warned of: what came out otherwise than was asked for.
-"""
+"""Open the bundles to serve, and warn of settings without effect."""
 
 from __future__ import annotations
 
@@ -31,13 +28,7 @@ def load_bundles(settings: Settings) -> list[tuple[BundleFolder, OnnxRuntime]]:
 
 
 def warn(log: FilteringBoundLogger, settings: Settings, placements: Mapping[str, Placement]) -> None:
-    """Say what a service does otherwise than its operator may think: once, whichever models it concerns.
-
-    Args:
-        log: Where to.
-        settings: What was asked for.
-        placements: Where each model runs, by its name.
-    """
+    """Log unknown variables, and each provider fallback once; `placements` are by model name."""
     for name in unknown_variables():
         log.warning("unknown setting", variable=name)
     elsewhere: dict[tuple[str, str], list[str]] = {}

@@ -77,11 +77,9 @@ class BatchObserver(Protocol):
 
     def ran(self, batch: Batch, /) -> None:
         """Count a batch whose callers have been told its outcome."""
-        ...
 
     def cancelled(self, windows: int) -> None:
         """Count windows whose caller left before they were answered."""
-        ...
 
 
 Stages = list[tuple[Stage, float, float]]
@@ -93,7 +91,6 @@ class Recorder(Protocol):
 
     def offer(self, model: str, windows: Windows, predictions: Sequence[Prediction]) -> None:
         """Keep the predictions of these windows; never waits and never fails."""
-        ...
 
 
 class Submission(Protocol):
@@ -101,7 +98,6 @@ class Submission(Protocol):
 
     def ended(self, caller: Caller) -> None:
         """Record that they were answered, failed or cancelled."""
-        ...
 
 
 class RequestTrace(Protocol):
@@ -109,15 +105,12 @@ class RequestTrace(Protocol):
 
     def begin(self, request_id: str) -> None:
         """Make this request the current one."""
-        ...
 
     def stage(self, stage: Stage, start: float, end: float) -> None:
         """Record a stage of the request, in seconds of `perf_counter`."""
-        ...
 
     def end(self, *, code: str, error: BaseException | None, windows: int) -> None:
         """Record that the request has ended with this code label."""
-        ...
 
 
 class BatchTrace(Protocol):
@@ -125,7 +118,6 @@ class BatchTrace(Protocol):
 
     def end(self, error: BaseException | None) -> None:
         """Record that the batch has run or failed."""
-        ...
 
 
 class Tracer(Protocol):
@@ -156,7 +148,6 @@ class Tracer(Protocol):
 
     def close(self) -> None:
         """Send what is still held; blocks for a few seconds at most."""
-        ...
 
 
 class Slots(Protocol):

@@ -1,4 +1,4 @@
-"""Which of ONNX Runtime's providers a model is to run on, in which order, and why it runs elsewhere.
+"""Shapes of a graph's outputs; providers of ONNX Runtime, their order, and why another one runs.
 
 Plain decisions, so that they can be tested where there is no GPU. This module must not know ONNX Runtime.
 """
@@ -10,11 +10,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from export.bundle import InvalidBundle, Manifest
+from model.domain import HEALTH_STATES
 from service.settings import ProviderChoice
 
 CPU: Final = "CPUExecutionProvider"
 CUDA: Final = "CUDAExecutionProvider"
 TENSORRT: Final = "TensorrtExecutionProvider"
+
+PER_CYCLE: Final = frozenset({"attention", "contribution", "head_attention"})
+"""Outputs with a value for each cycle, in their last axis."""
+Shapes = dict[str, tuple[int, ...]]
 
 FIRST: Final = {ProviderChoice.CPU: CPU, ProviderChoice.CUDA: CUDA, ProviderChoice.TENSORRT: TENSORRT}
 """What a choice puts first; `auto` takes CUDA where ONNX Runtime has it."""
@@ -53,14 +58,23 @@ def order(choice: ProviderChoice, available: Sequence[str]) -> list[str]:
     return [*(provider for provider in best_first if provider in available), CPU]
 
 
-def with_options(providers: Sequence[str], manifest: Manifest, *, most_windows: int) -> Wanted:
-    """Return each provider with its options.
+def output_shapes(manifest: Manifest, *, windows: int, cycles: int) -> Shapes:
+    """Return the shape of each output that the model's graph has, in the order of the graph."""
+    heads = {"head_attention": (windows, manifest.heads, cycles)} if manifest.heads else {}
+    return {
+        "rul": (windows,),
+        "rul_interval": (windows, 2),
+        "failure_probability": (windows, len(manifest.horizons)),
+        "health_state": (windows, len(HEALTH_STATES)),
+        "attention": (windows, cycles),
+        "contribution": (windows, cycles),
+        **heads,
+        "novelty": (windows,),
+    }
 
-    Args:
-        providers: Their names, best first.
-        manifest: Of the model, for the shapes that it will be asked.
-        most_windows: Of a batch; TensorRT builds for shapes up to that and anew for larger ones.
-    """
+
+def with_options(providers: Sequence[str], manifest: Manifest, *, most_windows: int) -> Wanted:
+    """Add the options of each provider; TensorRT builds for batches up to `most_windows`."""
     options = {
         # TensorFloat-32 rounds to 10 bits: answers would leave the golden windows' tolerance.
         CUDA: {"use_tf32": "0"},
@@ -86,13 +100,9 @@ def tensorrt_shapes(manifest: Manifest, *, most_windows: int) -> dict[str, str]:
 def placement(
     choice: ProviderChoice, available: Sequence[str], got: Sequence[str], *, driver: bool
 ) -> Placement:
-    """Return where the model runs.
+    """Compare a choice with the providers that ONNX Runtime was built with and that the session got.
 
-    Args:
-        choice: The requested provider.
-        available: What ONNX Runtime was built with.
-        got: What the session has, in its order.
-        driver: Whether an NVIDIA driver is there.
+    `driver` is true where an NVIDIA driver is installed.
 
     Raises:
         InvalidBundle: a GPU was asked for by name, and the session has none.

@@ -13,10 +13,20 @@ from typing import Any, Final, Protocol
 import numpy as np
 import onnxruntime as ort
 
-from export.bundle import INPUTS, OUTPUTS, BundleFolder, Golden, InvalidBundle, Manifest
+from export.bundle import BundleFolder, Golden, InvalidBundle, Manifest
 from export.drift_reference import DriftReference
-from model.domain import HEALTH_STATES, FloatArray, IntArray
-from service.core.providers import CPU, CUDA, TENSORRT, Placement, Wanted, order, placement, with_options
+from model.domain import FloatArray, IntArray
+from service.core.providers import (
+    CPU,
+    CUDA,
+    TENSORRT,
+    Placement,
+    Wanted,
+    order,
+    output_shapes,
+    placement,
+    with_options,
+)
 from service.core.runtime_cuda import BoundSession, bucket
 from service.core.window import Windows
 from service.settings import NVIDIA_DRIVER, ProviderChoice
@@ -24,6 +34,8 @@ from service.settings import NVIDIA_DRIVER, ProviderChoice
 GOLDEN_WINDOWS: Final = 16
 """They come in one batch, however small those of a service are."""
 
+ANY: Final = -1
+"""A size that each batch chooses."""
 TOLERANCE: Final = {
     "rul": 1e-3,  # cycles
     "rul_interval": 1e-2,  # cycles; a learned scale times a quantile widens the difference
@@ -116,14 +128,14 @@ class OnnxRuntime:
         placement: Placement,
     ) -> None:
         self._session = session
-        self._names = output_names(manifest)
+        self._names = [*output_shapes(manifest, windows=ANY, cycles=ANY)]
         self.manifest: Final = manifest
         self.drift_reference: Final = drift_reference
         self.sha256: Final = sha256
         self.placement: Final = placement
         self.provider: Final[str] = placement.providers[0]
         on_gpu = self.provider in {CUDA, TENSORRT}
-        self._bound = BoundSession(session, manifest, self._names, device="cuda") if on_gpu else None
+        self._bound = BoundSession(session, manifest, device="cuda") if on_gpu else None
 
     @classmethod
     def load(
@@ -133,12 +145,7 @@ class OnnxRuntime:
         provider: ProviderChoice = ProviderChoice.AUTO,
         max_batch_windows: int = 32,
     ) -> OnnxRuntime:
-        """Open a bundle's model on a provider.
-
-        Args:
-            folder: The bundle.
-            provider: Where it is to run.
-            max_batch_windows: Most windows a batch, which TensorRT must know before.
+        """Open a bundle's model on a provider; TensorRT builds for the largest batch.
 
         Raises:
             InvalidBundle: the file is damaged, its graph does not fit its manifest, or the
@@ -168,11 +175,6 @@ class OnnxRuntime:
         return Outputs(**dict(zip(self._names, answers, strict=True)))
 
 
-def output_names(manifest: Manifest) -> list[str]:
-    """The outputs that the model's graph has."""
-    return [name for name in OUTPUTS if name != "head_attention" or manifest.heads]
-
-
 def replay_golden(runtime: Runtime, golden: Golden) -> None:
     """Ask the golden windows again, here, on the provider that will serve. Also warms it up.
 
@@ -180,7 +182,7 @@ def replay_golden(runtime: Runtime, golden: Golden) -> None:
         InvalidBundle: an answer is not the exporter's; names the output and both values.
     """
     outputs = runtime.run(golden.readings, golden.lengths, golden.last_cycle)
-    for name in output_names(runtime.manifest):
+    for name in output_shapes(runtime.manifest, windows=ANY, cycles=ANY):
         expected = golden.expected.get(name)
         got: FloatArray = getattr(outputs, name)
         if expected is None or expected.shape != got.shape:
@@ -228,25 +230,13 @@ def _check_graph(session: Any, manifest: Manifest, path: Path) -> None:  # noqa:
     Raises:
         InvalidBundle: the graph is not the one that the manifest describes.
     """
-    columns, horizons = len(manifest.columns), len(manifest.horizons)
     expected_inputs = {
-        "readings": ("tensor(float)", (None, None, columns)),
-        "lengths": ("tensor(int64)", (None,)),
-        "last_cycle": ("tensor(float)", (None,)),
+        "readings": ("tensor(float)", (ANY, ANY, len(manifest.columns))),
+        "lengths": ("tensor(int64)", (ANY,)),
+        "last_cycle": ("tensor(float)", (ANY,)),
     }
-    sizes: dict[str, tuple[int | None, ...]] = {
-        "rul": (None,),
-        "rul_interval": (None, 2),
-        "failure_probability": (None, horizons),
-        "health_state": (None, len(HEALTH_STATES)),
-        "attention": (None, None),
-        "contribution": (None, None),
-        "head_attention": (None, manifest.heads, None),
-        "novelty": (None,),
-    }
-    expected_outputs = {name: ("tensor(float)", sizes[name]) for name in output_names(manifest)}
-    if set(expected_inputs) != set(INPUTS):
-        raise AssertionError("INPUTS has changed and this check has not")
+    shapes = output_shapes(manifest, windows=ANY, cycles=ANY)
+    expected_outputs = {name: ("tensor(float)", shape) for name, shape in shapes.items()}
     for what, nodes, expected in (
         ("input", session.get_inputs(), expected_inputs),
         ("output", session.get_outputs(), expected_outputs),
@@ -265,12 +255,12 @@ def _check_graph(session: Any, manifest: Manifest, path: Path) -> None:  # noqa:
                 )
 
 
-def _fits(got: tuple[str, tuple[Any, ...]], kind: str, shape: tuple[int | None, ...]) -> bool:
-    """Return whether a declared shape allows the expected one; a name or None is any size."""
+def _fits(got: tuple[str, tuple[Any, ...]], kind: str, shape: tuple[int, ...]) -> bool:
+    """Whether a declared shape allows the expected one; a name or None in it stands for any size."""
     if got[0] != kind or len(got[1]) != len(shape):
         return False
     return all(
-        not isinstance(size, int) if wanted is None else not isinstance(size, int) or size == wanted
+        not isinstance(size, int) if wanted == ANY else not isinstance(size, int) or size == wanted
         for size, wanted in zip(got[1], shape, strict=True)
     )
 

@@ -15,9 +15,8 @@ import numpy as np
 import onnxruntime as ort
 
 from export.bundle import Manifest
-from model.domain import HEALTH_STATES, FloatArray, IntArray
-
-Shapes = dict[str, tuple[int, ...]]
+from model.domain import FloatArray, IntArray
+from service.core.providers import PER_CYCLE, Shapes, output_shapes
 
 
 def bucket(windows: int) -> int:
@@ -29,27 +28,12 @@ def bucket(windows: int) -> int:
     return 1 << (windows - 1).bit_length()
 
 
-def output_shapes(manifest: Manifest, *, windows: int, cycles: int) -> Shapes:
-    """Return the answers to windows of this shape."""
-    return {
-        "rul": (windows,),
-        "rul_interval": (windows, 2),
-        "failure_probability": (windows, len(manifest.horizons)),
-        "health_state": (windows, len(HEALTH_STATES)),
-        "attention": (windows, cycles),
-        "contribution": (windows, cycles),
-        "head_attention": (windows, manifest.heads, cycles),
-        "novelty": (windows,),
-    }
-
-
 class BoundSession:
     """A session with buffers for each size of batch that has come. May be called by several threads."""
 
-    def __init__(self, session: Any, manifest: Manifest, names: list[str], *, device: str) -> None:  # noqa: ANN401
+    def __init__(self, session: Any, manifest: Manifest, *, device: str) -> None:  # noqa: ANN401
         self._session: Final = session
         self._manifest: Final = manifest
-        self._names: Final = names
         self._device: Final = device
         self._buffers: Final[dict[tuple[int, int], _Buffers]] = {}
         self._making: Final = Lock()
@@ -63,19 +47,16 @@ class BoundSession:
             if buffers is None:
                 buffers = self._buffers[size] = self._make(*size)
         answers = buffers.run(*padded(readings, lengths, last_cycle, windows=size[0], cycles=size[1]))
-        per_cycle = {"attention", "contribution", "head_attention"}
-        return {name: x[:b, ..., :t] if name in per_cycle else x[:b] for name, x in answers.items()}
+        return {name: x[:b, ..., :t] if name in PER_CYCLE else x[:b] for name, x in answers.items()}
 
     def _make(self, windows: int, cycles: int) -> _Buffers:
-        shapes = output_shapes(self._manifest, windows=windows, cycles=cycles)
         inputs: Shapes = {
             "readings": (windows, cycles, len(self._manifest.columns)),
             "lengths": (windows,),
             "last_cycle": (windows,),
         }
-        return _Buffers(
-            self._session, inputs, {name: shapes[name] for name in self._names}, device=self._device
-        )
+        outputs = output_shapes(self._manifest, windows=windows, cycles=cycles)
+        return _Buffers(self._session, inputs, outputs, device=self._device)
 
 
 def padded(

@@ -3,9 +3,8 @@
     columns or rows ── lay_out ──┐
     tensors ─────────────────────┴─> check ── Windows, or defects with their places
 
-`check` holds every rule about readings and cycle numbers, for all windows of a request at once; a
-transport adds only where in its request a defect stands. Behind it nothing checks again. This module
-must not know how a request came in, nor what is done with its windows.
+`check` holds every rule about readings and cycle numbers, for all windows of a request at once; a transport
+adds the place in its request. This module must not know transports, nor the use of windows.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ LARGEST_CYCLE: Final = 2**24
 class WindowInput(msgspec.Struct, forbid_unknown_fields=True):
     """A window as a client sends it: well-formed, nothing more.
 
-    Either `columns` (name to T values) or `readings` (T rows of F values, schema order). None and
-    NaN mean missing. In-process callers may give an array [T, F] as `readings`.
+    Either `columns` (name to T values) or `readings` (T rows of F values, schema order, or in this process
+    an array [T, F]). None and NaN mean missing.
     """
 
     unit: str | None = None
@@ -91,8 +90,7 @@ class Defect(NamedTuple):
     Attributes:
         window: Which window of the request.
         field: `last_cycle` or `readings`.
-        cycle: Which of the cycles sent, where one reading is wrong.
-        column: Which column of the model, where one reading is wrong.
+        cycle, column: Place of the wrong reading: which cycle sent, which column of the model.
     """
 
     window: int
@@ -114,15 +112,14 @@ def check(
     """Check windows; of each, the last `context` cycles are read.
 
     Args:
-        readings: float32 [B, T, F], NaN = missing; what stands past a window's end is ignored. Either all
-            cycles sent or, of windows longer than the context, the last ones.
+        readings: float32 [B, T, F], NaN = missing; all cycles sent or the last ones, ignored past the end.
         sent: Cycles that were sent of each window, above 0.
         last_cycle: The cycle number of each window's last reading; NaN = unknown.
         rules: What the model asks.
         units: The units' names.
 
     Returns:
-        The windows, and what is wrong with them: a window with a defect must not be answered.
+        The windows and their defects: a window with a defect must not be answered.
     """
     count, cycles, _ = readings.shape
     lengths = [min(n, rules.context) for n in sent]

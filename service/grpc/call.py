@@ -56,7 +56,6 @@ class Context(Protocol):
 
     def set_trailing_metadata(self, trailing_metadata: Any) -> None:  # noqa: ANN401 as above
         """Send this with the status."""
-        ...
 
     def write(self, message: Any) -> Awaitable[None]:  # noqa: ANN401 a message of any method
         """Send one answer of a stream."""
@@ -77,16 +76,10 @@ async def exchanged(
     is_open: bool = False,
     needs_model: bool = False,
 ) -> ReplyType:
-    """Answer one call, measured and logged; where it fails, end it with the error's status.
+    """Answer one call, measured and logged; end a failed one with the error's status.
 
-    Args:
-        desk: The service.
-        route: What is asked, as a label.
-        call: Reads the message and answers it, within the limit.
-        raw: The message as it came.
-        context: The call.
-        is_open: Whether it answers without an API key.
-        needs_model: Whether it is refused while the service starts or drains.
+    `call` answers the raw message within the limit. An open call needs no API key; a call that needs a
+    model is refused while the service starts or drains.
     """
     reply: Any = None
     metadata: dict[str, Any] = dict(context.invocation_metadata())

@@ -170,10 +170,7 @@ def query_of(request: pb.ModelInferRequest) -> InferQuery:
         )
     inputs = [
         GivenTensor(
-            tensor.name,
-            tensor.datatype,
-            tensor.shape,
-            _raw(tensor, raw[i]) if raw else _typed(tensor),
+            tensor.name, tensor.datatype, tensor.shape, _raw(tensor, raw[i]) if raw else _typed(tensor)
         )
         for i, tensor in enumerate(request.inputs)
     ]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import struct
-import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from inspect import isawaitable
 from time import monotonic
@@ -21,27 +20,21 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from service import logs
-from service.edge.asgi import Application, Message, Receive, Scope, Send, header
+from service.edge.asgi import Application, Message, Receive, Scope, Send, header, inflated
 from service.edge.exchange import Limit
-from service.errors import Disconnected, public_detail
+from service.errors import Disconnected, MalformedBody, ServiceError, TooLarge, public_detail, status_of
 
 Names = Sequence[tuple[bytes, str]]
 Metadata = Sequence[tuple[str, str | bytes]]
 
 PREFIX: Final = struct.Struct(">BI")  # compressed?, length
-GZIP: Final = 16 + zlib.MAX_WBITS
 Decode = Callable[[bytes], Any]
 Encode = Callable[[Any], bytes] | None
 
 SECONDS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 
 PLAIN: Final = (b"content-type", b"application/grpc")
-START: Final[Message] = {
-    "type": "http.response.start",
-    "status": 200,
-    "headers": [PLAIN],
-    "trailers": True,
-}
+START: Final[Message] = {"type": "http.response.start", "status": 200, "headers": [PLAIN], "trailers": True}
 END: Final[Message] = {"type": "http.response.body", "body": b"", "more_body": False}
 OK: Final = (b"grpc-status", b"0")
 
@@ -83,7 +76,7 @@ class Messages:
         while len(buffer) < PREFIX.size or len(buffer) < PREFIX.size + self._checked_length():
             if not self._more:
                 if buffer:
-                    raise Aborted(grpc.StatusCode.INVALID_ARGUMENT, "the request ends within a message")
+                    raise MalformedBody("the request ends within a message")
                 raise StopAsyncIteration
             self.add(await self._receive())
         compressed, length = PREFIX.unpack_from(buffer)
@@ -107,15 +100,12 @@ class Messages:
         try:
             return await anext(self)
         except StopAsyncIteration:
-            raise Aborted(grpc.StatusCode.INVALID_ARGUMENT, "the request has no message") from None
+            raise MalformedBody("the request has no message") from None
 
     def _checked_length(self) -> int:
         length = PREFIX.unpack_from(self._buffer)[1]
         if length > self._max_bytes:
-            raise Aborted(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"expected a message of at most {self._max_bytes} bytes, got {length}",
-            )
+            raise TooLarge(f"the message has {length} bytes, the service reads {self._max_bytes} at most")
         return length
 
     def _inflated(self, message: bytes) -> bytes:
@@ -126,19 +116,7 @@ class Messages:
                 f"expected message encoding gzip or identity, got {encoding.decode('latin-1')!r}",
                 [("grpc-accept-encoding", "identity,gzip")],
             )
-        inflater = zlib.decompressobj(GZIP)
-        try:
-            plain = inflater.decompress(message, self._max_bytes + 1)
-        except zlib.error as error:
-            raise Aborted(grpc.StatusCode.INVALID_ARGUMENT, "the message is not gzip") from error
-        if len(plain) > self._max_bytes:
-            raise Aborted(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"expected a message of at most {self._max_bytes} bytes, got more after inflation",
-            )
-        if not inflater.eof or inflater.unused_data:
-            raise Aborted(grpc.StatusCode.INVALID_ARGUMENT, "the message is not one whole gzip member")
-        return plain
+        return inflated(message, "gzip", self._max_bytes)
 
 
 class Call:
@@ -316,7 +294,7 @@ def _decoded(decode: Decode, message: bytes) -> Any:  # noqa: ANN401 a message o
     try:
         return decode(message)
     except DecodeError as error:
-        raise Aborted(grpc.StatusCode.INVALID_ARGUMENT, f"the message cannot be read: {error}") from error
+        raise MalformedBody(f"the message cannot be read: {error}") from error
 
 
 async def _write_all(responses: AsyncIterator[Any], call: StreamCall) -> None:
@@ -336,6 +314,8 @@ def _failure(error: Exception) -> list[tuple[bytes, bytes]]:
     """The trailers of a call that has failed."""
     if isinstance(error, Aborted):
         return _trailers(error.code, error.details, error.metadata)
+    if isinstance(error, ServiceError):
+        return _trailers(status_of(error).grpc, public_detail(error))
     if isinstance(error, TimeoutError):
         return _trailers(grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline passed")
     logs.logger().error("failed", protocol="grpc", exc_info=error)

@@ -55,9 +55,7 @@ class StreamServicer:
     async def predict_stream(self, messages: AsyncIterator[bytes], context: Context) -> None:
         """Answer one stream, until its caller ends it or something else does."""
         inbox = Inbox(
-            messages,
-            idle_seconds=self._desk.streams.idle_seconds,
-            remaining_seconds=context.time_remaining(),
+            messages, idle_seconds=self._desk.streams.idle_seconds, remaining_seconds=context.time_remaining()
         )
         try:
             await self._exchanged(inbox, context)

@@ -3,22 +3,48 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from time import perf_counter
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from model.version import VERSION
 from service.edge.exchange import Desk
-from service.errors import MalformedBody
 from service.http.oip_body import decoded, encoded
+from service.http.problem import UNREADABLE, unreadable
 from service.http.shell import Call, Endpoint, Reply, json_reply
 from service.labels import Route, Stage
 from service.oip.inference import EXTENSIONS, PLATFORM, SERVER_NAME, Inference
-from service.oip.tensors import TensorSpec
 
 BINARY: Final = b"application/octet-stream"
 HEADER_LENGTH: Final = b"inference-header-content-length"
+
+
+class OipServer(msgspec.Struct, frozen=True):
+    """The server, its version and the extensions of the protocol that it has."""
+
+    name: str
+    version: str
+    extensions: Sequence[str]
+
+
+class OipTensor(msgspec.Struct, frozen=True):
+    """A tensor; -1 stands for any size."""
+
+    name: str
+    datatype: str
+    shape: Sequence[int]
+
+
+class OipModel(msgspec.Struct, frozen=True):
+    """A model and its tensors."""
+
+    name: str
+    versions: Sequence[str]
+    platform: str
+    inputs: Sequence[OipTensor]
+    outputs: Sequence[OipTensor]
 
 
 class OipHttp:
@@ -70,7 +96,7 @@ class OipHttp:
         return Reply(body, media_type=BINARY, headers=[(HEADER_LENGTH, b"%d" % size)])
 
     async def _server(self, _call: Call) -> Reply:
-        return json_reply({"name": SERVER_NAME, "version": VERSION, "extensions": EXTENSIONS})
+        return json_reply(OipServer(SERVER_NAME, VERSION, EXTENSIONS))
 
     async def _live(self, _call: Call) -> Reply:
         self._desk.lifecycle.check_alive()
@@ -84,15 +110,10 @@ class OipHttp:
     async def _model(self, call: Call) -> Reply:
         model = self._inference.model(**call.path)
         signature = self._inference.signature(model)
-        return json_reply(
-            {
-                "name": model.name.name,
-                "versions": [model.name.version],
-                "platform": PLATFORM,
-                "inputs": [_described(spec) for spec in signature.inputs],
-                "outputs": [_described(spec) for spec in signature.outputs],
-            }
+        inputs, outputs = (
+            [OipTensor(*spec) for spec in specs] for specs in (signature.inputs, signature.outputs)
         )
+        return json_reply(OipModel(model.name.name, [model.name.version], PLATFORM, inputs, outputs))
 
     async def _model_ready(self, call: Call) -> Reply:
         model = self._inference.model(**call.path)
@@ -104,14 +125,10 @@ class OipHttp:
         body = call.body
         try:
             asked = msgspec.json.decode(body, type=_IndexBody) if body.strip() else _IndexBody()
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise MalformedBody(f"the body is not a repository index request: {error}") from error
+        except UNREADABLE as error:
+            raise unreadable(error) from error
         return json_reply(self._inference.index(ready_only=asked.ready))
 
 
 class _IndexBody(msgspec.Struct):
     ready: bool = False
-
-
-def _described(spec: TensorSpec) -> dict[str, Any]:
-    return {"name": spec.name, "datatype": spec.datatype, "shape": spec.shape}

@@ -16,7 +16,7 @@ import msgspec
 
 from service.core.queries import ModelName
 from service.errors import InvalidTensor, MalformedBody
-from service.http.predict import shape_error
+from service.http.problem import UNREADABLE, unreadable
 from service.oip.inference import MAX_TENSORS, InferQuery, timeout_of
 from service.oip.tensors import FP32, INT64, Contents, GivenTensor, Tensor, short
 
@@ -26,7 +26,9 @@ _NAN: Final = re.compile(rb"(?<=[\[,\s])NaN(?=\s*[,\]])")
 """A value of a list that JSON does not have and that Python's clients write all the same."""
 
 
-class _Input(msgspec.Struct):
+class OipInput(msgspec.Struct):
+    """An input; null: missing. `data` is omitted if `parameters.binary_data_size` bytes follow the JSON."""
+
     name: str
     shape: list[int]
     datatype: str
@@ -42,14 +44,18 @@ class _LooseInput(msgspec.Struct):
     data: msgspec.Raw = msgspec.Raw(b"")
 
 
-class _Output(msgspec.Struct):
+class OipWanted(msgspec.Struct):
+    """A wanted output."""
+
     name: str
     parameters: Parameters = None
 
 
-class _Request(msgspec.Struct):
-    inputs: list[_Input]
-    outputs: list[_Output] | None = None
+class OipInferRequest(msgspec.Struct):
+    """A request for inference."""
+
+    inputs: list[OipInput]
+    outputs: list[OipWanted] | None = None
     id: str = ""
     parameters: Parameters = None
 
@@ -58,17 +64,14 @@ class _LooseRequest(msgspec.Struct):
     """A request whose data may be anything, so that it can be said which of them is wrong."""
 
     inputs: list[_LooseInput]
-    outputs: list[_Output] | None = None
+    outputs: list[OipWanted] | None = None
     id: str = ""
     parameters: Parameters = None
 
 
-_STRICT: Final = msgspec.json.Decoder(_Request)
+_STRICT: Final = msgspec.json.Decoder(OipInferRequest)
 _LOOSE: Final = msgspec.json.Decoder(_LooseRequest)
-_FLAT: Final = {
-    FP32: msgspec.json.Decoder(list[float | None]),
-    INT64: msgspec.json.Decoder(list[int]),
-}
+_FLAT: Final = {FP32: msgspec.json.Decoder(list[float | None]), INT64: msgspec.json.Decoder(list[int])}
 _NESTED: Final = {
     2: msgspec.json.Decoder(list[list[float | None]]),
     3: msgspec.json.Decoder(list[list[list[float | None]]]),
@@ -89,11 +92,7 @@ class Form(NamedTuple):
 
 
 def decoded(body: bytes, header_length: bytes) -> tuple[InferQuery, Form]:
-    """Read a body.
-
-    Args:
-        body: All of it, inflated.
-        header_length: The header `inference-header-content-length`, b"" where it was not sent.
+    """Read an inflated body; `header_length` is the header `inference-header-content-length` or b"".
 
     Raises:
         MalformedBody: it is not JSON of the protocol's shape, or the header does not fit it.
@@ -154,7 +153,7 @@ def _json_size(body: bytes, header: bytes) -> int:
     return int(header)
 
 
-def _request(text: bytes) -> _Request:
+def _request(text: bytes) -> OipInferRequest:
     try:
         try:
             return _STRICT.decode(text)
@@ -165,20 +164,18 @@ def _request(text: bytes) -> _Request:
             if not count:
                 raise
             return _request(replaced)
-    except msgspec.ValidationError as error:
-        raise shape_error(error) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedBody(f"the body is not JSON: {error}") from error
+    except UNREADABLE as error:
+        raise unreadable(error) from error
 
 
-def _read_again(text: bytes) -> _Request:
-    """Read a request with nested data, or name what is wrong."""
+def _read_again(text: bytes) -> OipInferRequest:
+    """What is no request, or one whose data are nested or wrong."""
     loose = _LOOSE.decode(text)
-    inputs = [_Input(i.name, i.shape, i.datatype, i.parameters, _values(i)) for i in loose.inputs]
-    return _Request(inputs, loose.outputs, loose.id, loose.parameters)
+    inputs = [OipInput(i.name, i.shape, i.datatype, i.parameters, _values(i)) for i in loose.inputs]
+    return OipInferRequest(inputs, loose.outputs, loose.id, loose.parameters)
 
 
-def _inputs(given: Sequence[_Input], behind: memoryview) -> list[GivenTensor]:
+def _inputs(given: Sequence[OipInput], behind: memoryview) -> list[GivenTensor]:
     """Each input with its contents: from its JSON, or the next bytes of those behind the JSON."""
     inputs: list[GivenTensor] = []
     offset = 0
@@ -217,7 +214,7 @@ def _values(tensor: _LooseInput) -> list[Any] | None:
     except msgspec.DecodeError as error:
         nested = _nested(tensor)
         if nested is None:
-            detail = shape_error(error).detail if isinstance(error, msgspec.ValidationError) else error
+            detail = unreadable(error).detail if isinstance(error, msgspec.ValidationError) else error
             raise InvalidTensor(f"input {short(tensor.name)}: data{detail}") from error
         return nested
 

@@ -1,144 +1,90 @@
-"""What the OpenAPI document says of the Open Inference Protocol: its paths and the bodies they carry."""
+"""Describe the Open Inference Protocol for OpenAPI: its paths, and the bodies that no code decodes."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Annotated, Any, Final
 
-from service.errors import STATUS
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from service.http.oip import OipModel, OipServer, OipTensor
+from service.http.oip_body import OipInferRequest
+from service.oip.inference import Indexed
 
 Described = dict[str, Any]
 
-ERROR: Final = "OipError"
-REFUSALS_OF_A_MODEL: Final = (401, 403, 404)
-REFUSALS_OF_INFERENCE: Final = (400, 401, 403, 404, 413, 415, 429, 500, 503, 504)
+
+class OipError(Struct):
+    """A refusal."""
+
+    error: str
 
 
-def components() -> dict[str, Described]:
-    """The protocol's bodies."""
-    text, number, integer = {"type": "string"}, {"type": "number"}, {"type": "integer"}
-    shape = {"type": "array", "items": integer}
-    parameters = {"type": "object", "additionalProperties": True}
-    data = {
-        "type": "array",
-        "items": {"type": ["number", "null"]},
-        "description": "row-major, flat or nested as the shape says; null: missing. Left out where "
-        "`parameters.binary_data_size` gives its size in bytes after the JSON.",
-    }
-    tensor = {"name": text, "datatype": text, "shape": shape, "parameters": parameters}
-    announced = _object({"name": text, "datatype": text, "shape": shape}, "name", "datatype", "shape")
-    return {
-        ERROR: _object({"error": text}, "error"),
-        "OipInferRequest": _object(
-            {
-                "id": text,
-                "parameters": parameters,
-                "inputs": _array(_object({**tensor, "data": data}, "name", "datatype", "shape")),
-                "outputs": _array(_object({"name": text, "parameters": parameters}, "name")),
-            },
-            "inputs",
-        ),
-        "OipInferReply": _object(
-            {
-                "model_name": text,
-                "model_version": text,
-                "id": text,
-                "outputs": _array(_object({**tensor, "data": _array(number)}, "name", "datatype", "shape")),
-            },
-            "model_name",
-            "model_version",
-            "outputs",
-        ),
-        "OipModel": _object(
-            {
-                "name": text,
-                "versions": _array(text),
-                "platform": text,
-                "inputs": _array(announced),
-                "outputs": _array(announced),
-            },
-            "name",
-            "versions",
-            "platform",
-            "inputs",
-            "outputs",
-        ),
-        "OipServer": _object(
-            {"name": text, "version": text, "extensions": _array(text)}, "name", "version", "extensions"
-        ),
-        "OipIndex": _array(
-            _object(
-                {"name": text, "version": text, "state": text, "reason": text}, "name", "version", "state"
-            )
-        ),
-    }
+class OipOutput(OipTensor, frozen=True):
+    """An output of the model."""
 
-
-def paths() -> dict[str, Described]:
-    """The protocol's paths; those of a model once for any version and once for a certain one."""
-    found: dict[str, Described] = {
-        "/v2": {"get": _operation("Name, version and extensions of the server", "OipServer")},
-        "/v2/health/live": {"get": _operation("Liveness", None, 500)},
-        "/v2/health/ready": {"get": _operation("Readiness", None, 500, 503)},
-        "/v2/repository/index": {"post": _operation("Every loaded model", "OipIndex", 400, 401, 403, 413)},
-    }
-    for names in (["name"], ["name", "version"]):
-        path = "/v2/models/{name}" + ("/versions/{version}" if "version" in names else "")
-        which = "a model" + (" of a given version" if "version" in names else "")
-        parameters = [
-            {"name": n, "in": "path", "required": True, "schema": {"type": "string"}} for n in names
+    parameters: dict[str, Any] | UnsetType = UNSET
+    data: (
+        Annotated[
+            list[float],
+            Meta(description="Row-major. Omitted if `parameters.binary_data_size` bytes follow the JSON."),
         ]
-        found[path] = {"get": _operation(f"The tensors of {which}", "OipModel", *REFUSALS_OF_A_MODEL)}
-        found[f"{path}/ready"] = {
-            "get": _operation(f"Readiness of {which}", None, 500, 503, *REFUSALS_OF_A_MODEL)
-        }
-        found[f"{path}/infer"] = {"post": _inference(f"Predict with {which}, in tensors")}
-        for suffix in ("", "/ready", "/infer"):
-            for operation in found[path + suffix].values():
-                operation["parameters"] = [*operation.get("parameters", []), *parameters]
-    return found
+        | UnsetType
+    ) = UNSET
 
 
-def _inference(summary: str) -> Described:
-    operation = _operation(summary, "OipInferReply", *REFUSALS_OF_INFERENCE)
-    binary = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
-    operation["responses"]["200"]["content"] |= binary
-    operation["requestBody"] = {
-        "required": True,
-        "content": {"application/json": {"schema": _reference("OipInferRequest")}, **binary},
+class OipInferReply(Struct):
+    """The outputs of an inference."""
+
+    model_name: str
+    model_version: str
+    outputs: list[OipOutput]
+    id: str | UnsetType = UNSET
+
+
+BODIES: Final = (OipError, OipInferRequest, OipInferReply, OipModel, OipServer, Indexed)
+BINARY: Final = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+HEADER: Final = {
+    "name": "Inference-Header-Content-Length",
+    "in": "header",
+    "description": "Size of the JSON in bytes, if binary tensor data follow it.",
+    "schema": {"type": "integer"},
+}
+
+
+def paths(ref: Callable[[str], dict[str, str]], responses: Callable[..., Described]) -> dict[str, Described]:
+    """Describe the paths, with the document's own references and responses."""
+
+    def operation(summary: str, answer: Described, *refusals: int, **more: object) -> Described:
+        answers = responses(answer, *refusals, media_type="application/json", error="OipError")
+        return {"summary": summary, "tags": ["Open Inference Protocol"], "responses": answers, **more}
+
+    def of_model(which: str, *names: str) -> list[Described]:
+        schema = {"type": "string"}
+        given = [{"name": name, "in": "path", "required": True, "schema": schema} for name in names]
+        body = {"application/json": {"schema": ref("OipInferRequest")}} | BINARY
+        infer = operation(
+            f"Ask {which}, in tensors",
+            ref("OipInferReply"),
+            *(400, 401, 403, 404, 413, 415, 429, 500, 503, 504),
+            parameters=[HEADER, *given],
+            requestBody={"required": True, "content": body},
+        )
+        infer["responses"]["200"]["content"] |= BINARY
+        shown = operation(f"Tensors of {which}", ref("OipModel"), 401, 403, 404, parameters=given)
+        ready = operation(f"Readiness of {which}", {}, 401, 403, 404, 500, 503, parameters=given)
+        return [{"get": shown}, {"get": ready}, {"post": infer}]
+
+    index = {"type": "array", "items": ref("Indexed")}
+    found = {
+        "/v2": {"get": operation("Name, version and extensions of the server", ref("OipServer"))},
+        "/v2/health/live": {"get": operation("Liveness", {}, 500)},
+        "/v2/health/ready": {"get": operation("Readiness", {}, 500, 503)},
+        "/v2/repository/index": {"post": operation("Every loaded model", index, 400, 401, 403, 413)},
     }
-    operation["parameters"] = [
-        {
-            "name": "Inference-Header-Content-Length",
-            "in": "header",
-            "description": "size of the JSON in bytes, if binary tensor data follow it",
-            "schema": {"type": "integer"},
-        }
-    ]
-    return operation
-
-
-def _operation(summary: str, answer: str | None, *refusals: int) -> Described:
-    titles: dict[int, list[str]] = {}
-    for status in STATUS.values():
-        titles.setdefault(status.http, []).append(status.title)
-    schema: Described = {"type": "object"} if answer is None else _reference(answer)
-    responses: dict[str, Described] = {"200": {"description": "the answer", "content": _json(schema)}}
-    for code in sorted(refusals):
-        responses[str(code)] = {"description": "; ".join(titles[code]), "content": _json(_reference(ERROR))}
-    return {"summary": summary, "tags": ["Open Inference Protocol"], "responses": responses}
-
-
-def _json(schema: Described) -> Described:
-    return {"application/json": {"schema": schema}}
-
-
-def _reference(name: str) -> Described:
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-def _array(items: Described) -> Described:
-    return {"type": "array", "items": items}
-
-
-def _object(properties: Described, *required: str) -> Described:
-    return {"type": "object", "properties": properties, "required": list(required)}
+    for path, described in {
+        "/v2/models/{name}": of_model("a model", "name"),
+        "/v2/models/{name}/versions/{version}": of_model("a version of a model", "name", "version"),
+    }.items():
+        found |= {path + suffix: one for suffix, one in zip(("", "/ready", "/infer"), described, strict=True)}
+    return found

@@ -42,23 +42,26 @@ def assets() -> Path:
 
 
 def document(types: Sequence[type]) -> dict[str, Any]:
-    """The OpenAPI 3.1 document.
+    """Describe the API by OpenAPI 3.1.
 
     Args:
         types: What the routes read and answer, beside the predictions themselves.
     """
     _, components = msgspec.json.schema_components(
-        [*types, ModelName, Prediction, Refused], ref_template="#/components/schemas/{name}"
+        [*types, *oip_openapi.BODIES, ModelName, Prediction, Refused],
+        ref_template="#/components/schemas/{name}",
     )
+    answer = {"anyOf": [_ref("Prediction"), _ref("Refused")]}
     components["PredictReply"] = {  # by hand: msgspec describes what it could decode, which this is not
         "title": "PredictReply",
         "description": "One prediction a window, in the order of the request.",
         "type": "object",
         "required": ["model", "predictions"],
-        "properties": {
-            "model": _ref("ModelName"),
-            "predictions": {"type": "array", "items": {"anyOf": [_ref("Prediction"), _ref("Refused")]}},
-        },
+        "properties": {"model": _ref("ModelName"), "predictions": {"type": "array", "items": answer}},
+    }
+    security = {
+        "bearer": {"type": "http", "scheme": "bearer"},
+        "apiKey": {"type": "apiKey", "in": "header", "name": "x-api-key"},
     }
     return {
         "openapi": "3.1.0",
@@ -68,57 +71,37 @@ def document(types: Sequence[type]) -> dict[str, Any]:
             "description": "Remaining useful life with a calibrated interval, and the attention weight and "
             "exact contribution of every cycle.",
         },
-        "components": {
-            "schemas": components | oip_openapi.components(),
-            "securitySchemes": {
-                "bearer": {"type": "http", "scheme": "bearer"},
-                "apiKey": {"type": "apiKey", "in": "header", "name": "x-api-key"},
-            },
-        },
+        "components": {"schemas": components, "securitySchemes": security},
         "security": [{}, {"bearer": []}, {"apiKey": []}],
-        "paths": {
-            "/v1/predict": {
-                "post": {
-                    "summary": "Predict the remaining useful life of units",
-                    "requestBody": {
-                        "required": True,
-                        "content": {"application/json": {"schema": _ref("PredictQuery")}},
-                    },
-                    "responses": _responses(
-                        "PredictReply", 400, 401, 403, 404, 413, 415, 422, 429, 500, 503, 504
-                    ),
-                }
-            },
-            "/v1/models": {
-                "get": {"summary": "Every loaded model", "responses": _responses("ModelsBody", 401, 403)}
-            },
-            "/v1/models/{name}": {
-                "get": {
-                    "summary": "One loaded model with its manifest",
-                    "parameters": [
-                        {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
-                    ],
-                    "responses": _responses("ModelBody", 401, 403, 404),
-                }
-            },
-            "/readyz": {
-                "get": {
-                    "summary": "Readiness: every golden window agrees on this machine",
-                    "responses": _responses("ReadyBody", 503),
-                }
-            },
-            "/livez": {
-                "get": {
-                    "summary": "Liveness",
-                    "responses": {"200": {"description": "alive"}},
-                }
-            },
-            "/metrics": {
-                "get": {"summary": "Prometheus metrics", "responses": {"200": {"description": "metrics"}}}
-            },
-            **units_bodies.paths(_ref, _responses),
-            **oip_openapi.paths(),
+        "paths": _paths() | units_bodies.paths(_ref, _responses) | oip_openapi.paths(_ref, _responses),
+    }
+
+
+def _paths() -> dict[str, Any]:
+    query = {"required": True, "content": {"application/json": {"schema": _ref("PredictQuery")}}}
+    name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+    refused = (400, 401, 403, 404, 413, 415, 422, 429, 500, 503, 504)
+
+    def get(summary: str, responses: dict[str, Any], **more: object) -> dict[str, Any]:
+        return {"get": {"summary": summary, "responses": responses, **more}}
+
+    return {
+        "/v1/predict": {
+            "post": {
+                "summary": "Remaining useful life of each unit, in cycles",
+                "requestBody": query,
+                "responses": _responses(_ref("PredictReply"), *refused),
+            }
         },
+        "/v1/models": get("Every loaded model", _responses(_ref("ModelsBody"), 401, 403)),
+        "/v1/models/{name}": get(
+            "One loaded model with its manifest",
+            _responses(_ref("ModelBody"), 401, 403, 404),
+            parameters=[name],
+        ),
+        "/readyz": get("Readiness: every golden window agrees", _responses(_ref("ReadyBody"), 503)),
+        "/livez": get("Liveness", {"200": {"description": "alive"}}),
+        "/metrics": get("Prometheus metrics", {"200": {"description": "metrics"}}),
     }
 
 
@@ -126,11 +109,16 @@ def _ref(name: str) -> dict[str, str]:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def _responses(name: str, *errors: int) -> dict[str, Any]:
+def _responses(
+    schema: dict[str, Any],
+    *errors: int,
+    media_type: str = "application/problem+json",
+    error: str = "ProblemBody",
+) -> dict[str, Any]:
     titles: dict[int, list[str]] = {}
     for status in STATUS.values():
         titles.setdefault(status.http, []).append(status.title)
-    problem = {"application/problem+json": {"schema": _ref("ProblemBody")}}
-    answer = {"200": {"description": "the answer", "content": {"application/json": {"schema": _ref(name)}}}}
+    problem = {media_type: {"schema": _ref(error)}}
+    answer = {"200": {"description": "the answer", "content": {"application/json": {"schema": schema}}}}
     refused = {str(code): {"description": "; ".join(titles[code]), "content": problem} for code in errors}
     return answer | refused

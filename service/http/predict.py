@@ -14,7 +14,8 @@ import msgspec
 
 from service.core.queries import Explain, PredictQuery, PredictReply
 from service.core.window import LARGEST_CYCLE, WindowInput, short
-from service.errors import MalformedBody, Problem, escaped
+from service.errors import Problem, escaped
+from service.http.problem import UNREADABLE, unreadable
 from service.http.shell import Call, Reply
 from service.labels import Stage
 
@@ -67,20 +68,8 @@ def decode(body: bytes) -> tuple[PredictQuery, Malformed]:
         return _strict.decode(body), {}
     except msgspec.ValidationError:
         return _decode_loosely(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedBody(f"the body is not JSON: {error}") from error
-
-
-def shape_error(error: msgspec.ValidationError) -> MalformedBody:
-    """The error of msgspec with the place that it names as a JSON pointer.
-
-    >>> shape_error(msgspec.ValidationError("Expected `str`, got `int` - at `$.windows[3].unit`")).detail
-    '/windows/3/unit: Expected `str`, got `int`'
-    """
-    detail, _, path = str(error).partition(" - at `")
-    plain = path.rstrip("`").removeprefix("$").replace("[...]", "")  # msgspec does not name the key
-    pointer = plain.replace("[", "/").replace("]", "").replace(".", "/")
-    return MalformedBody(f"{pointer or 'the body'}: {detail}", [Problem(pointer, "shape", detail)])
+    except UNREADABLE as error:
+        raise unreadable(error) from error
 
 
 def _decode_loosely(body: bytes) -> tuple[PredictQuery, Malformed]:
@@ -92,10 +81,8 @@ def _decode_loosely(body: bytes) -> tuple[PredictQuery, Malformed]:
                 raise
             # 1e999 is JSON, and msgspec has no number for it: as infinity, it is its window that is wrong.
             loose = msgspec.convert(json.loads(body), _LooseQuery)
-    except msgspec.ValidationError as error:
-        raise shape_error(error) from error
-    except (ValueError, RecursionError) as error:
-        raise MalformedBody(f"the body cannot be read: {error}") from error
+    except (ValueError, RecursionError) as error:  # UNREADABLE, and what `json` raises
+        raise unreadable(error) from error
     malformed: Malformed = {}
     windows: list[WindowInput] = []
     for i, given in enumerate(loose.windows):

@@ -7,9 +7,19 @@ from typing import Final
 
 import msgspec
 
-from service.errors import Problem, listed, problems_of, public_detail, retry_after_seconds, status_of
+from service.errors import (
+    MalformedBody,
+    Problem,
+    listed,
+    problems_of,
+    public_detail,
+    retry_after_seconds,
+    status_of,
+)
 
 PROBLEM: Final = b"application/problem+json"
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""Errors of a JSON body that cannot be decoded, or has another shape."""
 
 
 class ProblemBody(msgspec.Struct, frozen=True):
@@ -26,13 +36,9 @@ class ProblemBody(msgspec.Struct, frozen=True):
 def problem(
     error: Exception, request_id: str, path: str, allowed: str = ""
 ) -> tuple[int, bytes, list[tuple[bytes, bytes]], bytes]:
-    """Status, media type, headers and body that tell a client what went wrong.
+    """Return the status, media type, headers and body of an error.
 
-    Args:
-        error: What went wrong.
-        request_id: The request's id.
-        path: What was asked for; below /v2 the protocol words errors its own way.
-        allowed: The methods that the path answers, where that is what is wrong.
+    Below /v2 errors have the protocol's own form. `allowed` lists the methods that the path answers.
     """
     status, detail = status_of(error), public_detail(error)
     headers = [(b"allow", allowed.encode())] if allowed else []
@@ -47,3 +53,17 @@ def problem(
     kind = f"urn:rulserve:problem:{status.code}"
     body = ProblemBody(kind, status.title, status.http, detail, problems, request_id)
     return status.http, PROBLEM, headers, msgspec.json.encode(body)
+
+
+def unreadable(error: Exception) -> MalformedBody:
+    """Make the refusal of a body that JSON's decoder rejects, with the JSON pointer of the place.
+
+    >>> unreadable(msgspec.ValidationError("Expected `str`, got `int` - at `$.windows[3].unit`")).detail
+    '/windows/3/unit: Expected `str`, got `int`'
+    """
+    if not isinstance(error, msgspec.ValidationError):
+        return MalformedBody(f"the body is not JSON: {error}")
+    detail, _, path = str(error).partition(" - at `")
+    plain = path.rstrip("`").removeprefix("$").replace("[...]", "")  # msgspec does not name the key
+    pointer = plain.replace("[", "/").replace("]", "").replace(".", "/")
+    return MalformedBody(f"{pointer or 'the body'}: {detail}", [Problem(pointer, "shape", detail)])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -18,7 +17,7 @@ from starlette.datastructures import QueryParams
 from starlette.routing import compile_path
 
 from service.core.window import short
-from service.edge.asgi import Message, Receive, Scope, Send
+from service.edge.asgi import WINDOW_BITS, Message, Receive, Scope, Send, inflated
 from service.edge.exchange import Desk, Exchange, Limit
 from service.errors import (
     Disconnected,
@@ -32,7 +31,6 @@ from service.http.problem import problem
 from service.labels import Route, Transport
 
 JSON: Final = b"application/json"
-_WINDOW_BITS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 _encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
 
@@ -113,13 +111,7 @@ class Shell:
     """The ASGI application for HTTP."""
 
     def __init__(self, desk: Desk, endpoints: Sequence[Endpoint], *, hot_paths: Sequence[str] = ()) -> None:
-        """Serve these endpoints.
-
-        Args:
-            desk: The service.
-            endpoints: What answers; the first that fits a path does.
-            hot_paths: Paths with parameters that are asked for again and again.
-        """
+        """Serve these endpoints, the first that fits a path; hot paths with parameters are matched once."""
         self._desk: Final = desk
         self._patterns: Final[list[tuple[re.Pattern[str], Endpoint]]] = [
             (compile_path(endpoint.path)[0], endpoint) for endpoint in endpoints
@@ -222,18 +214,9 @@ def _inflated(body: bytes, encoding: bytes, limit: int) -> bytes:
     name = encoding.decode("latin-1").strip().lower()
     if name in {"", "identity"}:
         return body
-    if name not in _WINDOW_BITS:
+    if name not in WINDOW_BITS:
         raise UnsupportedMedia(f"expected content-encoding gzip, deflate or none, got {short(name)}")
-    inflater = zlib.decompressobj(_WINDOW_BITS[name])
-    try:
-        plain = inflater.decompress(body, limit + 1)
-    except zlib.error as error:
-        raise MalformedBody(f"the body is not {name}, as its content-encoding says") from error
-    if len(plain) > limit:
-        raise TooLarge(f"expected a body of at most {limit} bytes, got more after inflation")
-    if not inflater.eof or inflater.unused_data:
-        raise MalformedBody(f"the body is not one whole {name} stream")
-    return plain
+    return inflated(body, name, limit)
 
 
 def _limit_seconds(desk: Desk, headers: dict[bytes, bytes]) -> float:

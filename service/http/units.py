@@ -12,9 +12,9 @@ import msgspec
 
 from service.core.window import LARGEST_CYCLE
 from service.edge.exchange import Desk
-from service.errors import InvalidRequest, MalformedBody, Problem
+from service.errors import InvalidRequest, Problem
 from service.http import units_bodies as bodies
-from service.http.predict import shape_error
+from service.http.problem import UNREADABLE, unreadable
 from service.http.shell import JSON, Call, Endpoint, Reply, json_reply
 from service.http.units_bodies import MOST, STATES, FleetBody, OutcomeReply, OutcomeReport
 from service.labels import Route
@@ -86,10 +86,8 @@ class UnitsHttp:
     def _read(self, body: bytes) -> OutcomeReport:
         try:
             given = self._report.decode(body)
-        except msgspec.ValidationError as error:
-            raise shape_error(error) from error
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise MalformedBody(f"the body is not JSON: {error}") from error
+        except UNREADABLE as error:
+            raise unreadable(error) from error
         if not 1 <= given.cycle <= LARGEST_CYCLE:
             raise _wrong("/cycle", f"expected 1 to {LARGEST_CYCLE}, got {given.cycle}", "bad_cycle")
         return given

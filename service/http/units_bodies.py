@@ -216,35 +216,37 @@ def paths(ref: Callable[[str], dict[str, str]], responses: Callable[..., dict[st
     before = _parameter("before", "Only predictions of earlier cycles.", _whole(1, LARGEST_CYCLE))
     refused = (401, 403, 404, 422, 429, 500, 503, 504)
     body = {"required": True, "content": {"application/json": {"schema": ref("OutcomeReport")}}}
-    return {
-        "/v1/units": {
-            "get": {
-                "summary": "The fleet by urgency: the latest prediction of each unit, smallest RUL first",
-                "description": f"Ended units appear only if `state` is failed or removed. {_NO_STORE}",
-                "parameters": [model, state, limit, after],
-                "responses": responses("FleetBody", *refused),
-            }
-        },
-        "/v1/units/{unit}": {
-            "get": {
-                "summary": "One unit: its predictions, its outcome, and their accuracy",
-                "description": "Predictions come newest first, in pages; `scores` is of the last 1,000 of "
-                f"each version before the outcome. `model` may be omitted if one is loaded. {_NO_STORE}",
-                "parameters": [unit, model, limit, before],
-                "responses": responses("UnitBody", *refused),
-            }
-        },
-        "/v1/units/{unit}/outcomes": {
-            "post": {
-                "summary": "Report an outcome: the unit failed, or was removed while it ran",
-                "description": "The same outcome again changes nothing; another one is a conflict, unless "
-                f"`replace` is true. {_NO_STORE}",
-                "parameters": [unit],
-                "requestBody": body,
-                "responses": responses("OutcomeReply", 400, 409, 413, 415, *refused),
-            }
-        },
-    }
+
+    def operation(
+        summary: str, description: str, parameters: list[Any], answer: str, *codes: int, **more: object
+    ) -> dict[str, Any]:
+        answers = responses(ref(answer), *codes, *refused)
+        said = {"summary": summary, "description": f"{description} {_NO_STORE}"}
+        return {**said, "parameters": parameters, **more, "responses": answers}
+
+    fleet = operation(
+        "The fleet by urgency: the latest prediction of each unit, smallest RUL first",
+        "Ended units appear only if `state` is failed or removed.",
+        [model, state, limit, after],
+        "FleetBody",
+    )
+    history = operation(
+        "One unit: its predictions, its outcome, and their accuracy",
+        "Predictions come newest first, in pages; `scores` is of the last 1,000 of each version before the "
+        "outcome. `model` may be omitted if one is loaded.",
+        [unit, model, limit, before],
+        "UnitBody",
+    )
+    outcome = operation(
+        "Report an outcome: the unit failed, or was removed while it ran",
+        "The same outcome again changes nothing; another one is a conflict, unless `replace` is true.",
+        [unit],
+        "OutcomeReply",
+        *(400, 409, 413, 415),
+        requestBody=body,
+    )
+    found = {"/v1/units": {"get": fleet}, "/v1/units/{unit}": {"get": history}}
+    return found | {"/v1/units/{unit}/outcomes": {"post": outcome}}
 
 
 def _parameter(

@@ -20,6 +20,7 @@ from service.core.answers import Piece
 from service.core.lifecycle import Lifecycle, Phase
 from service.core.ports import Stages
 from service.core.predictor import LoadedModel, Predictor
+from service.core.providers import PER_CYCLE
 from service.core.queries import ModelName
 from service.core.window import Defect, Windows, check
 from service.errors import InvalidTensor, MalformedBody, UnknownModel
@@ -44,8 +45,6 @@ MAX_TENSORS: Final = 32
 
 SHOWN: Final = 3
 """Bad places that a message names; the rest are counted."""
-
-PER_CYCLE: Final = frozenset({"attention", "contribution", "head_attention"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from export.bundle import Manifest
-from model.domain import HEALTH_STATES
+from service.core.providers import output_shapes
 from service.core.window import short
 from service.errors import InvalidTensor
 
@@ -80,24 +80,14 @@ class Signature:
 
     @classmethod
     def of(cls, manifest: Manifest) -> Signature:
-        """Describe a model's tensors: B windows of T cycles and F columns, any B and T."""
-        horizons, columns = len(manifest.horizons), len(manifest.columns)
+        """What a model takes and gives: B windows of T cycles and F columns, each B and T any."""
         inputs = (
-            TensorSpec(READINGS, FP32, (ANY, ANY, columns)),
+            TensorSpec(READINGS, FP32, (ANY, ANY, len(manifest.columns))),
             TensorSpec(LENGTHS, INT64, (ANY,)),
             TensorSpec(LAST_CYCLE, FP32, (ANY,)),
         )
-        heads = (TensorSpec("head_attention", FP32, (ANY, manifest.heads, ANY)),)
-        outputs = (
-            TensorSpec("rul", FP32, (ANY,)),
-            TensorSpec("rul_interval", FP32, (ANY, 2)),
-            TensorSpec("failure_probability", FP32, (ANY, horizons)),
-            TensorSpec("health_state", FP32, (ANY, len(HEALTH_STATES))),
-            TensorSpec("attention", FP32, (ANY, ANY)),
-            TensorSpec("contribution", FP32, (ANY, ANY)),
-            *(heads if manifest.heads else ()),
-            TensorSpec("novelty", FP32, (ANY,)),
-        )
+        shapes = output_shapes(manifest, windows=ANY, cycles=ANY)
+        outputs = tuple(TensorSpec(name, FP32, shape) for name, shape in shapes.items())
         return cls(inputs, outputs, {spec.name: spec for spec in inputs})
 
     def read(self, given: Sequence[GivenTensor]) -> dict[str, NDArray[Any]]:

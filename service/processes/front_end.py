@@ -27,9 +27,7 @@ SERVICE = "service.app:RulService"
 def choose(settings: Settings, *, obstacle: str | None = None) -> FrontEnd:
     """Choose the front end: the configured one, or the best that this machine can run.
 
-    Args:
-        settings: The operator's settings.
-        obstacle: Why Envoy cannot run, "" if it can; None: find out.
+    `obstacle` says why Envoy cannot run, "" if it can; None: find out.
 
     Raises:
         FrontEndFailed: Envoy is configured and cannot run here.

@@ -38,10 +38,8 @@ RESTART_SECONDS: Final = (0.5, 1.0, 2.0, 5.0, 10.0)
 class Workers:
     """The workers of one service, from the first one's start to the last one's end.
 
-    Args:
-        settings: The operator's settings.
-        folder: An empty folder for the workers' sockets and their board.
-        ready: Called when the first worker is ready, with the models' providers and the service's URL.
+    The empty `folder` is for their sockets and their board. `ready` is called when the first worker is ready,
+    with the models' providers and the service's URL.
     """
 
     def __init__(

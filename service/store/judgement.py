@@ -113,11 +113,7 @@ class Receipt:
 
 
 def judge(
-    rows: Sequence[Sequence[float]],
-    *,
-    failed: bool | BoolArray,
-    outcome_cycle: int | IntArray,
-    cap: float,
+    rows: Sequence[Sequence[float]], *, failed: bool | BoolArray, outcome_cycle: int | IntArray, cap: float
 ) -> Judgement:
     """Compare predictions with the outcomes of their units.
 

@@ -25,9 +25,7 @@ def report(database: Database, *, since: float | None = None) -> list[dict[str, 
     `failed` and `removed` count units with predictions. `coverage_low` and `coverage_high` are the 95 %
     interval of the coverage, by bootstrap over failed units; None with fewer than two.
 
-    Args:
-        database: An open one.
-        since: Only outcomes from this time on: when it happened or, if unknown, when it was recorded.
+    `since` leaves out outcomes that happened or, if that is unknown, were recorded earlier.
 
     Raises:
         StoreUnavailable: the database does not answer.

@@ -68,20 +68,15 @@ class StoreObserver(Protocol):
 
     def wrote(self, rows: int) -> None:
         """Count committed predictions."""
-        ...
 
     def dropped(self, reason: Drop, rows: int) -> None:
         """Count predictions that will not be stored."""
-        ...
 
     def up(self, *, up: bool) -> None:
         """Note whether the database answers."""
-        ...
 
     def taken(self, kind: OutcomeKind, result: OutcomeResult) -> None:
         """Count a committed outcome: created or replaced."""
-        ...
 
     def scored(self, model: str, judgement: Judgement) -> None:
         """Count newly judged predictions of the loaded version of a model."""
-        ...

@@ -128,11 +128,7 @@ class Store(Database):
     def history(self, model: str, unit: str, *, limit: int, before: int | None) -> History | None:
         """Read one page of a unit's predictions, its outcome and its accuracy; None if nothing is stored.
 
-        Args:
-            model: Name of the model.
-            unit: Name of the unit.
-            limit: Predictions on a page.
-            before: Only predictions of earlier cycles.
+        A page has `limit` predictions, of cycles earlier than `before`.
         """
         with self.reading() as connection:
             versions = {row["id"]: dict(row) for row in _versions(connection, model)}

@@ -142,13 +142,7 @@ class Inbox:
 
 
 class Streams:
-    """The open streams of a service.
-
-    Args:
-        lifecycle: Ends them when the service drains, and waits for them.
-        most: How many may be open.
-        idle_seconds: How long one may be silent.
-    """
+    """The open streams of a service; the lifecycle ends them when the service drains, and waits for them."""
 
     def __init__(self, lifecycle: Lifecycle, *, most: int, idle_seconds: float) -> None:
         self.idle_seconds: Final = idle_seconds

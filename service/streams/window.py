@@ -118,11 +118,8 @@ class StreamWindow:
             raise CycleConflict(f"expected a cycle after {self.last_cycle:g}, got {number:g}")
         at_least = min(self.cycles, self._rules.context - 1) if math.isnan(self.last_cycle) else 0
         if number < at_least:
-            raise _invalid(
-                f"{AT}/cycle",
-                "bad_cycle",
-                f"expected at least {at_least} after {self.cycles} readings, got {number:g}",
-            )
+            detail = f"expected at least {at_least} after {self.cycles} readings, got {number:g}"
+            raise _invalid(f"{AT}/cycle", "bad_cycle", detail)
         return number
 
 
@@ -148,31 +145,21 @@ def reading_values(values: Sequence[float], columns: Mapping[str, float], rules:
 def _by_name(columns: Mapping[str, float], rules: WindowRules) -> FloatArray:
     unknown = sorted(columns.keys() - rules.known)
     if unknown:
-        problems = [
-            Problem(
-                f"{AT}/columns/{escaped(name)}", "unknown_column", f"the model has no column {name[:40]!r}"
-            )
-            for name in unknown
-        ]
-        raise _refusal(problems)
+        details = {escaped(name): f"the model has no column {name[:40]!r}" for name in unknown}
+        raise _refusal([Problem(f"{AT}/columns/{n}", "unknown_column", text) for n, text in details.items()])
     read = np.array([columns.get(name, math.nan) for name in rules.names], np.float32)
     _check_finite(read, rules, [f"{AT}/columns/{escaped(name)}" for name in rules.names])
     return read
 
 
 def _check_finite(read: FloatArray, rules: WindowRules, places: Sequence[str]) -> None:
-    infinite = np.flatnonzero(np.isinf(read)).tolist()
-    if infinite:
-        raise _refusal(
-            [
-                Problem(
-                    places[i],
-                    "non_finite",
-                    f"expected a finite float32 for {rules.names[i]}, got {read[i]:g}",
-                )
-                for i in infinite
-            ]
-        )
+    expected = "expected a finite float32 for"
+    problems = [
+        Problem(places[i], "non_finite", f"{expected} {rules.names[i]}, got {read[i]:g}")
+        for i in np.flatnonzero(np.isinf(read)).tolist()
+    ]
+    if problems:
+        raise _refusal(problems)
 
 
 def _unknown(cycle: float | None) -> bool:

@@ -15,13 +15,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.sdk.trace.sampling import (
-    Decision,
-    ParentBased,
-    Sampler,
-    SamplingResult,
-    TraceIdRatioBased,
-)
+from opentelemetry.sdk.trace.sampling import Decision, ParentBased, Sampler, SamplingResult, TraceIdRatioBased
 from opentelemetry.trace import Link, SpanKind, TraceState, get_current_span
 from opentelemetry.util.types import AttributeValue
 
@@ -66,9 +60,7 @@ class LinkedSampler(Sampler):
 def otlp_tracer(endpoint: str, *, sample: float) -> SpanTracer:
     """Make a tracer that sends to a collector; the SDK's own variables (OTEL_...) set the rest.
 
-    Args:
-        endpoint: The collector's base URL, or that of its traces.
-        sample: The share of traces that are recorded, of those that begin here.
+    `endpoint` is the collector's base URL or that of its traces; `sample` is the share of recorded traces.
     """
     url = endpoint.rstrip("/")
     exporter = OTLPSpanExporter(url if url.endswith(TRACES_PATH) else url + TRACES_PATH)
@@ -79,11 +71,7 @@ def otlp_tracer(endpoint: str, *, sample: float) -> SpanTracer:
 
 def tracer_provider(sample: float) -> TracerProvider:
     """Make the SDK's provider with our sampling and the facts of this process, without a processor."""
-    about = {
-        "service.name": "rulserve",
-        "service.version": VERSION,
-        "service.instance.id": str(uuid4()),
-    }
+    about = {"service.name": "rulserve", "service.version": VERSION, "service.instance.id": str(uuid4())}
     return TracerProvider(
         sampler=LinkedSampler(sample),
         resource=Resource.create(about),

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar, Token
+from dataclasses import dataclass, field
 from time import perf_counter, perf_counter_ns, time_ns
 from typing import Any, Final
 
@@ -110,7 +111,7 @@ class SpanTracer:
         )
         for given in served:
             given.batches.append(Link(span.get_span_context()))
-        return BatchSpan(span, zero=zero)
+        return BatchSpan(span, zero)
 
     def close(self) -> None:
         """Send what is still held."""
@@ -201,14 +202,12 @@ class RequestSpan:
         span.end(max(start, end))
 
 
+@dataclass(slots=True, eq=False)
 class SubmittedWindows:
     """What a request has given to the batcher; the batches that take it link themselves here."""
 
-    __slots__ = ("batches", "request")
-
-    def __init__(self, request: RequestSpan) -> None:
-        self.request = request
-        self.batches: list[Link] = []
+    request: RequestSpan
+    batches: list[Link] = field(default_factory=list[Link])
 
     def ended(self, caller: Caller) -> None:
         """Record the time in the queue and in batches, once the windows are answered, failed or cancelled."""
@@ -224,19 +223,17 @@ class SubmittedWindows:
         request.child("infer", taken_at, end, links=batches, error=error)
 
 
+@dataclass(slots=True)
 class BatchSpan:
-    """The span of a batch, on its inference thread."""
+    """The span of a batch, on its inference thread; `zero` as in `RequestSpan`."""
 
-    __slots__ = ("_span", "_zero")
-
-    def __init__(self, span: Span, *, zero: int) -> None:
-        self._span = span
-        self._zero = zero
+    span: Span
+    zero: int
 
     def end(self, error: BaseException | None) -> None:
         """Record that the batch has run or failed."""
-        _fail(self._span, error)
-        self._span.end(self._zero + perf_counter_ns())
+        _fail(self.span, error)
+        self.span.end(self.zero + perf_counter_ns())
 
 
 def _headers(scope: Mapping[str, Any]) -> dict[str, list[str]]:

@@ -61,7 +61,7 @@ def test_a_client_reads_nothing_of_what_is_inside(error):
 
 
 def test_only_errors_that_pass_say_when_to_come_back():
-    assert retry_after_seconds(Overloaded("full", retry_after_seconds=2)) == 2
+    assert retry_after_seconds(Overloaded("full")) == 1
     assert retry_after_seconds(NotReady("starting")) is not None
     assert retry_after_seconds(UnknownModel("x")) is None
 

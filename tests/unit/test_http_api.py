@@ -10,7 +10,8 @@ from msgspec import ValidationError
 
 from service.core.providers import Placement
 from service.errors import MalformedBody
-from service.http.predict import decode, shape_error
+from service.http.predict import decode
+from service.http.problem import unreadable
 from service.labels import Route
 from tests.fakes import FakeRuntime
 from tests.in_process import in_process
@@ -85,6 +86,6 @@ def test_any_body_is_refused_or_read(body):
     ],
 )
 def test_the_decoders_path_becomes_a_json_pointer(message, pointer, detail):
-    (problem,) = shape_error(ValidationError(message)).problems
+    (problem,) = unreadable(ValidationError(message)).problems
 
     assert (problem.pointer, problem.detail) == (pointer, detail)
