@@ -292,7 +292,8 @@ def _packed(lists: Sequence[Any], count: int) -> FloatArray:
     if isinstance(lists[0], np.ndarray):
         return np.concatenate(lists, dtype=np.float32)
     try:  # six times as fast as numpy
-        return np.frombuffer(struct.pack(f"{count}f", *chain.from_iterable(lists)), np.float32)
+        pack = struct.Struct(f"{count // len(lists)}f").pack
+        return np.frombuffer(b"".join([pack(*values) for values in lists]), np.float32)
     except (struct.error, OverflowError):
         with np.errstate(over="ignore"):
             return np.array(list(chain.from_iterable(lists)), np.float64).astype(np.float32)
