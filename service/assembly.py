@@ -193,8 +193,7 @@ def build(
 ) -> Parts:
     """Assemble the service; settings say what runs and what traces, unless given.
 
-    Without a worker the process is alone and serves gRPC on its own port; the store writes every
-    `flush_seconds`.
+    Without a worker the process is alone, with gRPC on its own port; the store writes every `flush_seconds`.
 
     Raises:
         InvalidBundle: a bundle is damaged or does not fit.

@@ -3,8 +3,7 @@
     columns or rows ── lay_out ──┐
     tensors ─────────────────────┴─> check ── Windows, or defects with their places
 
-`check` holds every rule about readings and cycle numbers, for all windows of a request at once; a transport
-adds the place in its request. This module must not know transports, nor the use of windows.
+`check` holds every rule about readings and cycle numbers, for all windows of a request at once.
 """
 
 from __future__ import annotations

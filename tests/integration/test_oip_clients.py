@@ -201,7 +201,7 @@ REFUSALS = {
         "INVALID_ARGUMENT",
         "expected the inputs readings, lengths, last_cycle, got 'nothing'",
     ),
-    "no readings": ("400", "INVALID_ARGUMENT", "input readings: expected"),
+    "no readings": ("400", "INVALID_ARGUMENT", "expected the input readings"),
     "wrong datatype": ("400", "INVALID_ARGUMENT", "input readings: expected datatype FP32, got 'FP64'"),
     "wrong shape": ("400", "INVALID_ARGUMENT", "input readings: expected shape [-1, -1, 6]"),
     "unknown output": ("400", "INVALID_ARGUMENT", "got 'nothing'"),
