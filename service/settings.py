@@ -121,7 +121,7 @@ class Settings(BaseSettings):
         ge=0,
         le=64,
         description="Worker processes behind Envoy; each loads every bundle. 0: one per core, at most "
-        "8, and one for a GPU. Too high: each takes some 230 MB. Too low: cores idle during parsing.",
+        "8, and one for a GPU. Too high: each takes some 240 MB. Too low: cores idle during parsing.",
     )
     scheduling: Scheduling = Field(
         default=Scheduling.BATCH,

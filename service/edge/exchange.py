@@ -1,4 +1,4 @@
-"""What surrounds every request on every transport: id, access, time limit, measurement, log line, error."""
+"""The frame of every request on every transport: id, access, time limit, measurement, log line, error."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class Exchange:
 
 
 class Desk:
-    """What both transports need to answer a request.
+    """The shared parts that both transports need to answer a request.
 
     Args:
         log_sample: The share of answered requests that are logged; refused and failed ones always are.

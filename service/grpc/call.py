@@ -1,4 +1,4 @@
-"""What every gRPC method of ours shares: its call, its messages, and how it ends with a status.
+"""The shared part of every gRPC method: its call, its messages, and how it ends with a status.
 
 The same servicers run on `grpc.aio` and, through `over_asgi`, behind an HTTP/2 front end. This
 module must not know what is asked.
@@ -33,7 +33,7 @@ ReplyType = TypeVar("ReplyType")
 Asked = TypeVar("Asked")
 
 METADATA: Final = ("x-request-id", "authorization", "x-api-key", "traceparent", "tracestate")
-"""What is read of a call's metadata: its id, who asks, and the trace that it belongs to."""
+"""The metadata that servicers read: request id, API key and trace context."""
 
 DETAILS: Final = "grpc-status-details-bin"  # where google.rpc.Status travels
 
@@ -44,7 +44,7 @@ RESERVED_BYTES: Final = 160  # the type of the details, and the last violation, 
 
 
 class Context(Protocol):
-    """What the servicers use of their call, on either transport."""
+    """The part of a call that servicers use, on either transport."""
 
     def invocation_metadata(self) -> Any:  # noqa: ANN401 pairs or named tuples, by transport
         """The request's metadata."""

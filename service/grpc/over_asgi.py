@@ -120,7 +120,7 @@ class Messages:
 
 
 class Call:
-    """What a servicer sees of its call: the part of `grpc.aio.ServicerContext` that ours use."""
+    """The call as a servicer sees it: the part of `grpc.aio.ServicerContext` that ours use."""
 
     __slots__ = ("_deadline", "_headers", "_names", "receive", "trailing")
 

@@ -38,7 +38,7 @@ from service.streams.window import StreamWindow, reading_values
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Opened:
-    """What the first message of a stream settled."""
+    """The settings of a stream, from its first message."""
 
     model: LoadedModel
     unit: str | None

@@ -169,7 +169,7 @@ def _request(text: bytes) -> OipInferRequest:
 
 
 def _read_again(text: bytes) -> OipInferRequest:
-    """What is no request, or one whose data are nested or wrong."""
+    """Read a request with nested data, or name what is wrong."""
     loose = _LOOSE.decode(text)
     inputs = [OipInput(i.name, i.shape, i.datatype, i.parameters, _values(i)) for i in loose.inputs]
     return OipInferRequest(inputs, loose.outputs, loose.id, loose.parameters)

@@ -177,7 +177,7 @@ class Metrics(Collector):
 
     @cached_property
     def _parts(self) -> list[Callable[[], object]]:
-        """What is counted, in parts of half a millisecond."""
+        """List the parts of the counting, about half a millisecond each."""
         models = [model.count for model in self.models.values()]
         drift = [monitor.publish for monitor in self.drift.monitors.values()]
         return [self._count_ended, *models, self._shared.publish, *drift]

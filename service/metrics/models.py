@@ -28,7 +28,7 @@ from service.metrics.instruments import (
 
 
 class Families:
-    """What every model's batches are counted in, declared for all models."""
+    """The metrics of batches, declared for all models."""
 
     def __init__(self, shared: Shared, models: Sequence[Runtime], stage_seconds: Histogram) -> None:
         names = [model.manifest.name for model in models]

@@ -204,7 +204,7 @@ class RequestSpan:
 
 @dataclass(slots=True, eq=False)
 class SubmittedWindows:
-    """What a request has given to the batcher; the batches that take it link themselves here."""
+    """Windows that a request gave to the batcher; their batches add a link here."""
 
     request: RequestSpan
     batches: list[Link] = field(default_factory=list[Link])
