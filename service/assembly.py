@@ -85,6 +85,7 @@ class Parts:
         self._server: grpc.aio.Server | None = None
         self._control: Control | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._publishing: asyncio.Task[Any] | None = None
 
     async def start(self) -> None:
         """Answer health checks at once, and requests when the proofs have passed."""
@@ -100,7 +101,7 @@ class Parts:
             await self._control.open(spec.control)
         if spec.index > 0:  # other workers answer meanwhile: listen only when this one can
             await proving
-        self.desk.metrics.start()
+        self._publishing = self._run(self.desk.metrics.publish_regularly())
 
     async def stop(self) -> None:
         """Finish requests in flight, for as long as the settings allow, and release everything."""
@@ -115,7 +116,9 @@ class Parts:
         self.executor.shutdown(wait=False, cancel_futures=True)
         if self.desk.tracer is not None:
             await asyncio.to_thread(self.desk.tracer.close)
-        await asyncio.to_thread(self.desk.metrics.close)
+        if self._publishing is not None:
+            self._publishing.cancel()
+        self.desk.metrics.publish()
         self._log.info("service stopped")
 
     async def become_ready(self, settle: Callable[[], None] = settle_interpreter) -> None:

@@ -8,10 +8,10 @@ the manifest; it must not know requests.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import fields
-from functools import cached_property
-from typing import Any, Final, NamedTuple, cast
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, replace
+from functools import cached_property, partial
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 from msgspec import UNSET, UnsetType
@@ -40,6 +40,8 @@ from service.core.rules import WindowRules
 from service.core.runtime import Asked, Outputs
 from service.core.window import Windows
 
+T = TypeVar("T", Asked, Outputs)
+
 NEAR_CAP: Final = 0.98
 """Share of the cap from which an answer is "at least the cap". Every RUL above the cap has the label cap,
 so the network's answers for new units scatter just below it, and their digits mean nothing."""
@@ -63,10 +65,27 @@ class Answers:
 
     def only(self, which: BoolArray) -> Answers:
         """The answers to some of the windows."""
-        asked = Asked(**{f.name: getattr(self.asked, f.name)[which] for f in fields(Asked)})
-        outputs: dict[str, Any] = {f.name: getattr(self.outputs, f.name) for f in fields(Outputs)}
-        kept = {name: None if values is None else values[which] for name, values in outputs.items()}
-        return Answers(asked, Outputs(**cast("dict[str, Any]", kept)), self.manifest, self.rules)
+        asked = _fields(Asked, lambda name: getattr(self.asked, name)[which])
+        outputs = _fields(
+            Outputs, lambda name: None if (all_ := getattr(self.outputs, name)) is None else all_[which]
+        )
+        return Answers(asked, outputs, self.manifest, self.rules)
+
+    def bare(self) -> Answers:
+        """The same answers without readings and without what has been computed from them."""
+        asked = Asked(self.asked.readings[:, :0].copy(), self.asked.lengths, self.asked.last_cycle)
+        return Answers(asked, self.outputs, self.manifest, self.rules)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Answers]) -> Answers:
+        """The answers to several batches whose windows have as many cycles."""
+
+        def join(of: str, name: str) -> FloatArray | None:
+            values = [getattr(getattr(part, of), name) for part in parts]
+            return None if values[0] is None else np.concatenate(values)
+
+        asked, outputs = _fields(Asked, partial(join, "asked")), _fields(Outputs, partial(join, "outputs"))
+        return cls(asked, outputs, parts[0].manifest, parts[0].rules)
 
     def contribution_sum(self, row: int) -> float:
         """Unclipped RUL of one window less the baseline, in cycles."""
@@ -99,10 +118,10 @@ class Answers:
         return None if heads is None else attention_entropy(heads) / self._ln_cycles[:, None]
 
     @cached_property
-    def reported_rul(self) -> FloatArray:
-        """What is reported, float32 [B]: an answer near the cap is the cap, which its state says."""
+    def reported(self) -> Outputs:
+        """The outputs as they are reported: an RUL near the cap is the cap, which its state says."""
         near_cap = self.state == _AT_LEAST_CAP
-        return np.where(near_cap, np.float32(self.manifest.cap), self.outputs.rul)
+        return replace(self.outputs, rul=np.where(near_cap, np.float32(self.manifest.cap), self.outputs.rul))
 
     @cached_property
     def peak_weight(self) -> FloatArray:
@@ -119,7 +138,7 @@ class Answers:
     @cached_property
     def rul(self) -> list[float]:
         """What is reported, in cycles."""
-        return self.reported_rul.tolist()
+        return self.reported.rul.tolist()
 
     @cached_property
     def states(self) -> list[RulState]:
@@ -184,6 +203,11 @@ class Piece(NamedTuple):
     answers: Answers
     first: int
     places: Sequence[int]
+
+
+def _fields(kind: type[T], value: Callable[[str], Any]) -> T:
+    """Make a dataclass from the value of each field."""
+    return kind(**{field.name: value(field.name) for field in fields(kind)})
 
 
 def states(

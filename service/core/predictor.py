@@ -30,7 +30,7 @@ from service.core.queries import (
 )
 from service.core.rules import WindowRules
 from service.core.runtime import Runtime
-from service.core.window import LaidOut, Windows, join, lay_out
+from service.core.window import LaidOut, WindowInput, Windows, join, lay_out
 from service.errors import (
     STATUS,
     InvalidRequest,
@@ -134,22 +134,16 @@ class Predictor:
             InvalidWindows: windows cannot be read, and `partial` is not set.
             Overloaded, NotReady, RuntimeFailed: as the batcher says.
         """
-        model, given = self.model(query.model), query.windows
-        count = len(given)
+        model, count = self.model(query.model), len(query.windows)
         if not count:
             detail = "expected at least one window, got none"
             raise InvalidRequest(detail, [Problem("/windows", "empty", detail)])
         if count > self.max_request_windows:
             self.check_count(count)
-        parts: list[LaidOut] = []
-        for window in given:
-            if len(parts) % YIELD_EVERY == YIELD_EVERY - 1:
-                await asyncio.sleep(0)
-            parts.append(lay_out(window, model.rules))
-        windows, problems = join(given, parts, model.rules)
+        windows, problems = await _laid_out(query.windows, model.rules)
         if problems or malformed:
             return await self._partly(model, query, windows, {**problems, **malformed}, stages)
-        query.windows = given = []  # while a request waits, its lists would hold thirty bytes a reading
+        query.windows = []  # while a request waits, its lists would hold thirty bytes a reading
         answered = [] if windows is None else await self.answer(model, windows, query.explain, stages)
         return PredictReply(model.name, cast("list[Prediction | Refused]", answered))
 
@@ -210,6 +204,18 @@ class Predictor:
         """
         if windows > self.max_request_windows:
             raise TooLarge(f"at most {self.max_request_windows} windows a request, got {windows}")
+
+
+async def _laid_out(
+    given: Sequence[WindowInput], rules: WindowRules
+) -> tuple[Windows | None, dict[int, Sequence[Problem]]]:
+    """Lay out and join the windows of a query; of what a client sent, nothing else is kept."""
+    parts: list[LaidOut] = []
+    for window in given:
+        if len(parts) % YIELD_EVERY == YIELD_EVERY - 1:
+            await asyncio.sleep(0)
+        parts.append(lay_out(window, rules))
+    return join(given, parts, rules)
 
 
 async def _occlusions(

@@ -1,9 +1,8 @@
 """Counts of recent windows, a sum over the workers.
 
-A batch costs an append; a thread of the worker, or a scrape, counts what waits, a block at a time in a few
-array operations. Counts stand in a ring of blocks of float64 in a given array, and every number in it is a
-sum over windows: rings of several workers add up element by element. A full ring overwrites its oldest block,
-so it slides.
+Windows are counted many at once in a few array operations. Counts stand in a ring of blocks of float64 in
+a given array, and every number in it is a sum over windows: rings of several workers add up element by
+element. A full ring overwrites its oldest block, so it slides.
 
 Only the last reading of a window is counted: the next window of the unit holds all the others again. This
 module must not know what counts are compared with.
@@ -11,9 +10,7 @@ module must not know what counts are compared with.
 
 from __future__ import annotations
 
-import threading
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 from zlib import crc32
@@ -24,6 +21,7 @@ from numpy.typing import NDArray
 from export.drift_reference import BINS, ENTROPY_SHARES, MISSING, STUCK, STUCK_CYCLES, DriftReference
 from model.domain import FloatArray, IntArray
 from service.core.answers import Answers
+from service.core.runtime import Asked
 
 _Array = NDArray[np.float64]
 
@@ -119,12 +117,9 @@ class DriftTotals:
 
 _LAST: Final = np.arange(-STUCK_CYCLES, 0)
 
-_Batch = tuple[FloatArray, Answers, Sequence[str | None]]
-"""The last readings of windows, [B, 10, F], their answers, and the unit of each."""
-
 
 class DriftCounts:
-    """One worker's counts of one model, from any thread."""
+    """One worker's counts of one model."""
 
     def __init__(
         self, storage: _Array, reference: DriftReference, *, windows: int = WINDOWS, workers: int = 1
@@ -135,44 +130,17 @@ class DriftCounts:
         self._reference: Final = reference
         self._cuts: Final = np.moveaxis(reference.cuts, 2, 0).copy()  # [9, R, F]
         self._full: Final = max(1, windows // (BLOCKS * workers))
-        self._most_waiting: Final = max(1, windows // workers)
-        self._counting: Final = threading.Lock()
-        self._lock: Final = threading.Lock()
-        self._batches: deque[_Batch] = deque()
-        self._waiting = 0
         self._at = 0
         self._nameless = 0
 
-    def observe(self, readings: FloatArray, answers: Answers, units: Sequence[str | None]) -> None:
-        """Take note of a batch: float32 [B, T, F], its answers, and the unit of each window.
-
-        At most a sliding window of them waits: an older batch would be overwritten as soon as it is counted.
-        """
-        batch = (_ends(readings, answers.asked.lengths), answers, units)  # all readings would be megabytes
-        with self._lock:
-            self._batches.append(batch)
-            self._waiting += len(units)
-            while self._waiting > self._most_waiting and len(self._batches) > 1:
-                self._waiting -= len(self._batches.popleft()[2])
-
-    def count(self) -> None:
-        """Count all that waits."""
-        with self._counting:
-            with self._lock:
-                batches, self._batches, self._waiting = list(self._batches), deque(), 0
-            held = self._blocks[self._at][-1][0]
-            for some in _blocks(batches, self._full, held=0 if held >= self._full else int(held)):
-                self._count(some)
-
-    def _count(self, batches: Sequence[_Batch]) -> None:
-        columns, bands, rul, entropy, units, rest = self._block()
-        answers = [each for _, each, _ in batches]
-        lengths = np.concatenate([each.asked.lengths for each in answers])
-        ends = np.concatenate([last for last, _, _ in batches])
+    def count(self, ends: FloatArray, answers: Answers, units: Sequence[str | None]) -> None:
+        """Count windows: their `last_readings`, the answers to them and the unit of each."""
+        columns, bands, rul, entropy, slots, rest = self._block()
+        lengths = answers.asked.lengths
         last = ends[:, -1].astype(np.float64)
         regime, seen, known = self._regimes(last)
-        predicted = _joined([each.outputs.rul for each in answers])
-        age = _joined([each.asked.last_cycle for each in answers])
+        predicted = answers.outputs.rul.astype(np.float64)
+        age = answers.asked.last_cycle.astype(np.float64)
         bins = self._bins(last, regime)
         self._mark_stuck(bins, ends, regime, lengths)
         r, f, b = columns.shape
@@ -183,7 +151,7 @@ class DriftCounts:
         _add(bands, regime[known], band[known])
         _add(rul, self._ages(age), np.searchsorted(self._reference.rul_edges, predicted, side="right"))
         self._count_entropy(entropy, answers, lengths >= self._reference.long_enough)
-        units += np.bincount(self._slots(batches), minlength=UNIT_SLOTS)
+        slots += np.bincount([self._slot(unit) for unit in units], minlength=UNIT_SLOTS)
         rest += np.array([len(last), np.count_nonzero(~seen)])
 
     def _block(self) -> list[_Array]:
@@ -239,25 +207,18 @@ class DriftCounts:
         edges = self._reference.age_edges
         return np.where(np.isnan(age), len(edges) + 1, np.searchsorted(edges, age, side="right"))
 
-    def _count_entropy(self, counts: _Array, answers: Sequence[Answers], long: NDArray[np.bool_]) -> None:
+    def _count_entropy(self, counts: _Array, answers: Answers, long: NDArray[np.bool_]) -> None:
         for h, head in enumerate(self._reference.heads):
-            ratios = _joined([entropy_of(each, head) for each in answers])
+            ratios = entropy_of(answers, head)
             kept = ratios[long & ~np.isnan(ratios)]
             where = np.searchsorted(self._reference.entropy_edges[h], kept, side="right")
             counts[h] += np.bincount(where, minlength=counts.shape[1])
 
-    def _slots(self, batches: Sequence[_Batch]) -> list[int]:
-        # A checksum is the same in every worker, as hash() is not.
-        return [
-            self._nobody() if unit is None else crc32(unit.encode()) % UNIT_SLOTS
-            for _, _, units in batches
-            for unit in units
-        ]
-
-    def _nobody(self) -> int:
-        """Return a slot: each window without a unit's name counts as another unit's."""
-        self._nameless += 1
-        return self._nameless % UNIT_SLOTS
+    def _slot(self, unit: str | None) -> int:
+        if unit is None:  # each window without a unit's name counts as another unit's
+            self._nameless += 1
+            return self._nameless % UNIT_SLOTS
+        return crc32(unit.encode()) % UNIT_SLOTS  # the same in every worker, as hash() is not
 
 
 def entropy_of(answers: Answers, head: str) -> FloatArray:
@@ -268,30 +229,13 @@ def entropy_of(answers: Answers, head: str) -> FloatArray:
     return np.full(len(answers.asked.lengths), np.nan) if heads is None else heads[:, int(head)]
 
 
-def _blocks(batches: Sequence[_Batch], full: int, *, held: int) -> Iterator[list[_Batch]]:
-    """Group batches so that each group fills a block; the first block holds some windows already."""
-    some: list[_Batch] = []
-    windows = held
-    for batch in batches:
-        some.append(batch)
-        windows += len(batch[2])
-        if windows >= full:
-            yield some
-            some, windows = [], 0
-    if some:
-        yield some
-
-
-def _ends(readings: FloatArray, lengths: IntArray) -> FloatArray:
+def last_readings(asked: Asked) -> FloatArray:
     """Return each window's last ten readings, [B, 10, F]; a shorter one repeats its first."""
+    readings, lengths = asked.readings, asked.lengths
     cycles = readings.shape[1]
     if cycles >= STUCK_CYCLES and lengths.min() == cycles:  # quicker
-        return readings[:, -STUCK_CYCLES:].copy()
+        return readings[:, -STUCK_CYCLES:].copy()  # a view would keep the whole batch
     return readings[np.arange(len(lengths))[:, None], np.maximum(lengths[:, None] + _LAST, 0)]
-
-
-def _joined(arrays: Sequence[FloatArray]) -> _Array:
-    return np.concatenate(arrays).astype(np.float64)
 
 
 def _add(counts: _Array, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:

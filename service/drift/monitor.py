@@ -206,8 +206,7 @@ class DriftMonitor:
 
     Attributes:
         name: The model's.
-        observe: Takes note of a batch; see `DriftCounts.observe`.
-        publish: Counts what waits, so that other workers see it.
+        count: Counts windows; see `DriftCounts.count`.
     """
 
     def __init__(self, name: str, reference: DriftReference, storage: Storage, *, workers: int = 1) -> None:
@@ -216,11 +215,9 @@ class DriftMonitor:
         self._reference: Final = reference
         self._storage: Final = storage
         self._counts: Final = DriftCounts(own, reference, workers=workers)
-        self.observe: Final = self._counts.observe
-        self.publish: Final = self._counts.count
+        self.count: Final = self._counts.count
 
     def read(self) -> Drift:
-        """Return what all workers have counted; of this one, to the last window."""
-        self.publish()
+        """Return what all workers have counted."""
         total = np.asarray(self._storage.total_of_living(), dtype=np.float64)
         return drift_of(total, self._reference, self._counts.layout)

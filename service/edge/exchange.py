@@ -113,7 +113,7 @@ class Exchange:
             desk.metrics.open_streams -= 1
         else:
             desk.metrics.in_flight -= 1
-        desk.metrics.ended.append((self._transport, self._route, self.code, self.seconds, self.stages))
+        desk.metrics.ended(self._transport, self._route, self.code, self.seconds, self.stages)
         kept = error is None or isinstance(error, Exception)
         if kept and (self.error is not None or desk.log_sample):
             self._log()

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from functools import lru_cache
 from time import perf_counter
 from typing import Any, Final
 
 import grpc
 import numpy as np
 
+from model.domain import FloatArray
 from model.version import VERSION
 from service.core.queries import ModelName
 from service.edge.exchange import Desk, Exchange, Limit
@@ -25,11 +27,12 @@ from service.oip.inference import (
     MAX_TENSORS,
     PLATFORM,
     SERVER_NAME,
+    Ask,
     Inference,
     InferQuery,
     timeout_of,
 )
-from service.oip.tensors import DTYPES, FP32, INT64, Contents, GivenTensor, Tensor, TensorSpec, short
+from service.oip.tensors import DTYPES, FP32, INT64, Contents, GivenTensor, TensorSpec, short
 from service.proto import open_inference_pb2 as pb
 
 INFERENCE_SERVICE: Final = "inference.GRPCInferenceService"
@@ -86,16 +89,15 @@ class InferenceServicer:
         start = perf_counter()
         request = parsed(pb.ModelInferRequest, raw)
         model = self._inference.model(request.model_name, request.model_version)
-        query = query_of(request)
-        ask = self._inference.read(model, query)
+        ask = self._inference.read(model, query_of(request))
         exchange.windows = ask.count
         exchange.stages.append((Stage.DECODE, start, perf_counter()))
-        if query.timeout_seconds != math.inf:
-            limit.shorten(query.timeout_seconds)
-        tensors = await self._inference.answer(model, ask, exchange.stages)
+        if ask.timeout_seconds != math.inf:
+            limit.shorten(ask.timeout_seconds)
+        values = await self._inference.answer(model, ask, exchange.stages)
         start = perf_counter()
         is_raw = bool(request.raw_input_contents)
-        encoded = response_of(model.name, query.id, tensors, is_raw=is_raw).SerializeToString()
+        encoded = response_of(model.name, ask, values, is_raw=is_raw).SerializeToString()
         exchange.stages.append((Stage.ENCODE, start, perf_counter()))
         return encoded
 
@@ -210,14 +212,30 @@ def _timeout_seconds(request: pb.ModelInferRequest) -> float:
 
 
 def response_of(
-    model: ModelName, request_id: str, tensors: Sequence[Tensor], *, is_raw: bool
+    model: ModelName, ask: Ask, arrays: Sequence[FloatArray], *, is_raw: bool
 ) -> pb.ModelInferResponse:
-    """Tensors as a message, their contents raw or typed."""
-    response = pb.ModelInferResponse(model_name=model.name, model_version=model.version, id=request_id)
-    for name, datatype, values in tensors:
-        output = response.outputs.add(name=name, datatype=datatype, shape=values.shape)
-        if is_raw:
-            response.raw_output_contents.append(values.tobytes())
-        else:
-            output.contents.MergeFromString(tag(FLOATS, values.nbytes) + values.tobytes())
+    """Outputs as a message, their contents raw or typed."""
+    response = pb.ModelInferResponse()
+    response.CopyFrom(_described_outputs(model, ask.wanted, ask.count, ask.cycles))
+    response.id = ask.id
+    contents = [values.tobytes() for values in arrays]
+    if is_raw:
+        response.raw_output_contents.extend(contents)
+    else:
+        for output, raw in zip(response.outputs, contents, strict=True):
+            output.contents.MergeFromString(tag(FLOATS, len(raw)) + raw)
     return response
+
+
+@lru_cache(maxsize=256)
+def _described_outputs(
+    model: ModelName, wanted: tuple[TensorSpec, ...], windows: int, cycles: int
+) -> pb.ModelInferResponse:
+    """A response without contents, to copy."""
+    outputs = [
+        pb.ModelInferResponse.InferOutputTensor(
+            name=spec.name, datatype=spec.datatype, shape=spec.sized(windows=windows, cycles=cycles)
+        )
+        for spec in wanted
+    ]
+    return pb.ModelInferResponse(model_name=model.name, model_version=model.version, outputs=outputs)

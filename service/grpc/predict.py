@@ -71,7 +71,8 @@ def window_input(window: pb.Window, columns: int) -> WindowInput:
     given: Any = WindowInput(window.unit if window.HasField("unit") else None, last_cycle)
     which = window.WhichOneof("values")
     if which == "columns":
-        given.columns = {name: floats(series) for name, series in window.columns.columns.items()}
+        columns_by_name = window.columns.columns
+        given.columns = {name: floats(columns_by_name[name]) for name in columns_by_name}
     elif which == "readings":
         values = floats(window.readings)
         # Values that fill no whole rows stay one, which the window's check then counts.
@@ -93,16 +94,23 @@ def explain_of(value: int, pointer: str = "/explain") -> Explain:
 
 def floats(message: pb.Readings | pb.Series) -> FloatArray:
     """The `values`, field 1 of the message, as float32."""
-    count, raw = len(message.values), message.SerializeToString()
-    start = len(raw) - 4 * count
-    if start != len(tag(1, 4 * count)):  # none, or fields that we do not know behind them
+    raw = message.SerializeToString()
+    head = _head(len(raw))
+    if not head or not raw.startswith(head):  # no values, or unknown fields behind them
         return np.array(message.values, dtype=np.float32)
-    return np.frombuffer(raw, FLOAT32, count, start)
+    return np.frombuffer(raw, FLOAT32, offset=len(head))
 
 
 def packed(field: int, values: Sequence[float]) -> bytes:
     """A repeated float as a field of the message that holds it."""
     return tag(field, 4 * len(values)) + struct.pack(f"<{len(values)}f", *values)
+
+
+@lru_cache(maxsize=4096)
+def _head(size: int) -> bytes:
+    """Encode the start of a message of so many bytes with one delimited field, number 1; b"": impossible."""
+    heads = (tag(1, size - n) for n in range(2, min(size, 7)))
+    return next((head for n, head in enumerate(heads, 2) if len(head) == n), b"")
 
 
 @lru_cache(maxsize=4096)

@@ -10,12 +10,13 @@ from typing import Final
 import msgspec
 
 from model.version import VERSION
+from service.core.predictor import LoadedModel
 from service.edge.exchange import Desk
-from service.http.oip_body import decoded, encoded
+from service.http.oip_body import Form, decoded, encoded
 from service.http.problem import UNREADABLE, unreadable
 from service.http.shell import Call, Endpoint, Reply, json_reply
 from service.labels import Route, Stage
-from service.oip.inference import EXTENSIONS, PLATFORM, SERVER_NAME, Inference
+from service.oip.inference import EXTENSIONS, PLATFORM, SERVER_NAME, Ask, Inference
 
 BINARY: Final = b"application/octet-stream"
 HEADER_LENGTH: Final = b"inference-header-content-length"
@@ -81,19 +82,22 @@ class OipHttp:
     async def _infer(self, call: Call) -> Reply:
         exchange, start = call.exchange, perf_counter()
         model = self._inference.model(**call.path)
-        query, form = decoded(call.body, call.headers.get(HEADER_LENGTH, b""))
-        ask = self._inference.read(model, query)
+        ask, form = self._read(model, call)
         exchange.windows = ask.count
         exchange.stages.append((Stage.DECODE, start, perf_counter()))
-        if query.timeout_seconds != math.inf:
-            call.limit.shorten(query.timeout_seconds)
-        tensors = await self._inference.answer(model, ask, exchange.stages)
+        if ask.timeout_seconds != math.inf:
+            call.limit.shorten(ask.timeout_seconds)
+        values = await self._inference.answer(model, ask, exchange.stages)
         start = perf_counter()
-        body, size = encoded(model.name, query.id, tensors, form)
+        body, size = encoded(model.name, ask.id, ask.wanted, values, form)
         exchange.stages.append((Stage.ENCODE, start, perf_counter()))
         if size is None:
             return Reply(body)
         return Reply(body, media_type=BINARY, headers=[(HEADER_LENGTH, b"%d" % size)])
+
+    def _read(self, model: LoadedModel, call: Call) -> tuple[Ask, Form]:
+        query, form = decoded(call.body, call.headers.get(HEADER_LENGTH, b""))
+        return self._inference.read(model, query), form
 
     async def _server(self, _call: Call) -> Reply:
         return json_reply(OipServer(SERVER_NAME, VERSION, EXTENSIONS))

@@ -14,11 +14,12 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from model.domain import FloatArray
 from service.core.queries import ModelName
 from service.errors import InvalidTensor, MalformedBody
 from service.http.problem import UNREADABLE, unreadable
 from service.oip.inference import MAX_TENSORS, InferQuery, timeout_of
-from service.oip.tensors import FP32, INT64, Contents, GivenTensor, Tensor, short
+from service.oip.tensors import FP32, INT64, Contents, GivenTensor, TensorSpec, short
 
 Parameters = dict[str, Any] | None
 
@@ -116,12 +117,12 @@ def decoded(body: bytes, header_length: bytes) -> tuple[InferQuery, Form]:
 
 
 def encoded(
-    model: ModelName, request_id: str, tensors: Sequence[Tensor], form: Form
+    model: ModelName, request_id: str, specs: Sequence[TensorSpec], arrays: Sequence[FloatArray], form: Form
 ) -> tuple[bytes, int | None]:
-    """Tensors as a body, and the size of its JSON where binary contents stand behind it."""
+    """Outputs as a body, and the size of its JSON where binary contents stand behind it."""
     outputs: list[dict[str, Any]] = []
     behind: list[bytes] = []
-    for name, datatype, values in tensors:
+    for (name, datatype, _), values in zip(specs, arrays, strict=True):
         described: dict[str, Any] = {"name": name, "datatype": datatype, "shape": values.shape}
         if form.by_name.get(name, form.is_binary):
             described["parameters"] = {"binary_data_size": values.nbytes}

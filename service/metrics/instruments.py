@@ -25,7 +25,6 @@ from model.domain import FloatArray
 from service.metrics.board import Board, Slots
 
 F = TypeVar("F", bound=Metric)
-T = TypeVar("T")
 Key = tuple[str, ...]
 """The values of one child's labels."""
 
@@ -227,30 +226,26 @@ class HistogramChild:
 
     Attributes:
         observe: Counts one value, in the unit of the metric; from any thread.
-        observe_each: Counts every value of a list.
+        observe_each: Counts every value of a list; from any thread.
     """
 
     def __init__(self, bounds: FloatArray, slots: Slots) -> None:
         self._bounds: Final = bounds
         self._own: Final = slots.own
-        self._lock: Final = threading.Lock()
         self._values: Final[list[float]] = []
         self.total: Final = slots.total
         self.observe: Final = self._values.append
         self.observe_each: Final = self._values.extend
 
-    def observe_array(self, values: FloatArray) -> None:
-        """Count every value of an array at once; NaN says that there is no value."""
-        with self._lock:
-            self._count(values)
-
     def publish(self) -> None:
-        """Put on the board what waits."""
-        with self._lock:  # held until all is counted: a scrape that comes meanwhile waits for it
-            if self._values:
-                self._count(np.array(taken(self._values), dtype=np.float64))
+        """Put on the board what waits; on the event loop."""
+        if self._values:
+            values = np.array(self._values, dtype=np.float64)
+            del self._values[: len(values)]
+            self.observe_array(values)
 
-    def _count(self, values: FloatArray) -> None:
+    def observe_array(self, values: FloatArray) -> None:
+        """Count every value of an array at once, on the event loop; NaN says that there is no value."""
         values = values[~np.isnan(values)]
         # side="left": a value that equals a bound belongs below it, as `le` says.
         where = np.searchsorted(self._bounds, values, side="left")
@@ -319,10 +314,3 @@ class Processes(Collector):
 
 def _of_process(pid: int) -> Iterator[Metric]:
     yield from ProcessCollector(pid=lambda: pid, registry=CollectorRegistry()).collect()
-
-
-def taken(waiting: list[T]) -> list[T]:
-    """Empty a list that others append to meanwhile, and return what it held."""
-    copied = waiting[:]
-    del waiting[: len(copied)]
-    return copied

@@ -3,17 +3,15 @@
 Label values come from the enums of `service.labels` and from the names of the loaded models, never from a
 request; all children exist from the start, so that rates work from the first event.
 
-A request or a batch costs a few appends to lists. One thread of the worker counts them every
-50 ms and publishes them on the board; a scrape counts what waits by then, so its numbers are exact.
+A request or a batch costs a few appends to lists. Four times a second the event loop counts them and
+publishes them on the board; a scrape counts what waits by then, so its numbers are exact.
 """
 
 from __future__ import annotations
 
-import threading
+import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
-from time import sleep
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from prometheus_client import CollectorRegistry
@@ -36,17 +34,12 @@ from service.labels import (
 )
 from service.metrics.board import Board
 from service.metrics.drift import DriftCollector
-from service.metrics.instruments import SECONDS, STAGE_SECONDS, Processes, Shared, taken
+from service.metrics.instruments import SECONDS, STAGE_SECONDS, Processes, Shared
 from service.metrics.models import Families, ModelMetrics, declare_manifests
 from service.metrics.store import StoreMetrics
 
-PUBLISH_SECONDS: Final = 0.05
+PUBLISH_SECONDS: Final = 0.25
 """How far a scrape of one worker may lag behind the requests and histograms of the others."""
-PAUSE_SECONDS: Final = 0.001
-"""Between two parts of the counting, so that the event loop waits for one of them at most."""
-
-Ended = tuple[Transport, Route, str, float, Stages]
-"""A request: how it came, its route, code and seconds, and its stages."""
 
 
 class Metrics(Collector):
@@ -57,9 +50,8 @@ class Metrics(Collector):
         store: Counts what is kept.
         drift: Drift of each model.
         in_flight: Requests that have begun and not ended, streams left out.
-        open_streams: Streams of readings that are open.
-        ended: Requests that have ended and wait to be counted. These three change without a call:
-            every request does so.
+        open_streams: Streams of readings that are open. These two change without a call: every request
+            does so.
     """
 
     def __init__(
@@ -69,14 +61,11 @@ class Metrics(Collector):
         names = [model.manifest.name for model in models]
         self.registry: Final = registry
         self._shared: Final = Shared(registry, board)
-        self._lock: Final = threading.Lock()
-        self.ended: Final[list[Ended]] = []
+        self._ended: Final[defaultdict[tuple[Transport, Route, str], list[float]]] = defaultdict(list)
         self.in_flight = 0
         self.open_streams = 0
         self._ready: Callable[[], bool] = lambda: False
         self._pending: Final[list[Callable[[], int]]] = []
-        self._due: Final = threading.Event()
-        self._thread: threading.Thread | None = None
         self.models: Final[dict[str, ModelMetrics]] = {}
         registry.register(self)  # first, so that a scrape counts what waits before it reads anything
         self._declare_requests()
@@ -158,61 +147,49 @@ class Metrics(Collector):
             self._rejected.labels(reason).inc()
         return code_of(transport, error)
 
-    def start(self) -> None:
-        """Count and publish regularly, on a thread of this worker."""
-        self._thread = threading.Thread(target=self._publish_regularly, name="metrics", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """End the thread and wait for it."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            self._due.set()
-            thread.join()
-
     def publish(self) -> None:
-        """Count what waits and put it on the board, so that other workers see it; from any thread."""
-        for count in self._parts:
-            count()
+        """Count what waits and put it on the board, so that other workers see it."""
+        self.collect()
+        self._shared.publish()
 
-    @cached_property
-    def _parts(self) -> list[Callable[[], object]]:
-        """List the parts of the counting, about half a millisecond each."""
-        models = [model.count for model in self.models.values()]
-        drift = [monitor.publish for monitor in self.drift.monitors.values()]
-        return [self._count_ended, *models, self._shared.publish, *drift]
-
-    def _publish_regularly(self) -> None:
-        while self._thread is not None:
-            self._due.wait(PUBLISH_SECONDS)
-            self._due.clear()
-            for count in self._parts:
+    async def publish_regularly(self) -> None:
+        """Publish every `PUBLISH_SECONDS`; between two parts of the counting the event loop turns."""
+        while True:
+            await asyncio.sleep(PUBLISH_SECONDS)
+            for count in self._parts():
                 try:
                     count()
                 except Exception as error:  # noqa: BLE001 - what could not be counted is lost, nothing else
                     logs.logger().error("metrics lost", reason=str(error), exc_info=error)
-                sleep(PAUSE_SECONDS)
+                await asyncio.sleep(0)
 
     def collect(self) -> Iterable[Metric]:
         """Count the requests and batches that wait, before the other collectors are asked."""
-        self._count_ended()
-        for model in self.models.values():
-            model.count()
+        for count in self._counts():
+            count()
         return ()
 
+    def _parts(self) -> Iterator[Callable[[], None]]:
+        yield from self._counts()
+        yield self._shared.publish
+
+    def _counts(self) -> Iterator[Callable[[], None]]:
+        yield self._count_ended
+        for model in self.models.values():
+            while model.waits:
+                yield model.count
+
+    def ended(self, transport: Transport, route: Route, code: str, seconds: float, stages: Stages) -> None:
+        """Take note of a request that has ended."""
+        self._ended[transport, route, code].append(seconds)
+        for stage, start, end in stages:
+            self._stages[stage].observe(end - start)
+
     def _count_ended(self) -> None:
-        with self._lock:  # held until all is counted: a scrape that comes meanwhile waits for it
-            seconds: defaultdict[tuple[Transport, Route, str], list[float]] = defaultdict(list)
-            parts: defaultdict[Stage, list[float]] = defaultdict(list)
-            for transport, route, code, took, stages in taken(self.ended):
-                seconds[transport, route, code].append(took)
-                for stage, start, end in stages:
-                    parts[stage].append(end - start)
-            for stage, values in parts.items():
-                self._stages[stage].observe_each(values)
-            for (transport, route, code), values in seconds.items():
-                is_ours = (transport.value, route.value, code) in self._codes
-                counted = code if is_ours else failure_code(transport)
-                self._requests.labels(transport.value, route.value, counted).inc(len(values))
-                if route is not Route.GRPC_STREAM:
-                    self._duration.labels(transport.value, route.value).observe_each(values)
+        for (transport, route, code), seconds in self._ended.items():
+            is_ours = (transport.value, route.value, code) in self._codes
+            counted = code if is_ours else failure_code(transport)
+            self._requests.labels(transport.value, route.value, counted).inc(len(seconds))
+            if route is not Route.GRPC_STREAM:
+                self._duration.labels(transport.value, route.value).observe_each(seconds)
+        self._ended.clear()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import threading
+from collections import defaultdict, deque
 from collections.abc import Sequence
+from itertools import chain
 from typing import Final
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Gauge
 
+from model.domain import FloatArray
 from service.core.answers import STATES, Answers
 from service.core.ports import Batch
 from service.core.runtime import Runtime
+from service.drift.counts import last_readings
 from service.drift.monitor import DriftMonitor
 from service.labels import Side, Stage
 from service.metrics.instruments import (
@@ -23,8 +26,14 @@ from service.metrics.instruments import (
     WINDOWS,
     Histogram,
     Shared,
-    taken,
 )
+
+PART_WINDOWS: Final = 256
+PART_BATCHES: Final = 64
+"""Most windows and batches that are counted in one go."""
+
+_Waiting = tuple[FloatArray, Answers, list[str | None]]
+"""The last readings of windows, the answers to them, and the unit of each."""
 
 
 class Families:
@@ -91,15 +100,12 @@ class Families:
 
 
 class ModelMetrics:
-    """Counts the batches of one model, from any thread: a `BatchObserver`.
+    """Counts the batches of one model: a `BatchObserver`.
 
     Args:
         families: What is counted in.
         model: The model.
         drift: Counts the windows for drift.
-
-    Attributes:
-        ran: Takes note of a batch, which is counted later: arrays are read more cheaply in numbers.
     """
 
     def __init__(
@@ -127,56 +133,65 @@ class ModelMetrics:
         self._states: Final = [families.states.labels(name, state.value) for state in STATES]
         self._low, self._high = (families.out_of_band.labels(name, s.value) for s in (Side.LOW, Side.HIGH))
         self._band: Final = next((band for band in model.manifest.entropy if band.head == "mean"), None)
-        self._counting: Final = threading.Lock()
-        self._batches: Final[list[Batch]] = []
-        self.ran: Final = self._batches.append
+        self._waiting: Final[deque[_Waiting]] = deque()
 
     def cancelled(self, windows: int) -> None:
         """Count windows whose caller left before they were answered."""
         self._cancelled.inc(windows)
 
-    def count(self) -> None:
-        """Count the batches that wait; one that comes meanwhile waits for the next time."""
-        with self._counting:  # held until all is counted: a scrape that comes meanwhile waits for it
-            counted = [answers for batch in taken(self._batches) if (answers := self._counted(batch))]
-            if counted:
-                self._count(counted)
-
-    def _counted(self, batch: Batch) -> Answers | None:
-        """Count a batch but for its answers; these, without those to probes."""
+    def ran(self, batch: Batch) -> None:
+        """Count a batch but for its answers, which wait; those to probes are no predictions."""
         self._queue.observe_each(batch.queued)
         self._answered.observe_each(batch.answered)
         if batch.answers is None:
-            return None
+            return
         self._inference.observe(batch.seconds)
         self._batch.observe(batch.size)
-        imputed: list[float] = []
         units: list[str | None] = []
         asked: list[bool] = []
         for caller, places in batch.shares:
             windows = caller.windows
             asked += [not windows.is_probe] * len(places)
-            if not windows.is_probe:  # a probe is no prediction, and would look like a failing sensor
-                imputed += [windows.imputed_fraction[i] for i in places]
+            if not windows.is_probe:
+                self._imputed.observe_each([windows.imputed_fraction[i] for i in places])
                 units += [windows.units[i] for i in places]
-        if not units:
-            return None
-        answers = batch.answers if len(units) == batch.size else batch.answers.only(np.array(asked))
-        self._imputed.observe_each(imputed)
-        self._drift.observe(answers.asked.readings, answers, units)
-        return answers
+        if units:
+            answers = batch.answers if len(units) == batch.size else batch.answers.only(np.array(asked))
+            # Without the lists of numbers that wording the answers has made: they would be freed cold.
+            self._waiting.append((last_readings(answers.asked), answers.bare(), units))
 
-    def _count(self, batches: Sequence[Answers]) -> None:
-        self._peak.observe_array(np.concatenate([each.peak_weight for each in batches]))
-        self._rul.observe_array(np.concatenate([each.outputs.rul for each in batches]))
-        self._width.observe_array(np.concatenate([each.interval_width for each in batches]))
-        self._novelty.observe_array(np.concatenate([each.outputs.novelty for each in batches]))
-        entropy = np.concatenate([each.entropy_ratio for each in batches])
+    @property
+    def waits(self) -> bool:
+        """Whether answers wait to be counted."""
+        return bool(self._waiting)
+
+    def count(self) -> None:
+        """Count answers that wait: so many that the event loop waits for about a millisecond."""
+        windows = 0
+        by_cycles: defaultdict[int, list[_Waiting]] = defaultdict(list)
+        for _ in range(min(len(self._waiting), PART_BATCHES)):
+            some = self._waiting.popleft()
+            by_cycles[some[1].outputs.attention.shape[1]].append(some)
+            windows += len(some[2])
+            if windows >= PART_WINDOWS:
+                break
+        for alike in by_cycles.values():
+            ends, parts, units = zip(*alike, strict=True)
+            answers = Answers.joined(parts)
+            self._count(answers)
+            self._drift.count(np.concatenate(ends), answers, [*chain.from_iterable(units)])
+
+    def _count(self, answers: Answers) -> None:
+        self._peak.observe_array(answers.peak_weight)
+        self._rul.observe_array(answers.outputs.rul)
+        self._width.observe_array(answers.interval_width)
+        self._novelty.observe_array(answers.outputs.novelty)
+        entropy, by_head = answers.entropy_ratio, answers.head_entropy_ratio
         self._entropy.observe_array(entropy)
-        heads = [each.head_entropy_ratio for each in batches if each.head_entropy_ratio is not None]
-        for head, child in enumerate(self._heads if heads else ()):
-            child.observe_array(np.concatenate([ratios[:, head] for ratios in heads]))
-        states = np.bincount(np.concatenate([each.state for each in batches]), minlength=len(STATES))
+        if by_head is not None:
+            for ratios, child in zip(by_head.T, self._heads, strict=True):
+                child.observe_array(ratios)
+        states = np.bincount(answers.state, minlength=len(STATES))
         for child, count in zip(self._states, states.tolist(), strict=True):
             child.inc(count)
         if self._band is not None:

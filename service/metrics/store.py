@@ -96,7 +96,7 @@ class StoreMetrics:
         self._hits.labels(model).inc(int(np.count_nonzero(judgement.covered)))
         self._removed.labels(model, "contradicted").inc(contradicted)
         self._removed.labels(model, "open").inc(len(judgement) - len(error) - contradicted)
-        self._error.labels(model).observe_array(np.abs(error))
+        self._error.labels(model).observe_each(np.abs(error).tolist())
         self._sides.labels(model, "late").inc(float(error[error > 0].sum()))
         self._sides.labels(model, "early").inc(float(-error[error < 0].sum()))
         self._nasa.labels(model).inc(nasa_score(error))

@@ -31,7 +31,6 @@ from service.oip.tensors import (
     READINGS,
     GivenTensor,
     Signature,
-    Tensor,
     TensorSpec,
     short,
 )
@@ -64,12 +63,18 @@ class InferQuery:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """The checked windows of a query, the outputs that are wanted, and B and T of the request."""
+    """A query that can be answered: its checked windows, and B and T of its readings.
+
+    The tensors as they were sent are no longer in it: while a request waits, their lists would hold
+    thirty bytes a value.
+    """
 
     windows: Windows
-    wanted: Sequence[TensorSpec]
+    wanted: tuple[TensorSpec, ...]
     count: int
     cycles: int
+    id: str
+    timeout_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,19 +154,19 @@ class Inference:
         windows, defects = check(readings, lengths, last_cycle, rules)
         if defects:
             raise _refused(defects)
-        return Ask(windows, wanted, count, cycles)
+        return Ask(windows, wanted, count, cycles, query.id, query.timeout_seconds)
 
-    async def answer(self, model: LoadedModel, ask: Ask, stages: Stages) -> list[Tensor]:
-        """The answers to the windows, as tensors.
+    async def answer(self, model: LoadedModel, ask: Ask, stages: Stages) -> list[FloatArray]:
+        """The answers to the windows: the values of each output that is wanted, float32.
 
         Raises:
             Overloaded, NotReady, RuntimeFailed: as the batcher says.
         """
         pieces = await model.batcher.submit(ask.windows)
         start = perf_counter()
-        tensors = _gathered(ask, pieces)
+        values = _gathered(ask, pieces)
         stages.append((Stage.EXPLAIN, start, perf_counter()))
-        return tensors
+        return values
 
 
 def _one_a_window(given: NDArray[Any], name: str, count: int) -> list[Any]:
@@ -189,23 +194,24 @@ def _placed(name: str, wanted: str, places: Sequence[str]) -> str:
     return f"input {name}: expected {wanted}, got {', '.join(places[:SHOWN])}{more}"
 
 
-def _gathered(ask: Ask, pieces: Sequence[Piece]) -> list[Tensor]:
+def _gathered(ask: Ask, pieces: Sequence[Piece]) -> list[FloatArray]:
     """The outputs that are wanted, float32, of the shapes that the request's readings ask for.
 
     Cycles that the model did not read weigh nothing, and add nothing.
     """
     answers, first, places = pieces[0]
-    cycles, stop = ask.cycles, first + ask.count
+    width, cycles, stop = answers.outputs.attention.shape[1], ask.cycles, first + ask.count
     # Others of the batch may be longer; windows of this request may be shorter than its tensor, or cut.
-    whole = answers.outputs.attention.shape[1] >= cycles == ask.windows.readings.shape[1]
+    whole = width >= cycles == ask.windows.readings.shape[1]
     if len(pieces) > 1 or not isinstance(places, range) or not whole:
-        return [Tensor(spec.name, spec.datatype, _scattered(spec, ask, pieces)) for spec in ask.wanted]
-    tensors: list[Tensor] = []
-    for name, datatype, _ in ask.wanted:
-        values = answers.reported_rul if name == "rul" else getattr(answers.outputs, name)
-        part = values[first:stop, ..., :cycles] if name in PER_CYCLE else values[first:stop]
-        tensors.append(Tensor(name, datatype, part))
-    return tensors
+        return [_scattered(spec, ask, pieces) for spec in ask.wanted]
+    values = [getattr(answers.reported, name)[first:stop] for name, _, _ in ask.wanted]
+    if width == cycles:
+        return values
+    return [
+        part[..., :cycles] if spec.name in PER_CYCLE else part
+        for spec, part in zip(ask.wanted, values, strict=True)
+    ]
 
 
 def _scattered(spec: TensorSpec, ask: Ask, pieces: Sequence[Piece]) -> FloatArray:
@@ -213,8 +219,7 @@ def _scattered(spec: TensorSpec, ask: Ask, pieces: Sequence[Piece]) -> FloatArra
     windows, is_per_cycle = ask.windows, spec.name in PER_CYCLE
     values: FloatArray = np.zeros(spec.sized(windows=ask.count, cycles=ask.cycles), np.float32)
     for answers, first, places in pieces:
-        # The RUL is the cap where the state is "at least the cap", as everywhere.
-        rows = answers.reported_rul if spec.name == "rul" else getattr(answers.outputs, spec.name)
+        rows = getattr(answers.reported, spec.name)
         for row, i in enumerate(places, first):
             if is_per_cycle:
                 length, sent = windows.lengths[i], windows.sent[i]

@@ -62,14 +62,6 @@ class GivenTensor(NamedTuple):
     contents: Contents
 
 
-class Tensor(NamedTuple):
-    """An output: its name, its datatype and its values."""
-
-    name: str
-    datatype: str
-    values: NDArray[Any]
-
-
 @dataclass(frozen=True, slots=True)
 class Signature:
     """The tensors of one model: those of its graph (DESIGN: the model contract), in its order."""
@@ -108,7 +100,7 @@ class Signature:
             raise InvalidTensor(f"expected the input {READINGS}, got {', '.join(arrays) or 'none'}")
         return arrays
 
-    def wanted(self, names: Sequence[str]) -> Sequence[TensorSpec]:
+    def wanted(self, names: Sequence[str]) -> tuple[TensorSpec, ...]:
         """The outputs of these names, in this order; without names, all of them.
 
         Raises:
@@ -122,7 +114,7 @@ class Signature:
                 raise InvalidTensor(f"expected outputs among {_names(self.outputs)}, got {short(name)}")
         if len(set(names)) < len(names):
             raise InvalidTensor(f"expected each output once, got {', '.join(names[: len(specs) + 1])}")
-        return [specs[name] for name in names]
+        return tuple(specs[name] for name in names)
 
 
 def array_of(given: GivenTensor, spec: TensorSpec) -> NDArray[Any]:

@@ -19,7 +19,7 @@ from model.domain import FloatArray, Trajectory, pad_windows
 from service.core.answers import Answers
 from service.core.rules import WindowRules
 from service.core.runtime import Asked, Outputs
-from service.drift.counts import DriftCounts, Layout
+from service.drift.counts import DriftCounts, Layout, last_readings
 from service.drift.monitor import Drift, drift_of
 from tests.benchmarks.drift_faults import Change
 
@@ -78,7 +78,8 @@ def answered(
         ages = np.array([units[place.unit].cycles[place.row] for place in these], dtype=np.float32)
         outputs = Outputs(**session.answer(readings, lengths, ages))
         names: list[str | None] = [units[place.unit].unit for place in these]
-        yield readings, Answers(Asked(readings, lengths, ages), outputs, manifest, rules), names
+        asked = Asked(readings, lengths, ages)
+        yield last_readings(asked), Answers(asked, outputs, manifest, rules), names
 
 
 class Monitor:
@@ -96,14 +97,13 @@ class Monitor:
 
     def read(self) -> Drift:
         """What it says by now."""
-        self.counts.count()
         return drift_of(self.storage, self.reference, self.counts.layout)
 
     def readings_of(self, batches: Iterator[Batch] | Sequence[Batch], *, every: int) -> Iterator[Drift]:
         """What it says after every so many windows."""
         waiting = 0
         for batch in batches:
-            self.counts.observe(*batch)
+            self.counts.count(*batch)
             waiting += len(batch[2])
             if waiting >= every:
                 waiting -= every

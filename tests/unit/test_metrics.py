@@ -1,6 +1,7 @@
 """What Prometheus is told: everything, once, under names and labels that were known at the start."""
 
-import threading
+import asyncio
+import weakref
 from types import SimpleNamespace
 from typing import Final
 
@@ -153,23 +154,23 @@ def test_our_histogram_counts_as_prometheus_clients_does(values, cut):
 ONE: Final = Buckets((1,), "for the test")
 
 
-def test_the_counting_thread_publishes_though_nobody_scrapes(metrics, runtime):
-    metrics.ended.append((Transport.HTTP, Route.PREDICT, "200", 0.001, []))
-    metrics.models["fake"].ran(batch_of((5.0, 4), manifest=runtime.manifest))
-    published = threading.Event()
-    metrics.watch_pending(lambda: published.set() or 0)  # asked each time the thread publishes
-
-    metrics.start()
-
-    assert published.wait(10)
-    metrics.close()
-    assert metrics.ended == []
-    assert metrics.models["fake"]._batches == []
-
-
-def test_the_counting_thread_survives_what_it_cannot_count(monkeypatch, metrics):
+async def test_what_waits_is_published_though_nobody_scrapes(monkeypatch, metrics, runtime):
     monkeypatch.setattr(metrics_module, "PUBLISH_SECONDS", 0.001)
-    asked = threading.Semaphore(0)
+    metrics.models["fake"].ran(batch_of((5.0, 4), manifest=runtime.manifest))
+    published = asyncio.Event()
+    metrics.watch_pending(lambda: published.set() or 0)  # asked each time that it publishes
+
+    publishing = asyncio.create_task(metrics.publish_regularly())
+    async with asyncio.timeout(10):
+        await published.wait()
+
+    publishing.cancel()
+    assert not metrics.models["fake"].waits
+
+
+async def test_what_cannot_be_counted_is_logged_and_ends_nothing(monkeypatch, metrics):
+    monkeypatch.setattr(metrics_module, "PUBLISH_SECONDS", 0.001)
+    asked = asyncio.Semaphore(0)
 
     def broken():
         asked.release()
@@ -178,31 +179,46 @@ def test_the_counting_thread_survives_what_it_cannot_count(monkeypatch, metrics)
     metrics.watch_pending(broken)
 
     with capture_logs() as lines:
-        metrics.start()
-        asked_often = all(asked.acquire(timeout=10) for _ in range(3))
-        metrics.close()
+        publishing = asyncio.create_task(metrics.publish_regularly())
+        async with asyncio.timeout(10):
+            for _ in range(3):
+                await asked.acquire()
+        publishing.cancel()
 
-    assert asked_often
     assert {(line["event"], line["reason"]) for line in lines} == {("metrics lost", "broken")}
 
 
-def test_requests_that_end_while_others_are_counted_count_once(metrics, registry):
-    def ask():
-        for _ in range(2000):
-            metrics.ended.append((Transport.HTTP, Route.PREDICT, "200", 0.001, []))
+@given(
+    batches=st.lists(
+        st.lists(st.tuples(st.floats(0, 130, width=32), st.integers(1, 8)), min_size=1, max_size=5),
+        max_size=90,
+    )
+)
+def test_however_many_batches_wait_each_window_counts_once(batches):
+    registry, runtime = CollectorRegistry(), FakeRuntime(make_manifest("fake", heads=2))
+    model = Metrics(registry, [runtime]).models["fake"]
+    for windows in batches:
+        model.ran(batch_of(*windows, manifest=runtime.manifest))
 
-    asking = threading.Thread(target=ask)
-    asking.start()
-    while asking.is_alive():
-        metrics.publish()
-    asking.join()
+    ruls = [min(max(reading, 0), 125) for windows in batches for reading, _ in windows]
+    total = registry.get_sample_value("rul_prediction_cycles_sum", {"model": "fake"})
+    assert registry.get_sample_value("rul_prediction_cycles_count", {"model": "fake"}) == len(ruls)
+    assert total == pytest.approx(sum(ruls), abs=0.1)
+    assert registry.get_sample_value("rul_column_drift_windows", {"model": "fake"}) == len(ruls)
 
-    labels = {"protocol": "http", "route": "/v1/predict", "code": "200"}
-    assert registry.get_sample_value("rul_requests_total", labels) == 2000
+
+def test_waiting_answers_hold_no_readings_but_the_last(metrics, runtime):
+    batch = batch_of(*[(5.0, 40)] * 20, manifest=runtime.manifest)
+    readings = weakref.ref(batch.answers.asked.readings)
+
+    metrics.models["fake"].ran(batch)
+    del batch
+
+    assert readings() is None
 
 
 def test_a_code_that_was_not_declared_counts_as_a_failure(metrics, registry):
-    metrics.ended.append((Transport.HTTP, Route.PREDICT, "418", 0.001, []))
+    metrics.ended(Transport.HTTP, Route.PREDICT, "418", 0.001, [])
 
     labels = {"protocol": "http", "route": "/v1/predict"}
     assert registry.get_sample_value("rul_requests_total", {**labels, "code": "500"}) == 1

@@ -156,7 +156,8 @@ async def answered(lengths, cycles, *batches, width=CONTEXT):
     """The outputs for such windows, answered in these batches."""
     served, model = inference(Batches(*batches, width=width))
     ask = served.read(model, query(asked_for(lengths, cycles)))
-    return {t.name: t.values for t in await served.answer(model, ask, [])}
+    values = await served.answer(model, ask, [])
+    return {spec.name: value for spec, value in zip(ask.wanted, values, strict=True)}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """From a question to an answer: which model, which windows, which words."""
 
 import math
+import sys
 
 import msgspec
 import numpy as np
@@ -206,3 +207,26 @@ async def test_a_prediction_survives_json_to_the_last_digit():
     weights = np.float32(decoded["predictions"][0]["attention"]["weights"])
     assert decoded["predictions"][0]["rul"] == reply.predictions[0].rul
     assert weights.tolist() == reply.predictions[0].attention.weights
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_nothing_of_what_a_client_sent_is_kept_while_its_windows_wait(count):
+    sent = [{name: [1.0] * 3 for name in make_manifest().schema_of_columns.names} for _ in range(count)]
+    query = PredictQuery([WindowInput("7", 3, columns) for columns in sent])
+    predictor, held = make_predictor(), []
+
+    def references():
+        return [sys.getrefcount(columns) for columns in sent]
+
+    batcher = predictor.models["fake"].batcher
+
+    async def submit(windows, answer=batcher.submit):
+        held.extend(references())
+        return await answer(windows)
+
+    batcher.submit = submit
+
+    await predictor.predict(query)
+
+    assert held == references()
+    assert query.windows == []
