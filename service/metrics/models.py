@@ -40,8 +40,6 @@ class Families:
     """The metrics of batches, declared for all models."""
 
     def __init__(self, shared: Shared, models: Sequence[Runtime], stage_seconds: Histogram) -> None:
-        names = [model.manifest.name for model in models]
-        heads = {m.manifest.name: ("mean", *map(str, range(m.manifest.heads))) for m in models}
         self.stage_seconds: Final = stage_seconds
         self.inference: Final = shared.histogram(
             "rul_inference_duration_seconds",
@@ -56,7 +54,13 @@ class Families:
             "rul_cancelled_total",
             "Windows whose caller left, or whose deadline passed, before their answer.",
         )
-        self.entropy: Final = shared.histogram(
+        self._declare_attention(shared, models)
+        self._declare_answers(shared, [model.manifest.name for model in models])
+
+    def _declare_attention(self, shared: Shared, models: Sequence[Runtime]) -> None:
+        names = [model.manifest.name for model in models]
+        heads = {m.manifest.name: ("mean", *map(str, range(m.manifest.heads))) for m in models}
+        self.entropy = shared.histogram(
             "rul_attention_entropy_ratio",
             "Attention entropy over its largest value; 0: one cycle has all weight, 1: all have the same.",
             TWENTIETHS,
@@ -64,37 +68,37 @@ class Families:
             model=(),
             head=(),
         )
-        self.peak: Final = shared.histogram(
+        self.peak = shared.histogram(
             "rul_attention_peak_weight", "Largest attention weight of a window.", TWENTIETHS, model=names
         )
-        self.out_of_band: Final = shared.counter(
+        self.out_of_band = shared.counter(
             "rul_attention_out_of_band_total",
             "Windows whose attention entropy is outside the reference band; low: collapsed, high: uniform.",
             model=names,
             side=[side.value for side in Side],
         )
-        self.rul: Final = shared.histogram(
-            "rul_prediction_cycles", "Predicted RUL in cycles.", CYCLES, model=names
-        )
-        self.width: Final = shared.histogram(
+
+    def _declare_answers(self, shared: Shared, names: Sequence[str]) -> None:
+        self.rul = shared.histogram("rul_prediction_cycles", "Predicted RUL in cycles.", CYCLES, model=names)
+        self.width = shared.histogram(
             "rul_interval_width_cycles",
             "Upper minus lower bound of the prediction interval, in cycles.",
             CYCLES,
             model=names,
         )
-        self.states: Final = shared.counter(
+        self.states = shared.counter(
             "rul_state_total",
             "Answers by state.",
             model=names,
             state=[state.value for state in STATES],
         )
-        self.novelty: Final = shared.histogram(
+        self.novelty = shared.histogram(
             "rul_novelty_ratio",
             "Distance from the training data; 1 is its 99.5 % quantile.",
             NOVELTY,
             model=names,
         )
-        self.imputed: Final = shared.histogram(
+        self.imputed = shared.histogram(
             "rul_imputed_fraction", "Missing readings over all readings of a window.", FRACTIONS
         )
 
