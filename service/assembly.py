@@ -121,7 +121,7 @@ class Parts:
         self.desk.metrics.publish()
         self._log.info("service stopped")
 
-    async def become_ready(self, settle: Callable[[], None] = settle_interpreter) -> None:
+    async def become_ready(self, settle: Callable[..., None] = settle_interpreter) -> None:
         """Run the proofs and settle; then answer requests, or log why not."""
         try:
             for proof in self.proofs:
@@ -130,7 +130,7 @@ class Parts:
             self.lifecycle.enter(Phase.FAILED, str(error))
             self._log.error("start failed", reason=str(error))
             return
-        settle()
+        settle(inference_threads=not all(b.runs_on_loop for b in self.batchers.values()))
         self.lifecycle.enter(Phase.READY)
         self.store.start()
         self._advertise(serving=True)

@@ -171,7 +171,7 @@ async def in_process(
     )
     parts = build(chosen, worker=WorkerSpec(), runtimes=[runtime], tracer=tracer, flush_seconds=0.001)
     if ready:
-        await parts.become_ready(settle=lambda: None)
+        await parts.become_ready(settle=lambda **_: None)
     transport = httpx.ASGITransport(parts.handle)
     async with httpx.AsyncClient(transport=transport, base_url="http://in.process") as client:
         try:

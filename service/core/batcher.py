@@ -61,6 +61,8 @@ class MicroBatcher:
         tracer: Records batches; None: nothing does.
         yield_core: Lets another thread or process have the core.
         clock: Tells the time, in seconds.
+
+    `runs_on_loop` says whether whole batches run on the event loop.
     """
 
     def __init__(
@@ -87,7 +89,7 @@ class MicroBatcher:
         self._max_pending: Final = max_pending_windows
         self._observer: Final = observer
         self._loop_windows: Final = loop_windows
-        self._meets: Final = loop_windows >= max_batch_windows
+        self.runs_on_loop: Final = loop_windows >= max_batch_windows
         self._cores: Final = cores or Cores(None, threads)
         self._tracer: Final = tracer
         self._yield_core: Final = yield_core
@@ -95,9 +97,8 @@ class MicroBatcher:
         self._callers: Final[deque[Caller]] = deque()
         self._free, self._pending = threads, 0
         self._window_seconds = math.inf
-        self._dispatch_due = False
+        self._dispatch_due = self._closing = False
         self._seen = self._in_vain = self._left = self._distrust = 0
-        self._closing = False
         self._idle: asyncio.Event | None = None
         self._running: Final[set[Caller]] = set()
         self._failure: BaseException | None = None
@@ -195,13 +196,13 @@ class MicroBatcher:
         return (
             size <= self._loop_windows
             and size * self._window_seconds < LOOP_SECONDS
-            and (self._meets or self._free == self._threads)
+            and (self.runs_on_loop or self._free == self._threads)
         )
 
     def _waits_for_more(self) -> bool:
         """Whether to yield the core once more before the batch leaves; if so, it was just yielded."""
         size = self._pending
-        if not self._meets or size >= self._max_batch or self._distrust:
+        if not self.runs_on_loop or size >= self._max_batch or self._distrust:
             self._distrust = max(0, self._distrust - 1)
             self._seen, self._left = 0, size
             return False

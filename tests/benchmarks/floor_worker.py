@@ -20,5 +20,5 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
     global _app  # noqa: PLW0603 a worker has one handler
     if _app is None:
         _app = runpy.run_path(os.environ[HANDLER])["app"]
-        settle_interpreter()
+        settle_interpreter(inference_threads=False)
     await _app(scope, receive, send)

@@ -80,7 +80,7 @@ def interpreter() -> Iterator[None]:
 
 @pytest.mark.usefixtures("interpreter")
 def test_after_start_up_the_collector_skips_old_objects_and_finds_new_garbage():
-    tuning.settle_interpreter()
+    tuning.settle_interpreter(inference_threads=False)
 
     assert gc.get_freeze_count() > 0
     assert gc.isenabled()
@@ -92,7 +92,11 @@ def test_after_start_up_the_collector_skips_old_objects_and_finds_new_garbage():
 
 
 @pytest.mark.usefixtures("interpreter")
-def test_an_inference_thread_waits_for_the_gil_less_than_a_batch():
-    tuning.settle_interpreter()
+@pytest.mark.parametrize("inference_threads", [True, False])
+def test_the_loop_keeps_the_gil_less_than_a_batch_only_from_inference_threads(inference_threads):
+    before = sys.getswitchinterval()
 
-    assert sys.getswitchinterval() == pytest.approx(tuning.SWITCH_SECONDS)
+    tuning.settle_interpreter(inference_threads=inference_threads)
+
+    expected = tuning.SWITCH_SECONDS if inference_threads else before
+    assert sys.getswitchinterval() == pytest.approx(expected)
