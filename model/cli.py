@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from model import experiment_cli
+from model import experiment_cli, fleet_cli
 from model.domain import RulError
 from model.fleet import fleet_named
 
@@ -50,7 +50,8 @@ class RunExists(RulError):
 
 
 def register(app: typer.Typer) -> None:
-    """Add `train`, `plot` and `experiment`."""
+    """Add `inspect`, `train`, `plot` and `experiment`."""
+    app.command(help=fleet_cli.INSPECT_HELP)(fleet_cli.inspect)
     app.command(help=TRAIN_HELP)(train)
     app.command()(plot)
     app.command(help=experiment_cli.HELP)(experiment_cli.experiment)
@@ -75,8 +76,9 @@ def train(
     import torch  # noqa: PLC0415 takes seconds
 
     from model.curve import write_curve  # noqa: PLC0415 with matplotlib
+    from model.inspection_report import inspected_trajectories  # noqa: PLC0415 with PyArrow
     from model.options import read_options  # noqa: PLC0415 with torch
-    from model.readers import data_files, data_sha256, read_trajectories  # noqa: PLC0415
+    from model.readers import data_files, data_sha256  # noqa: PLC0415
     from model.run import Source, train_run  # noqa: PLC0415 with torch
     from model.training import TrainConfig  # noqa: PLC0415 with torch
 
@@ -85,7 +87,7 @@ def train(
     options, training = read_options(set_ or [], network=network)
     kind = fleet_named(fleet)
     files = data_files(data, kind)
-    trajectories = read_trajectories(data, kind)
+    trajectories = inspected_trajectories(data, kind, fleet=fleet, folds=folds)
     with _interruptible(out), _progress(steps * (folds + 1)) as watch:
         checkpoint, curve = train_run(
             trajectories,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -62,16 +62,26 @@ def read_with_report(
     allow_absent: bool = False,
 ) -> tuple[list[Trajectory], ReadReport]:
     """Read every unit as `read_trajectories` does, and count missing values."""
-    files = data_files(path, fleet)
     judged = fleet.failure is not None and run_to_failure is None
-    rows = _Rows.read(files, fleet, allow_absent=allow_absent, with_failure=judged)
+    rows, report = read_rows(path, fleet, allow_absent=allow_absent, with_failure=judged)
+    return rows.trajectories(fleet, run_to_failure=run_to_failure), report
+
+
+def read_rows(
+    path: Path | Sequence[Path], fleet: Fleet, *, allow_absent: bool = False, with_failure: bool = True
+) -> tuple[Rows, ReadReport]:
+    """Read every row as `read_trajectories` does, duplicated cycles included.
+
+    `with_failure` reads the failure rule's column too.
+    """
+    files = data_files(path, fleet)
+    rows = Rows.read(files, fleet, allow_absent=allow_absent, with_failure=with_failure)
     infinite = np.isinf(rows.readings)
     missing = np.isnan(rows.readings)
     rows.readings[infinite] = np.nan  # our own array, not yet handed out
-    trajectories = rows.trajectories(fleet, run_to_failure=run_to_failure)
     report = ReadReport(len(rows.readings), _counts(fleet, missing), _counts(fleet, infinite))
     _warn(report, _places(files, rows.tables, fleet, infinite))
-    return trajectories, report
+    return rows, report
 
 
 def data_files(path: Path | Sequence[Path], fleet: Fleet) -> list[Path]:
@@ -111,7 +121,7 @@ def data_sha256(paths: Iterable[Path]) -> str:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Rows:
+class Rows:
     """All n rows of all files, in file order."""
 
     tables: tuple[Table, ...]
@@ -122,7 +132,8 @@ class _Rows:
     failure: FloatArray  # [n], the failure rule's column; NaN without one
 
     @classmethod
-    def read(cls, files: Sequence[Path], fleet: Fleet, *, allow_absent: bool, with_failure: bool) -> _Rows:
+    def read(cls, files: Sequence[Path], fleet: Fleet, *, allow_absent: bool, with_failure: bool) -> Rows:
+        """Read the rows of these files."""
         tables = [
             _read_file(file, fleet, allow_absent=allow_absent, with_failure=with_failure) for file in files
         ]
@@ -148,17 +159,19 @@ class _Rows:
         )
 
     def trajectories(self, fleet: Fleet, *, run_to_failure: bool | None) -> list[Trajectory]:
-        order = np.lexsort((self.cycle, self.unit))
-        unit, cycle = self.unit[order], self.cycle[order]
-        same = np.flatnonzero((np.diff(unit) == 0) & (np.diff(cycle) == 0))
+        """Return the trajectory of each unit.
+
+        Raises:
+            InvalidData: a unit has a cycle twice.
+        """
+        same = self.duplicates()
         if len(same):
-            first, second = sorted((int(order[same[0]]), int(order[same[0] + 1])))
+            first, second = same[0]
             raise InvalidData(
-                f"{self._where(second)}: unit {self.units[unit[same[0]]]}, cycle {cycle[same[0]]}: "
-                f"duplicate of {self._where(first)}"
+                f"{self._where(second)}: {self.cycle_of(first)}: duplicate of {self._where(first)}"
             )
         found: list[Trajectory] = []
-        for rows in np.split(order, np.flatnonzero(np.diff(unit)) + 1):
+        for rows in self.of_units():
             failed = fleet.failure is None or fleet.failure.failed(float(self.failure[rows[-1]]))
             found.append(
                 Trajectory(
@@ -169,6 +182,27 @@ class _Rows:
                 )
             )
         return found
+
+    def of_units(self) -> list[IntArray]:
+        """Return the rows of each unit, in order of their cycles."""
+        order = np.lexsort((self.cycle, self.unit))
+        return np.split(order, np.flatnonzero(np.diff(self.unit[order])) + 1)
+
+    def duplicates(self) -> IntArray:
+        """Return the rows [n, 2] of the same unit and cycle, in file order within each pair."""
+        order = np.lexsort((self.cycle, self.unit))
+        same = np.flatnonzero((np.diff(self.unit[order]) == 0) & (np.diff(self.cycle[order]) == 0))
+        return np.stack((order[same], order[same + 1]), axis=1)
+
+    def without_duplicates(self) -> Rows:
+        """Keep the first row of each unit and cycle."""
+        kept = np.setdiff1d(np.arange(len(self.unit)), self.duplicates()[:, 1])
+        taken = {name: getattr(self, name)[kept] for name in ("unit", "cycle", "readings", "failure")}
+        return replace(self, **taken)
+
+    def cycle_of(self, row: int) -> str:
+        """Name the unit and cycle of a row, for messages."""
+        return f"unit {self.units[self.unit[row]]}, cycle {self.cycle[row]}"
 
     def _where(self, row: int) -> str:
         for table in self.tables:
