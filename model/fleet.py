@@ -17,6 +17,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from model.domain import Column, InvalidData, Schema
+from model.fleet_keys import check_keys, plain_error
 
 Format = Literal["cmapss", "csv", "parquet"]
 FORMATS: Final[tuple[Format, ...]] = get_args(Format)
@@ -88,6 +89,9 @@ class Fleet:
             f"horizons must be positive and rise, got {list(self.horizons)}": (
                 bool(self.horizons) and positive_rising
             ),
+            f"horizons must not exceed the cap of {self.cap:g}, got {list(self.horizons)}": (
+                all(horizon <= self.cap for horizon in self.horizons)
+            ),
             f"nominal_coverage must be between 0 and 1, got {self.nominal_coverage}": (
                 0 < self.nominal_coverage < 1
             ),
@@ -112,11 +116,14 @@ def load_fleet(path: Path) -> Fleet:
     """
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
+        check_keys(table)
         return msgspec.convert(table, _FleetTable).fleet()
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidData(f"{path}: the fleet file cannot be read: {error}") from error
-    except (InvalidData, msgspec.ValidationError) as error:
+    except InvalidData as error:
         raise InvalidData(f"{path}: {error}") from error
+    except msgspec.ValidationError as error:
+        raise InvalidData(f"{path}: {plain_error(str(error))}") from error
 
 
 def fleet_named(name_or_path: str | Path) -> Fleet:
