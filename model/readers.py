@@ -224,7 +224,22 @@ def _read_file(file: Path, fleet: Fleet, *, allow_absent: bool, with_failure: bo
         numbers=numbers,
         text=None if fleet.unit_column == ONE_FILE_A_UNIT else fleet.unit_column,
         optional=fleet.sources if allow_absent else (),
+        keys=_keys(fleet),
     )
+
+
+def _keys(fleet: Fleet) -> dict[str, str]:
+    """Name the key of the fleet file that asks for each column of a file."""
+    keys = {
+        source: f"[[{c.role}s]] {c.name}"
+        for c, source in zip(fleet.schema.columns, fleet.sources, strict=True)
+    }
+    keys[fleet.unit_column] = "unit"
+    if fleet.cycle_column:
+        keys[fleet.cycle_column] = "cycle"
+    if fleet.failure and fleet.failure.column not in keys:
+        keys[fleet.failure.column] = "[failure] column"
+    return keys
 
 
 def _failure_values(table: Table, fleet: Fleet, *, with_failure: bool) -> FloatArray:
