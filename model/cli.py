@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from model import experiment_cli, fleet_cli
 from model.domain import RulError
 from model.fleet import fleet_named
-
-if TYPE_CHECKING:
-    from model.training import Check, Watcher
+from model.progress import progress
 
 TRAIN_HELP = """
 Train a network on units that ran to failure.
@@ -88,7 +84,7 @@ def train(
     kind = fleet_named(fleet)
     files = data_files(data, kind)
     trajectories = inspected_trajectories(data, kind, fleet=fleet, folds=folds)
-    with _interruptible(out), _progress(steps * (folds + 1)) as watch:
+    with _interruptible(out), progress(steps * (folds + 1)) as watch:
         checkpoint, curve = train_run(
             trajectories,
             kind,
@@ -134,29 +130,6 @@ def _interruptible(out: Path) -> Generator[None]:
             f"{out}: to continue, repeat the command with --resume", soft_wrap=True, highlight=False
         )
         raise
-
-
-@contextmanager
-def _progress(steps: int) -> Generator[Watcher]:
-    """Show a progress bar with the loss and the held-out RMSE."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total} updates"),
-        TextColumn("loss {task.fields[loss]}"),
-        TextColumn("held-out RMSE {task.fields[rmse]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("training", total=steps, loss="-", rmse="-")
-
-        def watch(step: int, loss: float, check: Check | None) -> None:
-            progress.update(task, completed=step, loss=f"{loss:.4f}")
-            if check is not None:
-                rmse = "-" if math.isnan(check.held_out_rmse) else f"{check.held_out_rmse:.2f}"
-                progress.update(task, rmse=rmse)
-
-        yield watch
 
 
 def _check_folder(out: Path, *, resume: bool, overwrite: bool) -> None:

@@ -44,6 +44,7 @@ def test_rul_train_leaves_a_run_with_its_curve_and_says_what_is_next(trained):
     assert {file.name for file in out.iterdir()} == {"network.pt", "run.json", "curve.csv", "curve.png"}
     assert "cross-validation on truncated windows of held-out units" in " ".join(output.split())
     assert "rul export" in output
+    assert "training: 18 of 18 updates" in output
 
 
 def test_rul_train_says_first_what_is_unusual_about_the_data(files, tmp_path):
