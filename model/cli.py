@@ -46,8 +46,8 @@ class RunExists(RulError):
 
 
 def register(app: typer.Typer) -> None:
-    """Add `inspect`, `train`, `plot` and `experiment`."""
-    app.command(help=fleet_cli.INSPECT_HELP)(fleet_cli.inspect)
+    """Add `inspect`, `fleet`, `train`, `plot` and `experiment`."""
+    fleet_cli.register(app)
     app.command(help=TRAIN_HELP)(train)
     app.command()(plot)
     app.command(help=experiment_cli.HELP)(experiment_cli.experiment)

@@ -36,8 +36,8 @@ class Finding:
 def findings(facts: Inspection, fleet: Fleet, *, folds: int | None = None) -> list[Finding]:
     """List all findings, errors first; `folds` None: no training is planned."""
     found = [
-        *_of_units(facts, fleet, folds=folds),
         *(() if facts.bound is None else _of_bound(facts, facts.bound)),
+        *_of_units(facts, fleet, folds=folds),
         *(() if folds is None else _of_lives(facts, fleet)),
         *(finding for column in facts.columns for finding in _of_column(column, fleet)),
     ]

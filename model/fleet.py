@@ -151,20 +151,20 @@ def fleet_of_schema(name: str, schema: Schema) -> Fleet:
 def fleet_toml(fleet: Fleet) -> str:
     """Write the TOML text of a fleet."""
     lines = [
-        f"name = {_text(fleet.name)}",
-        f"format = {_text(fleet.format)}",
-        f"unit = {_text(fleet.unit_column)}",
-        *([] if fleet.cycle_column is None else [f"cycle = {_text(fleet.cycle_column)}"]),
+        f"name = {toml_string(fleet.name)}",
+        f"format = {toml_string(fleet.format)}",
+        f"unit = {toml_string(fleet.unit_column)}",
+        *([] if fleet.cycle_column is None else [f"cycle = {toml_string(fleet.cycle_column)}"]),
         *(f"{name} = {_value(getattr(fleet, name))}" for name in _DEFAULTS),
         "",
         "[failure]",
         *_failure_lines(fleet.failure),
     ]
     for column, source in zip(fleet.schema.columns, fleet.sources, strict=True):
-        lines += ["", f"[[{column.role}s]]", f"name = {_text(column.name)}"]
-        lines += [f"source = {_text(source)}"] if source != column.name else []
-        lines += [f"unit = {_text(column.unit)}"] if column.unit else []
-        lines += [f"description = {_text(column.description)}"] if column.description else []
+        lines += ["", f"[[{column.role}s]]", f"name = {toml_string(column.name)}"]
+        lines += [f"source = {toml_string(source)}"] if source != column.name else []
+        lines += [f"unit = {toml_string(column.unit)}"] if column.unit else []
+        lines += [f"description = {toml_string(column.description)}"] if column.description else []
     return "\n".join(lines) + "\n"
 
 
@@ -244,10 +244,11 @@ def _failure_lines(rule: FailureRule | None) -> Iterable[str]:
     if rule is None:
         return ["run_to_failure = true"]
     bound = "at_most" if rule.at_most is not None else "at_least"
-    return [f"column = {_text(rule.column)}", f"{bound} = {getattr(rule, bound)!r}"]
+    return [f"column = {toml_string(rule.column)}", f"{bound} = {getattr(rule, bound)!r}"]
 
 
-def _text(value: str) -> str:
+def toml_string(value: str) -> str:
+    """Write a string as TOML."""
     # A JSON string is a TOML basic string, except that TOML also escapes DEL.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -91,10 +91,18 @@ def data_files(path: Path | Sequence[Path], fleet: Fleet) -> list[Path]:
         InvalidData: there is no such file, or no file of the fleet's format in a folder.
     """
     paths = [path] if isinstance(path, Path) else list(path)
+    return files_with(paths, {suffix for suffix, form in SUFFIXES.items() if form == fleet.format})
+
+
+def files_with(paths: Sequence[Path], suffixes: Collection[str]) -> list[Path]:
+    """List files, and those with one of these suffixes in folders.
+
+    Raises:
+        InvalidData: there is no such file, or no such file in a folder.
+    """
     files: list[Path] = []
     for each in paths:
         if each.is_dir():
-            suffixes = {suffix for suffix, form in SUFFIXES.items() if form == fleet.format}
             found = sorted(f for f in each.iterdir() if f.suffix.lower() in suffixes and f.name[0] != ".")
             if not found:
                 raise InvalidData(f"{each}: no {' or '.join(sorted(suffixes))} file in this folder")

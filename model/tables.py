@@ -82,6 +82,30 @@ def read_table(
     return _table(path, table, numbers, text, lambda row: f"{path}: line {source.line(row)}")
 
 
+def read_columns(path: Path, *, form: Format) -> dict[str, FloatArray | list[str]]:
+    """Read all columns of a file whose names are unknown: float64 numbers, or texts.
+
+    Raises:
+        InvalidData: the file cannot be read, or has no row.
+    """
+    try:
+        if form == "parquet":
+            table = pq.ParquetFile(path).read()
+        else:
+            data = path.read_bytes()
+            source = _Text.of_cmapss(path, data) if form == "cmapss" else _Text.of_csv(path, data)
+            table = source.parse_strictly({})
+    except (OSError, pa.ArrowException) as error:
+        raise InvalidData(f"{path}: cannot be read as a table: {error}") from error
+    if table.num_rows == 0:
+        raise InvalidData(f"{path}: the file has no reading")
+    columns = {name: table[name] for name in table.column_names if name and "\0" not in name}
+    return {
+        name: _float64(column) if any(is_kind(column.type) for is_kind in _NUMERIC) else _texts_of(column)
+        for name, column in columns.items()
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class _Text:
     """Rows of a text file: bytes without header, byte-order mark, CR or trailing blanks."""
@@ -128,7 +152,7 @@ class _Text:
             raise InvalidData(f"{self.path}: the file has no reading")
         types = {name: pa.string() if name == text else pa.float64() for name in columns}
         try:
-            return self._parse_strictly(types)
+            return self.parse_strictly(types)
         except pa.ArrowInvalid:
             return self._parse_cell_by_cell(types)
 
@@ -151,7 +175,8 @@ class _Text:
             line = self.lines_before + reader.line_num
             raise InvalidData(f"{self.path}: line {line}: cannot be read as text: {error}") from error
 
-    def _parse_strictly(self, types: dict[str, pa.DataType]) -> pa.Table:
+    def parse_strictly(self, types: dict[str, pa.DataType]) -> pa.Table:
+        """Parse these columns; without types, all columns as what they hold."""
         return pacsv.read_csv(
             pa.BufferReader(self.body),
             read_options=pacsv.ReadOptions(column_names=_distinct(self.header)),
@@ -237,6 +262,10 @@ def _texts(column: pa.ChunkedArray) -> pa.StringArray:
     if pa.types.is_dictionary(cells.type):
         cells = cells.dictionary_decode()
     return cells.cast(pa.string())
+
+
+def _texts_of(column: pa.ChunkedArray) -> list[str]:
+    return ["" if cell is None else str(cell).strip() for cell in column.to_pylist()]
 
 
 def _present(
