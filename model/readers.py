@@ -242,9 +242,9 @@ def _keys(fleet: Fleet) -> dict[str, str]:
         source: f"[[{c.role}s]] {c.name}"
         for c, source in zip(fleet.schema.columns, fleet.sources, strict=True)
     }
-    keys[fleet.unit_column] = "unit"
+    keys[fleet.unit_column] = "key unit"
     if fleet.cycle_column:
-        keys[fleet.cycle_column] = "cycle"
+        keys[fleet.cycle_column] = "key cycle"
     if fleet.failure and fleet.failure.column not in keys:
         keys[fleet.failure.column] = "[failure] column"
     return keys

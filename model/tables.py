@@ -287,7 +287,7 @@ def _present(
 
 def _hint(name: str, header: Sequence[str], key: str | None) -> str:
     close = difflib.get_close_matches(name, header, n=1, cutoff=0.8)
-    said = [*([key] if key and key != name else []), *([f"did you mean {close[0]}?"] if close else [])]
+    said = [*([key] if key else []), *([f"did you mean {close[0]}?"] if close else [])]
     return f"{name} ({'; '.join(said)})" if said else name
 
 

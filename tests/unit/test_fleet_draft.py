@@ -179,7 +179,8 @@ def test_rul_fleet_init_writes_a_file_that_rul_inspect_reads(tmp_path):
 
     assert result.exit_code == 0, result.exception
     for said in ("unit: 'Pump No.', 24 units", "settings: speed", "left out: note (text)",
-                 "not guessed: when a unit", f"Next: rul inspect {tmp_path / 'pumps.toml'} {data}"):  # fmt: skip
+                 "not guessed: when a unit",
+                 f"Next: rul inspect {tmp_path / 'pumps.toml'} {data}"):  # fmt: skip
         assert said in result.stdout
     inspected = rul("inspect", tmp_path / "pumps.toml", data)
     assert inspected.exit_code == 0, inspected.output
