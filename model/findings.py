@@ -6,18 +6,20 @@ know. Pure functions of `model.inspection`. This module must not know files or s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from model.domain import InvalidData
 from model.fleet import FailureRule, Fleet
-from model.inspection import QUANTILES, BoundFacts, ColumnFacts, Inspection
+from model.inspection import QUANTILES, WIDE, BoundFacts, ColumnFacts, Inspection
 
 Level = Literal["error", "warning", "note"]
 LEVELS: Final[tuple[Level, ...]] = ("error", "warning", "note")
 NEARLY_CONSTANT: Final = 0.995
 """Share of readings with one value from which a column says hardly anything."""
+MANY: Final = 0.001
+"""Share of outliers among a column's readings from which they deserve a look."""
 FEW_UNITS: Final = 20
 """Failed units below which errors and intervals have wide bounds."""
 MOST_NAMED: Final = 3
@@ -37,9 +39,10 @@ def findings(facts: Inspection, fleet: Fleet, *, folds: int | None = None) -> li
     """List all findings, errors first; `folds` None: no training is planned."""
     found = [
         *(() if facts.bound is None else _of_bound(facts, facts.bound)),
+        *_of_early_ends(facts),
         *_of_units(facts, fleet, folds=folds),
         *(() if folds is None else _of_lives(facts, fleet)),
-        *(finding for column in facts.columns for finding in _of_column(column, fleet)),
+        *(finding for column in facts.columns for finding in _of_column(column, facts, fleet)),
     ]
     return sorted(found, key=lambda finding: LEVELS.index(finding.level))
 
@@ -99,14 +102,22 @@ def _of_bound(facts: Inspection, bound: BoundFacts) -> Iterator[Finding]:
         text = f"[failure] {shown}: {bound.missed} of {facts.units} units never reach it"
         yield Finding("warning", text)
     if bound.begins_beyond:
-        named = ", ".join(bound.begins_beyond[:MOST_NAMED]) + ", .." * (len(bound.begins_beyond) > MOST_NAMED)
-        count = _count(len(bound.begins_beyond), "unit")
-        yield Finding("warning", f"[failure] {shown}: {count} beyond it at the first reading ({named})")
+        text = f"[failure] {shown}: {_named(bound.begins_beyond)} beyond it at the first reading"
+        yield Finding("warning", text)
     if bound.goes_on >= 1:
         yield Finding(
             "note",
             f"[failure] {shown}: failed units have their first value beyond it {bound.goes_on:g} cycles "
             "before their last (median)",
+        )
+
+
+def _of_early_ends(facts: Inspection) -> Iterator[Finding]:
+    if facts.end is not None and facts.early:
+        yield Finding(
+            "warning",
+            f"[failure] run_to_failure: most units end near {_shown(facts.end.rule)}, "
+            f"but {_named(facts.early)} less than half-way there: do they still run?",
         )
 
 
@@ -132,7 +143,7 @@ def _of_lives(facts: Inspection, fleet: Fleet) -> Iterator[Finding]:
         yield Finding("note", text)
 
 
-def _of_column(column: ColumnFacts, fleet: Fleet) -> Iterator[Finding]:
+def _of_column(column: ColumnFacts, facts: Inspection, fleet: Fleet) -> Iterator[Finding]:
     name, table = column.name, f"[[{column.role}s]]"
     if column.missing == 1:
         yield Finding("error", f"{table} {name}: expected readings, got none in any unit; remove the column")
@@ -154,12 +165,19 @@ def _of_column(column: ColumnFacts, fleet: Fleet) -> Iterator[Finding]:
     if column.outliers:
         what = f"{_count(column.outliers, 'outlier')} far from {column.low:g} .. {column.high:g}"
         code = "" if column.code is None else f", most are {column.code:g}: a code for missing?"
-        yield Finding("warning", f"{table} {name}: {what}, the first at {column.outlier}{code}")
+        weighs = column.code is not None or column.farthest > WIDE or column.outliers >= MANY * facts.rows
+        text = f"{table} {name}: {what}, the first at {column.outlier}{code}"
+        yield Finding("warning" if weighs else "note", text)
 
 
 def _shown(rule: FailureRule) -> str:
     bound = f"<= {rule.at_most:g}" if rule.at_most is not None else f">= {rule.at_least:g}"
     return f"{rule.column} {bound}"
+
+
+def _named(units: Sequence[str]) -> str:
+    named = ", ".join(units[:MOST_NAMED]) + ", .." * (len(units) > MOST_NAMED)
+    return f"{_count(len(units), 'unit')} ({named})"
 
 
 def _count(count: int, noun: str) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 
 from model.domain import FloatArray, IntArray, InvalidData, Role
 from model.fleet import ONE_FILE_A_UNIT, FailureRule, Format
-from model.inspection import QUANTILES, Suggested, nice, suggest
+from model.inspection import QUANTILES, Suggested, common_end, nice, suggest
 from model.tables import SUFFIXES, read_columns
 
 UNIT_WORDS: Final = frozenset(
@@ -36,8 +36,6 @@ LEVELS: Final = 20
 """Maximum distinct values of a column that is taken for a setting whatever its name."""
 TREND: Final = 0.15
 """Mean change over a unit's life, in standard deviations, from which a column is a sensor."""
-SHARP: Final = 0.2
-"""Spread of last values, as a share of their change over life, up to which a column may be the failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +93,7 @@ def draft_fleet(files: Sequence[Path]) -> Draft:
             f"{files[0]}: no column of numbers that change, got {', '.join(list(columns)[:40])}"
         )
     numbers = {column.source: np.asarray(columns[column.source], dtype=np.float64) for column in kept}
+    end = common_end({source: [values[own] for own in rows] for source, values in numbers.items()})
     return Draft(
         form=form,
         unit_column=unit_column,
@@ -102,7 +101,7 @@ def draft_fleet(files: Sequence[Path]) -> Draft:
         units=len(rows),
         columns=tuple(sorted(kept, key=lambda column: column.role, reverse=True)),
         left_out=(*left_out, *((name, "not in every file") for name in partial)),
-        failure=guess_failure(numbers, rows),
+        failure=None if end is None else end.rule,
         suggested=suggested,
         critical_below=nice(suggested.cap / 4),
         degrading_below=min(nice(0.8 * suggested.cap), suggested.cap),
@@ -147,30 +146,6 @@ def guess_cycle(columns: Mapping[str, FloatArray | list[str]], rows: Sequence[In
         score = 2 * bool(_words(name) & CYCLE_WORDS) + by_ones
         if score > best and not _words(name) & ANSWER_WORDS and not _falls(values, rows):
             best, found = score, name
-    return found
-
-
-def guess_failure(numbers: Mapping[str, FloatArray], rows: Sequence[IntArray]) -> FailureRule | None:
-    """Find the column whose last values lie closest together beside their change over life."""
-    best, found = SHARP, None
-    for source, values in numbers.items():
-        ends = [
-            values[own][np.isfinite(values[own])][[0, -1]] for own in rows if np.isfinite(values[own]).any()
-        ]
-        if len(ends) < 3:
-            continue
-        first, last = np.array(ends).T
-        change = float(np.median(last) - np.median(first))
-        low, middle, high = (float(value) for value in np.quantile(last, (0.25, 0.5, 0.75)))
-        if change == 0 or (high - low) / abs(change) >= best:
-            continue
-        best = (high - low) / abs(change)
-        near = last[np.abs(last - middle) <= 1.5 * (high - low) + 1e-12]
-        step = 10.0 ** np.floor(np.log10(0.05 * abs(change)))
-        if change < 0:
-            found = FailureRule(source, at_most=float(round(np.ceil(near.max() / step) * step, 10)))
-        else:
-            found = FailureRule(source, at_least=float(round(np.floor(near.min() / step) * step, 10)))
     return found
 
 

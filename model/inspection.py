@@ -19,6 +19,10 @@ from model.readers import Rows
 QUANTILES: Final = (0.0, 0.05, 0.25, 0.5, 0.75, 1.0)
 JUST_MISSED: Final = 0.05
 """Distance to the bound, as a share of the way from a typical first value, that counts as just missed."""
+SHARP: Final = 0.2
+"""Spread of last values, as a share of their change over life, up to which they may be the failure."""
+WIDE: Final = 50.0
+"""Distance of an outlier, in widths of its column, from which it alone distorts the scale."""
 LIFE_SHARE: Final = 0.6
 """Suggested cap as a share of the median life: about where wear begins to show on C-MAPSS."""
 LONGEST_CONTEXT: Final = 60
@@ -37,6 +41,7 @@ class ColumnFacts:
     missing: float  # Share of missing and infinite readings, 0..1
     commonest: float  # Share of the most frequent value among the readings, 0..1
     outliers: int  # Readings farther from low..high than its width
+    farthest: float  # Distance of the farthest outlier from the median, in widths of low..high; 0 without one
     outlier: str  # Unit and cycle of the first outlier; empty without one
     code: float | None  # Value of most outliers, as a code for "missing" would be; None: they differ
     repeats: str | None  # "RUL" or "cycle" where the column holds the answer or the unit's age
@@ -53,6 +58,14 @@ class BoundFacts:
     nearby: float | None  # A bound near this one that at least a tenth more of the units reach
     reach_nearby: int  # Units that reach `nearby`
     goes_on: float  # Median cycles from the first value beyond the bound to the last cycle, failed units
+
+
+@dataclass(frozen=True, slots=True)
+class EndFacts:
+    """Column in which units end close together beside its change over their lives."""
+
+    rule: FailureRule  # A bound that these units reach
+    early: tuple[int, ...]  # Indices of the units that end less than half-way there
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +91,8 @@ class Inspection:
     gaps: int  # Units with skipped cycle numbers
     columns: tuple[ColumnFacts, ...]  # In schema order
     bound: BoundFacts | None  # None: every unit ran to failure
+    end: EndFacts | None  # Where units end, if every one counts as failed; None: nowhere in particular
+    early: tuple[str, ...]  # Units that end less than half-way there
     suggested: Suggested | None  # None without a failed unit
 
 
@@ -90,6 +105,7 @@ def inspect_rows(rows: Rows, fleet: Fleet) -> Inspection:
     lives = life_quantiles(failed)
     names = zip(fleet.schema.columns, kept.readings.T, strict=True)
     repeated = repeated_truths(failed, columns=len(fleet.schema))
+    end = None if fleet.failure is not None else _end(trajectories, fleet)
     values = {kept.units[kept.unit[unit[0]]]: kept.failure[unit] for unit in kept.of_units()}
     return Inspection(
         rows=len(rows.unit),
@@ -105,6 +121,8 @@ def inspect_rows(rows: Rows, fleet: Fleet) -> Inspection:
             for (column, readings), repeats in zip(names, repeated, strict=True)
         ),
         bound=None if fleet.failure is None else bound_facts(values, fleet.failure),
+        end=end,
+        early=() if end is None else tuple(trajectories[i].unit for i in end.early),
         suggested=suggest(lives),
     )
 
@@ -133,7 +151,7 @@ def column_facts(
     known = readings[np.isfinite(readings)].astype(np.float64)
     missing = 1.0 - len(known) / max(len(readings), 1)
     if not len(known):
-        return ColumnFacts(name, role, np.nan, np.nan, np.nan, missing, 0.0, 0, "", None, None)
+        return ColumnFacts(name, role, np.nan, np.nan, np.nan, missing, 0.0, 0, 0.0, "", None, None)
     low, median, high = (float(value) for value in np.quantile(known, (0.01, 0.5, 0.99)))
     counts = np.unique(known, return_counts=True)[1]
     width = high - low
@@ -148,6 +166,7 @@ def column_facts(
         missing=missing,
         commonest=float(counts.max() / len(known)),
         outliers=len(far),
+        farthest=max((abs(float(readings[row]) - median) / width for row in far), default=0.0),
         outlier=locate(far[0]) if far else "",
         code=_code(readings[far]),
         repeats=repeats,
@@ -176,6 +195,29 @@ def bound_facts(values: Mapping[str, FloatArray], rule: FailureRule) -> BoundFac
         reach_nearby=0 if nearby is None else int((short <= nearby * (1 + 1e-9)).sum()),
         goes_on=float(np.median(goes_on)) if goes_on else 0.0,
     )
+
+
+def common_end(columns: Mapping[str, Sequence[FloatArray]]) -> EndFacts | None:
+    """Find the column in which units end closest together; values [N] of each unit by column."""
+    best, found = SHARP, None
+    for name, values in columns.items():
+        known = [unit[np.isfinite(unit)] for unit in values]
+        at = [i for i, unit in enumerate(known) if len(unit)]
+        first, last = (np.array([known[i][end] for i in at], dtype=np.float64) for end in (0, -1))
+        if len(at) < 3 or np.median(last) == np.median(first):
+            continue
+        change = float(np.median(last) - np.median(first))
+        low, middle, high = (float(value) for value in np.quantile(last, (0.25, 0.5, 0.75)))
+        if (high - low) / abs(change) >= best:
+            continue
+        best = (high - low) / abs(change)
+        near = last[np.abs(last - middle) <= 1.5 * (high - low) + 1e-12]
+        step = _step(first, middle)
+        bound = np.floor(near.min() / step) if change > 0 else np.ceil(near.max() / step)
+        rule = FailureRule(name, **{"at_least" if change > 0 else "at_most": float(round(bound * step, 10))})
+        early = np.flatnonzero((middle - last) / change > 0.5)
+        found = EndFacts(rule, tuple(at[int(i)] for i in early))
+    return found
 
 
 def repeated_truths(failed: Sequence[Trajectory], *, columns: int) -> list[str | None]:
@@ -211,6 +253,11 @@ def nice(value: float) -> float:
     """
     power = 10.0 ** np.floor(np.log10(value))
     return float(min((n * power for n in NICE), key=lambda n: abs(n - value)))
+
+
+def _end(trajectories: Sequence[Trajectory], fleet: Fleet) -> EndFacts | None:
+    sensors = fleet.schema.indices("sensor")
+    return common_end({fleet.sources[i]: [unit.readings[:, i] for unit in trajectories] for i in sensors})
 
 
 def _code(far: FloatArray) -> float | None:

@@ -76,13 +76,13 @@ def columns_table(facts: Inspection) -> Table:
     """Tabulate the columns."""
     table = Table(title="columns")
     table.add_column("name", overflow="fold")
-    table.add_column("role", no_wrap=True)
     for heading in ("1 %", "median", "99 %", "missing", "outliers"):
         table.add_column(heading, justify="right", no_wrap=True)
     for column in facts.columns:
-        middle = (f"{value:.5g}" for value in (column.low, column.median, column.high))
+        middle = (f"{value:.4g}" for value in (column.low, column.median, column.high))
         missing = f"{100 * column.missing:.1f} %" if column.missing else "-"
-        table.add_row(column.name, column.role, *middle, missing, str(column.outliers or "-"))
+        name = column.name + (" (setting)" if column.role == "setting" else "")
+        table.add_row(name, *middle, missing, str(column.outliers or "-"))
     return table
 
 

@@ -25,13 +25,13 @@ WORN = replace(PUMPS, failure=FailureRule("vibration", at_least=6.0))
 def inspected(tmp_path):
     """Facts and lines of pumps.csv after a change of its text, with lives of 40 to 80 cycles."""
 
-    def read(fleet=SHORT_LIVED, *, units=24, change=lambda text: text, folds=5):
+    def read(fleet=SHORT_LIVED, *, units=24, change=lambda text: text, loads=(40.0, 75.0)):
         (tmp_path / "pumps.csv").write_text(
-            change(csv_text(worn_pumps(units=units, seed=4), PUMP_SCHEMA).decode())
+            change(csv_text(worn_pumps(units=units, seed=4, loads=loads), PUMP_SCHEMA).decode())
         )
         rows, _ = read_rows(tmp_path / "pumps.csv", fleet)
         facts = inspect_rows(rows, fleet)
-        return facts, findings(facts, fleet, folds=folds)
+        return facts, findings(facts, fleet, folds=5)
 
     return read
 
@@ -77,7 +77,9 @@ def test_the_same_holds_for_a_bound_from_below(inspected):
     facts = bound_facts(mirrored, FailureRule("capacity", at_least=-0.88))
 
     assert (facts.missed, facts.nearby, facts.reach_nearby) == (10, -0.89, 10)
-    assert "beyond it at the first reading (1, 2, 3, ..)" in " ".join(lines(inspected(fleet)[1], "warning"))
+    assert "24 units (1, 2, 3, ..) beyond it at the first reading" in " ".join(
+        lines(inspected(fleet)[1], "warning")
+    )
 
 
 @given(
@@ -186,6 +188,9 @@ CELLS = {
     "extra is 3.5 in 99.9 % of its readings": lambda unit, cycle: 3.5 + (unit == "9" and cycle == 2),
     "67.0 % of the readings are missing": lambda unit, cycle: "" if cycle % 3 else cycle % 7,
     "1.6 % of the readings are missing": lambda unit, cycle: "" if cycle == 5 else cycle % 7,
+    "1 outlier far from 0 .. 6, the first at unit 7, cycle 3": lambda unit, cycle: (
+        1e6 if (unit, cycle) == ("7", 3) else cycle % 7
+    ),
     "most are -999: a code for missing?": lambda unit, cycle: (
         -999 if cycle == 9 and int(unit) < 5 else cycle % 7
     ),
@@ -193,6 +198,9 @@ CELLS = {
         50 if (unit, cycle) == ("5", 9) else cycle % 7
     ),
 }
+
+
+NOTED = ("1.6 % of the readings are missing", "1 outlier far from 0 .. 6, the first at unit 5, cycle 9")
 
 
 @pytest.mark.parametrize("said", CELLS)
@@ -205,7 +213,22 @@ def test_a_column_that_says_little_or_something_wrong_is_named(inspected, said):
     )
 
     (level,) = (each.level for each in found if said in each.text)
-    assert level == ("error" if "got none" in said else "note" if "1.6 %" in said else "warning")
+    assert level == ("error" if "got none" in said else "note" if said in NOTED else "warning")
+
+
+def test_units_that_end_far_from_the_others_are_named_where_all_should_have_failed(inspected):
+    def stopped(text):
+        return "\n".join(
+            line
+            for line in text.splitlines()
+            if not (line[:2] in {"2,", "7,"} and int(line.split(",")[1]) > 20)
+        )
+
+    _, found = inspected(change=stopped, loads=(40.0,))
+
+    (text,) = (text for text in lines(found, "warning") if "run_to_failure" in text)
+    assert "2 units (2, 7) less than half-way there: do they still run?" in text
+    assert not any("run_to_failure" in each.text for each in inspected(loads=(40.0,))[1])
 
 
 def test_units_that_have_not_failed_and_gaps_in_cycles_are_noted(inspected):
