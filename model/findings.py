@@ -62,14 +62,13 @@ def _of_units(facts: Inspection, fleet: Fleet, *, folds: int | None) -> Iterator
     if facts.duplicates:
         yield Finding(
             "error",
-            f"{_count(facts.duplicates, 'row')} of {facts.rows} repeat a unit and cycle, the first: "
-            f"{facts.duplicate}; keep one row of each",
+            f"{facts.duplicate}; {_count(facts.duplicates, 'such row')} of {facts.rows}: keep one of each",
         )
     if not facts.failed:
         rule, bound = fleet.failure, facts.bound
         assert rule is not None and bound is not None  # noqa: S101, PT018 without a rule all units have failed
         yield Finding(
-            "error",
+            "warning" if folds is None else "error",  # an evaluation may have true RULs
             f"[failure] {_shown(rule)}: expected units whose last value reaches it, got none of "
             f"{facts.units}; the closest last value is {bound.nearest:g}",
         )

@@ -114,7 +114,7 @@ def inspect_rows(rows: Rows, fleet: Fleet) -> Inspection:
         lives=lives,
         censored=life_quantiles([each for each in trajectories if not each.failed]),
         duplicates=len(pairs),
-        duplicate=rows.cycle_of(int(pairs[0, 0])) if len(pairs) else "",
+        duplicate=rows.first_duplicate() if len(pairs) else "",
         gaps=sum(bool((np.diff(each.cycles) > 1).any()) for each in trajectories),
         columns=tuple(
             column_facts(column.name, column.role, readings, locate=kept.cycle_of, repeats=repeats)

@@ -18,6 +18,8 @@ from model.readers import read_rows
 
 MOST_SHOWN: Final = 5
 """Maximum findings at the top of `rul train` and `rul evaluate`."""
+MOST_FILES: Final = 3
+"""Maximum files in the command that shows all findings."""
 
 
 def print_inspection(data: Sequence[Path], kind: Fleet, *, folds: int) -> bool:
@@ -51,7 +53,8 @@ def inspected_trajectories(
     important = [finding for finding in found if finding.level != "note"]
     lines = _lines(important[:MOST_SHOWN])
     if lines:
-        everything = shlex.join(["rul", "inspect", fleet, *map(str, data)])
+        shown = [*map(str, data[:MOST_FILES])] + [".."] * (len(data) > MOST_FILES)
+        everything = shlex.join(["rul", "inspect", fleet, *shown])
         lines.append(f"{len(found)} findings in all: {everything}")
         Console(stderr=True).print(*lines, sep="\n", soft_wrap=True, highlight=False, markup=False)
     return rows.trajectories(kind, run_to_failure=None)

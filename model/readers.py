@@ -172,12 +172,8 @@ class Rows:
         Raises:
             InvalidData: a unit has a cycle twice.
         """
-        same = self.duplicates()
-        if len(same):
-            first, second = same[0]
-            raise InvalidData(
-                f"{self._where(second)}: {self.cycle_of(first)}: duplicate of {self._where(first)}"
-            )
+        if len(self.duplicates()):
+            raise InvalidData(self.first_duplicate())
         found: list[Trajectory] = []
         for rows in self.of_units():
             failed = fleet.failure is None or fleet.failure.failed(float(self.failure[rows[-1]]))
@@ -201,6 +197,11 @@ class Rows:
         order = np.lexsort((self.cycle, self.unit))
         same = np.flatnonzero((np.diff(self.unit[order]) == 0) & (np.diff(self.cycle[order]) == 0))
         return np.stack((order[same], order[same + 1]), axis=1)
+
+    def first_duplicate(self) -> str:
+        """Say where the first of the duplicates stands."""
+        first, second = map(int, self.duplicates()[0])
+        return f"{self._where(second)}: {self.cycle_of(first)}: duplicate of {self._where(first)}"
 
     def without_duplicates(self) -> Rows:
         """Keep the first row of each unit and cycle."""
