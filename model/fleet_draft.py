@@ -31,7 +31,7 @@ SETTING_WORDS: Final = frozenset(
     {"setting", "speed", "load", "ambient", "altitude", "mach", "throttle", "command", "setpoint", "mode",
      "condition", "rpm", "demand"}
 )  # fmt: skip
-ANSWER_WORDS: Final = frozenset({"rul", "ttf", "remaining", "label", "target", "failure"})
+ANSWER_WORDS: Final = frozenset({"rul", "ttf", "remaining", "label", "target", "failure", "failed"})
 LEVELS: Final = 20
 """Maximum distinct values of a column that is taken for a setting whatever its name."""
 TREND: Final = 0.15
@@ -189,6 +189,8 @@ def _reason_against(source: str, values: FloatArray | list[str], rows: Sequence[
         return "constant"
     if _words(source) & ANSWER_WORDS or _falls(values, rows):
         return "the answer: it counts down to the failure"
+    if _words(source) & CYCLE_WORDS and all((np.diff(values[own]) > 0).all() for own in rows):
+        return "time: the cycle number tells it"
     return ""
 
 

@@ -6,12 +6,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from model.domain import InvalidData
 from model.fleet import FailureRule, load_fleet
 from model.fleet_cli import FleetExists
-from model.fleet_draft import column_name, draft_fleet
+from model.fleet_draft import Draft, DraftColumn, column_name, draft_fleet
 from model.fleet_draft_text import draft_toml
+from model.inspection import Suggested
 from model.writers import csv_text
 from tests.commands import rul
 from tests.fleets import PUMP_SCHEMA, worn_pumps
@@ -129,6 +132,45 @@ def test_a_column_that_some_files_lack_is_left_out(tmp_path):
     draft = draft_fleet([first, second])
 
     assert draft.left_out == (("y", "not in every file"),)
+
+
+def test_a_second_column_of_time_is_left_out(tmp_path):
+    table = [(1 + n // 30, n % 30, n % 30 / 24, n * 0.37 % 5) for n in range(90)]
+
+    draft = draft_fleet([write_csv(tmp_path / "x.csv", table, header=("unit", "hour", "Time (d)", "flow"))])
+
+    assert draft.cycle_column == "hour"
+    assert draft.left_out == (("Time (d)", "time: the cycle number tells it"),)
+
+
+@given(st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=5, unique=True), st.text(min_size=1))
+def test_a_draft_of_any_names_can_be_read_back(tmp_path_factory, sources, unit):
+    columns: list[DraftColumn] = []
+    for source in sources:
+        name, of = column_name(source, [column.name for column in columns])
+        columns.append(DraftColumn(name, source, "sensor", of))
+    suggested = Suggested(100.0, 30, (10, 30))
+    left_out = ((unit, "text"),)
+    draft = Draft(
+        "csv",
+        unit,
+        unit,
+        3,
+        tuple(columns),
+        left_out,
+        FailureRule(unit, at_most=0.5),
+        suggested,
+        25.0,
+        80.0,
+        (),
+    )
+    path = tmp_path_factory.getbasetemp() / "any.toml"
+    path.write_text(draft_toml(draft, name="x"), encoding="utf-8")
+
+    fleet = load_fleet(path)
+
+    assert fleet.sources == tuple(sources)
+    assert (fleet.unit_column, fleet.cycle_column) == (unit, unit)
 
 
 def test_infinite_and_missing_readings_do_not_hide_a_sensor(tmp_path):
