@@ -32,7 +32,7 @@ def progress(steps: int) -> Generator[Watcher]:
 def log_lines(
     steps: int, write: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic
 ) -> Watcher:
-    """Write a line after each twentieth of the updates."""
+    """Write a line after each twentieth of the updates, and one before calibration."""
     began, written, rmse = clock(), 0, "-"
     first: int | None = None
 
@@ -49,6 +49,8 @@ def log_lines(
                 f"training: {step} of {steps} updates, loss {loss:.4f}, held-out RMSE {rmse}, "
                 f"{spent:.0f} s, about {left:.0f} s left"
             )
+        if step == steps:
+            write("training: all updates done, calibrating on all units")
 
     return watch
 
