@@ -21,6 +21,8 @@ JUST_MISSED: Final = 0.05
 """Distance to the bound, as a share of the way from a typical first value, that counts as just missed."""
 SHARP: Final = 0.2
 """Spread of last values, as a share of their change over life, up to which they may be the failure."""
+CLEAR: Final = 4.0
+"""Change over life, in standard deviations from cycle to cycle, from which last values say something."""
 WIDE: Final = 50.0
 """Distance of an outlier, in widths of its column, from which it alone distorts the scale."""
 LIFE_SHARE: Final = 0.6
@@ -207,6 +209,9 @@ def common_end(columns: Mapping[str, Sequence[FloatArray]]) -> EndFacts | None:
         if len(at) < 3 or np.median(last) == np.median(first):
             continue
         change = float(np.median(last) - np.median(first))
+        jumps = [float(np.diff(unit).std()) for unit in known if len(unit) > 1]
+        if not jumps or abs(change) < CLEAR * float(np.median(jumps)):
+            continue
         low, middle, high = (float(value) for value in np.quantile(last, (0.25, 0.5, 0.75)))
         if (high - low) / abs(change) >= best:
             continue

@@ -233,6 +233,10 @@ def test_units_that_end_far_from_the_others_are_named_where_all_should_have_fail
     assert not any("run_to_failure" in each.text for each in inspected(loads=(40.0,))[1])
 
 
+def test_units_that_end_under_another_load_do_not_seem_to_run_still(inspected):
+    assert not any("run_to_failure" in each.text for each in inspected(units=12)[1])
+
+
 def test_units_that_have_not_failed_and_gaps_in_cycles_are_noted(inspected):
     def with_gap(text):
         return "\n".join(line for line in text.splitlines() if not line.startswith("1,7,"))
