@@ -116,6 +116,7 @@ generate: setup ## generated code and files
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. service/proto/*.proto
 	$(BIN)/python -m observability.dashboards
 	$(BIN)/python -m observability.reference
+	$(BIN)/python -m model.fleet_keys
 	$(BIN)/rul settings --output .env.example
 
 .PHONY: check

@@ -74,13 +74,13 @@ def evaluate(
 ) -> None:
     """Evaluate a bundle; see HELP."""
     from export.session import open_bundle  # noqa: PLC0415 with ONNX Runtime
-    from model.readers import read_trajectories  # noqa: PLC0415 with PyArrow
+    from model.inspection_report import inspected_trajectories  # noqa: PLC0415 with PyArrow
 
     if plot is not None:
         require_matplotlib()
     session, manifest = open_bundle(find_bundle(bundle))
     kind = matching_fleet(manifest, fleet)
-    trajectories = read_trajectories(data, kind)
+    trajectories = inspected_trajectories(data, kind, fleet=fleet)
     windows = labelled_windows(trajectories, manifest, truncations=truncations, seed=seed)
     screen = Console(stderr=True)
     with screen.status(f"predicting {len(windows)} windows"):

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from model import experiment_cli
+from model import experiment_cli, fleet_cli
 from model.domain import RulError
 from model.fleet import fleet_named
-
-if TYPE_CHECKING:
-    from model.training import Check, Watcher
+from model.progress import progress
 
 TRAIN_HELP = """
 Train a network on units that ran to failure.
@@ -50,7 +46,8 @@ class RunExists(RulError):
 
 
 def register(app: typer.Typer) -> None:
-    """Add `train`, `plot` and `experiment`."""
+    """Add `inspect`, `fleet`, `train`, `plot` and `experiment`."""
+    fleet_cli.register(app)
     app.command(help=TRAIN_HELP)(train)
     app.command()(plot)
     app.command(help=experiment_cli.HELP)(experiment_cli.experiment)
@@ -75,8 +72,9 @@ def train(
     import torch  # noqa: PLC0415 takes seconds
 
     from model.curve import write_curve  # noqa: PLC0415 with matplotlib
+    from model.inspection_report import inspected_trajectories  # noqa: PLC0415 with PyArrow
     from model.options import read_options  # noqa: PLC0415 with torch
-    from model.readers import data_files, data_sha256, read_trajectories  # noqa: PLC0415
+    from model.readers import data_files, data_sha256  # noqa: PLC0415
     from model.run import Source, train_run  # noqa: PLC0415 with torch
     from model.training import TrainConfig  # noqa: PLC0415 with torch
 
@@ -85,8 +83,8 @@ def train(
     options, training = read_options(set_ or [], network=network)
     kind = fleet_named(fleet)
     files = data_files(data, kind)
-    trajectories = read_trajectories(data, kind)
-    with _interruptible(out), _progress(steps * (folds + 1)) as watch:
+    trajectories = inspected_trajectories(data, kind, fleet=fleet, folds=folds)
+    with _interruptible(out), progress(steps * (folds + 1)) as watch:
         checkpoint, curve = train_run(
             trajectories,
             kind,
@@ -132,29 +130,6 @@ def _interruptible(out: Path) -> Generator[None]:
             f"{out}: to continue, repeat the command with --resume", soft_wrap=True, highlight=False
         )
         raise
-
-
-@contextmanager
-def _progress(steps: int) -> Generator[Watcher]:
-    """Show a progress bar with the loss and the held-out RMSE."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total} updates"),
-        TextColumn("loss {task.fields[loss]}"),
-        TextColumn("held-out RMSE {task.fields[rmse]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("training", total=steps, loss="-", rmse="-")
-
-        def watch(step: int, loss: float, check: Check | None) -> None:
-            progress.update(task, completed=step, loss=f"{loss:.4f}")
-            if check is not None:
-                rmse = "-" if math.isnan(check.held_out_rmse) else f"{check.held_out_rmse:.2f}"
-                progress.update(task, rmse=rmse)
-
-        yield watch
 
 
 def _check_folder(out: Path, *, resume: bool, overwrite: bool) -> None:

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from model.domain import Column, InvalidData, Schema
+from model.fleet_keys import check_keys, plain_error
 
 Format = Literal["cmapss", "csv", "parquet"]
 FORMATS: Final[tuple[Format, ...]] = get_args(Format)
@@ -88,6 +89,9 @@ class Fleet:
             f"horizons must be positive and rise, got {list(self.horizons)}": (
                 bool(self.horizons) and positive_rising
             ),
+            f"horizons must not exceed the cap of {self.cap:g}, got {list(self.horizons)}": (
+                all(horizon <= self.cap for horizon in self.horizons)
+            ),
             f"nominal_coverage must be between 0 and 1, got {self.nominal_coverage}": (
                 0 < self.nominal_coverage < 1
             ),
@@ -112,11 +116,14 @@ def load_fleet(path: Path) -> Fleet:
     """
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
+        check_keys(table)
         return msgspec.convert(table, _FleetTable).fleet()
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidData(f"{path}: the fleet file cannot be read: {error}") from error
-    except (InvalidData, msgspec.ValidationError) as error:
+    except InvalidData as error:
         raise InvalidData(f"{path}: {error}") from error
+    except msgspec.ValidationError as error:
+        raise InvalidData(f"{path}: {plain_error(str(error))}") from error
 
 
 def fleet_named(name_or_path: str | Path) -> Fleet:
@@ -144,20 +151,20 @@ def fleet_of_schema(name: str, schema: Schema) -> Fleet:
 def fleet_toml(fleet: Fleet) -> str:
     """Write the TOML text of a fleet."""
     lines = [
-        f"name = {_text(fleet.name)}",
-        f"format = {_text(fleet.format)}",
-        f"unit = {_text(fleet.unit_column)}",
-        *([] if fleet.cycle_column is None else [f"cycle = {_text(fleet.cycle_column)}"]),
+        f"name = {toml_string(fleet.name)}",
+        f"format = {toml_string(fleet.format)}",
+        f"unit = {toml_string(fleet.unit_column)}",
+        *([] if fleet.cycle_column is None else [f"cycle = {toml_string(fleet.cycle_column)}"]),
         *(f"{name} = {_value(getattr(fleet, name))}" for name in _DEFAULTS),
         "",
         "[failure]",
         *_failure_lines(fleet.failure),
     ]
     for column, source in zip(fleet.schema.columns, fleet.sources, strict=True):
-        lines += ["", f"[[{column.role}s]]", f"name = {_text(column.name)}"]
-        lines += [f"source = {_text(source)}"] if source != column.name else []
-        lines += [f"unit = {_text(column.unit)}"] if column.unit else []
-        lines += [f"description = {_text(column.description)}"] if column.description else []
+        lines += ["", f"[[{column.role}s]]", f"name = {toml_string(column.name)}"]
+        lines += [f"source = {toml_string(source)}"] if source != column.name else []
+        lines += [f"unit = {toml_string(column.unit)}"] if column.unit else []
+        lines += [f"description = {toml_string(column.description)}"] if column.description else []
     return "\n".join(lines) + "\n"
 
 
@@ -237,10 +244,11 @@ def _failure_lines(rule: FailureRule | None) -> Iterable[str]:
     if rule is None:
         return ["run_to_failure = true"]
     bound = "at_most" if rule.at_most is not None else "at_least"
-    return [f"column = {_text(rule.column)}", f"{bound} = {getattr(rule, bound)!r}"]
+    return [f"column = {toml_string(rule.column)}", f"{bound} = {getattr(rule, bound)!r}"]
 
 
-def _text(value: str) -> str:
+def toml_string(value: str) -> str:
+    """Write a string as TOML."""
     # A JSON string is a TOML basic string, except that TOML also escapes DEL.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -62,16 +62,26 @@ def read_with_report(
     allow_absent: bool = False,
 ) -> tuple[list[Trajectory], ReadReport]:
     """Read every unit as `read_trajectories` does, and count missing values."""
-    files = data_files(path, fleet)
     judged = fleet.failure is not None and run_to_failure is None
-    rows = _Rows.read(files, fleet, allow_absent=allow_absent, with_failure=judged)
+    rows, report = read_rows(path, fleet, allow_absent=allow_absent, with_failure=judged)
+    return rows.trajectories(fleet, run_to_failure=run_to_failure), report
+
+
+def read_rows(
+    path: Path | Sequence[Path], fleet: Fleet, *, allow_absent: bool = False, with_failure: bool = True
+) -> tuple[Rows, ReadReport]:
+    """Read every row as `read_trajectories` does, duplicated cycles included.
+
+    `with_failure` reads the failure rule's column too.
+    """
+    files = data_files(path, fleet)
+    rows = Rows.read(files, fleet, allow_absent=allow_absent, with_failure=with_failure)
     infinite = np.isinf(rows.readings)
     missing = np.isnan(rows.readings)
     rows.readings[infinite] = np.nan  # our own array, not yet handed out
-    trajectories = rows.trajectories(fleet, run_to_failure=run_to_failure)
     report = ReadReport(len(rows.readings), _counts(fleet, missing), _counts(fleet, infinite))
     _warn(report, _places(files, rows.tables, fleet, infinite))
-    return trajectories, report
+    return rows, report
 
 
 def data_files(path: Path | Sequence[Path], fleet: Fleet) -> list[Path]:
@@ -81,10 +91,18 @@ def data_files(path: Path | Sequence[Path], fleet: Fleet) -> list[Path]:
         InvalidData: there is no such file, or no file of the fleet's format in a folder.
     """
     paths = [path] if isinstance(path, Path) else list(path)
+    return files_with(paths, {suffix for suffix, form in SUFFIXES.items() if form == fleet.format})
+
+
+def files_with(paths: Sequence[Path], suffixes: Collection[str]) -> list[Path]:
+    """List files, and those with one of these suffixes in folders.
+
+    Raises:
+        InvalidData: there is no such file, or no such file in a folder.
+    """
     files: list[Path] = []
     for each in paths:
         if each.is_dir():
-            suffixes = {suffix for suffix, form in SUFFIXES.items() if form == fleet.format}
             found = sorted(f for f in each.iterdir() if f.suffix.lower() in suffixes and f.name[0] != ".")
             if not found:
                 raise InvalidData(f"{each}: no {' or '.join(sorted(suffixes))} file in this folder")
@@ -111,7 +129,7 @@ def data_sha256(paths: Iterable[Path]) -> str:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Rows:
+class Rows:
     """All n rows of all files, in file order."""
 
     tables: tuple[Table, ...]
@@ -122,7 +140,8 @@ class _Rows:
     failure: FloatArray  # [n], the failure rule's column; NaN without one
 
     @classmethod
-    def read(cls, files: Sequence[Path], fleet: Fleet, *, allow_absent: bool, with_failure: bool) -> _Rows:
+    def read(cls, files: Sequence[Path], fleet: Fleet, *, allow_absent: bool, with_failure: bool) -> Rows:
+        """Read the rows of these files."""
         tables = [
             _read_file(file, fleet, allow_absent=allow_absent, with_failure=with_failure) for file in files
         ]
@@ -148,17 +167,15 @@ class _Rows:
         )
 
     def trajectories(self, fleet: Fleet, *, run_to_failure: bool | None) -> list[Trajectory]:
-        order = np.lexsort((self.cycle, self.unit))
-        unit, cycle = self.unit[order], self.cycle[order]
-        same = np.flatnonzero((np.diff(unit) == 0) & (np.diff(cycle) == 0))
-        if len(same):
-            first, second = sorted((int(order[same[0]]), int(order[same[0] + 1])))
-            raise InvalidData(
-                f"{self._where(second)}: unit {self.units[unit[same[0]]]}, cycle {cycle[same[0]]}: "
-                f"duplicate of {self._where(first)}"
-            )
+        """Return the trajectory of each unit.
+
+        Raises:
+            InvalidData: a unit has a cycle twice.
+        """
+        if len(self.duplicates()):
+            raise InvalidData(self.first_duplicate())
         found: list[Trajectory] = []
-        for rows in np.split(order, np.flatnonzero(np.diff(unit)) + 1):
+        for rows in self.of_units():
             failed = fleet.failure is None or fleet.failure.failed(float(self.failure[rows[-1]]))
             found.append(
                 Trajectory(
@@ -169,6 +186,32 @@ class _Rows:
                 )
             )
         return found
+
+    def of_units(self) -> list[IntArray]:
+        """Return the rows of each unit, in order of their cycles."""
+        order = np.lexsort((self.cycle, self.unit))
+        return np.split(order, np.flatnonzero(np.diff(self.unit[order])) + 1)
+
+    def duplicates(self) -> IntArray:
+        """Return the rows [n, 2] of the same unit and cycle, in file order within each pair."""
+        order = np.lexsort((self.cycle, self.unit))
+        same = np.flatnonzero((np.diff(self.unit[order]) == 0) & (np.diff(self.cycle[order]) == 0))
+        return np.stack((order[same], order[same + 1]), axis=1)
+
+    def first_duplicate(self) -> str:
+        """Say where the first of the duplicates stands."""
+        first, second = map(int, self.duplicates()[0])
+        return f"{self._where(second)}: {self.cycle_of(first)}: duplicate of {self._where(first)}"
+
+    def without_duplicates(self) -> Rows:
+        """Keep the first row of each unit and cycle."""
+        kept = np.setdiff1d(np.arange(len(self.unit)), self.duplicates()[:, 1])
+        taken = {name: getattr(self, name)[kept] for name in ("unit", "cycle", "readings", "failure")}
+        return replace(self, **taken)
+
+    def cycle_of(self, row: int) -> str:
+        """Name the unit and cycle of a row, for messages."""
+        return f"unit {self.units[self.unit[row]]}, cycle {self.cycle[row]}"
 
     def _where(self, row: int) -> str:
         for table in self.tables:
@@ -190,7 +233,22 @@ def _read_file(file: Path, fleet: Fleet, *, allow_absent: bool, with_failure: bo
         numbers=numbers,
         text=None if fleet.unit_column == ONE_FILE_A_UNIT else fleet.unit_column,
         optional=fleet.sources if allow_absent else (),
+        keys=_keys(fleet),
     )
+
+
+def _keys(fleet: Fleet) -> dict[str, str]:
+    """Name the key of the fleet file that asks for each column of a file."""
+    keys = {
+        source: f"[[{c.role}s]] {c.name}"
+        for c, source in zip(fleet.schema.columns, fleet.sources, strict=True)
+    }
+    keys[fleet.unit_column] = "key unit"
+    if fleet.cycle_column:
+        keys[fleet.cycle_column] = "key cycle"
+    if fleet.failure and fleet.failure.column not in keys:
+        keys[fleet.failure.column] = "[failure] column"
+    return keys
 
 
 def _failure_values(table: Table, fleet: Fleet, *, with_failure: bool) -> FloatArray:

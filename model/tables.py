@@ -14,9 +14,10 @@ import contextlib
 import csv
 import difflib
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -56,20 +57,53 @@ class Table:
 
 
 def read_table(
-    path: Path, *, form: Format, numbers: Sequence[str], text: str | None, optional: Sequence[str] = ()
+    path: Path,
+    *,
+    form: Format,
+    numbers: Sequence[str],
+    text: str | None,
+    optional: Sequence[str] = (),
+    keys: Mapping[str, str] = MappingProxyType({}),
 ) -> Table:
-    """Read columns of a file; missing `optional` columns are NaN."""
+    """Read columns of a file; missing `optional` columns are NaN.
+
+    `keys` names the key of the fleet file that asks for a column, for errors.
+    """
     try:
         if form == "parquet":
-            return _read_parquet(path, numbers=numbers, text=text, optional=optional)
+            return _read_parquet(path, numbers=numbers, text=text, optional=optional, keys=keys)
         data = path.read_bytes()
     except (OSError, pa.ArrowException) as error:
         raise InvalidData(f"{path}: cannot be read: {error}") from error
     source = _Text.of_cmapss(path, data) if form == "cmapss" else _Text.of_csv(path, data)
     wanted = [*numbers, *([] if text is None else [text])]
-    present = _present(path, source.header, wanted, optional)
+    present = _present(path, source.header, wanted, optional, keys)
     table = source.parse(present, text)
     return _table(path, table, numbers, text, lambda row: f"{path}: line {source.line(row)}")
+
+
+def read_columns(path: Path, *, form: Format) -> dict[str, FloatArray | list[str]]:
+    """Read all columns of a file whose names are unknown: float64 numbers, or texts.
+
+    Raises:
+        InvalidData: the file cannot be read, or has no row.
+    """
+    try:
+        if form == "parquet":
+            table = pq.ParquetFile(path).read()
+        else:
+            data = path.read_bytes()
+            source = _Text.of_cmapss(path, data) if form == "cmapss" else _Text.of_csv(path, data)
+            table = source.parse_strictly({})
+    except (OSError, pa.ArrowException) as error:
+        raise InvalidData(f"{path}: cannot be read as a table: {error}") from error
+    if table.num_rows == 0:
+        raise InvalidData(f"{path}: the file has no reading")
+    columns = {name: table[name] for name in table.column_names if name and "\0" not in name}
+    return {
+        name: _float64(column) if any(is_kind(column.type) for is_kind in _NUMERIC) else _texts_of(column)
+        for name, column in columns.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +152,7 @@ class _Text:
             raise InvalidData(f"{self.path}: the file has no reading")
         types = {name: pa.string() if name == text else pa.float64() for name in columns}
         try:
-            return self._parse_strictly(types)
+            return self.parse_strictly(types)
         except pa.ArrowInvalid:
             return self._parse_cell_by_cell(types)
 
@@ -141,7 +175,8 @@ class _Text:
             line = self.lines_before + reader.line_num
             raise InvalidData(f"{self.path}: line {line}: cannot be read as text: {error}") from error
 
-    def _parse_strictly(self, types: dict[str, pa.DataType]) -> pa.Table:
+    def parse_strictly(self, types: dict[str, pa.DataType]) -> pa.Table:
+        """Parse these columns; without types, all columns as what they hold."""
         return pacsv.read_csv(
             pa.BufferReader(self.body),
             read_options=pacsv.ReadOptions(column_names=_distinct(self.header)),
@@ -177,10 +212,12 @@ class _Text:
             ) from None
 
 
-def _read_parquet(path: Path, *, numbers: Sequence[str], text: str | None, optional: Sequence[str]) -> Table:
+def _read_parquet(
+    path: Path, *, numbers: Sequence[str], text: str | None, optional: Sequence[str], keys: Mapping[str, str]
+) -> Table:
     file = pq.ParquetFile(path)
     wanted = [*numbers, *([] if text is None else [text])]
-    present = _present(path, file.schema_arrow.names, wanted, optional)
+    present = _present(path, file.schema_arrow.names, wanted, optional, keys)
     table = file.read(columns=present)
     for name in present:
         kind = table.schema.field(name).type
@@ -227,7 +264,13 @@ def _texts(column: pa.ChunkedArray) -> pa.StringArray:
     return cells.cast(pa.string())
 
 
-def _present(path: Path, header: Sequence[str], wanted: Sequence[str], optional: Sequence[str]) -> list[str]:
+def _texts_of(column: pa.ChunkedArray) -> list[str]:
+    return ["" if cell is None else str(cell).strip() for cell in column.to_pylist()]
+
+
+def _present(
+    path: Path, header: Sequence[str], wanted: Sequence[str], optional: Sequence[str], keys: Mapping[str, str]
+) -> list[str]:
     repeated = sorted({name for name in wanted if header.count(name) > 1})
     if repeated:
         raise InvalidData(f"{path}: the header has {', '.join(repeated)} more than once")
@@ -236,14 +279,16 @@ def _present(path: Path, header: Sequence[str], wanted: Sequence[str], optional:
     if lacking:
         raise InvalidData(
             f"{path}: {len(lacking)} {'column' if len(lacking) == 1 else 'columns'} missing: "
-            f"{', '.join(_hint(n, header) for n in lacking)}; the file has {', '.join(header[:40])}"
+            f"{', '.join(_hint(n, header, keys.get(n)) for n in lacking)}; "
+            f"the file has {', '.join(header[:40])}"
         )
     return list(dict.fromkeys(name for name in wanted if name in header))
 
 
-def _hint(name: str, header: Sequence[str]) -> str:
+def _hint(name: str, header: Sequence[str], key: str | None) -> str:
     close = difflib.get_close_matches(name, header, n=1, cutoff=0.8)
-    return f"{name} (did you mean {close[0]}?)" if close else name
+    said = [*([key] if key else []), *([f"did you mean {close[0]}?"] if close else [])]
+    return f"{name} ({'; '.join(said)})" if said else name
 
 
 def _plain_lines(data: bytes) -> bytes:

@@ -93,7 +93,10 @@ class Trainer:
         self._generator = torch.Generator().manual_seed(config.seed)
         self._optimizer = torch.optim.AdamW(_weight_groups(net, config), lr=config.learning_rate)
         self._schedule = torch.optim.lr_scheduler.OneCycleLR(
-            self._optimizer, max_lr=config.learning_rate, total_steps=config.steps, pct_start=0.2
+            self._optimizer,
+            max_lr=config.learning_rate,
+            total_steps=max(config.steps, 6),  # at 5 the schedule divides by 0
+            pct_start=0.2,
         )
 
     @property

@@ -85,22 +85,38 @@ def test_a_written_fleet_reads_back_as_itself(fleet, tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("cap = 100", "capp = 100", "unknown field `capp`"),
+        ("cap = 100", "capp = 100", "unknown key capp: did you mean cap"),
         ("cap = 100", "cap = 0", "cap must be above 0, got 0.0"),
-        ("cap = 100", "cap = true", r"Expected `float`, got `bool` - at `\$.cap`"),
-        ("context = 20", "context = 2.5", r"Expected `int`, got `float` - at `\$.context`"),
+        ("cap = 100", "cap = true", "cap: expected a number, got true or false"),
+        ("context = 20", "context = 2.5", "context: expected a whole number, got a number"),
         ("context = 20", "context = 20\nshortest = 21", "1 <= shortest <= context, got shortest 21"),
         ("[5, 15]", "[15, 5]", r"horizons must be positive and rise, got \[15, 5\]"),
+        ("[5, 15]", "[5, 101]", r"horizons must not exceed the cap of 100, got \[5, 101\]"),
+        ("at_most = 0.4", "at_most = 0.4\ncap = 90", r"\[failure\]: unknown key cap: cap belongs at the top"),
+        ("cap = 100", "at_most = 3", r"unknown key at_most: at_most belongs in \[failure\]"),
+        (
+            "cap = 100",
+            'source = "x"',
+            r"unknown key source: source belongs in \[\[settings\]\] or \[\[sensors\]\]",
+        ),
+        ("[failure]", "[target]\ncap = 9\n[failure]", r"unknown table \[target\]: cap belongs at the top"),
+        ("[failure]", "[target]\n[failure]", r"unknown table \[target\]$"),
+        (
+            "[[settings]]",
+            "[settings]",
+            r"\[\[settings\]\]: expected one table a column, with double brackets",
+        ),
+        ("cap = 100", "zzz = 100", "unknown key zzz: expected one of name, format, unit"),
         ("[5, 15]", "[]", r"horizons must be positive and rise, got \[\]"),
-        ("[5, 15]", '["5"]', r"Expected `int`, got `str` - at `\$.horizons"),
+        ("[5, 15]", '["5"]', "horizons: expected a whole number, got text"),
         ('format = "csv"', 'format = "xlsx"', "format must be one of cmapss, csv, parquet, got 'xlsx'"),
-        ('name = "pumps"', "", "missing required field `name`"),
-        ('unit = "pump"', "unit = 3", r"Expected `str`, got `int` - at `\$.unit`"),
+        ('name = "pumps"', "", "top of the file: missing key name"),
+        ('unit = "pump"', "unit = 3", "unit: expected text, got a whole number"),
         ("at_most = 0.4", "", "expected one of at_most and at_least"),
         ("at_most = 0.4", "at_most = 0.4\nat_least = 1", "expected one of at_most and at_least"),
-        ("at_most = 0.4", 'at_most = "low"', r"Expected `float`, got `str` - at `\$.failure.at_most`"),
+        ("at_most = 0.4", 'at_most = "low"', r"\[failure\] at_most: expected a number, got text"),
         ("degrading_below = 30", "degrading_below = 5", "0 < critical_below < degrading_below <= cap"),
-        ('unit = "mm/s"', 'units = "mm/s"', r"unknown field `units` - at `\$.sensors"),
+        ('unit = "mm/s"', 'units = "mm/s"', r"\[\[sensors\]\]: unknown key units: did you mean unit"),
         ('name = "vibration"', 'name = "load"', "names each column once, got load"),
         ("[failure]", "[failure]\nrun_to_failure = true", r"\[failure\]: expected either"),
         ("cap = 100", "cap = ", "cannot be read"),
@@ -118,7 +134,7 @@ def test_a_wrong_fleet_file_is_refused_with_its_name_and_what_is_wrong(tmp_path,
 def test_a_fleet_file_without_a_failure_rule_is_refused(tmp_path):
     text = 'name = "x"\nformat = "csv"\nunit = "file"\n[[sensors]]\nname = "s"\n'
 
-    with pytest.raises(InvalidData, match="missing required field `failure`"):
+    with pytest.raises(InvalidData, match=r"missing table \[failure\]"):
         load_fleet(write(tmp_path, text))
 
 

@@ -277,7 +277,7 @@ def test_an_absent_column_may_be_allowed_and_is_then_missing(tmp_path):
         ),
         (
             ["unit,cycle,load,Vibration", "a,1,0,0"],
-            r"2 columns missing: vibration \(did you mean Vibration\?\), pressure; the file has unit, cycle",
+            r"2 columns missing: vibration \(\[\[sensors\]\] vibration; did you mean Vibration\?\), press",
         ),
         ([HEADER + ",load", "a,1,0,0,0,0"], "the header has load more than once"),
         ([HEADER], "the file has no reading"),

@@ -1,15 +1,19 @@
 """Readers, regimes and simulation on C-MAPSS and XJTU files, where they are (RUL_DATA)."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from model.domain import Trajectory
-from model.fleet import fleet_named
+from model.findings import findings
+from model.fleet import FailureRule, fleet_named
+from model.fleet_draft import draft_fleet
 from model.folds import held_out_windows, split_fold
-from model.readers import read_trajectories, read_with_report
+from model.inspection import inspect_rows
+from model.readers import read_rows, read_trajectories, read_with_report
 from model.reference import fit_reference
 from model.regimes import find_regimes
 from model.simulation import simulate
@@ -88,6 +92,19 @@ def test_cells_that_stopped_early_neither_train_nor_are_held_out():
         held_out = set(held_out_windows(each).unit)
         assert set(each.training.unit) == failed - held_out
     assert sorted(unit for each in parts for unit in set(held_out_windows(each).unit)) == sorted(failed)
+
+
+def test_hust_cells_just_miss_a_bound_and_reach_the_next():
+    draft = draft_fleet(sorted(real("battery_hust").glob("*.csv")))
+    assert draft.failure == FailureRule("capacity", at_most=0.89)
+    cells = replace(
+        BATTERY, cap=600.0, horizons=(50, 150, 300), failure=FailureRule("capacity", at_most=0.88)
+    )
+
+    rows, _ = read_rows(real("battery_hust"), cells)
+    found = [finding.text for finding in findings(inspect_rows(rows, cells), cells, folds=5)]
+
+    assert found[0] == "[failure] capacity <= 0.88: 71 of 77 units never reach it; 74 reach 0.89"
 
 
 def healthy_and_final(units: list[Trajectory]) -> tuple[np.ndarray, np.ndarray]:

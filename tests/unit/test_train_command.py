@@ -6,6 +6,7 @@ import re
 import pytest
 
 from model.cli import RunExists
+from model.domain import InvalidData
 from model.fleet import fleet_toml
 from model.networks import InvalidOption
 from model.training import InvalidState
@@ -43,6 +44,25 @@ def test_rul_train_leaves_a_run_with_its_curve_and_says_what_is_next(trained):
     assert {file.name for file in out.iterdir()} == {"network.pt", "run.json", "curve.csv", "curve.png"}
     assert "cross-validation on truncated windows of held-out units" in " ".join(output.split())
     assert "rul export" in output
+    assert "training: 18 of 18 updates" in output
+
+
+def test_rul_train_says_first_what_is_unusual_about_the_data(files, tmp_path):
+    result = train(files, tmp_path / "run")
+
+    first, _, last = result.stderr.splitlines()[:3]
+    assert first == "warning: only 12 units with a known failure: expect wide bounds on every figure"
+    assert last.endswith(f"findings in all: rul inspect {files / 'pumps.toml'} {files / 'pumps.csv'}")
+
+
+def test_data_that_would_ruin_a_training_end_it_before_it_begins(files, tmp_path):
+    result = train(files, tmp_path / "run", "--folds", 13)
+
+    assert isinstance(result.exception, InvalidData)
+    assert str(result.exception).startswith(
+        "--folds 13: expected at least 13 units with a known failure, got 12"
+    )
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +85,7 @@ def test_rul_evaluate_judges_units_that_did_not_train(exported, files, tmp_path)
     result = rul("evaluate", exported, "--data", tmp_path / "other.csv", "--fleet", files / "pumps.toml")
 
     assert re.search(r"RMSE, cycles\W+(\d+\.\d+)", result.output)
+    assert result.stderr.startswith("warning: only 3 units with a known failure")
     assert "too low" not in result.stderr
 
 

@@ -117,6 +117,15 @@ def test_training_lowers_the_error_on_units_that_it_does_not_see(parts):
     assert learner.curve[-1].held_out_rmse < 0.7 * learner.curve[0].held_out_rmse
 
 
+@pytest.mark.parametrize("steps", [1, 5, 6])
+def test_a_training_of_a_few_updates_ends(parts, steps):
+    learner = trainer(parts, replace(CONFIG, steps=steps))
+
+    learner.learn(lambda *_: None)
+
+    assert learner.done
+
+
 def test_the_same_seed_learns_the_same_bits(parts):
     learnt = []
     for _ in range(2):

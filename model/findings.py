@@ -1,0 +1,187 @@
+"""Findings: what the facts of a fleet's data mean for a training, one line each.
+
+Errors would ruin a training and stop it before it begins; warnings deserve a look; notes are good to
+know. Pure functions of `model.inspection`. This module must not know files or screens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from model.domain import InvalidData
+from model.fleet import FailureRule, Fleet
+from model.inspection import QUANTILES, WIDE, BoundFacts, ColumnFacts, Inspection
+
+Level = Literal["error", "warning", "note"]
+LEVELS: Final[tuple[Level, ...]] = ("error", "warning", "note")
+NEARLY_CONSTANT: Final = 0.995
+"""Share of readings with one value from which a column says hardly anything."""
+MANY: Final = 0.001
+"""Share of outliers among a column's readings from which they deserve a look."""
+FEW_UNITS: Final = 20
+"""Failed units below which errors and intervals have wide bounds."""
+MOST_NAMED: Final = 3
+"""Maximum number of units that a finding names."""
+MEDIAN, LONGEST = QUANTILES.index(0.5), QUANTILES.index(1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line about the data."""
+
+    level: Level
+    text: str
+
+
+def findings(facts: Inspection, fleet: Fleet, *, folds: int | None = None) -> list[Finding]:
+    """List all findings, errors first; `folds` None: no training is planned."""
+    found = [
+        *(() if facts.bound is None else _of_bound(facts, facts.bound)),
+        *_of_early_ends(facts),
+        *_of_units(facts, fleet, folds=folds),
+        *(() if folds is None else _of_lives(facts, fleet)),
+        *(finding for column in facts.columns for finding in _of_column(column, facts, fleet)),
+    ]
+    return sorted(found, key=lambda finding: LEVELS.index(finding.level))
+
+
+def require_trainable(found: list[Finding]) -> None:
+    """Stop a training that an error would ruin.
+
+    Raises:
+        InvalidData: there is an error; the message is its line.
+    """
+    errors = [finding.text for finding in found if finding.level == "error"]
+    if errors:
+        raise InvalidData(errors[0])
+
+
+def _of_units(facts: Inspection, fleet: Fleet, *, folds: int | None) -> Iterator[Finding]:
+    if facts.duplicates:
+        yield Finding(
+            "error",
+            f"{facts.duplicate}; {_count(facts.duplicates, 'such row')} of {facts.rows}: keep one of each",
+        )
+    if not facts.failed:
+        rule, bound = fleet.failure, facts.bound
+        assert rule is not None and bound is not None  # noqa: S101, PT018 without a rule all units have failed
+        yield Finding(
+            "warning" if folds is None else "error",  # an evaluation may have true RULs
+            f"[failure] {_shown(rule)}: expected units whose last value reaches it, got none of "
+            f"{facts.units}; the closest last value is {bound.nearest:g}",
+        )
+    elif folds is not None and facts.failed < folds:
+        yield Finding(
+            "error",
+            f"--folds {folds}: expected at least {folds} units with a known failure, got {facts.failed} "
+            f"(of {facts.units} units)",
+        )
+    elif facts.failed < FEW_UNITS:
+        text = f"only {_count(facts.failed, 'unit')} with a known failure: expect wide bounds on every figure"
+        yield Finding("warning", text)
+    censored = facts.units - facts.failed
+    if facts.failed and censored:
+        yield Finding("note", f"{censored} of {facts.units} units have not failed: they have no RUL")
+    if facts.gaps:
+        text = f"{_count(facts.gaps, 'unit')} with gaps in the cycle numbers"
+        yield Finding("note", text)
+
+
+def _of_bound(facts: Inspection, bound: BoundFacts) -> Iterator[Finding]:
+    shown = _shown(bound.rule)
+    if bound.nearby is not None:
+        yield Finding(
+            "warning",
+            f"[failure] {shown}: {bound.missed} of {facts.units} units never reach it; "
+            f"{bound.reach_nearby} reach {bound.nearby:g}",
+        )
+    elif facts.failed and bound.missed * 2 > facts.units:
+        text = f"[failure] {shown}: {bound.missed} of {facts.units} units never reach it"
+        yield Finding("warning", text)
+    if bound.begins_beyond:
+        text = f"[failure] {shown}: {_named(bound.begins_beyond)} beyond it at the first reading"
+        yield Finding("warning", text)
+    if bound.goes_on >= 1:
+        yield Finding(
+            "note",
+            f"[failure] {shown}: failed units have their first value beyond it {bound.goes_on:g} cycles "
+            "before their last (median)",
+        )
+
+
+def _of_early_ends(facts: Inspection) -> Iterator[Finding]:
+    if facts.end is not None and facts.early:
+        yield Finding(
+            "warning",
+            f"[failure] run_to_failure: most units end near {_shown(facts.end.rule)}, "
+            f"but {_named(facts.early)} less than half-way there: do they still run?",
+        )
+
+
+def _of_lives(facts: Inspection, fleet: Fleet) -> Iterator[Finding]:
+    if not facts.lives or facts.suggested is None:
+        return
+    median, longest = facts.lives[MEDIAN], facts.lives[LONGEST]
+    cap, context = facts.suggested.cap, facts.suggested.context
+    if fleet.context > longest:
+        yield Finding(
+            "error",
+            f"context = {fleet.context}: expected at most {longest:g}, the longest life of a failed unit; "
+            f"{context} suits these lives",
+        )
+    elif fleet.context > median:
+        text = f"context = {fleet.context} is above the median life of {median:g} cycles; {context} suits it"
+        yield Finding("warning", text)
+    if fleet.cap > median:
+        text = f"cap = {fleet.cap:g} is above the median life of {median:g} cycles; {cap:g} suits it"
+        yield Finding("warning", text)
+    elif fleet.cap < 0.1 * median:
+        text = f"cap = {fleet.cap:g} is small beside the median life of {median:g} cycles; {cap:g} tells more"
+        yield Finding("note", text)
+
+
+def _of_column(column: ColumnFacts, facts: Inspection, fleet: Fleet) -> Iterator[Finding]:
+    name, table = column.name, f"[[{column.role}s]]"
+    if column.missing == 1:
+        yield Finding("error", f"{table} {name}: expected readings, got none in any unit; remove the column")
+        return
+    if column.repeats == "RUL":
+        yield Finding(
+            "warning", f"{table} {name} counts the cycles to failure: the answer; remove the column"
+        )
+    elif column.repeats == "cycle":
+        yield Finding("note", f"{table} {name} repeats the cycle number, which the model reads in any case")
+    if column.commonest >= NEARLY_CONSTANT:
+        level: Level = "warning" if column.role == "sensor" else "note"
+        yield Finding(
+            level, f"{table} {name} is {column.median:g} in {_percent(column.commonest)} of its readings"
+        )
+    if column.missing > 0:
+        level = "warning" if column.missing > fleet.max_missing_fraction else "note"
+        yield Finding(level, f"{table} {name}: {_percent(column.missing)} of the readings are missing")
+    if column.outliers:
+        what = f"{_count(column.outliers, 'outlier')} far from {column.low:g} .. {column.high:g}"
+        code = "" if column.code is None else f", most are {column.code:g}: a code for missing?"
+        weighs = column.code is not None or column.farthest > WIDE or column.outliers >= MANY * facts.rows
+        text = f"{table} {name}: {what}, the first at {column.outlier}{code}"
+        yield Finding("warning" if weighs else "note", text)
+
+
+def _shown(rule: FailureRule) -> str:
+    bound = f"<= {rule.at_most:g}" if rule.at_most is not None else f">= {rule.at_least:g}"
+    return f"{rule.column} {bound}"
+
+
+def _named(units: Sequence[str]) -> str:
+    named = ", ".join(units[:MOST_NAMED]) + ", .." * (len(units) > MOST_NAMED)
+    return f"{_count(len(units), 'unit')} ({named})"
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _percent(share: float) -> str:
+    return "100 %" if share == 1 else f"{max(0.1, min(100 * share, 99.9)):.1f} %"

@@ -1,0 +1,256 @@
+"""First draft of a fleet file, guessed from its data: which column is the unit, the cycle, a sensor.
+
+Names and values decide: a unit stands in blocks of rows, a cycle rises within each unit, a setting has
+few levels and no trend. What cannot be guessed is said. This module must not know TOML or screens.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from model.domain import FloatArray, IntArray, InvalidData, Role
+from model.fleet import ONE_FILE_A_UNIT, FailureRule, Format
+from model.inspection import QUANTILES, Suggested, common_end, nice, suggest
+from model.tables import SUFFIXES, read_columns
+
+UNIT_WORDS: Final = frozenset(
+    {"unit", "engine", "machine", "asset", "equipment", "pump", "cell", "battery", "serial", "device",
+     "bearing", "turbine", "motor", "vehicle", "id", "no", "name"}
+)  # fmt: skip
+CYCLE_WORDS: Final = frozenset(
+    {"cycle", "cycles", "time", "day", "hour", "week", "minute", "second", "step", "index", "age", "t", "run",
+     "flight"}
+)  # fmt: skip
+SETTING_WORDS: Final = frozenset(
+    {"setting", "speed", "load", "ambient", "altitude", "mach", "throttle", "command", "setpoint", "mode",
+     "condition", "rpm", "demand"}
+)  # fmt: skip
+ANSWER_WORDS: Final = frozenset({"rul", "ttf", "remaining", "label", "target", "failure", "failed"})
+LEVELS: Final = 20
+"""Maximum distinct values of a column that is taken for a setting whatever its name."""
+TREND: Final = 0.15
+"""Mean change over a unit's life, in standard deviations, from which a column is a sensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftColumn:
+    """One guessed column."""
+
+    name: str
+    source: str
+    role: Role
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Everything guessed, and what could not be."""
+
+    form: Format
+    unit_column: str
+    cycle_column: str | None
+    units: int
+    columns: tuple[DraftColumn, ...]
+    left_out: tuple[tuple[str, str], ...]  # Source and reason
+    failure: FailureRule | None  # A bound near which most units end; None: no such column
+    suggested: Suggested
+    critical_below: float
+    degrading_below: float
+    unsure: tuple[str, ...]  # What could not be guessed
+
+
+def draft_fleet(files: Sequence[Path]) -> Draft:
+    """Guess a fleet from its files.
+
+    Raises:
+        InvalidData: a file cannot be read, or no column of numbers is left for the model.
+    """
+    form = SUFFIXES.get(files[0].suffix.lower(), "csv")
+    columns, file, partial = _joined(
+        [read_columns(path, form=SUFFIXES.get(path.suffix.lower(), form)) for path in files]
+    )
+    unit_column, unit = guess_unit(columns, file)
+    rows = _rows_of(unit)
+    cycle_column = guess_cycle({k: v for k, v in columns.items() if k != unit_column}, rows)
+    if cycle_column is not None:
+        cycle = np.asarray(columns[cycle_column], dtype=np.float64)
+        rows = [own[np.argsort(cycle[own], kind="stable")] for own in rows]
+        spans = [float(cycle[own[-1]] - cycle[own[0]] + 1) for own in rows]
+    else:
+        spans = [float(len(own)) for own in rows]
+    suggested = suggest(tuple(float(value) for value in np.quantile(spans, QUANTILES)))
+    assert suggested is not None  # noqa: S101 there is a unit
+    others = {k: v for k, v in columns.items() if k not in {unit_column, cycle_column}}
+    kept, left_out = _chosen(others, rows)
+    if not kept:
+        raise InvalidData(
+            f"{files[0]}: no column of numbers that change, got {', '.join(list(columns)[:40])}"
+        )
+    numbers = {column.source: np.asarray(columns[column.source], dtype=np.float64) for column in kept}
+    end = common_end({source: [values[own] for own in rows] for source, values in numbers.items()})
+    return Draft(
+        form=form,
+        unit_column=unit_column,
+        cycle_column=cycle_column,
+        units=len(rows),
+        columns=tuple(sorted(kept, key=lambda column: column.role, reverse=True)),
+        left_out=(*left_out, *((name, "not in every file") for name in partial)),
+        failure=None if end is None else end.rule,
+        suggested=suggested,
+        critical_below=nice(suggested.cap / 4),
+        degrading_below=min(nice(0.8 * suggested.cap), suggested.cap),
+        unsure=tuple(
+            _unsure(
+                unit_column, cycle_column, files=len(files), settings=any(c.role == "setting" for c in kept)
+            )
+        ),
+    )
+
+
+def guess_unit(columns: Mapping[str, FloatArray | list[str]], file: IntArray) -> tuple[str, IntArray]:
+    """Find the column that names the unit, and the unit of each row; `file` where none does."""
+    best, found = 1, (ONE_FILE_A_UNIT, file)
+    several = int(file.max()) > 0
+    for name, values in columns.items():
+        text = isinstance(values, list)
+        if not text and not _whole(values):
+            continue
+        named = bool(_words(name) & UNIT_WORDS)
+        _, code = np.unique(np.array(values), return_inverse=True)
+        distinct, runs = int(code.max()) + 1, int((np.diff(code) != 0).sum()) + 1
+        blocks = runs == distinct
+        if not 2 <= distinct <= len(code) / 2 or not (named or (blocks and not several)):
+            continue
+        score = 2 * named + blocks + text
+        if score > best:
+            best, found = score, (name, code.astype(np.int64))
+    return found
+
+
+def guess_cycle(columns: Mapping[str, FloatArray | list[str]], rows: Sequence[IntArray]) -> str | None:
+    """Find the column with whole numbers that rise within each unit: by name, or by ones."""
+    best, found = 0, None
+    for name, values in columns.items():
+        if isinstance(values, list) or not _whole(values) or values.min() < 0:
+            continue
+        steps = [np.diff(np.sort(values[own])) for own in rows]
+        if not all((step > 0).all() for step in steps) or not any(len(step) for step in steps):
+            continue
+        by_ones = all((step == 1).all() for step in steps)
+        score = 2 * bool(_words(name) & CYCLE_WORDS) + by_ones
+        if score > best and not _words(name) & ANSWER_WORDS and not _falls(values, rows):
+            best, found = score, name
+    return found
+
+
+def column_name(source: str, taken: Sequence[str]) -> tuple[str, str]:
+    """Derive a name and an engineering unit from a column of a file.
+
+    >>> column_name("Vib. (mm/s)", ["speed"])
+    ('vib', 'mm/s')
+    """
+    bracketed = re.fullmatch(r"(.*\S)\s*[(\[]([^()\[\]]+)[)\]]\s*", source)
+    plain, unit = (bracketed[1], bracketed[2]) if bracketed else (source, "")
+    name = re.sub(r"[^a-z0-9]+", "_", plain.lower()).strip("_") or "column"
+    numbered = name
+    while numbered in taken:
+        numbered = f"{name}_{int(numbered.removeprefix(name).strip('_') or 1) + 1}"
+    return numbered, unit
+
+
+def _chosen(
+    columns: Mapping[str, FloatArray | list[str]], rows: Sequence[IntArray]
+) -> tuple[list[DraftColumn], list[tuple[str, str]]]:
+    kept: list[DraftColumn] = []
+    left_out: list[tuple[str, str]] = []
+    for source, values in columns.items():
+        reason = _reason_against(source, values, rows)
+        if isinstance(values, list) or reason:
+            left_out.append((source, reason or "text"))
+            continue
+        name, unit = column_name(source, [column.name for column in kept])
+        kept.append(DraftColumn(name, source, _role(source, values, rows), unit))
+    return kept, left_out
+
+
+def _reason_against(source: str, values: FloatArray | list[str], rows: Sequence[IntArray]) -> str:
+    if isinstance(values, list):
+        return "text"
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return "no reading"
+    if len(np.unique(known)) == 1:
+        return "constant"
+    if _words(source) & ANSWER_WORDS or _falls(values, rows):
+        return "the answer: it counts down to the failure"
+    if _words(source) & CYCLE_WORDS and all((np.diff(values[own]) > 0).all() for own in rows):
+        return "time: the cycle number tells it"
+    return ""
+
+
+def _role(source: str, values: FloatArray, rows: Sequence[IntArray]) -> Role:
+    known = values[np.isfinite(values)]
+    changes: list[float] = []
+    for own in rows:
+        there = values[own][np.isfinite(values[own])]
+        fifth = max(1, len(there) // 5)
+        if len(there):
+            changes.append(float(there[-fifth:].mean() - there[:fifth].mean()))
+    steady = abs(float(np.mean(changes))) < TREND * float(known.std())
+    few = len(np.unique(known)) <= LEVELS and "sensor" not in _words(source)
+    return "setting" if steady and (few or bool(_words(source) & SETTING_WORDS)) else "sensor"
+
+
+def _unsure(unit_column: str, cycle_column: str | None, *, files: int, settings: bool) -> list[str]:
+    said = ["when a unit has failed: run_to_failure = true is written, change [failure] if units still run"]
+    if unit_column == ONE_FILE_A_UNIT and files == 1:
+        said.append("the unit: no column names one, so the whole file is one unit; a training needs many")
+    if cycle_column is None:
+        said.append("the cycle: no column of whole numbers rises in each unit, so rows are counted")
+    if not settings:
+        said.append("settings: no column has few levels without a trend, so all are sensors")
+    return said
+
+
+def _joined(
+    tables: Sequence[Mapping[str, FloatArray | list[str]]],
+) -> tuple[dict[str, FloatArray | list[str]], IntArray, list[str]]:
+    """Join files; a column that is text in one file is text, and one that a file lacks is left out."""
+    names = list(dict.fromkeys(name for table in tables for name in table))
+    shared = [name for name in names if all(name in table for table in tables)]
+    joined: dict[str, FloatArray | list[str]] = {}
+    for name in shared:
+        parts = [table[name] for table in tables]
+        if any(isinstance(part, list) for part in parts):
+            joined[name] = [str(cell) for part in parts for cell in part]
+        else:
+            joined[name] = np.concatenate([np.asarray(part, dtype=np.float64) for part in parts])
+    sizes = [len(next(iter(table.values()))) for table in tables]
+    return joined, np.repeat(np.arange(len(tables)), sizes), [name for name in names if name not in shared]
+
+
+def _rows_of(unit: IntArray) -> list[IntArray]:
+    order = np.argsort(unit, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(unit[order])) + 1)
+
+
+def _whole(values: FloatArray) -> bool:
+    return bool(np.isfinite(values).all() and (values == np.floor(values)).all())
+
+
+def _falls(values: FloatArray, rows: Sequence[IntArray]) -> bool:
+    """Return whether a column falls by one at each row of each unit, as a RUL does."""
+    if not np.isfinite(values).all():
+        return False
+    steps = np.concatenate([np.diff(values[own]) for own in rows])
+    return len(steps) > 0 and bool((np.abs(steps + 1) < 1e-6).all())
+
+
+def _words(name: str) -> set[str]:
+    return set(re.sub(r"[^a-z]+", " ", re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower()).split())

@@ -1,0 +1,296 @@
+"""Facts about a fleet's data before training: lives, columns, the failure bound, suggested values.
+
+Pure functions of the rows that `rul train` reads. What the facts mean for a training is in
+`model.findings`. This module must not know torch or screens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from model.domain import BoolArray, FloatArray, Role, Trajectory, cycles_left
+from model.fleet import FailureRule, Fleet
+from model.readers import Rows
+
+QUANTILES: Final = (0.0, 0.05, 0.25, 0.5, 0.75, 1.0)
+JUST_MISSED: Final = 0.05
+"""Distance to the bound, as a share of the way from a typical first value, that counts as just missed."""
+SHARP: Final = 0.2
+"""Spread of last values, as a share of their change over life, up to which they may be the failure."""
+CLEAR: Final = 4.0
+"""Change over life, in standard deviations from cycle to cycle, from which last values say something."""
+WIDE: Final = 50.0
+"""Distance of an outlier, in widths of its column, from which it alone distorts the scale."""
+LIFE_SHARE: Final = 0.6
+"""Suggested cap as a share of the median life: about where wear begins to show on C-MAPSS."""
+LONGEST_CONTEXT: Final = 60
+NICE: Final = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnFacts:
+    """One column over all readings."""
+
+    name: str
+    role: Role
+    low: float  # 1 % quantile; NaN without any reading
+    median: float
+    high: float  # 99 % quantile
+    missing: float  # Share of missing and infinite readings, 0..1
+    commonest: float  # Share of the most frequent value among the readings, 0..1
+    outliers: int  # Readings farther from low..high than its width
+    farthest: float  # Distance of the farthest outlier from the median, in widths of low..high; 0 without one
+    outlier: str  # Unit and cycle of the first outlier; empty without one
+    code: float | None  # Value of most outliers, as a code for "missing" would be; None: they differ
+    repeats: str | None  # "RUL" or "cycle" where the column holds the answer or the unit's age
+
+
+@dataclass(frozen=True, slots=True)
+class BoundFacts:
+    """Failure bound and the last values of the units."""
+
+    rule: FailureRule
+    missed: int  # Units whose last value does not reach the bound
+    begins_beyond: tuple[str, ...]  # Units whose first value is beyond the bound
+    nearest: float  # The last value that comes closest, or lies farthest beyond; NaN without values
+    nearby: float | None  # A bound near this one that at least a tenth more of the units reach
+    reach_nearby: int  # Units that reach `nearby`
+    goes_on: float  # Median cycles from the first value beyond the bound to the last cycle, failed units
+
+
+@dataclass(frozen=True, slots=True)
+class EndFacts:
+    """Column in which units end close together beside its change over their lives."""
+
+    rule: FailureRule  # A bound that these units reach
+    early: tuple[int, ...]  # Indices of the units that end less than half-way there
+
+
+@dataclass(frozen=True, slots=True)
+class Suggested:
+    """Values of the fleet file that suit the lives."""
+
+    cap: float
+    context: int
+    horizons: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """All facts of a fleet's data."""
+
+    rows: int
+    units: int
+    failed: int
+    lives: tuple[float, ...]  # Quantiles of the failed units' cycles, at `QUANTILES`; empty without one
+    censored: tuple[float, ...]  # The same of the units that have not failed
+    duplicates: int  # Rows that repeat a unit and cycle
+    duplicate: str  # The first of them, in words; empty without one
+    gaps: int  # Units with skipped cycle numbers
+    columns: tuple[ColumnFacts, ...]  # In schema order
+    bound: BoundFacts | None  # None: every unit ran to failure
+    end: EndFacts | None  # Where units end, if every one counts as failed; None: nowhere in particular
+    early: tuple[str, ...]  # Units that end less than half-way there
+    suggested: Suggested | None  # None without a failed unit
+
+
+def inspect_rows(rows: Rows, fleet: Fleet) -> Inspection:
+    """Compute the facts of these rows; the first of duplicated cycles counts."""
+    pairs = rows.duplicates()
+    kept = rows.without_duplicates()
+    trajectories = kept.trajectories(fleet, run_to_failure=None)
+    failed = [each for each in trajectories if each.failed]
+    lives = life_quantiles(failed)
+    names = zip(fleet.schema.columns, kept.readings.T, strict=True)
+    repeated = repeated_truths(failed, columns=len(fleet.schema))
+    end = None if fleet.failure is not None else _end(trajectories, fleet)
+    values = {kept.units[kept.unit[unit[0]]]: kept.failure[unit] for unit in kept.of_units()}
+    return Inspection(
+        rows=len(rows.unit),
+        units=len(trajectories),
+        failed=len(failed),
+        lives=lives,
+        censored=life_quantiles([each for each in trajectories if not each.failed]),
+        duplicates=len(pairs),
+        duplicate=rows.first_duplicate() if len(pairs) else "",
+        gaps=sum(bool((np.diff(each.cycles) > 1).any()) for each in trajectories),
+        columns=tuple(
+            column_facts(column.name, column.role, readings, locate=kept.cycle_of, repeats=repeats)
+            for (column, readings), repeats in zip(names, repeated, strict=True)
+        ),
+        bound=None if fleet.failure is None else bound_facts(values, fleet.failure),
+        end=end,
+        early=() if end is None else tuple(trajectories[i].unit for i in end.early),
+        suggested=suggest(lives),
+    )
+
+
+def life_quantiles(units: Sequence[Trajectory]) -> tuple[float, ...]:
+    """Compute quantiles of the cycles from the first reading to the last, both included."""
+    if not units:
+        return ()
+    spans = [float(unit.cycles[-1] - unit.cycles[0] + 1) for unit in units]
+    return tuple(float(value) for value in np.quantile(spans, QUANTILES))
+
+
+def column_facts(
+    name: str,
+    role: Role,
+    readings: FloatArray,
+    *,
+    locate: Callable[[int], str] = str,
+    repeats: str | None = None,
+) -> ColumnFacts:
+    """Compute the facts of one column, float [n] with NaN where missing; `locate` names a row.
+
+    >>> column_facts("flow", "sensor", np.array([1.0, 1.0, np.nan, 1.0])).commonest
+    1.0
+    """
+    known = readings[np.isfinite(readings)].astype(np.float64)
+    missing = 1.0 - len(known) / max(len(readings), 1)
+    if not len(known):
+        return ColumnFacts(name, role, np.nan, np.nan, np.nan, missing, 0.0, 0, 0.0, "", None, None)
+    low, median, high = (float(value) for value in np.quantile(known, (0.01, 0.5, 0.99)))
+    counts = np.unique(known, return_counts=True)[1]
+    width = high - low
+    beyond = np.flatnonzero((readings < low - width) | (readings > high + width)) if width > 0 else []
+    far = [int(row) for row in beyond if np.isfinite(readings[row])]
+    return ColumnFacts(
+        name=name,
+        role=role,
+        low=low,
+        median=median,
+        high=high,
+        missing=missing,
+        commonest=float(counts.max() / len(known)),
+        outliers=len(far),
+        farthest=max((abs(float(readings[row]) - median) / width for row in far), default=0.0),
+        outlier=locate(far[0]) if far else "",
+        code=_code(readings[far]),
+        repeats=repeats,
+    )
+
+
+def bound_facts(values: Mapping[str, FloatArray], rule: FailureRule) -> BoundFacts:
+    """Compare the failure column's values [N] of each unit, in order of cycles, with the bound."""
+    known = {name: unit[~np.isnan(unit)] for name, unit in values.items()}
+    first = {name: float(unit[0]) for name, unit in known.items() if len(unit)}
+    starts = np.array(list(first.values()))
+    # What the reader judges: the value of the last cycle, and a missing one is no failure.
+    lasts = np.array([unit[-1] for unit in values.values() if not np.isnan(unit[-1])])
+    bound, sign = (rule.at_most, 1.0) if rule.at_most is not None else (rule.at_least, -1.0)
+    assert bound is not None  # noqa: S101 a rule has exactly one bound
+    short = sign * (lasts - bound)  # how far each unit stays short of the bound; 0 or less: failed
+    nearby = _nearby(short, step=_step(starts, bound))
+    beyond = [sign * (unit - bound) <= 0 for unit in values.values()]
+    goes_on = [len(unit) - 1 - int(np.argmax(unit)) for unit in beyond if len(unit) and unit[-1]]
+    return BoundFacts(
+        rule=rule,
+        missed=len(values) - int((short <= 0).sum()),
+        begins_beyond=tuple(name for name, value in first.items() if sign * (value - bound) <= 0),
+        nearest=float(lasts[np.argmin(short)]) if len(lasts) else float("nan"),
+        nearby=None if nearby is None else round(bound + sign * nearby, 10),
+        reach_nearby=0 if nearby is None else int((short <= nearby * (1 + 1e-9)).sum()),
+        goes_on=float(np.median(goes_on)) if goes_on else 0.0,
+    )
+
+
+def common_end(columns: Mapping[str, Sequence[FloatArray]]) -> EndFacts | None:
+    """Find the column in which units end closest together; values [N] of each unit by column."""
+    best, found = SHARP, None
+    for name, values in columns.items():
+        known = [unit[np.isfinite(unit)] for unit in values]
+        at = [i for i, unit in enumerate(known) if len(unit)]
+        first, last = (np.array([known[i][end] for i in at], dtype=np.float64) for end in (0, -1))
+        if len(at) < 3 or np.median(last) == np.median(first):
+            continue
+        change = float(np.median(last) - np.median(first))
+        jumps = [float(np.diff(unit).std()) for unit in known if len(unit) > 1]
+        if not jumps or abs(change) < CLEAR * float(np.median(jumps)):
+            continue
+        low, middle, high = (float(value) for value in np.quantile(last, (0.25, 0.5, 0.75)))
+        if (high - low) / abs(change) >= best:
+            continue
+        best = (high - low) / abs(change)
+        near = last[np.abs(last - middle) <= 1.5 * (high - low) + 1e-12]
+        step = _step(first, middle)
+        bound = np.floor(near.min() / step) if change > 0 else np.ceil(near.max() / step)
+        rule = FailureRule(name, **{"at_least" if change > 0 else "at_most": float(round(bound * step, 10))})
+        early = np.flatnonzero((middle - last) / change > 0.5)
+        found = EndFacts(rule, tuple(at[int(i)] for i in early))
+    return found
+
+
+def repeated_truths(failed: Sequence[Trajectory], *, columns: int) -> list[str | None]:
+    """Say which columns hold the RUL or the cycle number of every failed unit."""
+    if sum(len(unit) for unit in failed) < 2:
+        return [None] * columns
+    readings = np.concatenate([unit.readings for unit in failed])
+    rul = np.concatenate([cycles_left(unit) for unit in failed]).astype(np.float64)
+    cycle = np.concatenate([unit.cycles for unit in failed]).astype(np.float64)
+    return ["RUL" if _follows(c, rul) else "cycle" if _follows(c, cycle) else None for c in readings.T]
+
+
+def suggest(lives: Sequence[float]) -> Suggested | None:
+    """Derive cap, context and horizons from the quantiles of lives.
+
+    >>> suggest((128, 147, 177, 199, 229, 362))
+    Suggested(cap=125.0, context=60, horizons=(10, 30, 60))
+    """
+    if not lives:
+        return None
+    short, median = lives[QUANTILES.index(0.05)], lives[QUANTILES.index(0.5)]
+    cap = max(nice(LIFE_SHARE * median), 4.0)
+    horizons = sorted({max(1, round(nice(share * cap))) for share in (0.08, 0.25, 0.5)})
+    context = min(LONGEST_CONTEXT, max(1, round(nice(min(short, cap) / 2))))
+    return Suggested(cap, context, tuple(horizons))
+
+
+def nice(value: float) -> float:
+    """Round to a number that people would choose.
+
+    >>> [nice(value) for value in (119.4, 235.2, 0.0123)]
+    [125.0, 250.0, 0.0125]
+    """
+    power = 10.0 ** np.floor(np.log10(value))
+    return float(min((n * power for n in NICE), key=lambda n: abs(n - value)))
+
+
+def _end(trajectories: Sequence[Trajectory], fleet: Fleet) -> EndFacts | None:
+    sensors = fleet.schema.indices("sensor")
+    return common_end({fleet.sources[i]: [unit.readings[:, i] for unit in trajectories] for i in sensors})
+
+
+def _code(far: FloatArray) -> float | None:
+    if len(far) < 2:
+        return None
+    values, counts = np.unique(far, return_counts=True)
+    most = int(np.argmax(counts))
+    return float(values[most]) if counts[most] >= 2 and counts[most] * 2 > len(far) else None
+
+
+def _step(starts: FloatArray, bound: float) -> float:
+    """Return the power of ten below the distance that counts as just missed; 0 without one."""
+    just = JUST_MISSED * abs(float(np.median(starts)) - bound) if len(starts) else 0.0
+    return float(10.0 ** np.floor(np.log10(just))) if just > 0 else 0.0
+
+
+def _nearby(short: FloatArray, *, step: float) -> float | None:
+    """Find by how much a bound must move for a tenth more units to reach it; None: too far."""
+    if step == 0.0:
+        return None
+    gained = [int(((short > 0) & (short <= k * step * (1 + 1e-9))).sum()) for k in range(1, 10)]
+    worth = max(2, 0.1 * len(short))
+    found = [k for k, gain in enumerate(gained, start=1) if gain >= worth and gain >= 0.9 * gained[-1]]
+    return found[0] * step if found else None
+
+
+def _follows(readings: FloatArray, truth: FloatArray) -> bool:
+    """Return whether readings are the truth, plus a constant."""
+    apart: FloatArray = readings - truth
+    there: BoolArray = np.isfinite(apart)
+    return bool(there.sum() > 1 and np.ptp(truth[there]) > 0 and np.ptp(apart[there]) < 1e-3)

@@ -1,0 +1,258 @@
+"""`rul fleet init`: a fleet file guessed from data, and what it says it could not guess."""
+
+import random
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model.domain import InvalidData
+from model.fleet import FailureRule, load_fleet
+from model.fleet_cli import FleetExists
+from model.fleet_draft import Draft, DraftColumn, column_name, draft_fleet
+from model.fleet_draft_text import draft_toml
+from model.inspection import Suggested
+from model.writers import csv_text
+from tests.commands import rul
+from tests.fleets import PUMP_SCHEMA, worn_pumps
+
+HEADER = ("Pump No.", "day", "Speed (rpm)", "vibration", "note", "RUL", "spare")
+
+
+def rows(*, pumps=12, seed=1):
+    """Pumps at two speeds that end near a vibration of 8, with columns that no model should read."""
+    drawn = random.Random(seed)
+    for pump in range(1, pumps + 1):
+        life = drawn.randint(30, 60)
+        for day in range(1, life + 1):
+            vibration = 2 + 6 * 2.718 ** ((day - life) / 10) + drawn.gauss(0, 0.05)
+            yield f"P-{pump:03}", day, drawn.choice([1450, 2900]), round(vibration, 4), "ok", life - day, 7
+
+
+def write_csv(path, table, *, header=HEADER, delimiter=","):
+    path.write_text("\n".join(delimiter.join(map(str, row)) for row in [header, *table]), encoding="utf-8")
+    return path
+
+
+def test_unit_cycle_setting_sensor_and_what_is_left_out_are_guessed(tmp_path):
+    draft = draft_fleet([write_csv(tmp_path / "pumps.csv", rows())])
+
+    assert (draft.unit_column, draft.cycle_column, draft.units) == ("Pump No.", "day", 12)
+    assert [(c.name, c.source, c.role, c.unit) for c in draft.columns] == [
+        ("speed", "Speed (rpm)", "setting", "rpm"),
+        ("vibration", "vibration", "sensor", ""),
+    ]
+    assert dict(draft.left_out) == {
+        "note": "text",
+        "RUL": "the answer: it counts down to the failure",
+        "spare": "constant",
+    }
+
+
+def test_a_column_near_one_value_of_which_units_end_may_be_the_failure(tmp_path):
+    draft = draft_fleet([write_csv(tmp_path / "pumps.csv", rows())])
+
+    assert draft.failure is not None
+    assert draft.failure == FailureRule("vibration", at_least=draft.failure.at_least)
+    assert 7 < draft.failure.at_least < 8
+
+
+def test_a_column_that_falls_gives_a_bound_from_above(tmp_path):
+    mirrored = [(u, d, s, 10 - v, *rest) for u, d, s, v, *rest in rows()]
+
+    draft = draft_fleet([write_csv(tmp_path / "pumps.csv", mirrored)])
+
+    assert draft.failure is not None
+    assert draft.failure.at_most is not None
+    assert 2 < draft.failure.at_most < 3
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_the_written_file_is_a_fleet_with_comments_whatever_the_delimiter(tmp_path, delimiter):
+    draft = draft_fleet([write_csv(tmp_path / "pumps.csv", rows(), delimiter=delimiter)])
+    (tmp_path / "pumps.toml").write_text(draft_toml(draft, name="pumps"), encoding="utf-8")
+
+    fleet = load_fleet(tmp_path / "pumps.toml")
+
+    assert fleet.sources == ("Speed (rpm)", "vibration")
+    assert (fleet.unit_column, fleet.cycle_column, fleet.failure) == ("Pump No.", "day", None)
+    assert (fleet.cap, fleet.context) == (draft.suggested.cap, draft.suggested.context)
+    text = draft_toml(draft, name="pumps")
+    assert "# at_least = " in text
+    assert '#   "RUL": the answer' in text
+    assert max(map(len, text.splitlines())) <= 110
+
+
+def test_parquet_gives_the_same_draft_as_csv(tmp_path):
+    table = list(rows())
+    columns = dict(zip(HEADER, zip(*table, strict=True), strict=True))
+    pq.write_table(
+        pa.table({name: list(values) for name, values in columns.items()}), tmp_path / "pumps.parquet"
+    )
+
+    from_parquet = draft_fleet([tmp_path / "pumps.parquet"])
+    from_csv = draft_fleet([write_csv(tmp_path / "pumps.csv", table)])
+
+    assert from_parquet.form == "parquet"
+    assert from_parquet.columns == from_csv.columns
+    assert from_parquet.failure == from_csv.failure
+
+
+def test_files_without_a_unit_column_are_one_unit_each_and_rows_are_cycles(tmp_path):
+    files = []
+    for unit in worn_pumps(units=4, seed=1):
+        text = csv_text([unit], PUMP_SCHEMA).decode()
+        files.append(tmp_path / f"{unit.unit}.csv")
+        files[-1].write_text("\n".join(line.split(",", 2)[2] for line in text.splitlines()))
+
+    draft = draft_fleet(files)
+
+    assert (draft.unit_column, draft.cycle_column, draft.units) == ("file", None, 4)
+    assert any(said.startswith("the cycle:") for said in draft.unsure)
+
+
+def test_a_single_unnamed_unit_is_said(tmp_path):
+    table = [(n, 3.0 + n % 7) for n in range(50)]
+
+    draft = draft_fleet([write_csv(tmp_path / "one.csv", table, header=("day", "flow"))])
+
+    assert (draft.unit_column, draft.cycle_column) == ("file", "day")
+    assert any(said.startswith("the unit:") for said in draft.unsure)
+
+
+def test_a_column_that_some_files_lack_is_left_out(tmp_path):
+    first = write_csv(
+        tmp_path / "a.csv", [(1, n, n % 5, n % 3) for n in range(9)], header=("unit", "day", "x", "y")
+    )
+    second = write_csv(tmp_path / "b.csv", [(2, n, n % 5) for n in range(9)], header=("unit", "day", "x"))
+
+    draft = draft_fleet([first, second])
+
+    assert draft.left_out == (("y", "not in every file"),)
+
+
+def test_a_second_column_of_time_is_left_out(tmp_path):
+    table = [(1 + n // 30, n % 30, n % 30 / 24, n * 0.37 % 5) for n in range(90)]
+
+    draft = draft_fleet([write_csv(tmp_path / "x.csv", table, header=("unit", "hour", "Time (d)", "flow"))])
+
+    assert draft.cycle_column == "hour"
+    assert draft.left_out == (("Time (d)", "time: the cycle number tells it"),)
+
+
+@given(st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=5, unique=True), st.text(min_size=1))
+def test_a_draft_of_any_names_can_be_read_back(tmp_path_factory, sources, unit):
+    columns: list[DraftColumn] = []
+    for source in sources:
+        name, of = column_name(source, [column.name for column in columns])
+        columns.append(DraftColumn(name, source, "sensor", of))
+    suggested = Suggested(100.0, 30, (10, 30))
+    left_out = ((unit, "text"),)
+    draft = Draft(
+        "csv",
+        unit,
+        unit,
+        3,
+        tuple(columns),
+        left_out,
+        FailureRule(unit, at_most=0.5),
+        suggested,
+        25.0,
+        80.0,
+        (),
+    )
+    path = tmp_path_factory.getbasetemp() / "any.toml"
+    path.write_text(draft_toml(draft, name="x"), encoding="utf-8")
+
+    fleet = load_fleet(path)
+
+    assert fleet.sources == tuple(sources)
+    assert (fleet.unit_column, fleet.cycle_column) == (unit, unit)
+
+
+def test_infinite_and_missing_readings_do_not_hide_a_sensor(tmp_path):
+    table = [
+        (1 + n // 30, n % 30, "" if n % 7 == 0 else "inf" if n % 11 == 0 else n * 0.37) for n in range(90)
+    ]
+
+    draft = draft_fleet([write_csv(tmp_path / "x.csv", table, header=("unit", "day", "flow"))])
+
+    assert [column.name for column in draft.columns] == ["flow"]
+
+
+def test_a_table_without_numbers_that_change_is_refused(tmp_path):
+    path = write_csv(tmp_path / "x.csv", [("a", n, "text") for n in range(9)], header=("unit", "day", "note"))
+
+    with pytest.raises(InvalidData, match="no column of numbers that change, got unit, day, note"):
+        draft_fleet([path])
+
+
+def test_a_file_that_is_no_table_is_refused(tmp_path):
+    (tmp_path / "x.csv").write_text("a,b\n1,2\n1,2,3\n")
+
+    with pytest.raises(InvalidData, match=r"x\.csv: cannot be read as a table"):
+        draft_fleet([tmp_path / "x.csv"])
+
+
+@pytest.mark.parametrize(
+    ("source", "taken", "expected"),
+    [
+        ("Vib. (mm/s)", [], ("vib", "mm/s")),
+        ("Oil temp", [], ("oil_temp", "")),
+        ("flow", ["flow"], ("flow_2", "")),
+        ("Flow [l/min]", ["flow", "flow_2"], ("flow_3", "l/min")),
+        ("(%)", [], ("column", "")),
+        ("温度", [], ("column", "")),
+    ],
+)
+def test_a_name_is_plain_and_taken_once(source, taken, expected):
+    name, unit = column_name(source, taken)
+
+    assert (name, unit) == expected
+
+
+def test_rul_fleet_init_writes_a_file_that_rul_inspect_reads(tmp_path):
+    data = write_csv(tmp_path / "pumps.csv", rows(pumps=24))
+
+    result = rul("fleet", "init", data, "--out", tmp_path / "pumps.toml")
+
+    assert result.exit_code == 0, result.exception
+    for said in ("unit: 'Pump No.', 24 units", "settings: speed", "left out: note (text)",
+                 "not guessed: when a unit",
+                 f"Next: rul inspect {tmp_path / 'pumps.toml'} {data}"):  # fmt: skip
+        assert said in result.stdout
+    inspected = rul("inspect", tmp_path / "pumps.toml", data)
+    assert inspected.exit_code == 0, inspected.output
+
+
+def test_a_fleet_file_is_not_overwritten_unasked(tmp_path):
+    data = write_csv(tmp_path / "pumps.csv", rows())
+    (tmp_path / "pumps.toml").write_text("mine")
+
+    result = rul("fleet", "init", data, "--out", tmp_path / "pumps.toml")
+
+    assert isinstance(result.exception, FleetExists)
+    assert (tmp_path / "pumps.toml").read_text() == "mine"
+    assert rul("fleet", "init", data, "--out", tmp_path / "pumps.toml", "--overwrite").exit_code == 0
+
+
+def test_c_mapss_text_needs_no_header(tmp_path):
+    rng = np.random.default_rng(0)
+    lines = [
+        f"{unit} {cycle} " + " ".join(f"{value:.3f}" for value in rng.normal(cycle, 1, 24))
+        for unit in (1, 2, 3)
+        for cycle in range(1, 40)
+    ]
+    (tmp_path / "train.txt").write_text("\n".join(lines))
+
+    draft = draft_fleet([tmp_path / "train.txt"])
+
+    assert (draft.form, draft.unit_column, draft.cycle_column, len(draft.columns)) == (
+        "cmapss",
+        "unit",
+        "cycle",
+        24,
+    )

@@ -1,0 +1,302 @@
+"""Facts of a fleet's data, and what they mean for a training."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from model.domain import InvalidData
+from model.findings import findings, require_trainable
+from model.fleet import FailureRule, fleet_toml
+from model.inspection import bound_facts, column_facts, inspect_rows, nice, suggest
+from model.readers import read_rows
+from model.writers import csv_text
+from tests.commands import rul
+from tests.fleets import PUMP_SCHEMA, PUMPS, worn_pumps
+
+SHORT_LIVED = replace(PUMPS, cap=40.0)
+WORN = replace(PUMPS, failure=FailureRule("vibration", at_least=6.0))
+
+
+@pytest.fixture
+def inspected(tmp_path):
+    """Facts and lines of pumps.csv after a change of its text, with lives of 40 to 80 cycles."""
+
+    def read(fleet=SHORT_LIVED, *, units=24, change=lambda text: text, loads=(40.0, 75.0)):
+        (tmp_path / "pumps.csv").write_text(
+            change(csv_text(worn_pumps(units=units, seed=4, loads=loads), PUMP_SCHEMA).decode())
+        )
+        rows, _ = read_rows(tmp_path / "pumps.csv", fleet)
+        facts = inspect_rows(rows, fleet)
+        return facts, findings(facts, fleet, folds=5)
+
+    return read
+
+
+def lines(found, level):
+    return [finding.text for finding in found if finding.level == level]
+
+
+def with_column(text, header, value):
+    """Add a column whose cells are `value(unit, cycle, life)`."""
+    first, *rows = text.splitlines()
+    cells = [row.split(",") for row in rows]
+    lives = {unit: int(cycle) for unit, cycle, *_ in cells}
+    added = [
+        f"{row},{value(unit, int(c), lives[unit])}" for row, (unit, c, *_) in zip(rows, cells, strict=True)
+    ]
+    return "\n".join([f"{first},{header}", *added])
+
+
+def test_good_data_has_no_finding_and_its_lives_are_counted(inspected):
+    facts, found = inspected()
+
+    assert found == []
+    assert (facts.units, facts.failed, facts.duplicates, facts.gaps) == (24, 24, 0, 0)
+    assert 40 <= facts.lives[0] <= facts.lives[3] <= facts.lives[-1] <= 80
+    assert [column.name for column in facts.columns] == ["load", "vibration", "pressure"]
+
+
+def test_a_bound_that_most_units_just_miss_is_named_with_one_that_they_reach():
+    rng = np.random.default_rng(0)
+    values = {str(n): np.linspace(1.2, end, 50) for n, end in enumerate(rng.uniform(0.8801, 0.8899, 20))}
+    values |= {"low": np.linspace(1.2, 0.87, 50), "high": np.linspace(1.2, 1.1, 50)}
+
+    facts = bound_facts(values, FailureRule("capacity", at_most=0.88))
+
+    assert (facts.missed, facts.nearby, facts.reach_nearby) == (21, 0.89, 21)
+
+
+def test_the_same_holds_for_a_bound_from_below(inspected):
+    fleet = replace(PUMPS, failure=FailureRule("pressure", at_least=-4.0))
+    mirrored = {str(n): np.linspace(-1.2, -0.885, 50) for n in range(10)}
+
+    facts = bound_facts(mirrored, FailureRule("capacity", at_least=-0.88))
+
+    assert (facts.missed, facts.nearby, facts.reach_nearby) == (10, -0.89, 10)
+    assert "24 units (1, 2, 3, ..) beyond it at the first reading" in " ".join(
+        lines(inspected(fleet)[1], "warning")
+    )
+
+
+@given(
+    st.lists(
+        arrays.arrays(np.float64, st.integers(1, 8), elements=st.floats(-10, 10)), min_size=1, max_size=30
+    ),
+    st.floats(-10, 10),
+    st.booleans(),
+)
+def test_a_nearby_bound_is_easier_and_its_count_is_right(units, bound, falling):
+    values = {str(n): unit for n, unit in enumerate(units)}
+    rule = FailureRule("c", at_most=bound) if falling else FailureRule("c", at_least=bound)
+
+    facts = bound_facts(values, rule)
+
+    reached = sum(rule.failed(unit[-1]) for unit in units)
+    assert facts.missed == len(units) - reached
+    if facts.nearby is not None:
+        slack = 1e-6 if falling else -1e-6
+        easier = replace(rule, **{"at_most" if falling else "at_least": facts.nearby + slack})
+        assert facts.reach_nearby == sum(easier.failed(unit[-1]) for unit in units) > reached
+
+
+def test_no_unit_at_the_bound_ends_a_training_with_the_closest_value(inspected):
+    fleet = replace(PUMPS, failure=FailureRule("vibration", at_least=99.0))
+
+    _, found = inspected(fleet)
+
+    with pytest.raises(
+        InvalidData, match=r"^\[failure\] vibration >= 99: expected units .* got none of 24; .* \d"
+    ):
+        require_trainable(found)
+
+
+def test_too_few_units_for_the_folds_end_a_training(inspected):
+    _, found = inspected(units=3)
+
+    with pytest.raises(
+        InvalidData, match=r"^--folds 5: expected at least 5 units with a known failure, got 3"
+    ):
+        require_trainable(found)
+
+
+def test_few_units_are_warned_of(inspected):
+    assert "only 7 units with a known failure" in lines(inspected(units=7)[1], "warning")[0]
+
+
+def test_a_context_longer_than_every_life_ends_a_training(inspected):
+    _, found = inspected(replace(PUMPS, context=81))
+
+    with pytest.raises(
+        InvalidData, match=r"^context = 81: expected at most \d\d, the longest life .* 20 suits"
+    ):
+        require_trainable(found)
+
+
+def test_a_context_and_a_cap_above_most_lives_are_warned_of(inspected):
+    _, found = inspected(replace(PUMPS, context=75))
+
+    assert [text.split(" is above the median life")[0] for text in lines(found, "warning")] == [
+        "context = 75",
+        "cap = 100",
+    ]
+
+
+def test_a_cap_of_hardly_any_life_is_noted(inspected):
+    fleet = replace(PUMPS, cap=4.0, horizons=(2,), critical_below=1.0, degrading_below=3.0)
+
+    assert any(text.startswith("cap = 4 is small") for text in lines(inspected(fleet)[1], "note"))
+
+
+def test_duplicated_cycles_are_counted_and_located(inspected):
+    def twice(text):
+        first, *rows = text.splitlines()
+        return "\n".join([first, rows[0], *rows[:2], *rows[1:]])
+
+    facts, found = inspected(change=twice)
+
+    assert facts.duplicates == 2
+    assert re.search(
+        r"line 3: unit 1, cycle 1: duplicate of .*line 2; 2 such rows of \d+: keep one of each$",
+        lines(found, "error")[0],
+    )
+
+
+def test_a_column_that_counts_to_the_failure_is_the_answer(inspected):
+    left = PUMP_SCHEMA.columns[1]
+    fleet = replace(
+        PUMPS,
+        schema=replace(PUMP_SCHEMA, columns=(replace(left, name="left"), replace(left, name="hours"))),
+        sources=("left", "cycle"),
+    )
+
+    _, found = inspected(
+        fleet, change=lambda text: with_column(text, "left", lambda _, c, life: life - c + 7)
+    )
+
+    assert "[[sensors]] left counts the cycles to failure: the answer; remove the column" in lines(
+        found, "warning"
+    )
+    assert any("hours repeats the cycle number" in text for text in lines(found, "note"))
+
+
+CELLS = {
+    "extra: expected readings, got none": lambda unit, cycle: "",
+    "extra is 3.5 in 100 % of its readings": lambda unit, cycle: 3.5,
+    "extra is 3.5 in 99.9 % of its readings": lambda unit, cycle: 3.5 + (unit == "9" and cycle == 2),
+    "67.0 % of the readings are missing": lambda unit, cycle: "" if cycle % 3 else cycle % 7,
+    "1.6 % of the readings are missing": lambda unit, cycle: "" if cycle == 5 else cycle % 7,
+    "1 outlier far from 0 .. 6, the first at unit 7, cycle 3": lambda unit, cycle: (
+        1e6 if (unit, cycle) == ("7", 3) else cycle % 7
+    ),
+    "most are -999: a code for missing?": lambda unit, cycle: (
+        -999 if cycle == 9 and int(unit) < 5 else cycle % 7
+    ),
+    "1 outlier far from 0 .. 6, the first at unit 5, cycle 9": lambda unit, cycle: (
+        50 if (unit, cycle) == ("5", 9) else cycle % 7
+    ),
+}
+
+
+NOTED = ("1.6 % of the readings are missing", "1 outlier far from 0 .. 6, the first at unit 5, cycle 9")
+
+
+@pytest.mark.parametrize("said", CELLS)
+def test_a_column_that_says_little_or_something_wrong_is_named(inspected, said):
+    extra = replace(PUMP_SCHEMA.columns[1], name="extra")
+    fleet = replace(PUMPS, schema=replace(PUMP_SCHEMA, columns=(extra,)), sources=("extra",))
+
+    _, found = inspected(
+        fleet, change=lambda text: with_column(text, "extra", lambda u, c, life: CELLS[said](u, c))
+    )
+
+    (level,) = (each.level for each in found if said in each.text)
+    assert level == ("error" if "got none" in said else "note" if said in NOTED else "warning")
+
+
+def test_units_that_end_far_from_the_others_are_named_where_all_should_have_failed(inspected):
+    def stopped(text):
+        return "\n".join(
+            line
+            for line in text.splitlines()
+            if not (line[:2] in {"2,", "7,"} and int(line.split(",")[1]) > 20)
+        )
+
+    _, found = inspected(change=stopped, loads=(40.0,))
+
+    (text,) = (text for text in lines(found, "warning") if "run_to_failure" in text)
+    assert "2 units (2, 7) less than half-way there: do they still run?" in text
+    assert not any("run_to_failure" in each.text for each in inspected(loads=(40.0,))[1])
+
+
+def test_units_that_end_under_another_load_do_not_seem_to_run_still(inspected):
+    assert not any("run_to_failure" in each.text for each in inspected(units=12)[1])
+
+
+def test_units_that_have_not_failed_and_gaps_in_cycles_are_noted(inspected):
+    def with_gap(text):
+        return "\n".join(line for line in text.splitlines() if not line.startswith("1,7,"))
+
+    facts, found = inspected(replace(WORN, failure=FailureRule("vibration", at_least=9.0)), change=with_gap)
+
+    assert 0 < facts.failed < 24
+    assert f"{24 - facts.failed} of 24 units have not failed: they have no RUL" in lines(found, "note")
+    assert "1 unit with gaps in the cycle numbers" in lines(found, "note")
+
+
+@given(
+    arrays.arrays(np.float32, st.integers(0, 60), elements=st.floats(-1e6, 1e6, width=32) | st.just(np.nan))
+)
+def test_facts_of_any_column_are_in_order_and_within_its_count(readings):
+    facts = column_facts("c", "sensor", readings)
+
+    assert 0 <= facts.missing <= 1
+    assert 0 <= facts.commonest <= 1
+    assert facts.outliers <= len(readings)
+    assert np.isnan(readings).all() or facts.low <= facts.median <= facts.high
+
+
+@given(st.lists(st.floats(1, 1e5), min_size=6, max_size=6).map(sorted))
+def test_suggested_values_fit_each_other_and_the_lives(lives):
+    suggested = suggest(lives)
+
+    assert suggested is not None
+    assert 1 <= suggested.context <= max(1, suggested.cap)
+    assert list(suggested.horizons) == sorted(set(suggested.horizons))
+    assert 0 < suggested.horizons[0] <= suggested.horizons[-1] <= suggested.cap
+
+
+@given(st.floats(1e-6, 1e9))
+def test_a_nice_number_is_within_a_quarter(value):
+    assert nice(value) == pytest.approx(value, rel=0.25)
+
+
+def test_rul_inspect_prints_lives_columns_findings_and_suggested_values(tmp_path):
+    (tmp_path / "pumps.csv").write_bytes(csv_text(worn_pumps(units=12, seed=4), PUMP_SCHEMA))
+    (tmp_path / "pumps.toml").write_text(fleet_toml(PUMPS), encoding="utf-8")
+
+    result = rul("inspect", tmp_path / "pumps.toml", tmp_path / "pumps.csv")
+
+    assert result.exit_code == 0, result.exception
+    for said in (
+        "readings of 12 units",
+        "median",
+        "vibration",
+        "warning: only 12 units",
+        "suggested for these lives: cap =",
+    ):
+        assert said in result.stdout
+
+
+def test_rul_inspect_ends_with_1_where_a_training_cannot_begin(tmp_path):
+    (tmp_path / "pumps.csv").write_bytes(csv_text(worn_pumps(units=3, seed=4), PUMP_SCHEMA))
+    (tmp_path / "pumps.toml").write_text(fleet_toml(PUMPS), encoding="utf-8")
+
+    result = rul("inspect", tmp_path / "pumps.toml", tmp_path / "pumps.csv")
+
+    assert result.exit_code == 1
+    assert "error: --folds 5" in result.stdout
