@@ -12,7 +12,6 @@ from rich.progress import track
 from rich.table import Table
 
 from export.bundle import Manifest, find_bundle
-from export.card import FIGURES
 from export.evaluation_windows import (
     TRUNCATIONS,
     answer_life,
@@ -23,7 +22,7 @@ from export.evaluation_windows import (
 from export.pictures import require_matplotlib, save_picture
 from model.dataset import with_units
 from model.domain import FloatArray, WindowSet
-from model.evaluation import Answered, Figure, figures
+from model.evaluation import TITLES, Answered, Figure, figures
 from model.prognostics import (
     Band,
     Life,
@@ -115,8 +114,9 @@ def windows_table(manifest: Manifest, windows: WindowSet, answers: Mapping[str, 
     units = len(set(windows.unit.tolist()))
     title = f"{manifest.name}: {len(windows)} windows of {units} units, RUL capped at {manifest.cap:g}"
     table = number_table(title, "figure", "value", "95 % over units")
-    for name, title in FIGURES.items():
-        table.add_row(title, *_cells(found[name]))
+    for name, title in TITLES.items():
+        if name in found:
+            table.add_row(title, *_cells(found[name]))
     for horizon, figure in brier.items():
         ignorant = ignorant_brier(windows.rul, horizon=horizon)
         title = f"Brier score at {horizon} (constant forecast {ignorant:.3f})"

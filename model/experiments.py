@@ -17,8 +17,8 @@ import numpy as np
 from model.baselines import BASELINES
 from model.calibration import read_windows
 from model.crossfit import Fold, attention_worth, cross_fitted, held_out_fold
-from model.domain import IntArray, InvalidData, RulError, Trajectory, WindowSet, capped_rul
-from model.evaluation import Answered, Figure, bootstrapped, figures, join_answers, root_mean_square_error
+from model.domain import RulError, Trajectory, WindowSet
+from model.evaluation import Answered, Figure, figures, join_answers
 from model.fleet import Fleet
 from model.folds import Split, held_out_windows, split_fold
 from model.layers import Standardise
@@ -141,20 +141,6 @@ def run_row(
         cost(lambda windows: read_windows(first.net, windows), first.windows),
         seconds,
     )
-
-
-def difference(found: Found, other: Found, *, cap: float) -> Figure:
-    """Compute the RMSE of one row less that of another, with a paired bootstrap."""
-    ours, theirs = found.answered, other.answered
-    if not (np.array_equal(ours.unit, theirs.unit) and np.array_equal(ours.truth, theirs.truth)):
-        raise InvalidData("the rows have different windows and cannot be compared")
-    truth = capped_rul(ours.truth, cap=cap)
-
-    def apart(rows: IntArray) -> float:
-        one, other = (root_mean_square_error(each.rul[rows] - truth[rows]) for each in (ours, theirs))
-        return one - other
-
-    return bootstrapped({"rmse": apart}, ours.unit)["rmse"]
 
 
 def cost(answer: Callable[[WindowSet], object], windows: WindowSet) -> float:

@@ -9,8 +9,9 @@ from model.calibration import (
     unit_weights,
     weighted_quantiles,
 )
+from model.comparison import boosting_caution, boosting_figures
 from model.domain import InvalidData, WindowSet
-from model.evaluation import Answered, figures, nasa_score
+from model.evaluation import TITLES, Answered, figures, nasa_score
 
 
 def answered(truth, rul, *, half_width=10.0, unit=None):
@@ -140,3 +141,73 @@ def test_a_unit_does_not_set_its_own_interval():
     found = held_out_coverage(read, windows, cap=200.0, coverage=0.9)
 
     assert not ((found.lower <= windows.rul) & (windows.rul <= found.upper))[odd].any()
+
+
+def test_the_error_below_the_cap_leaves_out_windows_that_only_say_at_least():
+    found = figures(answered([300.0, 125.0, 50.0, 60.0], [125.0, 125.0, 53.0, 56.0]), cap=125.0)
+
+    assert found["rmse_below_cap"].value == pytest.approx(np.sqrt(12.5))
+    assert found["rmse"].value == pytest.approx(np.sqrt(6.25))
+
+
+def test_without_a_truth_below_the_cap_there_is_no_error_below_it():
+    assert "rmse_below_cap" not in figures(answered([300.0], [125.0]), cap=125.0)
+
+
+@pytest.mark.parametrize(("cap", "scored"), [(125.0, True), (300.0, False)])
+def test_the_nasa_score_is_computed_for_lives_of_turbofans_only(cap, scored):
+    assert ("score" in figures(answered([50.0], [55.0]), cap=cap)) == scored
+
+
+def test_figures_are_named_in_the_order_of_their_titles():
+    assert list(figures(answered([50.0], [55.0]), cap=125.0)) == list(TITLES)
+
+
+def few_units(error):
+    """Twelve windows of four units, with these errors."""
+    truth = np.tile([20.0, 50.0, 80.0], 4)
+    return answered(truth, truth + error, unit=np.repeat(["a", "b", "c", "d"], 3))
+
+
+def metrics_against(boosted_error, *, error):
+    net, boosted = few_units(error), few_units(boosted_error).rul
+    found = boosting_figures(net, boosted, cap=125.0)
+    own = {"crossvalidation_rmse": figures(net, cap=125.0)["rmse"].value}
+    for name, figure in found.items():
+        own |= {f"boosting_{name}": figure.value, f"boosting_{name}_low": figure.low}
+    return own
+
+
+def test_the_difference_to_boosting_is_paired():
+    """Errors of both change together from unit to unit, and their difference does not."""
+    of_unit = np.repeat([5.0, 10.0, 20.0, 40.0], 3)
+
+    found = boosting_figures(few_units(of_unit + 3.0), few_units(of_unit).rul, cap=125.0)
+
+    difference, rmse = found["difference"], found["rmse"]
+    assert 2.0 < difference.low <= difference.value <= difference.high <= 3.0
+    assert rmse.high - rmse.low > 10
+
+
+def test_boosting_that_wins_is_said_in_one_sentence():
+    caution = boosting_caution(metrics_against(10.0, error=30.0))
+
+    assert caution is not None
+    assert "RMSE of 10.0 cycles where this network has 30.0: do not rely on this model" in caution
+
+
+def test_boosting_that_may_win_by_chance_is_said_as_such():
+    mixed = np.repeat([30.0, 5.0, 5.0, 5.0], 3)
+
+    caution = boosting_caution(metrics_against(mixed, error=np.repeat([20.0, 24.0, 5.0, 5.0], 3)))
+
+    assert caution is not None
+    assert "may be chance" in caution
+
+
+def test_a_network_that_wins_needs_no_caution():
+    assert boosting_caution(metrics_against(30.0, error=10.0)) is None
+
+
+def test_a_run_without_boosting_needs_no_caution():
+    assert boosting_caution({"crossvalidation_rmse": 30.0}) is None
