@@ -12,6 +12,8 @@ from model.domain import NOVELTY_LIMIT
 from model.evaluation import TITLES
 from model.prognostics import THIRDS
 
+LISTED: Final = 3
+"""Files of the data that are named."""
 LINE: Final = 80
 """Characters of a command's line."""
 
@@ -124,7 +126,7 @@ def _provenance(manifest: Manifest) -> str:
     training = manifest.training
     return f"""## Provenance
 
-- Data `{training.data_name}`, SHA-256 `{training.data_sha256}`.
+- Data {_files(training.data_name)}, SHA-256 `{training.data_sha256}`.
 - Seed {training.seed}, code {training.code_version}.
 - PyTorch and ONNX Runtime differ by at most {manifest.parity.rul_cycles:.1e} cycles of RUL and \
 {manifest.parity.attention:.1e} of attention.
@@ -135,6 +137,13 @@ To make the bundle again, in the folder that the paths start from:
 {_commands(manifest)}
 ```
 """
+
+
+def _files(data_name: str) -> str:
+    """Name the files of the data, the first of them where there are many."""
+    names = data_name.split(", ")
+    more = f" and {len(names) - LISTED} more files" if len(names) > LISTED else ""
+    return ", ".join(f"`{name}`" for name in names[:LISTED]) + more
 
 
 def _quantized(manifest: Manifest) -> str:

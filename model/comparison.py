@@ -16,7 +16,7 @@ from model.evaluation import Answered, Figure, figures, rmse_difference
 BOOSTING_TITLES: Final = {
     "boosting_rmse": "RMSE of gradient boosting, cycles",
     "boosting_rmse_below_cap": "RMSE of gradient boosting below the cap, cycles",
-    "boosting_difference": "RMSE of the network less that of boosting",
+    "boosting_difference": "RMSE less that of gradient boosting, cycles",
 }
 """Titles of the metrics that a run keeps of `boosting_figures`."""
 

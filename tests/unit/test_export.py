@@ -291,6 +291,22 @@ def test_the_card_has_gradient_boosting_and_thirds_where_the_run_has_them(tiny_b
     assert f"| RMSE, cycles | {manifest.metrics['crossvalidation_rmse']:.2f} [" in without
 
 
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (1, "- Data `1.csv`, SHA"),
+        (3, "`1.csv`, `2.csv`, `3.csv`, SHA"),
+        (55, "`3.csv` and 52 more files, SHA"),
+    ],
+)
+def test_the_card_names_a_few_files_of_the_data(tiny_bundle, files, said):
+    _, manifest = open_bundle(tiny_bundle)
+    names = ", ".join(f"{n}.csv" for n in range(1, files + 1))
+    training = manifest.training.model_copy(update={"data_name": names})
+
+    assert said in model_card(manifest.model_copy(update={"training": training}))
+
+
 def test_the_manifest_is_plain_json(tiny_bundle):
     session, manifest = open_bundle(tiny_bundle)
 
