@@ -70,6 +70,20 @@ def test_a_baseline_that_looks_beats_the_mean(name, parts, standardise):
     assert error(looking(windows), windows) < 0.9 * error(mean(windows), windows)
 
 
+def test_gradient_boosting_learns_from_a_part_of_many_windows(parts, standardise, monkeypatch):
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    windows, few = parts.held_out, len(parts.training) // 2
+    whole = BASELINES["gradient_boosting"](parts.training, standardise, FLEET.cap)(windows)
+    monkeypatch.setattr("model.baselines.MOST_WINDOWS", few)
+
+    part, again = (
+        BASELINES["gradient_boosting"](parts.training, standardise, FLEET.cap)(windows) for _ in range(2)
+    )
+
+    np.testing.assert_array_equal(part, again)
+    assert not np.array_equal(part, whole)
+
+
 @pytest.mark.parametrize("name", ["mean", "flagship"])
 def test_a_row_is_judged_on_every_unit_once(name, units):
     told = []
