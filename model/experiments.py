@@ -16,7 +16,7 @@ import numpy as np
 
 from model.baselines import BASELINES
 from model.calibration import read_windows
-from model.crossfit import Fold, attention_worth, cross_fitted, held_out_fold
+from model.crossfit import Fold, attention_worth, cross_fitted, held_out_fold, scaled_by_rul
 from model.domain import RulError, Trajectory, WindowSet
 from model.evaluation import Answered, Figure, figures, join_answers
 from model.fleet import Fleet
@@ -133,6 +133,7 @@ def run_row(
         net = trainer.learn(lambda step, loss, check, done=done: watch(done + step, loss, check))
         behind.append(held_out_fold(net, split))
     seconds = time.monotonic() - started
+    behind, _ = scaled_by_rul(behind) if len(behind) > 1 else (behind, None)
     answered, first = cross_fitted(behind), behind[0]
     return Found(
         answered,

@@ -27,7 +27,15 @@ from model.calibration import (
 )
 from model.checkpoint import STATE_FILE, Checkpoint
 from model.comparison import boosting_figures
-from model.crossfit import Fold, attention_worth, cross_fitted, fewest_cycles_that_hold, held_out_fold, joined
+from model.crossfit import (
+    Fold,
+    attention_worth,
+    cross_fitted,
+    fewest_cycles_that_hold,
+    held_out_fold,
+    joined,
+    scaled_by_rul,
+)
 from model.domain import FloatArray, Trajectory
 from model.evaluation import Figure, figures
 from model.fleet import Fleet
@@ -91,7 +99,8 @@ def train_run(
     trainer, reference = prepare(split, fleet, network=network, config=config, options=options)
     stages.learn(trainer)
     net = trainer.net
-    metrics = calibrate(net, split, behind, boosted=np.concatenate(boosted))
+    behind, factors = scaled_by_rul(behind)
+    metrics = calibrate(net, split, behind, factors=factors, boosted=np.concatenate(boosted))
     known = {
         **facts(net, fleet, reference),
         **_of_held_out(net, fleet, behind),
@@ -119,13 +128,14 @@ def prepare(
 
 
 def calibrate(
-    net: RulNetwork, split: Split, folds: Sequence[Fold], *, boosted: FloatArray
+    net: RulNetwork, split: Split, folds: Sequence[Fold], *, factors: FloatArray, boosted: FloatArray
 ) -> dict[str, float]:
     """Fit everything not learnt by gradient; return the metrics on held-out units.
 
-    `boosted` [W] are the answers of gradient boosting to the held-out windows of all folds.
+    `factors` [BANDS] correct the scale by predicted RUL. `boosted` [W] are the answers of gradient
+    boosting to the held-out windows of all folds.
     """
-    fit_scale(net, with_short_histories(split.training))
+    fit_scale(net, with_short_histories(split.training), factors=factors)
     training = read_windows(net, split.training)
     fit_baseline(net, training)
     fit_novelty(net, training, split.training.lengths)
