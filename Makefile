@@ -128,8 +128,8 @@ FOLDS ?= 5
 bundles: setup ## train, export and check fd001..fd004 (DATA=folder with train_FD001.txt and so on)
 	for n in 1 2 3 4; do \
 	  run=runs/fd00$$n; \
-	  [ -e $$run/run.json ] || $(BIN)/rul train --fleet cmapss --data $(DATA)/train_FD00$$n.txt --name fd00$$n \
-	    --folds $(FOLDS) --out $$run $$([ ! -e $$run/state.pt ] || echo --resume); \
+	  [ -e $$run/run.json ] || (cd $(DATA) && $(CURDIR)/$(BIN)/rul train --data train_FD00$$n.txt --name fd00$$n \
+	    --folds $(FOLDS) --out $(CURDIR)/$$run $$([ ! -e $(CURDIR)/$$run/state.pt ] || echo --resume)); \
 	  $(BIN)/rul export $$run --out export/bundles/fd00$$n; \
 	  $(BIN)/rul check export/bundles/fd00$$n; \
 	done

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Final
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from export.bundle import Manifest
+from model.comparison import BOOSTING_TITLES, boosting_caution
 from model.domain import NOVELTY_LIMIT
+from model.evaluation import TITLES
+from model.prognostics import THIRDS
 
-FIGURES: Final = {
-    "rmse": "RMSE, cycles",
-    "mae": "MAE, cycles",
-    "bias": "bias, cycles",
-    "score": "NASA score per window",
-    "coverage": "coverage of the interval",
-    "width": "width of the interval, cycles",
-}
+LISTED: Final = 3
+"""Files of the data that are named."""
+LINE: Final = 80
+"""Characters of a command's line."""
 
 
 def model_card(manifest: Manifest) -> str:
@@ -50,7 +51,7 @@ interval is {manifest.nominal_coverage:.0%}. The interval is calibrated on these
 is measured with the
 unit's own errors left out.
 
-{_attention(manifest)}## Limits
+{_thirds(manifest)}{_attention(manifest)}## Limits
 
 - Above {manifest.cap:g} cycles the answer is "at least".
 - `novelty` above 1: the window is further from the training data than 99.5 % of that data. Above \
@@ -65,11 +66,31 @@ median is {entropy.median:.2f}.
 
 
 def _figures(manifest: Manifest) -> str:
+    titles = {f"crossvalidation_{name}": title for name, title in TITLES.items()} | BOOSTING_TITLES
+    metrics = manifest.metrics
+    rows = [f"| {title} | {_figure(metrics, name)} |" for name, title in titles.items() if name in metrics]
+    table = "\n".join(["| cross-validation | |", "|---|---|", *rows])
+    caution = boosting_caution(metrics)
+    return f"{table}\n\n{caution}" if caution else table
+
+
+def _thirds(manifest: Manifest) -> str:
+    """Write the table of coverage by predicted RUL, where the manifest has its metrics."""
+    metrics = manifest.metrics
     rows = [
-        f"| {title} | {_figure(manifest.metrics, f'crossvalidation_{name}')} |"
-        for name, title in FIGURES.items()
+        f"| {(n - 1) * manifest.cap / THIRDS:.4g} to {n * manifest.cap / THIRDS:.4g} "
+        f"| {metrics[f'third_{n}_windows']:.0f} "
+        f"| {_figure(metrics, f'third_{n}_coverage')} | {_figure(metrics, f'third_{n}_width')} |"
+        for n in range(1, THIRDS + 1)
+        if f"third_{n}_windows" in metrics
     ]
-    return "\n".join(["| cross-validation | |", "|---|---|", *rows])
+    if not rows:
+        return ""
+    head = [
+        "| predicted RUL, cycles | windows | coverage of the interval | its width, cycles |",
+        "|---|---|---|---|",
+    ]
+    return "\n".join([*head, *rows]) + "\n\n"
 
 
 def _attention(manifest: Manifest) -> str:
@@ -105,15 +126,24 @@ def _provenance(manifest: Manifest) -> str:
     training = manifest.training
     return f"""## Provenance
 
-- Data `{training.data_name}`, SHA-256 `{training.data_sha256}`.
+- Data {_files(training.data_name)}, SHA-256 `{training.data_sha256}`.
 - Seed {training.seed}, code {training.code_version}.
 - PyTorch and ONNX Runtime differ by at most {manifest.parity.rul_cycles:.1e} cycles of RUL and \
 {manifest.parity.attention:.1e} of attention.
 {_quantized(manifest)}
+To make the bundle again, in the folder that the paths start from:
+
 ```console
 {_commands(manifest)}
 ```
 """
+
+
+def _files(data_name: str) -> str:
+    """Name the files of the data, the first of them where there are many."""
+    names = data_name.split(", ")
+    more = f" and {len(names) - LISTED} more files" if len(names) > LISTED else ""
+    return ", ".join(f"`{name}`" for name in names[:LISTED]) + more
 
 
 def _quantized(manifest: Manifest) -> str:
@@ -128,13 +158,43 @@ def _quantized(manifest: Manifest) -> str:
 
 
 def _commands(manifest: Manifest) -> str:
+    """Write the commands that make this bundle, each argument quoted for a shell."""
     training, config, name = manifest.training, manifest.training.config, manifest.name
-    quantize = f" --quantize --data {manifest.quantized.data_name}" if manifest.quantized else ""
-    return f"""rul train --fleet {config["fleet"]} --data {training.data_name} --name {name} \\
-  --network {manifest.network} --seed {training.seed} --steps {config["steps"]} \\
-  --folds {training.folds} --out runs/{name}
-rul export runs/{name} --out bundles/{name}{quantize}
+    given = {"fleet": config["fleet"], "data": training.data_name.split(", "), "set": [], "threads": 1}
+    given |= config.get("given", {})
+    train = {
+        "--fleet": [given["fleet"]],
+        "--data": given["data"],
+        "--name": [name],
+        "--network": [manifest.network],
+        "--set": given["set"],
+        "--seed": [training.seed],
+        "--steps": [config["steps"]],
+        "--folds": [training.folds],
+        "--threads": [threads for threads in (given["threads"],) if threads != 1],
+        "--out": [f"runs/{name}"],
+    }
+    export: dict[str, list[Any]] = {}
+    if found := manifest.quantized:
+        same = found.data_name == training.data_name
+        export["--data"] = given["data"] if same else found.data_name.split(", ")
+        export["--fleet"] = [given["fleet"]]
+    export["--out"] = [f"bundles/{name}"]
+    quantize = " --quantize" if manifest.quantized else ""
+    return f"""rul train{_options(train)}
+rul export runs/{name}{quantize}{_options(export)}
 rul check bundles/{name}"""
+
+
+def _options(values: Mapping[str, Sequence[Any]]) -> str:
+    """Write options of a command, in lines of at most `LINE` characters where they can be broken."""
+    words = [f"{option} {shlex.quote(str(value))}" for option, each in values.items() for value in each]
+    text, line = "", 0
+    for word in words:
+        if line + len(word) > LINE:
+            text, line = f"{text} \\\n ", 0
+        text, line = f"{text} {word}", line + len(word) + 1
+    return text
 
 
 def _figure(metrics: dict[str, float], name: str) -> str:

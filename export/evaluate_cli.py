@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.console import Console
@@ -12,7 +12,6 @@ from rich.progress import track
 from rich.table import Table
 
 from export.bundle import Manifest, find_bundle
-from export.card import FIGURES
 from export.evaluation_windows import (
     TRUNCATIONS,
     answer_life,
@@ -21,27 +20,37 @@ from export.evaluation_windows import (
     matching_fleet,
 )
 from export.pictures import require_matplotlib, save_picture
-from model.dataset import with_units
-from model.domain import FloatArray, WindowSet
-from model.evaluation import Answered, Figure, figures
+from export.true_ruls import last_windows, read_true_ruls, require_failures
+from model.domain import FloatArray, InvalidData, Trajectory, WindowSet
+from model.evaluation import TITLES, Answered, Figure, figures
+from model.fleet import Fleet
+from model.folds import failed_units
 from model.prognostics import (
     Band,
     Life,
     brier_figures,
+    by_answer,
     by_rul,
     ignorant_brier,
     join_lives,
     prognostic_figures,
 )
 
+if TYPE_CHECKING:
+    from export.session import Session
+
 HELP = """
 Evaluate a bundle on units with a known failure.
 
 Windows are cut at random cycles of each unit, and each unit is predicted at every cycle of its life.
+Units that did not fail are left out, unless --rul gives their true RULs: then each unit is predicted at
+its last reading, as in NASA's C-MAPSS test.
 Evaluate on units that did not train the bundle: on its own training data the errors are too low. The
 model card has the errors of cross-validation.
 
 Example: rul evaluate bundles/mine --fleet fleet.toml --data new_units.csv --plot pictures
+
+Example: rul evaluate fd001 --data test_FD001.txt --rul RUL_FD001.txt
 """
 
 OF_LIVES: Final = {
@@ -65,6 +74,12 @@ def evaluate(
     *,
     data: Annotated[list[Path], typer.Option(help="File or folder of readings; may be repeated.")],
     fleet: Annotated[str, typer.Option(help="TOML file, or name of a shipped fleet.")] = "cmapss",
+    rul: Annotated[
+        Path | None,
+        typer.Option(
+            help="True RULs of units that did not fail: one number a line, or CSV with unit and rul."
+        ),
+    ] = None,
     truncations: Annotated[int, typer.Option(help="Windows per unit.", min=1)] = TRUNCATIONS,
     seed: Annotated[int, typer.Option(help="Seed of the random cycles.", min=0)] = 0,
     plot: Annotated[
@@ -77,48 +92,92 @@ def evaluate(
     from model.inspection_report import inspected_trajectories  # noqa: PLC0415 with PyArrow
 
     if plot is not None:
+        if rul is not None:
+            raise typer.BadParameter(
+                "pictures show whole lives: give one of both", param_hint="--rul / --plot"
+            )
         require_matplotlib()
     session, manifest = open_bundle(find_bundle(bundle))
     kind = matching_fleet(manifest, fleet)
     trajectories = inspected_trajectories(data, kind, fleet=fleet)
-    windows = labelled_windows(trajectories, manifest, truncations=truncations, seed=seed)
-    screen = Console(stderr=True)
-    with screen.status(f"predicting {len(windows)} windows"):
+    if rul is not None:
+        truth = read_true_ruls(rul, [unit.unit for unit in trajectories])
+        Console().print(
+            *_window_tables(session, manifest, last_windows(trajectories, truth, context=manifest.context)),
+            sep="\n",
+        )
+    else:
+        units = _failed_units(session, manifest, trajectories, kind)
+        windows = labelled_windows(units, manifest, truncations=truncations, seed=seed)
+        Console().print(*_window_tables(session, manifest, windows), sep="\n")
+        _judge_lives(session, manifest, units, plot)
+    if is_training_data(manifest, data, kind):
+        Console(stderr=True).print(CAUTION, highlight=False)
+
+
+def _failed_units(
+    session: Session, manifest: Manifest, trajectories: Sequence[Trajectory], kind: Fleet
+) -> list[Trajectory]:
+    """Return the units with a known failure; say how many others are left out."""
+    units = failed_units(trajectories)
+    censored = len(trajectories) - len(units)
+    if not units:
+        raise InvalidData(f"none of {censored} units failed: give their true RULs with --rul FILE")
+    if kind.failure is None:
+        require_failures(session, manifest, units)
+    if censored:
+        said = (
+            f"{censored} of {len(trajectories)} units did not fail and are left out: --rul FILE judges them"
+        )
+        Console(stderr=True).print(said, soft_wrap=True, highlight=False)
+    return units
+
+
+def _window_tables(session: Session, manifest: Manifest, windows: WindowSet) -> tuple[Table, Table]:
+    """Predict windows and tabulate their metrics, over all and by predicted RUL."""
+    with Console(stderr=True).status(f"predicting {len(windows)} windows"):
         answers = session.answer_all(windows.readings, windows.lengths, windows.last_cycle)
-    units = with_units(trajectories, windows.unit.tolist())
+        lower, upper = answers["rul_interval"].T
+        answered = Answered(windows.rul, answers["rul"], lower, upper, windows.unit)
+        thirds = by_answer(answered, cap=manifest.cap)
+        return (
+            windows_table(manifest, answered, answers["failure_probability"]),
+            bands_table(f"{manifest.name}: windows by predicted RUL", thirds),
+        )
+
+
+def _judge_lives(
+    session: Session, manifest: Manifest, units: Sequence[Trajectory], plot: Path | None
+) -> None:
+    """Predict every cycle of whole lives, print their metrics and draw them."""
+    console, screen = Console(), Console(stderr=True)
     shown = track(units, "predicting every cycle", console=screen, transient=True)
     lives = [answer_life(session, manifest, unit) for unit in shown]
     with screen.status("bootstrap over units"):
         bands = by_rul(join_lives(lives), cap=manifest.cap)
         tables = (
-            windows_table(manifest, windows, answers),
             lives_table(manifest, prognostic_figures(lives, cap=manifest.cap), lives),
-            bands_table(manifest, bands),
+            bands_table(f"{manifest.name}: every cycle by true RUL", bands),
         )
-    console = Console()
     console.print(*tables, sep="\n")
     if plot is not None:
         with screen.status("drawing"):
             written = _draw(plot, manifest, lives=lives, bands=bands)
         console.print("\n".join(map(str, written)), soft_wrap=True, highlight=False)
-    if is_training_data(manifest, data, kind):
-        screen.print(CAUTION, highlight=False)
 
 
-def windows_table(manifest: Manifest, windows: WindowSet, answers: Mapping[str, FloatArray]) -> Table:
-    """Tabulate the metrics of windows cut at random cycles."""
-    lower, upper = answers["rul_interval"].T
-    answered = Answered(windows.rul, answers["rul"], lower, upper, windows.unit)
+def windows_table(manifest: Manifest, answered: Answered, stated: FloatArray) -> Table:
+    """Tabulate the metrics of windows and of their failure probabilities, [W, K]."""
     found = figures(answered, cap=manifest.cap)
-    stated = answers["failure_probability"]
-    brier = brier_figures(stated, windows.rul, windows.unit, horizons=manifest.horizons)
-    units = len(set(windows.unit.tolist()))
-    title = f"{manifest.name}: {len(windows)} windows of {units} units, RUL capped at {manifest.cap:g}"
+    brier = brier_figures(stated, answered.truth, answered.unit, horizons=manifest.horizons)
+    count, units = len(answered.truth), len(set(answered.unit.tolist()))
+    title = f"{manifest.name}: {count} windows of {units} units, RUL capped at {manifest.cap:g}"
     table = number_table(title, "figure", "value", "95 % over units")
-    for name, title in FIGURES.items():
-        table.add_row(title, *_cells(found[name]))
+    for name, title in TITLES.items():
+        if name in found:
+            table.add_row(title, *_cells(found[name]))
     for horizon, figure in brier.items():
-        ignorant = ignorant_brier(windows.rul, horizon=horizon)
+        ignorant = ignorant_brier(answered.truth, horizon=horizon)
         title = f"Brier score at {horizon} (constant forecast {ignorant:.3f})"
         table.add_row(title, *_cells(figure))
     return table
@@ -133,14 +192,14 @@ def lives_table(manifest: Manifest, found: Mapping[str, Figure], lives: Sequence
     return table
 
 
-def bands_table(manifest: Manifest, bands: Sequence[Band]) -> Table:
-    """Tabulate the metrics by true RUL, each above its 95 % interval."""
-    title = f"{manifest.name}: every cycle by true RUL, 95 % over units below"
-    table = number_table(title, "RUL", "cycles", "RMSE", "bias", "coverage", "width")
+def bands_table(title: str, bands: Sequence[Band]) -> Table:
+    """Tabulate the metrics of bands, each above its 95 % interval."""
+    title = f"{title}, 95 % over units below"
+    table = number_table(title, "RUL", "windows", "RMSE", "bias", "coverage", "width")
     for band in bands:
         shown = band.figures
         table.add_row(
-            f"{band.low:g} to {band.high:g}" if band.high != float("inf") else f"from {band.low:g}",
+            f"{band.low:.4g} to {band.high:.4g}" if band.high != float("inf") else f"from {band.low:g}",
             str(band.windows),
             *(stacked(shown[name], digits=1) for name in ("rmse", "bias")),
             stacked(shown["coverage"], digits=2),

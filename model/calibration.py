@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model.dataset import join_windows
-from model.domain import FloatArray, IntArray, WindowSet, attention_entropy_ratio, capped_rul
+from model.domain import BoolArray, FloatArray, IntArray, WindowSet, attention_entropy_ratio, capped_rul
 from model.evaluation import Answered
 from model.network import QUANTILES, Estimate, RulNetwork
 
@@ -23,6 +23,12 @@ AT_ONCE: Final = 512
 SCALE_STEPS: Final = 300
 SCALE_RATE: Final = 1e-2
 SCALE_DECAY: Final = 0.3
+BANDS: Final = 3
+"""Equal bands of the predicted RUL whose intervals are calibrated each."""
+FEWEST_UNITS: Final = 10
+"""Units that a band needs; with fewer, its errors say too little and its scale stays."""
+MOST_CHANGE: Final = 3.0
+"""Largest factor that a band's scale is multiplied or divided by."""
 SHORT_SHARE: Final = 0.3
 """Share of the training windows that are repeated as short histories, whose errors are larger."""
 
@@ -129,16 +135,50 @@ def interval_bounds(error: FloatArray, unit: NDArray[np.str_], *, coverage: floa
     return np.array([min(low, 0.0), max(high, 0.0)])
 
 
-def fit_scale(net: RulNetwork, windows: WindowSet) -> None:
+def scale_factors(read: Read, windows: WindowSet, *, cap: float, coverage: float) -> FloatArray:
+    """Compute the factor that the scale lacks in each band of predicted RUL, [BANDS].
+
+    Training errors show the proportions of the scale. Where held-out errors grow more in one band than
+    in another, intervals cover too little there and too much elsewhere. The factor makes the `coverage`
+    quantile of the absolute normalised error equal in all bands.
+    """
+    error = np.abs(normalised_error(read, windows, cap=cap))
+    share = np.clip(read.unclipped / cap, 0.0, np.nextafter(1.0, 0.0))
+    band = (share * BANDS).astype(np.int64)
+
+    def quantile(rows: BoolArray) -> float:
+        weights = unit_weights(windows.unit[rows])
+        return float(weighted_quantiles(error[rows], weights, np.array([coverage]))[0])
+
+    usual = quantile(np.ones(len(windows), dtype=bool))
+    factors = np.ones(BANDS)
+    for n in range(BANDS):
+        rows = band == n
+        if usual > 0 and len(np.unique(windows.unit[rows])) >= FEWEST_UNITS:
+            factors[n] = np.clip(quantile(rows) / usual, 1 / MOST_CHANGE, MOST_CHANGE)
+    return factors
+
+
+def rescaled(read: Read, factors: FloatArray, *, cap: float) -> Read:
+    """Multiply the scale by factors of bands, [BANDS]; linear between the middles of the bands."""
+    middle = (np.arange(len(factors)) + 0.5) * cap / len(factors)
+    factor = np.interp(np.clip(read.unclipped, 0.0, cap), middle, factors)
+    return replace(read, scale=(read.scale * factor).astype(read.scale.dtype))
+
+
+def fit_scale(net: RulNetwork, windows: WindowSet, *, factors: FloatArray | None = None) -> None:
     """Fit only the layers that predict the error's width, by Laplace likelihood.
 
-    Training windows have smaller errors than new units, but in the same proportions; the quantiles
-    correct the size.
+    Training windows have smaller errors than new units, in the same proportions but for `factors`
+    [BANDS]; the quantiles correct the size.
     """
     read = read_windows(net, windows)
     cap = net.config.cap
     context = torch.from_numpy(read.context)
-    error = torch.from_numpy(np.abs(capped_rul(windows.rul, cap=cap) - np.clip(read.unclipped, 0.0, cap)))
+    absolute = np.abs(capped_rul(windows.rul, cap=cap) - np.clip(read.unclipped, 0.0, cap))
+    if factors is not None:
+        absolute = rescaled(replace(read, scale=absolute), factors, cap=cap).scale
+    error = torch.from_numpy(absolute)
     optimizer = torch.optim.AdamW(net.scale.parameters(), lr=SCALE_RATE, weight_decay=SCALE_DECAY)
     for _ in range(SCALE_STEPS):
         scale = net.error_scale(context)

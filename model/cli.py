@@ -12,7 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from model import experiment_cli, fleet_cli
+from model.comparison import BOOSTING_TITLES, boosting_caution
 from model.domain import RulError
+from model.evaluation import TITLES
 from model.fleet import fleet_named
 from model.progress import progress
 
@@ -92,7 +94,11 @@ def train(
             network=network,
             config=TrainConfig(seed=seed, steps=steps, **training),
             folds=folds,
-            source=Source(", ".join(file.name for file in files), data_sha256(files)),
+            source=Source(
+                ", ".join(file.name for file in files),
+                data_sha256(files),
+                {"fleet": fleet, "data": [str(path) for path in data], "set": set_ or [], "threads": threads},
+            ),
             folder=out,
             watch=watch,
             resume=resume,
@@ -100,7 +106,10 @@ def train(
         )
     write_curve(curve, out)
     console = Console()
-    console.print(_metrics_table(name, checkpoint.facts["metrics"]))
+    metrics = checkpoint.facts["metrics"]
+    console.print(_metrics_table(name, metrics))
+    if caution := boosting_caution(metrics):
+        console.print(caution, soft_wrap=True, highlight=False)
     saved = f"{out}: run saved, with curve.csv and curve.png. Next: rul export {out} --out bundles/{name}"
     console.print(saved, soft_wrap=True, highlight=False)
 
@@ -147,7 +156,9 @@ def _metrics_table(name: str, metrics: dict[str, float]) -> Table:
     table.add_column("figure")
     table.add_column("value", justify="right")
     table.add_column("95 % over units", justify="right")
-    for figure in ("rmse", "mae", "bias", "score", "coverage", "width"):
-        value, low, high = (metrics[f"crossvalidation_{figure}{end}"] for end in ("", "_low", "_high"))
-        table.add_row(figure, f"{value:.2f}", f"{low:.2f} .. {high:.2f}")
+    titles = {f"crossvalidation_{name}": title for name, title in TITLES.items()} | BOOSTING_TITLES
+    for figure, title in titles.items():
+        if figure in metrics:
+            value, low, high = (metrics[figure + end] for end in ("", "_low", "_high"))
+            table.add_row(title, f"{value:.2f}", f"{low:.2f} .. {high:.2f}")
     return table

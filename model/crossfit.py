@@ -8,7 +8,7 @@ training.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from typing import Final
 
 import numpy as np
@@ -21,6 +21,8 @@ from model.calibration import (
     interval_bounds,
     normalised_error,
     read_windows,
+    rescaled,
+    scale_factors,
     with_short_histories,
 )
 from model.dataset import join_windows
@@ -54,6 +56,7 @@ class Fold:
     net: RulNetwork  # Network with fitted scale
     windows: WindowSet  # Truncated windows of the held-out units
     read: Read  # Uncalibrated answers to these windows
+    factors: FloatArray | None = None  # Factors of the scale by predicted RUL, as they are in `read`
 
 
 def held_out_fold(net: RulNetwork, split: Split) -> Fold:
@@ -72,6 +75,23 @@ def joined(folds: Sequence[Fold]) -> tuple[Read, WindowSet]:
 
     read = Read(**{column.name: of_all(column.name) for column in fields(Read)})  # pyright: ignore[reportArgumentType]
     return read, join_windows([fold.windows for fold in folds])
+
+
+def scaled_by_rul(folds: Sequence[Fold]) -> tuple[list[Fold], FloatArray]:
+    """Correct each fold's scale by the errors of the other folds, and return the factors of all.
+
+    No unit sets its own scale, so the coverage measured on the folds is that of new units.
+    """
+    config = folds[0].net.config
+
+    def factors(of: Sequence[Fold]) -> FloatArray:
+        return scale_factors(*joined(of), cap=config.cap, coverage=config.coverage)
+
+    corrected: list[Fold] = []
+    for fold in folds:
+        own = factors([other for other in folds if other is not fold])
+        corrected.append(replace(fold, read=rescaled(fold.read, own, cap=config.cap), factors=own))
+    return corrected, factors(folds)
 
 
 def cross_fitted(folds: Sequence[Fold]) -> Answered:
@@ -107,7 +127,9 @@ def _cut_error(fold: Fold, cycles: int) -> FloatArray:
     if len(longer) == 0:
         return np.zeros(0, np.float32)
     cut = cut_windows(longer, np.full(len(longer), cycles))
-    return normalised_error(read_windows(fold.net, cut), cut, cap=fold.net.config.cap)
+    read, cap = read_windows(fold.net, cut), fold.net.config.cap
+    read = read if fold.factors is None else rescaled(read, fold.factors, cap=cap)
+    return normalised_error(read, cut, cap=cap)
 
 
 def attention_worth(folds: Sequence[Fold]) -> dict[str, Figure]:

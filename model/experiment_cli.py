@@ -42,7 +42,8 @@ def experiment(
     """Cross-validate a row; see HELP."""
     import torch  # noqa: PLC0415 takes seconds
 
-    from model.experiments import difference, row_named, run_row, updates  # noqa: PLC0415 with torch
+    from model.evaluation import rmse_difference  # noqa: PLC0415
+    from model.experiments import row_named, run_row, updates  # noqa: PLC0415 with torch
     from model.fleet import fleet_named  # noqa: PLC0415
     from model.readers import read_trajectories  # noqa: PLC0415
     from model.training import TrainConfig  # noqa: PLC0415 with torch
@@ -68,7 +69,7 @@ def experiment(
     for name, each in zip(names, found, strict=True):
         console.print(markdown(name, each), soft_wrap=True, highlight=False)
     if against is not None:
-        apart = difference(*found, cap=kind.cap)
+        apart = rmse_difference(*(each.answered for each in found), cap=kind.cap)
         console.print(
             f"{row} - {against}: {apart.value:.2f} [{apart.low:.2f}, {apart.high:.2f}] cycles of RMSE",
             highlight=False,

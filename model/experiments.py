@@ -16,9 +16,9 @@ import numpy as np
 
 from model.baselines import BASELINES
 from model.calibration import read_windows
-from model.crossfit import Fold, attention_worth, cross_fitted, held_out_fold
-from model.domain import IntArray, InvalidData, RulError, Trajectory, WindowSet, capped_rul
-from model.evaluation import Answered, Figure, bootstrapped, figures, join_answers, root_mean_square_error
+from model.crossfit import Fold, attention_worth, cross_fitted, held_out_fold, scaled_by_rul
+from model.domain import RulError, Trajectory, WindowSet
+from model.evaluation import Answered, Figure, figures, join_answers
 from model.fleet import Fleet
 from model.folds import Split, held_out_windows, split_fold
 from model.layers import Standardise
@@ -133,6 +133,7 @@ def run_row(
         net = trainer.learn(lambda step, loss, check, done=done: watch(done + step, loss, check))
         behind.append(held_out_fold(net, split))
     seconds = time.monotonic() - started
+    behind, _ = scaled_by_rul(behind) if len(behind) > 1 else (behind, None)
     answered, first = cross_fitted(behind), behind[0]
     return Found(
         answered,
@@ -141,20 +142,6 @@ def run_row(
         cost(lambda windows: read_windows(first.net, windows), first.windows),
         seconds,
     )
-
-
-def difference(found: Found, other: Found, *, cap: float) -> Figure:
-    """Compute the RMSE of one row less that of another, with a paired bootstrap."""
-    ours, theirs = found.answered, other.answered
-    if not (np.array_equal(ours.unit, theirs.unit) and np.array_equal(ours.truth, theirs.truth)):
-        raise InvalidData("the rows have different windows and cannot be compared")
-    truth = capped_rul(ours.truth, cap=cap)
-
-    def apart(rows: IntArray) -> float:
-        one, other = (root_mean_square_error(each.rul[rows] - truth[rows]) for each in (ours, theirs))
-        return one - other
-
-    return bootstrapped({"rmse": apart}, ours.unit)["rmse"]
 
 
 def cost(answer: Callable[[WindowSet], object], windows: WindowSet) -> float:

@@ -33,6 +33,8 @@ HORIZON_ALPHA: Final = 0.05
 """Allowed error of the prognostic horizon, as a part of the unit's life."""
 BANDS: Final = 5
 """Equal bands of RUL below the cap."""
+THIRDS: Final = 3
+"""Equal bands of the predicted RUL."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,10 +163,10 @@ def prognostic_figures(
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Windows with a true RUL in low <= RUL < high, and their figures."""
+    """Windows with a RUL in low <= RUL < high, and their figures."""
 
     low: float  # In cycles
-    high: float  # In cycles; infinite in the band at and above the cap
+    high: float  # In cycles; infinite in the band at and above the cap of the truth
     windows: int  # Number of windows
     units: int  # Number of their units
     figures: dict[str, Figure]  # See `evaluation.figures`
@@ -178,9 +180,28 @@ def by_rul(
     Empty bands are omitted.
     """
     edges = [*np.linspace(0.0, cap, bands + 1).tolist(), float("inf")]
+    return _banded(answered, answered.truth, edges, cap=cap, seed=seed, resamples=resamples)
+
+
+def by_answer(
+    answered: Answered, *, cap: float, bands: int = THIRDS, seed: int = 0, resamples: int = RESAMPLES
+) -> list[Band]:
+    """Compute figures in equal bands of predicted RUL; the last one includes the cap.
+
+    A caller knows the answer and not the truth, so this is the coverage that a caller sees. Empty bands
+    are omitted.
+    """
+    edges = np.linspace(0.0, cap, bands + 1).tolist()
+    inside = np.minimum(answered.rul, np.nextafter(cap, 0.0))
+    return _banded(answered, inside, edges, cap=cap, seed=seed, resamples=resamples)
+
+
+def _banded(
+    answered: Answered, by: FloatArray, edges: Sequence[float], *, cap: float, seed: int, resamples: int
+) -> list[Band]:
     found: list[Band] = []
     for low, high in pairwise(edges):
-        part = answered.take((answered.truth >= low) & (answered.truth < high))
+        part = answered.take((by >= low) & (by < high))
         if len(part.truth):
             of_band = figures(part, cap=cap, seed=seed, resamples=resamples)
             found.append(Band(low, high, len(part.truth), len(np.unique(part.unit)), of_band))

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
+from model.baselines import gradient_boosting
 from model.calibration import (
     entropy_references,
     fit_baseline,
@@ -24,13 +26,23 @@ from model.calibration import (
     with_short_histories,
 )
 from model.checkpoint import STATE_FILE, Checkpoint
-from model.crossfit import Fold, attention_worth, cross_fitted, fewest_cycles_that_hold, held_out_fold, joined
-from model.domain import Trajectory
+from model.comparison import boosting_figures
+from model.crossfit import (
+    Fold,
+    attention_worth,
+    cross_fitted,
+    fewest_cycles_that_hold,
+    held_out_fold,
+    joined,
+    scaled_by_rul,
+)
+from model.domain import FloatArray, Trajectory
 from model.evaluation import Figure, figures
 from model.fleet import Fleet
-from model.folds import Split, split_fold, train_all
+from model.folds import Split, held_out_windows, split_fold, train_all
 from model.network import RulNetwork
 from model.networks import build_network, fleet_for, network_config
+from model.prognostics import THIRDS, by_answer
 from model.reference import Reference, fit_reference
 from model.stages import Stages, mean_curve
 from model.training import Check, TrainConfig, Trainer, Watcher
@@ -39,10 +51,12 @@ from model.version import VERSION
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Name and digest of the data files."""
+    """Name and digest of the data files, and the arguments of `rul train`."""
 
     name: str
     sha256: str
+    # Arguments as given, for the commands of the model card: `fleet`, `data`, `set` and `threads`.
+    given: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 def train_run(
@@ -70,19 +84,23 @@ def train_run(
     origin = {"network": terms, "data_sha256": source.sha256, "folds": str(folds)}
     stages = Stages(folder / STATE_FILE, origin, watch=watch, resume=resume)
     behind: list[Fold] = []
+    boosted: list[FloatArray] = []
     curves: list[list[Check]] = []
     for fold in range(folds):
         split = split_fold(
             trajectories, fleet, fold=fold, folds=folds, seed=config.seed, truncations=config.truncations
         )
         trainer, _ = prepare(split, fleet, network=network, config=config, options=options)
+        trees = gradient_boosting(split.training, trainer.net.standardise, fleet.cap)
+        boosted.append(trees(held_out_windows(split)))
         curves.append(stages.learn(trainer))
         behind.append(held_out_fold(trainer.net, split))
     split = train_all(trajectories, fleet)
     trainer, reference = prepare(split, fleet, network=network, config=config, options=options)
     stages.learn(trainer)
     net = trainer.net
-    metrics = calibrate(net, split, behind)
+    behind, factors = scaled_by_rul(behind)
+    metrics = calibrate(net, split, behind, factors=factors, boosted=np.concatenate(boosted))
     known = {
         **facts(net, fleet, reference),
         **_of_held_out(net, fleet, behind),
@@ -109,17 +127,30 @@ def prepare(
     return Trainer(net, training=split.training, held_out=split.held_out, config=config), reference
 
 
-def calibrate(net: RulNetwork, split: Split, folds: Sequence[Fold]) -> dict[str, float]:
-    """Fit everything not learnt by gradient; return the metrics on held-out units."""
-    fit_scale(net, with_short_histories(split.training))
+def calibrate(
+    net: RulNetwork, split: Split, folds: Sequence[Fold], *, factors: FloatArray, boosted: FloatArray
+) -> dict[str, float]:
+    """Fit everything not learnt by gradient; return the metrics on held-out units.
+
+    `factors` [BANDS] correct the scale by predicted RUL. `boosted` [W] are the answers of gradient
+    boosting to the held-out windows of all folds.
+    """
+    fit_scale(net, with_short_histories(split.training), factors=factors)
     training = read_windows(net, split.training)
     fit_baseline(net, training)
     fit_novelty(net, training, split.training.lengths)
     fit_distribution(net, *joined(folds))
-    return {
-        **_flat("crossvalidation", figures(cross_fitted(folds), cap=net.config.cap)),
+    answered, cap = cross_fitted(folds), net.config.cap
+    metrics = {
+        **_flat("crossvalidation", figures(answered, cap=cap)),
+        **_flat("boosting", boosting_figures(answered, boosted, cap=cap)),
         **_flat("attention", attention_worth(folds)),
     }
+    for band in by_answer(answered, cap=cap):
+        third = round(band.high / cap * THIRDS)
+        own = {name: band.figures[name] for name in ("coverage", "width")}
+        metrics |= {f"third_{third}_windows": float(band.windows), **_flat(f"third_{third}", own)}
+    return metrics
 
 
 def facts(net: RulNetwork, fleet: Fleet, reference: Reference) -> dict[str, Any]:
@@ -159,7 +190,12 @@ def _record(
         "code_version": VERSION,
         "units": units,
         "folds": folds,
-        "config": {"fleet": fleet.name, **asdict(config), "network": asdict(net.config)},
+        "config": {
+            "fleet": fleet.name,
+            **asdict(config),
+            "network": asdict(net.config),
+            "given": dict(source.given),
+        },
     }
 
 

@@ -13,8 +13,11 @@ from export.evaluation_pictures import trajectory_picture
 from export.evaluation_windows import answer_life
 from export.pictures import CannotDraw
 from export.session import open_bundle
+from model.domain import InvalidData
+from model.fleet import FailureRule, fleet_toml
+from model.writers import csv_text
 from tests.commands import rul, write_pumps
-from tests.tiny_bundle import pumps
+from tests.tiny_bundle import FLEET, pumps
 
 
 @pytest.fixture
@@ -35,6 +38,83 @@ def test_every_figure_of_windows_lives_and_rul_fits_a_plain_terminal(evaluate):
     ):  # fmt: skip
         assert said in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+def test_coverage_is_shown_by_thirds_of_the_predicted_rul(evaluate):
+    said = " ".join(evaluate("--truncations", 5).stdout.split())
+
+    assert "windows by predicted RUL" in said
+    for third in ("0 to 13.33", "13.33 to 26.67", "26.67 to 40"):
+        assert f"│ {third} │" in said
+
+
+LEFT = {"pump-1": 4, "pump-2": 11, "pump-3": 17, "pump-4": 25, "pump-5": 9}
+"""Cycles that each pump is stopped before its failure."""
+
+
+@pytest.fixture
+def stopped(tmp_path):
+    """Pumps that stopped before their failure: pumps.csv, with the fleet pumps.toml."""
+    units = [
+        replace(unit, cycles=unit.cycles[: -LEFT[unit.unit]], readings=unit.readings[: -LEFT[unit.unit]])
+        for unit in pumps(units=5, seed=21)
+    ]
+    (tmp_path / "pumps.csv").write_bytes(csv_text(units, FLEET.schema))
+    (tmp_path / "pumps.toml").write_text(fleet_toml(FLEET), encoding="utf-8")
+    return "--data", tmp_path / "pumps.csv", "--fleet", tmp_path / "pumps.toml"
+
+
+def test_true_ruls_judge_units_that_stopped_earlier(tiny_bundle, stopped, tmp_path):
+    (tmp_path / "RUL.txt").write_text("\n".join(map(str, LEFT.values())))
+    (tmp_path / "rul.csv").write_text("unit,rul\n" + "\n".join(f"{u},{r}" for u, r in sorted(LEFT.items())))
+
+    by_line, by_name = (
+        rul("evaluate", tiny_bundle.path, *stopped, "--rul", tmp_path / file)
+        for file in ("RUL.txt", "rul.csv")
+    )
+
+    assert by_line.exit_code == 0, by_line.exception
+    assert by_line.stdout == by_name.stdout
+    assert "5 windows of 5 units" in by_line.stdout
+    session, manifest = open_bundle(tiny_bundle)
+    lives = [answer_life(session, manifest, unit) for unit in pumps(units=5, seed=21)]
+    error = [float(life.rul[-1 - LEFT[life.unit]]) - LEFT[life.unit] for life in lives]
+    assert f"│ RMSE, cycles │ {np.sqrt(np.mean(np.square(error))):.3f} │" in " ".join(by_line.stdout.split())
+
+
+def test_units_that_only_seem_to_have_failed_are_refused_in_one_line(tiny_bundle, stopped):
+    result = rul("evaluate", tiny_bundle.path, *stopped)
+
+    assert isinstance(result.exception, InvalidData)
+    assert "of 5 units are far from failure at their last reading" in str(result.exception)
+    assert "--rul FILE" in str(result.exception)
+    assert "\n" not in str(result.exception)
+    assert result.stdout == ""
+
+
+def test_units_without_a_failure_are_not_judged_without_their_ruls(tiny_bundle, stopped, tmp_path):
+    by_rule = replace(FLEET, failure=FailureRule("vibration", at_least=99.0))
+    (tmp_path / "pumps.toml").write_text(fleet_toml(by_rule), encoding="utf-8")
+
+    result = rul("evaluate", tiny_bundle.path, *stopped)
+
+    assert "none of 5 units failed: give their true RULs with --rul FILE" in str(result.exception)
+
+
+def test_units_without_a_failure_are_counted_where_others_are_judged(tiny_bundle, tmp_path):
+    data, fleet = write_pumps(tmp_path, units=5, seed=21)
+    bound = sorted(float(unit.readings[-1, 2]) for unit in pumps(units=5, seed=21))[1]
+    by_rule = replace(FLEET, failure=FailureRule("vibration", at_least=bound + 1e-3))
+    fleet.write_text(fleet_toml(by_rule), encoding="utf-8")
+
+    result = rul("evaluate", tiny_bundle.path, "--data", data, "--fleet", fleet)
+
+    assert "of 3 units" in result.stdout
+    assert "2 of 5 units did not fail and are left out" in result.stderr
+
+
+def test_pictures_of_lives_and_true_ruls_exclude_each_other(evaluate, tmp_path):
+    assert evaluate("--rul", tmp_path / "RUL.txt", "--plot", tmp_path).exit_code == 2
 
 
 def test_the_same_seed_gives_the_same_figures(evaluate):

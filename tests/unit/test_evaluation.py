@@ -1,3 +1,6 @@
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -6,11 +9,16 @@ from model.calibration import (
     held_out_coverage,
     interval_bounds,
     normalised_error,
+    rescaled,
+    scale_factors,
     unit_weights,
     weighted_quantiles,
 )
+from model.comparison import boosting_caution, boosting_figures
+from model.crossfit import Fold, scaled_by_rul
 from model.domain import InvalidData, WindowSet
-from model.evaluation import Answered, figures, nasa_score
+from model.evaluation import TITLES, Answered, figures, nasa_score
+from model.prognostics import by_answer
 
 
 def answered(truth, rul, *, half_width=10.0, unit=None):
@@ -140,3 +148,152 @@ def test_a_unit_does_not_set_its_own_interval():
     found = held_out_coverage(read, windows, cap=200.0, coverage=0.9)
 
     assert not ((found.lower <= windows.rul) & (windows.rul <= found.upper))[odd].any()
+
+
+def test_the_error_below_the_cap_leaves_out_windows_that_only_say_at_least():
+    found = figures(answered([300.0, 125.0, 50.0, 60.0], [125.0, 125.0, 53.0, 56.0]), cap=125.0)
+
+    assert found["rmse_below_cap"].value == pytest.approx(np.sqrt(12.5))
+    assert found["rmse"].value == pytest.approx(np.sqrt(6.25))
+
+
+def test_without_a_truth_below_the_cap_there_is_no_error_below_it():
+    assert "rmse_below_cap" not in figures(answered([300.0], [125.0]), cap=125.0)
+
+
+@pytest.mark.parametrize(("cap", "scored"), [(125.0, True), (300.0, False)])
+def test_the_nasa_score_is_computed_for_lives_of_turbofans_only(cap, scored):
+    assert ("score" in figures(answered([50.0], [55.0]), cap=cap)) == scored
+
+
+def test_figures_are_named_in_the_order_of_their_titles():
+    assert list(figures(answered([50.0], [55.0]), cap=125.0)) == list(TITLES)
+
+
+def few_units(error):
+    """Twelve windows of four units, with these errors."""
+    truth = np.tile([20.0, 50.0, 80.0], 4)
+    return answered(truth, truth + error, unit=np.repeat(["a", "b", "c", "d"], 3))
+
+
+def metrics_against(boosted_error, *, error):
+    net, boosted = few_units(error), few_units(boosted_error).rul
+    found = boosting_figures(net, boosted, cap=125.0)
+    own = {"crossvalidation_rmse": figures(net, cap=125.0)["rmse"].value}
+    for name, figure in found.items():
+        own |= {f"boosting_{name}": figure.value, f"boosting_{name}_low": figure.low}
+    return own
+
+
+def test_the_difference_to_boosting_is_paired():
+    """Errors of both change together from unit to unit, and their difference does not."""
+    of_unit = np.repeat([5.0, 10.0, 20.0, 40.0], 3)
+
+    found = boosting_figures(few_units(of_unit + 3.0), few_units(of_unit).rul, cap=125.0)
+
+    difference, rmse = found["difference"], found["rmse"]
+    assert 2.0 < difference.low <= difference.value <= difference.high <= 3.0
+    assert rmse.high - rmse.low > 10
+
+
+def test_boosting_that_wins_is_said_in_one_sentence():
+    caution = boosting_caution(metrics_against(10.0, error=30.0))
+
+    assert caution is not None
+    assert "RMSE of 10.0 cycles where this network has 30.0: do not rely on this model" in caution
+
+
+def test_boosting_that_may_win_by_chance_is_said_as_such():
+    mixed = np.repeat([30.0, 5.0, 5.0, 5.0], 3)
+
+    caution = boosting_caution(metrics_against(mixed, error=np.repeat([20.0, 24.0, 5.0, 5.0], 3)))
+
+    assert caution is not None
+    assert "may be chance" in caution
+
+
+def test_a_network_that_wins_needs_no_caution():
+    assert boosting_caution(metrics_against(30.0, error=10.0)) is None
+
+
+def test_a_run_without_boosting_needs_no_caution():
+    assert boosting_caution({"crossvalidation_rmse": 30.0}) is None
+
+
+CAP = 90.0
+
+
+def uneven(*, units, seed):
+    """Windows whose errors are four times as wide above a RUL of 60; the scale is the same for all."""
+    rng = np.random.default_rng(seed)
+    unit = np.repeat([str(i) for i in range(units)], 30)
+    rul = rng.uniform(0, CAP, len(unit)).astype(np.float32)
+    width = np.where(rul > 60, 8.0, 2.0)
+    windows = WindowSet(
+        readings=np.zeros((len(unit), 1, 1), np.float32),
+        lengths=np.ones(len(unit), np.int64),
+        last_cycle=np.ones(len(unit), np.float32),
+        rul=np.clip(rul + width * rng.normal(size=len(unit)), 0, None).astype(np.float32),
+        unit=unit,
+    )
+    nothing = np.zeros((len(unit), 1), np.float32)
+    return Read(rul, np.full(len(unit), 3.0, np.float32), nothing, nothing, nothing), windows
+
+
+def coverage_by_answer(read, windows):
+    answered = held_out_coverage(read, windows, cap=CAP, coverage=0.9)
+    return [band.figures["coverage"].value for band in by_answer(answered, cap=CAP, resamples=2)]
+
+
+def test_a_scale_that_errors_outgrow_in_one_band_is_corrected_there():
+    read, windows = uneven(units=60, seed=0)
+    factors = scale_factors(*uneven(units=60, seed=1), cap=CAP, coverage=0.9)
+
+    before = coverage_by_answer(read, windows)
+    after = coverage_by_answer(rescaled(read, factors, cap=CAP), windows)
+
+    assert factors[2] > 2 * factors[0]
+    assert max(before) - min(before) > 0.15
+    assert all(0.85 <= coverage <= 0.95 for coverage in after)
+
+
+def test_a_band_with_few_units_keeps_its_scale():
+    read, windows = uneven(units=60, seed=0)
+    few = (read.unclipped < 60) | np.isin(windows.unit, ["1", "2", "3"])
+    names = ("unclipped", "scale", "context", "attention", "statistics")
+    part = Read(*(getattr(read, name)[few] for name in names))
+
+    factors = scale_factors(part, windows.take(few), cap=CAP, coverage=0.9)
+
+    assert factors[2] == 1.0
+
+
+def test_exact_answers_keep_their_scale():
+    read, windows = uneven(units=20, seed=0)
+    windows.rul[:] = read.unclipped
+
+    assert scale_factors(read, windows, cap=CAP, coverage=0.9).tolist() == [1.0, 1.0, 1.0]
+
+
+def test_factors_change_gradually_between_the_middles_of_bands():
+    rul = np.array([-5.0, 15.0, 30.0, 45.0, 75.0, 120.0], np.float32)
+    nothing = np.zeros((6, 1), np.float32)
+    read = Read(rul, np.full(6, 2.0, np.float32), nothing, nothing, nothing)
+
+    found = rescaled(read, np.array([1.0, 2.0, 3.0]), cap=90.0)
+
+    assert found.scale.tolist() == [2.0, 2.0, 3.0, 4.0, 6.0, 6.0]
+    assert read.scale.tolist() == [2.0] * 6
+
+
+def test_the_errors_of_a_fold_do_not_set_its_own_scale():
+    config = SimpleNamespace(cap=CAP, coverage=0.9)
+    folds = [Fold(SimpleNamespace(config=config), *reversed(uneven(units=30, seed=seed))) for seed in (0, 1)]
+    worse = replace(folds[0].windows, rul=np.zeros_like(folds[0].windows.rul))
+
+    (one, two), of_all = scaled_by_rul(folds)
+    (other, changed), of_worse = scaled_by_rul([replace(folds[0], windows=worse), folds[1]])
+
+    np.testing.assert_array_equal(one.read.scale, other.read.scale)
+    assert not np.array_equal(two.read.scale, changed.read.scale)
+    assert not np.array_equal(of_all, of_worse)

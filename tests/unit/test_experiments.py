@@ -6,7 +6,8 @@ import torch
 
 from model.baselines import BASELINES, window_statistics
 from model.domain import InvalidData
-from model.experiments import ROWS, UnknownRow, difference, row_named, run_row, updates
+from model.evaluation import rmse_difference
+from model.experiments import ROWS, UnknownRow, row_named, run_row, updates
 from model.flagship import spread_age
 from model.folds import split_fold
 from model.layers import Standardise
@@ -69,6 +70,20 @@ def test_a_baseline_that_looks_beats_the_mean(name, parts, standardise):
     assert error(looking(windows), windows) < 0.9 * error(mean(windows), windows)
 
 
+def test_gradient_boosting_learns_from_a_part_of_many_windows(parts, standardise, monkeypatch):
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    windows, few = parts.held_out, len(parts.training) // 2
+    whole = BASELINES["gradient_boosting"](parts.training, standardise, FLEET.cap)(windows)
+    monkeypatch.setattr("model.baselines.MOST_WINDOWS", few)
+
+    part, again = (
+        BASELINES["gradient_boosting"](parts.training, standardise, FLEET.cap)(windows) for _ in range(2)
+    )
+
+    np.testing.assert_array_equal(part, again)
+    assert not np.array_equal(part, whole)
+
+
 @pytest.mark.parametrize("name", ["mean", "flagship"])
 def test_a_row_is_judged_on_every_unit_once(name, units):
     told = []
@@ -89,7 +104,7 @@ def test_a_row_is_held_against_another_on_the_same_windows(units):
         for name in ("mean", "ridge")
     )
 
-    apart = difference(ridge, mean, cap=FLEET.cap)
+    apart = rmse_difference(ridge.answered, mean.answered, cap=FLEET.cap)
 
     assert apart.value == pytest.approx(ridge.figures["rmse"].value - mean.figures["rmse"].value)
     assert apart.low <= apart.value <= apart.high < 0
@@ -102,7 +117,7 @@ def test_rows_of_other_windows_are_not_compared(units):
     )
 
     with pytest.raises(InvalidData, match="different windows"):
-        difference(whole, part, cap=FLEET.cap)
+        rmse_difference(whole.answered, part.answered, cap=FLEET.cap)
 
 
 def test_an_unknown_row_is_refused_by_name():

@@ -272,6 +272,41 @@ def test_the_card_holds_the_manifests_figures(tiny_bundle):
     assert "rul export" in card
 
 
+def test_the_card_has_gradient_boosting_and_thirds_where_the_run_has_them(tiny_bundle):
+    _, manifest = open_bundle(tiny_bundle)
+    added = ("boosting_", "third_", "crossvalidation_rmse_below_cap")
+    older = {name: value for name, value in manifest.metrics.items() if not name.startswith(added)}
+
+    card, without = (
+        model_card(manifest.model_copy(update={"metrics": m})) for m in (manifest.metrics, older)
+    )
+
+    assert f"| RMSE of gradient boosting, cycles | {manifest.metrics['boosting_rmse']:.2f} [" in card
+    assert f"| 26.67 to 40 | {manifest.metrics['third_3_windows']:.0f} | " in card
+    assert (
+        f"| RMSE below the cap, cycles | {manifest.metrics['crossvalidation_rmse_below_cap']:.2f} [" in card
+    )
+    for said in ("boosting", "predicted RUL", "below the cap"):
+        assert said not in without
+    assert f"| RMSE, cycles | {manifest.metrics['crossvalidation_rmse']:.2f} [" in without
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (1, "- Data `1.csv`, SHA"),
+        (3, "`1.csv`, `2.csv`, `3.csv`, SHA"),
+        (55, "`3.csv` and 52 more files, SHA"),
+    ],
+)
+def test_the_card_names_a_few_files_of_the_data(tiny_bundle, files, said):
+    _, manifest = open_bundle(tiny_bundle)
+    names = ", ".join(f"{n}.csv" for n in range(1, files + 1))
+    training = manifest.training.model_copy(update={"data_name": names})
+
+    assert said in model_card(manifest.model_copy(update={"training": training}))
+
+
 def test_the_manifest_is_plain_json(tiny_bundle):
     session, manifest = open_bundle(tiny_bundle)
 

@@ -9,6 +9,7 @@ from model.prognostics import (
     Life,
     alpha_lambda_accuracy,
     brier_figures,
+    by_answer,
     by_rul,
     cumulative_relative_accuracy,
     ignorant_brier,
@@ -201,6 +202,23 @@ def test_truth_beyond_the_cap_counts_as_the_cap():
 
     assert found[0].figures["rmse"].value == 0.0
     assert found[0].figures["coverage"].value == 1.0
+
+
+def test_bands_of_answers_are_equal_and_the_last_one_holds_the_cap():
+    bands = by_answer(answered([1, 5, 9, 9], [0, 3.9, 4, 10]), cap=CAP + 2, resamples=10)
+
+    assert [(band.low, band.high, band.windows) for band in bands] == [
+        (0.0, 4.0, 2),
+        (4.0, 8.0, 1),
+        (8.0, 12.0, 1),
+    ]
+    assert by_answer(answered([12], [12]), cap=12.0, resamples=10)[0].high == 12.0
+
+
+def test_a_band_of_answers_shows_coverage_that_the_mean_hides():
+    found = by_answer(answered([1, 1, 9, 9], [1, 1, 6, 6]), cap=CAP, resamples=10)
+
+    assert [band.figures["coverage"].value for band in found] == [1.0, 0.0]
 
 
 def test_reliability_sets_what_was_stated_beside_what_happened():

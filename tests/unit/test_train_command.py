@@ -2,9 +2,12 @@
 
 import json
 import re
+import shlex
+import shutil
 
 import pytest
 
+from export.bundle import BUNDLED
 from model.cli import RunExists
 from model.domain import InvalidData
 from model.fleet import fleet_toml
@@ -63,6 +66,20 @@ def test_data_that_would_ruin_a_training_end_it_before_it_begins(files, tmp_path
         "--folds 13: expected at least 13 units with a known failure, got 12"
     )
     assert not (tmp_path / "run").exists()
+
+
+def test_rul_train_compares_the_network_with_gradient_boosting(trained):
+    out, output = trained
+
+    shown, metrics = " ".join(output.split()), json.loads((out / "run.json").read_text())["facts"]["metrics"]
+    assert "RMSE below the cap" in shown
+    assert f"RMSE of gradient boosting, cycles │ {metrics['boosting_rmse']:.2f} │" in shown
+    assert metrics["boosting_difference"] == pytest.approx(
+        metrics["crossvalidation_rmse"] - metrics["boosting_rmse"]
+    )
+    # Six updates learn nothing.
+    assert metrics["boosting_difference_low"] > 0
+    assert "do not rely on this model until more data or other options close the gap" in shown
 
 
 @pytest.fixture(scope="module")
@@ -163,3 +180,34 @@ def test_an_option_that_a_network_does_not_go_by_is_refused_before_data_is_read(
 
     assert isinstance(result.exception, InvalidOption)
     assert not (tmp_path / "run").exists()
+
+
+def commands_of_card(bundle):
+    """The commands of a bundle's card, as a shell splits them."""
+    block = (bundle / "MODEL_CARD.md").read_text(encoding="utf-8").split("```")[1]
+    return [shlex.split(line) for line in block.replace("\\\n", " ").splitlines()[1:]]
+
+
+def test_the_commands_of_a_card_make_its_bundle_again(files, tmp_path, monkeypatch):
+    shutil.copytree(files, tmp_path / "my data")
+    monkeypatch.chdir(tmp_path)
+    given = ("--data", "my data/pumps.csv", "--fleet", "my data/pumps.toml", "--name", "pumps", "--seed", 2)
+    small = ("--steps", 4, "--folds", 2, "--set", "hidden=4", "--set", "weight_decay=0.02", "--threads", 1)
+    rul("train", *given, *small, "--out", "first")
+    rul("export", "first", "--out", "exported", "--quantize", *given[:4])
+
+    commands = commands_of_card(tmp_path / "exported")
+    results = [rul(*command[1:]) for command in commands]
+
+    assert [command[:2] for command in commands] == [["rul", "train"], ["rul", "export"], ["rul", "check"]]
+    assert [result.exit_code for result in results] == [0, 0, 0]
+    again = (tmp_path / "bundles" / "pumps" / "model.onnx").read_bytes()
+    assert again == (tmp_path / "exported" / "model.onnx").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["fd001", "fd002", "fd003", "fd004"])
+def test_the_card_of_a_shipped_bundle_names_no_folder_of_a_machine(name):
+    words = [word for command in commands_of_card(BUNDLED / name) for word in command]
+
+    assert f"train_{name.upper()}.txt" in words
+    assert not any(word.startswith("/") for word in words)

@@ -19,7 +19,7 @@ from model.calibration import (
     with_short_histories,
 )
 from model.checkpoint import Checkpoint, InvalidCheckpoint
-from model.crossfit import fewest_cycles_that_hold, held_out_fold, joined
+from model.crossfit import fewest_cycles_that_hold, held_out_fold, joined, scaled_by_rul
 from model.curve import read_curve, write_curve
 from model.domain import InvalidData, Trajectory
 from model.folds import split_fold, train_all
@@ -259,6 +259,7 @@ def test_the_interval_that_is_kept_is_set_on_held_out_errors(units, finished):
             units, FLEET, fold=fold, folds=FOLDS, seed=CONFIG.seed, truncations=CONFIG.truncations
         )
         behind.append(held_out_fold(trainer(parts).learn(lambda *_: None), parts))
+    behind, _ = scaled_by_rul(behind)
     read, windows = joined(behind)
 
     error = normalised_error(read, windows, cap=FLEET.cap)
@@ -348,3 +349,16 @@ def test_the_scale_is_fitted_to_the_error_and_moves_nothing_else(parts):
     assert read_windows(net, windows).scale.mean() == pytest.approx(6.0, rel=0.2)
     for name, p in net.named_parameters():
         assert name.startswith("scale") or torch.equal(p, before[name])
+
+
+def test_the_scale_is_fitted_wider_where_held_out_errors_are(parts):
+    net = trainer(parts).learn(lambda *_: None)
+    fit_scale(net, parts.training)
+    before = read_windows(net, parts.training)
+
+    fit_scale(net, parts.training, factors=np.array([3.0, 1.0, 1.0]))
+
+    after = read_windows(net, parts.training)
+    near = before.unclipped < FLEET.cap / 6
+    assert near.any()
+    assert np.median((after.scale / before.scale)[near]) > 1.5
