@@ -167,8 +167,9 @@ def fit_distribution(net: RulNetwork, read: Read, windows: WindowSet) -> None:
 
 
 def fit_baseline(net: RulNetwork, read: Read) -> None:
-    """Set the baseline: the mean unclipped answer on the training windows."""
-    _fill(net.get_buffer("baseline"), np.asarray(read.unclipped.mean(dtype=np.float64)))
+    """Set the baseline, which the network chooses from the answers on the training windows."""
+    with torch.no_grad():
+        net.get_buffer("baseline").copy_(net.reference_rul(torch.from_numpy(read.unclipped).double()))
 
 
 def fit_novelty(net: RulNetwork, read: Read, lengths: IntArray) -> None:

@@ -17,7 +17,7 @@ from service.core.window import WindowInput
 from service.metrics.metrics import Metrics
 from service.settings import ProviderChoice
 
-NETWORKS = ["flagship", "amnl", "selfattention"]
+NETWORKS = ["flagship", "amnl", "selfattention", "evidence"]
 
 
 @pytest.fixture(params=NETWORKS)
