@@ -78,11 +78,10 @@ class Evidence(RulNetwork):
         self.convolution = MaskedConvolution(columns, config.hidden, width=5)
         self.recurrent = RaggedBiLstm(config.hidden, config.hidden)
         self.forget = nn.Dropout(config.recurrent_dropout)
-        of_each_head = nn.Linear(config.attention, heads)
-        with torch.no_grad():  # heads other than the searching one start as plain recency
-            of_each_head.weight[1:].zero_()
-            of_each_head.bias.zero_()
-        self.score = nn.Sequential(nn.Linear(3 * config.hidden, config.attention), nn.Tanh(), of_each_head)
+        of_feature = nn.Linear(3 * config.hidden, config.attention)
+        of_head = nn.Linear(config.attention, heads)
+        self.score = nn.Sequential(of_feature, nn.Tanh(), of_head)
+        start_heads(of_feature.weight[:, -config.hidden :], of_head)
         self.slope = nn.Parameter((LAG_CYCLES * first_slopes(heads)).expm1().log())  # before softplus
         self.mix = nn.Parameter(first_mix(heads))  # [H + 1, H + 1]
         age, length = 2, 1
@@ -166,6 +165,18 @@ class Evidence(RulNetwork):
         """Answer for a window whose readings are all typical, []."""
         nothing = self.read_out.first.weight.new_zeros(1, self.read_out.first.in_features)
         return self.config.cap * self.read_out(nothing, self.head).reference
+
+
+def start_heads(of_convolution: Tensor, of_head: nn.Linear) -> None:
+    """Set the content of heads before training, from weights of the convolution [D, C] and of the heads.
+
+    The searching head looks where the convolution responds most: from random weights it learns in some
+    runs to avoid single events in place of finding them. The others are plain recency.
+    """
+    with torch.no_grad():
+        of_convolution.copy_(of_convolution.abs() * of_head.weight[0].sign()[:, None])
+        of_head.weight[1:].zero_()
+        of_head.bias.zero_()
 
 
 def first_slopes(heads: int) -> Tensor:

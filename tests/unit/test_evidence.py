@@ -217,6 +217,17 @@ def test_heads_but_the_searching_one_start_as_plain_recency():
     assert (heads[0, 0, :-1] / heads[0, 0, 1:]).std() > 1e-3
 
 
+def test_the_searching_head_starts_where_the_convolution_responds():
+    torch.manual_seed(0)
+    net = build_network(network_config(FLEET, network="evidence", regimes=1, options=SMALL["evidence"]))
+    quiet = torch.zeros(1, 3 * net.config.hidden)
+    loud = quiet.clone()
+    loud[:, -net.config.hidden :] = 1.0
+
+    with torch.no_grad():
+        assert net.score(loud)[0, 0] > net.score(quiet)[0, 0]
+
+
 def test_training_adds_the_penalty_of_content_and_answers_do_not():
     torch.manual_seed(0)
     net = build_network(network_config(FLEET, network="evidence", regimes=1, options=SMALL["evidence"]))
