@@ -161,7 +161,8 @@ def bundle_faithfulness(
     def ask(readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> Reply:
         answers = session.answer_all(readings, lengths, last_cycle)
         rul = manifest.baseline + answers["contribution"].astype(np.float64).sum(axis=-1)
-        return Reply(rul, answers["attention"])
+        rul += answers.get("window_contribution", 0.0)
+        return Reply(rul, answers.get("evidence", answers["attention"]))
 
     typical = typical_readings(
         windows.readings,

@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from operator import not_
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -22,17 +23,6 @@ from model.domain import Column, FloatArray, IntArray, Role, RulError, Schema
 METADATA_KEY: Final = "rul_manifest"
 FORMAT: Final = 2
 
-INPUTS: Final = ("readings", "lengths", "last_cycle")
-OUTPUTS: Final = (
-    "rul",
-    "rul_interval",
-    "failure_probability",
-    "health_state",
-    "attention",
-    "contribution",
-    "head_attention",
-    "novelty",
-)
 BUNDLED: Final = Path(__file__).parent / "bundles"
 
 
@@ -154,9 +144,17 @@ class Manifest(Frozen):
         gt=0, le=1, description="maximum share of missing readings in a window"
     )
     cap: PositiveFloat = Field(description="RUL in cycles above which an answer is `at least`")
-    baseline: float = Field(description="cycles; baseline + sum of contributions = unclipped RUL")
+    baseline: float = Field(
+        description="cycles; baseline + sum of contributions = unclipped RUL, with `window_contribution` in "
+        "the sum where the graph has it"
+    )
     heads: int = Field(
         ge=0, description="attention heads in `head_attention`; 0 where there is no such output"
+    )
+    explains_readings: bool = Field(
+        default=False,
+        exclude_if=not_,
+        description="whether the graph has `sensor_contribution`, `window_contribution` and `evidence`",
     )
     horizons: list[PositiveInt] = Field(min_length=1, description="cycles, of `failure_probability`")
     nominal_coverage: float = Field(gt=0, lt=1)

@@ -27,8 +27,7 @@ def model_card(manifest: Manifest) -> str:
     return f"""# {manifest.name} {manifest.version}
 
 Remaining useful life (RUL) in cycles, from the last {manifest.context} cycles of a unit. Network
-`{manifest.network}`: the answer is an attention-weighted sum over cycles, so the contributions of the
-cycles add up to it.
+`{manifest.network}`: {_network(manifest)}
 
 ## Inputs
 
@@ -63,6 +62,15 @@ median is {entropy.median:.2f}.
 - Golden windows are simulated: they show that the model runs as exported, not that it is accurate.
 
 {_provenance(manifest)}"""
+
+
+def _network(manifest: Manifest) -> str:
+    if manifest.explains_readings:
+        return """attention weighs the readings, and the answer divides exactly into contributions
+of the readings, of each cycle's place, and of the window (age, length, what is missing). `evidence` is
+the share of each cycle in the contributions of the readings; `attention` says where the network looked."""
+    return """the answer is an attention-weighted sum over cycles, so the contributions of the
+cycles add up to it."""
 
 
 def _figures(manifest: Manifest) -> str:
@@ -102,20 +110,23 @@ def _attention(manifest: Manifest) -> str:
     }
     if "hidden_20_over_random" not in metrics or "hidden_20_over_last" not in metrics:
         return ""
-    return f"""## Faithfulness of the attention
+    what, most = "attention", "most attended"
+    if manifest.explains_readings:
+        what, most = "evidence", "most evident"
+    return f"""## Faithfulness of the {what}
 
 On held-out units, cycles were hidden: replaced by the training mean of their regime.
 
 | 20 % of a window's cycles | change of RUL when hidden, cycles | change when all others are hidden |
 |---|---|---|
-| most attended | {metrics["hidden_20_attended"]} | {metrics["kept_20_attended"]} |
+| {most} | {metrics["hidden_20_attended"]} | {metrics["kept_20_attended"]} |
 | random | {metrics["hidden_20_random"]} | {metrics["kept_20_random"]} |
 | last | {metrics["hidden_20_last"]} | {metrics["kept_20_last"]} |
 
-Hiding the most attended cycles changes the RUL {metrics["hidden_20_over_random"]} times as much as \
+Hiding the {most} cycles changes the RUL {metrics["hidden_20_over_random"]} times as much as \
 hiding random ones
 and {metrics["hidden_20_over_last"]} times as much as hiding the last ones. The rank correlation of \
-attention with the
+{what} with the
 effect of hiding single cycles is {metrics["agreement"]} (1 is best). `rul attention` measures more on any
 data.
 

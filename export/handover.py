@@ -24,6 +24,7 @@ from export.quantization_check import CheckData, measure_quantization
 from export.session import Session, open_bundle
 from export.to_onnx import to_onnx, write_metadata
 from model.checkpoint import Checkpoint
+from model.networks import network_class
 
 GOLDEN_WINDOWS: Final = 16
 GOLDEN_SEED: Final = 7
@@ -67,6 +68,7 @@ def draft_manifest(checkpoint: Checkpoint, *, version: str) -> Manifest:
         "version": version,
         "network": checkpoint.config.network,
         "heads": checkpoint.config.heads,
+        "explains_readings": network_class(checkpoint.config.network).explains_readings,
         "parity": Parity(rul_cycles=0.0, attention=0.0),
     }
     try:

@@ -18,14 +18,22 @@ from model.domain import FloatArray, WindowSet
 from model.network import RulNetwork
 
 BATCHES: Final = (1, 2, 64)
-RUL_TOLERANCE_CYCLES: Final = 1e-4
-ATTENTION_TOLERANCE: Final = 1e-5
+TOLERANCE: Final = {
+    "rul": 1e-4,
+    "attention": 1e-5,
+    "head_attention": 1e-5,
+    "contribution": 1e-3,
+    "sensor_contribution": 1e-3,
+    "window_contribution": 1e-3,
+    "evidence": 1e-4,
+}
+"""Largest difference of each output: RUL and contributions in cycles."""
 
 
 def measure_parity(net: RulNetwork, session: Session, manifest: Manifest) -> Parity:
     """Measure the largest differences over batches of 1, 2 and 64 probe windows."""
     net.eval()
-    worst = {"rul": 0.0, "attention": 0.0} | ({"head_attention": 0.0} if manifest.heads else {})
+    worst = {name: 0.0 for name in TOLERANCE if name in session.outputs}
     windows = probe_windows(manifest)
     batches = [
         np.arange(s, min(s + size, len(windows))) for size in BATCHES for s in range(0, len(windows), size)
@@ -46,15 +54,14 @@ def measure_parity(net: RulNetwork, session: Session, manifest: Manifest) -> Par
         for name, largest in worst.items():
             difference = np.abs(served[name].astype(np.float64) - trained[name].astype(np.float64))
             worst[name] = max(largest, float(difference.max()))
-    attention = max(worst["attention"], worst.get("head_attention", 0.0))
-    parity = Parity(rul_cycles=worst["rul"], attention=attention)
-    if parity.rul_cycles > RUL_TOLERANCE_CYCLES or parity.attention > ATTENTION_TOLERANCE:
-        raise InvalidBundle(
-            f"the graph differs from the network: RUL by {parity.rul_cycles:.2g} cycles "
-            f"(at most {RUL_TOLERANCE_CYCLES:g}), attention by {parity.attention:.2g} (at most "
-            f"{ATTENTION_TOLERANCE:g})"
-        )
-    return parity
+    for name, largest in worst.items():
+        if largest > TOLERANCE[name]:
+            raise InvalidBundle(
+                f"the graph differs from the network: {name} by {largest:.2g} (at most {TOLERANCE[name]:g})"
+            )
+    return Parity(
+        rul_cycles=worst["rul"], attention=max(worst["attention"], worst.get("head_attention", 0.0))
+    )
 
 
 def torch_answers(net: RulNetwork, windows: WindowSet) -> dict[str, FloatArray]:

@@ -12,13 +12,24 @@ from typing import Final
 
 import numpy as np
 
-from export.bundle import INPUTS, Golden, InvalidBundle, Manifest
+from export.bundle import Golden, InvalidBundle, Manifest
+from export.outputs import INPUTS, PER_CYCLE, cycles_of, output_shapes
 from export.probes import probe_windows
 from export.session import Session
 from model.domain import BoolArray, FloatArray, WindowSet
 
-GOLDEN_TOLERANCE: Final = {"rul": 1e-3, "attention": 1e-4, "contribution": 1e-3}
+GOLDEN_TOLERANCE: Final = {
+    "rul": 1e-3,
+    "attention": 1e-4,
+    "contribution": 1e-3,
+    "sensor_contribution": 1e-3,
+    "window_contribution": 1e-3,
+    "evidence": 1e-4,
+}
 """RUL and contributions in cycles; other outputs: 1e-2."""
+IN_CYCLES: Final = frozenset(
+    {"rul", "rul_interval", "contribution", "sensor_contribution", "window_contribution"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +48,7 @@ class Finding:
 
 def check_shapes(session: Session, manifest: Manifest) -> None:
     """Check the names, shapes and dtypes of the graph."""
-    wanted = expected_shapes(manifest, windows=2, cycles=min(3, manifest.context))
+    wanted = output_shapes(manifest, windows=2, cycles=min(3, manifest.context))
     if session.inputs != INPUTS:
         raise InvalidBundle(f"graph inputs: expected {', '.join(INPUTS)}, got {', '.join(session.inputs)}")
     if set(session.outputs) != set(wanted):
@@ -50,21 +61,6 @@ def check_shapes(session: Session, manifest: Manifest) -> None:
             raise InvalidBundle(
                 f"output {name}: expected float32 {shape}, got {got[name].dtype} {got[name].shape}"
             )
-
-
-def expected_shapes(manifest: Manifest, *, windows: int, cycles: int) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each output for a number of windows and cycles."""
-    shapes: dict[str, tuple[int, ...]] = {
-        "rul": (windows,),
-        "rul_interval": (windows, 2),
-        "failure_probability": (windows, len(manifest.horizons)),
-        "health_state": (windows, 3),
-        "attention": (windows, cycles),
-        "contribution": (windows, cycles),
-        "head_attention": (windows, manifest.heads, cycles),
-        "novelty": (windows,),
-    }
-    return {name: shape for name, shape in shapes.items() if name != "head_attention" or manifest.heads}
 
 
 def replay_golden(session: Session, golden: Golden) -> list[Finding]:
@@ -113,7 +109,12 @@ class Probe:
 def measure_promises(session: Session, manifest: Manifest) -> list[Finding]:
     """Measure every promise on plausible and extreme windows."""
     probe = Probe.of(session, manifest)
-    return [promise(probe) for promise in PROMISES]
+    return [promise(probe) for promise in promises_of(manifest)]
+
+
+def promises_of(manifest: Manifest) -> tuple[Callable[[Probe], Finding], ...]:
+    """Return the promises that a bundle's graph keeps."""
+    return PROMISES + EXPLANATION_PROMISES if manifest.explains_readings else PROMISES
 
 
 def answers_are_finite(probe: Probe) -> Finding:
@@ -122,29 +123,47 @@ def answers_are_finite(probe: Probe) -> Finding:
 
 
 def attention_sums_to_one(probe: Probe) -> Finding:
-    """Compare the sum of attention over the valid cycles with 1."""
+    """Compare the sums of attention and evidence over the valid cycles with 1."""
     off = [
         float(np.abs(probe.answers[name].astype(np.float64).sum(axis=-1) - 1).max())
-        for name in ("attention", "head_attention")
+        for name in ("attention", "head_attention", "evidence")
         if name in probe.answers
     ]
     return Finding("attention sums to 1", max(off), 1e-5)
 
 
 def padding_gets_nothing(probe: Probe) -> Finding:
-    """Find the largest attention or contribution on padding; it is exactly 0."""
-    per_cycle = [probe.answers["attention"], probe.answers["contribution"]]
-    if "head_attention" in probe.answers:
-        per_cycle.extend(np.moveaxis(probe.answers["head_attention"], 1, 0))
-    stray = [float(np.abs(values[probe.padding]).max(initial=0.0)) for values in per_cycle]
-    return Finding("attention and contribution on padding", max(stray), 0)
+    """Find the largest attention, contribution or evidence on padding; it is exactly 0."""
+    worst = 0.0
+    for name in PER_CYCLE & set(probe.answers):
+        answer = np.swapaxes(probe.answers[name], 1, 2) if name == "head_attention" else probe.answers[name]
+        worst = max(worst, float(np.abs(answer[probe.padding]).max(initial=0.0)))
+    return Finding("attention and contribution on padding", worst, 0)
 
 
 def contributions_add_up(probe: Probe) -> Finding:
     """Compare baseline plus contributions, clipped to 0..cap, with the RUL."""
     unclipped = probe.manifest.baseline + probe.answers["contribution"].astype(np.float64).sum(axis=-1)
+    unclipped += probe.answers.get("window_contribution", 0.0)
     difference = np.abs(np.clip(unclipped, 0.0, probe.manifest.cap) - probe.answers["rul"])
     return Finding("baseline + contributions = RUL, cycles", float(difference.max()), 1e-3)
+
+
+def missing_readings_contribute_nothing(probe: Probe) -> Finding:
+    """Find the largest contribution of a missing reading or a setting; it is exactly 0."""
+    settings = [column.role == "setting" for column in probe.manifest.columns]
+    without = np.isnan(probe.windows.readings) | np.array(settings)
+    stray = np.abs(probe.answers["sensor_contribution"][without]).max(initial=0.0)
+    return Finding("contribution of missing readings and settings, cycles", float(stray), 0)
+
+
+def evidence_is_the_share_of_readings(probe: Probe) -> Finding:
+    """Compare evidence with each cycle's share in the absolute contributions of readings."""
+    weight = np.abs(probe.answers["sensor_contribution"].astype(np.float64)).sum(axis=-1)
+    total = weight.sum(axis=-1, keepdims=True)
+    share = np.divide(weight, total, out=np.zeros_like(weight), where=total > 0)
+    off = np.where(total > 1.0, probe.answers["evidence"] - share, 0.0)
+    return Finding("evidence is the share of each cycle's readings", float(np.abs(off).max()), 1e-5)
 
 
 def interval_holds_the_answer(probe: Probe) -> Finding:
@@ -220,6 +239,12 @@ PROMISES: Final[tuple[Callable[[Probe], Finding], ...]] = (
     anything_may_be_missing,
 )
 
+EXPLANATION_PROMISES: Final[tuple[Callable[[Probe], Finding], ...]] = (
+    missing_readings_contribute_nothing,
+    evidence_is_the_share_of_readings,
+)
+"""Promises of graphs that explain readings."""
+
 
 def _not_finite(answers: Answers) -> int:
     return sum(int((~np.isfinite(answer)).sum()) for answer in answers.values())
@@ -227,12 +252,10 @@ def _not_finite(answers: Answers) -> int:
 
 def _relative(got: Answers, expected: Answers, cycles: int, cap: float) -> float:
     """Return the largest difference of all outputs but novelty; cycles are over the cap."""
-    unit = {"rul": cap, "rul_interval": cap, "contribution": cap}
     worst = 0.0
     for name in set(expected) - {"novelty"}:
-        per_cycle = name in ("contribution", "attention", "head_attention")
-        want = expected[name][..., :cycles] if per_cycle else expected[name]
-        worst = max(worst, _farthest(got[name], want) / unit.get(name, 1.0))
+        want = expected[name][cycles_of(name, slice(cycles))] if name in PER_CYCLE else expected[name]
+        worst = max(worst, _farthest(got[name], want) / (cap if name in IN_CYCLES else 1.0))
     return worst
 
 

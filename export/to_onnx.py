@@ -14,7 +14,7 @@ import torch
 from onnx import helper
 from torch import Tensor, nn
 
-from export.bundle import INPUTS, OUTPUTS
+from export.outputs import AXES, INPUTS, output_names
 from model.network import RulNetwork
 
 OPSET: Final = 17
@@ -24,7 +24,7 @@ SEQUENCE_LENS: Final = 4
 
 def outputs_of(net: RulNetwork) -> tuple[str, ...]:
     """Return the output names of a network's graph, in order."""
-    return tuple(name for name in OUTPUTS if name != "head_attention" or net.config.heads > 0)
+    return output_names(heads=net.config.heads, explains_readings=net.explains_readings)
 
 
 def to_onnx(net: RulNetwork, path: Path) -> None:
@@ -35,8 +35,8 @@ def to_onnx(net: RulNetwork, path: Path) -> None:
     lengths = torch.tensor([1, readings.shape[1], 2])
     last_cycle = torch.tensor([1.0, torch.nan, 40.0])
     names = outputs_of(net)
-    cycles = {"readings": 1, "attention": 1, "contribution": 1, "head_attention": 2}
-    axes = {name: {0: "B", cycles[name]: "T"} if name in cycles else {0: "B"} for name in (*INPUTS, *names)}
+    axes = {name: {at: a for at, a in enumerate(AXES[name]) if a in "BT"} for name in names}
+    axes |= {"readings": {0: "B", 1: "T"}, "lengths": {0: "B"}, "last_cycle": {0: "B"}}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns of the shapes that the dynamic axes declare
         torch.onnx.export(

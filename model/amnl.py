@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from model.attention import TemporalScore
 from model.domain import HEALTH_STATES
 from model.layers import MaskedConvolution, RaggedBiLstm
-from model.network import Cycles, Inputs, NetworkConfig, RulNetwork
+from model.network import CycleNetwork, Cycles, Inputs, NetworkConfig
 
 AGE: Final = 2
 """Numbers that encode the age of a cycle."""
 
 
-class Amnl(RulNetwork):
+class Amnl(CycleNetwork):
     """CNN -> BiLSTM -> weighted sum -> linear RUL head and linear health state head.
 
     The health state head is trained as a second task. Unlike the other answers `health_state` does not
@@ -50,12 +50,12 @@ class Amnl(RulNetwork):
         self.health = nn.Linear(values, len(HEALTH_STATES))
 
     def read_cycles(self, inputs: Inputs) -> Cycles:
-        """See `RulNetwork`."""
+        """See `CycleNetwork`."""
         h = self.frontend(inputs)  # [B, T, 2H]
         return Cycles(self.score(h), h)
 
     def read_health(self, context: Tensor) -> Tensor:
-        """See `RulNetwork`."""
+        """See `CycleNetwork`."""
         return self.health(context)  # [B, 3]
 
 

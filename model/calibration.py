@@ -46,6 +46,12 @@ class Read:
     attention: FloatArray
     statistics: FloatArray
     head_attention: FloatArray | None = None
+    evidence: FloatArray | None = None
+
+    @property
+    def ranking(self) -> FloatArray:
+        """Return what ranks cycles by importance, [W, T]: evidence, or attention without it."""
+        return self.attention if self.evidence is None else self.evidence
 
 
 def tensors(windows: WindowSet) -> tuple[Tensor, Tensor, Tensor]:
@@ -61,10 +67,14 @@ def read_windows(net: RulNetwork, windows: WindowSet) -> Read:
     """Compute the uncalibrated answers, in eval mode and without gradients."""
     net.eval()
     parts: list[Estimate] = []
+    evidence: list[Tensor] = []
     with torch.no_grad():
         for start in range(0, len(windows), AT_ONCE):
             part = windows.take(np.arange(start, min(start + AT_ONCE, len(windows))))
-            parts.append(net.estimate(*tensors(part)))
+            estimate = net.estimate(*tensors(part))
+            if estimate.explanation is not None:
+                evidence.append(estimate.explanation.evidence)
+            parts.append(estimate._replace(explanation=None))  # [B, T, F] of every window is too large
         scale = torch.cat([net.error_scale(part.context) for part in parts]).numpy()
 
     def joined(name: str) -> FloatArray:
@@ -74,7 +84,8 @@ def read_windows(net: RulNetwork, windows: WindowSet) -> Read:
         joined, ("unclipped", "context", "attention", "statistics")
     )
     heads = joined("head_attention") if net.config.heads else None
-    return Read(unclipped, scale, context, attention, statistics, heads)
+    ranks = torch.cat(evidence).numpy() if evidence else None
+    return Read(unclipped, scale, context, attention, statistics, heads, ranks)
 
 
 def last_cycles(readings: Tensor, lengths: Tensor, most: Tensor) -> tuple[Tensor, Tensor]:
@@ -207,8 +218,9 @@ def fit_distribution(net: RulNetwork, read: Read, windows: WindowSet) -> None:
 
 
 def fit_baseline(net: RulNetwork, read: Read) -> None:
-    """Set the baseline: the mean unclipped answer on the training windows."""
-    _fill(net.get_buffer("baseline"), np.asarray(read.unclipped.mean(dtype=np.float64)))
+    """Set the baseline, which the network chooses from the answers on the training windows."""
+    with torch.no_grad():
+        net.get_buffer("baseline").copy_(net.reference_rul(torch.from_numpy(read.unclipped).double()))
 
 
 def fit_novelty(net: RulNetwork, read: Read, lengths: IntArray) -> None:

@@ -26,9 +26,10 @@ own units. These predictions calibrate and evaluate the final network, which tra
 continue an interrupted run, repeat the command with --resume.
 
 Networks: flagship; amnl (additive temporal attention, with the health state as a second task);
-selfattention (eight heads between cycles). --set changes options of the network or its training: score
-(additive, dot, scaled_dot), attention_dropout, learnable_temperature, entropy_weight, causal,
-positions, age, hidden, learning_rate and more. An unknown name lists all options with their defaults.
+selfattention (eight heads between cycles); evidence (exact contributions of each reading). --set
+changes options of the network or its training: score (additive, dot, scaled_dot), attention_dropout,
+learnable_temperature, entropy_weight, causal, positions, age, hidden, learning_rate and more. An
+unknown name lists all options with their defaults.
 
 Example: rul train --fleet cmapss --data train_FD001.txt --name fd001 --out runs/fd001
 

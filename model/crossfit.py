@@ -154,7 +154,7 @@ def _faithfulness(net: RulNetwork, windows: WindowSet) -> Faithfulness:
     def ask(readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> Reply:
         unit = np.full(len(lengths), "")
         read = read_windows(net, WindowSet(readings, lengths, last_cycle, last_cycle, unit))
-        return Reply(read.unclipped, read.attention)
+        return Reply(read.unclipped, read.ranking)
 
     centre, scale, mean = (
         net.standardise.get_buffer(name).numpy().astype(np.float64)

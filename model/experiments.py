@@ -83,6 +83,7 @@ ROWS: Final[dict[str, Row]] = {
     "long": Row(recipe={"steps": 1000}),
     "amnl": Row(network="amnl"),
     "selfattention": Row(network="selfattention"),
+    "evidence": Row(network="evidence"),
 }
 
 

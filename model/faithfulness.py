@@ -1,4 +1,4 @@
-"""Faithfulness of attention: hide cycles, predict again and compare.
+"""Faithfulness of attention or evidence: hide cycles, predict again and compare.
 
 Attention alone is a diagnostic and no proof: the cycles around a hidden one may carry the same
 information. So the most attended cycles are hidden (comprehensiveness), or all others are
@@ -37,10 +37,10 @@ FEWEST_CYCLES: Final = 20
 
 
 class Reply(NamedTuple):
-    """RUL [B] in cycles, not cut to 0..cap, and attention [B, T]."""
+    """RUL [B] in cycles, not cut to 0..cap, and evidence [B, T], or attention without it."""
 
     rul: FloatArray
-    attention: FloatArray
+    ranking: FloatArray
 
 
 class Ask(Protocol):
@@ -63,8 +63,8 @@ class Faithfulness:
     hidden: dict[Choice, FloatArray]  # [K, W] for each choice, with those cycles hidden (comprehensiveness)
     # [K, W] for each choice, with all others hidden (sufficiency; small is good).
     kept: dict[Choice, FloatArray]
-    # [W], rank correlation of attention with the change from hiding each single cycle; 0 where all values of
-    # either are equal.
+    # [W], rank correlation of the ranking with the change from hiding each single cycle; 0 where all values
+    # of either are equal.
     agreement: FloatArray
     unit: NDArray[np.str_]  # [W]
 
@@ -124,7 +124,7 @@ def measure_faithfulness(
         shares,
         {choice: np.stack(changes) for choice, changes in hidden.items()},
         {choice: np.stack(changes) for choice, changes in kept.items()},
-        np.array([rank_correlation(base.attention[w, :n], single[w, :n]) for w, n in enumerate(lengths)]),
+        np.array([rank_correlation(base.ranking[w, :n], single[w, :n]) for w, n in enumerate(lengths)]),
         base.windows.unit,
     )
 
@@ -176,7 +176,7 @@ class _Base:
         self, ask: Ask, windows: WindowSet, typical: FloatArray, *, watch: Watch | None, total: int
     ) -> None:
         self.ask, self.windows, self.typical = ask, windows, typical
-        self.rul, self.attention = ask(windows.readings, windows.lengths, windows.last_cycle)
+        self.rul, self.ranking = ask(windows.readings, windows.lengths, windows.last_cycle)
         self.valid: BoolArray = np.arange(windows.readings.shape[1]) < windows.lengths[:, None]
         self.watch, self.done, self.total = watch, 0, total
 
@@ -184,7 +184,7 @@ class _Base:
         """Rank the cycles of each window by a choice, [W, T]."""
         if choice == "last":
             return self.windows.lengths[:, None] - np.arange(1, self.valid.shape[1] + 1)
-        values = self.attention if choice == "attended" else rng.random(self.valid.shape)
+        values = self.ranking if choice == "attended" else rng.random(self.valid.shape)
         return _ranks_down(values, self.valid, rng)
 
     def change(self, hide: BoolArray) -> FloatArray:

@@ -8,12 +8,9 @@ from typing import Any, ClassVar, Final
 import torch
 from torch import Tensor, nn
 
-from model.layers import MaskedConvolution, RaggedBiLstm
-from model.network import Cycles, Inputs, NetworkConfig, RulNetwork
+from model.layers import MaskedConvolution, RaggedBiLstm, of_each_cycle, spread_age
+from model.network import CycleNetwork, Cycles, Inputs, NetworkConfig
 
-AGE_MIDDLE: Final = 0.8
-AGE_SPREAD: Final = 1 / 6
-"""Middle and spread of log age over log oldest age: scaled like a z-score, as small inputs learn slowly."""
 CHANGE_SPREAD: Final = 0.6
 """Standard deviation of the features of change, in z-scores; means vary less than readings."""
 CHANGE_LIMIT: Final = 10.0
@@ -22,7 +19,7 @@ CONTENT_CYCLES: Final = 9
 """Content scores are averaged over this many cycles, as neighbours carry similar information."""
 
 
-class Flagship(RulNetwork):
+class Flagship(CycleNetwork):
     """CNN and BiLSTM over the readings, a perceptron over the features of change, additive attention.
 
     The features of change bypass the recurrent part: inside it they overfit within two passes over
@@ -71,7 +68,7 @@ class Flagship(RulNetwork):
         )
 
     def read_cycles(self, inputs: Inputs) -> Cycles:
-        """See `RulNetwork`."""
+        """See `CycleNetwork`."""
         age = spread_age(inputs.age)  # [B, T, 2]
         before, behind = self.place(inputs)  # [B, T]
         z = [inputs.z[:, :, run] for run in self.sensors]
@@ -109,14 +106,6 @@ class Flagship(RulNetwork):
         return (number / context).expand_as(after), after / context
 
 
-def of_each_cycle(layers: nn.Module, x: Tensor, width: int) -> Tensor:
-    """Apply layers to each cycle, [B, T, D] -> [B, T, width].
-
-    As a matrix, for which ONNX Runtime fuses product and bias.
-    """
-    return layers(x.reshape(-1, x.shape[-1])).reshape(x.shape[0], x.shape[1], width)
-
-
 def runs(indices: Sequence[int]) -> list[slice]:
     """Merge indices to as few slices as possible, in this order.
 
@@ -132,9 +121,3 @@ def runs(indices: Sequence[int]) -> list[slice]:
         else:
             found.append(slice(i, i + 1))
     return found
-
-
-def spread_age(age: Tensor) -> Tensor:
-    """Scale ages like z-scores, 0 where unknown, [B, T, 2]."""
-    known = age[:, :, 1:]
-    return torch.cat(((age[:, :, :1] - AGE_MIDDLE) / AGE_SPREAD * known, known), dim=-1)

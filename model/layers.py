@@ -19,6 +19,10 @@ Z_LIMIT: Final = 10.0
 
 RECENT_CYCLES: Final = 10
 
+AGE_MIDDLE: Final = 0.8
+AGE_SPREAD: Final = 1 / 6
+"""Middle and spread of log age over log oldest age: scaled like a z-score, as small inputs learn slowly."""
+
 
 def valid_cycles(lengths: Tensor, like: Tensor) -> Tensor:
     """Return the mask of rows of `like` [B, T, ...] that are not padding, bool [B, T]."""
@@ -141,6 +145,20 @@ def cycle_age(lengths: Tensor, last_cycle: Tensor, *, oldest: Tensor, valid: Ten
     there = known[:, None] & valid
     age = torch.where(there, torch.log1p(number) / torch.log1p(oldest), torch.zeros_like(number))
     return torch.stack((age, there.to(age.dtype)), dim=-1)
+
+
+def spread_age(age: Tensor) -> Tensor:
+    """Scale ages like z-scores, 0 where unknown, [B, T, 2]."""
+    known = age[:, :, 1:]
+    return torch.cat(((age[:, :, :1] - AGE_MIDDLE) / AGE_SPREAD * known, known), dim=-1)
+
+
+def of_each_cycle(layers: nn.Module, x: Tensor, width: int) -> Tensor:
+    """Apply layers to each cycle, [B, T, D] -> [B, T, width].
+
+    As a matrix, for which ONNX Runtime fuses product and bias.
+    """
+    return layers(x.reshape(-1, x.shape[-1])).reshape(x.shape[0], x.shape[1], width)
 
 
 class MaskedConvolution(nn.Module):

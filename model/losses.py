@@ -17,13 +17,20 @@ FORGET: Final = 0.01
 """Weight of the newest update in a running average, of about a hundred updates."""
 
 
-def rul_loss(unclipped: Tensor, rul: Tensor, *, cap: float, low_rul_weight: float) -> Tensor:
+def rul_loss(
+    unclipped: Tensor, rul: Tensor, *, cap: float, low_rul_weight: float, above_cap: float = 1.0
+) -> Tensor:
     """Compute the mean square error over the cap, [B], [B] -> [], weighted by RUL.
+
+    An answer above the cap is clipped: where the cap is the truth, its error counts `above_cap`.
 
     Low RULs are rare: half of a long life has the label cap. The weight is 1 at the cap and
     1 + `low_rul_weight` at failure, linear in between.
     """
-    square = ((unclipped - rul) / cap).square()
+    error = unclipped - rul
+    if above_cap != 1.0:
+        error = torch.where((rul >= cap) & (error > 0.0), above_cap * error, error)
+    square = (error / cap).square()
     if low_rul_weight == 0.0:
         return square.mean()
     return ((1.0 + low_rul_weight * (1.0 - rul / cap)) * square).mean()
@@ -35,10 +42,13 @@ def health_labels(rul: Tensor, config: NetworkConfig) -> Tensor:
 
 
 def task_losses(
-    estimate: Estimate, rul: Tensor, config: NetworkConfig, *, low_rul_weight: float
+    estimate: Estimate, rul: Tensor, config: NetworkConfig, *, low_rul_weight: float, above_cap: float = 1.0
 ) -> dict[str, Tensor]:
     """Compute the loss of each task of the network by its name; `rul` always exists."""
-    losses = {"rul": rul_loss(estimate.unclipped, rul, cap=config.cap, low_rul_weight=low_rul_weight)}
+    error = rul_loss(
+        estimate.unclipped, rul, cap=config.cap, low_rul_weight=low_rul_weight, above_cap=above_cap
+    )
+    losses = {"rul": error}
     if estimate.health is not None:
         losses["health"] = nn.functional.cross_entropy(estimate.health, health_labels(rul, config))
     return losses

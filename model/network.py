@@ -1,11 +1,11 @@
 """Base of all networks: raw readings in, every output of the model contract out.
 
-`RulNetwork` holds scaling, attention, the predictive distribution of interval, probabilities and
-health state, and novelty. A network adds `read_cycles`: a score and a value for each cycle. This
-module must not know data, losses or ONNX.
+`RulNetwork` holds scaling, the predictive distribution of interval, probabilities and health state,
+and novelty; a network adds `estimate`. A `CycleNetwork` adds `read_cycles`, a score and a value for
+each cycle. This module must not know data, losses or ONNX.
 
-RUL = sum over cycles of attention_t * (w . value_t + b). The head is linear and the attention sums to
-1, so the contribution of each cycle is exact.
+In a `CycleNetwork`, RUL = sum over cycles of attention_t * (w . value_t + b). The head is linear and
+the attention sums to 1, so the contribution of each cycle is exact.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class NetworkConfig:
     degrading_below: float  # RUL in cycles
     heads: int = 0  # Number of attention heads in the output `head_attention`; 0 for none
     hidden: int = 32  # Width of each LSTM direction, and of the flagship's convolution
-    perceptron: int = 48  # Width of the perceptron over the features of change
+    perceptron: int = 48  # Width of the perceptron over the features of change or the pools
     values: int = 32  # Width of a cycle's value
     attention: int = 24  # Width of the projection that is scored
     convolution: int = 64  # Width of the convolution
@@ -79,20 +79,33 @@ class Cycles(NamedTuple):
     heads: Tensor | None = None  # [B, H, T, T], self-attention weights; None without heads
 
 
+class Explanation(NamedTuple):
+    """Exact contributions of readings, from networks that give them.
+
+    baseline + contribution summed over cycles + window_contribution = unclipped RUL.
+    """
+
+    sensor_contribution: Tensor  # [B, T, F], cycles of RUL of each reading; 0 where missing
+    window_contribution: Tensor  # [B], cycles of RUL of age, length and what is missing
+    evidence: Tensor  # [B, T], share of each cycle in the sum of |sensor_contribution|; sums to 1
+
+
 class Estimate(NamedTuple):
     """Intermediate results, for training and calibration."""
 
     unclipped: Tensor  # [B] RUL in cycles, not cut to 0..cap
-    context: Tensor  # [B, D] the attention-weighted sum of values, without a gradient
+    context: Tensor  # [B, D] input of the RUL head, without a gradient
     attention: Tensor  # [B, T]
-    cycle_rul: Tensor  # [B, T] RUL in cycles from each cycle alone
+    contribution: Tensor  # [B, T] cycles of RUL that each cycle adds
     statistics: Tensor  # [B, 7F] for novelty: features of change at the last cycle, and habits
     head_attention: Tensor | None = None  # [B, H, T], where the network has heads
     health: Tensor | None = None  # [B, 3], logits of the health state head, where the network has one
+    explanation: Explanation | None = None  # Where the network explains readings
+    penalty: Tensor | None = None  # [] added to the loss, where the network has one
 
 
 class Answers(NamedTuple):
-    """Outputs of the graph by their names; no `head_attention` without heads."""
+    """Outputs of the graph by their names; None for those that the network lacks."""
 
     rul: Tensor
     rul_interval: Tensor
@@ -102,6 +115,9 @@ class Answers(NamedTuple):
     contribution: Tensor
     novelty: Tensor
     head_attention: Tensor | None = None
+    sensor_contribution: Tensor | None = None
+    window_contribution: Tensor | None = None
+    evidence: Tensor | None = None
 
 
 class Distribution(nn.Module):
@@ -140,6 +156,7 @@ class RulNetwork(nn.Module, ABC):
     """Base of every network. Weights are learnt; buffers are fitted or calibrated."""
 
     longest: ClassVar[int | None] = None  # Maximum context, or None
+    explains_readings: ClassVar[bool] = False  # Whether estimates have an `Explanation`
     options: ClassVar[Mapping[str, Any]] = {}  # Fields of `NetworkConfig` that users set, with defaults
     recipe: ClassVar[Mapping[str, Any]] = {}  # Defaults of fields of `TrainConfig` for this network
 
@@ -161,33 +178,12 @@ class RulNetwork(nn.Module, ABC):
         self.register_buffer("oldest", torch.tensor(1.0))
 
     @abstractmethod
-    def read_cycles(self, inputs: Inputs) -> Cycles:
-        """Compute score and value of each cycle; any finite values on padding."""
-
-    def read_health(self, context: Tensor) -> Tensor | None:  # noqa: ARG002
-        """Compute logits of the health states, [B, D] -> [B, 3], or None without a head."""
-        return None
-
     def estimate(self, readings: Tensor, lengths: Tensor, last_cycle: Tensor) -> Estimate:
         """Compute the intermediate results from [B, T, F], [B], [B]."""
-        z, observed, valid = self.standardise(readings, lengths)
-        age = cycle_age(lengths, last_cycle, oldest=self.get_buffer("oldest"), valid=valid)
-        change = features_of_change(z)  # [B, T, 3F]
-        score, value, heads = self.read_cycles(Inputs(z, observed, valid, lengths, age, change))
-        attention = masked_softmax(score, self.drop(valid))  # [B, T]
-        cycle_rul = self.config.cap * self.head(value).squeeze(-1)  # [B, T]
-        context = (attention.unsqueeze(-1) * value).sum(1)  # [B, D]
-        # Relative to the baseline, so a rounding error in the sum of the attention has little effect.
-        baseline = self.get_buffer("baseline")
-        return Estimate(
-            baseline + (attention * (cycle_rul - baseline)).sum(-1),
-            context.detach(),
-            attention,
-            cycle_rul,
-            torch.cat((at_last_cycle(change, lengths), habits(z, readings, observed)), dim=-1),
-            None if heads is None else (attention[:, None, None, :] @ heads).squeeze(2),  # [B, H, T]
-            self.read_health(context),
-        )
+
+    def reference_rul(self, unclipped: Tensor) -> Tensor:
+        """Choose the baseline of the contributions, []: by default the mean answer, of [W]."""
+        return unclipped.mean()
 
     def error_scale(self, context: Tensor) -> Tensor:
         """Predict the width of the error in cycles, [B, D] -> [B]."""
@@ -207,9 +203,43 @@ class RulNetwork(nn.Module, ABC):
             failure,
             health,
             estimate.attention,
-            estimate.attention * (estimate.cycle_rul - self.get_buffer("baseline")),
+            estimate.contribution,
             self.novelty(estimate.statistics, lengths),
             estimate.head_attention,
+            *(estimate.explanation or ()),
+        )
+
+
+class CycleNetwork(RulNetwork):
+    """Base of networks that answer with an attention-weighted sum of one value a cycle."""
+
+    @abstractmethod
+    def read_cycles(self, inputs: Inputs) -> Cycles:
+        """Compute score and value of each cycle; any finite values on padding."""
+
+    def read_health(self, context: Tensor) -> Tensor | None:  # noqa: ARG002
+        """Compute logits of the health states, [B, D] -> [B, 3], or None without a head."""
+        return None
+
+    def estimate(self, readings: Tensor, lengths: Tensor, last_cycle: Tensor) -> Estimate:
+        """See `RulNetwork`."""
+        z, observed, valid = self.standardise(readings, lengths)
+        age = cycle_age(lengths, last_cycle, oldest=self.get_buffer("oldest"), valid=valid)
+        change = features_of_change(z)  # [B, T, 3F]
+        score, value, heads = self.read_cycles(Inputs(z, observed, valid, lengths, age, change))
+        attention = masked_softmax(score, self.drop(valid))  # [B, T]
+        cycle_rul = self.config.cap * self.head(value).squeeze(-1)  # [B, T]
+        context = (attention.unsqueeze(-1) * value).sum(1)  # [B, D]
+        # Relative to the baseline, so a rounding error in the sum of the attention has little effect.
+        baseline = self.get_buffer("baseline")
+        return Estimate(
+            baseline + (attention * (cycle_rul - baseline)).sum(-1),
+            context.detach(),
+            attention,
+            attention * (cycle_rul - baseline),
+            torch.cat((at_last_cycle(change, lengths), habits(z, readings, observed)), dim=-1),
+            None if heads is None else (attention[:, None, None, :] @ heads).squeeze(2),  # [B, H, T]
+            self.read_health(context),
         )
 
 

@@ -19,10 +19,10 @@ from model.attention import (
     padding_mask,
     sinusoidal_positions,
 )
-from model.network import Cycles, Inputs, NetworkConfig, RulNetwork
+from model.network import CycleNetwork, Cycles, Inputs, NetworkConfig
 
 
-class SelfAttention(RulNetwork):
+class SelfAttention(CycleNetwork):
     """CNN -> BiLSTM -> self-attention -> weighted sum -> linear RUL head.
 
     `score`, dropout and temperature apply to the heads, dropout also to the temporal attention, whose
@@ -64,7 +64,7 @@ class SelfAttention(RulNetwork):
         self.register_buffer("place", place, persistent=False)
 
     def read_cycles(self, inputs: Inputs) -> Cycles:
-        """See `RulNetwork`."""
+        """See `CycleNetwork`."""
         # Small LSTM outputs would give small, uniform scores and be dominated by the heads' output.
         h = self.before(self.frontend(inputs))  # [B, T, 2H]
         if self.config.positions:

@@ -48,6 +48,7 @@ class TrainConfig:
     check_every: int = 50  # Updates between two checks on the held-out windows
     truncations: int = 20  # Windows per held-out unit
     low_rul_weight: float = 0.0  # Extra weight of a window at failure over one at the cap
+    above_cap: float = 1.0  # Factor of an error above the cap, where the truth is the cap
     # Weight of the entropy loss; above 0 it spreads attention, below 0 it sharpens it.
     entropy_weight: float = 0.0
     units_alike: bool = True  # Whether all units are drawn equally often, whatever their length
@@ -131,11 +132,17 @@ class Trainer:
         )
         estimate = self.net.estimate(readings, lengths, last_cycle)
         losses = task_losses(
-            estimate, self._rul[rows], self.net.config, low_rul_weight=self.config.low_rul_weight
+            estimate,
+            self._rul[rows],
+            self.net.config,
+            low_rul_weight=self.config.low_rul_weight,
+            above_cap=self.config.above_cap,
         )
         loss = self._normalise(losses)
         if self.config.entropy_weight != 0.0:
             loss = loss + self.config.entropy_weight * entropy_loss(estimate, lengths)
+        if estimate.penalty is not None:
+            loss = loss + estimate.penalty
         self._optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(self.net.parameters(), self.config.clip)

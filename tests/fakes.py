@@ -46,6 +46,7 @@ def make_manifest(
     min_cycles: int = 2,
     max_missing_fraction: float = 0.5,
     band: tuple[float, float] = (0.2, 1.0),
+    explains_readings: bool = False,
 ) -> Manifest:
     """A small manifest: columns were between 0 and 100 in training."""
     f = len(columns)
@@ -70,6 +71,7 @@ def make_manifest(
         cap=cap,
         baseline=70.0,
         heads=heads,
+        explains_readings=explains_readings,
         horizons=[10, 30],
         nominal_coverage=0.9,
         health_bounds=HealthBounds(critical_below=20, degrading_below=60),
@@ -153,6 +155,14 @@ def fake_outputs(
     attention = (valid / lengths[:, None]).astype(np.float32)
     contribution = (attention * (total - manifest.baseline)[:, None]).astype(np.float32)
     share = (rul / manifest.cap)[:, None]
+    explained: dict[str, FloatArray] = {}
+    if manifest.explains_readings:  # the last readings are all there is
+        of_reading, last = np.zeros_like(readings), np.arange(t) == lengths[:, None] - 1
+        of_reading[last] = np.nan_to_num(readings[last])
+        contribution = of_reading.sum(axis=2)
+        explained["sensor_contribution"] = of_reading
+        explained["window_contribution"] = np.full(b, -manifest.baseline, dtype=np.float32)
+        explained["evidence"] = last.astype(np.float32)
     return Outputs(
         rul=rul,
         rul_interval=np.stack([np.maximum(rul - 5, 0), np.minimum(rul + 5, manifest.cap)], axis=1),
@@ -162,6 +172,7 @@ def fake_outputs(
         contribution=contribution,
         novelty=np.full(b, novelty, dtype=np.float32),
         head_attention=np.repeat(attention[:, None], manifest.heads, axis=1) if manifest.heads else None,
+        **explained,
     )
 
 

@@ -88,7 +88,7 @@ class Answers:
         return cls(asked, outputs, parts[0].manifest, parts[0].rules)
 
     def contribution_sum(self, row: int) -> float:
-        """Unclipped RUL of one window less the baseline, in cycles."""
+        """What the cycles of one window add to its unclipped RUL, in cycles."""
         return float(self.outputs.contribution[row].sum(dtype=np.float64))
 
     @cached_property
@@ -182,6 +182,24 @@ class Answers:
         return self.outputs.contribution.tolist()
 
     @cached_property
+    def evidence(self) -> list[list[float]] | None:
+        """Shares, padding included; None where the model does not explain readings."""
+        values = self.outputs.evidence
+        return None if values is None else values.tolist()
+
+    @cached_property
+    def of_window(self) -> list[float] | None:
+        """Cycles of age, length and what is missing; None where the model does not explain readings."""
+        values = self.outputs.window_contribution
+        return None if values is None else values.tolist()
+
+    @cached_property
+    def of_columns(self) -> list[list[float]] | None:
+        """Cycles that each column adds, [B, F]; None where the model does not explain readings."""
+        values = self.outputs.sensor_contribution
+        return None if values is None else values.sum(axis=1, dtype=np.float64).tolist()
+
+    @cached_property
     def entropy(self) -> list[float]:
         """Entropy ratios; NaN for windows of one cycle."""
         return self.entropy_ratio.tolist()
@@ -249,6 +267,8 @@ def prediction(
             manifest.baseline,
             None if math.isnan(ratio) else ratio,
             answers.effective[row],
+            UNSET if answers.evidence is None else answers.evidence[row][:cycles],
+            UNSET if answers.of_window is None else answers.of_window[row],
         )
     return Prediction(
         windows.units[i],

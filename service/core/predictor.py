@@ -182,13 +182,13 @@ class Predictor:
             Overloaded, NotReady, RuntimeFailed: as the batcher says.
         """
         pieces = await model.batcher.submit(windows)
-        probes = await _occlusions(model, windows, pieces) if explain is Explain.FULL else {}
+        of_sensors = await _of_sensors(model, windows, pieces) if explain is Explain.FULL else {}
         start = perf_counter()
         answered: list[Prediction | None] = [None] * len(windows.lengths)
         for piece in pieces:
             for row, i in enumerate(piece.places, piece.first):
-                hidden = probes.get(i, UNSET)
-                answered[i] = prediction(piece, row, windows, i, explain=explain, sensor_contributions=hidden)
+                found = of_sensors.get(i, UNSET)
+                answered[i] = prediction(piece, row, windows, i, explain=explain, sensor_contributions=found)
         worded = cast("list[Prediction]", answered)
         if stages is not None:
             stages.append((Stage.EXPLAIN, start, perf_counter()))
@@ -216,6 +216,19 @@ async def _laid_out(
             await asyncio.sleep(0)
         parts.append(lay_out(window, rules))
     return join(given, parts, rules)
+
+
+async def _of_sensors(
+    model: LoadedModel, windows: Windows, pieces: Sequence[Piece]
+) -> dict[int, dict[str, float]]:
+    """What each sensor adds to the RUL of each window, in cycles: from the graph, else by occlusion."""
+    if not model.manifest.explains_readings:
+        return await _occlusions(model, windows, pieces)
+    return {
+        i: {model.rules.names[column]: columns[column] for column in model.sensors}
+        for answers, first, places in pieces
+        for i, columns in zip(places, (answers.of_columns or [])[first:], strict=False)
+    }
 
 
 async def _occlusions(

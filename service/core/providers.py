@@ -1,4 +1,4 @@
-"""Shapes of a graph's outputs; providers of ONNX Runtime, their order, and why another one runs.
+"""Providers of ONNX Runtime, their order, and why another one runs.
 
 Plain decisions, so that they can be tested where there is no GPU. This module must not know ONNX Runtime.
 """
@@ -10,16 +10,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from export.bundle import InvalidBundle, Manifest
-from model.domain import HEALTH_STATES
 from service.settings import ProviderChoice
 
 CPU: Final = "CPUExecutionProvider"
 CUDA: Final = "CUDAExecutionProvider"
 TENSORRT: Final = "TensorrtExecutionProvider"
-
-PER_CYCLE: Final = frozenset({"attention", "contribution", "head_attention"})
-"""Outputs with a value for each cycle, in their last axis."""
-Shapes = dict[str, tuple[int, ...]]
 
 FIRST: Final = {ProviderChoice.CPU: CPU, ProviderChoice.CUDA: CUDA, ProviderChoice.TENSORRT: TENSORRT}
 """What a choice puts first; `auto` takes CUDA where ONNX Runtime has it."""
@@ -56,21 +51,6 @@ def order(choice: ProviderChoice, available: Sequence[str]) -> list[str]:
         )
     best_first = [TENSORRT, CUDA] if choice == ProviderChoice.TENSORRT else [CUDA]
     return [*(provider for provider in best_first if provider in available), CPU]
-
-
-def output_shapes(manifest: Manifest, *, windows: int, cycles: int) -> Shapes:
-    """Return the shape of each output that the model's graph has, in the order of the graph."""
-    heads = {"head_attention": (windows, manifest.heads, cycles)} if manifest.heads else {}
-    return {
-        "rul": (windows,),
-        "rul_interval": (windows, 2),
-        "failure_probability": (windows, len(manifest.horizons)),
-        "health_state": (windows, len(HEALTH_STATES)),
-        "attention": (windows, cycles),
-        "contribution": (windows, cycles),
-        **heads,
-        "novelty": (windows,),
-    }
 
 
 def with_options(providers: Sequence[str], manifest: Manifest, *, most_windows: int) -> Wanted:

@@ -69,8 +69,10 @@ class HealthState(msgspec.Struct, frozen=True):
 class Attention(msgspec.Struct, frozen=True):
     """What each cycle weighs and how many cycles of RUL it adds or takes.
 
-    `baseline` plus the contributions is the RUL before it is cut to 0..cap. Entropy is none for a
-    window of one cycle, which leaves attention no choice.
+    `baseline` plus the contributions, plus `window_contribution` where there is one, is the RUL before it
+    is cut to 0..cap. Entropy is none for a window of one cycle, which leaves attention no choice.
+    `evidence` is the share of each cycle in what the readings contribute; it sums to 1. Only models that
+    explain readings have it.
     """
 
     cycles: list[int]
@@ -79,6 +81,8 @@ class Attention(msgspec.Struct, frozen=True):
     baseline: float
     entropy_ratio: float | None
     effective_cycles: float
+    evidence: list[float] | UnsetType = UNSET
+    window_contribution: float | UnsetType = UNSET
 
 
 class Prediction(msgspec.Struct, frozen=True):

@@ -15,6 +15,7 @@ import onnxruntime as ort
 
 from export.bundle import BundleFolder, Golden, InvalidBundle, Manifest
 from export.drift_reference import DriftReference
+from export.outputs import output_shapes
 from model.domain import FloatArray, IntArray
 from service.core.providers import (
     CPU,
@@ -23,7 +24,6 @@ from service.core.providers import (
     Placement,
     Wanted,
     order,
-    output_shapes,
     placement,
     with_options,
 )
@@ -45,6 +45,9 @@ TOLERANCE: Final = {
     "contribution": 1e-3,  # cycles
     "head_attention": 1e-4,
     "novelty": 1e-3,
+    "sensor_contribution": 1e-3,  # cycles
+    "window_contribution": 1e-3,  # cycles
+    "evidence": 1e-4,
 }
 """How far an answer may lie from the exporter's on another processor before it is another answer."""
 
@@ -71,6 +74,9 @@ class Outputs:
         contribution: float32 [B, T], cycles.
         novelty: float32 [B].
         head_attention: float32 [B, H, T], where the network has heads.
+        sensor_contribution: float32 [B, T, F], cycles, where the network explains readings.
+        window_contribution: float32 [B], cycles of age, length and what is missing, likewise.
+        evidence: float32 [B, T], sums to 1, likewise.
     """
 
     rul: FloatArray
@@ -81,6 +87,9 @@ class Outputs:
     contribution: FloatArray
     novelty: FloatArray
     head_attention: FloatArray | None = None
+    sensor_contribution: FloatArray | None = None
+    window_contribution: FloatArray | None = None
+    evidence: FloatArray | None = None
 
 
 class Runtime(Protocol):

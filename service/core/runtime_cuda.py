@@ -15,8 +15,8 @@ import numpy as np
 import onnxruntime as ort
 
 from export.bundle import Manifest
+from export.outputs import PER_CYCLE, Shapes, cycles_of, output_shapes
 from model.domain import FloatArray, IntArray
-from service.core.providers import PER_CYCLE, Shapes, output_shapes
 
 
 def bucket(windows: int) -> int:
@@ -47,7 +47,8 @@ class BoundSession:
             if buffers is None:
                 buffers = self._buffers[size] = self._make(*size)
         answers = buffers.run(*padded(readings, lengths, last_cycle, windows=size[0], cycles=size[1]))
-        return {name: x[:b, ..., :t] if name in PER_CYCLE else x[:b] for name, x in answers.items()}
+        asked = {name: answer[:b] for name, answer in answers.items()}
+        return {name: x[cycles_of(name, slice(t))] if name in PER_CYCLE else x for name, x in asked.items()}
 
     def _make(self, windows: int, cycles: int) -> _Buffers:
         inputs: Shapes = {

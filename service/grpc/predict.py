@@ -165,7 +165,11 @@ def fill(message: pb.Prediction, given: Prediction | Refused) -> None:
 
 def _fill_attention(message: pb.Attention, given: Attention) -> None:
     arrays = packed(1, given.cycles) + packed(2, given.weights) + packed(3, given.contributions)
+    if given.evidence is not UNSET:
+        arrays += packed(7, given.evidence)
     message.MergeFromString(arrays)
+    if given.window_contribution is not UNSET:
+        message.window_contribution = given.window_contribution
     message.baseline, message.effective_cycles = given.baseline, given.effective_cycles
     if given.entropy_ratio is not None:
         message.entropy_ratio = given.entropy_ratio

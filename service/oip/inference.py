@@ -15,12 +15,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from export.outputs import PER_CYCLE, cycles_of
 from model.domain import FloatArray
 from service.core.answers import Piece
 from service.core.lifecycle import Lifecycle, Phase
 from service.core.ports import Stages
 from service.core.predictor import LoadedModel, Predictor
-from service.core.providers import PER_CYCLE
 from service.core.queries import ModelName
 from service.core.window import Defect, Windows, check
 from service.errors import InvalidTensor, MalformedBody, UnknownModel
@@ -209,7 +209,7 @@ def _gathered(ask: Ask, pieces: Sequence[Piece]) -> list[FloatArray]:
     if width == cycles:
         return values
     return [
-        part[..., :cycles] if spec.name in PER_CYCLE else part
+        part[cycles_of(spec.name, slice(cycles))] if spec.name in PER_CYCLE else part
         for spec, part in zip(ask.wanted, values, strict=True)
     ]
 
@@ -223,7 +223,8 @@ def _scattered(spec: TensorSpec, ask: Ask, pieces: Sequence[Piece]) -> FloatArra
         for row, i in enumerate(places, first):
             if is_per_cycle:
                 length, sent = windows.lengths[i], windows.sent[i]
-                values[i, ..., sent - length : sent] = rows[row, ..., :length]
+                read = cycles_of(spec.name, slice(sent - length, sent))
+                values[i][read] = rows[row][cycles_of(spec.name, slice(length))]
             else:
                 values[i] = rows[row]
     return values

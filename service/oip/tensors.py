@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from export.bundle import Manifest
-from service.core.providers import output_shapes
+from export.outputs import output_shapes
 from service.core.window import short
 from service.errors import InvalidTensor
 

@@ -151,20 +151,24 @@ class HealthState(_message.Message):
     def __init__(self, label: _Optional[str] = ..., probabilities: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Attention(_message.Message):
-    __slots__ = ("cycles", "weights", "contributions", "baseline", "entropy_ratio", "effective_cycles")
+    __slots__ = ("cycles", "weights", "contributions", "baseline", "entropy_ratio", "effective_cycles", "evidence", "window_contribution")
     CYCLES_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
     BASELINE_FIELD_NUMBER: _ClassVar[int]
     ENTROPY_RATIO_FIELD_NUMBER: _ClassVar[int]
     EFFECTIVE_CYCLES_FIELD_NUMBER: _ClassVar[int]
+    EVIDENCE_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_CONTRIBUTION_FIELD_NUMBER: _ClassVar[int]
     cycles: _containers.RepeatedScalarFieldContainer[float]
     weights: _containers.RepeatedScalarFieldContainer[float]
     contributions: _containers.RepeatedScalarFieldContainer[float]
     baseline: float
     entropy_ratio: float
     effective_cycles: float
-    def __init__(self, cycles: _Optional[_Iterable[float]] = ..., weights: _Optional[_Iterable[float]] = ..., contributions: _Optional[_Iterable[float]] = ..., baseline: _Optional[float] = ..., entropy_ratio: _Optional[float] = ..., effective_cycles: _Optional[float] = ...) -> None: ...
+    evidence: _containers.RepeatedScalarFieldContainer[float]
+    window_contribution: float
+    def __init__(self, cycles: _Optional[_Iterable[float]] = ..., weights: _Optional[_Iterable[float]] = ..., contributions: _Optional[_Iterable[float]] = ..., baseline: _Optional[float] = ..., entropy_ratio: _Optional[float] = ..., effective_cycles: _Optional[float] = ..., evidence: _Optional[_Iterable[float]] = ..., window_contribution: _Optional[float] = ...) -> None: ...
 
 class Warning(_message.Message):
     __slots__ = ("code", "column", "detail")

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from export.bundle import BUNDLED, INPUTS, BundleFolder, Golden
+from export.bundle import BUNDLED, BundleFolder, Golden
+from export.outputs import EXPLAINING, INPUTS, output_shapes
 from export.probes import probe_windows
-from export.promises import PROMISES, Probe, check_shapes, expected_shapes, replay_golden
+from export.promises import EXPLANATION_PROMISES, PROMISES, Probe, check_shapes, promises_of, replay_golden
 from export.session import open_bundle
 from model.domain import attention_entropy_ratio
 
@@ -13,7 +14,7 @@ SHIPPED = sorted(folder.name for folder in BUNDLED.iterdir() if (folder / "model
 RUL_TOLERANCE_CYCLES = 1e-4  # of 125: about thirteen steps of float32
 
 
-TINY = [f"tiny {network}" for network in ("flagship", "amnl", "selfattention")]
+TINY = [f"tiny {network}" for network in ("flagship", "amnl", "selfattention", "evidence")]
 
 
 @pytest.fixture(scope="module", params=[*TINY, *SHIPPED])
@@ -53,8 +54,20 @@ def test_only_a_network_with_heads_answers_what_they_attend_to(probe):
     assert ("head_attention" in probe.answers) is (probe.manifest.heads > 0)
 
 
-@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+def test_a_graph_explains_readings_where_its_manifest_says_so(probe):
+    from model.networks import network_class
+
+    explains = network_class(probe.manifest.network).explains_readings
+
+    assert probe.manifest.explains_readings is explains
+    assert set(probe.answers) & EXPLAINING == (EXPLAINING if explains else set())
+
+
+@pytest.mark.parametrize("promise", PROMISES + EXPLANATION_PROMISES, ids=lambda promise: promise.__name__)
 def test_the_served_graph_keeps_its_promise(probe, promise):
+    if promise not in promises_of(probe.manifest):
+        pytest.skip("the network does not explain readings")
+
     finding = promise(probe)
 
     assert finding.kept, finding
@@ -66,7 +79,7 @@ def test_inputs_outputs_and_shapes_are_those_of_the_contract(opened):
     check_shapes(session, manifest)
 
     assert session.inputs == INPUTS
-    assert session.outputs == tuple(expected_shapes(manifest, windows=1, cycles=1))
+    assert session.outputs == tuple(output_shapes(manifest, windows=1, cycles=1))
 
 
 @pytest.mark.parametrize("batch", [1, 2, 7, 64])
@@ -85,7 +98,7 @@ def test_batch_and_cycles_are_dynamic(opened, batch, share):
     )
 
     shapes = {name: answer.shape for name, answer in answers.items()}
-    assert shapes == expected_shapes(manifest, windows=batch, cycles=cycles)
+    assert shapes == output_shapes(manifest, windows=batch, cycles=cycles)
 
 
 def test_parity_that_was_measured_at_export_is_within_the_contract(opened):

@@ -195,6 +195,10 @@ def _fields(message: Any) -> dict[str, Any]:
             np.frombuffer(raw, DTYPES[output.datatype]).tolist()
             for output, raw in zip(message.outputs, message.raw_output_contents, strict=True)
         ]
+    for prediction in fields.get("predictions", [fields.get("prediction", {})]):
+        attention = prediction.get("attention", {})
+        if attention.get("evidence") == []:  # a list has no presence: empty is left out, as in JSON
+            del attention["evidence"]
     return fields
 
 

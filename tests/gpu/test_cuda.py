@@ -7,8 +7,9 @@ import onnxruntime as ort
 import pytest
 
 from export.bundle import BUNDLED, BundleFolder, Golden
+from export.outputs import output_shapes
 from export.probes import probe_windows
-from service.core.providers import CPU, CUDA, TENSORRT, output_shapes
+from service.core.providers import CPU, CUDA, TENSORRT
 from service.core.runtime import TOLERANCE, OnnxRuntime, replay_golden
 
 pytestmark = [

@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from msgspec import UNSET
 from prometheus_client import CollectorRegistry
 
 from export.bundle import Golden
@@ -17,7 +18,7 @@ from service.core.window import WindowInput
 from service.metrics.metrics import Metrics
 from service.settings import ProviderChoice
 
-NETWORKS = ["flagship", "amnl", "selfattention"]
+NETWORKS = ["flagship", "amnl", "selfattention", "evidence"]
 
 
 @pytest.fixture(params=NETWORKS)
@@ -51,7 +52,7 @@ def windows_for(runtime, count=5):
     ]
 
 
-async def predicted(runtime, registry, executor, windows):
+async def predicted(runtime, registry, executor, windows, explain=Explain.ATTENTION):
     metrics = Metrics(registry, [runtime])
     name = runtime.manifest.name
     batcher = MicroBatcher(
@@ -66,7 +67,7 @@ async def predicted(runtime, registry, executor, windows):
     models = {name: LoadedModel.of(runtime, batcher, max_window_cycles=1000)}
     predictor = Predictor(models, max_request_windows=64)
     try:
-        return (await predictor.predict(PredictQuery(windows, explain=Explain.ATTENTION))).predictions
+        return (await predictor.predict(PredictQuery(windows, explain=explain))).predictions
     finally:
         await batcher.close(drain_seconds=5)
 
@@ -79,6 +80,25 @@ async def test_a_network_answers_through_the_same_words(runtime, registry, execu
         assert 0 <= prediction.interval.lower <= prediction.rul <= runtime.manifest.cap
         assert sum(prediction.health_state.probabilities.values()) == pytest.approx(1.0, abs=1e-5)
         assert sum(prediction.attention.weights) == pytest.approx(1.0, abs=1e-5)
+
+
+async def test_contributions_of_sensors_are_the_graphs_where_it_explains_readings(
+    runtime, registry, executor
+):
+    (window,) = windows_for(runtime, count=1)
+    readings = np.array([window.readings], np.float32)
+    asked = np.array([len(window.readings)]), np.array([window.last_cycle], np.float32)
+
+    (prediction,) = await predicted(runtime, registry, executor, [window], Explain.FULL)
+
+    names = [column.name for column in runtime.manifest.columns if column.role == "sensor"]
+    assert [*prediction.sensor_contributions] == names
+    explained = runtime.run(readings, *asked).sensor_contribution
+    assert (explained is None) is (prediction.attention.evidence is UNSET)
+    if explained is not None:
+        expected = explained[0].sum(axis=0)[-len(names) :]
+        np.testing.assert_allclose([*prediction.sensor_contributions.values()], expected, atol=1e-4)
+        assert sum(prediction.attention.evidence) == pytest.approx(1.0, abs=1e-5)
 
 
 async def test_each_heads_entropy_is_a_series_of_its_own(runtime, registry, executor):

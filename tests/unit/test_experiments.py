@@ -8,9 +8,8 @@ from model.baselines import BASELINES, window_statistics
 from model.domain import InvalidData
 from model.evaluation import rmse_difference
 from model.experiments import ROWS, UnknownRow, row_named, run_row, updates
-from model.flagship import spread_age
 from model.folds import split_fold
-from model.layers import Standardise
+from model.layers import Standardise, spread_age
 from model.networks import network_class
 from model.reference import fit_reference
 from model.run import prepare

@@ -64,7 +64,16 @@ def attentions(draw):
     weights = draw(numbers)
     first, ratio = draw(st.integers(1, 2**24 - 100)), draw(st.none() | number)
     cycles = [*range(first, first + len(weights))]
-    return Attention(cycles, weights, weights[::-1], draw(number), ratio, draw(number))
+    return Attention(
+        cycles,
+        weights,
+        weights[::-1],
+        draw(number),
+        ratio,
+        draw(number),
+        draw(st.just(weights) | st.just(UNSET)),
+        draw(number | st.just(UNSET)),
+    )
 
 
 @st.composite
@@ -98,6 +107,8 @@ def message_of(prediction):
             baseline=given.baseline,
             entropy_ratio=given.entropy_ratio,
             effective_cycles=given.effective_cycles,
+            evidence=None if given.evidence is UNSET else given.evidence,
+            window_contribution=None if given.window_contribution is UNSET else given.window_contribution,
         )
     interval, health = prediction.interval, prediction.health_state
     return pb.Prediction(

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from export.outputs import PER_CYCLE, cycles_of
 from model.fleet import fleet_named
 from model.layers import valid_cycles
 from model.networks import InvalidOption, build_network, config_from_json, fleet_for, network_config
@@ -27,6 +28,8 @@ VARIANTS = [
     ("selfattention", {"causal": True, "positions": True, "learnable_temperature": True}),
     ("selfattention", {"score": "additive", "age": True}),
     ("selfattention", {"score": "dot"}),
+    ("evidence", {}),
+    ("evidence", {"heads": 1}),
 ]
 CONFIG = TrainConfig(seed=5, steps=12, batch=16, check_every=4, truncations=4)
 
@@ -118,8 +121,9 @@ def test_a_window_alone_answers_as_in_a_ragged_batch_whatever_its_padding(name, 
 
         for got, cycles in ((alone, n), (padded, readings.shape[1])):
             for output, value in got.items():
-                per_cycle = output in {"attention", "contribution", "head_attention"}
-                expected = together[output][i][..., :cycles] if per_cycle else together[output][i]
+                expected = together[output][i]
+                if output in PER_CYCLE:
+                    expected = expected[cycles_of(output, slice(cycles))]
                 torch.testing.assert_close(value[0], expected, rtol=1e-5, atol=1e-5, msg=output)
 
 
@@ -130,7 +134,10 @@ def test_baseline_and_contributions_are_the_unclipped_rul(name, options):
     windows = batch(windows=32)
 
     with torch.no_grad():
-        total = 41.0 + net(*windows).contribution.double().sum(-1)
+        got = net(*windows)
+        total = 41.0 + got.contribution.double().sum(-1)
+        if got.window_contribution is not None:
+            total += got.window_contribution
         unclipped = net.estimate(*windows).unclipped.double()
 
     torch.testing.assert_close(total, unclipped, rtol=0, atol=1e-4)
@@ -146,7 +153,7 @@ def test_probabilities_and_attention_sum_to_one(name, options):
     torch.testing.assert_close(got["health_state"].sum(-1), torch.ones(16))
     torch.testing.assert_close(got["attention"].sum(-1), torch.ones(16))
     assert (got["attention"][~valid_cycles(lengths, readings)] == 0).all()
-    for head in got["head_attention"].unbind(1) if name == "selfattention" else ():
+    for head in got["head_attention"].unbind(1) if net.config.heads else ():
         torch.testing.assert_close(head.sum(-1), torch.ones(16))
         assert (head[~valid_cycles(lengths, readings)] == 0).all()
 

@@ -19,7 +19,7 @@ from tests.oip import NAMES
 
 CONTEXT = 4
 MOST_WINDOWS = 20
-MANIFEST = make_manifest(context=CONTEXT, heads=2)
+MANIFEST = make_manifest(context=CONTEXT, heads=2, explains_readings=True)
 ODD = st.sampled_from([np.nan, np.nan, np.inf, -np.inf, 3.4e38, 1.0, 50.0])
 CYCLES = st.sampled_from([np.nan, 0.0, 2.0, 100.0, -1.0, 1.5, np.inf, 2.0**24, 2.0**25])
 
@@ -203,6 +203,17 @@ async def test_cycles_before_the_context_weigh_nothing(batch):
     np.testing.assert_allclose(outputs["attention"][0], [0, 0, 0.25, 0.25, 0.25, 0.25])
     np.testing.assert_allclose(outputs["attention"][1], [1 / 3, 1 / 3, 1 / 3, 0, 0, 0], rtol=1e-6)
     np.testing.assert_array_equal(outputs["head_attention"][:, 0], outputs["attention"])
+
+
+@pytest.mark.parametrize("width", [4, 9])
+@pytest.mark.parametrize("batch", [range(2), [0, 1]])
+async def test_contributions_of_readings_stand_at_their_cycles(width, batch):
+    outputs = await answered([6, 3], 6, batch, width=width)
+
+    last = np.array([[0, 0, 0, 0, 0, 1], [0, 0, 1, 0, 0, 0]])
+    np.testing.assert_array_equal(outputs["evidence"], last)
+    np.testing.assert_array_equal(outputs["sensor_contribution"].any(axis=2), last)
+    assert outputs["window_contribution"].tolist() == [-70, -70]
 
 
 async def test_a_rul_near_the_cap_is_the_cap_as_everywhere():

@@ -50,6 +50,6 @@ def test_a_name_that_the_network_does_not_go_by_is_refused_with_those_it_does(te
 
 def test_options_of_an_unknown_network_are_refused_by_its_name():
     with pytest.raises(
-        UnknownNetwork, match="no network 'transformer', there are: flagship, amnl, selfattention"
+        UnknownNetwork, match="no network 'transformer', there are: flagship, amnl, selfattention, evidence"
     ):
         read_options([], network="transformer")

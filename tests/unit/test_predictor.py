@@ -73,6 +73,32 @@ async def test_a_full_explanation_says_what_each_sensor_adds():
     assert prediction.sensor_contributions == pytest.approx({"sensor_1": 30.0, "sensor_2": 0.0}, abs=1e-4)
 
 
+async def test_a_model_that_explains_readings_says_what_each_sensor_adds_without_occlusion():
+    predictor = make_predictor(make_manifest(explains_readings=True))
+    windows = window_input(30.0), window_input(200.0)
+
+    first, second = (await ask(*windows, predictor=predictor, explain=Explain.FULL)).predictions
+
+    assert first.sensor_contributions == pytest.approx({"sensor_1": 30.0, "sensor_2": 0.0}, abs=1e-4)
+    assert second.sensor_contributions == pytest.approx({"sensor_1": 200.0, "sensor_2": 0.0}, abs=1e-4)
+    assert predictor.models["fake"].batcher.runtime.batches == [2]
+
+
+async def test_evidence_stands_beside_the_weights_of_a_model_that_explains_readings():
+    predictor = make_predictor(make_manifest(explains_readings=True))
+    (prediction,) = (await ask(window_input(30.0, cycles=3), predictor=predictor)).predictions
+
+    assert prediction.attention.evidence == [0.0, 0.0, 1.0]
+    total = prediction.attention.baseline + sum(prediction.attention.contributions)
+    assert total + prediction.attention.window_contribution == pytest.approx(30.0)
+
+
+async def test_other_models_have_no_evidence():
+    (prediction,) = (await ask(window_input(30.0))).predictions
+
+    assert not {"evidence", "window_contribution"} & msgspec.to_builtins(prediction.attention).keys()
+
+
 async def test_a_sensor_speaks_above_the_cap_too():
     (prediction,) = (await ask(window_input(200.0), explain=Explain.FULL)).predictions
 

@@ -7,6 +7,7 @@ import onnxruntime as ort
 import pytest
 
 from export.bundle import InvalidBundle
+from export.outputs import output_shapes
 from export.probes import probe_windows
 from service.core.providers import (
     CPU,
@@ -14,7 +15,6 @@ from service.core.providers import (
     TENSORRT,
     Placement,
     order,
-    output_shapes,
     placement,
     with_options,
 )

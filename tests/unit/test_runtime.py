@@ -8,7 +8,8 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from export.bundle import METADATA_KEY, OUTPUTS, BundleFolder, Golden, InvalidBundle, Manifest
+from export.bundle import METADATA_KEY, BundleFolder, Golden, InvalidBundle, Manifest
+from export.outputs import output_names, output_shapes
 from service.core.runtime import CUDA, OnnxRuntime, replay_golden
 from service.settings import ProviderChoice
 from tests.fakes import FakeRuntime, fake_outputs, make_manifest
@@ -46,7 +47,8 @@ def test_outputs_have_the_shapes_of_the_contract(runtime):
     assert outputs.failure_probability.shape == (b, len(manifest.horizons))
     assert outputs.health_state.shape == (b, 3)
     assert outputs.attention.shape == outputs.contribution.shape == (b, t)
-    assert all(getattr(outputs, name).dtype == np.float32 for name in OUTPUTS if name != "head_attention")
+    names = output_names(heads=manifest.heads, explains_readings=False)
+    assert all(getattr(outputs, name).dtype == np.float32 for name in names)
     assert (outputs.head_attention is None) == (manifest.heads == 0)
 
 
@@ -70,7 +72,7 @@ def test_an_answer_that_is_no_number_does_not_agree():
     readings = np.ones((2, 4, 3), dtype=np.float32)
     lengths, last_cycle = np.array([4, 4]), np.array([4, 4], dtype=np.float32)
     outputs = fake_outputs(readings, lengths, manifest)
-    expected = {name: getattr(outputs, name) for name in OUTPUTS if name != "head_attention"}
+    expected = {name: getattr(outputs, name) for name in output_shapes(manifest, windows=2, cycles=4)}
     broken = FakeRuntime(manifest)
     broken.run = lambda *_: replace(outputs, novelty=np.array([np.nan, 0.5]))
 

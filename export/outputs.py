@@ -1,0 +1,66 @@
+"""Inputs and outputs of a bundle's graph: names, order, shapes.
+
+This module must not know torch, onnx or ONNX Runtime.
+"""
+
+from __future__ import annotations
+
+from types import EllipsisType
+from typing import Final
+
+from export.bundle import Manifest
+from model.domain import HEALTH_STATES
+
+INPUTS: Final = ("readings", "lengths", "last_cycle")
+AXES: Final = {
+    "rul": "B",
+    "rul_interval": "B2",
+    "failure_probability": "BK",
+    "health_state": "BC",
+    "attention": "BT",
+    "contribution": "BT",
+    "head_attention": "BHT",
+    "novelty": "B",
+    "sensor_contribution": "BTF",
+    "window_contribution": "B",
+    "evidence": "BT",
+}
+"""Axes of each output: windows B, cycles T, columns F, heads H, horizons K, health states C."""
+EXPLAINING: Final = frozenset({"sensor_contribution", "window_contribution", "evidence"})
+"""Outputs of networks that explain readings."""
+PER_CYCLE: Final = frozenset(name for name, axes in AXES.items() if "T" in axes)
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def output_names(*, heads: int, explains_readings: bool) -> tuple[str, ...]:
+    """Return the outputs of a graph, in its order."""
+    missing: set[str] = set() if heads else {"head_attention"}
+    if not explains_readings:
+        missing |= EXPLAINING
+    return tuple(name for name in AXES if name not in missing)
+
+
+def output_shapes(manifest: Manifest, *, windows: int, cycles: int) -> Shapes:
+    """Return the shape of each output of a model, in the order of its graph."""
+    sizes = {
+        "B": windows,
+        "T": cycles,
+        "F": len(manifest.columns),
+        "H": manifest.heads,
+        "K": len(manifest.horizons),
+        "C": len(HEALTH_STATES),
+        "2": 2,
+    }
+    names = output_names(heads=manifest.heads, explains_readings=manifest.explains_readings)
+    return {name: tuple(sizes[axis] for axis in AXES[name]) for name in names}
+
+
+def cycles_of(name: str, cycles: slice) -> tuple[EllipsisType | slice, ...]:
+    """Return the index of some cycles of an output, of one window or of many.
+
+    >>> import numpy as np
+    >>> np.zeros((2, 9, 5))[cycles_of("sensor_contribution", slice(4))].shape
+    (2, 4, 5)
+    """
+    return (..., cycles, slice(None)) if AXES[name].endswith("TF") else (..., cycles)

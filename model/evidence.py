@@ -1,0 +1,216 @@
+"""`evidence`: the network whose answer is made of exact contributions of readings.
+
+    readings   -> z-scores                                                     [B, T, F]
+    look       -> CNN, BiLSTM and a score for each head: attention             [B, H, T]
+    pool       -> attention-weighted means of the readings, and a trend        [B, H + 1, F]
+    read out   -> two ReLU layers and a linear head: RUL                       [B]
+
+CNN and BiLSTM say where to look; they never enter a value. Pools are linear in the readings, and the
+read-out divides its answer among the pools by secants. So the contribution of a reading is its
+z-score times the gates of its cycle and column, and contains no other cycle's reading: RETAIN's
+gates, Choi et al. (2016), fixed by the read-out. This module must not know data, losses or ONNX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
+
+import torch
+from torch import Tensor, nn
+
+from model.layers import (
+    MaskedConvolution,
+    RaggedBiLstm,
+    cycle_age,
+    features_of_change,
+    masked_softmax,
+    of_each_cycle,
+    spread_age,
+)
+from model.network import Estimate, Explanation, NetworkConfig, RulNetwork, at_last_cycle
+from model.novelty import habits
+from model.readout import Answer, Pools, ReadOut
+
+SEARCHING_SLOPE: Final = 0.02
+STEEPEST_SLOPE: Final = 0.4
+FLATTER_SLOPE: Final = 0.04
+FLATTEST_SLOPE: Final = 0.001
+"""First slopes of scores, a cycle: a searching head, then means of the last 2.5 to 25 cycles, and of all."""
+DIFFERENCE_SCALE: Final = 1.5
+"""Means of neighbouring heads are alike; their difference is scaled up to vary as they do."""
+CONTENT_PENALTY: Final = 0.003
+"""Penalty on the variance of content: heads other than the searching one leave recency only where it pays.
+On the searching head it would hide single events."""
+LAG_CYCLES: Final = 10.0
+"""Unit of slopes and of lags, in cycles: small inputs and small parameters learn slowly."""
+LEAST_EVIDENCE_CYCLES: Final = 1e-6
+"""Evidence of a window without readings, in cycles, divided as its attention is."""
+
+
+class Evidence(RulNetwork):
+    """Heads weigh the readings, two ReLU layers read the weighted means.
+
+    Attention of head h = softmax over cycles of (content - slope_h * lag), with learnt slopes >= 0. The
+    first head searches and gives the output `attention`. Settings are used only through the regimes.
+    """
+
+    explains_readings: ClassVar[bool] = True
+    options: ClassVar[Mapping[str, Any]] = {
+        "heads": 5,
+        "hidden": 8,
+        "perceptron": 96,
+        "attention": 24,
+        "recurrent_dropout": 0.5,
+    }
+    recipe: ClassVar[Mapping[str, Any]] = {
+        "learning_rate": 5e-3,
+        "offset": 0.05,
+        "age_jitter": 0.03,
+        "history_missing": 0.15,
+        "low_rul_weight": 1.0,
+        "above_cap": 0.2,
+    }
+
+    def __init__(self, config: NetworkConfig) -> None:
+        super().__init__(config, values=config.perceptron)
+        heads, columns = config.heads, config.columns
+        self.convolution = MaskedConvolution(columns, config.hidden, width=5)
+        self.recurrent = RaggedBiLstm(config.hidden, config.hidden)
+        self.forget = nn.Dropout(config.recurrent_dropout)
+        of_feature = nn.Linear(3 * config.hidden, config.attention)
+        of_head = nn.Linear(config.attention, heads)
+        self.score = nn.Sequential(of_feature, nn.Tanh(), of_head)
+        start_heads(of_feature.weight[:, -config.hidden :], of_head)
+        self.slope = nn.Parameter((LAG_CYCLES * first_slopes(heads)).expm1().log())  # before softplus
+        self.mix = nn.Parameter(first_mix(heads))  # [H + 1, H + 1]
+        age, length = 2, 1
+        self.read_out = ReadOut((heads + 1) * columns + age + length + columns + heads, config.perceptron)
+        is_sensor = torch.ones(columns)
+        is_sensor[list(config.settings)] = 0.0
+        self.register_buffer("is_sensor", is_sensor, persistent=False)
+
+    def estimate(self, readings: Tensor, lengths: Tensor, last_cycle: Tensor) -> Estimate:
+        """See `RulNetwork`."""
+        z, observed, valid = self.standardise(readings, lengths)
+        is_sensor = self.get_buffer("is_sensor")
+        there = observed.to(z.dtype) * is_sensor  # [B, T, F]
+        lag = self.lag(valid, lengths)  # [B, T]
+        content = self.look(z * is_sensor, valid, lengths)  # [B, T, H]
+        attention = self.attend(content, valid, lag)  # [B, H, T]
+        pools = Pools.of(attention, -lag / self.config.context, there)
+        values = z * there  # [B, T, F], 0 where missing
+        mixed = self.mix @ pools.of_readings(values)  # [B, H + 1, F]
+        of_lag = attention * lag[:, None] / LAG_CYCLES  # [B, H, T]
+        seen = attention[:, -1:] @ there  # [B, 1, F]
+        window = self.window(lengths, last_cycle, valid), is_sensor - seen[:, 0]  # [B, 3], [B, F]
+        x = torch.cat((mixed.flatten(1), of_lag.sum(-1), *window), dim=-1)
+        answer = self.read_out(x, self.head)
+        contribution, explanation = self.explain(answer, x, pools, values, of_lag)
+        change = features_of_change(z)  # [B, T, 3F]
+        return Estimate(
+            self.config.cap * answer.value,
+            answer.hidden.detach(),
+            attention[:, 0],
+            contribution,
+            torch.cat((at_last_cycle(change, lengths), habits(z, readings, observed)), dim=-1),
+            attention,
+            explanation=explanation,
+            penalty=penalty(content, valid, lengths) if self.training else None,
+        )
+
+    def lag(self, valid: Tensor, lengths: Tensor) -> Tensor:
+        """Count the cycles after each one, [B, T]; 0 on padding."""
+        number = torch.arange(valid.shape[1], device=valid.device)[None, :] + 1
+        return (lengths[:, None] - number).clamp(min=0).to(self.slope.dtype)
+
+    def look(self, z: Tensor, valid: Tensor, lengths: Tensor) -> Tensor:
+        """Score the content of each cycle for each head, [B, T, H]."""
+        h = self.convolution(z, valid)  # [B, T, C]
+        r = self.forget(self.recurrent(h, lengths))  # [B, T, 2C]
+        return of_each_cycle(self.score, torch.cat((r, h), dim=-1), self.config.heads)
+
+    def attend(self, content: Tensor, valid: Tensor, lag: Tensor) -> Tensor:
+        """Compute the attention of each head, [B, H, T]."""
+        slope = nn.functional.softplus(self.slope) / LAG_CYCLES  # [H]
+        score = content - slope * lag.unsqueeze(-1)  # [B, T, H]
+        return masked_softmax(score.transpose(1, 2), valid[:, None].expand(-1, self.config.heads, -1))
+
+    def window(self, lengths: Tensor, last_cycle: Tensor, valid: Tensor) -> Tensor:
+        """Return age of the last cycle, whether it is known, and length, [B, 3]."""
+        one = torch.ones_like(lengths)
+        age = cycle_age(one, last_cycle, oldest=self.get_buffer("oldest"), valid=valid[:, :1])  # [B, 1, 2]
+        length = lengths.to(age.dtype)[:, None] / self.config.context - 1.0
+        return torch.cat((spread_age(age)[:, 0], length), dim=-1)
+
+    def explain(
+        self, answer: Answer, x: Tensor, pools: Pools, values: Tensor, of_lag: Tensor
+    ) -> tuple[Tensor, Explanation]:
+        """Divide the answer among cycles [B, T], readings, and the window."""
+        heads, columns, cap = self.config.heads, self.config.columns, self.config.cap
+        slope = cap * answer.slope  # [B, P]
+        of_pools, of_heads, of_window = slope.split(
+            [(heads + 1) * columns, heads, x.shape[-1] - (heads + 1) * columns - heads], dim=-1
+        )
+        unmixed = self.mix.T @ of_pools.unflatten(-1, (heads + 1, columns))
+        of_reading = pools.shares(unmixed, values)  # [B, T, F]
+        of_place = (of_heads.unsqueeze(-1) * of_lag).sum(1)  # [B, T]
+        # 0 once the baseline is this network's own reference.
+        from_baseline = cap * answer.reference - self.get_buffer("baseline")
+        of_window = (of_window * x[:, -of_window.shape[-1] :]).sum(-1) + from_baseline  # [B]
+        evidence = share_of_cycles(of_reading, pools.rows[:, 0])
+        return of_reading.sum(-1) + of_place, Explanation(of_reading, of_window, evidence)
+
+    def reference_rul(self, unclipped: Tensor) -> Tensor:  # noqa: ARG002
+        """Answer for a window whose readings are all typical, []."""
+        nothing = self.read_out.first.weight.new_zeros(1, self.read_out.first.in_features)
+        return self.config.cap * self.read_out(nothing, self.head).reference
+
+
+def start_heads(of_convolution: Tensor, of_head: nn.Linear) -> None:
+    """Set the content of heads before training, from weights of the convolution [D, C] and of the heads.
+
+    The searching head looks where the convolution responds most: from random weights it learns in some
+    runs to avoid single events in place of finding them. The others are plain recency.
+    """
+    with torch.no_grad():
+        of_convolution.copy_(of_convolution.abs() * of_head.weight[0].sign()[:, None])
+        of_head.weight[1:].zero_()
+        of_head.bias.zero_()
+
+
+def first_slopes(heads: int) -> Tensor:
+    """Return the slopes of the heads before training, [H]: searching, steep to flat, flattest.
+
+    >>> [round(slope, 3) for slope in first_slopes(5).tolist()]
+    [0.02, 0.4, 0.126, 0.04, 0.001]
+    """
+    steep, flat = torch.tensor([STEEPEST_SLOPE, FLATTER_SLOPE]).log()
+    between = torch.linspace(steep, flat, max(heads - 2, 0)).exp()
+    return torch.cat((torch.tensor([SEARCHING_SLOPE]), between, torch.tensor([FLATTEST_SLOPE])))[:heads]
+
+
+def first_mix(heads: int) -> Tensor:
+    """Return the mix of means and trend before training, [H + 1, H + 1].
+
+    The read-out starts from the means of the first two heads and of the last, and from differences.
+    """
+    mix = torch.eye(heads + 1)
+    for head in range(2, heads - 1):
+        mix[head, head - 1], mix[head, head] = DIFFERENCE_SCALE, -DIFFERENCE_SCALE
+    return mix
+
+
+def share_of_cycles(of_reading: Tensor, attention: Tensor) -> Tensor:
+    """Compute each cycle's share in the sum of absolute contributions, [B, T, F] -> [B, T]."""
+    weight = of_reading.abs().sum(-1) + LEAST_EVIDENCE_CYCLES * attention
+    return weight / weight.sum(-1, keepdim=True)
+
+
+def penalty(content: Tensor, valid: Tensor, lengths: Tensor) -> Tensor:
+    """Penalise the variance of content within windows, of all heads but the first, []."""
+    there = valid.unsqueeze(-1)
+    free = torch.where(there, content[:, :, 1:], torch.zeros_like(content[:, :, 1:]))
+    mean = free.sum(1, keepdim=True) / lengths[:, None, None]
+    square = (free - mean).square() * there
+    return CONTENT_PENALTY * square.sum() / valid.sum()

@@ -1,0 +1,255 @@
+"""`evidence`: what its contributions promise, with random weights and after training."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import gradcheck
+
+from model.evidence import first_mix, first_slopes, share_of_cycles
+from model.folds import split_fold
+from model.layers import valid_cycles
+from model.losses import rul_loss
+from model.networks import build_network, network_config
+from model.readout import Pools, ReadOut, secant
+from model.run import prepare
+from model.training import TrainConfig
+from tests.fleets import PUMPS, worn_pumps
+from tests.tiny_bundle import SMALL
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+FLEET = replace(PUMPS, context=12)
+CONFIG = TrainConfig(seed=5, steps=20, batch=32, check_every=20, truncations=4, learning_rate=1e-2)
+EXACT_CYCLES = 1e-3
+
+
+@pytest.fixture(scope="module", params=["random weights", "trained"])
+def net(request):
+    parts = split_fold(worn_pumps(units=12, seed=2), FLEET, fold=0, folds=3, seed=5, truncations=4)
+    trainer, _ = prepare(parts, FLEET, network="evidence", config=CONFIG, options=SMALL["evidence"])
+    while request.param == "trained" and not trainer.done:
+        trainer.update()
+    return trainer.net.eval()
+
+
+def batch(net, windows=24, seed=0):
+    """Ragged windows around the training mean; some readings are missing, and one column of one window."""
+    generator = torch.Generator().manual_seed(seed)
+    cycles, columns = net.config.context, net.config.columns
+    mean, deviation = net.standardise.mean[0], net.standardise.standard_deviation[0]
+    readings = mean + deviation * 2.0 * torch.randn(windows, cycles, columns, generator=generator)
+    lengths = torch.randint(1, cycles + 1, (windows,), generator=generator)
+    lengths[0] = cycles
+    readings[torch.rand(readings.shape, generator=generator) < 0.1] = torch.nan
+    readings[1, :, -1] = torch.nan
+    readings[~valid_cycles(lengths, readings)] = torch.nan
+    last_cycle = lengths + 7.0
+    last_cycle[2] = torch.nan
+    return readings, lengths, last_cycle
+
+
+def answered(net, windows):
+    with torch.no_grad():
+        return net(*windows), net.estimate(*windows).unclipped.double()
+
+
+def test_baseline_contributions_and_window_are_the_unclipped_rul(net):
+    got, unclipped = answered(net, batch(net))
+
+    total = net.baseline.double() + got.contribution.double().sum(-1) + got.window_contribution
+
+    torch.testing.assert_close(total, unclipped, rtol=0, atol=EXACT_CYCLES)
+
+
+def test_a_cycles_contribution_is_that_of_its_readings_and_its_place(net):
+    """What is left, the cycle's place, is linear in where the heads look."""
+    readings, lengths, last_cycle = batch(net)
+    got, _ = answered(net, (readings, lengths, last_cycle))
+
+    own = got.contribution - got.sensor_contribution.sum(-1)
+
+    last = (lengths - 1)[:, None]
+    torch.testing.assert_close(own.gather(1, last), torch.zeros(len(lengths), 1), rtol=0, atol=EXACT_CYCLES)
+    assert own.abs().max() > 1e-3
+
+
+def test_missing_readings_settings_and_padding_contribute_nothing(net):
+    windows = batch(net)
+    got, _ = answered(net, windows)
+
+    without = windows[0].isnan()
+    without[:, :, list(net.config.settings)] = True
+
+    assert (got.sensor_contribution[without] == 0).all()
+    assert (got.sensor_contribution[~without] != 0).all()
+    padding = ~valid_cycles(windows[1], windows[0])
+    assert (got.contribution[padding] == 0).all()
+    assert (got.evidence[padding] == 0).all()
+
+
+def test_a_reading_contributes_its_z_score_times_a_gate(net):
+    """Beyond the gates, no reading of another cycle enters."""
+    windows = batch(net)
+    with torch.no_grad():
+        z, observed, valid = net.standardise(windows[0], windows[1])
+        there = observed * net.is_sensor
+        attention = torch.rand(len(z), net.config.heads, z.shape[1]).softmax(-1) * valid[:, None]
+        pools = Pools.of(attention, -net.lag(valid, windows[1]) / net.config.context, there)
+        slope = torch.randn(len(z), net.config.heads + 1, z.shape[2])
+        values = z * there
+        other = values.clone()
+        other[:, 3:] *= -2.0
+
+        one, two = pools.shares(slope, values), pools.shares(slope, other)
+
+    torch.testing.assert_close(one[:, :3], two[:, :3], rtol=0, atol=0)
+    torch.testing.assert_close(-2.0 * one[:, 3:], two[:, 3:])
+
+
+def test_evidence_is_each_cycles_share_and_sums_to_one_without_any_reading(net):
+    readings, lengths, last_cycle = batch(net)
+    readings[3] = torch.nan
+    got, _ = answered(net, (readings, lengths, last_cycle))
+
+    weight = got.sensor_contribution.abs().sum(-1)
+
+    torch.testing.assert_close(got.evidence.sum(-1), torch.ones(len(lengths)))
+    some = torch.arange(len(lengths)) != 3
+    torch.testing.assert_close(got.evidence[some], (weight / weight.sum(-1, keepdim=True))[some])
+    torch.testing.assert_close(got.evidence[3], got.attention[3])
+
+
+def test_the_baseline_is_the_answer_to_typical_readings(net):
+    unclipped = torch.zeros(1)
+    with torch.no_grad():
+        net.baseline.copy_(net.reference_rul(unclipped))
+        everything = net.read_out(torch.zeros(1, net.read_out.first.in_features), net.head)
+
+    torch.testing.assert_close(net.baseline, net.config.cap * everything.value[0])
+
+
+def test_pools_are_means_and_the_trend_of_what_was_observed():
+    attention = torch.tensor([[[0.2, 0.3, 0.5], [1 / 3, 1 / 3, 1 / 3]]], dtype=torch.float64)
+    place = torch.tensor([[-1.0, -0.5, 0.0]], dtype=torch.float64)
+    observed = torch.tensor([[[1.0, 1.0], [1.0, 0.0], [1.0, 1.0]]], dtype=torch.float64)
+    z = torch.tensor([[[1.0, 6.0], [2.0, 0.0], [3.0, -6.0]]], dtype=torch.float64)
+
+    pooled = Pools.of(attention, place, observed).of_readings(z) * 0.6
+
+    torch.testing.assert_close(pooled[0, 0], torch.tensor([2.3, (1.2 - 3.0) / 0.7], dtype=torch.float64))
+    torch.testing.assert_close(pooled[0, 1], torch.tensor([2.0, 0.0], dtype=torch.float64))
+    rising, falling = pooled[0, 2].tolist()
+    assert rising > 0 > falling
+
+
+def test_shares_of_pools_are_their_gradient_times_the_readings():
+    torch.manual_seed(0)
+    attention, place = torch.rand(3, 4, 6, dtype=torch.float64).softmax(-1), -torch.rand(3, 6).double()
+    observed = (torch.rand(3, 6, 5) < 0.8).double()
+    z = (torch.randn(3, 6, 5).double() * observed).requires_grad_()
+    slope = torch.randn(3, 5, 5, dtype=torch.float64)
+    pools = Pools.of(attention, place, observed)
+
+    (gradient,) = torch.autograd.grad((slope * pools.of_readings(z)).sum(), z)
+
+    torch.testing.assert_close(pools.shares(slope, z), gradient * z)
+
+
+def test_a_read_out_divides_its_answer_among_its_inputs_exactly():
+    torch.manual_seed(0)
+    read_out, head = ReadOut(7, 16).double(), nn.Linear(16, 1).double()
+    x = 3.0 * torch.randn(20, 7, dtype=torch.float64)
+    x[0] = 0.0
+
+    answer = read_out(x, head)
+
+    torch.testing.assert_close(answer.reference + (answer.slope * x).sum(-1), answer.value)
+    torch.testing.assert_close(answer.value[0], answer.reference)
+
+
+def test_a_secant_is_the_slope_of_the_relu_between_two_points():
+    u = torch.tensor([[3.0, -2.0, 1.0, 2.0, -2.0]])
+    reference = torch.tensor([1.0, -1.0, -1.0, 2.0, -2.0])
+
+    assert secant(u, reference).tolist() == [[1.0, 0.0, 0.5, 1.0, 0.0]]
+
+
+def test_gradients_of_pools_and_read_out_are_those_of_finite_differences():
+    torch.manual_seed(0)
+    read_out, head = ReadOut(5, 6).double(), nn.Linear(6, 1).double()
+    score, place = torch.randn(2, 3, 4).double().requires_grad_(), -torch.rand(2, 4).double()
+    observed = (torch.rand(2, 4, 3) < 0.7).double()
+    z = torch.randn(2, 4, 3).double().requires_grad_()
+    x = torch.randn(3, 5).double().requires_grad_()
+
+    def pooled(score, z):
+        pools = Pools.of(score.softmax(-1), place, observed)
+        return pools.of_readings(z * observed), pools.shares(torch.ones(2, 4, 3).double(), z * observed)
+
+    assert gradcheck(pooled, (score, z))
+    assert gradcheck(lambda x: read_out(x, head)[0], (x,))
+    assert gradcheck(lambda x: read_out(x, head).slope, (x,))
+    assert gradcheck(lambda z: share_of_cycles(z, torch.ones(2, 4).double() / 4), (z,))
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3, 5, 8])
+def test_any_number_of_heads_starts_with_one_that_searches(heads):
+    slopes, mix = first_slopes(heads), first_mix(heads)
+
+    assert slopes.shape == (heads,)
+    assert slopes[0] == pytest.approx(0.02)
+    assert (slopes[1:].diff() < 0).all()
+    assert torch.linalg.matrix_rank(mix) == heads + 1
+
+
+def test_heads_but_the_searching_one_start_as_plain_recency():
+    torch.manual_seed(0)
+    config = network_config(FLEET, network="evidence", regimes=1, options=SMALL["evidence"])
+    net = build_network(config).eval()
+    net.oldest.fill_(100.0)
+
+    with torch.no_grad():
+        heads = net(*batch(net)).head_attention
+
+    torch.testing.assert_close(heads[0, 1, :-1] / heads[0, 1, 1:], torch.full((11,), -0.4).exp())
+    assert (heads[0, 0, :-1] / heads[0, 0, 1:]).std() > 1e-3
+
+
+def test_the_searching_head_starts_where_the_convolution_responds():
+    torch.manual_seed(0)
+    net = build_network(network_config(FLEET, network="evidence", regimes=1, options=SMALL["evidence"]))
+    quiet = torch.zeros(1, 3 * net.config.hidden)
+    loud = quiet.clone()
+    loud[:, -net.config.hidden :] = 1.0
+
+    with torch.no_grad():
+        assert net.score(loud)[0, 0] > net.score(quiet)[0, 0]
+
+
+def test_training_adds_the_penalty_of_content_and_answers_do_not():
+    torch.manual_seed(0)
+    net = build_network(network_config(FLEET, network="evidence", regimes=1, options=SMALL["evidence"]))
+    net.oldest.fill_(100.0)
+    windows = batch(net)
+
+    with torch.no_grad():
+        before = net.train().estimate(*windows).penalty
+        net.score[2].weight[1:].fill_(1.0)
+        after = net.estimate(*windows).penalty
+
+    assert before == 0
+    assert after > 0
+    assert net.eval().estimate(*windows).penalty is None
+
+
+def test_an_answer_above_the_cap_costs_less_where_the_cap_is_the_truth():
+    unclipped, rul = torch.tensor([110.0, 110.0, 90.0]), torch.tensor([100.0, 80.0, 100.0])
+
+    def loss(above_cap):
+        chosen = {"cap": 100.0, "low_rul_weight": 0.0, "above_cap": above_cap}
+        return [float(rul_loss(u[None], r[None], **chosen)) for u, r in zip(unclipped, rul, strict=True)]
+
+    assert loss(1.0) == pytest.approx([0.01, 0.09, 0.01])
+    assert loss(0.2) == pytest.approx([0.0004, 0.09, 0.01])
