@@ -72,9 +72,10 @@ class Answers:
         return Answers(asked, outputs, self.manifest, self.rules)
 
     def bare(self) -> Answers:
-        """The same answers without readings and without what has been computed from them."""
+        """The same answers without readings, what explains them, and what has been computed so far."""
         asked = Asked(self.asked.readings[:, :0].copy(), self.asked.lengths, self.asked.last_cycle)
-        return Answers(asked, self.outputs, self.manifest, self.rules)
+        outputs = replace(self.outputs, sensor_contribution=None, window_contribution=None, evidence=None)
+        return Answers(asked, outputs, self.manifest, self.rules)
 
     @classmethod
     def joined(cls, parts: Sequence[Answers]) -> Answers:
