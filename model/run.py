@@ -80,9 +80,9 @@ def train_run(
     """
     fleet = fleet_for(fleet, network)
     terms = json.dumps(asdict(network_config(fleet, network=network, regimes=1, options=options)))
-    folder.mkdir(parents=True, exist_ok=True)
     origin = {"network": terms, "data_sha256": source.sha256, "folds": str(folds)}
     stages = Stages(folder / STATE_FILE, origin, watch=watch, resume=resume)
+    folder.mkdir(parents=True, exist_ok=True)
     behind: list[Fold] = []
     boosted: list[FloatArray] = []
     curves: list[list[Check]] = []
@@ -91,8 +91,7 @@ def train_run(
             trajectories, fleet, fold=fold, folds=folds, seed=config.seed, truncations=config.truncations
         )
         trainer, _ = prepare(split, fleet, network=network, config=config, options=options)
-        trees = gradient_boosting(split.training, trainer.net.standardise, fleet.cap)
-        boosted.append(trees(held_out_windows(split)))
+        boosted.append(_boosted(split, trainer.net))
         curves.append(stages.learn(trainer))
         behind.append(held_out_fold(trainer.net, split))
     split = train_all(trajectories, fleet)
@@ -100,12 +99,11 @@ def train_run(
     stages.learn(trainer)
     net = trainer.net
     behind, factors = scaled_by_rul(behind)
-    metrics = calibrate(net, split, behind, factors=factors, boosted=np.concatenate(boosted))
-    known = {
+    known = {  # Metrics first: `calibrate` fits what the others read.
+        "metrics": calibrate(net, split, behind, factors=factors, boosted=np.concatenate(boosted)),
         **facts(net, fleet, reference),
         **_of_held_out(net, fleet, behind),
         "training": _record(net, fleet, source, config, units=len(split.trained), folds=folds),
-        "metrics": metrics,
     }
     checkpoint = Checkpoint(name, net.config, net.state_dict(), json.loads(json.dumps(known)))
     checkpoint.save(folder)
@@ -168,6 +166,12 @@ def facts(net: RulNetwork, fleet: Fleet, reference: Reference) -> dict[str, Any]
         "regimes": [asdict(regime) for regime in reference.regimes],
         "degradation": asdict(reference.degradation),
     }
+
+
+def _boosted(split: Split, net: RulNetwork) -> FloatArray:
+    """Answer the held-out windows by gradient boosting on the training windows, [W]."""
+    trees = gradient_boosting(split.training, net.standardise, net.config.cap)
+    return trees(held_out_windows(split))
 
 
 def _of_held_out(net: RulNetwork, fleet: Fleet, folds: Sequence[Fold]) -> dict[str, Any]:
