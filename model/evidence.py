@@ -44,6 +44,8 @@ CONTENT_PENALTY: Final = 0.003
 On the searching head it would hide single events."""
 LAG_CYCLES: Final = 10.0
 """Unit of slopes and of lags, in cycles: small inputs and small parameters learn slowly."""
+VALUE_LIMIT: Final = 5.0
+"""Limit of pooled readings, in z-scores: contributions of broken sensors stay small enough for float32."""
 LEAST_EVIDENCE_CYCLES: Final = 1e-6
 """Evidence of a window without readings, in cycles, divided as its attention is."""
 
@@ -99,7 +101,7 @@ class Evidence(RulNetwork):
         content = self.look(z * is_sensor, valid, lengths)  # [B, T, H]
         attention = self.attend(content, valid, lag)  # [B, H, T]
         pools = Pools.of(attention, -lag / self.config.context, there)
-        values = z * there  # [B, T, F], 0 where missing
+        values = z.clamp(-VALUE_LIMIT, VALUE_LIMIT) * there  # [B, T, F], 0 where missing
         mixed = self.mix @ pools.of_readings(values)  # [B, H + 1, F]
         of_lag = attention * lag[:, None] / LAG_CYCLES  # [B, H, T]
         seen = attention[:, -1:] @ there  # [B, 1, F]

@@ -38,6 +38,8 @@ class Pools(NamedTuple):
     def of(cls, attention: Tensor, place: Tensor, observed: Tensor) -> Pools:
         """Weigh cycles: attention [B, H, T], place [B, T] in -1..0, observed [B, T, F] as 0 or 1."""
         heads, last = attention.shape[1], attention[:, -1]
+        # Around its mean, or the covariance of constant readings would be a small difference of large sums.
+        place = place - (last * place).sum(-1, keepdim=True)
         moments = torch.stack((last * place, last * place.square()), dim=1)  # [B, 2, T]
         there = torch.cat((attention, moments), dim=1) @ observed  # [B, H + 2, F]
         seen = there[:, :heads]
