@@ -10,7 +10,6 @@ BIN := $(DEV)/bin
 CLIENTS := .venv/clients
 # gpu if an NVIDIA driver answers, else cpu; or `make serve ACCELERATOR=cpu`
 ACCELERATOR ?= $(shell nvidia-smi >/dev/null 2>&1 && echo gpu || echo cpu)
-TESTS ?= tests/unit tests/contract tests/integration tests/gpu
 
 .PHONY: help
 help: ## this list
@@ -75,11 +74,12 @@ demo: setup ## simulate, train, export, check, serve and predict in under two mi
 
 .PHONY: test
 test: setup ## every test
-	$(BIN)/python -m pytest $(TESTS)
+	$(BIN)/python -m pytest -n auto --dist loadfile tests/unit tests/contract
+	$(BIN)/python -m pytest tests/integration tests/gpu
 
 .PHONY: test-unit test-long test-integration test-gpu bench bench-peers
 test-unit: setup ## one module at a time
-	$(BIN)/python -m pytest -n auto tests/unit
+	$(BIN)/python -m pytest -n auto --dist loadfile tests/unit
 
 test-long: setup ## property tests with 20 times as many, new examples: for every night
 	$(BIN)/python -m pytest -n auto -m hypothesis --hypothesis-profile=long tests/unit tests/integration
