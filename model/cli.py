@@ -106,13 +106,7 @@ def train(
             options=options,
         )
     write_curve(curve, out)
-    console = Console()
-    metrics = checkpoint.facts["metrics"]
-    console.print(_metrics_table(name, metrics))
-    if caution := boosting_caution(metrics):
-        console.print(caution, soft_wrap=True, highlight=False)
-    saved = f"{out}: run saved, with curve.csv and curve.png. Next: rul export {out} --out bundles/{name}"
-    console.print(saved, soft_wrap=True, highlight=False)
+    _report(name, checkpoint.facts["metrics"], out)
 
 
 def plot(
@@ -150,6 +144,16 @@ def _check_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
         raise RunExists(f"{out}: the folder has an interrupted run: use --resume or --overwrite")
     if finished and not (resume or overwrite):
         raise RunExists(f"{out}: the folder has a finished run: choose another --out, or use --overwrite")
+
+
+def _report(name: str, metrics: dict[str, float], out: Path) -> None:
+    """Print the figures of a finished run, where it stands beside boosting, and the next command."""
+    console = Console()
+    console.print(_metrics_table(name, metrics))
+    if caution := boosting_caution(metrics):
+        console.print(caution, soft_wrap=True, highlight=False)
+    saved = f"{out}: run saved, with curve.csv and curve.png. Next: rul export {out} --out bundles/{name}"
+    console.print(saved, soft_wrap=True, highlight=False)
 
 
 def _metrics_table(name: str, metrics: dict[str, float]) -> Table:

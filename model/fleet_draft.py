@@ -1,7 +1,7 @@
 """First draft of a fleet file, guessed from its data: which column is the unit, the cycle, a sensor.
 
 Names and values decide: a unit stands in blocks of rows, a cycle rises within each unit, a setting has
-few levels and no trend. What cannot be guessed is said. This module must not know TOML or screens.
+few levels and no trend. The draft names what could not be guessed. This module must not know TOML or screens.
 """
 
 from __future__ import annotations

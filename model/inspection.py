@@ -1,7 +1,7 @@
 """Facts about a fleet's data before training: lives, columns, the failure bound, suggested values.
 
-Pure functions of the rows that `rul train` reads. What the facts mean for a training is in
-`model.findings`. This module must not know torch or screens.
+The functions are pure and take the rows that `rul train` reads. `model.findings` says what the facts mean
+for a training. This module must not know torch or screens.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an inspection prints: tables, findings, and the findings at the top of other commands."""
+"""Print an inspection: its tables, its findings, and the findings at the top of other commands."""
 
 from __future__ import annotations
 

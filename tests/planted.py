@@ -10,7 +10,7 @@ from model.fleet import Fleet
 
 SCHEMA = Schema(tuple(Column(f"sensor_{i}", "sensor") for i in range(1, 5)))
 EVENT = np.array([6.0, -4.0, 0.0, 0.0])
-"""What the event adds to each column, in standard deviations of the noise."""
+"""Shift of each column at the event, in standard deviations of the noise."""
 EVENT_CYCLES = 3
 
 

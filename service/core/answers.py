@@ -89,7 +89,7 @@ class Answers:
         return cls(asked, outputs, parts[0].manifest, parts[0].rules)
 
     def contribution_sum(self, row: int) -> float:
-        """What the cycles of one window add to its unclipped RUL, in cycles."""
+        """Return how many cycles of unclipped RUL the cycles of one window add."""
         return float(self.outputs.contribution[row].sum(dtype=np.float64))
 
     @cached_property

@@ -221,7 +221,7 @@ async def _laid_out(
 async def _of_sensors(
     model: LoadedModel, windows: Windows, pieces: Sequence[Piece]
 ) -> dict[int, dict[str, float]]:
-    """What each sensor adds to the RUL of each window, in cycles: from the graph, else by occlusion."""
+    """Return how many cycles each sensor adds to the RUL of each window: by the graph, else by occlusion."""
     if not model.manifest.explains_readings:
         return await _occlusions(model, windows, pieces)
     return {

@@ -186,10 +186,11 @@ class Metrics(Collector):
             self._stages[stage].observe(end - start)
 
     def _count_ended(self) -> None:
-        for (transport, route, code), seconds in self._ended.items():
+        ended = self._ended.copy()
+        self._ended.clear()  # first: what cannot be counted must not be counted again
+        for (transport, route, code), seconds in ended.items():
             is_ours = (transport.value, route.value, code) in self._codes
             counted = code if is_ours else failure_code(transport)
             self._requests.labels(transport.value, route.value, counted).inc(len(seconds))
             if route is not Route.GRPC_STREAM:
                 self._duration.labels(transport.value, route.value).observe_each(seconds)
-        self._ended.clear()

@@ -217,6 +217,23 @@ def test_waiting_answers_hold_no_readings_but_the_last(metrics, runtime):
     assert readings() is None
 
 
+def test_a_count_that_fails_does_not_count_its_requests_again(monkeypatch, metrics, registry):
+    labels = metrics._duration.labels
+
+    def broken(*_values):
+        raise ValueError("broken")
+
+    metrics.ended(Transport.HTTP, Route.PREDICT, "200", 0.001, [])
+    monkeypatch.setattr(metrics._duration, "labels", broken)
+    with pytest.raises(ValueError, match="broken"):
+        metrics.publish()
+    monkeypatch.setattr(metrics._duration, "labels", labels)
+    metrics.publish()
+
+    labels = {"protocol": "http", "route": "/v1/predict", "code": "200"}
+    assert registry.get_sample_value("rul_requests_total", labels) == 1
+
+
 def test_a_code_that_was_not_declared_counts_as_a_failure(metrics, registry):
     metrics.ended(Transport.HTTP, Route.PREDICT, "418", 0.001, [])
 
