@@ -18,6 +18,7 @@ from msgspec import UNSET, UnsetType
 from numpy.typing import NDArray
 
 from export.bundle import Manifest
+from export.drift_reference import STUCK_CYCLES
 from model.domain import (
     HEALTH_STATES,
     NOVELTY_LIMIT,
@@ -48,6 +49,7 @@ so the network's answers for new units scatter just below it, and their digits m
 
 STATES: Final = tuple(RulState)
 _ESTIMATED, _AT_LEAST_CAP, _INSUFFICIENT, _OUT = range(len(STATES))
+_LAST: Final = np.arange(-STUCK_CYCLES, 0)
 
 
 class Answers:
@@ -63,7 +65,7 @@ class Answers:
         self.manifest: Final = manifest
         self.rules: Final = rules
 
-    def only(self, which: BoolArray) -> Answers:
+    def only(self, which: Sequence[int]) -> Answers:
         """The answers to some of the windows."""
         asked = _fields(Asked, lambda name: getattr(self.asked, name)[which])
         outputs = _fields(
@@ -72,8 +74,8 @@ class Answers:
         return Answers(asked, outputs, self.manifest, self.rules)
 
     def bare(self) -> Answers:
-        """The same answers without readings, what explains them, and what has been computed so far."""
-        asked = Asked(self.asked.readings[:, :0].copy(), self.asked.lengths, self.asked.last_cycle)
+        """The same answers to the last readings alone, [B, 10, F], without what explains readings."""
+        asked = Asked(last_readings(self.asked), self.asked.lengths, self.asked.last_cycle)
         outputs = replace(self.outputs, sensor_contribution=None, window_contribution=None, evidence=None)
         return Answers(asked, outputs, self.manifest, self.rules)
 
@@ -222,6 +224,15 @@ class Piece(NamedTuple):
     answers: Answers
     first: int
     places: Sequence[int]
+
+
+def last_readings(asked: Asked) -> FloatArray:
+    """Return each window's last ten readings, [B, 10, F]; a shorter one repeats its first."""
+    readings, lengths = asked.readings, asked.lengths
+    cycles = readings.shape[1]
+    if cycles >= STUCK_CYCLES and lengths.min() == cycles:  # quicker
+        return readings[:, -STUCK_CYCLES:].copy()  # a view would keep the whole batch
+    return readings[np.arange(len(lengths))[:, None], np.maximum(lengths[:, None] + _LAST, 0)]
 
 
 def _fields(kind: type[T], value: Callable[[str], Any]) -> T:
