@@ -46,8 +46,9 @@ class Score(nn.Module):
         if self.name == "additive":
             joint = (query.unsqueeze(-2) + key.unsqueeze(-3)).tanh()  # [..., Q, T, D]
             return (joint * self.vector).sum(-1)
-        score = query @ key.transpose(-2, -1)
-        return score if self.name == "dot" else score / math.sqrt(query.shape[-1])
+        if self.name == "scaled_dot":  # before the product, whose sums would overflow half precision first
+            query = query / math.sqrt(query.shape[-1])
+        return query @ key.transpose(-2, -1)
 
 
 class Temperature(nn.Module):
