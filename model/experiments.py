@@ -82,6 +82,8 @@ ROWS: Final[dict[str, Row]] = {
     "whole_histories": Row(recipe={"history_missing": 0.05}),
     "long": Row(recipe={"steps": 1000}),
     "amnl": Row(network="amnl"),
+    "last_state": Row(network="amnl", options={"last_state": True}),
+    "single_task": Row(network="amnl", options={"health_task": False}),
     "selfattention": Row(network="selfattention"),
     "evidence": Row(network="evidence"),
 }

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from model.calibration import last_cycles, read_windows, unit_weights
 from model.domain import RulError, WindowSet, capped_rul
 from model.evaluation import root_mean_square_error
-from model.losses import AdaptiveNormaliser, entropy_loss, task_losses
+from model.losses import AdaptiveNormaliser, entropy_loss, heads_alike, task_losses
 from model.network import RulNetwork
 
 
@@ -51,6 +51,7 @@ class TrainConfig:
     above_cap: float = 1.0  # Factor of an error above the cap, where the truth is the cap
     # Weight of the entropy loss; above 0 it spreads attention, below 0 it sharpens it.
     entropy_weight: float = 0.0
+    heads_apart: float = 0.0  # Weight of a loss that drives the attention of heads apart
     units_alike: bool = True  # Whether all units are drawn equally often, whatever their length
 
 
@@ -141,6 +142,8 @@ class Trainer:
         loss = self._normalise(losses)
         if self.config.entropy_weight != 0.0:
             loss = loss + self.config.entropy_weight * entropy_loss(estimate, lengths)
+        if self.config.heads_apart != 0.0:
+            loss = loss + self.config.heads_apart * heads_alike(estimate.head_attention, lengths)
         if estimate.penalty is not None:
             loss = loss + estimate.penalty
         self._optimizer.zero_grad()

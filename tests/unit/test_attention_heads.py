@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from model.attention import MultiHeadSelfAttention, causal_mask, padding_mask, sinusoidal_positions
+from model.attention import (
+    MultiHeadSelfAttention,
+    RelativePositions,
+    causal_mask,
+    padding_mask,
+    sinusoidal_positions,
+)
 from model.layers import valid_cycles
 from tests.attention_reference import (
     TOLERANCE,
@@ -126,6 +132,36 @@ def test_without_positions_self_attention_does_not_know_the_order_of_cycles():
 
     torch.testing.assert_close(shuffled, plain[:, order], rtol=0, atol=TOLERANCE)
     assert (moved - placed[:, order]).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("furthest", [2, 5])
+def test_relative_positions_add_one_number_per_head_and_distance_to_the_scores(furthest):
+    relative, score = RelativePositions(heads=3, furthest=furthest).double(), drawn(2, 3, 6, 6)
+    with torch.no_grad():
+        relative.bias.normal_()
+        bias = relative.bias.numpy()
+        got = relative(torch.from_numpy(score))
+
+    expected = score.copy()
+    for head, query, key in np.ndindex(3, 6, 6):
+        distance = min(max(key - query, -furthest), furthest)  # Shaw et al. (2018): clip(j - i, k)
+        expected[:, head, query, key] += bias[head, distance + furthest]
+    np.testing.assert_allclose(got, expected, atol=TOLERANCE)
+
+
+def test_with_relative_positions_self_attention_knows_order_and_distance_but_not_the_place():
+    layer = self_attention(8, heads=2, head_width=4, furthest=3)
+    x = torch.from_numpy(drawn(1, 4, 8))
+    allowed = padding_mask(torch.ones(1, 4, dtype=torch.bool))
+    with torch.no_grad():
+        layer.relative.bias.normal_()
+        plain, reversed_ = layer(x, allowed)[0], layer(x.flip(1), allowed)[0]
+
+        shifted = torch.cat((torch.zeros(1, 2, 8, dtype=torch.float64), x), dim=1)
+        later, _ = layer(shifted, padding_mask(torch.arange(6)[None] >= 2))
+
+    assert (reversed_.flip(1) - plain).abs().max() > 0.01
+    torch.testing.assert_close(later[:, 2:], plain, rtol=0, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize(("cycles", "width"), [(50, 64), (30, 128), (60, 512), (1, 2)])
