@@ -90,5 +90,5 @@ def _draw_heads(axes: Axes, curve: Sequence[Check], kind: str) -> None:
         axes.plot(steps, [check.figures[name] for check in curve], label=head, color=color, linewidth=width)
     axes.set_ylim(bottom=0)
     axes.set_title(PANELS[kind], fontsize="medium", loc="left")
-    if len(names) > 1:
-        axes.legend(title="head", fontsize="x-small", title_fontsize="x-small", ncols=2)
+    if kind == ENTROPY and len(names) > 1:  # the other panels have the same colours
+        axes.legend(title="head", fontsize="x-small", loc="center left", bbox_to_anchor=(1.0, 0.5))

@@ -41,5 +41,5 @@ def curve_table(curve: Sequence[Check]) -> Table | None:
 def verdict(entropy_ratio: float) -> str:
     """Name degenerate attention."""
     if entropy_ratio > EVEN:
-        return "EVEN"
-    return "COLLAPSED" if entropy_ratio < COLLAPSED else ""
+        return "even"
+    return "collapsed" if entropy_ratio < COLLAPSED else ""

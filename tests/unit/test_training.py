@@ -300,7 +300,7 @@ def test_a_training_without_held_out_units_logs_the_gradient_alone(units):
     assert set(learner.curve[-1].figures) == {"gradient_norm"}
 
 
-@pytest.mark.parametrize(("entropy", "verdict"), [(0.99, "EVEN"), (0.05, "COLLAPSED"), (0.5, "")])
+@pytest.mark.parametrize(("entropy", "verdict"), [(0.99, "even"), (0.05, "collapsed"), (0.5, "")])
 def test_the_table_of_a_training_names_degenerate_heads(entropy, verdict):
     def check(step, ratio):
         figures = {"gradient_norm": 2.5 / step, "entropy_0": ratio, "first_0": 0.25, "last_0": 0.125}
