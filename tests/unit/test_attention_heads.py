@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from model.attention import (
-    MultiHeadSelfAttention,
     RelativePositions,
     causal_mask,
     padding_mask,
@@ -17,7 +16,6 @@ from tests.attention_reference import (
     drawn,
     reference_heads,
     reference_positions,
-    reference_softmax,
     self_attention,
     torch_twin,
     weights_of,
@@ -79,28 +77,6 @@ def test_a_window_of_padding_alone_reads_nothing_and_its_gradient_is_finite():
 
     assert (weight[0] == 0).all()
     assert x.grad.isfinite().all()
-
-
-def test_heads_with_matrices_of_their_own_are_slices_of_one_matrix():
-    """Per-head matrices drawn as in a text's class: 4 tokens, 8 wide, 2 heads, RandomState(0) * 0.1."""
-    x = np.random.RandomState(42).randn(4, 8)
-    legacy = np.random.RandomState(0)
-    per_head = {name: 0.1 * legacy.randn(2, 8, 4) for name in ("query", "key", "value")}
-    joined_out = 0.1 * legacy.randn(8, 8)
-    read = []
-    for head in range(2):
-        q, k, v = (x @ per_head[name][head] for name in ("query", "key", "value"))
-        read.append(reference_softmax(q @ k.T / np.sqrt(4), np.ones((4, 4), bool)) @ v)
-    expected = np.concatenate(read, axis=-1) @ joined_out
-    layer = MultiHeadSelfAttention(8, heads=2, head_width=4, bias=False).double()
-    with torch.no_grad():
-        for name, matrices in per_head.items():
-            getattr(layer, name).weight.copy_(torch.from_numpy(np.concatenate(matrices, axis=1).T))
-        layer.out.weight.copy_(torch.from_numpy(joined_out.T))
-
-        out, _ = layer(torch.from_numpy(x)[None], torch.ones(1, 1, 4, dtype=torch.bool))
-
-    np.testing.assert_allclose(out[0], expected, atol=TOLERANCE)
 
 
 def test_a_causal_query_does_not_know_what_comes_later():
