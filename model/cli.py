@@ -31,8 +31,11 @@ continue an interrupted run, repeat the command with --resume.
 Networks: flagship; amnl (additive temporal attention, with the health state as a second task);
 selfattention (eight heads between cycles); evidence (exact contributions of each reading). --set
 changes options of the network or its training: score (additive, dot, scaled_dot), attention_dropout,
-learnable_temperature, entropy_weight, causal, positions, age, hidden, learning_rate and more. An
-unknown name lists all options with their defaults.
+learnable_temperature, entropy_weight, heads_apart, causal, positions, relative_positions, age, hidden,
+learning_rate and more. An unknown name lists all options with their defaults.
+
+At each check the run logs its gradient norm, and the entropy and the weight of the first and last cycle
+of each head: curve.csv, curve.png and a table at the end.
 
 Example: rul train --fleet cmapss --data train_FD001.txt --name fd001 --out runs/fd001
 
