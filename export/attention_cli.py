@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 HELP = """
 Show where a bundle's attention lies, for each head, and whether its answers depend on it.
+`rul experiment --silence-heads` measures the error without each head.
 
 Windows are spread over the units' lives. Then cycles are hidden (replaced by the training mean of
 their regime): the most attended ones, random ones, and the last ones. If attention is faithful, hiding
