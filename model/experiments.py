@@ -150,10 +150,10 @@ def run_row(
     behind: list[Fold] = []
     started = time.monotonic()
     for fold, split in enumerate(splits):
-        trainer, _ = prepare(split, fleet, network=row.network, config=config, options=row.options)
+        trainer, reference = prepare(split, fleet, network=row.network, config=config, options=row.options)
         done = fold * config.steps
         net = trainer.learn(lambda step, loss, check, done=done: watch(done + step, loss, check))
-        behind.append(held_out_fold(net, split))
+        behind.append(held_out_fold(net, split, reference))
     seconds = time.monotonic() - started
     behind, _ = scaled_by_rul(behind) if len(behind) > 1 else (behind, None)
     answered, first = cross_fitted(behind), behind[0]

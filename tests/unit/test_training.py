@@ -25,6 +25,7 @@ from model.curve import picture, read_curve, write_curve
 from model.curve_table import curve_table
 from model.domain import InvalidData, Trajectory
 from model.folds import split_fold, train_all
+from model.reference import fit_reference
 from model.run import Source, prepare, train_run
 from model.training import Check, InvalidState, TrainConfig
 from tests.fleets import PUMPS, worn_pumps
@@ -50,6 +51,10 @@ def parts(units):
 
 def trainer(parts, config=CONFIG):
     return prepare(parts, FLEET, network="flagship", config=config)[0]
+
+
+def fold_of(parts, net):
+    return held_out_fold(net, parts, fit_reference(parts.trained, FLEET.schema))
 
 
 def run(units, folder, *, fleet=FLEET, watch=lambda *_: None, **options):
@@ -108,7 +113,7 @@ def test_nothing_is_judged_where_no_unit_is_held_out(units):
     whole = train_all(units, FLEET)
 
     with pytest.raises(InvalidData, match="no unit is held out"):
-        held_out_fold(trainer(whole).net, whole)
+        fold_of(whole, trainer(whole).net)
 
 
 def test_training_lowers_the_error_on_units_that_it_does_not_see(parts):
@@ -331,7 +336,7 @@ def test_the_interval_that_is_kept_is_set_on_held_out_errors(units, finished):
         parts = split_fold(
             units, FLEET, fold=fold, folds=FOLDS, seed=CONFIG.seed, truncations=CONFIG.truncations
         )
-        behind.append(held_out_fold(trainer(parts).learn(lambda *_: None), parts))
+        behind.append(fold_of(parts, trainer(parts).learn(lambda *_: None)))
     behind, _ = scaled_by_rul(behind)
     read, windows = joined(behind)
 
@@ -395,7 +400,7 @@ def test_short_histories_are_added_and_the_windows_stay(parts):
 
 def test_a_history_is_long_enough_from_where_the_interval_holds(parts):
     net = trainer(parts).learn(lambda *_: None)
-    fold = held_out_fold(net, parts)
+    fold = fold_of(parts, net)
 
     found = fewest_cycles_that_hold([fold])
 
