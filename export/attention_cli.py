@@ -104,7 +104,7 @@ def heads_table(manifest: Manifest, reports: Sequence[HeadReport], windows: Wind
     headings = ("entropy\nratio", "effective\ncycles", "first cycle\nweight", "last cycle\nweight")
     title = f"{manifest.name}: attention in {len(windows)} windows of {whose}"
     table = number_table(title, "head", *headings)
-    table.add_column("calibration\nband")
+    table.add_column("calibration,\nfull windows")
     for each in reports:
         table.add_row(
             each.head,
@@ -184,8 +184,7 @@ def _windows(
 
 def _verdict(report: HeadReport) -> str:
     """Describe a head: uniform or single-cycle attention first, then its share outside the band."""
-    known = report.reference
-    band = "no band" if known is None else f"{known.low:.2f}..{known.high:.2f}"
+    band = "no band" if report.band is None else "{:.2f}..{:.2f}".format(*report.band)
     if report.entropy_ratio > EVEN:
         return f"{band}\nUNIFORM"
     if report.effective_cycles < ALONE:
@@ -194,4 +193,4 @@ def _verdict(report: HeadReport) -> str:
         return f"{band}\n{report.collapsed:.0%} COLLAPSED"
     if report.uniform > ODD:
         return f"{band}\n{report.uniform:.0%} UNIFORM"
-    return band if known is None else f"{band}\n{1 - report.collapsed - report.uniform:.1%} inside"
+    return band if report.band is None else f"{band}\n{1 - report.collapsed - report.uniform:.1%} inside"
