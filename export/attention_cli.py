@@ -28,8 +28,9 @@ Show where a bundle's attention lies, for each head, and whether its answers dep
 
 Windows are spread over the units' lives. Then cycles are hidden (replaced by the training mean of
 their regime): the most attended ones, random ones, and the last ones. If attention is faithful, hiding
-attended cycles moves the RUL further than hiding random or last ones. --out draws one unit: the
-attended cycles of each prediction over its life.
+attended cycles moves the RUL further than hiding random or last ones. Weight on the first or last
+cycle is judged by what hiding that cycle does: a sink has weight without effect. --out draws one
+unit: the attended cycles of each prediction over its life.
 
 Example: rul attention fd001 --input test_FD001.txt --unit 17 --out attention.png
 """
@@ -41,6 +42,8 @@ EVEN: Final = 0.98
 """A median entropy ratio above this is uniform attention, whatever the band."""
 ALONE: Final = 1.5
 """A median of fewer effective cycles than this is attention to one cycle."""
+HARD: Final = 0.9
+"""A mean of the largest weight from here on is too: a head that has degenerated to hard attention."""
 SAME: Final = 0.01
 """Heads with a smaller divergence than this, in bits, are redundant."""
 
@@ -64,6 +67,7 @@ def attention(
     """Show a bundle's attention; see HELP."""
     from export.attention import bundle_faithfulness, head_redundancy, report_heads  # noqa: PLC0415
     from export.session import open_bundle  # noqa: PLC0415 with ONNX Runtime
+    from export.sinks import end_weights, sentences  # noqa: PLC0415
     from model.faithfulness import fewest_cycles  # noqa: PLC0415
 
     if out is not None:
@@ -86,6 +90,8 @@ def attention(
 
             found = bundle_faithfulness(session, manifest, chosen, seed=seed, watch=watch)
         console.print(faithfulness_table(manifest, found))
+        for said in sentences(end_weights(answers, chosen.lengths, found)):
+            console.print(said, highlight=False)
     elif hide:
         screen.print(
             f"No window has {fewest_cycles(chosen)} cycles: faithfulness was not measured.", highlight=False
@@ -187,7 +193,7 @@ def _verdict(report: HeadReport) -> str:
     band = "no band" if report.band is None else "{:.2f}..{:.2f}".format(*report.band)
     if report.entropy_ratio > EVEN:
         return f"{band}\nUNIFORM"
-    if report.effective_cycles < ALONE:
+    if report.effective_cycles < ALONE or report.peak_weight >= HARD:
         return f"{band}\nONE CYCLE"
     if report.collapsed > ODD:
         return f"{band}\n{report.collapsed:.0%} COLLAPSED"

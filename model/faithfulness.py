@@ -67,6 +67,8 @@ class Faithfulness:
     # of either are equal.
     agreement: FloatArray
     unit: NDArray[np.str_]  # [W]
+    single: FloatArray  # [W, T], with each cycle hidden alone; 0 on padding
+    rows: IntArray  # [W], which of the given windows these are: the long enough ones
 
 
 def typical_readings(
@@ -119,13 +121,17 @@ def measure_faithfulness(
             hidden[choice].append(np.mean(alone, axis=0))
             kept[choice].append(np.mean(others, axis=0))
     place = np.arange(windows.readings.shape[1])
-    single = np.stack([base.change((place == t)[None, :]) for t in range(lengths.max())], axis=1)
+    single = np.zeros(base.valid.shape)
+    for t in range(lengths.max()):
+        single[:, t] = base.change((place == t)[None, :])
     return Faithfulness(
         shares,
         {choice: np.stack(changes) for choice, changes in hidden.items()},
         {choice: np.stack(changes) for choice, changes in kept.items()},
         np.array([rank_correlation(base.ranking[w, :n], single[w, :n]) for w, n in enumerate(lengths)]),
         base.windows.unit,
+        single,
+        np.flatnonzero(long),
     )
 
 
@@ -154,6 +160,8 @@ def join_faithfulness(parts: Sequence[Faithfulness]) -> Faithfulness:
         {choice: np.concatenate([part.kept[choice] for part in parts], axis=1) for choice in CHOICES},
         np.concatenate([part.agreement for part in parts]),
         np.concatenate([part.unit for part in parts]),
+        np.concatenate([part.single for part in parts]),
+        np.concatenate([part.rows for part in parts]),
     )
 
 
