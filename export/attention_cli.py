@@ -21,6 +21,7 @@ from model.fleet import fleet_of_schema
 
 if TYPE_CHECKING:
     from export.attention import HeadReport
+    from export.session import Session
     from model.faithfulness import Faithfulness
 
 HELP = """
@@ -30,9 +31,12 @@ Windows are spread over the units' lives. Then cycles are hidden (replaced by th
 their regime): the most attended ones, random ones, and the last ones. If attention is faithful, hiding
 attended cycles moves the RUL further than hiding random or last ones. Weight on the first or last
 cycle is judged by what hiding that cycle does: a sink has weight without effect. --out draws one
-unit: the attended cycles of each prediction over its life.
+unit: the attended cycles of each prediction over its life. For networks with self-attention between
+cycles, exported with --with-map, --cycle shows where one cycle of the last window looks.
 
 Example: rul attention fd001 --input test_FD001.txt --unit 17 --out attention.png
+
+Example: rul attention bundles/self --input pumps.csv --unit 17 --cycle 95 --out map.png
 """
 
 WINDOWS: Final = 300
@@ -42,6 +46,8 @@ EVEN: Final = 0.98
 """A median entropy ratio above this is uniform attention, whatever the band."""
 ALONE: Final = 1.5
 """A median of fewer effective cycles than this is attention to one cycle."""
+LOOKED_AT: Final = 5
+"""Cycles that are listed for --cycle, in each head."""
 HARD: Final = 0.9
 """A mean of the largest weight from here on is too: a head that has degenerated to hard attention."""
 SAME: Final = 0.01
@@ -60,6 +66,10 @@ def attention(
     windows: Annotated[int, typer.Option(help="Maximum number of windows.", min=1)] = WINDOWS,
     hide: Annotated[bool, typer.Option(help="Hide cycles to measure faithfulness.")] = True,
     seed: Annotated[int, typer.Option(help="Seed of the random cycles.", min=0)] = 0,
+    cycle: Annotated[
+        int | None,
+        typer.Option(help="Show only where this cycle of the unit looks; see `rul export --with-map`."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Picture of --unit, or of the longest unit. Needs matplotlib.")
     ] = None,
@@ -74,6 +84,9 @@ def attention(
         require_matplotlib()
     session, manifest = open_bundle(find_bundle(bundle))
     units, chosen = _windows(manifest, data, fleet=fleet, unit=unit, most=windows)
+    if cycle is not None:
+        _show_cycle(session, manifest, max(units, key=len), cycle=cycle, out=out)
+        return
     answers = session.answer_all(chosen.readings, chosen.lengths, chosen.last_cycle)
     console, screen = Console(), Console(stderr=True)
     console.print(heads_table(manifest, report_heads(answers, chosen.lengths, manifest), chosen))
@@ -100,6 +113,25 @@ def attention(
         from export.attention_picture import attention_picture  # noqa: PLC0415 with matplotlib
 
         save_picture(attention_picture(session, manifest, max(units, key=len)), out)
+        console.print(str(out), soft_wrap=True, highlight=False)
+
+
+def _show_cycle(
+    session: Session, manifest: Manifest, trajectory: Trajectory, *, cycle: int, out: Path | None
+) -> None:
+    """Print where one cycle looks, and draw the map of its window."""
+    from export.cycle_map import map_of, map_picture  # noqa: PLC0415 with ONNX Runtime
+
+    found = map_of(session, manifest, trajectory)
+    looks = found.looks(cycle)
+    table = number_table(f"{manifest.name}: where cycle {cycle} of unit {found.unit} looks", "head", "cycles")
+    for head, weights in looks.items():
+        best = np.argsort(-weights, kind="stable")[:LOOKED_AT]
+        table.add_row(head, ", ".join(f"{found.cycles[i]} ({weights[i]:.0%})" for i in best.tolist()))
+    console = Console()
+    console.print(table)
+    if out is not None:
+        save_picture(map_picture(manifest, found, cycle), out)
         console.print(str(out), soft_wrap=True, highlight=False)
 
 

@@ -78,7 +78,8 @@ def read_windows(net: RulNetwork, windows: WindowSet) -> Read:
             estimate = net.estimate(*tensors(part))
             if estimate.explanation is not None:
                 evidence.append(estimate.explanation.evidence)
-            parts.append(estimate._replace(explanation=None))  # [B, T, F] of every window is too large
+            # [B, T, F] or [B, H, T, T] of every window is too large.
+            parts.append(estimate._replace(explanation=None, self_attention=None))
         scale = torch.cat([net.error_scale(part.context) for part in parts]).numpy()
 
     def joined(name: str) -> FloatArray:

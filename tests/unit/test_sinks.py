@@ -86,7 +86,7 @@ def test_the_worked_example_collapses_at_a_scale_of_one_half_and_is_nearly_even_
 
     assert "ONE CYCLE" in said_of(weights[0.5])
     assert "ONE CYCLE" not in said_of(weights[2.0])
-    assert ratio[0.5] < 0.35 < ratio[2.0] < 0.9 < 0.95 < ratio[8.0]
+    assert ratio[0.5] < 0.35 < ratio[2.0] < 0.93 < ratio[8.0]
 
 
 def said_of(weights):
