@@ -79,8 +79,11 @@ def drift_reference(manifest: Manifest) -> DriftReference:
         bands_by_age=_bands_by_age(age, rul, age_edges, band_edges),
         left_by_age=left,
         believed=BELIEVED * manifest.cap,
-        entropy_edges=np.array([[each.low, each.high] for each in manifest.entropy]),
-        long_enough=manifest.context / 2,
+        entropy_edges=np.array(
+            [each.limits(manifest.context) for each in manifest.entropy], dtype=np.float64
+        ).swapaxes(1, 2),
+        # Without bands by length, the entropy of a short window is its length's, not the attention's.
+        long_enough=2.0 if manifest.entropy[0].bands else manifest.context / 2,
     )
 
 

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from export.bundle import EntropyReference, Manifest
+from export.bundle import Manifest
 from export.session import Session
 from model.domain import BoolArray, FloatArray, IntArray, WindowSet, attention_entropy_ratio, effective_cycles
 from model.faithfulness import (
@@ -48,9 +48,9 @@ class HeadReport:
     first_over_equal: float  # Mean weight of the first cycle over its equal share
     last_over_equal: float  # The same of the last cycle
     peak_weight: float  # Mean of the largest weight
-    # Entropy band of calibration, where the manifest has one for this head.
-    reference: EntropyReference | None
-    collapsed: float  # Share of windows below the band; NaN without a band
+    # Entropy band of full windows in calibration, where the manifest has one for this head.
+    band: tuple[float, float] | None
+    collapsed: float  # Share of windows below the band of their length; NaN without a band
     uniform: float  # Share of windows above it; NaN without a band
 
 
@@ -70,9 +70,9 @@ def sinks(attention: FloatArray, lengths: IntArray) -> tuple[FloatArray, FloatAr
 
 
 def report_head(
-    head: str, attention: FloatArray, lengths: IntArray, reference: EntropyReference | None
+    head: str, attention: FloatArray, lengths: IntArray, limits: tuple[FloatArray, FloatArray] | None
 ) -> HeadReport:
-    """Summarise the attention of one head, [W, T] and [W].
+    """Summarise the attention of one head, [W, T] and [W], against `EntropyReference.limits`.
 
     Windows of one cycle are ignored; every number is NaN without other windows.
     """
@@ -97,9 +97,9 @@ def report_head(
         first_over_equal=mean(first * lengths),
         last_over_equal=mean(last * lengths),
         peak_weight=mean(attention.max(axis=1, initial=0.0)),
-        reference=reference,
-        collapsed=float("nan") if reference is None else mean(ratio < reference.low),
-        uniform=float("nan") if reference is None else mean(ratio > reference.high),
+        band=None if limits is None else (float(limits[0][-1]), float(limits[1][-1])),
+        collapsed=float("nan") if limits is None else mean(ratio < limits[0][lengths]),
+        uniform=float("nan") if limits is None else mean(ratio > limits[1][lengths]),
     )
 
 
@@ -107,7 +107,7 @@ def report_heads(
     answers: Mapping[str, FloatArray], lengths: IntArray, manifest: Manifest
 ) -> list[HeadReport]:
     """Summarise the attention of every head, against the bands of the manifest."""
-    bands = {band.head: band for band in manifest.entropy}
+    bands = {each.head: each.limits(manifest.context) for each in manifest.entropy}
     return [
         report_head(head, attention, lengths, bands.get(head))
         for head, attention in heads_of(answers).items()

@@ -33,13 +33,17 @@ Show where a bundle's attention lies, for each head, and whether its answers dep
 
 Windows are spread over the units' lives. Cycles are hidden (replaced by the training mean of their
 regime): those with most evidence, or attention where a network has no evidence; random ones; and the
-last ones. More figures say what the explanation is worth, each with its meaning. --out draws one unit:
-the attended cycles of each prediction over its life.
+last ones. More figures say what the explanation is worth, each with its meaning. Weight on the first or
+last cycle is judged by what hiding that cycle does: a sink has weight without effect. --out draws one
+unit: the attended cycles of each prediction over its life. For networks with self-attention between
+cycles, exported with --with-map, --cycle shows where one cycle of the last window looks.
 
 A run's folder is measured as its exported graph. Its figures on held-out units, each by a network that
 has not seen the unit, are in the run and the model card.
 
 Example: rul attention fd001 --input test_FD001.txt --unit 17 --out attention.png
+
+Example: rul attention bundles/self --input pumps.csv --unit 17 --cycle 95 --out map.png
 """
 
 WINDOWS: Final = 300
@@ -49,6 +53,10 @@ EVEN: Final = 0.98
 """A median entropy ratio above this is uniform attention, whatever the band."""
 ALONE: Final = 1.5
 """A median of fewer effective cycles than this is attention to one cycle."""
+LOOKED_AT: Final = 5
+"""Cycles that are listed for --cycle, in each head."""
+HARD: Final = 0.9
+"""A mean of the largest weight from here on is too: a head that has degenerated to hard attention."""
 SAME: Final = 0.01
 """Heads with a smaller divergence than this, in bits, are redundant."""
 
@@ -65,6 +73,10 @@ def attention(
     windows: Annotated[int, typer.Option(help="Maximum number of windows.", min=1)] = WINDOWS,
     hide: Annotated[bool, typer.Option(help="Hide cycles to measure faithfulness.")] = True,
     seed: Annotated[int, typer.Option(help="Seed of the random cycles.", min=0)] = 0,
+    cycle: Annotated[
+        int | None,
+        typer.Option(help="Show only where this cycle of the unit looks; see `rul export --with-map`."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Picture of --unit, or of the longest unit. Needs matplotlib.")
     ] = None,
@@ -77,6 +89,9 @@ def attention(
         require_matplotlib()
     session, manifest = _opened(bundle)
     units, chosen = _windows(manifest, data, fleet=fleet, unit=unit, most=windows)
+    if cycle is not None:
+        _show_cycle(session, manifest, max(units, key=len), cycle=cycle, out=out)
+        return
     answers = session.answer_all(chosen.readings, chosen.lengths, chosen.last_cycle)
     console, screen = Console(), Console(stderr=True)
     console.print(heads_table(manifest, report_heads(answers, chosen.lengths, manifest), chosen))
@@ -85,7 +100,7 @@ def attention(
         console.print(redundancy_table(apart))
         console.print(redundant_pairs(apart), highlight=False)
     if (chosen.lengths >= fewest_cycles(chosen)).any():
-        _measure(session, manifest, chosen, hide=hide, seed=seed)
+        _measure(session, manifest, chosen, answers, hide=hide, seed=seed)
     else:
         screen.print(
             f"No window has {fewest_cycles(chosen)} cycles: faithfulness was not measured.", highlight=False
@@ -111,9 +126,18 @@ def _opened(name: str) -> tuple[Session, Manifest]:
         return open_bundle(BundleFolder(Path(folder) / "bundle"))
 
 
-def _measure(session: Session, manifest: Manifest, windows: WindowSet, *, hide: bool, seed: int) -> None:
+def _measure(
+    session: Session,
+    manifest: Manifest,
+    windows: WindowSet,
+    answers: Mapping[str, FloatArray],
+    *,
+    hide: bool,
+    seed: int,
+) -> None:
     """Print figures of the evidence, or of the attention without it."""
     from export.attention import bundle_faithfulness, bundle_sensitivity  # noqa: PLC0415
+    from export.sinks import end_weights, sentences  # noqa: PLC0415
     from model.faithfulness import faithfulness_figures  # noqa: PLC0415
     from model.sensitivity import sensitivity_figures  # noqa: PLC0415
 
@@ -129,6 +153,8 @@ def _measure(session: Session, manifest: Manifest, windows: WindowSet, *, hide: 
         hidden = faithfulness_figures(found)
         console.print(faithfulness_table(manifest, found, hidden))
         figures |= hidden
+        for said in sentences(end_weights(answers, windows.lengths, found)):
+            console.print(said, highlight=False)
     several = len(set(windows.unit.tolist())) > 1
     console.print(figures_table(manifest, figures, several=several))
 
@@ -149,6 +175,25 @@ def figures_table(manifest: Manifest, figures: Mapping[str, Figure], *, several:
     return table
 
 
+def _show_cycle(
+    session: Session, manifest: Manifest, trajectory: Trajectory, *, cycle: int, out: Path | None
+) -> None:
+    """Print where one cycle looks, and draw the map of its window."""
+    from export.cycle_map import map_of, map_picture  # noqa: PLC0415 with ONNX Runtime
+
+    found = map_of(session, manifest, trajectory)
+    looks = found.looks(cycle)
+    table = number_table(f"{manifest.name}: where cycle {cycle} of unit {found.unit} looks", "head", "cycles")
+    for head, weights in looks.items():
+        best = np.argsort(-weights, kind="stable")[:LOOKED_AT]
+        table.add_row(head, ", ".join(f"{found.cycles[i]} ({weights[i]:.0%})" for i in best.tolist()))
+    console = Console()
+    console.print(table)
+    if out is not None:
+        save_picture(map_picture(manifest, found, cycle), out)
+        console.print(str(out), soft_wrap=True, highlight=False)
+
+
 def heads_table(manifest: Manifest, reports: Sequence[HeadReport], windows: WindowSet) -> Table:
     """Tabulate the entropy, width and sinks of each head, and its share outside the band."""
     names = set(windows.unit.tolist())
@@ -156,7 +201,7 @@ def heads_table(manifest: Manifest, reports: Sequence[HeadReport], windows: Wind
     headings = ("entropy\nratio", "effective\ncycles", "first cycle\nweight", "last cycle\nweight")
     title = f"{manifest.name}: attention in {len(windows)} windows of {whose}"
     table = number_table(title, "head", *headings)
-    table.add_column("calibration\nband")
+    table.add_column("calibration,\nfull windows")
     for each in reports:
         table.add_row(
             each.head,
@@ -233,14 +278,13 @@ def _windows(
 
 def _verdict(report: HeadReport) -> str:
     """Describe a head: uniform or single-cycle attention first, then its share outside the band."""
-    known = report.reference
-    band = "no band" if known is None else f"{known.low:.2f}..{known.high:.2f}"
+    band = "no band" if report.band is None else "{:.2f}..{:.2f}".format(*report.band)
     if report.entropy_ratio > EVEN:
         return f"{band}\nUNIFORM"
-    if report.effective_cycles < ALONE:
+    if report.effective_cycles < ALONE or report.peak_weight >= HARD:
         return f"{band}\nONE CYCLE"
     if report.collapsed > ODD:
         return f"{band}\n{report.collapsed:.0%} COLLAPSED"
     if report.uniform > ODD:
         return f"{band}\n{report.uniform:.0%} UNIFORM"
-    return band if known is None else f"{band}\n{1 - report.collapsed - report.uniform:.1%} inside"
+    return band if report.band is None else f"{band}\n{1 - report.collapsed - report.uniform:.1%} inside"

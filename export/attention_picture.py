@@ -100,13 +100,15 @@ def _draw_rul(axes: Axes, answers: Mapping[str, FloatArray], windows: WindowSet,
 
 
 def _draw_entropy(axes: Axes, attention: FloatArray, windows: WindowSet, manifest: Manifest) -> None:
-    band = manifest.entropy[0]
-    quiet(axes).axvspan(band.low, band.high, color=GREY, alpha=0.18, linewidth=0, label="99 % of calibration")
+    low, high = (limit[windows.lengths] for limit in manifest.entropy[0].limits(manifest.context))
+    cycle = windows.last_cycle
+    band = quiet(axes).fill_betweenx(cycle, low, high, step="mid", label="99 % of calibration")
+    band.set(color=GREY, alpha=0.18, linewidth=0)
     ratio = attention_entropy_ratio(attention, windows.lengths)
-    axes.plot(ratio, windows.last_cycle, color=BLUE, linewidth=1.3)
-    outside = (ratio < band.low) | (ratio > band.high)
+    axes.plot(ratio, cycle, color=BLUE, linewidth=1.3)
+    outside = (ratio < low) | (ratio > high)
     if outside.any():
-        axes.plot(ratio[outside], windows.last_cycle[outside], "o", ms=3, color=VERMILLION, label="outside")
+        axes.plot(ratio[outside], cycle[outside], "o", ms=3, color=VERMILLION, label="outside")
     axes.set_xlim(0, 1.02)
     axes.set_xlabel("entropy ratio\n(0: one cycle, 1: uniform)")
     axes.set_title("entropy", fontsize=10)

@@ -80,13 +80,36 @@ class Degradation(Frozen):
     )
 
 
+class EntropyBand(Frozen):
+    """Quantiles of the attention entropy ratio of windows of similar length."""
+
+    shortest: int = Field(ge=2, description="cycles; the band reaches up to the next one")
+    low: float = Field(description="0.5 % quantile")
+    high: float = Field(description="99.5 % quantile")
+
+
 class EntropyReference(Frozen):
-    """Quantiles of the attention entropy ratio on calibration windows of two cycles or more."""
+    """Quantiles of the attention entropy ratio on calibration windows of two cycles or more.
+
+    The ratio depends on the window's length, so each window is compared with the band of its length.
+    """
 
     head: str = Field(description="`mean` for the attention itself, else the head's number")
     low: float = Field(description="0.5 % quantile: lower values mean attention collapsed onto few cycles")
     median: float
     high: float = Field(description="99.5 % quantile: higher values mean attention is nearly uniform")
+    bands: list[EntropyBand] = Field(
+        default=[],
+        exclude_if=not_,
+        description="by length, ascending; without them `low` and `high` serve all lengths",
+    )
+
+    def limits(self, context: int) -> tuple[FloatArray, FloatArray]:
+        """Return the lowest and highest usual ratio by cycles of the window, [context + 1] each."""
+        low, high = np.full(context + 1, self.low), np.full(context + 1, self.high)
+        for band in self.bands:
+            low[band.shortest :], high[band.shortest :] = band.low, band.high
+        return low, high
 
 
 class HealthBounds(Frozen):

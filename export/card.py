@@ -25,6 +25,7 @@ def model_card(manifest: Manifest) -> str:
     settings = [column.name for column in manifest.columns if column.role == "setting"]
     sensors = [column.name for column in manifest.columns if column.role == "sensor"]
     entropy = manifest.entropy[0]
+    low, high = entropy.limits(manifest.context)
     return f"""# {manifest.name} {manifest.version}
 
 Remaining useful life (RUL) in cycles, from the last {manifest.context} cycles of a unit. Network
@@ -58,8 +59,8 @@ unit's own errors left out.
 {NOVELTY_LIMIT:g} the
 answer is marked `out_of_distribution`: do not trust it.
 - `min_cycles` is {manifest.min_cycles}: shorter windows of a longer life are marked `insufficient_history`.
-- The attention entropy ratio is {entropy.low:.2f} to {entropy.high:.2f} in 99 % of these windows; the \
-median is {entropy.median:.2f}.
+- The attention entropy ratio is {low[-1]:.2f} to {high[-1]:.2f} in 99 % of full windows; the \
+median of all windows is {entropy.median:.2f}.
 - Golden windows are simulated: they show that the model runs as exported, not that it is accurate.
 
 {_provenance(manifest)}"""

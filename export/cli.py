@@ -68,6 +68,9 @@ def export_command(
     fleet: Annotated[
         str | None, typer.Option(help="Fleet of --data: TOML file or name. Default: the training fleet.")
     ] = None,
+    with_map: Annotated[
+        bool, typer.Option("--with-map", help="Add where each cycle looks, for rul attention --cycle.")
+    ] = False,
 ) -> None:
     """Export a run as a bundle; see EXPORT_HELP."""
     from export.handover import draft_manifest, export_bundle  # noqa: PLC0415 with torch
@@ -80,7 +83,7 @@ def export_command(
     checkpoint = Checkpoint.load(run)
     with Console(stderr=True).status("exporting and comparing PyTorch with ONNX Runtime"):
         on = read_check_data(draft_manifest(checkpoint, version="draft"), data, fleet) if data else None
-        manifest = export_bundle(checkpoint, out, version=version, quantize_on=on)
+        manifest = export_bundle(checkpoint, out, version=version, quantize_on=on, with_map=with_map)
     size = sum(file.stat().st_size for file in out.iterdir()) / 1e6
     text = (
         f"{out}: {manifest.name} {manifest.version}, {size:.2f} MB; PyTorch against ONNX Runtime: "

@@ -64,8 +64,8 @@ class DriftReference:
     bands_by_age: _Array  # [A + 1, K], share of training's readings in each RUL band
     left_by_age: _Array  # float64 [N], mean cycles that training's lives left after each cycle
     believed: float  # Cycles; a prediction from here on goes by the age
-    entropy_edges: _Array  # [H, 2]
-    long_enough: float  # Cycles; a shorter window's entropy is its length's, not the attention's
+    entropy_edges: _Array  # [H, N, 2], by cycles of the window; the last for longer ones
+    long_enough: float  # Cycles; the entropy of shorter windows is not judged
 
     def to_metadata(self) -> dict[str, str]:
         """Return what `from_metadata` reads: a compressed `npz`, as text."""
@@ -87,6 +87,8 @@ class DriftReference:
                 found[name] = tuple(found[name].tolist())
             for name in ("believed", "long_enough"):
                 found[name] = float(found[name])
+            if found["entropy_edges"].ndim == 2:  # Bundles without bands by length
+                found["entropy_edges"] = found["entropy_edges"][:, None]
             reference = cls(**found)
         except (KeyError, ValueError, TypeError, OSError, EOFError, zipfile.BadZipFile) as error:
             raise InvalidBundle(

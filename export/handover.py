@@ -31,19 +31,27 @@ GOLDEN_SEED: Final = 7
 
 
 def export_bundle(
-    checkpoint: Checkpoint, folder: Path, *, version: str | None = None, quantize_on: CheckData | None = None
+    checkpoint: Checkpoint,
+    folder: Path,
+    *,
+    version: str | None = None,
+    quantize_on: CheckData | None = None,
+    with_map: bool = False,
 ) -> Manifest:
     """Write the bundle `folder` after every check passes; write nothing otherwise.
 
     The version is by default the code's, with a digest of the weights. `quantize_on` quantizes the
-    weights if the error on these windows stays low. Parity is measured before quantization.
+    weights if the error on these windows stays low. Parity is measured before quantization. `with_map`
+    adds the output `MAP`.
     """
     net = checkpoint.network()
+    if with_map and not net.has_self_attention:
+        raise InvalidBundle(f"network {checkpoint.config.network!r} has no self-attention: there is no map")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".export-") as work:
         made = Path(work)
         model = made / "model.onnx"
-        to_onnx(net, model)
+        to_onnx(net, model, with_map=with_map)
         version = version or _version(checkpoint, quantized=quantize_on is not None)
         manifest = draft_manifest(checkpoint, version=version)
         manifest = manifest.model_copy(update={"parity": measure_parity(net, Session(model), manifest)})

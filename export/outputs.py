@@ -28,6 +28,8 @@ AXES: Final = {
 """Axes of each output: windows B, cycles T, columns F, heads H, horizons K, health states C."""
 EXPLAINING: Final = frozenset({"sensor_contribution", "window_contribution", "evidence"})
 """Outputs of networks that explain readings."""
+MAP: Final = "self_attention"
+"""Optional output [B, H, T, T] beside these: where each cycle looks. Services do not ask for it."""
 PER_CYCLE: Final = frozenset(name for name, axes in AXES.items() if "T" in axes)
 
 Shapes = dict[str, tuple[int, ...]]

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from export.bundle import InvalidBundle, Manifest, Parity
+from export.outputs import MAP
 from export.probes import probe_windows
 from export.session import Session
 from model.calibration import tensors
@@ -26,6 +27,7 @@ TOLERANCE: Final = {
     "sensor_contribution": 1e-3,
     "window_contribution": 1e-3,
     "evidence": 1e-4,
+    MAP: 1e-5,
 }
 """Largest difference of each output: RUL and contributions in cycles."""
 
@@ -33,7 +35,8 @@ TOLERANCE: Final = {
 def measure_parity(net: RulNetwork, session: Session, manifest: Manifest) -> Parity:
     """Measure the largest differences over batches of 1, 2 and 64 probe windows."""
     net.eval()
-    worst = {name: 0.0 for name in TOLERANCE if name in session.outputs}
+    names = (*session.outputs, *([MAP] if session.has_map else ()))
+    worst = {name: 0.0 for name in TOLERANCE if name in names}
     windows = probe_windows(manifest)
     batches = [
         np.arange(s, min(s + size, len(windows))) for size in BATCHES for s in range(0, len(windows), size)
@@ -41,7 +44,11 @@ def measure_parity(net: RulNetwork, session: Session, manifest: Manifest) -> Par
     for rows in batches:
         part = windows.take(rows)
         served = session.answer(part.readings, part.lengths, part.last_cycle)
+        if session.has_map:
+            served[MAP] = session.self_attention(part.readings, part.lengths, part.last_cycle)
         trained = torch_answers(net, part)
+        if not session.has_map:
+            trained.pop(MAP, None)
         for name, expected in trained.items():
             got = served.get(name)
             if got is None or got.shape != expected.shape:

@@ -13,6 +13,7 @@ import numpy as np
 import onnxruntime as ort
 
 from export.bundle import BundleFolder, InvalidBundle, Manifest
+from export.outputs import MAP
 from model.domain import FloatArray, IntArray
 
 AT_ONCE: Final = 64
@@ -32,7 +33,9 @@ class Session:
         except Exception as error:  # its errors share no other root
             raise InvalidBundle(f"{path}: ONNX Runtime cannot open it, export it again: {error}") from error
         self.inputs: Final = tuple(each.name for each in self._session.get_inputs())
-        self.outputs: Final = tuple(each.name for each in self._session.get_outputs())
+        every = tuple(each.name for each in self._session.get_outputs())
+        self.outputs: Final = tuple(name for name in every if name != MAP)
+        self.has_map: Final = MAP in every
         self.metadata: Final[dict[str, str]] = self._session.get_modelmeta().custom_metadata_map
 
     def answer(
@@ -43,6 +46,19 @@ class Session:
             list(self.outputs), {"readings": readings, "lengths": lengths, "last_cycle": last_cycle}
         )
         return dict(zip(self.outputs, answers, strict=True))
+
+    def self_attention(self, readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> FloatArray:
+        """Return where each cycle looks, [B, H, T, T]: query, then key.
+
+        Raises:
+            InvalidBundle: the graph has no such output.
+        """
+        if not self.has_map:
+            raise InvalidBundle(
+                "this bundle has no map of its cycles: train --network selfattention, export --with-map"
+            )
+        feed = {"readings": readings, "lengths": lengths, "last_cycle": last_cycle}
+        return self._session.run([MAP], feed)[0]
 
     def answer_all(
         self, readings: FloatArray, lengths: IntArray, last_cycle: FloatArray

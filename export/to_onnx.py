@@ -14,7 +14,7 @@ import torch
 from onnx import helper
 from torch import Tensor, nn
 
-from export.outputs import AXES, INPUTS, output_names
+from export.outputs import AXES, INPUTS, MAP, output_names
 from model.network import RulNetwork
 
 OPSET: Final = 17
@@ -27,20 +27,21 @@ def outputs_of(net: RulNetwork) -> tuple[str, ...]:
     return output_names(heads=net.config.heads, explains_readings=net.explains_readings)
 
 
-def to_onnx(net: RulNetwork, path: Path) -> None:
-    """Write the graph of a network, with dynamic batch and cycles."""
+def to_onnx(net: RulNetwork, path: Path, *, with_map: bool = False) -> None:
+    """Write the graph of a network, with dynamic batch and cycles; `with_map` adds `MAP`."""
     net.eval()
     columns = net.config.columns
     readings = torch.zeros(3, min(net.config.context, 7), columns)
     lengths = torch.tensor([1, readings.shape[1], 2])
     last_cycle = torch.tensor([1.0, torch.nan, 40.0])
-    names = outputs_of(net)
-    axes = {name: {at: a for at, a in enumerate(AXES[name]) if a in "BT"} for name in names}
+    names = (*outputs_of(net), *([MAP] if with_map else ()))
+    every = AXES | {MAP: "BHTT"}
+    axes = {name: {at: a for at, a in enumerate(every[name]) if a in "BT"} for name in names}
     axes |= {"readings": {0: "B", 1: "T"}, "lengths": {0: "B"}, "last_cycle": {0: "B"}}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns of the shapes that the dynamic axes declare
         torch.onnx.export(
-            _Served(net).eval(),  # the exporter restores the mode of this module in every part
+            _Served(net, names).eval(),  # the exporter restores the mode of this module in every part
             (readings, lengths, last_cycle),
             str(path),
             input_names=list(INPUTS),
@@ -66,13 +67,13 @@ def write_metadata(path: Path, metadata: dict[str, str]) -> None:
 class _Served(nn.Module):
     """Network with a plain tuple of outputs, as the exporter expects."""
 
-    def __init__(self, net: RulNetwork) -> None:
+    def __init__(self, net: RulNetwork, names: tuple[str, ...]) -> None:
         super().__init__()
-        self.net = net
+        self.net, self.names = net, names
 
     def forward(self, readings: Tensor, lengths: Tensor, last_cycle: Tensor) -> tuple[Tensor, ...]:
         answers = self.net(readings, lengths, last_cycle)
-        return tuple(getattr(answers, name) for name in outputs_of(self.net))
+        return tuple(getattr(answers, name) for name in self.names)
 
 
 def _declare_every_input(graph: onnx.ModelProto, columns: int) -> None:

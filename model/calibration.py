@@ -7,7 +7,8 @@ baseline and the novelty on training windows. This module must not know files or
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from itertools import pairwise
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -31,6 +32,9 @@ MOST_CHANGE: Final = 3.0
 """Largest factor that a band's scale is multiplied or divided by."""
 SHORT_SHARE: Final = 0.3
 """Share of the training windows that are repeated as short histories, whose errors are larger."""
+LENGTHS: Final = (1 / 5, 1 / 3, 1 / 2, 3 / 4, 1)
+"""Shares of the context at which entropy bands begin, after windows of two cycles. Most windows are full."""
+ENTROPY_QUANTILES: Final = np.array([0.005, 0.5, 0.995])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +81,8 @@ def read_windows(net: RulNetwork, windows: WindowSet) -> Read:
             if estimate.explanation is not None:
                 evidence.append(estimate.explanation.evidence)
                 of_sensors.append(estimate.explanation.sensor_contribution.sum(1))
-            parts.append(estimate._replace(explanation=None))  # [B, T, F] of every window is too large
+            # [B, T, F] or [B, H, T, T] of every window is too large.
+            parts.append(estimate._replace(explanation=None, self_attention=None))
         scale = torch.cat([net.error_scale(part.context) for part in parts]).numpy()
 
     def joined(name: str) -> FloatArray:
@@ -250,20 +255,50 @@ def held_out_coverage(read: Read, windows: WindowSet, *, cap: float, coverage: f
     return Answered(windows.rul, rul, np.clip(lower, 0, cap), np.clip(upper, 0, cap), windows.unit)
 
 
-def entropy_references(read: Read, lengths: IntArray) -> list[dict[str, str | float]]:
-    """Return entropy ratio quantiles (0.5, 50, 99.5 %) of the attention and each head.
+def entropy_references(net: RulNetwork, windows: WindowSet) -> list[dict[str, Any]]:
+    """Return entropy ratio quantiles (0.5, 50, 99.5 %) of the attention and each head, by length.
 
-    Windows of one cycle are ignored; the attention itself is the head `mean`.
+    Windows of one cycle are ignored; the attention itself is the head `mean`. Longer windows cut to a
+    band's lengths count as much as its own windows: a short window is a young unit or a short history.
     """
+    windows = windows.take(windows.lengths > 1)
+    rng = np.random.default_rng(0)
+    found: list[dict[str, Any]] = []
+    for head, ratio in _entropy_ratios(net, windows).items():
+        low, median, high = np.quantile(ratio, ENTROPY_QUANTILES).tolist()
+        found.append({"head": head, "low": low, "median": median, "high": high, "bands": []})
+    for shortest, longest in length_bands(net.config.context):
+        own = windows.take((windows.lengths >= shortest) & (windows.lengths <= longest))
+        longer = windows.take(windows.lengths > longest)
+        cut = cut_windows(longer, rng.integers(shortest, longest + 1, len(longer)))
+        both = [each for each in (own, cut) if len(each)]
+        if not both:
+            continue
+        weights = np.concatenate([np.full(len(each), 1 / len(each)) for each in both])
+        ratios = _entropy_ratios(net, join_windows(both)).values()
+        for reference, ratio in zip(found, ratios, strict=True):
+            low, _, high = weighted_quantiles(ratio, weights, ENTROPY_QUANTILES).tolist()
+            reference["bands"].append({"shortest": shortest, "low": low, "high": high})
+    return found
+
+
+def length_bands(context: int) -> list[tuple[int, int]]:
+    """Return the shortest and longest windows of each entropy band, in cycles; full ones are alone.
+
+    >>> length_bands(60)
+    [(2, 11), (12, 19), (20, 29), (30, 44), (45, 59), (60, 60)]
+    """
+    starts = sorted({2, *(max(2, int(context * share)) for share in LENGTHS)})
+    return [(start, after - 1) for start, after in pairwise([*starts, context + 1]) if start < after]
+
+
+def _entropy_ratios(net: RulNetwork, windows: WindowSet) -> dict[str, FloatArray]:
+    """Compute the entropy ratio of the attention (`mean`) and of each head, [W] each."""
+    read = read_windows(net, windows)
     heads = {"mean": read.attention}
     if read.head_attention is not None:
         heads |= {str(h): read.head_attention[:, h] for h in range(read.head_attention.shape[1])}
-    found: list[dict[str, str | float]] = []
-    for head, attention in heads.items():
-        ratio = attention_entropy_ratio(attention, lengths)[lengths > 1]
-        low, median, high = (float(q) for q in np.quantile(ratio, (0.005, 0.5, 0.995)))
-        found.append({"head": head, "low": low, "median": median, "high": high})
-    return found
+    return {head: attention_entropy_ratio(weights, windows.lengths) for head, weights in heads.items()}
 
 
 def _fill(buffer: Tensor, values: FloatArray) -> None:

@@ -206,6 +206,43 @@ def attention_entropy(attention: FloatArray) -> FloatArray:
     return -(a * np.log(np.where(a > 0, a, 1.0))).sum(axis=-1)
 
 
+def attention_lag(attention: FloatArray, lengths: IntArray) -> FloatArray:
+    """Compute the mean lag of the attention behind the last cycle, in cycles, [W, T] and [W] -> [W].
+
+    >>> attention_lag(np.array([[0.5, 0.5, 0.0]]), np.array([2])).tolist()
+    [0.5]
+    """
+    return lengths - 1 - attention.astype(np.float64) @ np.arange(attention.shape[1])
+
+
+def edge_weights(attention: FloatArray, lengths: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Add the weights of the first and of the last tenth of each window's cycles, [W, T] -> [W], [W].
+
+    A tenth is rounded up to whole cycles. Even attention has about 0.1 on each, whatever the length.
+
+    >>> [part.tolist() for part in edge_weights(np.array([[0.75, 0.25, 0.0]]), np.array([2]))]
+    [[0.75], [0.25]]
+    """
+    place = np.arange(attention.shape[1])
+    tenth = -(-lengths // 10)
+    first, last = place < tenth[:, None], place >= (lengths - tenth)[:, None]
+    return (attention * first).sum(axis=1), (attention * last).sum(axis=1)
+
+
+def head_similarity(head_attention: FloatArray) -> FloatArray:
+    """Compute the mean cosine similarity of each two heads' attention, [W, H, T] -> [W]; NaN for one head.
+
+    >>> head_similarity(np.array([[[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]])).round(3).tolist()
+    [0.333]
+    """
+    heads = head_attention.shape[1]
+    if heads < 2:
+        return np.full(len(head_attention), np.nan)
+    a = head_attention.astype(np.float64)
+    unit = a / np.sqrt((a**2).sum(axis=2, keepdims=True))
+    return ((unit.sum(axis=1) ** 2).sum(axis=1) - heads) / (heads * (heads - 1))
+
+
 def effective_cycles(attention: FloatArray) -> FloatArray:
     """Compute exp(entropy): the number of equal weights with this entropy, [..., T] -> [...]."""
     return np.exp(attention_entropy(attention))

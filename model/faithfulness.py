@@ -74,6 +74,8 @@ class Faithfulness:
     leak: FloatArray  # [W], see `leak`
     sensors: FloatArray  # [W], see `sensor_agreement`; NaN without contributions of columns
     unit: NDArray[np.str_]  # [W]
+    single: FloatArray  # [W, T], with each cycle hidden alone; 0 on padding
+    rows: IntArray  # [W], which of the given windows these are: the long enough ones
 
 
 def typical_readings(
@@ -126,8 +128,10 @@ def measure_faithfulness(
             hidden[choice].append(np.mean(alone, axis=0))
             kept[choice].append(np.mean(others, axis=0))
     place = np.arange(windows.readings.shape[1])
-    single = np.stack([base.change((place == t)[None, :]) for t in range(lengths.max())], axis=1)
-    ranking, unit = base.ranking[:, : single.shape[1]], base.windows.unit
+    single = np.zeros(base.valid.shape)
+    for t in range(lengths.max()):
+        single[:, t] = base.change((place == t)[None, :])
+    ranking, unit = base.ranking, base.windows.unit
     return Faithfulness(
         shares,
         {choice: np.stack(changes) for choice, changes in hidden.items()},
@@ -137,6 +141,8 @@ def measure_faithfulness(
         leak(ranking, single, lengths),
         sensor_agreement(base.of_sensors, base.effects()),
         unit,
+        single,
+        np.flatnonzero(long),
     )
 
 
@@ -167,7 +173,7 @@ def join_faithfulness(parts: Sequence[Faithfulness]) -> Faithfulness:
         {choice: np.concatenate([part.kept[choice] for part in parts], axis=1) for choice in CHOICES},
         *(
             np.concatenate([getattr(part, name) for part in parts])
-            for name in ("agreement", "beyond_place", "leak", "sensors", "unit")
+            for name in ("agreement", "beyond_place", "leak", "sensors", "unit", "single", "rows")
         ),
     )
 

@@ -105,6 +105,7 @@ class Estimate(NamedTuple):
     health: Tensor | None = None  # [B, 3], logits of the health state head, where the network has one
     explanation: Explanation | None = None  # Where the network explains readings
     penalty: Tensor | None = None  # [] added to the loss, where the network has one
+    self_attention: Tensor | None = None  # [B, H, T, T], where each cycle looks, in self-attention
 
 
 class Answers(NamedTuple):
@@ -121,6 +122,7 @@ class Answers(NamedTuple):
     sensor_contribution: Tensor | None = None
     window_contribution: Tensor | None = None
     evidence: Tensor | None = None
+    self_attention: Tensor | None = None
 
 
 class Distribution(nn.Module):
@@ -160,6 +162,7 @@ class RulNetwork(nn.Module, ABC):
 
     longest: ClassVar[int | None] = None  # Maximum context, or None
     explains_readings: ClassVar[bool] = False  # Whether estimates have an `Explanation`
+    has_self_attention: ClassVar[bool] = False  # Whether estimates have `self_attention`
     options: ClassVar[Mapping[str, Any]] = {}  # Fields of `NetworkConfig` that users set, with defaults
     recipe: ClassVar[Mapping[str, Any]] = {}  # Defaults of fields of `TrainConfig` for this network
 
@@ -209,7 +212,8 @@ class RulNetwork(nn.Module, ABC):
             estimate.contribution,
             self.novelty(estimate.statistics, lengths),
             estimate.head_attention,
-            *(estimate.explanation or ()),
+            *(estimate.explanation or (None, None, None)),
+            self_attention=estimate.self_attention,
         )
 
 
@@ -243,6 +247,7 @@ class CycleNetwork(RulNetwork):
             torch.cat((at_last_cycle(change, lengths), habits(z, readings, observed)), dim=-1),
             None if heads is None else (attention[:, None, None, :] @ heads).squeeze(2),  # [B, H, T]
             self.read_health(context),
+            self_attention=heads,
         )
 
 

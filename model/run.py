@@ -179,7 +179,7 @@ def _of_held_out(net: RulNetwork, fleet: Fleet, folds: Sequence[Fold]) -> dict[s
     _, windows = joined(folds)
     return {
         "min_cycles": max(fleet.shortest, fewest_cycles_that_hold(folds)),
-        "entropy": entropy_references(read_windows(net, windows), windows.lengths),
+        "entropy": entropy_references(net, windows),
     }
 
 

@@ -32,6 +32,7 @@ class SelfAttention(CycleNetwork):
     """
 
     longest: ClassVar[int | None] = 30
+    has_self_attention: ClassVar[bool] = True
     options: ClassVar[Mapping[str, Any]] = {
         "convolution": 64,
         "hidden": 256,

@@ -306,12 +306,13 @@ def _cautions(answers: Answers, row: int, windows: Windows, i: int) -> list[Caut
         found.append(Caution("truncated_to_context", detail))
     if windows.last_cycle[i] != windows.last_cycle[i]:
         found.append(CYCLE_UNKNOWN)
-    ratio, band = answers.entropy[row], answers.rules.band
-    if band is not None and ratio < band.low:
-        detail = f"entropy ratio {ratio:.3g} is below {band.low:.3g}: unusually few cycles hold the weight"
+    ratio, (lowest, highest) = answers.entropy[row], answers.rules.usual_entropy
+    low, high = lowest[windows.lengths[i]], highest[windows.lengths[i]]
+    if ratio < low:
+        detail = f"entropy ratio {ratio:.3g} is below {low:.3g}: unusually few cycles hold the weight"
         found.append(Caution("attention_collapsed", detail))
-    if band is not None and ratio > band.high:
-        detail = f"entropy ratio {ratio:.3g} is above {band.high:.3g}: the weights hardly tell cycles apart"
+    if ratio > high:
+        detail = f"entropy ratio {ratio:.3g} is above {high:.3g}: the weights hardly tell cycles apart"
         found.append(Caution("attention_uniform", detail))
     return found
 

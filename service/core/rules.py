@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from export.bundle import EntropyReference, Manifest
+from export.bundle import Manifest
 from model.domain import FloatArray
 
 OUT_OF_RANGE_MARGIN: Final = 0.25
@@ -37,6 +37,12 @@ class TrainingRange:
         return cls((low - margin).astype(np.float32), (high + margin).astype(np.float32))
 
 
+def usual_entropy(manifest: Manifest) -> tuple[list[float], list[float]]:
+    """Return the lowest and highest usual entropy ratio of the attention, by length of the window."""
+    low, high = manifest.entropy[0].limits(manifest.context)
+    return low.tolist(), high.tolist()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowRules:
     """What a model and the settings ask of a window, laid out for quick checks.
@@ -45,7 +51,7 @@ class WindowRules:
         names: The F column names, in order.
         horizons: The horizons of failure probabilities, as replies name them.
         units: Their engineering units.
-        band: Where the attention entropy of calibration windows lay.
+        usual_entropy: Lowest and highest usual attention entropy ratio of windows of 0, 1, .. cycles.
     """
 
     names: tuple[str, ...]
@@ -53,7 +59,7 @@ class WindowRules:
     known: frozenset[str]
     units: tuple[str, ...]
     range: TrainingRange
-    band: EntropyReference | None
+    usual_entropy: tuple[list[float], list[float]]
     context: int
     max_missing_fraction: float
     max_cycles: int
@@ -68,7 +74,7 @@ class WindowRules:
             frozenset(names),
             tuple(column.unit for column in manifest.columns),
             TrainingRange.of(manifest),
-            next((band for band in manifest.entropy if band.head == "mean"), None),
+            usual_entropy(manifest),
             manifest.context,
             manifest.max_missing_fraction,
             max_window_cycles,

@@ -146,7 +146,7 @@ class DriftCounts:
         band = np.searchsorted(self._reference.band_edges, self._left(predicted, age), side="right")
         _add(bands, regime[known], band[known])
         _add(rul, self._ages(age), np.searchsorted(self._reference.rul_edges, predicted, side="right"))
-        self._count_entropy(entropy, answers, lengths >= self._reference.long_enough)
+        self._count_entropy(entropy, answers)
         slots += np.bincount([self._slot(unit) for unit in units], minlength=UNIT_SLOTS)
         rest += np.array([len(last), np.count_nonzero(~seen)])
 
@@ -203,12 +203,14 @@ class DriftCounts:
         edges = self._reference.age_edges
         return np.where(np.isnan(age), len(edges) + 1, np.searchsorted(edges, age, side="right"))
 
-    def _count_entropy(self, counts: _Array, answers: Answers, long: NDArray[np.bool_]) -> None:
+    def _count_entropy(self, counts: _Array, answers: Answers) -> None:
+        lengths, all_edges = answers.asked.lengths, self._reference.entropy_edges
+        long = lengths >= self._reference.long_enough
+        band = np.minimum(lengths, all_edges.shape[1] - 1)
         for h, head in enumerate(self._reference.heads):
-            ratios = entropy_of(answers, head)
-            kept = ratios[long & ~np.isnan(ratios)]
-            where = np.searchsorted(self._reference.entropy_edges[h], kept, side="right")
-            counts[h] += np.bincount(where, minlength=counts.shape[1])
+            ratios, (low, high) = entropy_of(answers, head), all_edges[h, band].T
+            where = (ratios >= low).astype(np.int64) + (ratios > high)
+            counts[h] += np.bincount(where[long & ~np.isnan(ratios)], minlength=counts.shape[1])
 
     def _slot(self, unit: str | None) -> int:
         if unit is None:  # each window without a unit's name counts as another unit's

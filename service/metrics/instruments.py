@@ -62,6 +62,10 @@ CYCLES: Final = Buckets(
     "RUL and interval widths live between nothing and a cap of some hundred cycles; maintenance is planned "
     "in tens, and the first ten matter most.",
 )
+LAGS: Final = Buckets(
+    (0.5, 1, 2, 3, 4, 5, 7.5, 10, 15, 20, 25, 30, 40, 50, 75, 100, 150, 200),
+    "Windows have tens of cycles; attention that looks back little differs by single ones.",
+)
 NOVELTY: Final = Buckets(
     (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0),
     '1 is the 99.5 % quantile of calibration data, 2 the limit of "out of distribution".',
@@ -75,7 +79,7 @@ ERROR_CYCLES: Final = Buckets(
     "A good bundle errs by ten cycles; beyond its cap of some hundred an error cannot grow.",
 )
 ALL: Final = (
-    SECONDS, STAGE_SECONDS, WINDOWS, TWENTIETHS, CYCLES, NOVELTY, FRACTIONS, ERROR_CYCLES,
+    SECONDS, STAGE_SECONDS, WINDOWS, TWENTIETHS, CYCLES, LAGS, NOVELTY, FRACTIONS, ERROR_CYCLES,
 )  # fmt: skip
 
 

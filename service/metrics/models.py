@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 from prometheus_client import CollectorRegistry, Gauge
 
+from model.domain import attention_lag, edge_weights, head_similarity
 from service.core.answers import STATES, Answers
 from service.core.ports import BatchReport
 from service.core.runtime import Runtime
@@ -18,6 +19,7 @@ from service.labels import Side, Stage
 from service.metrics.instruments import (
     CYCLES,
     FRACTIONS,
+    LAGS,
     NOVELTY,
     STAGE_SECONDS,
     TWENTIETHS,
@@ -66,9 +68,31 @@ class Families:
         self.peak = shared.histogram(
             "rul_attention_peak_weight", "Largest attention weight of a window.", TWENTIETHS, model=names
         )
+        self.first = shared.histogram(
+            "rul_attention_first_cycles_weight",
+            "Attention weight of the first tenth of a window's cycles; even attention has 0.1.",
+            TWENTIETHS,
+            model=names,
+        )
+        self.last = shared.histogram(
+            "rul_attention_last_cycles_weight",
+            "Attention weight of the last tenth of a window's cycles; even attention has 0.1.",
+            TWENTIETHS,
+            model=names,
+        )
+        self.lag = shared.histogram(
+            "rul_attention_lag_cycles", "Mean lag of the attention behind the last cycle.", LAGS, model=names
+        )
+        self.similarity = shared.histogram(
+            "rul_attention_head_similarity_ratio",
+            "Mean cosine similarity of each two heads' attention; 1: all heads attend alike.",
+            TWENTIETHS,
+            model=names,
+        )
         self.out_of_band = shared.counter(
             "rul_attention_out_of_band_total",
-            "Windows whose attention entropy is outside the reference band; low: collapsed, high: uniform.",
+            "Windows whose attention entropy is outside the reference band of their length; low: collapsed, "
+            "high: uniform.",
             model=names,
             side=[side.value for side in Side],
         )
@@ -125,6 +149,9 @@ class ModelMetrics:
         self._inference: Final = families.inference.labels(name, model.provider)
         self._batch: Final = families.batch.labels()
         self._peak: Final = families.peak.labels(name)
+        self._first, self._last = families.first.labels(name), families.last.labels(name)
+        self._lag: Final = families.lag.labels(name)
+        self._similarity: Final = families.similarity.labels(name)
         self._rul: Final = families.rul.labels(name)
         self._width: Final = families.width.labels(name)
         self._novelty: Final = families.novelty.labels(name)
@@ -134,7 +161,7 @@ class ModelMetrics:
         self._heads: Final = [families.entropy.labels(name, str(head)) for head in heads]
         self._states: Final = [families.states.labels(name, state.value) for state in STATES]
         self._low, self._high = (families.out_of_band.labels(name, s.value) for s in (Side.LOW, Side.HIGH))
-        self._band: Final = next((band for band in model.manifest.entropy if band.head == "mean"), None)
+        self._usual_entropy: Final = model.manifest.entropy[0].limits(model.manifest.context)
         self._waiting: Final[deque[BatchReport]] = deque()
         self.ran: Final = self._waiting.append
 
@@ -181,21 +208,30 @@ class ModelMetrics:
         return answers.only(kept), [report.units[row] for row in kept]
 
     def _count(self, answers: Answers) -> None:
-        self._peak.observe_array(answers.peak_weight)
+        self._count_attention(answers)
         self._rul.observe_array(answers.outputs.rul)
         self._width.observe_array(answers.interval_width)
         self._novelty.observe_array(answers.outputs.novelty)
-        entropy, by_head = answers.entropy_ratio, answers.head_entropy_ratio
-        self._entropy.observe_array(entropy)
-        if by_head is not None:
-            for ratios, child in zip(by_head.T, self._heads, strict=True):
-                child.observe_array(ratios)
         states = np.bincount(answers.state, minlength=len(STATES))
         for child, count in zip(self._states, states.tolist(), strict=True):
             child.inc(count)
-        if self._band is not None:
-            self._low.inc(int(np.count_nonzero(entropy < self._band.low)))
-            self._high.inc(int(np.count_nonzero(entropy > self._band.high)))
+
+    def _count_attention(self, answers: Answers) -> None:
+        attention, lengths = answers.outputs.attention, answers.asked.lengths
+        self._peak.observe_array(answers.peak_weight)
+        self._lag.observe_array(attention_lag(attention, lengths))
+        for weights, child in zip(edge_weights(attention, lengths), (self._first, self._last), strict=True):
+            child.observe_array(weights)
+        heads, by_head = answers.outputs.head_attention, answers.head_entropy_ratio
+        if heads is not None and by_head is not None:
+            self._similarity.observe_array(head_similarity(heads))
+            for ratios, child in zip(by_head.T, self._heads, strict=True):
+                child.observe_array(ratios)
+        entropy = answers.entropy_ratio
+        self._entropy.observe_array(entropy)
+        lowest, highest = self._usual_entropy
+        self._low.inc(int(np.count_nonzero(entropy < lowest[lengths])))
+        self._high.inc(int(np.count_nonzero(entropy > highest[lengths])))
 
 
 def declare_manifests(registry: CollectorRegistry, models: Sequence[Runtime]) -> None:
@@ -216,7 +252,7 @@ def declare_manifests(registry: CollectorRegistry, models: Sequence[Runtime]) ->
     )
     band = gauge(
         "rul_attention_entropy_band_ratio",
-        "Ends of the reference band of the attention entropy ratio; 0.5 % of windows are beyond each.",
+        "Ends of the reference band of the attention entropy ratio of full windows; 0.5 % are beyond each.",
         *("model", "head", "side"),
     )
     for model in models:
@@ -224,5 +260,6 @@ def declare_manifests(registry: CollectorRegistry, models: Sequence[Runtime]) ->
         info.labels(manifest.name, manifest.version, model.sha256, model.provider, order).set(1)
         coverage.labels(manifest.name).set(manifest.nominal_coverage)
         for reference in manifest.entropy:
-            band.labels(manifest.name, reference.head, Side.LOW.value).set(reference.low)
-            band.labels(manifest.name, reference.head, Side.HIGH.value).set(reference.high)
+            low, high = reference.limits(manifest.context)
+            band.labels(manifest.name, reference.head, Side.LOW.value).set(low[-1])
+            band.labels(manifest.name, reference.head, Side.HIGH.value).set(high[-1])

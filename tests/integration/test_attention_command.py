@@ -156,10 +156,10 @@ def test_redundancy_is_shown_for_each_pair_of_heads_and_named_where_it_is():
 )
 def test_a_head_is_judged_in_itself_before_it_is_held_against_its_band(tiny_bundle, weights, band, verdict):
     _, manifest = open_bundle(find_bundle(str(tiny_bundle.path)))
-    reference = band and EntropyReference(head="mean", low=band[0], median=0.5, high=band[1])
+    limits = band and EntropyReference(head="mean", low=band[0], median=0.5, high=band[1]).limits(4)
     windows = spread_windows(pumps(units=1, seed=1), manifest, per_unit=3)
     attention, lengths = np.array([weights] * 3), np.full(3, 4)
 
-    table = heads_table(manifest, [report_head("mean", attention, lengths, reference)], windows)
+    table = heads_table(manifest, [report_head("mean", attention, lengths, limits)], windows)
 
     assert verdict in next(iter(list(table.columns)[-1].cells))

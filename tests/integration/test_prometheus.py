@@ -67,6 +67,12 @@ class Prometheus:
 
 
 @pytest.fixture(scope="module")
+def tiny_bundle(tiny_bundles):
+    """A model that has every metric: with heads."""
+    return tiny_bundles("evidence")
+
+
+@pytest.fixture(scope="module")
 def service(tiny_bundle, tmp_path_factory) -> Iterator[Server]:
     """Two workers with queues so short that they can be filled, and a store of their own."""
     folder = tmp_path_factory.mktemp("watched")
@@ -278,6 +284,10 @@ def test_durations_are_of_every_request_however_it_ended(scraped, seen):
         "rul_interval_width_cycles_count",
         "rul_novelty_ratio_count",
         "rul_attention_peak_weight_count",
+        "rul_attention_lag_cycles_count",
+        "rul_attention_first_cycles_weight_count",
+        "rul_attention_last_cycles_weight_count",
+        "rul_attention_head_similarity_ratio_count",
         "rul_imputed_fraction_count",
     ],
 )

@@ -72,6 +72,11 @@ def test_a_batch_is_observed_window_by_window(metrics, registry, runtime):
     assert value("rul_novelty_ratio_count", model="fake") == 3
     assert value("rul_imputed_fraction_bucket", le="0.0") == 2
     assert value("rul_attention_peak_weight_sum", model="fake") == pytest.approx(1 / 4 + 1 / 8 + 1)
+    tenths = 1 / 4 + 1 / 8 + 1
+    assert value("rul_attention_first_cycles_weight_sum", model="fake") == pytest.approx(tenths)
+    assert value("rul_attention_last_cycles_weight_sum", model="fake") == pytest.approx(tenths)
+    assert value("rul_attention_lag_cycles_sum", model="fake") == pytest.approx(3 / 2 + 7 / 2)
+    assert value("rul_attention_head_similarity_ratio_count", model="fake") == 3
     assert value("rul_state_total", model="fake", state="estimated") == 2
     assert value("rul_state_total", model="fake", state="insufficient_history") == 1
     # The window of one cycle has no entropy.

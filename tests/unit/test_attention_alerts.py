@@ -1,0 +1,134 @@
+"""Windows without content raise the alert on uniform attention: a trained bundle, its metrics, real rules."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+import yaml
+from prometheus_client import CollectorRegistry
+
+from export.bundle import BundleFolder, find_bundle
+from export.handover import export_bundle
+from export.probes import simulated_windows
+from model.checkpoint import Checkpoint
+from model.networks import network_class
+from model.run import Source, train_run
+from model.training import TrainConfig
+from service.core.answers import Answers
+from service.core.ports import Batch, Share
+from service.core.rules import WindowRules
+from service.core.runtime import Asked, OnnxRuntime
+from service.metrics.metrics import Metrics
+from service.settings import ProviderChoice
+from tests.observability import RULES
+from tests.planted import planted_fleet, planted_units
+from tests.programs import output_of, program
+
+CONTEXT = 20
+MINUTES = 60
+FEEDS = ("ordinary", "zero", "frozen")
+
+
+@pytest.fixture(scope="module")
+def planted_bundle(tmp_path_factory):
+    """A bundle of `evidence` whose searching head has learnt to find an event."""
+    folder = tmp_path_factory.mktemp("planted")
+    recipe = {**network_class("evidence").recipe, "learning_rate": 1e-2}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        train_run(
+            planted_units(units=80, context=CONTEXT, seed=0).units,
+            planted_fleet(context=CONTEXT),
+            name="planted",
+            network="evidence",
+            config=TrainConfig(seed=0, steps=120, batch=128, **recipe),
+            folds=2,
+            source=Source("planted events", "0" * 64),
+            folder=folder / "run",
+            watch=lambda step, loss, check: None,
+        )
+    finally:
+        torch.set_num_threads(threads)
+    export_bundle(Checkpoint.load(folder / "run"), folder / "planted", version="1.0.0")
+    return BundleFolder(folder / "planted")
+
+
+@pytest.fixture(scope="module", params=["planted", "fd001", "fd002", "fd003", "fd004"])
+def counted(request):
+    """Of each feed, windows that were counted, and those below and above the bands of their lengths."""
+    bundle = request.getfixturevalue("planted_bundle") if request.param == "planted" else None
+    runtime = OnnxRuntime.load(bundle or find_bundle(request.param), provider=ProviderChoice.CPU)
+    manifest = runtime.manifest
+    if not (manifest.explains_readings and manifest.entropy[0].bands):
+        pytest.skip(f"{manifest.name}: no network that searches, or exported without bands by length")
+    return {feed: counts(runtime, *windows_of(manifest, feed)) for feed in FEEDS}
+
+
+def windows_of(manifest, feed):
+    """Full windows of plausible units, whose sensors all read 0 or whose last reading repeats."""
+    windows = simulated_windows(manifest, count=400, seed=1)
+    full = windows.take(windows.lengths == manifest.context)
+    readings = full.readings.copy()
+    if feed == "zero":
+        readings[:, :, list(manifest.schema_of_columns.indices("sensor"))] = 0.0
+    elif feed == "frozen":
+        readings[:] = readings[:, -1:]
+    return readings, full.lengths, full.last_cycle
+
+
+def counts(runtime, readings, lengths, last_cycle):
+    manifest, registry = runtime.manifest, CollectorRegistry()
+    asked, size = Asked(readings, lengths, last_cycle), len(lengths)
+    rules = WindowRules.of(manifest, max_window_cycles=1000)
+    answers = Answers(asked, runtime.run(readings, lengths, last_cycle), manifest, rules)
+    given = SimpleNamespace(is_probe=False, imputed_fraction=[0.0] * size, units=[None] * size)
+    share = Share(SimpleNamespace(windows=given), range(size))
+    Metrics(registry, [runtime]).models[manifest.name].ran(Batch([share], size, [0.0], [0.0], answers, 0.0))
+
+    def of(side):
+        labels = {"model": manifest.name, "side": side}
+        return int(registry.get_sample_value("rul_attention_out_of_band_total", labels))
+
+    return {"windows": size, "low": of("low"), "high": of("high")}
+
+
+def test_windows_without_content_are_above_their_band_and_ordinary_ones_inside(counted):
+    share = {
+        feed: {side: found[side] / found["windows"] for side in ("low", "high")}
+        for feed, found in counted.items()
+    }
+
+    assert share["ordinary"]["high"] < 0.02
+    assert share["ordinary"]["low"] < 0.04
+    assert share["zero"] == {"low": 0.0, "high": 1.0}
+    assert share["frozen"]["high"] > 0.5
+
+
+@pytest.mark.system
+def test_prometheus_raises_the_alert_for_these_windows_and_not_for_ordinary_ones(counted, tmp_path):
+    def series(name, value, **labels):
+        given = "".join(f', {label}="{text}"' for label, text in labels.items())
+        return {"series": f'{name}{{job="rulserve"{given}}}', "values": f"0+{value}x{MINUTES}"}
+
+    inputs = []
+    for feed, found in counted.items():
+        inputs.append(series("rul_state_total", found["windows"], model=feed, state="estimated"))
+        inputs += [
+            series("rul_attention_out_of_band_total", found[side], model=feed, side=side)
+            for side in ("low", "high")
+        ]
+    raised = [
+        {"labels": f'{{alertname="RulAttentionUniform", model="{feed}"}}', "value": 1} for feed in FEEDS[1:]
+    ]
+    check = {
+        "expr": 'sum by (alertname, model) (ALERTS{alertname=~"RulAttention.*", alertstate="firing"})',
+        "eval_time": f"{MINUTES - 5}m",
+        "exp_samples": raised,
+    }
+    case = {"interval": "1m", "input_series": inputs, "promql_expr_test": [check]}
+    file = tmp_path / "rules_test.yml"
+    rules = {"rule_files": list(map(str, RULES)), "evaluation_interval": "1m", "tests": [case]}
+    file.write_text(yaml.safe_dump(rules), "utf-8")
+
+    output_of(program("promtool"), "test", "rules", file)

@@ -1,0 +1,110 @@
+"""The map of self-attention between cycles: an optional output of the graph, drawn."""
+
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.image import imread
+
+from export.bundle import BundleFolder, InvalidBundle
+from export.cycle_map import map_of, map_picture
+from export.handover import export_bundle
+from export.outputs import MAP
+from export.probes import simulated_windows
+from export.session import Session, open_bundle
+from model.calibration import tensors
+from model.checkpoint import Checkpoint
+from model.domain import InvalidData
+from service.core.runtime import OnnxRuntime
+from service.settings import ProviderChoice
+from tests.commands import rul, write_pumps
+from tests.tiny_bundle import pumps
+
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture(scope="module")
+def run(tiny_bundles):
+    return tiny_bundles("selfattention").path.parent / "tiny-run"
+
+
+@pytest.fixture(scope="module")
+def mapped(run, tmp_path_factory):
+    """The tiny bundle of `selfattention`, exported with its map."""
+    folder = tmp_path_factory.mktemp("mapped") / "tiny"
+    export_bundle(Checkpoint.load(run), folder, version="1.0.0", with_map=True)
+    return BundleFolder(folder)
+
+
+def test_the_map_is_the_networks_and_makes_up_what_heads_attend_to(mapped, run):
+    session, manifest = open_bundle(mapped)
+    windows = simulated_windows(manifest, count=12, seed=1)
+    given = windows.readings, windows.lengths, windows.last_cycle
+
+    found = session.self_attention(*given)
+
+    with torch.no_grad():
+        expected = Checkpoint.load(run).network().eval()(*tensors(windows)).self_attention
+    answers = session.answer(*given)
+    valid = np.arange(found.shape[-1]) < windows.lengths[:, None]
+    np.testing.assert_allclose(found, expected.numpy(), atol=1e-5)
+    np.testing.assert_allclose(found.sum(-1)[:, 0][valid], 1.0, atol=1e-5)
+    assert (found.transpose(0, 3, 1, 2)[~valid] == 0).all()
+    np.testing.assert_allclose(
+        np.einsum("bt,bhtk->bhk", answers["attention"], found), answers["head_attention"], atol=1e-5
+    )
+
+
+def test_the_map_is_only_in_graphs_that_were_asked_for_it_and_no_service_asks(mapped, tiny_bundles):
+    plain = tiny_bundles("selfattention")
+    runtime = OnnxRuntime.load(mapped, provider=ProviderChoice.CPU)
+    windows = simulated_windows(runtime.manifest, count=2, seed=1)
+
+    outputs = runtime.run(windows.readings, windows.lengths, windows.last_cycle)
+
+    assert not hasattr(outputs, MAP)
+    assert Session(mapped.model).outputs == Session(plain.model).outputs
+    assert not Session(plain.model).has_map
+    with pytest.raises(InvalidBundle, match="export --with-map"):
+        Session(plain.model).self_attention(windows.readings, windows.lengths, windows.last_cycle)
+
+
+def test_a_network_without_self_attention_has_no_map_to_export(tiny_bundle, tmp_path):
+    checkpoint = Checkpoint.load(tiny_bundle.path.parent / "tiny-run")
+
+    with pytest.raises(InvalidBundle, match="'flagship' has no self-attention"):
+        export_bundle(checkpoint, tmp_path / "tiny", with_map=True)
+
+
+def test_a_picked_cycle_looks_where_its_row_says(mapped):
+    session, manifest = open_bundle(mapped)
+    unit = replace(pumps(units=1, seed=2)[0], failed=False)
+    cycle = int(unit.cycles[-3])
+
+    found = map_of(session, manifest, unit)
+
+    looks = found.looks(cycle)
+    assert list(looks) == ["mean", *map(str, range(manifest.heads))]
+    np.testing.assert_array_equal(looks["1"], found.weights[1, -3])
+    np.testing.assert_allclose(looks["mean"], found.weights[:, -3].mean(0))
+    every, one, _ = map_picture(manifest, found, cycle).axes
+    np.testing.assert_allclose(every.images[0].get_array(), found.weights.mean(0))
+    np.testing.assert_allclose([bar.get_height() for bar in one.patches], looks["mean"], rtol=1e-6)
+    with pytest.raises(InvalidData, match="no cycle 1 in its last window"):
+        found.looks(1)
+
+
+def test_the_commands_export_print_and_draw_it(run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    data, _ = write_pumps(tmp_path, units=2, seed=21)
+    bundle, out = tmp_path / "bundle", tmp_path / "map.png"
+
+    exported = rul("export", tmp_path / "run", "--out", bundle, "--with-map")
+    shown = rul("attention", bundle, "--input", data, "--unit", "pump-1", "--cycle", "40", "--out", out)
+
+    assert exported.exit_code == 0, exported.exception
+    assert shown.exit_code == 0, shown.exception
+    assert "where cycle 40 of unit pump-1 looks" in shown.stdout.replace("\n", " ")
+    assert imread(out).std() > 0.05

@@ -1,0 +1,157 @@
+"""A window's attention entropy is judged by the band of its length."""
+
+import base64
+import io
+import json
+
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry
+
+from export.bundle import METADATA_KEY, EntropyBand, EntropyReference, Manifest
+from export.drift_reference import REFERENCE_KEY, DriftReference
+from export.session import open_bundle
+from model.calibration import length_bands
+from model.domain import attention_lag, edge_weights, head_similarity
+from service.core.answers import Answers, Piece, prediction
+from service.core.queries import Explain
+from service.core.rules import WindowRules
+from service.core.runtime import Asked
+from service.drift.counts import DriftCounts, DriftTotals, Layout
+from service.metrics.metrics import Metrics
+from tests.fakes import FakeRuntime, fake_outputs, make_manifest, make_windows
+from tests.unit.test_metrics import batch_of
+
+SHORT, LONG = EntropyBand(shortest=2, low=0.5, high=1.0), EntropyBand(shortest=6, low=0.2, high=0.9)
+BANDED = EntropyReference(head="mean", low=0.2, median=0.7, high=1.0, bands=[SHORT, LONG])
+
+
+@pytest.fixture
+def manifest():
+    """Even attention is usual in windows of 2 to 5 cycles, and too even in longer ones."""
+    return make_manifest(min_cycles=1).model_copy(update={"entropy": [BANDED]})
+
+
+def test_limits_are_those_of_the_band_that_holds_the_length():
+    low, high = BANDED.limits(8)
+
+    assert low[2:].tolist() == [0.5] * 4 + [0.2] * 3
+    assert high[2:].tolist() == [1.0] * 4 + [0.9] * 3
+
+
+def test_a_reference_without_bands_has_the_same_limits_for_every_length_and_the_same_json():
+    plain = {"head": "mean", "low": 0.3, "median": 0.5, "high": 0.9}
+    reference = EntropyReference.model_validate(plain)
+
+    assert [set(limit.tolist()) for limit in reference.limits(8)] == [{0.3}, {0.9}]
+    assert json.loads(reference.model_dump_json()) == plain
+
+
+@pytest.mark.parametrize("context", [2, 3, 12, 60])
+def test_bands_hold_every_length_once_and_full_windows_alone(context):
+    bands = length_bands(context)
+
+    assert [n for low, high in bands for n in range(low, high + 1)] == list(range(2, context + 1))
+    assert bands[-1] == (context, context)
+
+
+def test_a_trained_bundle_has_bands_for_the_attention_and_each_head(tiny_bundles):
+    _, manifest = open_bundle(tiny_bundles("evidence"))
+
+    assert len(manifest.entropy) == 1 + manifest.heads
+    for reference in manifest.entropy:
+        assert [band.shortest for band in reference.bands] == [
+            low for low, _ in length_bands(manifest.context)
+        ]
+        assert all(band.low < band.high for band in reference.bands)
+
+
+def test_a_warning_compares_a_window_with_the_band_of_its_length(manifest):
+    codes = {}
+    for cycles in (4, 8):
+        windows = make_windows(30.0, cycles=cycles)
+        lengths = np.array(windows.lengths)
+        asked = Asked(windows.readings, lengths, np.array(windows.last_cycle, np.float32))
+        outputs = fake_outputs(windows.readings, lengths, manifest)
+        answers = Answers(asked, outputs, manifest, WindowRules.of(manifest, max_window_cycles=100))
+        answer = prediction(Piece(answers, 0, [0]), 0, windows, 0, explain=Explain.ATTENTION)
+        codes[cycles] = [warning.code for warning in answer.warnings]
+
+    assert codes == {4: [], 8: ["attention_uniform"]}
+
+
+def test_windows_are_counted_as_outside_the_band_of_their_length(manifest):
+    registry, runtime = CollectorRegistry(), FakeRuntime(manifest)
+
+    Metrics(registry, [runtime]).models["fake"].ran(batch_of((30.0, 4), (30.0, 8), manifest=manifest))
+
+    def outside(side):
+        labels = {"model": "fake", "side": side}
+        return registry.get_sample_value("rul_attention_out_of_band_total", labels)
+
+    assert (outside("low"), outside("high")) == (0, 1)
+
+
+def test_drift_counts_each_window_against_the_band_of_its_length(manifest):
+    runtime = FakeRuntime(manifest)
+    layout = Layout.of(runtime.drift_reference)
+    storage = np.zeros(layout.size)
+    batch = batch_of((30.0, 4), (30.0, 8), manifest=manifest)
+
+    DriftCounts(storage, runtime.drift_reference).count(np.zeros((2, 10, 3)), batch.answers, ["1", "2"])
+
+    assert DriftTotals.of(storage, layout).entropy.tolist() == [[0, 1, 1]]
+
+
+def test_the_drift_reference_of_a_bundle_without_bands_is_read(tiny_bundle):
+    session, manifest = open_bundle(tiny_bundle)
+    with np.load(io.BytesIO(base64.b64decode(session.metadata[REFERENCE_KEY]))) as arrays:
+        stored = {name: arrays[name] for name in arrays.files}
+    stored["entropy_edges"] = np.array([[0.4, 0.9]])
+    older = io.BytesIO()
+    np.savez_compressed(older, **stored)
+    metadata = {REFERENCE_KEY: base64.b64encode(older.getvalue()).decode()}
+
+    reference = DriftReference.from_metadata(metadata, manifest, origin=tiny_bundle.model)
+
+    assert reference.entropy_edges.tolist() == [[[0.4, 0.9]]]
+
+
+def test_a_manifest_without_bands_is_read_as_it_was(tiny_bundle):
+    session, _ = open_bundle(tiny_bundle)
+    stored = json.loads(session.metadata[METADATA_KEY])
+    for reference in stored["entropy"]:
+        del reference["bands"]
+
+    older = Manifest.model_validate(stored)
+
+    assert json.loads(older.to_metadata()[METADATA_KEY]) == stored
+
+
+@pytest.mark.parametrize(
+    ("weights", "lag", "first", "last"),
+    [
+        ([1.0] + [0.0] * 19, 19.0, 1.0, 0.0),  # all on the first of twenty cycles
+        ([0.0] * 19 + [1.0], 0.0, 0.0, 1.0),
+        ([0.05] * 20, 9.5, 0.1, 0.1),
+        ([0.5, 0.5] + [0.0] * 18, 18.5, 1.0, 0.0),  # a tenth of twenty cycles are two
+    ],
+)
+def test_lag_and_weights_of_the_ends_say_where_attention_lies(weights, lag, first, last):
+    attention, lengths = np.array([weights + [0.0] * 5]), np.array([20])
+
+    assert attention_lag(attention, lengths) == pytest.approx([lag])
+    np.testing.assert_allclose(edge_weights(attention, lengths), [[first], [last]])
+
+
+@pytest.mark.parametrize(
+    ("heads", "expected"),
+    [
+        ([[0.5, 0.5], [0.5, 0.5]], 1.0),
+        ([[1.0, 0.0], [0.0, 1.0]], 0.0),
+        ([[1.0, 0.0], [0.6, 0.8]], 0.6),
+        ([[1.0, 0.0]], np.nan),
+    ],
+)
+def test_similarity_of_heads_is_the_mean_cosine_of_pairs(heads, expected):
+    np.testing.assert_allclose(head_similarity(np.array([heads])), [expected], atol=1e-9)
