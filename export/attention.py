@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from export.bundle import EntropyReference, Manifest
+from export.occlusion import Typical
 from export.session import Session
 from model.domain import BoolArray, FloatArray, IntArray, WindowSet, attention_entropy_ratio, effective_cycles
 from model.faithfulness import (
@@ -24,9 +25,7 @@ from model.faithfulness import (
     Reply,
     Watch,
     measure_faithfulness,
-    typical_readings,
 )
-from model.regimes import Regimes
 
 MEAN_HEAD: Final = "mean"
 """Name of the attention that makes the answer; heads are named by their number."""
@@ -130,22 +129,6 @@ def head_redundancy(head_attention: FloatArray, lengths: IntArray) -> FloatArray
     return np.clip(apart, 0.0, 1.0)
 
 
-def regimes_of(manifest: Manifest) -> Regimes:
-    """Rebuild the regimes of the graph from the manifest.
-
-    The manifest lacks the scale of the settings: their variance over all readings is the variance
-    within the regimes plus that of the regimes' means, each weighted by its share.
-    """
-    settings = list(manifest.schema_of_columns.indices("setting"))
-    share = np.array([regime.share for regime in manifest.regimes])[:, None]
-    mean = np.array([regime.mean for regime in manifest.regimes])[:, settings]
-    deviation = np.array([regime.standard_deviation for regime in manifest.regimes])[:, settings]
-    middle = (share * mean).sum(axis=0)
-    spread = np.sqrt((share * (deviation**2 + (mean - middle) ** 2)).sum(axis=0))
-    centre = np.array([regime.centre for regime in manifest.regimes]).reshape(len(share), len(settings))
-    return Regimes(centre, np.where(spread > 0, spread, 1.0))
-
-
 def bundle_faithfulness(
     session: Session,
     manifest: Manifest,
@@ -164,12 +147,7 @@ def bundle_faithfulness(
         rul += answers.get("window_contribution", 0.0)
         return Reply(rul, answers.get("evidence", answers["attention"]))
 
-    typical = typical_readings(
-        windows.readings,
-        regimes_of(manifest),
-        settings=manifest.schema_of_columns.indices("setting"),
-        mean=np.array([regime.mean for regime in manifest.regimes]),
-    )
+    typical = Typical(manifest).of(windows.readings)
     return measure_faithfulness(ask, windows, typical, shares=shares, draws=draws, seed=seed, watch=watch)
 
 

@@ -35,6 +35,7 @@ from service.core.queries import (
     HealthState,
     Interval,
     Prediction,
+    Trust,
 )
 from service.core.rules import WindowRules
 from service.core.runtime import Asked, Outputs
@@ -88,9 +89,14 @@ class Answers:
         asked, outputs = _fields(Asked, partial(join, "asked")), _fields(Outputs, partial(join, "outputs"))
         return cls(asked, outputs, parts[0].manifest, parts[0].rules)
 
-    def contribution_sum(self, row: int) -> float:
-        """Return how many cycles of unclipped RUL the cycles of one window add."""
-        return float(self.outputs.contribution[row].sum(dtype=np.float64))
+    @cached_property
+    def unclipped(self) -> list[float]:
+        """The RUL before it is cut to 0..cap, less the model's baseline."""
+        total, of_window = (
+            self.outputs.contribution.sum(axis=1, dtype=np.float64),
+            self.outputs.window_contribution,
+        )
+        return (total if of_window is None else total + of_window).tolist()
 
     @cached_property
     def state(self) -> NDArray[np.int64]:
@@ -252,6 +258,7 @@ def prediction(
     *,
     explain: Explain,
     sensor_contributions: dict[str, float] | UnsetType = UNSET,
+    trust: Trust | UnsetType = UNSET,
 ) -> Prediction:
     """Word the answer in this row of its batch, to window `i` of its request."""
     answers = piece.answers
@@ -282,6 +289,7 @@ def prediction(
         _cautions(answers, row, windows, i),
         shown,
         sensor_contributions,
+        trust,
     )
 
 

@@ -72,6 +72,14 @@ class Batch(msgspec.Struct, eq=False):
     seconds: float = 0.0
 
 
+class Batcher(Protocol):
+    """Answers windows; `service.core.batcher.MicroBatcher` is one."""
+
+    async def submit(self, windows: Windows) -> list[Piece]:
+        """Answer these windows, all or none."""
+        ...
+
+
 class BatchObserver(Protocol):
     """Counts the batcher's work, on the event loop; `service.metrics.metrics.ModelMetrics` is one."""
 
