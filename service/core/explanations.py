@@ -44,7 +44,7 @@ class Explainer:
     def __init__(self, manifest: Manifest, rules: WindowRules, batcher: Batcher) -> None:
         self._explains_readings: Final = manifest.explains_readings
         self._names: Final = rules.names
-        self._sensors: Final = manifest.schema_of_columns.indices("sensor")
+        self._sensors: Final = rules.sensors
         self._typical: Final = Typical(manifest)
         self._batcher: Final = batcher
 
@@ -75,7 +75,8 @@ class Explainer:
         """
         columns = piece.answers.of_columns
         if columns is not None:
-            return {self._names[column]: columns[row][column] for column in self._sensors}
+            cycles = columns[row].tolist()
+            return {self._names[column]: cycles[column] for column in self._sensors}
         without = await self._unclipped(windows.without_each(i, self._sensors))
         answer = piece.answers.unclipped[row]
         return {self._names[column]: answer - without[n] for n, column in enumerate(self._sensors)}

@@ -97,8 +97,10 @@ Stages = list[tuple[Stage, float, float]]
 class Recorder(Protocol):
     """Keeps predictions until outcomes are reported; `service.store.recorder.Recorder` is one."""
 
-    def offer(self, model: str, windows: Windows, predictions: Sequence[Prediction]) -> None:
-        """Keep the predictions of these windows; never waits and never fails."""
+    def offer(
+        self, model: str, windows: Windows, predictions: Sequence[Prediction], pieces: Sequence[Piece]
+    ) -> None:
+        """Keep the predictions of these windows, as these pieces answered; never waits and never fails."""
 
 
 class Submission(Protocol):

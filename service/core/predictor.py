@@ -187,7 +187,7 @@ class Predictor:
         if stages is not None:
             stages.append((Stage.EXPLAIN, start, perf_counter()))
         if self._recorder is not None:
-            self._recorder.offer(model.name.name, windows, worded)
+            self._recorder.offer(model.name.name, windows, worded, pieces)
         return worded
 
     def check_count(self, windows: int) -> None:

@@ -43,6 +43,7 @@ class WindowRules:
 
     Attributes:
         names: The F column names, in order.
+        sensors: Which of them are sensors, by their places.
         horizons: The horizons of failure probabilities, as replies name them.
         units: Their engineering units.
         band: Where the attention entropy of calibration windows lay.
@@ -50,6 +51,7 @@ class WindowRules:
 
     names: tuple[str, ...]
     horizons: tuple[str, ...]
+    sensors: tuple[int, ...]
     known: frozenset[str]
     units: tuple[str, ...]
     range: TrainingRange
@@ -65,6 +67,7 @@ class WindowRules:
         return cls(
             names,
             tuple(map(str, manifest.horizons)),
+            manifest.schema_of_columns.indices("sensor"),
             frozenset(names),
             tuple(column.unit for column in manifest.columns),
             TrainingRange.of(manifest),

@@ -186,7 +186,7 @@ def test_to_look_for_a_store_makes_none(tmp_path):
 
 
 def row(unit: str = "1", cycle: int = 10, rul: float = 50.0, *, at: float = 1000.0):
-    return ("fd001", unit, cycle, rul, rul - 5, rul + 5, "estimated", "healthy", at)
+    return ("fd001", unit, cycle, rul, rul - 5, rul + 5, "estimated", "healthy", at, None)
 
 
 def kept(store: Store) -> list[tuple]:
