@@ -28,6 +28,7 @@ from model.domain import (
     RulState,
     attention_entropy,
 )
+from service.core.briefs import Brief, brief_of
 from service.core.queries import (
     CYCLE_UNKNOWN,
     Attention,
@@ -36,6 +37,7 @@ from service.core.queries import (
     HealthState,
     Interval,
     Prediction,
+    Trust,
 )
 from service.core.rules import WindowRules
 from service.core.runtime import Asked, Outputs
@@ -90,9 +92,14 @@ class Answers:
         asked, outputs = _fields(Asked, partial(join, "asked")), _fields(Outputs, partial(join, "outputs"))
         return cls(asked, outputs, parts[0].manifest, parts[0].rules)
 
-    def contribution_sum(self, row: int) -> float:
-        """Return how many cycles of unclipped RUL the cycles of one window add."""
-        return float(self.outputs.contribution[row].sum(dtype=np.float64))
+    @cached_property
+    def unclipped(self) -> list[float]:
+        """The RUL before it is cut to 0..cap, less the model's baseline."""
+        total, of_window = (
+            self.outputs.contribution.sum(axis=1, dtype=np.float64),
+            self.outputs.window_contribution,
+        )
+        return (total if of_window is None else total + of_window).tolist()
 
     @cached_property
     def state(self) -> NDArray[np.int64]:
@@ -197,10 +204,20 @@ class Answers:
         return None if values is None else values.tolist()
 
     @cached_property
-    def of_columns(self) -> list[list[float]] | None:
+    def of_columns(self) -> FloatArray | None:
         """Cycles that each column adds, [B, F]; None where the model does not explain readings."""
         values = self.outputs.sensor_contribution
-        return None if values is None else values.sum(axis=1, dtype=np.float64).tolist()
+        if values is None:
+            return None
+        return np.ones(values.shape[1], np.float32) @ values  # a tenth of the time of `sum(axis=1)`
+
+    @cached_property
+    def brief(self) -> Brief | None:
+        """What each answer rests on most; None where the model does not explain readings."""
+        evidence, of_columns = self.outputs.evidence, self.of_columns
+        if evidence is None or of_columns is None:
+            return None
+        return brief_of(evidence, of_columns, self.rules.sensors)
 
     @cached_property
     def entropy(self) -> list[float]:
@@ -263,6 +280,7 @@ def prediction(
     *,
     explain: Explain,
     sensor_contributions: dict[str, float] | UnsetType = UNSET,
+    trust: Trust | UnsetType = UNSET,
 ) -> Prediction:
     """Word the answer in this row of its batch, to window `i` of its request."""
     answers = piece.answers
@@ -293,6 +311,7 @@ def prediction(
         _cautions(answers, row, windows, i),
         shown,
         sensor_contributions,
+        trust,
     )
 
 

@@ -86,6 +86,14 @@ class Batch(msgspec.Struct, eq=False):
     answers: Answers | None = None
 
 
+class Batcher(Protocol):
+    """Answers windows; `service.core.batcher.MicroBatcher` is one."""
+
+    async def submit(self, windows: Windows) -> list[Piece]:
+        """Answer these windows, all or none."""
+        ...
+
+
 class BatchObserver(Protocol):
     """Counts the batcher's work, on the event loop; `service.metrics.metrics.ModelMetrics` is one."""
 
@@ -103,8 +111,10 @@ Stages = list[tuple[Stage, float, float]]
 class Recorder(Protocol):
     """Keeps predictions until outcomes are reported; `service.store.recorder.Recorder` is one."""
 
-    def offer(self, model: str, windows: Windows, predictions: Sequence[Prediction]) -> None:
-        """Keep the predictions of these windows; never waits and never fails."""
+    def offer(
+        self, model: str, windows: Windows, predictions: Sequence[Prediction], pieces: Sequence[Piece]
+    ) -> None:
+        """Keep the predictions of these windows, as these pieces answered; never waits and never fails."""
 
 
 class Submission(Protocol):

@@ -6,7 +6,6 @@ from export.attention import (
     bundle_sensitivity,
     head_redundancy,
     heads_of,
-    regimes_of,
     report_head,
     report_heads,
     sinks,
@@ -14,6 +13,7 @@ from export.attention import (
 from export.bundle import EntropyReference
 from export.card import model_card
 from export.evaluation_windows import spread_windows
+from export.occlusion import regimes_of
 from export.session import open_bundle
 from model.agreement import rank_correlation
 from model.calibration import read_windows
