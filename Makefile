@@ -113,7 +113,8 @@ imports: setup ## import rules
 
 .PHONY: generate
 generate: setup ## generated code and files
-	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. service/proto/*.proto
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. service/proto/*.proto
+	$(BIN)/python -m grpc_tools.protoc -I. --grpc_python_out=. service/proto/rul_v1.proto
 	$(BIN)/python -m observability.dashboards
 	$(BIN)/python -m observability.reference
 	$(BIN)/python -m model.fleet_keys

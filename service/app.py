@@ -1,7 +1,7 @@
 """BentoML hosts the service: its life, its schema and its packaging.
 
 `bentoml serve service.app:RulService` runs it on BentoML's own server, with gRPC on a second port. `rul
-serve` runs `application` behind Envoy, with HTTP and gRPC on one port (docs/adr/0001).
+serve` runs `service.envoy:application` behind Envoy, with HTTP and gRPC on one port (docs/adr/0001).
 """
 
 from __future__ import annotations
@@ -10,51 +10,15 @@ from collections.abc import Coroutine
 from typing import Any, Final
 
 import bentoml
-from prometheus_client import disable_created_metrics
-from starlette.responses import JSONResponse
 
-from model.domain import RulError
-from service import logs
-from service.assembly import Parts, build
+from service.assembly import HOST, SCHEMA_PATH
 from service.core.queries import Explain
 from service.edge.asgi import Receive, Scope, Send
 from service.http.routes import PREDICT_PATH
-from service.processes.control import WorkerSpec
-from service.settings import Settings
 
 # Above the longest request that Settings allow, so that our own answer comes first. BentoML keeps a timer
 # this long for each request: 60 s of them grew to 25 MB in 39,000 requests.
 BENTOML_TIMEOUT_SECONDS: Final = 30
-SCHEMA_PATH: Final = "/schema.json"
-"""BentoML describes its API there, for its own clients."""
-
-
-class Host:
-    """Starts and stops the one service of this process."""
-
-    def __init__(self) -> None:
-        self.parts: Parts | None = None
-
-    async def start(self) -> None:
-        """Load every bundle; a damaged one ends the start."""
-        settings = Settings.read()
-        disable_created_metrics()  # a second series for each counter, which nothing here reads
-        logs.configure(level=settings.log_level, log_format=settings.log_format)
-        try:
-            self.parts = build(settings, worker=WorkerSpec.read())
-        except RulError as error:
-            logs.logger().error("start failed", reason=str(error))
-            raise
-        await self.parts.start()
-
-    async def stop(self) -> None:
-        """Finish requests in flight."""
-        if self.parts is not None:
-            await self.parts.stop()
-            self.parts = None
-
-
-HOST: Final = Host()
 
 
 class Front:
@@ -105,26 +69,3 @@ class RulService:
 
 # BentoML types a middleware as a function of an application, and takes classes too.
 RulService.add_asgi_middleware(Front)  # pyright: ignore[reportArgumentType]
-
-
-async def application(scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve behind Envoy, with BentoML's schema but not its HTTP application: 18 MiB less per worker."""
-    if scope["type"] == "lifespan":
-        await _live(receive, send)
-    elif scope["path"] == SCHEMA_PATH:
-        await JSONResponse(RulService.schema())(scope, receive, send)
-    elif HOST.parts is not None:
-        await HOST.parts.handle(scope, receive, send)
-
-
-async def _live(receive: Receive, send: Send) -> None:
-    await receive()
-    try:
-        await HOST.start()
-    except RulError:  # already in the log
-        await send({"type": "lifespan.startup.failed", "message": ""})
-        return
-    await send({"type": "lifespan.startup.complete"})
-    await receive()
-    await HOST.stop()
-    await send({"type": "lifespan.shutdown.complete"})

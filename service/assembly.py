@@ -1,4 +1,4 @@
-"""Assemble the service from settings, start it, drain it and stop it. Only `service.app` and tests call this.
+"""Assemble the service from settings, start it, drain it and stop it. Entries and tests call this.
 
 Only this module knows all the parts. Tests pass fake runtimes; everything else is what ships.
 """
@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any, Final
 
 import grpc.aio
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from export.bundle import BundleFolder, Golden
 from model.domain import RulError
@@ -48,6 +48,8 @@ from service.store.url import store_url
 
 FEW_WINDOWS: Final = 2
 """Most windows of a batch on the loop of a worker with several cores: waking a thread takes longer."""
+SCHEMA_PATH: Final = "/schema.json"
+"""BentoML describes its API there, for its own clients."""
 STORE_SECONDS: Final = 5.0
 """Time to write the last predictions at shutdown."""
 
@@ -298,3 +300,31 @@ def _store(
     if recorder is not None:
         metrics.store.watch_pending(lambda: recorder.pending_rows)
     return store
+
+
+class Host:
+    """Starts and stops the one service of this process."""
+
+    def __init__(self) -> None:
+        self.parts: Parts | None = None
+
+    async def start(self) -> None:
+        """Load every bundle; a damaged one ends the start."""
+        settings = Settings.read()
+        disable_created_metrics()  # a second series for each counter, which nothing here reads
+        logs.configure(level=settings.log_level, log_format=settings.log_format)
+        try:
+            self.parts = build(settings, worker=WorkerSpec.read())
+        except RulError as error:
+            logs.logger().error("start failed", reason=str(error))
+            raise
+        await self.parts.start()
+
+    async def stop(self) -> None:
+        """Finish requests in flight."""
+        if self.parts is not None:
+            await self.parts.stop()
+            self.parts = None
+
+
+HOST: Final = Host()

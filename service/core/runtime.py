@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -225,12 +226,21 @@ def _session(path: Path, providers: Wanted) -> Any:  # noqa: ANN401 - untyped li
     options.log_severity_level = 3
     # A plan is kept for each shape of input, and ragged batches come in thousands of shapes.
     options.enable_mem_pattern = False
+    _register_arena()
+    options.add_session_config_entry("session.use_env_allocators", "1")
     # A thread that waits for the next batch must not burn the core that another one computes on.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
         return ort.InferenceSession(str(path), sess_options=options, providers=providers)
     except Exception as error:
         raise InvalidBundle(f"{path}: ONNX Runtime cannot open it, export it again: {error}") from error
+
+
+@cache
+def _register_arena() -> None:
+    """Give all sessions of this process one arena: each of their own would grow to the largest batch."""
+    info = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+    ort.create_and_register_allocator(info, ort.OrtArenaCfg({}))
 
 
 def _check_graph(session: Any, manifest: Manifest, path: Path) -> None:  # noqa: ANN401 - untyped library

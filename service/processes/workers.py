@@ -27,7 +27,7 @@ from service.settings import Settings
 if TYPE_CHECKING:
     from pyvoy import PyvoyServer
 
-APPLICATION: Final = "service.app:application"
+APPLICATION: Final = "service.envoy:application"
 CONNECT_POLL_SECONDS: Final = 0.02
 ENVOY_IDLE_SECONDS: Final = 300
 """Envoy's default limit of silence on a request or a stream."""

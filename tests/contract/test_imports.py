@@ -24,7 +24,9 @@ def test_the_import_rules_are_kept():
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("module", ["service.app", "service.processes.front_end", "service.cli"])
+@pytest.mark.parametrize(
+    "module", ["service.app", "service.envoy", "service.processes.front_end", "service.cli"]
+)
 def test_serving_loads_nothing_of_training(module):
     loaded = set(run(f"import sys, {module}; print(*{{m.partition('.')[0] for m in sys.modules}})").split())
 
@@ -38,7 +40,12 @@ def test_what_stays_beside_envoy_does_without_onnxruntime_and_bentoml():
     assert {"onnxruntime", "bentoml"}.isdisjoint(loaded)
 
 
-def test_importing_the_application_starts_nothing():
-    code = "import threading, service.app; print(threading.active_count(), service.app.HOST.parts)"
+def test_a_worker_behind_envoy_does_without_bentoml():
+    assert "bentoml" not in run("import sys, service.envoy; print(*sys.modules)").split()
+
+
+@pytest.mark.parametrize("module", ["service.envoy", "service.app"])
+def test_importing_the_application_starts_nothing(module):
+    code = f"import threading, {module}; print(threading.active_count(), {module}.HOST.parts)"
 
     assert run(code).split() == ["1", "None"]

@@ -1,10 +1,12 @@
 """The Open Inference Protocol of the real process, behind both front ends, asked without anybody's client."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+from google.protobuf.message_factory import GetMessageClass
 
 from service.proto import open_inference_pb2 as pb
-from service.proto import open_inference_pb2_grpc
 from tests.integration.conftest import ANSWER_SECONDS, metrics_of
 from tests.oip import HEADER, arrays_of, binary_request, json_request
 
@@ -18,7 +20,17 @@ def asked(golden):
 
 @pytest.fixture
 def inference(channel):
-    return open_inference_pb2_grpc.GRPCInferenceServiceStub(channel)
+    """Every method of the service, as a generated stub has it."""
+    service = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+    methods = {
+        method.name: channel.unary_unary(
+            f"/{service.full_name}/{method.name}",
+            GetMessageClass(method.input_type).SerializeToString,
+            GetMessageClass(method.output_type).FromString,
+        )
+        for method in service.methods
+    }
+    return SimpleNamespace(**methods)
 
 
 def message(arrays, **options):
