@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 from rich.console import Console
-from rich.progress import Progress, TaskID
+from rich.progress import Progress
 from rich.table import Table
 
 if TYPE_CHECKING:
     from model.ablation import Silenced
+    from model.domain import Trajectory
     from model.experiments import Found
-    from model.training import Check
+    from model.fleet import Fleet
 
 HELP: Final = """
 Cross-validate one row of docs/experiments.md and print it.
@@ -57,48 +58,75 @@ def experiment(
     """Cross-validate a row; see HELP."""
     import torch  # noqa: PLC0415 takes seconds
 
-    from model.experiments import require_row, row_named, run_row, updates  # noqa: PLC0415 with torch
+    from model.experiments import require_row  # noqa: PLC0415 with torch
     from model.fleet import fleet_named  # noqa: PLC0415
     from model.inspection_report import inspected_trajectories  # noqa: PLC0415 with PyArrow
     from model.training import TrainConfig  # noqa: PLC0415 with torch
 
     torch.set_num_threads(threads)
-    wanted = [(row, set_ or [], silence_heads)] + ([] if against is None else [(against, list[str](), False)])
-    for name, settings, heads in wanted:
-        require_row(name, settings, heads=heads)
-    kind, config = fleet_named(fleet), TrainConfig(seed=seed)
+    wanted = [Wanted(row, set_ or [], heads=silence_heads)]
+    if against is not None:
+        wanted.append(Wanted(against, [], heads=False))
+    for each in wanted:
+        require_row(each.row, each.settings, heads=each.heads)
+    kind = fleet_named(fleet)
     trajectories = inspected_trajectories(data, kind, fleet=fleet, folds=folds)
-    options: dict[str, Any] = {"folds": folds, "config": config, "only": only, "attention": attention}
-    found: dict[str, Found] = {}
+    how: dict[str, Any] = {
+        "folds": folds,
+        "config": TrainConfig(seed=seed),
+        "only": only,
+        "attention": attention,
+    }
     with Progress(console=Console(stderr=True)) as progress:
-        for name, settings, heads in wanted:
-            label = " ".join([name, *settings])
-            total = (only or folds) * updates(row_named(name, settings), config)
-            task = progress.add_task(label, total=total)
-
-            def watch(done: int, _loss: float, _check: Check | None, task: TaskID = task) -> None:
-                progress.update(task, completed=done)
-
-            found[label] = run_row(
-                name, trajectories, kind, watch=watch, settings=settings, heads=heads, **options
-            )
-    _report(found, cap=kind.cap)
+        found = [_run(each, trajectories, kind, progress, how) for each in wanted]
+    _report(wanted, found, cap=kind.cap)
 
 
-def _report(found: dict[str, Found], *, cap: float) -> None:
+class Wanted(NamedTuple):
+    """A row to run, with its options NAME=VALUE, and whether its heads are silenced."""
+
+    row: str
+    settings: Sequence[str]
+    heads: bool
+
+    @property
+    def label(self) -> str:
+        """Return how the row is called in what is printed."""
+        return " ".join([self.row, *self.settings])
+
+
+def _run(
+    wanted: Wanted, trajectories: Sequence[Trajectory], fleet: Fleet, progress: Progress, how: dict[str, Any]
+) -> Found:
+    from model.experiments import row_named, run_row, updates  # noqa: PLC0415 with torch
+
+    of_fold = updates(row_named(wanted.row, wanted.settings), how["config"])
+    task = progress.add_task(wanted.label, total=(how["only"] or how["folds"]) * of_fold)
+    return run_row(
+        wanted.row,
+        trajectories,
+        fleet,
+        watch=lambda done, _loss, _check: progress.update(task, completed=done),
+        settings=wanted.settings,
+        heads=wanted.heads,
+        **how,
+    )
+
+
+def _report(wanted: Sequence[Wanted], found: Sequence[Found], *, cap: float) -> None:
     """Print the rows, the heads of the first, and the difference of the first from the second."""
     from model.evaluation import rmse_difference  # noqa: PLC0415
 
     console = Console()
-    for label, each in found.items():
-        console.print(markdown(label, each), soft_wrap=True, highlight=False)
-    (label, first), *others = found.items()
-    if first.silenced:
-        console.print(silenced_table(label, first.silenced))
-    for other, each in others:
-        apart = rmse_difference(first.answered, each.answered, cap=cap)
+    for each, result in zip(wanted, found, strict=True):
+        console.print(markdown(each.label, result), soft_wrap=True, highlight=False)
+        if result.silenced:
+            console.print(silenced_table(each.label, result.silenced))
+    if len(found) > 1:
+        apart = rmse_difference(*(each.answered for each in found), cap=cap)
+        between = " - ".join(each.label for each in wanted)
         console.print(
-            f"{label} - {other}: {apart.value:.2f} [{apart.low:.2f}, {apart.high:.2f}] cycles of RMSE",
+            f"{between}: {apart.value:.2f} [{apart.low:.2f}, {apart.high:.2f}] cycles of RMSE",
             soft_wrap=True,
             highlight=False,
         )
