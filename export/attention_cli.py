@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from export.attention_figures import meanings
 from export.bundle import BundleFolder, Manifest, find_bundle
 from export.evaluate_cli import number_table, stacked
 from export.evaluation_windows import matching_fleet, spread_windows
+from export.meanings import meanings
 from export.pictures import require_matplotlib, save_picture
 from model.domain import FloatArray, InvalidData, Trajectory, WindowSet
 from model.fleet import fleet_of_schema

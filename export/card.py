@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from export.attention_figures import meanings
 from export.bundle import Manifest
+from export.meanings import meanings
 from model.comparison import BOOSTING_TITLES, boosting_caution
 from model.domain import NOVELTY_LIMIT
 from model.evaluation import TITLES

@@ -35,6 +35,10 @@ Example: rul convert bundles/pumps
 CHECK_HELP = """
 Replay a bundle's golden windows and measure every promise of the model contract.
 
+Promises need no data. So of an explanation they say that it is exact (contributions add up, missing and
+typical readings contribute nothing), not that it points at what wears: the model card says that of
+held-out units, and `rul attention` of any data.
+
 The exit code is 1 if the bundle breaks a promise.
 
 Example: rul check fd001

@@ -157,6 +157,16 @@ def missing_readings_contribute_nothing(probe: Probe) -> Finding:
     return Finding("contribution of missing readings and settings, cycles", float(stray), 0)
 
 
+def typical_readings_contribute_nothing(probe: Probe) -> Finding:
+    """Find the largest contribution in windows whose readings are all the training mean of a regime."""
+    mean = np.array([regime.mean for regime in probe.manifest.regimes], np.float32)
+    readings = np.repeat(mean[:, None], probe.manifest.context, axis=1)
+    lengths = np.full(len(mean), probe.manifest.context)
+    got = probe.session.answer(readings, lengths, np.full(len(mean), np.nan, np.float32))
+    worst = _farthest(got["sensor_contribution"], np.zeros_like(readings))
+    return Finding("contribution of typical readings, cycles", worst, 1e-3)
+
+
 def evidence_is_the_share_of_readings(probe: Probe) -> Finding:
     """Compare evidence with each cycle's share in the absolute contributions of readings."""
     weight = np.abs(probe.answers["sensor_contribution"].astype(np.float64)).sum(axis=-1)
@@ -241,6 +251,7 @@ PROMISES: Final[tuple[Callable[[Probe], Finding], ...]] = (
 
 EXPLANATION_PROMISES: Final[tuple[Callable[[Probe], Finding], ...]] = (
     missing_readings_contribute_nothing,
+    typical_readings_contribute_nothing,
     evidence_is_the_share_of_readings,
 )
 """Promises of graphs that explain readings."""

@@ -237,14 +237,14 @@ def test_padding_is_never_hidden():
     measure_faithfulness(ask, windows, np.zeros((1, 30, 1), np.float32), draws=1)
 
 
-def test_a_hidden_cycle_reads_its_own_regimes_mean():
+def test_a_hidden_cycle_reads_its_own_regimes_mean_and_misses_what_it_missed():
     regimes = Regimes(np.array([[0.0], [10.0]]), np.ones(1))
     mean = np.array([[0.1, 5.0], [9.9, 50.0]])
     readings = np.array([[[0.0, 1.0], [11.0, np.nan], [np.nan, 3.0]]])
 
     typical = typical_readings(readings, regimes, settings=(0,), mean=mean)
 
-    np.testing.assert_allclose(typical, [[[0.1, 5.0], [9.9, 50.0], [0.1, 5.0]]], rtol=1e-6)
+    np.testing.assert_allclose(typical, [[[0.1, 5.0], [9.9, np.nan], [np.nan, 5.0]]], rtol=1e-6)
 
 
 def test_the_regimes_in_a_manifest_are_those_that_training_found(tiny_bundle):

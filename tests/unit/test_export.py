@@ -183,6 +183,16 @@ def test_a_broken_promise_is_found(tiny_bundle, output, change, broken):
     assert broken in [finding.promise for finding in findings if not finding.kept]
 
 
+def test_contributions_of_what_says_nothing_are_found(tiny_bundles):
+    session, manifest = open_bundle(tiny_bundles("evidence"))
+    more = Meddler(session, "sensor_contribution", lambda a, b: a + 0.01)
+
+    broken = [finding.promise for finding in measure_promises(more, manifest) if not finding.kept]
+
+    assert "contribution of missing readings and settings, cycles" in broken
+    assert "contribution of typical readings, cycles" in broken
+
+
 def test_outputs_of_another_shape_are_named(tiny_bundle):
     session, manifest = open_bundle(tiny_bundle)
     more_horizons = manifest.model_copy(update={"horizons": [5, 10, 15]})
