@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -75,10 +75,8 @@ def attention(
     ] = None,
 ) -> None:
     """Show a bundle's attention; see HELP."""
-    from export.attention import bundle_faithfulness, head_redundancy, report_heads  # noqa: PLC0415
+    from export.attention import head_redundancy, report_heads  # noqa: PLC0415 with ONNX Runtime
     from export.session import open_bundle  # noqa: PLC0415 with ONNX Runtime
-    from export.sinks import end_weights, sentences  # noqa: PLC0415
-    from model.faithfulness import fewest_cycles  # noqa: PLC0415
 
     if out is not None:
         require_matplotlib()
@@ -88,32 +86,44 @@ def attention(
         _show_cycle(session, manifest, max(units, key=len), cycle=cycle, out=out)
         return
     answers = session.answer_all(chosen.readings, chosen.lengths, chosen.last_cycle)
-    console, screen = Console(), Console(stderr=True)
+    console = Console()
     console.print(heads_table(manifest, report_heads(answers, chosen.lengths, manifest), chosen))
     if "head_attention" in answers and answers["head_attention"].shape[1] > 1:
         apart = head_redundancy(answers["head_attention"], chosen.lengths)
         console.print(redundancy_table(apart))
         console.print(redundant_pairs(apart), highlight=False)
-    if hide and (chosen.lengths >= fewest_cycles(chosen)).any():
-        with Progress(console=screen, transient=True) as progress:
-            task = progress.add_task("hiding cycles", total=None)
-
-            def watch(done: int, total: int) -> None:
-                progress.update(task, completed=done, total=total)
-
-            found = bundle_faithfulness(session, manifest, chosen, seed=seed, watch=watch)
-        console.print(faithfulness_table(manifest, found))
-        for said in sentences(end_weights(answers, chosen.lengths, found)):
-            console.print(said, highlight=False)
-    elif hide:
-        screen.print(
-            f"No window has {fewest_cycles(chosen)} cycles: faithfulness was not measured.", highlight=False
-        )
+    if hide:
+        _hide_cycles(session, manifest, chosen, answers, seed=seed)
     if out is not None:
         from export.attention_picture import attention_picture  # noqa: PLC0415 with matplotlib
 
         save_picture(attention_picture(session, manifest, max(units, key=len)), out)
         console.print(str(out), soft_wrap=True, highlight=False)
+
+
+def _hide_cycles(
+    session: Session, manifest: Manifest, windows: WindowSet, answers: Mapping[str, FloatArray], *, seed: int
+) -> None:
+    """Print what hiding cycles does, and whether weight on the ends of windows is a sink."""
+    from export.attention import bundle_faithfulness  # noqa: PLC0415 with ONNX Runtime
+    from export.sinks import end_weights, sentences  # noqa: PLC0415
+    from model.faithfulness import fewest_cycles  # noqa: PLC0415
+
+    console, screen = Console(), Console(stderr=True)
+    fewest = fewest_cycles(windows)
+    if not (windows.lengths >= fewest).any():
+        screen.print(f"No window has {fewest} cycles: faithfulness was not measured.", highlight=False)
+        return
+    with Progress(console=screen, transient=True) as progress:
+        task = progress.add_task("hiding cycles", total=None)
+
+        def watch(done: int, total: int) -> None:
+            progress.update(task, completed=done, total=total)
+
+        found = bundle_faithfulness(session, manifest, windows, seed=seed, watch=watch)
+    console.print(faithfulness_table(manifest, found))
+    for said in sentences(end_weights(answers, windows.lengths, found)):
+        console.print(said, highlight=False)
 
 
 def _show_cycle(
