@@ -15,18 +15,19 @@ from typing import Final
 import numpy as np
 
 from export.bundle import Manifest
+from export.occlusion import Typical, regimes_of
 from export.session import Session
 from model.domain import BoolArray, FloatArray, IntArray, WindowSet, attention_entropy_ratio, effective_cycles
 from model.faithfulness import (
     DRAWS,
     SHARES,
+    Ask,
     Faithfulness,
     Reply,
     Watch,
     measure_faithfulness,
-    typical_readings,
 )
-from model.regimes import Regimes
+from model.sensitivity import Sensitivity, measure_sensitivity, wear_direction, worn_readings
 
 MEAN_HEAD: Final = "mean"
 """Name of the attention that makes the answer; heads are named by their number."""
@@ -130,20 +131,36 @@ def head_redundancy(head_attention: FloatArray, lengths: IntArray) -> FloatArray
     return np.clip(apart, 0.0, 1.0)
 
 
-def regimes_of(manifest: Manifest) -> Regimes:
-    """Rebuild the regimes of the graph from the manifest.
+def asked(session: Session, manifest: Manifest) -> Ask:
+    """Return what predicts windows by a bundle's graph."""
 
-    The manifest lacks the scale of the settings: their variance over all readings is the variance
-    within the regimes plus that of the regimes' means, each weighted by its share.
-    """
-    settings = list(manifest.schema_of_columns.indices("setting"))
-    share = np.array([regime.share for regime in manifest.regimes])[:, None]
-    mean = np.array([regime.mean for regime in manifest.regimes])[:, settings]
-    deviation = np.array([regime.standard_deviation for regime in manifest.regimes])[:, settings]
-    middle = (share * mean).sum(axis=0)
-    spread = np.sqrt((share * (deviation**2 + (mean - middle) ** 2)).sum(axis=0))
-    centre = np.array([regime.centre for regime in manifest.regimes]).reshape(len(share), len(settings))
-    return Regimes(centre, np.where(spread > 0, spread, 1.0))
+    def ask(readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> Reply:
+        answers = session.answer_all(readings, lengths, last_cycle)
+        rul = manifest.baseline + answers["contribution"].astype(np.float64).sum(axis=-1)
+        rul += answers.get("window_contribution", 0.0)
+        attention, of_readings = answers["attention"], answers.get("sensor_contribution")
+        return Reply(
+            rul,
+            answers.get("evidence", attention),
+            attention,
+            answers.get("head_attention"),
+            None if of_readings is None else of_readings.sum(axis=1),
+        )
+
+    return ask
+
+
+def bundle_sensitivity(session: Session, manifest: Manifest, windows: WindowSet) -> Sensitivity:
+    """Measure how evidence follows a sudden wear, lag and the next cycle."""
+    settings = manifest.schema_of_columns.indices("setting")
+    worn = worn_readings(
+        windows.readings,
+        regimes_of(manifest),
+        settings=settings,
+        deviation=np.array([regime.standard_deviation for regime in manifest.regimes]),
+        by=wear_direction(manifest, settings),
+    )
+    return measure_sensitivity(asked(session, manifest), windows, worn)
 
 
 def bundle_faithfulness(
@@ -157,19 +174,7 @@ def bundle_faithfulness(
     watch: Watch | None = None,
 ) -> Faithfulness:
     """Measure how far the RUL moves when cycles take the training mean of their regime."""
-
-    def ask(readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> Reply:
-        answers = session.answer_all(readings, lengths, last_cycle)
-        rul = manifest.baseline + answers["contribution"].astype(np.float64).sum(axis=-1)
-        rul += answers.get("window_contribution", 0.0)
-        return Reply(rul, answers.get("evidence", answers["attention"]))
-
-    typical = typical_readings(
-        windows.readings,
-        regimes_of(manifest),
-        settings=manifest.schema_of_columns.indices("setting"),
-        mean=np.array([regime.mean for regime in manifest.regimes]),
-    )
+    typical, ask = Typical(manifest).of(windows.readings), asked(session, manifest)
     return measure_faithfulness(ask, windows, typical, shares=shares, draws=draws, seed=seed, watch=watch)
 
 

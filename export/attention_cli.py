@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -12,7 +13,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from export.bundle import Manifest, find_bundle
+from export.attention_figures import meanings
+from export.bundle import BundleFolder, Manifest, find_bundle
 from export.evaluate_cli import number_table, stacked
 from export.evaluation_windows import matching_fleet, spread_windows
 from export.pictures import require_matplotlib, save_picture
@@ -22,17 +24,22 @@ from model.fleet import fleet_of_schema
 if TYPE_CHECKING:
     from export.attention import HeadReport
     from export.session import Session
+    from model.evaluation import Figure
     from model.faithfulness import Faithfulness
 
 HELP = """
 Show where a bundle's attention lies, for each head, and whether its answers depend on it.
+`rul experiment --silence-heads` measures the error without each head.
 
-Windows are spread over the units' lives. Then cycles are hidden (replaced by the training mean of
-their regime): the most attended ones, random ones, and the last ones. If attention is faithful, hiding
-attended cycles moves the RUL further than hiding random or last ones. Weight on the first or last
-cycle is judged by what hiding that cycle does: a sink has weight without effect. --out draws one
+Windows are spread over the units' lives. Cycles are hidden (replaced by the training mean of their
+regime): those with most evidence, or attention where a network has no evidence; random ones; and the
+last ones. More figures say what the explanation is worth, each with its meaning. Weight on the first or
+last cycle is judged by what hiding that cycle does: a sink has weight without effect. --out draws one
 unit: the attended cycles of each prediction over its life. For networks with self-attention between
 cycles, exported with --with-map, --cycle shows where one cycle of the last window looks.
+
+A run's folder is measured as its exported graph. Its figures on held-out units, each by a network that
+has not seen the unit, are in the run and the model card.
 
 Example: rul attention fd001 --input test_FD001.txt --unit 17 --out attention.png
 
@@ -55,7 +62,7 @@ SAME: Final = 0.01
 
 
 def attention(
-    bundle: Annotated[str, typer.Argument(help="Name of a shipped bundle, or a folder.")],
+    bundle: Annotated[str, typer.Argument(help="Name of a shipped bundle, or a bundle's or run's folder.")],
     *,
     data: Annotated[Path, typer.Option("--input", help="File or folder of readings.")],
     fleet: Annotated[
@@ -76,24 +83,28 @@ def attention(
 ) -> None:
     """Show a bundle's attention; see HELP."""
     from export.attention import head_redundancy, report_heads  # noqa: PLC0415 with ONNX Runtime
-    from export.session import open_bundle  # noqa: PLC0415 with ONNX Runtime
+    from model.faithfulness import fewest_cycles  # noqa: PLC0415
 
     if out is not None:
         require_matplotlib()
-    session, manifest = open_bundle(find_bundle(bundle))
+    session, manifest = _opened(bundle)
     units, chosen = _windows(manifest, data, fleet=fleet, unit=unit, most=windows)
     if cycle is not None:
         _show_cycle(session, manifest, max(units, key=len), cycle=cycle, out=out)
         return
     answers = session.answer_all(chosen.readings, chosen.lengths, chosen.last_cycle)
-    console = Console()
+    console, screen = Console(), Console(stderr=True)
     console.print(heads_table(manifest, report_heads(answers, chosen.lengths, manifest), chosen))
     if "head_attention" in answers and answers["head_attention"].shape[1] > 1:
         apart = head_redundancy(answers["head_attention"], chosen.lengths)
         console.print(redundancy_table(apart))
         console.print(redundant_pairs(apart), highlight=False)
-    if hide:
-        _hide_cycles(session, manifest, chosen, answers, seed=seed)
+    if (chosen.lengths >= fewest_cycles(chosen)).any():
+        _measure(session, manifest, chosen, answers, hide=hide, seed=seed)
+    else:
+        screen.print(
+            f"No window has {fewest_cycles(chosen)} cycles: faithfulness was not measured.", highlight=False
+        )
     if out is not None:
         from export.attention_picture import attention_picture  # noqa: PLC0415 with matplotlib
 
@@ -101,29 +112,67 @@ def attention(
         console.print(str(out), soft_wrap=True, highlight=False)
 
 
-def _hide_cycles(
-    session: Session, manifest: Manifest, windows: WindowSet, answers: Mapping[str, FloatArray], *, seed: int
+def _opened(name: str) -> tuple[Session, Manifest]:
+    """Open a bundle, or a run's network as export would write it."""
+    from export.session import open_bundle  # noqa: PLC0415 with ONNX Runtime
+
+    if not (Path(name) / "run.json").is_file():
+        return open_bundle(find_bundle(name))
+    from export.handover import export_bundle  # noqa: PLC0415 with torch
+    from model.checkpoint import Checkpoint  # noqa: PLC0415 with torch
+
+    with tempfile.TemporaryDirectory() as folder:
+        export_bundle(Checkpoint.load(Path(name)), Path(folder) / "bundle")
+        return open_bundle(BundleFolder(Path(folder) / "bundle"))
+
+
+def _measure(
+    session: Session,
+    manifest: Manifest,
+    windows: WindowSet,
+    answers: Mapping[str, FloatArray],
+    *,
+    hide: bool,
+    seed: int,
 ) -> None:
-    """Print what hiding cycles does, and whether weight on the ends of windows is a sink."""
-    from export.attention import bundle_faithfulness  # noqa: PLC0415 with ONNX Runtime
+    """Print figures of the evidence, or of the attention without it."""
+    from export.attention import bundle_faithfulness, bundle_sensitivity  # noqa: PLC0415
     from export.sinks import end_weights, sentences  # noqa: PLC0415
-    from model.faithfulness import fewest_cycles  # noqa: PLC0415
+    from model.faithfulness import faithfulness_figures  # noqa: PLC0415
+    from model.sensitivity import sensitivity_figures  # noqa: PLC0415
 
-    console, screen = Console(), Console(stderr=True)
-    fewest = fewest_cycles(windows)
-    if not (windows.lengths >= fewest).any():
-        screen.print(f"No window has {fewest} cycles: faithfulness was not measured.", highlight=False)
-        return
-    with Progress(console=screen, transient=True) as progress:
-        task = progress.add_task("hiding cycles", total=None)
+    console, figures = Console(), sensitivity_figures(bundle_sensitivity(session, manifest, windows))
+    if hide:
+        with Progress(console=Console(stderr=True), transient=True) as progress:
+            task = progress.add_task("hiding cycles", total=None)
 
-        def watch(done: int, total: int) -> None:
-            progress.update(task, completed=done, total=total)
+            def watch(done: int, total: int) -> None:
+                progress.update(task, completed=done, total=total)
 
-        found = bundle_faithfulness(session, manifest, windows, seed=seed, watch=watch)
-    console.print(faithfulness_table(manifest, found))
-    for said in sentences(end_weights(answers, windows.lengths, found)):
-        console.print(said, highlight=False)
+            found = bundle_faithfulness(session, manifest, windows, seed=seed, watch=watch)
+        hidden = faithfulness_figures(found)
+        console.print(faithfulness_table(manifest, found, hidden))
+        figures |= hidden
+        for said in sentences(end_weights(answers, windows.lengths, found)):
+            console.print(said, highlight=False)
+    several = len(set(windows.unit.tolist())) > 1
+    console.print(figures_table(manifest, figures, several=several))
+
+
+def figures_table(manifest: Manifest, figures: Mapping[str, Figure], *, several: bool) -> Table:
+    """Tabulate figures with their meanings, and intervals where there are several units.
+
+    Figures without a value are left out.
+    """
+    table = Table(title=f"{manifest.name}: what the explanation is worth", show_lines=True)
+    for heading in ("figure", "value, 95 %\nover units" if several else "value", "meaning"):
+        table.add_column(heading)
+    known = {name: figure for name, figure in figures.items() if np.isfinite(figure.value)}
+    for name, meaning in meanings(known, explains_readings=manifest.explains_readings).items():
+        figure = known[name]
+        value = stacked(figure, digits=2) if several else f"{figure.value:.2f}"
+        table.add_row(meaning.title, value, meaning.sentence)
+    return table
 
 
 def _show_cycle(
@@ -182,20 +231,17 @@ def redundant_pairs(apart: FloatArray) -> str:
     return f"{meaning} Redundant (below {SAME:g}): {pairs or 'none'}."
 
 
-def faithfulness_table(manifest: Manifest, found: Faithfulness) -> Table:
+def faithfulness_table(manifest: Manifest, found: Faithfulness, figures: Mapping[str, Figure]) -> Table:
     """Tabulate how far the RUL moves when cycles are hidden, and when all others are."""
-    from model.faithfulness import CHOICES, faithfulness_figures  # noqa: PLC0415
+    from model.faithfulness import CHOICES  # noqa: PLC0415
 
-    figures = faithfulness_figures(found)
     several = len(set(found.unit.tolist())) > 1
     title = f"{manifest.name}: how far the RUL moves, cycles, {len(found.unit)} windows"
-    agreement = figures["agreement"]
-    caption = f"rank correlation of attention with hiding each cycle alone: {agreement.value:.2f}"
     if several:
         title += "; 95 % over units below"
-        caption += f" ({agreement.low:.2f}..{agreement.high:.2f})"
-    headings = ("most\nattended", "random", "last", "attended /\nrandom", "attended /\nlast")
-    table = number_table(title, "cycles", *headings, caption=caption)
+    most = "evident" if manifest.explains_readings else "attended"
+    headings = (f"most\n{most}", "random", "last", f"{most} /\nrandom", f"{most} /\nlast")
+    table = number_table(title, "cycles", *headings)
     for kind, verb in (("hidden", "hidden"), ("kept", "kept alone")):
         for share in found.shares:
             name = f"{kind}_{share * 100:g}"

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from export.attention_figures import meanings
 from export.bundle import Manifest
 from model.comparison import BOOSTING_TITLES, boosting_caution
 from model.domain import NOVELTY_LIMIT
@@ -114,6 +115,8 @@ def _attention(manifest: Manifest) -> str:
     what, most = "attention", "most attended"
     if manifest.explains_readings:
         what, most = "evidence", "most evident"
+    told = meanings(metrics, explains_readings=manifest.explains_readings)
+    rows = "\n".join(f"| {each.title} | {metrics[name]} | {each.sentence} |" for name, each in told.items())
     return f"""## Faithfulness of the {what}
 
 On held-out units, cycles were hidden: replaced by the training mean of their regime.
@@ -124,12 +127,13 @@ On held-out units, cycles were hidden: replaced by the training mean of their re
 | random | {metrics["hidden_20_random"]} | {metrics["kept_20_random"]} |
 | last | {metrics["hidden_20_last"]} | {metrics["kept_20_last"]} |
 
-Hiding the {most} cycles changes the RUL {metrics["hidden_20_over_random"]} times as much as \
-hiding random ones
-and {metrics["hidden_20_over_last"]} times as much as hiding the last ones. The rank correlation of \
-{what} with the
-effect of hiding single cycles is {metrics["agreement"]} (1 is best). `rul attention` measures more on any
-data.
+| figure | value | meaning |
+|---|---|---|
+{rows}
+
+`rul attention` measures the same on any data. `rul check` has no data: it checks that contributions add \
+up exactly,
+not that they point at what wears.
 
 """
 

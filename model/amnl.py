@@ -19,13 +19,17 @@ from model.network import CycleNetwork, Cycles, Inputs, NetworkConfig
 
 AGE: Final = 2
 """Numbers that encode the age of a cycle."""
+NEVER: Final = -1e4
+"""Score of a cycle that has no weight."""
 
 
 class Amnl(CycleNetwork):
     """CNN -> BiLSTM -> weighted sum -> linear RUL head and linear health state head.
 
     The health state head is trained as a second task. Unlike the other answers `health_state` does not
-    come from the calibrated distribution, so it may contradict the RUL near a bound.
+    come from the calibrated distribution, so it may contradict the RUL near a bound. Two options leave
+    out what the network is about, for comparison: `last_state` reads the last state of each direction of
+    the BiLSTM in place of the weighted sum, `health_task` false trains the RUL alone.
     """
 
     longest: ClassVar[int | None] = 30
@@ -36,6 +40,8 @@ class Amnl(CycleNetwork):
         "score": "additive",
         "attention_dropout": 0.0,
         "learnable_temperature": False,
+        "last_state": False,
+        "health_task": True,
         "age": False,
     }
     recipe: ClassVar[Mapping[str, Any]] = {"low_rul_weight": 1.0}
@@ -44,19 +50,35 @@ class Amnl(CycleNetwork):
         values = 2 * config.hidden
         super().__init__(config, values=values)
         self.frontend = Frontend(config)
-        self.score = TemporalScore(
-            values, config.attention, score=config.score, learnable_temperature=config.learnable_temperature
-        )
-        self.health = nn.Linear(values, len(HEALTH_STATES))
+        if not config.last_state:
+            self.score = TemporalScore(
+                values,
+                config.attention,
+                score=config.score,
+                learnable_temperature=config.learnable_temperature,
+            )
+        if config.health_task:
+            self.health = nn.Linear(values, len(HEALTH_STATES))
 
     def read_cycles(self, inputs: Inputs) -> Cycles:
         """See `CycleNetwork`."""
         h = self.frontend(inputs)  # [B, T, 2H]
-        return Cycles(self.score(h), h)
+        return last_states(h, inputs.lengths) if self.config.last_state else Cycles(self.score(h), h)
 
-    def read_health(self, context: Tensor) -> Tensor:
+    def read_health(self, context: Tensor) -> Tensor | None:
         """See `CycleNetwork`."""
-        return self.health(context)  # [B, 3]
+        return self.health(context) if self.config.health_task else None  # [B, 3]
+
+
+def last_states(h: Tensor, lengths: Tensor) -> Cycles:
+    """Read the forward state of the last cycle and the backward state of the first, [B, T, 2H].
+
+    All weight is on the last cycle, so this too is a weighted sum.
+    """
+    forward, backward = h.chunk(2, dim=-1)  # [B, T, H]
+    place = torch.arange(h.shape[1], device=h.device)[None, :]
+    score = torch.where(place == lengths[:, None] - 1, h.new_zeros(()), h.new_full((), NEVER))
+    return Cycles(score, torch.cat((forward, backward[:, :1].expand_as(backward)), dim=-1))
 
 
 class Frontend(nn.Module):

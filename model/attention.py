@@ -46,8 +46,9 @@ class Score(nn.Module):
         if self.name == "additive":
             joint = (query.unsqueeze(-2) + key.unsqueeze(-3)).tanh()  # [..., Q, T, D]
             return (joint * self.vector).sum(-1)
-        score = query @ key.transpose(-2, -1)
-        return score if self.name == "dot" else score / math.sqrt(query.shape[-1])
+        if self.name == "scaled_dot":  # before the product, whose sums would overflow half precision first
+            query = query / math.sqrt(query.shape[-1])
+        return query @ key.transpose(-2, -1)
 
 
 class Temperature(nn.Module):
@@ -63,6 +64,25 @@ class Temperature(nn.Module):
     def forward(self, score: Tensor) -> Tensor:
         """[..., H, Q, T] -> the same."""
         return score if self.logarithm is None else score * (-self.logarithm).exp()[:, None, None]
+
+
+class RelativePositions(nn.Module):
+    """Learnt bias of each head for each distance from query to key, in cycles.
+
+    One number per head and distance, as in T5, Raffel et al. (2020), who simplify Shaw et al. (2018);
+    windows are short, so each distance up to `furthest` has its own, and larger ones share the last.
+    """
+
+    def __init__(self, *, heads: int, furthest: int) -> None:
+        super().__init__()
+        self.furthest = furthest
+        self.bias = nn.Parameter(torch.zeros(heads, 2 * furthest + 1))
+
+    def forward(self, score: Tensor) -> Tensor:
+        """[..., H, T, T] (query, key) -> the same."""
+        place = torch.arange(score.shape[-1], device=score.device)
+        ahead = (place[None, :] - place[:, None]).clamp(-self.furthest, self.furthest)  # [T, T]
+        return score + self.bias[:, ahead + self.furthest]
 
 
 class TemporalScore(nn.Module):
@@ -121,7 +141,9 @@ class MultiHeadSelfAttention(nn.Module):
         dropout: float = 0.0,
         learnable_temperature: bool = False,
         bias: bool = True,
+        furthest: int = 0,
     ) -> None:
+        """Build the layer; with `furthest` above 0 it has relative positions up to this distance."""
         super().__init__()
         self.heads, self.head_width = heads, head_width
         self.query = nn.Linear(inputs, heads * head_width, bias=bias)
@@ -130,6 +152,7 @@ class MultiHeadSelfAttention(nn.Module):
         self.out = nn.Linear(heads * head_width, inputs, bias=bias)
         self.score = Score(score, width=head_width, heads=heads)
         self.temperature = Temperature(learnable=learnable_temperature, heads=heads)
+        self.relative = RelativePositions(heads=heads, furthest=furthest) if furthest else nn.Identity()
         self.dropout = nn.Dropout(dropout)
         for layer in (self.query, self.key, self.value, self.out):
             nn.init.xavier_uniform_(layer.weight)
@@ -137,7 +160,7 @@ class MultiHeadSelfAttention(nn.Module):
     def forward(self, x: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor]:
         """[B, T, D] and bool [B, 1 or T, T] (query, key) -> [B, T, D], weights [B, H, T, T]."""
         q, k, v = (self.split(layer(x)) for layer in (self.query, self.key, self.value))  # [B, H, T, D_k]
-        score = self.temperature(self.score(q, k))  # [B, H, T, T]
+        score = self.relative(self.temperature(self.score(q, k)))  # [B, H, T, T]
         weight = masked_softmax(score, allowed.unsqueeze(1))
         read = self.dropout(weight) @ v  # [B, H, T, D_k]
         joined = read.transpose(1, 2).reshape(x.shape[0], x.shape[1], self.heads * self.head_width)
@@ -171,11 +194,15 @@ def sinusoidal_positions(cycles: int, width: int) -> Tensor:
     return joined[:, :width].float()
 
 
+def entropy(attention: Tensor) -> Tensor:
+    """Compute Shannon entropy in nats, with a finite gradient at 0: [..., T] -> [...]."""
+    return -(attention * attention.clamp(min=torch.finfo(attention.dtype).tiny).log()).sum(-1)
+
+
 def entropy_ratio(attention: Tensor, lengths: Tensor) -> Tensor:
     """Compute entropy over its maximum, ln n, with gradient: [..., T], [...] -> [...], 0..1.
 
     1 where n = 1, so windows of one cycle have no gradient.
     """
-    entropy = -(attention * attention.clamp(min=torch.finfo(attention.dtype).tiny).log()).sum(-1)
     most = lengths.clamp(min=2).to(attention.dtype).log()
-    return torch.where(lengths > 1, entropy / most, torch.ones_like(entropy))
+    return torch.where(lengths > 1, entropy(attention) / most, torch.ones_like(most))

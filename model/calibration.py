@@ -51,6 +51,7 @@ class Read:
     statistics: FloatArray
     head_attention: FloatArray | None = None
     evidence: FloatArray | None = None
+    of_sensors: FloatArray | None = None  # [W, F] contribution of each column over all cycles
 
     @property
     def ranking(self) -> FloatArray:
@@ -72,12 +73,14 @@ def read_windows(net: RulNetwork, windows: WindowSet) -> Read:
     net.eval()
     parts: list[Estimate] = []
     evidence: list[Tensor] = []
+    of_sensors: list[Tensor] = []
     with torch.no_grad():
         for start in range(0, len(windows), AT_ONCE):
             part = windows.take(np.arange(start, min(start + AT_ONCE, len(windows))))
             estimate = net.estimate(*tensors(part))
             if estimate.explanation is not None:
                 evidence.append(estimate.explanation.evidence)
+                of_sensors.append(estimate.explanation.sensor_contribution.sum(1))
             # [B, T, F] or [B, H, T, T] of every window is too large.
             parts.append(estimate._replace(explanation=None, self_attention=None))
         scale = torch.cat([net.error_scale(part.context) for part in parts]).numpy()
@@ -89,8 +92,8 @@ def read_windows(net: RulNetwork, windows: WindowSet) -> Read:
         joined, ("unclipped", "context", "attention", "statistics")
     )
     heads = joined("head_attention") if net.config.heads else None
-    ranks = torch.cat(evidence).numpy() if evidence else None
-    return Read(unclipped, scale, context, attention, statistics, heads, ranks)
+    explained = [torch.cat(each).numpy() if each else None for each in (evidence, of_sensors)]
+    return Read(unclipped, scale, context, attention, statistics, heads, *explained)
 
 
 def last_cycles(readings: Tensor, lengths: Tensor, most: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -18,6 +18,9 @@ from model.evaluation import TITLES
 from model.fleet import fleet_named
 from model.progress import progress
 
+if TYPE_CHECKING:
+    from model.training import Check
+
 TRAIN_HELP = """
 Train a network on units that ran to failure.
 
@@ -28,8 +31,11 @@ continue an interrupted run, repeat the command with --resume.
 Networks: flagship; amnl (additive temporal attention, with the health state as a second task);
 selfattention (eight heads between cycles); evidence (exact contributions of each reading). --set
 changes options of the network or its training: score (additive, dot, scaled_dot), attention_dropout,
-learnable_temperature, entropy_weight, causal, positions, age, hidden, learning_rate and more. An
-unknown name lists all options with their defaults.
+learnable_temperature, entropy_weight, heads_apart, causal, positions, relative_positions, age, hidden,
+learning_rate and more. An unknown name lists all options with their defaults.
+
+At each check the run logs its gradient norm, and the entropy and the weight of the first and last cycle
+of each head: curve.csv, curve.png and a table at the end.
 
 Example: rul train --fleet cmapss --data train_FD001.txt --name fd001 --out runs/fd001
 
@@ -106,22 +112,23 @@ def train(
             options=options,
         )
     write_curve(curve, out)
-    _report(name, checkpoint.facts["metrics"], out)
+    _report(name, checkpoint.facts["metrics"], curve, out)
 
 
 def plot(
     run: Annotated[Path, typer.Argument(help="A run's folder.")],
     out: Annotated[Path | None, typer.Option(help="Picture to write. Default: curve.png in the run.")] = None,
 ) -> None:
-    """Draw a run's learning curve from its curve.csv.
+    """Draw a run's learning curve from its curve.csv, and tabulate the attention of each head.
 
     Example: rul plot runs/fd001 --out curve.svg
     """
     from model.curve import picture, read_curve  # noqa: PLC0415 with matplotlib
 
-    target = out or run / "curve.png"
-    picture(read_curve(run)).savefig(target, dpi=120)
-    Console().print(str(target))
+    target, curve = out or run / "curve.png", read_curve(run)
+    picture(curve).savefig(target, dpi=120)
+    _print_curve(curve)
+    Console().print(str(target), soft_wrap=True, highlight=False)
 
 
 @contextmanager
@@ -146,12 +153,20 @@ def _check_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
         raise RunExists(f"{out}: the folder has a finished run: choose another --out, or use --overwrite")
 
 
-def _report(name: str, metrics: dict[str, float], out: Path) -> None:
+def _print_curve(curve: Sequence[Check]) -> None:
+    from model.curve_table import curve_table  # noqa: PLC0415 with torch
+
+    if table := curve_table(curve):
+        Console().print(table)
+
+
+def _report(name: str, metrics: dict[str, float], curve: Sequence[Check], out: Path) -> None:
     """Print the figures of a finished run, where it stands beside boosting, and the next command."""
     console = Console()
     console.print(_metrics_table(name, metrics))
     if caution := boosting_caution(metrics):
         console.print(caution, soft_wrap=True, highlight=False)
+    _print_curve(curve)
     saved = f"{out}: run saved, with curve.csv and curve.png. Next: rul export {out} --out bundles/{name}"
     console.print(saved, soft_wrap=True, highlight=False)
 

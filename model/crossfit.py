@@ -39,7 +39,16 @@ from model.faithfulness import (
 )
 from model.folds import Split, held_out_windows
 from model.network import RulNetwork
+from model.reference import Reference
 from model.regimes import Regimes
+from model.sensitivity import (
+    Sensitivity,
+    join_sensitivity,
+    measure_sensitivity,
+    sensitivity_figures,
+    wear_direction,
+    worn_readings,
+)
 
 HIDDEN_SHARE: Final = 0.2
 """Share of a window's cycles that are hidden for the model card."""
@@ -56,14 +65,15 @@ class Fold:
     net: RulNetwork  # Network with fitted scale
     windows: WindowSet  # Truncated windows of the held-out units
     read: Read  # Uncalibrated answers to these windows
+    reference: Reference  # Statistics of the training readings
     factors: FloatArray | None = None  # Factors of the scale by predicted RUL, as they are in `read`
 
 
-def held_out_fold(net: RulNetwork, split: Split) -> Fold:
+def held_out_fold(net: RulNetwork, split: Split, reference: Reference) -> Fold:
     """Fit the scale of a trained network and predict its held-out units."""
     windows = held_out_windows(split)
     fit_scale(net, with_short_histories(split.training))
-    return Fold(net, windows, read_windows(net, windows))
+    return Fold(net, windows, read_windows(net, windows), reference)
 
 
 def joined(folds: Sequence[Fold]) -> tuple[Read, WindowSet]:
@@ -133,33 +143,41 @@ def _cut_error(fold: Fold, cycles: int) -> FloatArray:
 
 
 def attention_worth(folds: Sequence[Fold]) -> dict[str, Figure]:
-    """Measure faithfulness on held-out windows, with a fifth of the cycles hidden.
+    """Measure faithfulness and sensitivity on held-out windows, with a fifth of the cycles hidden.
 
-    Names as in `faithfulness_figures`; empty where every window is too short, and without figures
-    that are not finite.
+    Names as in `faithfulness_figures` and `sensitivity_figures`; empty where every window is too short,
+    and without figures that are not finite.
     """
     every = max(1, sum(len(fold.windows) for fold in folds) // HIDDEN_WINDOWS)
-    parts: list[Faithfulness] = []
+    parts: list[tuple[Faithfulness, Sensitivity]] = []
     for fold in folds:
         windows = fold.windows.take(np.arange(0, len(fold.windows), every))
         if (windows.lengths >= fewest_cycles(windows)).any():
-            parts.append(_faithfulness(fold.net, windows))
+            parts.append(_explained(fold, windows))
     if not parts:
         return {}
-    found = faithfulness_figures(join_faithfulness(parts))
+    hiding, changing = zip(*parts, strict=True)
+    found = faithfulness_figures(join_faithfulness(hiding)) | sensitivity_figures(join_sensitivity(changing))
     return {name: figure for name, figure in found.items() if np.isfinite(astuple(figure)).all()}
 
 
-def _faithfulness(net: RulNetwork, windows: WindowSet) -> Faithfulness:
+def _explained(fold: Fold, windows: WindowSet) -> tuple[Faithfulness, Sensitivity]:
+    net, reference, settings = fold.net, fold.reference, fold.net.config.settings
+
     def ask(readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> Reply:
         unit = np.full(len(lengths), "")
         read = read_windows(net, WindowSet(readings, lengths, last_cycle, last_cycle, unit))
-        return Reply(read.unclipped, read.ranking)
+        return Reply(read.unclipped, read.ranking, read.attention, read.head_attention, read.of_sensors)
 
-    centre, scale, mean = (
-        net.standardise.get_buffer(name).numpy().astype(np.float64)
-        for name in ("centre", "setting_scale", "mean")
+    centre, mean, deviation = (
+        np.array([getattr(regime, name) for regime in reference.regimes])
+        for name in ("centre", "mean", "standard_deviation")
     )
-    regimes, settings = Regimes(centre, scale), net.config.settings
+    regimes = Regimes(centre, np.array(reference.setting_scale))
     typical = typical_readings(windows.readings, regimes, settings=settings, mean=mean)
-    return measure_faithfulness(ask, windows, typical, shares=(HIDDEN_SHARE,))
+    direction = wear_direction(reference, settings)
+    worn = worn_readings(windows.readings, regimes, settings=settings, deviation=deviation, by=direction)
+    return (
+        measure_faithfulness(ask, windows, typical, shares=(HIDDEN_SHARE,)),
+        measure_sensitivity(ask, windows, worn),
+    )

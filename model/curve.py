@@ -4,31 +4,72 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
+from typing import Final
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from model.attention_figures import ENTROPY, FIRST, LAST, MEAN_HEAD
 from model.checkpoint import InvalidCheckpoint
 from model.training import Check
+
+COLUMNS: Final = [column.name for column in fields(Check) if column.name != "figures"]
+PANELS: Final = {
+    "gradient_norm": "gradient norm before clipping",
+    ENTROPY: "entropy ratio: 0 one cycle, 1 even",
+    FIRST: "weight of the first cycle",
+    LAST: "weight of the last cycle",
+}
 
 
 def write_curve(curve: Sequence[Check], folder: Path) -> None:
     """Write `curve.csv` and `curve.png`."""
     with (folder / "curve.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [column.name for column in fields(Check)])
-        writer.writeheader()
-        writer.writerows(asdict(check) for check in curve)
+        writer = csv.writer(file)
+        writer.writerow([*COLUMNS, *curve[0].figures])
+        writer.writerows(
+            [*(getattr(check, name) for name in COLUMNS), *check.figures.values()] for check in curve
+        )
     picture(curve).savefig(folder / "curve.png", dpi=120)
 
 
 def picture(curve: Sequence[Check]) -> Figure:
-    """Draw training loss and held-out RMSE over updates."""
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    error = figure.subplots()
+    """Draw loss and held-out RMSE over updates, then gradient norm, entropy and sinks of each head."""
+    panels = [kind for kind in PANELS if any(name.startswith(kind) for name in curve[0].figures)]
+    figure = Figure(figsize=(7, 4 + 2 * len(panels)), layout="constrained")
+    error, *others = figure.subplots(
+        1 + len(panels), 1, sharex=True, squeeze=False, height_ratios=[2] + [1] * len(panels)
+    ).ravel()
+    _draw_error(error, curve)
+    for kind, axes in zip(panels, others, strict=True):
+        _draw_heads(axes, curve, kind)
+    (others or [error])[-1].set_xlabel("updates")
+    return figure
+
+
+def read_curve(folder: Path) -> list[Check]:
+    """Read the learning curve of a run."""
+    path = folder / "curve.csv"
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            curve = [_check(row) for row in csv.DictReader(file)]
+    except (OSError, KeyError, ValueError, TypeError) as error:
+        raise InvalidCheckpoint(f"{path}: cannot be read: {error}") from error
+    if not curve:
+        raise InvalidCheckpoint(f"{path}: the learning curve is empty")
+    return curve
+
+
+def _check(row: dict[str, str]) -> Check:
+    step, *values = (row.pop(name) for name in COLUMNS)
+    return Check(int(step), *map(float, values), figures={name: float(text) for name, text in row.items()})
+
+
+def _draw_error(error: Axes, curve: Sequence[Check]) -> None:
     steps = [check.step for check in curve]
     error.plot(steps, [check.held_out_rmse for check in curve], color="tab:blue")
-    error.set_xlabel("updates")
     error.set_ylabel("RMSE on held-out units, cycles", color="tab:blue")
     last = curve[-1]
     place = (last.step, last.held_out_rmse)
@@ -37,19 +78,17 @@ def picture(curve: Sequence[Check]) -> Figure:
     loss = error.twinx()
     loss.plot(steps, [check.loss for check in curve], color="tab:orange", alpha=0.7)
     loss.set_ylabel("training loss", color="tab:orange")
-    return figure
 
 
-def read_curve(folder: Path) -> list[Check]:
-    """Read the learning curve of a run."""
-    path = folder / "curve.csv"
-    names = [column.name for column in fields(Check)]
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = [[row[name] for name in names] for row in csv.DictReader(file)]
-        curve = [Check(int(step), *map(float, values)) for step, *values in rows]
-    except (OSError, KeyError, ValueError, TypeError) as error:
-        raise InvalidCheckpoint(f"{path}: cannot be read: {error}") from error
-    if not curve:
-        raise InvalidCheckpoint(f"{path}: the learning curve is empty")
-    return curve
+def _draw_heads(axes: Axes, curve: Sequence[Check], kind: str) -> None:
+    """Draw one line a head; the attention of the answer is black."""
+    steps = [check.step for check in curve]
+    names = [name for name in curve[0].figures if name.startswith(kind)]
+    for name in names:
+        head = name.removeprefix(f"{kind}_")
+        color, width = ("black", 2.0) if head in (MEAN_HEAD, kind) else (None, 1.2)
+        axes.plot(steps, [check.figures[name] for check in curve], label=head, color=color, linewidth=width)
+    axes.set_ylim(bottom=0)
+    axes.set_title(PANELS[kind], fontsize="medium", loc="left")
+    if kind == ENTROPY and len(names) > 1:  # the other panels have the same colours
+        axes.legend(title="head", fontsize="x-small", loc="center left", bbox_to_anchor=(1.0, 0.5))

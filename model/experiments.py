@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from model.ablation import Silenced, ablate_heads, require_heads
 from model.baselines import BASELINES
 from model.calibration import read_windows
 from model.crossfit import Fold, attention_worth, cross_fitted, held_out_fold, scaled_by_rul
@@ -22,7 +23,8 @@ from model.evaluation import Answered, Figure, figures, join_answers
 from model.fleet import Fleet
 from model.folds import Split, held_out_windows, split_fold
 from model.layers import Standardise
-from model.networks import fleet_for, network_class
+from model.networks import InvalidOption, fleet_for, network_class
+from model.options import read_options
 from model.reference import fit_reference
 from model.run import prepare
 from model.training import TrainConfig, Watcher
@@ -56,6 +58,7 @@ class Found:
     attention: dict[str, Figure]  # Faithfulness, where it was measured
     microseconds: float  # Time per window at batch 16 on one thread, in Python
     training_seconds: float  # Training time of all folds
+    silenced: Sequence[Silenced] = ()  # RMSE without each head, where it was measured
 
 
 ROWS: Final[dict[str, Row]] = {
@@ -82,21 +85,37 @@ ROWS: Final[dict[str, Row]] = {
     "whole_histories": Row(recipe={"history_missing": 0.05}),
     "long": Row(recipe={"steps": 1000}),
     "amnl": Row(network="amnl"),
+    "last_state": Row(network="amnl", options={"last_state": True}),
+    "single_task": Row(network="amnl", options={"health_task": False}),
     "selfattention": Row(network="selfattention"),
     "evidence": Row(network="evidence"),
 }
 
 
-def row_named(name: str) -> Row:
-    """Look up a row of the table."""
+def row_named(name: str, settings: Sequence[str] = ()) -> Row:
+    """Look up a row of the table, with options NAME=VALUE of its network and training changed."""
     if name not in ROWS:
         raise UnknownRow(f"no row {name!r}, there are: {', '.join(ROWS)}")
-    return ROWS[name]
+    row = ROWS[name]
+    if not settings:
+        return row
+    if row.network is None:
+        raise InvalidOption(f"row {name!r} is a baseline: it has no options to set")
+    options, recipe = read_options(settings, network=row.network)
+    given = {text.partition("=")[0] for text in settings}
+    changed = {option: value for option, value in recipe.items() if option in given}
+    return replace(row, options={**row.options, **options}, recipe={**row.recipe, **changed})
 
 
-def updates(name: str, config: TrainConfig) -> int:
+def require_row(name: str, settings: Sequence[str], *, heads: bool) -> None:
+    """Refuse an unknown row, option or ablation, before data is read."""
+    row = row_named(name, settings)
+    if heads:
+        require_heads(name if row.network is None else row.network)
+
+
+def updates(row: Row, config: TrainConfig) -> int:
     """Return the number of updates per fold that `run_row` reports."""
-    row = row_named(name)
     return 1 if row.network is None else _config(row, config).steps
 
 
@@ -110,12 +129,14 @@ def run_row(
     watch: Watcher,
     only: int | None = None,
     attention: bool = False,
+    heads: bool = False,
+    settings: Sequence[str] = (),
 ) -> Found:
     """Cross-validate one row, or only its first folds.
 
-    `watch` counts the updates of all folds, or the folds of a baseline.
+    `watch` counts the updates of all folds, or the folds of a baseline; `settings` as in `row_named`.
     """
-    row = row_named(name)
+    row = row_named(name, settings)
     config = _config(row, config)
     fleet = fleet if row.network is None else fleet_for(fleet, row.network)
     splits = (
@@ -129,10 +150,10 @@ def run_row(
     behind: list[Fold] = []
     started = time.monotonic()
     for fold, split in enumerate(splits):
-        trainer, _ = prepare(split, fleet, network=row.network, config=config, options=row.options)
+        trainer, reference = prepare(split, fleet, network=row.network, config=config, options=row.options)
         done = fold * config.steps
         net = trainer.learn(lambda step, loss, check, done=done: watch(done + step, loss, check))
-        behind.append(held_out_fold(net, split))
+        behind.append(held_out_fold(net, split, reference))
     seconds = time.monotonic() - started
     behind, _ = scaled_by_rul(behind) if len(behind) > 1 else (behind, None)
     answered, first = cross_fitted(behind), behind[0]
@@ -142,6 +163,7 @@ def run_row(
         attention_worth(behind) if attention else {},
         cost(lambda windows: read_windows(first.net, windows), first.windows),
         seconds,
+        ablate_heads(behind) if heads else (),
     )
 
 

@@ -21,6 +21,7 @@ from typing import Final, Literal, NamedTuple, Protocol, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from model.agreement import agreement_beyond_place, leak, rank_correlation, sensor_agreement
 from model.domain import BoolArray, FloatArray, IntArray, InvalidData, WindowSet
 from model.evaluation import RESAMPLES, Figure, bootstrapped
 from model.regimes import Regimes
@@ -37,10 +38,13 @@ FEWEST_CYCLES: Final = 20
 
 
 class Reply(NamedTuple):
-    """RUL [B] in cycles, not cut to 0..cap, and evidence [B, T], or attention without it."""
+    """Answers to windows, with what ranks their cycles and sensors."""
 
-    rul: FloatArray
-    ranking: FloatArray
+    rul: FloatArray  # [B] in cycles, not cut to 0..cap
+    ranking: FloatArray  # [B, T] evidence, or attention without it
+    attention: FloatArray | None = None  # [B, T]
+    head_attention: FloatArray | None = None  # [B, H, T]
+    of_sensors: FloatArray | None = None  # [B, F] contribution of each column over all cycles
 
 
 class Ask(Protocol):
@@ -66,6 +70,9 @@ class Faithfulness:
     # [W], rank correlation of the ranking with the change from hiding each single cycle; 0 where all values
     # of either are equal.
     agreement: FloatArray
+    beyond_place: FloatArray  # [W], see `agreement_beyond_place`
+    leak: FloatArray  # [W], see `leak`
+    sensors: FloatArray  # [W], see `sensor_agreement`; NaN without contributions of columns
     unit: NDArray[np.str_]  # [W]
     single: FloatArray  # [W, T], with each cycle hidden alone; 0 on padding
     rows: IntArray  # [W], which of the given windows these are: the long enough ones
@@ -124,12 +131,16 @@ def measure_faithfulness(
     single = np.zeros(base.valid.shape)
     for t in range(lengths.max()):
         single[:, t] = base.change((place == t)[None, :])
+    ranking, unit = base.ranking, base.windows.unit
     return Faithfulness(
         shares,
         {choice: np.stack(changes) for choice, changes in hidden.items()},
         {choice: np.stack(changes) for choice, changes in kept.items()},
-        np.array([rank_correlation(base.ranking[w, :n], single[w, :n]) for w, n in enumerate(lengths)]),
-        base.windows.unit,
+        np.array([rank_correlation(ranking[w, :n], single[w, :n]) for w, n in enumerate(lengths)]),
+        agreement_beyond_place(ranking, single, lengths, unit),
+        leak(ranking, single, lengths),
+        sensor_agreement(base.of_sensors, base.effects()),
+        unit,
         single,
         np.flatnonzero(long),
     )
@@ -139,16 +150,18 @@ def faithfulness_figures(found: Faithfulness, *, resamples: int = RESAMPLES) -> 
     """Compute means over windows and their ratios, with bootstrap intervals over units.
 
     For each share in per cent, such as 20: `hidden_20_attended`, `hidden_20_random`,
-    `hidden_20_last`, `hidden_20_over_random`, `hidden_20_over_last`, and so for `kept`; `agreement`.
+    `hidden_20_last`, `hidden_20_over_random`, `hidden_20_over_last`, and so for `kept`; and the mean of
+    `agreement`, `beyond_place`, `leak` and `sensors`.
     """
-    of_rows: dict[str, Callable[[IntArray], float]] = {"agreement": _mean_of(found.agreement)}
+    of_windows = ("agreement", "beyond_place", "leak", "sensors")
+    of_rows = {name: mean_of(getattr(found, name)) for name in of_windows}
     for kind, changes in (("hidden", found.hidden), ("kept", found.kept)):
         for k, share in enumerate(found.shares):
             name = f"{kind}_{share * 100:g}"
             for choice in CHOICES:
-                of_rows[f"{name}_{choice}"] = _mean_of(changes[choice][k])
+                of_rows[f"{name}_{choice}"] = mean_of(changes[choice][k])
             for other in ("random", "last"):
-                of_rows[f"{name}_over_{other}"] = _ratio_of(changes["attended"][k], changes[other][k])
+                of_rows[f"{name}_over_{other}"] = ratio_of(changes["attended"][k], changes[other][k])
     return bootstrapped(of_rows, found.unit, resamples=resamples)
 
 
@@ -158,23 +171,11 @@ def join_faithfulness(parts: Sequence[Faithfulness]) -> Faithfulness:
         parts[0].shares,
         {choice: np.concatenate([part.hidden[choice] for part in parts], axis=1) for choice in CHOICES},
         {choice: np.concatenate([part.kept[choice] for part in parts], axis=1) for choice in CHOICES},
-        np.concatenate([part.agreement for part in parts]),
-        np.concatenate([part.unit for part in parts]),
-        np.concatenate([part.single for part in parts]),
-        np.concatenate([part.rows for part in parts]),
+        *(
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in ("agreement", "beyond_place", "leak", "sensors", "unit", "single", "rows")
+        ),
     )
-
-
-def rank_correlation(a: FloatArray, b: FloatArray) -> float:
-    """Compute Spearman's rank correlation, with shared ranks for ties; 0 for constant values.
-
-    >>> rank_correlation(np.array([1.0, 2.0, 3.0]), np.array([10.0, 20.0, 15.0]))
-    0.5
-    """
-    x, y = _ranks(a), _ranks(b)
-    x, y = x - x.mean(), y - y.mean()
-    size = float(np.sqrt((x**2).sum() * (y**2).sum()))
-    return float((x * y).sum() / size) if size > 0 else 0.0
 
 
 class _Base:
@@ -184,9 +185,11 @@ class _Base:
         self, ask: Ask, windows: WindowSet, typical: FloatArray, *, watch: Watch | None, total: int
     ) -> None:
         self.ask, self.windows, self.typical = ask, windows, typical
-        self.rul, self.ranking = ask(windows.readings, windows.lengths, windows.last_cycle)
+        answers = ask(windows.readings, windows.lengths, windows.last_cycle)
+        self.rul, self.ranking, self.of_sensors = answers.rul, answers.ranking, answers.of_sensors
         self.valid: BoolArray = np.arange(windows.readings.shape[1]) < windows.lengths[:, None]
-        self.watch, self.done, self.total = watch, 0, total
+        self.columns = 0 if self.of_sensors is None else windows.readings.shape[2]
+        self.watch, self.done, self.total = watch, 0, total + self.columns
 
     def order(self, choice: Choice, rng: np.random.Generator) -> IntArray:
         """Rank the cycles of each window by a choice, [W, T]."""
@@ -205,11 +208,27 @@ class _Base:
         touched = np.flatnonzero(hide.any(axis=1))
         rows = self.windows.take(touched)
         readings = np.where(hide[touched][:, :, None], self.typical[touched], rows.readings)
-        changes[touched] = np.abs(self.ask(readings, rows.lengths, rows.last_cycle).rul - self.rul[touched])
+        changes[touched] = np.abs(self.answer(readings, rows).rul - self.rul[touched])
+        return changes
+
+    def effects(self) -> FloatArray:
+        """Hide each column in all cycles and return the RUL less that answer, [W, F].
+
+        [W, 0] where nothing is known of columns.
+        """
+        effects = np.zeros((len(self.windows), self.columns))
+        for f in range(self.columns):
+            readings = self.windows.readings.copy()
+            readings[..., f] = np.where(self.valid, self.typical[..., f], readings[..., f])
+            effects[:, f] = self.rul - self.answer(readings, self.windows).rul
+        return effects
+
+    def answer(self, readings: FloatArray, rows: WindowSet) -> Reply:
+        """Predict these windows with other readings."""
         self.done += 1
         if self.watch is not None:
             self.watch(self.done, self.total)
-        return changes
+        return self.ask(readings, rows.lengths, rows.last_cycle)
 
 
 def _ranks_down(values: FloatArray, valid: BoolArray, rng: np.random.Generator) -> IntArray:
@@ -220,16 +239,19 @@ def _ranks_down(values: FloatArray, valid: BoolArray, rng: np.random.Generator) 
     return places
 
 
-def _ranks(values: FloatArray) -> FloatArray:
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2.0)[inverse]
+def mean_of(values: FloatArray) -> Callable[[IntArray], float]:
+    """Return the mean over rows that ignores NaN."""
+
+    def mean(rows: IntArray) -> float:
+        known = values[rows][~np.isnan(values[rows])]
+        return float(known.mean()) if len(known) else float("nan")
+
+    return mean
 
 
-def _mean_of(values: FloatArray) -> Callable[[IntArray], float]:
-    return lambda rows: float(values[rows].mean())
+def ratio_of(above: FloatArray, below: FloatArray) -> Callable[[IntArray], float]:
+    """Return the ratio of the means over rows; NaN where the divisor is 0."""
 
-
-def _ratio_of(above: FloatArray, below: FloatArray) -> Callable[[IntArray], float]:
     def ratio(rows: IntArray) -> float:
         base = float(below[rows].mean())
         return float(above[rows].mean()) / base if base > 0 else float("nan")

@@ -17,6 +17,9 @@ from model.reference import Reference
 Z_LIMIT: Final = 10.0
 """Limit of scaled readings, so a broken sensor stays finite."""
 
+SOFTMAX_BITS: Final = 32
+"""Least precision of a softmax; sums of exponentials in 16 bits lose small weights."""
+
 RECENT_CYCLES: Final = 10
 
 AGE_MIDDLE: Final = 0.8
@@ -213,7 +216,13 @@ def _reordered(x: Tensor, rows: Tensor) -> Tensor:
 
 
 def masked_softmax(score: Tensor, valid: Tensor) -> Tensor:
-    """Compute softmax over valid cycles, [B, T] -> [B, T], exactly 0 on padding."""
+    """Compute softmax over valid cycles, [B, T] -> [B, T], exactly 0 on padding.
+
+    Half precision is computed in float32, and overflowed scores count as the largest finite ones.
+    """
+    if torch.finfo(score.dtype).bits < SOFTMAX_BITS:
+        most = torch.finfo(torch.float32).max
+        return masked_softmax(score.float().clamp(-most, most), valid).to(score.dtype)
     lowest = torch.finfo(score.dtype).min
     score = torch.where(valid, score, torch.full_like(score, lowest))
     weight = (score - score.amax(dim=-1, keepdim=True)).exp()

@@ -10,7 +10,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from model.attention import entropy_ratio
+from model.attention import entropy, entropy_ratio
 from model.network import Estimate, NetworkConfig
 
 FORGET: Final = 0.01
@@ -86,3 +86,16 @@ def entropy_loss(estimate: Estimate, lengths: Tensor) -> Tensor:
         heads = entropy_ratio(estimate.head_attention, lengths[:, None]).mean()
         ratio = (ratio + heads) / 2.0
     return 1.0 - ratio
+
+
+def heads_alike(heads: Tensor | None, lengths: Tensor) -> Tensor | float:
+    """Compute the mean likeness of the heads of each window, [B, H, T], [B] -> [], 0..1.
+
+    One minus the Jensen-Shannon divergence of all heads over its maximum (Lin, 1991): 1 where all heads
+    attend alike, 0 where no two share a cycle. 0 for fewer than two heads.
+    """
+    if heads is None or heads.shape[1] < 2:
+        return 0.0
+    most = lengths.clamp(min=2, max=heads.shape[1]).to(heads.dtype).log()  # [B]
+    apart = entropy(heads.mean(1)) - entropy(heads).mean(1)
+    return 1.0 - (apart / most).mean()

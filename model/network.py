@@ -54,6 +54,9 @@ class NetworkConfig:
     learnable_temperature: bool = False  # Whether the sharpness of the attention is learnt
     causal: bool = False  # Whether self-attention is limited to earlier cycles
     positions: bool = False  # Whether self-attention has position encodings
+    relative_positions: bool = False  # Whether heads learn a bias for each distance between cycles
+    last_state: bool = False  # Whether the BiLSTM's last states replace temporal attention
+    health_task: bool = True  # Whether the health state is trained as a second task
     age: bool = False  # Whether the cycle number is an input
     recurrent_dropout: float = 0.0  # Dropout behind the recurrent part
     # Decrease of a cycle's score per ten cycles before the last; content at most doubles or cancels it.

@@ -48,6 +48,8 @@ def read_options(texts: Sequence[str], *, network: str) -> tuple[dict[str, Any],
                 f"{text!r}: expected NAME=VALUE with a name of network {network!r} ({_listed(kind.options)}) "
                 f"or of training ({_listed(trained)})"
             )
+    if of_training.get("heads_apart") and "heads" not in kind.options:
+        raise InvalidOption(f"heads_apart: network {network!r} has no heads to drive apart")
     return of_network, of_training
 
 

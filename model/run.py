@@ -90,10 +90,10 @@ def train_run(
         split = split_fold(
             trajectories, fleet, fold=fold, folds=folds, seed=config.seed, truncations=config.truncations
         )
-        trainer, _ = prepare(split, fleet, network=network, config=config, options=options)
+        trainer, reference = prepare(split, fleet, network=network, config=config, options=options)
         boosted.append(_boosted(split, trainer.net))
         curves.append(stages.learn(trainer))
-        behind.append(held_out_fold(trainer.net, split))
+        behind.append(held_out_fold(trainer.net, split, reference))
     split = train_all(trajectories, fleet)
     trainer, reference = prepare(split, fleet, network=network, config=config, options=options)
     stages.learn(trainer)

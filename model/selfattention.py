@@ -27,7 +27,8 @@ class SelfAttention(CycleNetwork):
 
     `score`, dropout and temperature apply to the heads, dropout also to the temporal attention, whose
     score is additive. `causal` limits heads to earlier cycles; the backward half of the BiLSTM still
-    includes later ones.
+    includes later ones. `positions` adds sinusoids to the cycles, `relative_positions` a learnt bias for
+    each distance to the scores of each head.
     """
 
     longest: ClassVar[int | None] = 30
@@ -43,6 +44,7 @@ class SelfAttention(CycleNetwork):
         "learnable_temperature": False,
         "causal": False,
         "positions": False,
+        "relative_positions": False,
         "age": False,
     }
     recipe: ClassVar[Mapping[str, Any]] = {"batch": 64, "learning_rate": 1e-3}
@@ -58,6 +60,7 @@ class SelfAttention(CycleNetwork):
             score=config.score,
             dropout=config.attention_dropout,
             learnable_temperature=config.learnable_temperature,
+            furthest=config.context - 1 if config.relative_positions else 0,
         )
         self.before, self.after = nn.LayerNorm(values), nn.LayerNorm(values)
         self.score = TemporalScore(values, config.attention, score="additive")

@@ -5,7 +5,7 @@ An interrupted run resumes from its state file. This module must not know the da
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -80,8 +80,16 @@ class Stages:
 
 def mean_curve(curves: Sequence[Sequence[Check]]) -> list[Check]:
     """Average learning curves with the same updates."""
-    names = [field.name for field in fields(Check)[1:]]
+    names = [field.name for field in fields(Check) if field.name not in ("step", "figures")]
+
+    def mean(values: Iterable[float]) -> float:
+        return float(np.mean(list(values)))
+
     return [
-        Check(checks[0].step, *(float(np.mean([getattr(c, name) for c in checks])) for name in names))
+        Check(
+            checks[0].step,
+            **{name: mean(getattr(check, name) for check in checks) for name in names},
+            figures={name: mean(check.figures[name] for check in checks) for name in checks[0].figures},
+        )
         for checks in zip(*curves, strict=True)
     ]

@@ -8,18 +8,19 @@ held-out units do not affect training. This module must not know files or ONNX.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from model.attention_figures import attention_figures
 from model.calibration import last_cycles, read_windows, unit_weights
 from model.domain import RulError, WindowSet, capped_rul
 from model.evaluation import root_mean_square_error
-from model.losses import AdaptiveNormaliser, entropy_loss, task_losses
+from model.losses import AdaptiveNormaliser, entropy_loss, heads_alike, task_losses
 from model.network import RulNetwork
 
 
@@ -51,6 +52,7 @@ class TrainConfig:
     above_cap: float = 1.0  # Factor of an error above the cap, where the truth is the cap
     # Weight of the entropy loss; above 0 it spreads attention, below 0 it sharpens it.
     entropy_weight: float = 0.0
+    heads_apart: float = 0.0  # Weight of a loss that drives the attention of heads apart
     units_alike: bool = True  # Whether all units are drawn equally often, whatever their length
 
 
@@ -58,13 +60,15 @@ class TrainConfig:
 class Check:
     """One point of the learning curve: mean loss since the last one, held-out RMSE.
 
-    The RMSE is NaN where no unit is held out.
+    The RMSE is NaN where no unit is held out. `figures` holds the mean `gradient_norm` since the last
+    one, before clipping, and on held-out windows the `attention_figures`.
     """
 
     step: int
     loss: float
     held_out_rmse: float
     learning_rate: float
+    figures: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 Watcher = Callable[[int, float, Check | None], None]
@@ -84,6 +88,7 @@ class Trainer:
         self.curve: list[Check] = []
         self.step = 0
         self._averaged = copy.deepcopy(net)
+        self._gradient_norms: list[float] = []  # Since the last check
         self._normalise = AdaptiveNormaliser()
         self._readings = torch.from_numpy(training.readings)
         self._lengths = torch.from_numpy(training.lengths)
@@ -141,11 +146,14 @@ class Trainer:
         loss = self._normalise(losses)
         if self.config.entropy_weight != 0.0:
             loss = loss + self.config.entropy_weight * entropy_loss(estimate, lengths)
+        if self.config.heads_apart != 0.0:
+            loss = loss + self.config.heads_apart * heads_alike(estimate.head_attention, lengths)
         if estimate.penalty is not None:
             loss = loss + estimate.penalty
         self._optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(self.net.parameters(), self.config.clip)
+        norm = nn.utils.clip_grad_norm_(self.net.parameters(), self.config.clip)
+        self._gradient_norms.append(float(norm))
         self._optimizer.step()
         if self.step + 1 < self.config.steps:
             self._schedule.step()
@@ -155,12 +163,14 @@ class Trainer:
 
     def check(self, loss: float) -> Check:
         """Evaluate the averaged weights on the held-out windows, for the learning curve."""
-        rmse = float("nan")
+        rmse, figures = float("nan"), {"gradient_norm": float(np.mean(self._gradient_norms))}
+        self._gradient_norms.clear()
         if self.held_out is not None:
-            cap = self.net.config.cap
-            rul = np.clip(read_windows(self._averaged, self.held_out).unclipped, 0.0, cap)
+            cap, read = self.net.config.cap, read_windows(self._averaged, self.held_out)
+            rul = np.clip(read.unclipped, 0.0, cap)
             rmse = root_mean_square_error(rul - capped_rul(self.held_out.rul, cap=cap))
-        check = Check(self.step, loss, rmse, float(self._optimizer.param_groups[0]["lr"]))
+            figures |= attention_figures(read, self.held_out.lengths)
+        check = Check(self.step, loss, rmse, float(self._optimizer.param_groups[0]["lr"]), figures)
         self.curve.append(check)
         return check
 

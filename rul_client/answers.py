@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from pydantic import ValidationError
@@ -47,8 +48,30 @@ class Window(NamedTuple):
     readings: FloatArray
 
 
+Explain = Literal["attention", "sensors", "full"]
+"""What an answer shows of its grounds; see `service.core.queries.Explain`."""
+
+
+class Grounds(NamedTuple):
+    """The two sensors that weigh most, in signed cycles of RUL, and the failure probability at each horizon.
+
+    `trust` is None where it was not asked for.
+    """
+
+    top_sensor: str | None
+    top_sensor_cycles: float | None
+    second_sensor: str | None
+    second_sensor_cycles: float | None
+    trust: str | None
+    failure: tuple[float, ...]
+
+
 class Answer(NamedTuple):
-    """A prediction; `top` is the index of the largest weight; one cycle alone has no entropy."""
+    """A prediction.
+
+    `top` is the index of the cycle with most evidence, or of the largest weight in models without evidence,
+    which have no `grounds`. One cycle alone has no entropy.
+    """
 
     rul: float
     rul_state: str
@@ -57,6 +80,7 @@ class Answer(NamedTuple):
     health_state: str
     entropy_ratio: float | None
     top: int
+    grounds: Grounds | None = None
 
 
 class NoAnswer(NamedTuple):
@@ -73,11 +97,20 @@ class Answerer(Protocol):
     windows_per_request: int
     max_in_flight: int  # calls of `answer` at a time
 
-    async def answer(self, windows: Sequence[Window]) -> list[Answer | NoAnswer]:
-        """Answer each window, in order."""
+    async def answer(self, windows: Sequence[Window], explain: Explain) -> list[Answer | NoAnswer]:
+        """Answer each window, in order; `sensors` and `full` are for models that explain readings."""
         ...
 
 
+def grounds_of(sensors: Mapping[str, float], trust: str | None, failure: Iterable[float]) -> Grounds | None:
+    """Choose the sensors that weigh most; None where the answer has no sensors."""
+    if not sensors:
+        return None
+    most = heapq.nlargest(2, sensors.items(), key=lambda sensor: abs(sensor[1]))
+    (first, first_cycles), (second, second_cycles) = (*most, (None, None))[:2]
+    return Grounds(first, first_cycles, second, second_cycles, trust, tuple(failure))
+
+
 def top_of(weights: Sequence[float]) -> int:
-    """Index of the largest weight; the first of several."""
+    """Index of the largest value; the first of several."""
     return int(np.argmax(weights))

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 import httpx
 
 from export.bundle import Manifest
-from rul_client.answers import Answer, Answerer, NoAnswer, RemoteModel, Window
+from rul_client.answers import Answer, Answerer, Explain, NoAnswer, RemoteModel, Window
 from rul_client.errors import RemoteFailed, Retryable
 from rul_client.grpc import GrpcTransport, grpc_channel
 from rul_client.http import HttpTransport, http_client
@@ -64,9 +64,11 @@ class RemoteAnswerer:
         self.windows_per_request = windows_per_request(self.manifest, transport.bytes_per_reading)
         self.max_in_flight = MAX_IN_FLIGHT
 
-    async def answer(self, windows: Sequence[Window]) -> list[Answer | NoAnswer]:
+    async def answer(self, windows: Sequence[Window], explain: Explain) -> list[Answer | NoAnswer]:
         """Answer each window, in order."""
-        return await with_retries(lambda: self._transport.predict(self.name.name, windows), sleep=self._sleep)
+        return await with_retries(
+            lambda: self._transport.predict(self.name.name, windows, explain), sleep=self._sleep
+        )
 
 
 async def with_retries(call: Callable[[], Awaitable[Result]], *, sleep: Sleep) -> Result:

@@ -11,13 +11,18 @@ import grpc.aio
 import numpy as np
 
 from rul_client.address import is_loopback
-from rul_client.answers import Answer, ModelName, NoAnswer, RemoteModel, Window, top_of
+from rul_client.answers import Answer, Explain, ModelName, NoAnswer, RemoteModel, Window, grounds_of, top_of
 from rul_client.errors import KEY_HINT, RemoteFailed, Retryable
 from service.proto import rul_v1_pb2 as pb
 
 PORTS: Final = {"grpc": 3000, "grpcs": 443, "http": 80, "https": 443}
 TEMPORARY: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
 KEYS: Final = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+EXPLAIN: Final[dict[Explain, pb.Explain]] = {
+    "attention": pb.EXPLAIN_ATTENTION,
+    "sensors": pb.EXPLAIN_SENSORS,
+    "full": pb.EXPLAIN_FULL,
+}
 TIMEOUT_SECONDS: Final = 60.0
 MAX_DETAIL: Final = 300
 
@@ -40,9 +45,13 @@ class GrpcTransport:
         texts = [m.manifest_json for m in reply.models]
         return [RemoteModel.parse(*each, self._url) for each in zip(names, texts, strict=True)]
 
-    async def predict(self, model: str, windows: Sequence[Window]) -> list[Answer | NoAnswer]:
+    async def predict(
+        self, model: str, windows: Sequence[Window], explain: Explain
+    ) -> list[Answer | NoAnswer]:
         """Answer each window, in order."""
-        request = pb.PredictRequest(model=model, partial=True, windows=map(_message, windows))
+        request = pb.PredictRequest(
+            model=model, partial=True, windows=map(_message, windows), explain=EXPLAIN[explain]
+        )
         reply = await self._call(self._stub.Predict, request)
         return [_answer(prediction) for prediction in reply.predictions]
 
@@ -73,9 +82,12 @@ def _answer(given: pb.Prediction) -> Answer | NoAnswer:
         return NoAnswer(errors[0].detail if errors else given.error.detail)
     attention = given.attention
     entropy_ratio = attention.entropy_ratio if attention.HasField("entropy_ratio") else None
+    failure = given.failure_probability
+    trust = given.trust if given.HasField("trust") else None
+    grounds = grounds_of(given.sensor_contributions, trust, [failure[h] for h in sorted(failure)])
     return Answer(
         given.rul, given.rul_state, given.interval.lower, given.interval.upper,
-        given.health_state.label, entropy_ratio, top_of(attention.weights),
+        given.health_state.label, entropy_ratio, top_of(attention.evidence or attention.weights), grounds,
     )  # fmt: skip
 
 

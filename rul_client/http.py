@@ -9,7 +9,7 @@ import httpx
 import msgspec
 
 from rul_client.address import is_loopback
-from rul_client.answers import Answer, ModelName, NoAnswer, RemoteModel, Window, top_of
+from rul_client.answers import Answer, Explain, ModelName, NoAnswer, RemoteModel, Window, grounds_of, top_of
 from rul_client.errors import KEY_HINT, RemoteFailed, Retryable
 
 TIMEOUT_SECONDS: Final = 60.0
@@ -35,12 +35,15 @@ class HttpTransport:
         except (LookupError, TypeError, ValueError) as error:
             raise RemoteFailed(f"{self._url} is not rulserve, or a newer version: {error!r}") from error
 
-    async def predict(self, model: str, windows: Sequence[Window]) -> list[Answer | NoAnswer]:
+    async def predict(
+        self, model: str, windows: Sequence[Window], explain: Explain
+    ) -> list[Answer | NoAnswer]:
         """Answer each window, in order."""
         given = [
             {"unit": w.unit, "last_cycle": w.last_cycle, "readings": w.readings.tolist()} for w in windows
         ]
-        body = msgspec.json.encode({"model": model, "partial": True, "windows": given})  # NaN as null
+        asked = {"model": model, "partial": True, "explain": explain, "windows": given}
+        body = msgspec.json.encode(asked)  # NaN as null
         content = await request(self._client, "POST", "/v1/predict", body)
         try:
             return [_answer(each) for each in msgspec.json.decode(content)["predictions"]]
@@ -53,9 +56,13 @@ def _answer(given: dict[str, Any]) -> Answer | NoAnswer:
         error = given["error"]
         return NoAnswer((error.get("errors") or [error])[0]["detail"])
     interval, attention = given["interval"], given["attention"]
+    grounds = grounds_of(
+        given.get("sensor_contributions", {}), given.get("trust"), given["failure_probability"].values()
+    )
     return Answer(
         given["rul"], given["rul_state"], interval["lower"], interval["upper"],
-        given["health_state"]["label"], attention.get("entropy_ratio"), top_of(attention["weights"]),
+        given["health_state"]["label"], attention.get("entropy_ratio"),
+        top_of(attention.get("evidence") or attention["weights"]), grounds,
     )  # fmt: skip
 
 

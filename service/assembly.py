@@ -287,6 +287,7 @@ def _store(
         store_url(settings.store_url.get_secret_value()) if settings.store else None,
         [ModelVersion(m.name, m.version, m.cap, m.nominal_coverage) for m in manifests],
         most_rows=settings.store_queue_rows,
+        explanations=settings.store_explanations,
         retention_days=settings.store_retention_days,
         timeout_seconds=settings.request_timeout_seconds,
         observer=metrics.store,

@@ -204,7 +204,13 @@ class Settings(BaseSettings):
     store_retention_days: PositiveFloat = Field(
         default=365.0,
         description="Time to keep predictions and outcomes, in days. Too high: the database grows, by some "
-        "100 bytes per prediction. Too low: late outcomes find no prediction.",
+        "100 bytes per prediction, 250 with its explanation. Too low: late outcomes find no prediction.",
+    )
+    store_explanations: bool = Field(
+        default=True,
+        description="Store with each prediction of a model that explains readings its three most evident "
+        "cycles and the three sensors that weigh most, in at most 400 bytes. false: a unit's history does "
+        "not say why.",
     )
     store_queue_rows: PositiveInt = Field(
         default=100_000,

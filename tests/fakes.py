@@ -26,7 +26,7 @@ from export.bundle import (
     Training,
 )
 from model.domain import FloatArray, IntArray
-from service.core.ports import Batch
+from service.core.ports import BatchReport
 from service.core.providers import Placement
 from service.core.rules import WindowRules
 from service.core.runtime import Outputs
@@ -180,7 +180,7 @@ class FakeObserver:
     """Remembers what a batcher told it."""
 
     def __init__(self) -> None:
-        self.reports: list[Batch] = []
+        self.reports: list[BatchReport] = []
         self.cancelled_windows = 0
 
     @property
@@ -188,8 +188,8 @@ class FakeObserver:
         """Windows of each batch that ran."""
         return [report.size for report in self.reports if report.answers is not None]
 
-    def ran(self, batch: Batch) -> None:
-        self.reports.append(batch)
+    def ran(self, report: BatchReport) -> None:
+        self.reports.append(report)
 
     def cancelled(self, windows: int) -> None:
         self.cancelled_windows += windows

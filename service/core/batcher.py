@@ -26,7 +26,7 @@ from typing import Final
 
 from service.core.answers import Answers, Piece
 from service.core.cores import Cores
-from service.core.ports import Batch, BatchObserver, Caller, Share, Tracer
+from service.core.ports import Batch, BatchObserver, BatchReport, Caller, Share, Tracer
 from service.core.rules import WindowRules
 from service.core.runtime import Runtime, stacked
 from service.core.window import Windows
@@ -95,8 +95,7 @@ class MicroBatcher:
         self._yield_core: Final = yield_core
         self._clock: Final = clock
         self._callers: Final[deque[Caller]] = deque()
-        self._free, self._pending = threads, 0
-        self._window_seconds = math.inf
+        self._free, self._pending, self._window_seconds = threads, 0, math.inf
         self._dispatch_due = self._closing = False
         self._seen = self._in_vain = self._left = self._distrust = 0
         self._idle: asyncio.Event | None = None
@@ -243,7 +242,7 @@ class MicroBatcher:
 
     def _take(self, size: int) -> Batch:
         """Up to `size` windows, every caller in turn; the rest of a caller waits at the end of the line."""
-        batch = Batch([], size)
+        batch = Batch(BatchReport(size))
         callers, now, left = self._callers, self._clock(), size
         while left and callers:
             share = max(1, left // len(callers))
@@ -252,7 +251,7 @@ class MicroBatcher:
             if start == 0:
                 caller.taken_at = now
                 self._running.add(caller)
-                batch.queued.append(now - caller.arrived)
+                batch.report.queued.append(now - caller.arrived)
             caller.next = stop = min(start + share, len(caller.order))
             batch.shares.append(Share(caller, caller.order[start:stop]))
             left -= stop - start
@@ -269,16 +268,17 @@ class MicroBatcher:
 
     def _run(self, batch: Batch) -> BaseException | None:
         """Ask the graph; what went wrong."""
-        trace, failure = None, None
+        trace, failure, runtime = None, None, self._runtime
         try:
             if self._tracer is not None:
-                served = dict.fromkeys(share.caller.trace for share in batch.shares)
-                trace = self._tracer.batch(served, model=self._runtime.manifest.name, windows=batch.size)
+                served = dict.fromkeys(caller.trace for caller, _ in batch.shares)
+                trace = self._tracer.batch(served, model=runtime.manifest.name, windows=batch.report.size)
             asked = stacked([(caller.windows, places) for caller, places in batch.shares])
             start = self._clock()
-            outputs = self._runtime.run(asked.readings, asked.lengths, asked.last_cycle)
-            batch.seconds = self._clock() - start
-            batch.answers = Answers(asked, outputs, self._runtime.manifest, self._rules)
+            outputs = runtime.run(asked.readings, asked.lengths, asked.last_cycle)
+            batch.report.seconds = self._clock() - start
+            batch.answers = Answers(asked, outputs, runtime.manifest, self._rules)
+            batch.report.answers = batch.answers.bare()
         except BaseException as caught:  # noqa: BLE001 - whatever it was, the callers must hear of it
             failure = caught
         if trace is not None:
@@ -295,24 +295,24 @@ class MicroBatcher:
         self._dispatch(loop)
 
     def _finish(self, batch: Batch, error: BaseException | None) -> None:
-        """Hand answers to their callers, and count them."""
+        """Hand answers to their callers, and report the batch."""
         if batch.answers is None:
-            for share in batch.shares:
-                self._fail(share.caller, RuntimeFailed("inference failed"), cause=error)
+            for caller, _ in batch.shares:
+                self._fail(caller, RuntimeFailed("inference failed"), cause=error)
         else:
             self._hand_back(batch, batch.answers)
-            if batch.size <= self._loop_windows:
-                known, new = self._window_seconds, batch.seconds / batch.size
+            if (size := batch.report.size) <= self._loop_windows:
+                known, new = self._window_seconds, batch.report.seconds / size
                 self._window_seconds = new if math.isinf(known) else known + (new - known) / 8
-        try:
-            self._observer.ran(batch)
-        except Exception as uncounted:  # noqa: BLE001 - the callers have their answers
-            failure = {"message": "batch not counted", "exception": uncounted}
-            asyncio.get_running_loop().call_exception_handler(failure)
+        self._observer.ran(batch.report)
 
     def _hand_back(self, batch: Batch, answers: Answers) -> None:
-        row, now = 0, self._clock()
+        row, now, report = 0, self._clock(), batch.report
         for caller, places in batch.shares:
+            windows = caller.windows
+            report.units += [windows.units[i] for i in places]
+            report.imputed_fraction += [windows.imputed_fraction[i] for i in places]
+            report.is_probe += [windows.is_probe] * len(places)
             caller.pieces.append(Piece(answers, row, places))
             row += len(places)
             caller.missing -= len(places)
@@ -320,7 +320,7 @@ class MicroBatcher:
                 self._running.discard(caller)
                 if not caller.future.done():  # the caller may have left
                     caller.done_at = now
-                    batch.answered.append(now - caller.taken_at)
+                    report.answered.append(now - caller.taken_at)
                     caller.future.set_result(caller.pieces)
 
     def _fail(self, caller: Caller, error: ServiceError, *, cause: BaseException | None) -> None:

@@ -45,6 +45,28 @@ class Caller(msgspec.Struct, eq=False):
     pieces: list[Piece] = msgspec.field(default_factory=list[Piece])
 
 
+class BatchReport(msgspec.Struct, eq=False):
+    """What is counted of a batch. It may wait for that, so it holds nothing that a request has sent.
+
+    Attributes:
+        size: Windows of the batch.
+        queued: Seconds that each request waited whose first window is in this batch.
+        answered: Seconds from the first window's batch to the last answer, of each request that it ended.
+        seconds: One run of the graph.
+        answers: What the graph answered, without explanations of readings; None where it failed.
+        units, imputed_fraction, is_probe: Of each window that was answered, as in `Windows`.
+    """
+
+    size: int
+    queued: list[float] = msgspec.field(default_factory=list[float])
+    answered: list[float] = msgspec.field(default_factory=list[float])
+    seconds: float = 0.0
+    answers: Answers | None = None
+    units: list[str | None] = msgspec.field(default_factory=list[str | None])
+    imputed_fraction: list[float] = msgspec.field(default_factory=list[float])
+    is_probe: list[bool] = msgspec.field(default_factory=list[bool])
+
+
 class Share(NamedTuple):
     """The windows of one caller in a batch, by their places in the request."""
 
@@ -53,30 +75,30 @@ class Share(NamedTuple):
 
 
 class Batch(msgspec.Struct, eq=False):
-    """What the graph is asked at once, and what became of it.
+    """What the graph is asked at once, and what it answers.
 
     Attributes:
         shares: Whose windows they are, in the order of the batch's rows.
-        size: Windows of the batch.
-        queued: Seconds that each request waited whose first window is in this batch.
-        answered: Seconds from the first window's batch to the last answer, of each request that it ended.
-        answers: What the graph answered; None where it failed.
-        seconds: One run of the graph.
     """
 
-    shares: list[Share]
-    size: int
-    queued: list[float] = msgspec.field(default_factory=list[float])
-    answered: list[float] = msgspec.field(default_factory=list[float])
+    report: BatchReport
+    shares: list[Share] = msgspec.field(default_factory=list[Share])
     answers: Answers | None = None
-    seconds: float = 0.0
+
+
+class Batcher(Protocol):
+    """Answers windows; `service.core.batcher.MicroBatcher` is one."""
+
+    async def submit(self, windows: Windows) -> list[Piece]:
+        """Answer these windows, all or none."""
+        ...
 
 
 class BatchObserver(Protocol):
     """Counts the batcher's work, on the event loop; `service.metrics.metrics.ModelMetrics` is one."""
 
-    def ran(self, batch: Batch, /) -> None:
-        """Count a batch whose callers have been told its outcome."""
+    def ran(self, report: BatchReport, /) -> None:
+        """Keep the report of a batch to count it; never fails."""
 
     def cancelled(self, windows: int) -> None:
         """Count windows whose caller left before they were answered."""
@@ -89,8 +111,10 @@ Stages = list[tuple[Stage, float, float]]
 class Recorder(Protocol):
     """Keeps predictions until outcomes are reported; `service.store.recorder.Recorder` is one."""
 
-    def offer(self, model: str, windows: Windows, predictions: Sequence[Prediction]) -> None:
-        """Keep the predictions of these windows; never waits and never fails."""
+    def offer(
+        self, model: str, windows: Windows, predictions: Sequence[Prediction], pieces: Sequence[Piece]
+    ) -> None:
+        """Keep the predictions of these windows, as these pieces answered; never waits and never fails."""
 
 
 class Submission(Protocol):

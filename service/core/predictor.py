@@ -11,13 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from types import MappingProxyType
-from typing import Final, Protocol, cast
-
-from msgspec import UNSET
+from typing import Final, cast
 
 from export.bundle import Manifest
-from service.core.answers import Piece, prediction
-from service.core.ports import Recorder, Stages
+from service.core.answers import prediction
+from service.core.explanations import NO_GROUNDS, Explainer
+from service.core.ports import Batcher, Recorder, Stages
 from service.core.providers import Placement
 from service.core.queries import (
     Explain,
@@ -47,14 +46,6 @@ YIELD_EVERY: Final = 64
 """Windows laid out before other callers get the loop: about one millisecond."""
 
 
-class Batcher(Protocol):
-    """Answers windows; `service.core.batcher.MicroBatcher` is one."""
-
-    async def submit(self, windows: Windows) -> list[Piece]:
-        """Answer these windows, all or none."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:
     """A model that is ready to answer."""
@@ -65,20 +56,21 @@ class LoadedModel:
     batcher: Batcher
     rules: WindowRules
     name: ModelName
-    sensors: tuple[int, ...]
+    explainer: Explainer
 
     @classmethod
     def of(cls, runtime: Runtime, batcher: Batcher, *, max_window_cycles: int) -> LoadedModel:
         """What `Predictor` needs of a model, worked out once."""
         manifest = runtime.manifest
+        rules = WindowRules.of(manifest, max_window_cycles=max_window_cycles)
         return cls(
             manifest,
             runtime.provider,
             runtime.placement,
             batcher,
-            WindowRules.of(manifest, max_window_cycles=max_window_cycles),
+            rules,
             ModelName(manifest.name, manifest.version, runtime.sha256),
-            manifest.schema_of_columns.indices("sensor"),
+            Explainer(manifest, rules, batcher),
         )
 
 
@@ -182,18 +174,20 @@ class Predictor:
             Overloaded, NotReady, RuntimeFailed: as the batcher says.
         """
         pieces = await model.batcher.submit(windows)
-        of_sensors = await _of_sensors(model, windows, pieces) if explain is Explain.FULL else {}
+        grounds = await model.explainer.grounds(windows, pieces, explain)
         start = perf_counter()
         answered: list[Prediction | None] = [None] * len(windows.lengths)
         for piece in pieces:
             for row, i in enumerate(piece.places, piece.first):
-                found = of_sensors.get(i, UNSET)
-                answered[i] = prediction(piece, row, windows, i, explain=explain, sensor_contributions=found)
+                sensors, trust = grounds.get(i, NO_GROUNDS)
+                answered[i] = prediction(
+                    piece, row, windows, i, explain=explain, sensor_contributions=sensors, trust=trust
+                )
         worded = cast("list[Prediction]", answered)
         if stages is not None:
             stages.append((Stage.EXPLAIN, start, perf_counter()))
         if self._recorder is not None:
-            self._recorder.offer(model.name.name, windows, worded)
+            self._recorder.offer(model.name.name, windows, worded, pieces)
         return worded
 
     def check_count(self, windows: int) -> None:
@@ -216,43 +210,6 @@ async def _laid_out(
             await asyncio.sleep(0)
         parts.append(lay_out(window, rules))
     return join(given, parts, rules)
-
-
-async def _of_sensors(
-    model: LoadedModel, windows: Windows, pieces: Sequence[Piece]
-) -> dict[int, dict[str, float]]:
-    """Return how many cycles each sensor adds to the RUL of each window: by the graph, else by occlusion."""
-    if not model.manifest.explains_readings:
-        return await _occlusions(model, windows, pieces)
-    return {
-        i: {model.rules.names[column]: columns[column] for column in model.sensors}
-        for answers, first, places in pieces
-        for i, columns in zip(places, (answers.of_columns or [])[first:], strict=False)
-    }
-
-
-async def _occlusions(
-    model: LoadedModel, windows: Windows, pieces: Sequence[Piece]
-) -> dict[int, dict[str, float]]:
-    """What each sensor adds to the RUL of each window: the answer with it less the answer without it.
-
-    In cycles, of answers before they are cut to 0..cap, or a sensor would seem to say nothing at the cap.
-    Settings are left in: without them the model would assume another regime.
-    """
-    found: dict[int, dict[str, float]] = {}
-    for answers, first, places in pieces:
-        for row, i in enumerate(places, first):
-            hidden = await model.batcher.submit(windows.without_each(i, model.sensors))
-            without = {
-                place: probe.contribution_sum(at)
-                for probe, start, probed in hidden
-                for at, place in enumerate(probed, start)
-            }
-            found[i] = {
-                model.rules.names[column]: answers.contribution_sum(row) - without[n]
-                for n, column in enumerate(model.sensors)
-            }
-    return found
 
 
 def _invalid(problems: Mapping[int, Sequence[Problem]], windows: int) -> InvalidWindows:

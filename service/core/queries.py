@@ -35,11 +35,19 @@ CYCLE_UNKNOWN: Final = Caution(
 
 
 class Explain(StrEnum):
-    """How much of its grounds an answer shows."""
+    """How much of its grounds an answer shows; each level shows what the one before it does."""
 
     NONE = "none"
     ATTENTION = "attention"
+    SENSORS = "sensors"
     FULL = "full"
+
+
+class Trust(StrEnum):
+    """Whether hiding the cycles of this window, one at a time, ranks them as its evidence does."""
+
+    SUPPORTED = "supported"
+    UNSUPPORTED = "unsupported"
 
 
 class PredictQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -86,7 +94,11 @@ class Attention(msgspec.Struct, frozen=True):
 
 
 class Prediction(msgspec.Struct, frozen=True):
-    """The answer to one window."""
+    """The answer to one window.
+
+    `sensor_contributions` come with `explain` sensors and full. `trust` comes with full, from models that
+    explain readings.
+    """
 
     unit: str | None
     rul: float
@@ -98,6 +110,7 @@ class Prediction(msgspec.Struct, frozen=True):
     warnings: list[Caution]
     attention: Attention | UnsetType = UNSET
     sensor_contributions: dict[str, float] | UnsetType = UNSET
+    trust: Trust | UnsetType = UNSET
 
 
 class WindowError(msgspec.Struct, frozen=True):

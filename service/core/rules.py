@@ -49,6 +49,7 @@ class WindowRules:
 
     Attributes:
         names: The F column names, in order.
+        sensors: Which of them are sensors, by their places.
         horizons: The horizons of failure probabilities, as replies name them.
         units: Their engineering units.
         usual_entropy: Lowest and highest usual attention entropy ratio of windows of 0, 1, .. cycles.
@@ -56,6 +57,7 @@ class WindowRules:
 
     names: tuple[str, ...]
     horizons: tuple[str, ...]
+    sensors: tuple[int, ...]
     known: frozenset[str]
     units: tuple[str, ...]
     range: TrainingRange
@@ -71,6 +73,7 @@ class WindowRules:
         return cls(
             names,
             tuple(map(str, manifest.horizons)),
+            manifest.schema_of_columns.indices("sensor"),
             frozenset(names),
             tuple(column.unit for column in manifest.columns),
             TrainingRange.of(manifest),

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from export.drift_reference import BINS, ENTROPY_SHARES, MISSING, STUCK, STUCK_CYCLES, DriftReference
 from model.domain import FloatArray, IntArray
 from service.core.answers import Answers
-from service.core.runtime import Asked
 
 _Array = NDArray[np.float64]
 
@@ -115,9 +114,6 @@ class DriftTotals:
         return float(np.clip(squares / (1 - 1 / UNIT_SLOTS) / self.windows, 1.0, self.windows))
 
 
-_LAST: Final = np.arange(-STUCK_CYCLES, 0)
-
-
 class DriftCounts:
     """One worker's counts of one model."""
 
@@ -133,10 +129,10 @@ class DriftCounts:
         self._at = 0
         self._nameless = 0
 
-    def count(self, ends: FloatArray, answers: Answers, units: Sequence[str | None]) -> None:
-        """Count windows: their `last_readings`, the answers to them and the unit of each."""
+    def count(self, answers: Answers, units: Sequence[str | None]) -> None:
+        """Count windows: the bare answers to them and the unit of each."""
         columns, bands, rul, entropy, slots, rest = self._block()
-        lengths = answers.asked.lengths
+        ends, lengths = answers.asked.readings, answers.asked.lengths
         last = ends[:, -1].astype(np.float64)
         regime, seen, known = self._regimes(last)
         predicted = answers.outputs.rul.astype(np.float64)
@@ -229,15 +225,6 @@ def entropy_of(answers: Answers, head: str) -> FloatArray:
         return answers.entropy_ratio
     heads = answers.head_entropy_ratio
     return np.full(len(answers.asked.lengths), np.nan) if heads is None else heads[:, int(head)]
-
-
-def last_readings(asked: Asked) -> FloatArray:
-    """Return each window's last ten readings, [B, 10, F]; a shorter one repeats its first."""
-    readings, lengths = asked.readings, asked.lengths
-    cycles = readings.shape[1]
-    if cycles >= STUCK_CYCLES and lengths.min() == cycles:  # quicker
-        return readings[:, -STUCK_CYCLES:].copy()  # a view would keep the whole batch
-    return readings[np.arange(len(lengths))[:, None], np.maximum(lengths[:, None] + _LAST, 0)]
 
 
 def _add(counts: _Array, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:

@@ -113,7 +113,9 @@ class Exchange:
             desk.metrics.open_streams -= 1
         else:
             desk.metrics.in_flight -= 1
-        desk.metrics.ended(self._transport, self._route, self.code, self.seconds, self.stages)
+        desk.metrics.ended[self._transport, self._route, self.code].append(self.seconds)
+        for stage, start, end in self.stages:
+            desk.metrics.stages[stage].observe(end - start)
         kept = error is None or isinstance(error, Exception)
         if kept and (self.error is not None or desk.log_sample):
             self._log()
@@ -178,6 +180,13 @@ class Desk:
         self.log: Final = log
         self.log_sample: Final = log_sample
         self._log_due = 0.0
+
+    def limit(
+        self, seconds: float | None, receive: Callable[[], Awaitable[Mapping[str, Any]]] | None
+    ) -> Limit:
+        """Limit a request to the settings' time, or to `seconds` where that is less; see `Limit`."""
+        most = self.request_timeout_seconds
+        return Limit(most if seconds is None or seconds > most else seconds, receive)
 
     def samples(self) -> bool:
         """Whether this answered request is logged: evenly spaced, so that the share is exact."""

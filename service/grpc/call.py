@@ -83,7 +83,9 @@ async def exchanged(
     """
     reply: Any = None
     metadata: dict[str, Any] = dict(context.invocation_metadata())
-    waiting = limit(desk, context, context.time_remaining())
+    # `grpc.aio` itself cancels the call of a caller who has left.
+    receive = context.receive if isinstance(context, Call) else None
+    waiting = desk.limit(context.time_remaining(), receive)
     with Exchange(desk, Transport.GRPC, route, metadata.get("x-request-id"), metadata) as exchange:
         if desk.credentials.asked_for and not is_open:
             desk.credentials.check(metadata.get("authorization", ""), metadata.get("x-api-key", ""))
@@ -105,17 +107,6 @@ async def ended(exchange: Exchange, context: Context, reply: ReplyType) -> Reply
         raise Disconnected
     context.set_trailing_metadata(trailing)
     return reply
-
-
-def limit(desk: Desk, context: Context, remaining: float | None) -> Limit:
-    """The time to an answer: the settings' or what remains to the caller's deadline, the less.
-
-    The caller's leaving ends it too; `grpc.aio` itself cancels the call of a caller who has left.
-    """
-    seconds = desk.request_timeout_seconds
-    if remaining is not None and remaining < seconds:
-        seconds = remaining
-    return Limit(seconds, context.receive if isinstance(context, Call) else None)
 
 
 def parsed(kind: type[MessageType], raw: bytes) -> MessageType:

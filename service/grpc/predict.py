@@ -41,6 +41,7 @@ EXPLAIN: Final[dict[int, Explain]] = {
     pb.EXPLAIN_UNSPECIFIED: Explain.ATTENTION,
     pb.EXPLAIN_NONE: Explain.NONE,
     pb.EXPLAIN_ATTENTION: Explain.ATTENTION,
+    pb.EXPLAIN_SENSORS: Explain.SENSORS,
     pb.EXPLAIN_FULL: Explain.FULL,
 }
 
@@ -161,6 +162,8 @@ def fill(message: pb.Prediction, given: Prediction | Refused) -> None:
         _fill_attention(message.attention, given.attention)
     if given.sensor_contributions is not UNSET:
         message.sensor_contributions.update(given.sensor_contributions)
+    if given.trust is not UNSET:
+        message.trust = given.trust
 
 
 def _fill_attention(message: pb.Attention, given: Attention) -> None:

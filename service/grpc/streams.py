@@ -28,7 +28,7 @@ from service.errors import (
     public_detail,
     status_of,
 )
-from service.grpc.call import Context, ended, limit, parsed, serialized
+from service.grpc.call import Context, ended, parsed, serialized
 from service.grpc.predict import explain_of, fill, model_reference, window_input
 from service.labels import Route, Stage, Transport
 from service.proto import rul_v1_pb2 as pb
@@ -117,7 +117,7 @@ class StreamServicer:
             window = opened.window.checked(opened.unit)
             exchange.stages.append((Stage.DECODE, start, perf_counter()))
             exchange.admit()
-            with limit(desk, context, context.time_remaining()):
+            with desk.limit(context.time_remaining(), None):  # the inbox hears whether the caller leaves
                 (prediction,) = await desk.predictor.answer(
                     opened.model, window, opened.explain, exchange.stages
                 )

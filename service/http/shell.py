@@ -138,7 +138,7 @@ class Shell:
             reads = endpoint.method == "POST"
             body = await _body(desk, endpoint, headers, receive) if reads else b""
             # A server says that the caller has left once the body has been read.
-            with Limit(_limit_seconds(desk, headers), receive if reads else None) as limit:
+            with desk.limit(_wanted_seconds(headers), receive if reads else None) as limit:
                 call = Call(desk, scope, headers, exchange, limit, parameters, body)
                 reply = await endpoint.handler(call)
         if exchange.error is not None:
@@ -219,11 +219,11 @@ def _inflated(body: bytes, encoding: bytes, limit: int) -> bytes:
     return inflated(body, name, limit)
 
 
-def _limit_seconds(desk: Desk, headers: dict[bytes, bytes]) -> float:
-    """The settings' limit, or that of the header `request-timeout` where it is less."""
+def _wanted_seconds(headers: dict[bytes, bytes]) -> float | None:
+    """The time limit that the header `request-timeout` asks for."""
     given = headers.get(b"request-timeout")
     if given is None:
-        return desk.request_timeout_seconds
+        return None
     text = given.decode("latin-1")
     try:
         seconds = float(text)
@@ -231,4 +231,4 @@ def _limit_seconds(desk: Desk, headers: dict[bytes, bytes]) -> float:
         seconds = math.nan
     if not seconds > 0:
         raise MalformedBody(f"header request-timeout: expected seconds above 0, got {text[:32]!r}")
-    return min(seconds, desk.request_timeout_seconds)
+    return seconds

@@ -13,6 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 from model.domain import HEALTH_STATES, RulState
 from service.core.queries import Interval
 from service.core.window import LARGEST_CYCLE
+from service.store.explanation import Explanation, read_explanation
 from service.store.judgement import Accuracy, Outcome, OutcomeKind, OutcomeResult, judge_unit
 from service.store.rows import FleetRow, History
 
@@ -74,8 +75,9 @@ class ScoreBody(msgspec.Struct, frozen=True):
 
 
 class PastPrediction(msgspec.Struct, frozen=True):
-    """A stored prediction and, if the outcome is known, its error.
+    """A stored prediction, what it rested on, and, if the outcome is known, its error.
 
+    `explanation` comes from models that explain readings, while RUL_STORE_EXPLANATIONS is true.
     `truth` is capped as predictions are. For a removed unit it is a lower bound, `error` is missing, and
     `covered` is false if the unit outlived the interval, otherwise missing.
     """
@@ -87,6 +89,7 @@ class PastPrediction(msgspec.Struct, frozen=True):
     interval: Interval
     health_state: str
     predicted_at: datetime
+    explanation: Explanation | UnsetType = UNSET
     truth: float | UnsetType = UNSET
     error: float | UnsetType = UNSET
     covered: bool | UnsetType = UNSET
@@ -162,7 +165,10 @@ def unit_body(model: str, unit: str, known: History, *, limit: int) -> UnitBody:
     def past(row: FleetRow) -> PastPrediction:
         version = known.versions[row["version_id"]]
         answer = _answer(row, version["nominal_coverage"])
-        return PastPrediction(version["version"], **answer, **errors.get(row["id"], {}))
+        explanation = read_explanation(row["explanation"])
+        return PastPrediction(
+            version["version"], **answer, explanation=explanation, **errors.get(row["id"], {})
+        )
 
     def score(number: int, accuracy: Accuracy) -> ScoreBody:
         figures = {name: known.versions[number][name] for name in ("version", "nominal_coverage")}

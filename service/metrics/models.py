@@ -10,11 +10,10 @@ from typing import Final
 import numpy as np
 from prometheus_client import CollectorRegistry, Gauge
 
-from model.domain import FloatArray, attention_lag, edge_weights, head_similarity
+from model.domain import attention_lag, edge_weights, head_similarity
 from service.core.answers import STATES, Answers
-from service.core.ports import Batch
+from service.core.ports import BatchReport
 from service.core.runtime import Runtime
-from service.drift.counts import last_readings
 from service.drift.monitor import DriftMonitor
 from service.labels import Side, Stage
 from service.metrics.instruments import (
@@ -32,9 +31,6 @@ from service.metrics.instruments import (
 PART_WINDOWS: Final = 256
 PART_BATCHES: Final = 64
 """Most windows and batches that are counted in one go."""
-
-_Waiting = tuple[FloatArray, Answers, list[str | None]]
-"""The last readings of windows, the answers to them, and the unit of each."""
 
 
 class Families:
@@ -133,6 +129,9 @@ class ModelMetrics:
         families: What is counted in.
         model: The model.
         drift: Counts the windows for drift.
+
+    Attributes:
+        ran: Takes a batch that has run; `count` counts it.
     """
 
     def __init__(
@@ -163,53 +162,50 @@ class ModelMetrics:
         self._states: Final = [families.states.labels(name, state.value) for state in STATES]
         self._low, self._high = (families.out_of_band.labels(name, s.value) for s in (Side.LOW, Side.HIGH))
         self._usual_entropy: Final = model.manifest.entropy[0].limits(model.manifest.context)
-        self._waiting: Final[deque[_Waiting]] = deque()
+        self._waiting: Final[deque[BatchReport]] = deque()
+        self.ran: Final = self._waiting.append
 
     def cancelled(self, windows: int) -> None:
         """Count windows whose caller left before they were answered."""
         self._cancelled.inc(windows)
 
-    def ran(self, batch: Batch) -> None:
-        """Count a batch but for its answers, which wait; those to probes are no predictions."""
-        self._queue.observe_each(batch.queued)
-        self._answered.observe_each(batch.answered)
-        if batch.answers is None:
-            return
-        self._inference.observe(batch.seconds)
-        self._batch.observe(batch.size)
-        units: list[str | None] = []
-        asked: list[bool] = []
-        for caller, places in batch.shares:
-            windows = caller.windows
-            asked += [not windows.is_probe] * len(places)
-            if not windows.is_probe:
-                self._imputed.observe_each([windows.imputed_fraction[i] for i in places])
-                units += [windows.units[i] for i in places]
-        if units:
-            answers = batch.answers if len(units) == batch.size else batch.answers.only(np.array(asked))
-            # Without the lists of numbers that wording the answers has made: they would be freed cold.
-            self._waiting.append((last_readings(answers.asked), answers.bare(), units))
-
     @property
     def waits(self) -> bool:
-        """Whether answers wait to be counted."""
+        """Whether batches wait to be counted."""
         return bool(self._waiting)
 
     def count(self) -> None:
-        """Count answers that wait: so many that the event loop waits for about a millisecond."""
+        """Count batches that wait: so many that the event loop waits for about a millisecond."""
         windows = 0
-        by_cycles: defaultdict[int, list[_Waiting]] = defaultdict(list)
+        by_cycles: defaultdict[int, list[tuple[Answers, list[str | None]]]] = defaultdict(list)
         for _ in range(min(len(self._waiting), PART_BATCHES)):
-            some = self._waiting.popleft()
-            by_cycles[some[1].outputs.attention.shape[1]].append(some)
-            windows += len(some[2])
+            report = self._waiting.popleft()
+            self._queue.observe_each(report.queued)
+            self._answered.observe_each(report.answered)
+            if report.answers is None:
+                continue
+            self._inference.observe(report.seconds)
+            self._batch.observe(report.size)
+            answers, units = self._predictions(report, report.answers)
+            if units:
+                by_cycles[answers.outputs.attention.shape[1]].append((answers, units))
+            windows += report.size
             if windows >= PART_WINDOWS:
                 break
         for alike in by_cycles.values():
-            ends, parts, units = zip(*alike, strict=True)
+            parts, names = zip(*alike, strict=True)
             answers = Answers.joined(parts)
             self._count(answers)
-            self._drift.count(np.concatenate(ends), answers, [*chain.from_iterable(units)])
+            self._drift.count(answers, [*chain.from_iterable(names)])
+
+    def _predictions(self, report: BatchReport, answers: Answers) -> tuple[Answers, list[str | None]]:
+        """The answers of a batch and the units they are for; those to probes are no predictions."""
+        if not any(report.is_probe):
+            self._imputed.observe_each(report.imputed_fraction)
+            return answers, report.units
+        kept = [row for row, is_probe in enumerate(report.is_probe) if not is_probe]
+        self._imputed.observe_each([report.imputed_fraction[row] for row in kept])
+        return answers.only(kept), [report.units[row] for row in kept]
 
     def _count(self, answers: Answers) -> None:
         self._count_attention(answers)

@@ -13,10 +13,12 @@ class Explain(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     EXPLAIN_NONE: _ClassVar[Explain]
     EXPLAIN_ATTENTION: _ClassVar[Explain]
     EXPLAIN_FULL: _ClassVar[Explain]
+    EXPLAIN_SENSORS: _ClassVar[Explain]
 EXPLAIN_UNSPECIFIED: Explain
 EXPLAIN_NONE: Explain
 EXPLAIN_ATTENTION: Explain
 EXPLAIN_FULL: Explain
+EXPLAIN_SENSORS: Explain
 
 class PredictRequest(_message.Message):
     __slots__ = ("model", "explain", "partial", "windows")
@@ -86,7 +88,7 @@ class ModelReference(_message.Message):
     def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., sha256: _Optional[str] = ...) -> None: ...
 
 class Prediction(_message.Message):
-    __slots__ = ("unit", "rul", "rul_state", "interval", "failure_probability", "health_state", "attention", "imputed_fraction", "warnings", "sensor_contributions", "error")
+    __slots__ = ("unit", "rul", "rul_state", "interval", "failure_probability", "health_state", "attention", "imputed_fraction", "warnings", "sensor_contributions", "error", "trust")
     class FailureProbabilityEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -112,6 +114,7 @@ class Prediction(_message.Message):
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
     SENSOR_CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    TRUST_FIELD_NUMBER: _ClassVar[int]
     unit: str
     rul: float
     rul_state: str
@@ -123,7 +126,8 @@ class Prediction(_message.Message):
     warnings: _containers.RepeatedCompositeFieldContainer[Warning]
     sensor_contributions: _containers.ScalarMap[str, float]
     error: WindowError
-    def __init__(self, unit: _Optional[str] = ..., rul: _Optional[float] = ..., rul_state: _Optional[str] = ..., interval: _Optional[_Union[Interval, _Mapping]] = ..., failure_probability: _Optional[_Mapping[int, float]] = ..., health_state: _Optional[_Union[HealthState, _Mapping]] = ..., attention: _Optional[_Union[Attention, _Mapping]] = ..., imputed_fraction: _Optional[float] = ..., warnings: _Optional[_Iterable[_Union[Warning, _Mapping]]] = ..., sensor_contributions: _Optional[_Mapping[str, float]] = ..., error: _Optional[_Union[WindowError, _Mapping]] = ...) -> None: ...
+    trust: str
+    def __init__(self, unit: _Optional[str] = ..., rul: _Optional[float] = ..., rul_state: _Optional[str] = ..., interval: _Optional[_Union[Interval, _Mapping]] = ..., failure_probability: _Optional[_Mapping[int, float]] = ..., health_state: _Optional[_Union[HealthState, _Mapping]] = ..., attention: _Optional[_Union[Attention, _Mapping]] = ..., imputed_fraction: _Optional[float] = ..., warnings: _Optional[_Iterable[_Union[Warning, _Mapping]]] = ..., sensor_contributions: _Optional[_Mapping[str, float]] = ..., error: _Optional[_Union[WindowError, _Mapping]] = ..., trust: _Optional[str] = ...) -> None: ...
 
 class Interval(_message.Message):
     __slots__ = ("coverage", "lower", "upper")

@@ -60,6 +60,7 @@ class AsyncStore:
         url: Address of the database; None: the service stores nothing.
         versions: The loaded models; the observer counts only their predictions.
         most_rows: Most predictions that wait to be written.
+        explanations: Whether a stored prediction says what it rested on.
         retention_days: Age at which predictions, units and outcomes are deleted.
         timeout_seconds: Time for a question; a late answer is DeadlineExceeded.
         connect: Opens the database, on the writing thread.
@@ -71,6 +72,7 @@ class AsyncStore:
         versions: Sequence[ModelVersion],
         *,
         most_rows: int,
+        explanations: bool = True,
         retention_days: float,
         timeout_seconds: float,
         observer: StoreObserver,
@@ -92,6 +94,7 @@ class AsyncStore:
             else Recorder(
                 lambda: connect(url, versions),
                 most_rows=most_rows,
+                explanations=explanations,
                 observer=observer,
                 log=log,
                 chore=self._chore,

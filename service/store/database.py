@@ -99,14 +99,14 @@ def create_tables(connection: Connection) -> None:
     connection.execute(insert(REVISION).values(version_num=HEAD))
 
 
-def migrate(connection: Connection) -> None:
+def migrate(connection: Connection, *, to: str = "head") -> None:
     """Run the migrations that are due, in the transaction of this connection."""
     from alembic import command, config  # noqa: PLC0415 8 MB and 0.2 s that only a migration needs
 
     options = config.Config(attributes={"connection": connection})
     options.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     options.set_main_option("path_separator", "os")
-    command.upgrade(options, "head")
+    command.upgrade(options, to)
 
 
 @contextmanager

@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic, time
 from typing import TYPE_CHECKING, Final
 
 from structlog.typing import FilteringBoundLogger
 
+from service.core.answers import Piece
 from service.core.queries import Prediction
 from service.core.window import Windows
+from service.store.explanation import Grounds, explanation_text
 from service.store.rows import Drop, Row, RowsRefused, StoreObserver
 
 if TYPE_CHECKING:
@@ -35,14 +37,49 @@ CHORE_SECONDS: Final = 60.0
 MOST_UNIT_CHARACTERS: Final = 256
 
 
-def rows_of(model: str, windows: Windows, predictions: Sequence[Prediction], *, at: float) -> list[Row]:
+Offered = tuple[str, str, int, float, float, float, str, str, float, Grounds | None]
+"""A row whose explanation is still to be written."""
+
+
+def rows_of(
+    model: str,
+    windows: Windows,
+    predictions: Sequence[Prediction],
+    grounds: Mapping[int, Grounds],
+    *,
+    at: float,
+) -> list[Offered]:
     """Make rows of the predictions that name unit and last cycle; only they can meet an outcome."""
-    rows: list[Row] = []
-    for p, cycle in zip(predictions, windows.last_cycle, strict=True):
+    rows: list[Offered] = []
+    for i, (p, cycle) in enumerate(zip(predictions, windows.last_cycle, strict=True)):
         if p.unit is not None and cycle == cycle:  # noqa: PLR0124 NaN differs from itself: unknown cycle
             lower, upper, state = p.interval.lower, p.interval.upper, p.rul_state._value_
-            rows.append((model, p.unit, int(cycle), p.rul, lower, upper, state, p.health_state.label, at))
+            why = grounds.get(i)
+            rows.append(
+                (model, p.unit, int(cycle), p.rul, lower, upper, state, p.health_state.label, at, why)
+            )
     return rows
+
+
+def grounds_of(
+    windows: Windows, predictions: Sequence[Prediction], pieces: Sequence[Piece]
+) -> dict[int, Grounds]:
+    """Say what each prediction rests on, by its place; empty where the model does not explain readings."""
+    found: dict[int, Grounds] = {}
+    for answers, first, places in pieces:
+        brief, names = answers.brief, answers.rules.names
+        if brief is None:
+            return found
+        for row, i in enumerate(places, first):
+            found[i] = Grounds(
+                brief.places[row], brief.shares[row], brief.sensors[row], brief.cycles[row],
+                windows.first_cycle[i], names, predictions[i].trust,
+            )  # fmt: skip
+    return found
+
+
+def _written(row: Offered) -> Row:
+    return (*row[:-1], None if row[-1] is None else explanation_text(row[-1]))
 
 
 class Recorder:
@@ -51,6 +88,7 @@ class Recorder:
     Args:
         connect: Opens the store; the writing thread calls it, again after each failure.
         most_rows: Most rows that wait; further ones are dropped.
+        explanations: Whether a row says what its prediction rested on.
         chore: Runs on the writing thread every minute, if the database answers.
     """
 
@@ -59,6 +97,7 @@ class Recorder:
         connect: Callable[[], Store],
         *,
         most_rows: int,
+        explanations: bool = True,
         observer: StoreObserver,
         log: FilteringBoundLogger,
         chore: Callable[[Store], None] | None = None,
@@ -67,13 +106,14 @@ class Recorder:
     ) -> None:
         self._connect: Final = connect
         self._most: Final = most_rows
+        self._explanations: Final = explanations
         self._observer: Final = observer
         self._log: Final = log
         self._chore: Final = chore
         self._flush_seconds: Final = flush_seconds
         self._back_off: Final = back_off_seconds
-        self._offered: Final[deque[Row]] = deque()
-        self._waiting: Final[dict[tuple[str, str, int], Row]] = {}
+        self._offered: Final[deque[Offered]] = deque()
+        self._waiting: Final[dict[tuple[str, str, int], Offered]] = {}
         self._wake: Final = threading.Event()
         self._flushed: Final = threading.Condition()
         self._rounds = 0
@@ -86,9 +126,12 @@ class Recorder:
 
     # On the event loop
 
-    def offer(self, model: str, windows: Windows, predictions: Sequence[Prediction]) -> None:
+    def offer(
+        self, model: str, windows: Windows, predictions: Sequence[Prediction], pieces: Sequence[Piece]
+    ) -> None:
         """Buffer predictions that name unit and last cycle; if not all fit, drop and count them."""
-        rows = rows_of(model, windows, predictions, at=time())
+        grounds = grounds_of(windows, predictions, pieces) if self._explanations else {}
+        rows = rows_of(model, windows, predictions, grounds, at=time())
         if self.pending_rows + len(rows) <= self._most:
             self._offered.extend(rows)
         else:
@@ -158,7 +201,7 @@ class Recorder:
             self._store = store = self._store or self._connect()
             rows = [*self._waiting.values()]
             for start in range(0, len(rows), BATCH_ROWS):
-                self._write(store, rows[start : start + BATCH_ROWS])
+                self._write(store, [_written(row) for row in rows[start : start + BATCH_ROWS]])
             self._do_chore(store)
         except Exception as error:  # noqa: BLE001 the thread lives as long as the service
             self._failed(error)

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Dialect
 
-HEAD: Final = "0001"
+HEAD: Final = "0002"
 """The revision of these tables: a database that has it needs no alembic."""
 
 METADATA: Final = sa.MetaData()
@@ -57,6 +57,8 @@ PREDICTIONS: Final = sa.Table(
     *_columns(version_id=sa.Integer, unit=sa.String, last_cycle=sa.Integer, **_ANSWER),
     # True after an outcome judged the prediction: it is not replaced and not counted again.
     sa.Column("scored", sa.Boolean, nullable=False, server_default=sa.false()),
+    # JSON (`explanation.Explanation`), of models that explain readings.
+    sa.Column("explanation", sa.String),
     sa.UniqueConstraint("version_id", "unit", "last_cycle"),
 )
 
@@ -78,7 +80,7 @@ OUTCOMES: Final = sa.Table(
     *_columns(recorded_at=sa.Double),
 )
 
-PREDICTION_COLUMNS: Final = ("version_id", "unit", "last_cycle", *_ANSWER)
+PREDICTION_COLUMNS: Final = ("version_id", "unit", "last_cycle", *_ANSWER, "explanation")
 UNIT_COLUMNS: Final = ("model", "unit", "version_id", "last_cycle", *_ANSWER)
 
 

@@ -76,7 +76,7 @@ class Store(Database):
         ordered = sorted(rows)
         ids = self._ids
         latest = {row[:2]: row for row in ordered}
-        units = [(row[0], row[1], ids[row[0]], *row[2:]) for row in latest.values()]
+        units = [(row[0], row[1], ids[row[0]], *row[2:-1]) for row in latest.values()]
         try:
             with self.writing() as connection:
                 self._upserts.units(connection, units)

@@ -163,7 +163,7 @@ def nearness(index: Index) -> float:
 def counted(row: Healthy, batches: Iterator[Batch]) -> Iterator[Batch]:
     """The batches, counted on their way."""
     for batch in batches:
-        row.windows += len(batch[2])
+        row.windows += len(batch[1])
         yield batch
 
 

@@ -15,18 +15,18 @@ import numpy as np
 from export.ageing import drift_reference
 from export.bundle import Manifest
 from export.session import Session
-from model.domain import FloatArray, Trajectory, pad_windows
+from model.domain import Trajectory, pad_windows
 from service.core.answers import Answers
 from service.core.rules import WindowRules
 from service.core.runtime import Asked, Outputs
-from service.drift.counts import DriftCounts, Layout, last_readings
+from service.drift.counts import DriftCounts, Layout
 from service.drift.monitor import Drift, drift_of
 from tests.benchmarks.drift_faults import Change
 
 JOIN_WITHIN = 200
 AT_ONCE = 50
 
-Batch = tuple[FloatArray, Answers, list[str | None]]
+Batch = tuple[Answers, list[str | None]]
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def answered(
         outputs = Outputs(**session.answer(readings, lengths, ages))
         names: list[str | None] = [units[place.unit].unit for place in these]
         asked = Asked(readings, lengths, ages)
-        yield last_readings(asked), Answers(asked, outputs, manifest, rules), names
+        yield Answers(asked, outputs, manifest, rules).bare(), names
 
 
 class Monitor:
@@ -104,7 +104,7 @@ class Monitor:
         waiting = 0
         for batch in batches:
             self.counts.count(*batch)
-            waiting += len(batch[2])
+            waiting += len(batch[1])
             if waiting >= every:
                 waiting -= every
                 yield self.read()

@@ -1,9 +1,10 @@
 """Planted truth through `rul train` and the exported graph: does a network point at what decides?
 
-    python -m tests.benchmarks.planted [--network evidence ...] [--units 200] [--seed 0]
+    python -m tests.benchmarks.planted [--network evidence ...] [--kind event ...] [--seeds 0 1 2]
 
-Units are noise until an event of three cycles, after which they fail in 60 cycles. Half of the units
-train; each of the others gives one window that holds its event.
+`tests/planted.py` says what is planted. Half of the units train; each of the others gives one window.
+Printed are the RMSE in cycles and, for each output, the share of windows in which it is largest in the
+event (in both, where there are two), or in which the drifting column weighs most.
 """
 
 from __future__ import annotations
@@ -18,23 +19,29 @@ import torch
 
 from export.handover import export_bundle
 from export.session import Session
-from model.domain import FloatArray
 from model.evaluation import root_mean_square_error
 from model.networks import network_class
 from model.run import Source, train_run
 from model.training import TrainConfig
-from tests.planted import planted_fleet, planted_units, points_at, windows_with_event
+from tests.planted import (
+    KINDS,
+    Kind,
+    drift_leads,
+    planted_fleet,
+    planted_units,
+    planted_windows,
+    points_at,
+)
 
 CONTEXT: Final = 60
 FOLDS: Final = 2
 
 
-def exported(network: str, folder: Path, *, units: int, seed: int) -> Session:
+def exported(network: str, kind: Kind, folder: Path, *, units: int, seed: int) -> Session:
     """Train a network as `rul train` does, and export it."""
-    trained = planted_units(units=units, context=CONTEXT, seed=2 * seed).units
     checkpoint, _ = train_run(
-        trained,
-        planted_fleet(context=CONTEXT),
+        planted_units(kind, units=units, context=CONTEXT, seed=2 * seed).units,
+        planted_fleet(kind, context=CONTEXT),
         name="planted",
         network=network,
         config=TrainConfig(seed=seed, **network_class(network).recipe),
@@ -47,36 +54,39 @@ def exported(network: str, folder: Path, *, units: int, seed: int) -> Session:
     return Session(folder / "bundle" / "model.onnx")
 
 
-def measure(session: Session, *, units: int, seed: int) -> dict[str, float]:
-    """Compute RMSE in cycles, and how often each output is largest in the event."""
-    others = planted_units(units=units, context=CONTEXT, seed=2 * seed + 1)
-    windows, where = windows_with_event(others, context=CONTEXT, seed=seed)
+def measure(session: Session, kind: Kind, *, units: int, seed: int) -> dict[str, float]:
+    """Compute RMSE in cycles, and how often each output is largest in what decides."""
+    others = planted_units(kind, units=units, context=CONTEXT, seed=2 * seed + 1)
+    windows, where = planted_windows(others, context=CONTEXT, seed=seed)
     answers = session.answer_all(windows.readings, windows.lengths, windows.last_cycle)
-    weights: dict[str, FloatArray] = {
-        "attention": answers["attention"],
-        "|contribution|": np.abs(answers["contribution"]),
-    }
-    if "evidence" in answers:
-        weights["evidence"] = answers["evidence"]
     found = {"RMSE": root_mean_square_error(answers["rul"] - windows.rul)}
+    if kind == "drift":
+        if "sensor_contribution" in answers:
+            found["drifting column leads"] = drift_leads(answers["sensor_contribution"])
+        return found
+    weights = {"attention": answers["attention"], "|contribution|": np.abs(answers["contribution"])}
+    weights |= {"evidence": answers["evidence"]} if "evidence" in answers else {}
     return found | {name: points_at(weight, where) for name, weight in weights.items()}
 
 
 def main() -> None:
-    """Print one line a network."""
+    """Print one line a network, kind and seed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--network", nargs="+", default=["flagship", "evidence"])
+    parser.add_argument("--kind", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--units", type=int, default=200, help="for training, and again for windows")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    for network in chosen.network:
+    runs = [(n, k, s) for n in chosen.network for k in chosen.kind for s in chosen.seeds]
+    for network, kind, seed in runs:
         with tempfile.TemporaryDirectory() as folder:
-            session = exported(network, Path(folder), units=chosen.units, seed=chosen.seed)
-            found = measure(session, units=chosen.units, seed=chosen.seed)
-        print(network, "; ".join(f"{name} {value:.3f}" for name, value in found.items()), flush=True)
+            session = exported(network, kind, Path(folder), units=chosen.units, seed=seed)
+            found = measure(session, kind, units=chosen.units, seed=seed)
+        line = "; ".join(f"{name} {value:.3f}" for name, value in found.items())
+        print(f"{network}, {kind}, seed {seed}: {line}", flush=True)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def test_the_tables_say_where_attention_lies_and_what_hiding_cycles_does(attenti
 
     assert result.exit_code == 0, result.exception
     for said in (
-        "40 windows of 5 units", "mean", "x equal", "20% hidden", "50% kept alone", "rank correlation",
+        "40 windows of 5 units", "mean", "x equal", "20% hidden", "50% kept alone", "leak", "sudden wear",
     ):  # fmt: skip
         assert said in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80
@@ -52,6 +52,18 @@ def test_the_tables_say_where_attention_lies_and_what_hiding_cycles_does(attenti
 
 def test_the_same_seed_says_the_same(attention):
     assert attention("--windows", 20).stdout == attention("--windows", 20).stdout
+
+
+def test_a_run_is_measured_as_its_bundle_is(tiny_bundle, tmp_path):
+    data, _ = write_pumps(tmp_path, units=3, seed=21)
+
+    of_run, of_bundle = (
+        rul("attention", path, "--input", data, "--windows", 20)
+        for path in (tiny_bundle.path.parent / "tiny-run", tiny_bundle.path)
+    )
+
+    assert of_run.exit_code == 0, of_run.exception
+    assert of_run.stdout == of_bundle.stdout
 
 
 def test_one_unit_is_looked_at_alone_and_claims_nothing_about_others(attention):

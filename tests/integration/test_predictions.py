@@ -7,7 +7,8 @@ import pytest
 
 from service.proto import rul_v1_pb2 as pb
 
-EXPLAIN = {"none": pb.EXPLAIN_NONE, "attention": pb.EXPLAIN_ATTENTION, "full": pb.EXPLAIN_FULL}
+EXPLAIN = {"none": pb.EXPLAIN_NONE, "attention": pb.EXPLAIN_ATTENTION, "sensors": pb.EXPLAIN_SENSORS}
+EXPLAIN["full"] = pb.EXPLAIN_FULL
 CAP = 40.0
 
 

@@ -16,6 +16,7 @@ import pytest
 import structlog
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from msgspec import UNSET
 from prometheus_client import CollectorRegistry
 from sqlalchemy import Connection, event, func, inspect, select, text
 
@@ -24,6 +25,7 @@ from service.metrics.instruments import Shared
 from service.metrics.store import StoreMetrics
 from service.store.async_store import AsyncStore
 from service.store.database import Database, create_tables, engine_of, migrate, revision
+from service.store.explanation import Grounds, explanation_text
 from service.store.judgement import Outcome, OutcomeKind
 from service.store.rows import ModelVersion, RowsRefused
 from service.store.schema import HEAD, METADATA, PREDICTIONS
@@ -98,7 +100,7 @@ async def fed(url: str, asked: pd.DataFrame, ends: pd.DataFrame) -> CollectorReg
     )  # fmt: skip
     store.start()
     rows = [
-        ("fd001", r.unit, r.last_cycle, r.rul, r.lower, r.upper, "estimated", "healthy", r.at)
+        ("fd001", r.unit, r.last_cycle, r.rul, r.lower, r.upper, "estimated", "healthy", r.at, None)
         for r in asked.itertuples()
     ]
     await asyncio.to_thread(write_by_two, url, rows)
@@ -185,8 +187,8 @@ def test_to_look_for_a_store_makes_none(tmp_path):
     assert not (tmp_path / "no.db").exists()
 
 
-def row(unit: str = "1", cycle: int = 10, rul: float = 50.0, *, at: float = 1000.0):
-    return ("fd001", unit, cycle, rul, rul - 5, rul + 5, "estimated", "healthy", at)
+def row(unit: str = "1", cycle: int = 10, rul: float = 50.0, *, at: float = 1000.0, why: str | None = None):
+    return ("fd001", unit, cycle, rul, rul - 5, rul + 5, "estimated", "healthy", at, why)
 
 
 def kept(store: Store) -> list[tuple]:
@@ -214,6 +216,17 @@ def test_the_newest_prediction_of_a_cycle_stays_exactly_as_it_was(url):
     store.write([row(rul=1.0, at=1000.0)])
 
     assert kept(store) == [("1", 10, 0.1 + 0.2), ('ü"\\', 3, 50.0)]
+    store.close()
+
+
+def test_an_explanation_stays_exactly_as_it_was(url):
+    store = Store.open(url, [VERSION])
+    text = explanation_text(Grounds([3], [0.5], [0], [-7.25], 10, ('ü"\\',), UNSET))
+
+    store.write([row(cycle=10), row(cycle=11, why=text)])
+
+    found = store.history("fd001", "1", limit=5, before=None)
+    assert [prediction["explanation"] for prediction in found.predictions] == [text, None]
     store.close()
 
 

@@ -3,9 +3,9 @@ import pytest
 
 from export.attention import (
     bundle_faithfulness,
+    bundle_sensitivity,
     head_redundancy,
     heads_of,
-    regimes_of,
     report_head,
     report_heads,
     sinks,
@@ -13,7 +13,9 @@ from export.attention import (
 from export.bundle import EntropyReference
 from export.card import model_card
 from export.evaluation_windows import spread_windows
+from export.occlusion import regimes_of
 from export.session import open_bundle
+from model.agreement import rank_correlation
 from model.calibration import read_windows
 from model.checkpoint import Checkpoint
 from model.crossfit import Fold, attention_worth
@@ -23,12 +25,12 @@ from model.faithfulness import (
     Reply,
     faithfulness_figures,
     measure_faithfulness,
-    rank_correlation,
     typical_readings,
 )
 from model.folds import split_fold
 from model.reference import fit_reference
 from model.regimes import Regimes, find_regimes
+from model.sensitivity import sensitivity_figures
 from tests.tiny_bundle import CONFIG, FLEET, FOLDS, pumps
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -302,16 +304,19 @@ def test_a_bundles_answer_moves_when_all_that_it_reads_becomes_typical(tiny_bund
 def test_a_network_is_measured_as_its_graph_is(tiny_bundle):
     session, manifest = open_bundle(tiny_bundle)
     checkpoint = Checkpoint.load(tiny_bundle.path.parent / "tiny-run")
-    parts = split_fold(
-        pumps(units=16, seed=11), FLEET, fold=0, folds=FOLDS, seed=CONFIG.seed, truncations=CONFIG.truncations
+    units = pumps(units=16, seed=11)
+    parts = split_fold(units, FLEET, fold=0, folds=FOLDS, seed=CONFIG.seed, truncations=CONFIG.truncations)
+    net, windows = checkpoint.network(), parts.held_out
+
+    measured = attention_worth(
+        [Fold(net, windows, read_windows(net, windows), fit_reference(units, FLEET.schema))]
     )
-    net = checkpoint.network()
 
-    measured = attention_worth([Fold(net, parts.held_out, read_windows(net, parts.held_out))])
-
-    found = faithfulness_figures(bundle_faithfulness(session, manifest, parts.held_out, shares=(0.2,)))
-    for name, figure in found.items():
-        assert measured[name].value == pytest.approx(figure.value, abs=1e-4), name
+    found = faithfulness_figures(bundle_faithfulness(session, manifest, windows, shares=(0.2,)))
+    found |= sensitivity_figures(bundle_sensitivity(session, manifest, windows))
+    assert set(found) - set(measured) == {"sensors"}  # this network has no contributions of sensors
+    for name, figure in measured.items():
+        assert figure.value == pytest.approx(found[name].value, abs=1e-4), name
 
 
 def test_the_card_says_what_the_attention_is_worth_where_it_was_measured(tiny_bundle):
@@ -323,5 +328,8 @@ def test_the_card_says_what_the_attention_is_worth_where_it_was_measured(tiny_bu
     card = model_card(manifest)
 
     assert "Faithfulness of the attention" in card
+    for title in ("agreement beyond place", "leak", "sudden wear", "moved by one cycle"):
+        assert f"| {title} | " in card
+    assert "| agreement of sensors |" not in card  # this network has no contributions of sensors
     assert f"{manifest.metrics['attention_hidden_20_over_last']:.2f} [" in card
     assert "Faithfulness of the attention" not in model_card(without)

@@ -4,14 +4,18 @@ import numpy as np
 import pytest
 import torch
 
-from model.attention import MultiHeadSelfAttention, causal_mask, padding_mask, sinusoidal_positions
+from model.attention import (
+    RelativePositions,
+    causal_mask,
+    padding_mask,
+    sinusoidal_positions,
+)
 from model.layers import valid_cycles
 from tests.attention_reference import (
     TOLERANCE,
     drawn,
     reference_heads,
     reference_positions,
-    reference_softmax,
     self_attention,
     torch_twin,
     weights_of,
@@ -75,28 +79,6 @@ def test_a_window_of_padding_alone_reads_nothing_and_its_gradient_is_finite():
     assert x.grad.isfinite().all()
 
 
-def test_heads_with_matrices_of_their_own_are_slices_of_one_matrix():
-    """Per-head matrices drawn as in a text's class: 4 tokens, 8 wide, 2 heads, RandomState(0) * 0.1."""
-    x = np.random.RandomState(42).randn(4, 8)
-    legacy = np.random.RandomState(0)
-    per_head = {name: 0.1 * legacy.randn(2, 8, 4) for name in ("query", "key", "value")}
-    joined_out = 0.1 * legacy.randn(8, 8)
-    read = []
-    for head in range(2):
-        q, k, v = (x @ per_head[name][head] for name in ("query", "key", "value"))
-        read.append(reference_softmax(q @ k.T / np.sqrt(4), np.ones((4, 4), bool)) @ v)
-    expected = np.concatenate(read, axis=-1) @ joined_out
-    layer = MultiHeadSelfAttention(8, heads=2, head_width=4, bias=False).double()
-    with torch.no_grad():
-        for name, matrices in per_head.items():
-            getattr(layer, name).weight.copy_(torch.from_numpy(np.concatenate(matrices, axis=1).T))
-        layer.out.weight.copy_(torch.from_numpy(joined_out.T))
-
-        out, _ = layer(torch.from_numpy(x)[None], torch.ones(1, 1, 4, dtype=torch.bool))
-
-    np.testing.assert_allclose(out[0], expected, atol=TOLERANCE)
-
-
 def test_a_causal_query_does_not_know_what_comes_later():
     layer = self_attention(8, heads=2, head_width=4)
     x = torch.from_numpy(drawn(1, 6, 8))
@@ -126,6 +108,36 @@ def test_without_positions_self_attention_does_not_know_the_order_of_cycles():
 
     torch.testing.assert_close(shuffled, plain[:, order], rtol=0, atol=TOLERANCE)
     assert (moved - placed[:, order]).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("furthest", [2, 5])
+def test_relative_positions_add_one_number_per_head_and_distance_to_the_scores(furthest):
+    relative, score = RelativePositions(heads=3, furthest=furthest).double(), drawn(2, 3, 6, 6)
+    with torch.no_grad():
+        relative.bias.normal_()
+        bias = relative.bias.numpy()
+        got = relative(torch.from_numpy(score))
+
+    expected = score.copy()
+    for head, query, key in np.ndindex(3, 6, 6):
+        distance = min(max(key - query, -furthest), furthest)  # Shaw et al. (2018): clip(j - i, k)
+        expected[:, head, query, key] += bias[head, distance + furthest]
+    np.testing.assert_allclose(got, expected, atol=TOLERANCE)
+
+
+def test_with_relative_positions_self_attention_knows_order_and_distance_but_not_the_place():
+    layer = self_attention(8, heads=2, head_width=4, furthest=3)
+    x = torch.from_numpy(drawn(1, 4, 8))
+    allowed = padding_mask(torch.ones(1, 4, dtype=torch.bool))
+    with torch.no_grad():
+        layer.relative.bias.normal_()
+        plain, reversed_ = layer(x, allowed)[0], layer(x.flip(1), allowed)[0]
+
+        shifted = torch.cat((torch.zeros(1, 2, 8, dtype=torch.float64), x), dim=1)
+        later, _ = layer(shifted, padding_mask(torch.arange(6)[None] >= 2))
+
+    assert (reversed_.flip(1) - plain).abs().max() > 0.01
+    torch.testing.assert_close(later[:, 2:], plain, rtol=0, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize(("cycles", "width"), [(50, 64), (30, 128), (60, 512), (1, 2)])

@@ -120,6 +120,55 @@ def test_softmax_is_stable_in_half_precision(dtype):
     assert weight.tolist() == [[0.5, 0.5, 0.0, 0.0]]
 
 
+HALVES = [torch.float16, torch.bfloat16]
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_softmax_of_half_precision_is_rounded_once_whatever_the_number_of_keys(dtype):
+    score = torch.from_numpy(drawn(4, 3000, scale=2.0)).to(dtype)
+
+    weight = masked_softmax(score, torch.ones(4, 3000, dtype=torch.bool))
+
+    assert weight.dtype == dtype
+    limits, exact = torch.finfo(dtype), score.double().softmax(-1)
+    assert ((weight - exact).abs() <= 0.51 * (limits.eps * exact + limits.smallest_normal * limits.eps)).all()
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_a_score_that_overflowed_takes_the_weight_and_no_score_makes_nan(dtype):
+    score = torch.tensor([[torch.inf, 1.0, -torch.inf], [-torch.inf] * 3], dtype=dtype)
+
+    weight = masked_softmax(score, torch.ones(2, 3, dtype=torch.bool))
+
+    assert weight[0].tolist() == [1.0, 0.0, 0.0]
+    torch.testing.assert_close(weight[1], torch.full((3,), 1 / 3, dtype=dtype))
+
+
+def test_scaling_comes_before_the_product_so_half_precision_holds_larger_queries_and_keys():
+    query = torch.full((1, 64), 60.0, dtype=torch.float16)  # 64 * 60 * 60 is beyond 65504, an eighth is not
+
+    assert Score("scaled_dot", width=1)(query, query).item() == 28800.0
+    assert Score("dot", width=1)(query, query).isinf().all()  # what is avoided
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("scale", [1.0, 30.0])
+def test_a_layer_in_half_precision_gives_finite_weights_that_sum_to_one_and_a_gradient(dtype, scale):
+    torch.manual_seed(SEED)
+    layer = MultiHeadSelfAttention(64, heads=4, head_width=16).to(dtype)
+    x = torch.from_numpy(drawn(2, 30, 64, scale=scale)).to(dtype).requires_grad_()
+
+    out, weight = layer(x, padding_mask(valid_cycles(torch.tensor([30, 7]), x)))
+    out.float().square().mean().backward()
+
+    assert out.dtype == weight.dtype == dtype
+    assert out.isfinite().all()
+    rounding = 30 * torch.finfo(dtype).eps
+    torch.testing.assert_close(weight.float().sum(-1), torch.ones(2, 4, 30), rtol=0, atol=rounding)
+    assert (weight[1, :, :, 7:] == 0).all()
+    assert x.grad.isfinite().all()
+
+
 def test_a_fully_masked_row_is_zeros_with_zero_gradient_and_not_nan():
     score = torch.tensor([[1.0, 2.0], [torch.nan, torch.inf]], requires_grad=True)
 

@@ -5,7 +5,9 @@ lets the loop come to rest.
 """
 
 import asyncio
+import sys
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 from prometheus_client import CollectorRegistry
 
+from export.drift_reference import STUCK_CYCLES
 from service.core.batcher import (
     DISTRUSTED_BATCHES,
     LOOP_SECONDS,
@@ -471,19 +474,20 @@ def test_a_broken_scheduler_fails_every_caller_and_turns_health_false(bench):
     assert not bench.batcher.healthy
 
 
-def test_an_observer_that_fails_costs_no_answer_and_is_told_to_the_loop(bench):
-    def broken(batch):
-        raise KeyError("no such metric")
-
-    seen = []
-    bench.loop.set_exception_handler(lambda _, context: seen.append(context["exception"]))
-    bench.observer.ran = broken
-    task = bench.submit(1.0)
+def test_a_report_that_waits_holds_nothing_of_its_requests_but_the_last_readings(bench):
+    windows = make_windows(5.0, 6.0, 7.0, cycles=40)
+    readings, lists = weakref.ref(windows.readings), [windows.units, windows.imputed_fraction]
+    before = [sys.getrefcount(each) for each in lists]
+    task = bench.ask(windows)
+    bench.settle()
     bench.finish()
 
-    assert ruls(task.result()) == [1.0]
-    assert [type(error) for error in seen] == [KeyError]
-    assert bench.batcher.healthy
+    del windows, task
+
+    assert readings() is None
+    assert [sys.getrefcount(each) for each in lists] == [count - 1 for count in before]
+    kept = [report.answers.asked.readings.shape[1] for report in bench.observer.reports]
+    assert kept == [STUCK_CYCLES] * 2
 
 
 def test_closing_waits_for_accepted_requests_and_refuses_new_ones(busy):

@@ -10,7 +10,7 @@ import pytest
 from grpc.aio import AioRpcError, Metadata
 
 from rul_client.address import is_loopback
-from rul_client.answers import Answer, ModelName, NoAnswer, RemoteModel, Window
+from rul_client.answers import Answer, Grounds, ModelName, NoAnswer, RemoteModel, Window
 from rul_client.client import ATTEMPTS, MAX_PAUSE_SECONDS, RemoteAnswerer, open_remote, windows_per_request
 from rul_client.errors import RemoteFailed
 from rul_client.grpc import GrpcTransport
@@ -69,7 +69,7 @@ class Server:
 
     async def ask(self, **options):
         async with self.open(**options) as answerer:
-            return await answerer.answer([WINDOW])
+            return await answerer.answer([WINDOW], "attention")
 
 
 def good(*predictions):
@@ -85,6 +85,7 @@ async def test_the_query_names_the_model_and_sends_missing_readings_as_null():
     body = msgspec.json.decode(request.content)
     assert body["model"] == "fake"
     assert body["partial"] is True
+    assert body["explain"] == "attention"
     assert body["windows"][0]["readings"] == [[1.0, None, 3.0], [4.0, 5.0, 6.0]]
     assert body["windows"][0]["last_cycle"] == 2.0
     assert request.headers["x-api-key"] == "secret"
@@ -211,7 +212,7 @@ class Stub:
 
         model = RemoteModel(ModelName("fake", "1", "f"), make_manifest())
         answerer = RemoteAnswerer(GrpcTransport(self, "grpc://rul.test", "secret"), model, sleep=sleep)
-        return asyncio.ensure_future(answerer.answer([WINDOW]))
+        return asyncio.ensure_future(answerer.answer([WINDOW], "attention"))
 
 
 GRPC_REPLY = pb.PredictReply(
@@ -264,3 +265,31 @@ async def test_a_grpc_refusal_is_one_line():
 
     with pytest.raises(RemoteFailed, match=r"PERMISSION_DENIED: not a key \(--api-key, or RUL_API_KEY\)$"):
         await stub.ask([])
+
+
+GROUNDS = Grounds("sensor_2", -12.0, "sensor_1", 3.5, "supported", (0.25, 0.75))
+
+
+async def test_the_grounds_of_an_answer_come_by_http():
+    attention = {"cycles": [1, 2], "weights": [0.25, 0.75], "evidence": [0.875, 0.125], "entropy_ratio": 0.8}
+    sensors = {"sensor_1": 3.5, "sensor_2": -12.0}
+    explained = PREDICTION | {"attention": attention, "sensor_contributions": sensors, "trust": "supported"}
+    explained["failure_probability"] = {"10": 0.25, "30": 0.75}
+
+    (answer,) = await Server(good(explained)).ask()
+
+    assert (answer.top, answer.grounds) == (0, GROUNDS)
+
+
+async def test_the_grounds_of_an_answer_come_by_grpc():
+    reply = pb.PredictReply()
+    reply.CopyFrom(GRPC_REPLY)
+    explained = reply.predictions[0]
+    explained.attention.evidence.extend([0.875, 0.125])
+    explained.sensor_contributions.update({"sensor_1": 3.5, "sensor_2": -12.0})
+    explained.failure_probability.update({30: 0.75, 10: 0.25})
+    explained.trust = "supported"
+
+    answer, _ = await Stub(reply).ask([])
+
+    assert (answer.top, answer.grounds) == (0, GROUNDS)

@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2
 from service.core.lifecycle import Phase
 from service.proto import open_inference_pb2 as oip
 from service.proto import rul_v1_pb2 as pb
-from tests.fakes import COLUMNS, FakeRuntime
+from tests.fakes import COLUMNS, FakeRuntime, make_manifest
 from tests.in_process import (
     SLOW_SECONDS,
     SlowRuntime,
@@ -144,6 +144,17 @@ async def test_every_door_counts_what_it_answered_alike(door):
         assert service.value("rul_state_total", model="fake", state="estimated") == 1
         for stage in ("decode", "queue", "inference", "explain", "encode"):
             assert service.value("rul_stage_duration_seconds_count", stage=stage) == 1
+
+
+async def test_http_and_grpc_tell_the_same_trust():
+    runtime = FakeRuntime(make_manifest(explains_readings=True, context=16))
+    async with in_process(runtime) as service:
+        by_http = await service.predict_http(windows=[json_window(30.0, cycles=12)], explain="full")
+        windows = [message_window(30.0, cycles=12)]
+        by_grpc = await service.predict_grpc(windows=windows, explain=pb.EXPLAIN_FULL)
+
+    (message,) = pb.PredictReply.FromString(by_grpc.messages[0]).predictions
+    assert by_http.json()["predictions"][0]["trust"] == message.trust == "supported"
 
 
 async def test_windows_of_all_doors_share_a_batch():

@@ -24,7 +24,6 @@ from service.drift.counts import (
     DriftCounts,
     DriftTotals,
     Layout,
-    last_readings,
 )
 from service.drift.monitor import (
     ENOUGH,
@@ -67,12 +66,12 @@ def asked(readings, *, manifest=MANIFEST, age=40.0, units=None):
     lengths = np.full(len(readings), readings.shape[1])
     ages = np.full(len(readings), age, dtype=np.float32)
     outputs = fake_outputs(readings, lengths, manifest)
-    return (*answers_to(Asked(readings, lengths, ages), outputs, manifest), units or [None] * len(readings))
+    return answers_to(Asked(readings, lengths, ages), outputs, manifest), units or [None] * len(readings)
 
 
 def answers_to(asked, outputs, manifest):
     rules = WindowRules.of(manifest, max_window_cycles=1000)
-    return last_readings(asked), Answers(asked, outputs, manifest, rules)
+    return Answers(asked, outputs, manifest, rules).bare()
 
 
 def as_in_training(count, seed=0):
@@ -150,7 +149,7 @@ def test_counts_are_never_negative_and_each_reading_counts_once(last):
 @examples(40)
 def test_two_workers_add_up_to_one_that_has_seen_everything(sizes, random):
     batches = [batch(as_in_training(size, seed=i), seed=i) for i, size in enumerate(sizes)]
-    batches = [(r, a, [f"unit {random.randrange(5)}" for _ in u]) for r, a, u in batches]
+    batches = [(a, [f"unit {random.randrange(5)}" for _ in u]) for a, u in batches]
     mine = [random.random() < 0.5 for _ in batches]
 
     one = counted(*[b for b, my in zip(batches, mine, strict=True) if my])
@@ -204,12 +203,12 @@ def test_readings_far_from_every_regime_are_counted():
 
 
 def test_repeats_say_how_many_windows_a_unit_has():
-    readings, answers, _ = batch(as_in_training(200))
+    answers, _ = batch(as_in_training(200))
 
     names = [f"unit {i % 10}" for i in range(200)]
 
-    assert totals((readings, answers, names)).repeats == pytest.approx(20, rel=0.2)
-    assert totals((readings, answers, [None] * 200)).repeats == pytest.approx(1, abs=0.3)
+    assert totals((answers, names)).repeats == pytest.approx(20, rel=0.2)
+    assert totals((answers, [None] * 200)).repeats == pytest.approx(1, abs=0.3)
 
 
 def test_few_windows_say_nothing():
@@ -348,7 +347,7 @@ def replay(flown, change):
     store = Store(Layout.of(reference).size)
     monitor = DriftMonitor("fd001", reference, store)
     asked = Asked(change(windows.readings.copy()), windows.lengths, windows.last_cycle)
-    monitor.count(*answers_to(asked, Outputs(**answers), manifest), windows.unit.tolist())
+    monitor.count(answers_to(asked, Outputs(**answers), manifest), windows.unit.tolist())
     return monitor.read()
 
 

@@ -288,7 +288,8 @@ def test_factors_change_gradually_between_the_middles_of_bands():
 
 def test_the_errors_of_a_fold_do_not_set_its_own_scale():
     config = SimpleNamespace(cap=CAP, coverage=0.9)
-    folds = [Fold(SimpleNamespace(config=config), *reversed(uneven(units=30, seed=seed))) for seed in (0, 1)]
+    net = SimpleNamespace(config=config)
+    folds = [Fold(net, *reversed(uneven(units=30, seed=seed)), reference=None) for seed in (0, 1)]
     worse = replace(folds[0].windows, rul=np.zeros_like(folds[0].windows.rul))
 
     (one, two), of_all = scaled_by_rul(folds)

@@ -7,11 +7,14 @@ import pytest
 from msgspec import UNSET
 from prometheus_client import CollectorRegistry
 
+from export.attention import bundle_faithfulness
 from export.bundle import Golden
 from export.probes import simulated_windows
+from export.session import open_bundle
 from service.core.batcher import MicroBatcher
+from service.core.explanations import SUPPORTED_AGREEMENT
 from service.core.predictor import LoadedModel, Predictor
-from service.core.queries import Explain, PredictQuery
+from service.core.queries import Explain, PredictQuery, Trust
 from service.core.rules import WindowRules
 from service.core.runtime import OnnxRuntime, replay_golden
 from service.core.window import WindowInput
@@ -99,6 +102,26 @@ async def test_contributions_of_sensors_are_the_graphs_where_it_explains_reading
         expected = explained[0].sum(axis=0)[-len(names) :]
         np.testing.assert_allclose([*prediction.sensor_contributions.values()], expected, atol=1e-4)
         assert sum(prediction.attention.evidence) == pytest.approx(1.0, abs=1e-5)
+
+
+async def test_trust_is_the_agreement_that_rul_attention_measures(tiny_bundles, registry, executor):
+    folder = tiny_bundles("evidence")
+    runtime = OnnxRuntime.load(folder, provider=ProviderChoice.CPU)
+    session, manifest = open_bundle(folder)
+    drawn = simulated_windows(manifest, count=40, seed=1)
+    windows = drawn.take(drawn.lengths == manifest.context)
+    given = [
+        WindowInput(last_cycle=float(cycle), readings=readings.tolist())
+        for cycle, readings in zip(windows.last_cycle, windows.readings, strict=True)
+    ]
+
+    predictions = await predicted(runtime, registry, executor, given, Explain.FULL)
+
+    agreement = bundle_faithfulness(session, manifest, windows, shares=(0.2,), draws=1).agreement
+    clear = np.abs(agreement - SUPPORTED_AGREEMENT) > 0.01
+    supported = np.array([prediction.trust is Trust.SUPPORTED for prediction in predictions])
+    assert (supported == (agreement >= SUPPORTED_AGREEMENT))[clear].all()
+    assert 0 < supported.sum() < len(supported)
 
 
 async def test_each_heads_entropy_is_a_series_of_its_own(runtime, registry, executor):

@@ -8,12 +8,15 @@ from model.baselines import BASELINES, window_statistics
 from model.domain import InvalidData
 from model.evaluation import rmse_difference
 from model.experiments import ROWS, UnknownRow, row_named, run_row, updates
+from model.fleet import fleet_toml
 from model.folds import split_fold
 from model.layers import Standardise, spread_age
-from model.networks import network_class
+from model.networks import InvalidOption, network_class
 from model.reference import fit_reference
 from model.run import prepare
 from model.training import TrainConfig, Trainer
+from model.writers import csv_text
+from tests.commands import rul
 from tests.fleets import PUMPS, worn_pumps
 
 CONFIG = TrainConfig(seed=5, steps=4, batch=16, check_every=4, truncations=4)
@@ -91,7 +94,7 @@ def test_a_row_is_judged_on_every_unit_once(name, units):
         name, units, FLEET, folds=3, config=CONFIG, watch=lambda step, loss, check: told.append(step)
     )
 
-    assert told[-1] == 3 * updates(name, CONFIG)
+    assert told[-1] == 3 * updates(row_named(name), CONFIG)
     assert found.figures["rmse"].low <= found.figures["rmse"].value <= found.figures["rmse"].high
     assert ("coverage" in found.figures) == (name == "flagship")
     assert found.microseconds > 0
@@ -149,3 +152,71 @@ def test_ages_that_are_not_known_say_nothing():
     age = spread_age(torch.tensor([[[0.0, 0.0], [0.8, 1.0], [1.0, 1.0]]]))
 
     torch.testing.assert_close(age, torch.tensor([[[0.0, 0.0], [0.0, 1.0], [1.2, 1.0]]]), atol=1e-6, rtol=0)
+
+
+def test_a_row_takes_options_of_its_network_and_of_its_training():
+    row = row_named("last_state", ["hidden=16", "noise=0.5"])
+
+    assert row.options == {"last_state": True, "hidden": 16}
+    assert row.recipe == {"noise": 0.5}
+    assert ROWS["last_state"].options == {"last_state": True}
+
+
+def test_options_of_a_row_add_to_its_own_recipe_and_leave_the_rest():
+    assert row_named("unworn", ["noise=0.5"]).recipe == {**ROWS["unworn"].recipe, "noise": 0.5}
+
+
+def test_a_baseline_has_no_options():
+    with pytest.raises(InvalidOption, match="row 'mean' is a baseline: it has no options to set"):
+        row_named("mean", ["noise=0.5"])
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "pumps.csv").write_bytes(csv_text(worn_pumps(units=12, seed=4), PUMPS.schema))
+    (folder / "pumps.toml").write_text(fleet_toml(PUMPS), encoding="utf-8")
+    return folder
+
+
+def experiment(files, *options):
+    return rul("experiment", "--data", files / "pumps.csv", "--fleet", files / "pumps.toml", *options)
+
+
+def test_rul_experiment_prints_its_findings_the_row_its_heads_and_the_difference(files):
+    small = [word for option in ("hidden=4", "convolution=4", "heads=2") for word in ("--set", option)]
+    short = ("--set", "batch=8", "--folds", 2, "--only", 1)
+
+    result = experiment(
+        files, "--row", "selfattention", *small, *short, "--silence-heads", "--against", "mean"
+    )
+
+    assert result.exit_code == 0, result.exception
+    assert result.stderr.startswith("warning: only 12 units with a known failure")
+    shown = " ".join(result.stdout.split())
+    label = "selfattention hidden=4 convolution=4 heads=2 batch=8"
+    assert shown.startswith(f"| {label} |")
+    assert "without one head, cycles; 95 % over units" in shown
+    assert [line.split()[1] for line in result.stdout.splitlines() if line.startswith("│")] == ["0", "1"]
+    assert f"{label} - mean: " in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--row", "mean", "--silence-heads"), "'mean' has no heads to silence"),
+        (("--row", "amnl", "--silence-heads"), "'amnl' has no heads to silence"),
+        (("--row", "amnl", "--set", "causal=true"), "expected NAME=VALUE with a name of network 'amnl'"),
+    ],
+)
+def test_what_a_row_cannot_do_is_refused_before_data_is_read(files, options, message):
+    result = experiment(files, *options, "--data", "missing.csv")
+
+    assert message in str(result.exception)
+
+
+def test_data_that_would_ruin_an_experiment_end_it_before_it_begins(files):
+    result = experiment(files, "--row", "mean", "--folds", 13)
+
+    assert isinstance(result.exception, InvalidData)
+    assert "expected at least 13 units with a known failure" in str(result.exception)

@@ -16,6 +16,7 @@ from service.core.queries import (
     Prediction,
     PredictReply,
     Refused,
+    Trust,
     WindowError,
 )
 from service.errors import MalformedBody, Problem
@@ -92,6 +93,7 @@ def predictions(draw):
         ),
         draw(attentions() | st.just(UNSET)),
         draw(st.dictionaries(texts, number, max_size=3) | st.just(UNSET)),
+        draw(st.sampled_from(Trust) | st.just(UNSET)),
     )
 
 
@@ -124,6 +126,7 @@ def message_of(prediction):
             pb.Warning(code=w.code, column=w.column or "", detail=w.detail) for w in prediction.warnings
         ],
         sensor_contributions=None if extra is UNSET else extra,
+        trust=None if prediction.trust is UNSET else prediction.trust,
     )
 
 

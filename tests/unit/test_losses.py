@@ -1,7 +1,10 @@
+import numpy as np
 import pytest
 import torch
 
-from model.losses import AdaptiveNormaliser, entropy_loss, health_labels, rul_loss, task_losses
+from export.attention import head_redundancy
+from model.layers import masked_softmax, valid_cycles
+from model.losses import AdaptiveNormaliser, entropy_loss, heads_alike, health_labels, rul_loss, task_losses
 from model.network import Estimate
 from tests.unit.test_network import CONFIG
 
@@ -103,3 +106,47 @@ def test_the_entropy_loss_counts_the_heads_as_much_as_the_attention():
     loss = entropy_loss(estimate(torch.ones(1), attention=even, head_attention=heads), lengths)
 
     assert loss.item() == pytest.approx(0.25)
+
+
+ONE_HOT = torch.eye(4)
+
+
+@pytest.mark.parametrize(
+    ("heads", "likeness"),
+    [
+        ([ONE_HOT[0], ONE_HOT[0]], 1.0),
+        ([torch.full((4,), 0.25)] * 3, 1.0),
+        ([ONE_HOT[0], ONE_HOT[1]], 0.0),
+        ([ONE_HOT[0], ONE_HOT[1], ONE_HOT[2]], 0.0),
+        ([torch.tensor([0.5, 0.5, 0.0, 0.0]), torch.tensor([0.0, 0.0, 0.5, 0.5])], 0.0),
+    ],
+)
+def test_heads_are_alike_from_no_shared_cycle_to_the_same_weights(heads, likeness):
+    weights = torch.stack(heads)[None]
+
+    assert heads_alike(weights, torch.tensor([4])).item() == pytest.approx(likeness, abs=1e-6)
+
+
+def test_the_likeness_of_two_heads_is_one_minus_the_divergence_that_rul_attention_reports():
+    weights = torch.randn(6, 2, 5, generator=torch.Generator().manual_seed(1)).softmax(-1)
+
+    apart = head_redundancy(weights.numpy(), np.full(6, 5))[0, 1]
+
+    assert heads_alike(weights, torch.full((6,), 5)).item() == pytest.approx(1.0 - apart, abs=1e-6)
+
+
+@pytest.mark.parametrize("heads", [None, torch.full((2, 1, 4), 0.25)])
+def test_without_two_heads_there_is_nothing_to_drive_apart(heads):
+    assert heads_alike(heads, torch.tensor([4, 4])) == 0.0
+
+
+def test_padding_and_windows_of_one_cycle_give_a_finite_gradient():
+    lengths = torch.tensor([1, 3])
+    score = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    weights = masked_softmax(score, valid_cycles(lengths, torch.zeros(2, 4, 1))[:, None].expand(-1, 3, -1))
+
+    heads_alike(weights, lengths).backward()
+
+    assert score.grad.isfinite().all()
+    assert (score.grad[0] == 0).all()
+    assert (score.grad[1, :, :3].abs().sum(-1) > 0).all()

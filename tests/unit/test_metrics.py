@@ -1,8 +1,6 @@
 """What Prometheus is told: everything, once, under names and labels that were known at the start."""
 
 import asyncio
-import weakref
-from types import SimpleNamespace
 from typing import Final
 
 import numpy as np
@@ -14,7 +12,7 @@ from prometheus_client import Histogram as PlainHistogram
 from structlog.testing import capture_logs
 
 from service.core.answers import Answers, Asked
-from service.core.ports import Batch, Share
+from service.core.ports import BatchReport
 from service.core.providers import Placement
 from service.labels import Route, Transport, codes
 from service.metrics import metrics as metrics_module
@@ -39,19 +37,15 @@ def metrics(registry, runtime):
 
 
 def batch_of(*windows, manifest, imputed=None, unit="17", is_probe=False):
-    """A batch that has run: windows as pairs of the last reading of `sensor_1` and their cycles."""
+    """The report of a batch: windows as pairs of the last reading of `sensor_1` and their cycles."""
     lengths = np.array([cycles for _, cycles in windows])
     readings = np.zeros((len(windows), lengths.max(), 3), dtype=np.float32)
     readings[:, :, 1] = np.array([[reading] for reading, _ in windows])
     asked = Asked(readings, lengths, np.full(len(windows), 100.0, dtype=np.float32))
     answers = Answers(asked, fake_outputs(readings, lengths, manifest), manifest, RULES)
-    given = SimpleNamespace(
-        is_probe=is_probe,
-        imputed_fraction=imputed or [0.0] * len(windows),
-        units=[unit] * len(windows),
-    )
-    share = Share(SimpleNamespace(windows=given), range(len(windows)))
-    return Batch([share], len(windows), [0.001], [0.02], answers, 0.01)
+    count = len(windows)
+    of_windows = ([unit] * count, imputed or [0.0] * count, [is_probe] * count)
+    return BatchReport(count, [0.001], [0.02], 0.01, answers.bare(), *of_windows)
 
 
 @pytest.mark.parametrize("code", codes(Transport.HTTP))
@@ -118,7 +112,7 @@ def test_windows_that_were_answered_count_for_drift(metrics, registry, runtime):
 
 
 def test_a_batch_that_failed_or_held_probes_alone_counts_no_answers(metrics, registry, runtime):
-    metrics.models["fake"].ran(Batch([], 2, [0.001]))
+    metrics.models["fake"].ran(BatchReport(2, [0.001]))
     metrics.models["fake"].ran(batch_of(*[(5.0, 4)] * 3, manifest=runtime.manifest, is_probe=True))
 
     assert registry.get_sample_value("rul_batch_windows_sum") == 3
@@ -212,23 +206,13 @@ def test_however_many_batches_wait_each_window_counts_once(batches):
     assert registry.get_sample_value("rul_column_drift_windows", {"model": "fake"}) == len(ruls)
 
 
-def test_waiting_answers_hold_no_readings_but_the_last(metrics, runtime):
-    batch = batch_of(*[(5.0, 40)] * 20, manifest=runtime.manifest)
-    readings = weakref.ref(batch.answers.asked.readings)
-
-    metrics.models["fake"].ran(batch)
-    del batch
-
-    assert readings() is None
-
-
 def test_a_count_that_fails_does_not_count_its_requests_again(monkeypatch, metrics, registry):
     labels = metrics._duration.labels
 
     def broken(*_values):
         raise ValueError("broken")
 
-    metrics.ended(Transport.HTTP, Route.PREDICT, "200", 0.001, [])
+    metrics.ended[Transport.HTTP, Route.PREDICT, "200"].append(0.001)
     monkeypatch.setattr(metrics._duration, "labels", broken)
     with pytest.raises(ValueError, match="broken"):
         metrics.publish()
@@ -240,7 +224,7 @@ def test_a_count_that_fails_does_not_count_its_requests_again(monkeypatch, metri
 
 
 def test_a_code_that_was_not_declared_counts_as_a_failure(metrics, registry):
-    metrics.ended(Transport.HTTP, Route.PREDICT, "418", 0.001, [])
+    metrics.ended[Transport.HTTP, Route.PREDICT, "418"].append(0.001)
 
     labels = {"protocol": "http", "route": "/v1/predict"}
     assert registry.get_sample_value("rul_requests_total", {**labels, "code": "500"}) == 1

@@ -3,10 +3,13 @@
 from dataclasses import asdict, replace
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 
+from export.attention import head_redundancy
 from export.outputs import MAP, PER_CYCLE, cycles_of
+from export.to_onnx import to_onnx
 from model.fleet import fleet_named
 from model.layers import valid_cycles
 from model.networks import InvalidOption, build_network, config_from_json, fleet_for, network_config
@@ -24,9 +27,11 @@ VARIANTS = [
     ("amnl", {}),
     ("amnl", {"score": "dot", "learnable_temperature": True}),
     ("amnl", {"score": "scaled_dot", "age": True}),
+    ("amnl", {"last_state": True, "health_task": False}),
     ("selfattention", {}),
     ("selfattention", {"causal": True, "positions": True, "learnable_temperature": True}),
     ("selfattention", {"score": "additive", "age": True}),
+    ("selfattention", {"relative_positions": True, "score": "additive"}),
     ("selfattention", {"score": "dot"}),
     ("evidence", {}),
     ("evidence", {"heads": 1}),
@@ -39,6 +44,8 @@ def network(name, **options):
     config = network_config(FLEET, network=name, regimes=1, options={**SMALL[name], **options})
     net = build_network(config)
     net.oldest.fill_(100.0)
+    if config.relative_positions:  # they begin at 0
+        torch.nn.init.normal_(net.between.relative.bias)
     return net.eval()
 
 
@@ -190,6 +197,23 @@ def test_an_option_of_self_attention_changes_the_answer(option):
     assert not torch.equal(answers(plain, batch())["contribution"], answers(other, batch())["contribution"])
 
 
+def test_relative_positions_begin_as_none_and_are_learnt_like_any_weight():
+    windows, plain = batch(), network("selfattention")
+    placed = network("selfattention", relative_positions=True)
+    placed.load_state_dict(plain.state_dict(), strict=False)
+    bias = placed.between.relative.bias
+
+    moved = answers(placed, windows)["contribution"]
+    with torch.no_grad():
+        bias.zero_()
+    placed.estimate(*windows).unclipped.sum().backward()
+
+    assert torch.equal(answers(placed, windows)["contribution"], answers(plain, windows)["contribution"])
+    assert not torch.equal(moved, answers(plain, windows)["contribution"])
+    assert bias.shape == (2, 2 * 11 + 1)  # distances -11 to 11 in windows of 12
+    assert (bias.grad.abs() > 0).all()
+
+
 @pytest.mark.parametrize("name", ["amnl", "selfattention"])
 def test_the_age_is_read_where_that_is_asked_for_and_not_otherwise(name):
     readings, lengths, last_cycle = batch()
@@ -244,6 +268,81 @@ def test_an_interrupted_run_ends_as_one_that_was_not(name, tmp_path):
     resumed, _ = run(units, tmp_path / "cut", resume=True, **chosen)
 
     assert resumed.digest() == whole.digest()
+
+
+def test_the_last_state_is_that_of_each_direction_and_its_head_reads_nothing_else():
+    net, (readings, lengths, last_cycle) = network("amnl", last_state=True, health_task=False), batch()
+    states = []
+    net.frontend.register_forward_hook(lambda layer, inputs, output: states.append(output))
+
+    with torch.no_grad():
+        estimate = net.estimate(readings, lengths, last_cycle)
+
+    (h,) = states
+    for i, n in enumerate(lengths.tolist()):
+        last = torch.cat((h[i, n - 1, :8], h[i, 0, 8:]))  # forward to the last cycle, backward to the first
+        torch.testing.assert_close(estimate.context[i], last)
+        assert estimate.attention[i].tolist() == [float(t == n - 1) for t in range(12)]
+    torch.testing.assert_close(estimate.unclipped, net.config.cap * net.head(estimate.context).squeeze(-1))
+    assert not hasattr(net, "score")
+
+
+def test_without_its_task_the_health_state_comes_from_the_distribution_of_the_rul():
+    net, windows = network("amnl", health_task=False), batch()
+
+    with torch.no_grad():
+        assert net.estimate(*windows).health is None
+        _, _, expected = net.distribution(net(*windows).rul, net.error_scale(net.estimate(*windows).context))
+
+    torch.testing.assert_close(answers(net, windows)["health_state"], expected)
+    assert not hasattr(net, "health")
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("amnl", {"last_state": True, "health_task": False}),
+        ("amnl", {"score": "scaled_dot", "learnable_temperature": True}),
+        ("selfattention", {"relative_positions": True, "learnable_temperature": True}),
+        (
+            "selfattention",
+            {"relative_positions": True, "positions": True, "causal": True, "score": "additive"},
+        ),
+    ],
+)
+def test_every_option_exports_with_dynamic_batch_and_cycles(name, options, tmp_path):
+    net = network(name, **options)
+    to_onnx(net, tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+
+    for windows, cycles in ((6, 12), (1, 3), (4, 1)):
+        given = batch(windows, cycles)
+        feeds = dict(
+            zip(("readings", "lengths", "last_cycle"), (each.numpy() for each in given), strict=True)
+        )
+        got = dict(zip((o.name for o in session.get_outputs()), session.run(None, feeds), strict=True))
+
+        for output, expected in answers(net, given).items():
+            np.testing.assert_allclose(got[output], expected, atol=1e-4, err_msg=output)
+
+
+def test_heads_that_are_driven_apart_in_training_diverge():
+    from model.calibration import read_windows
+    from model.folds import split_fold
+
+    parts = split_fold(worn_pumps(units=12, seed=2), FLEET, fold=0, folds=3, seed=5, truncations=4)
+    apart = {}
+    for weight in (0.0, 1.0):
+        config = replace(CONFIG, steps=40, learning_rate=1e-2, heads_apart=weight)
+        options = SMALL["selfattention"]
+        trainer, _ = prepare(parts, FLEET, network="selfattention", config=config, options=options)
+        for _ in range(40):
+            trainer.update()
+
+        read = read_windows(trainer.net, parts.held_out)
+
+        apart[weight] = head_redundancy(read.head_attention, parts.held_out.lengths)[0, 1]
+    assert apart[1.0] > apart[0.0] + 0.1
 
 
 def test_spreading_attention_out_in_training_raises_its_entropy():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from model.domain import Trajectory
-from rul_client.answers import Answer, ModelName, NoAnswer, top_of
+from rul_client.answers import Answer, Grounds, ModelName, NoAnswer, grounds_of, top_of
 from rul_client.commands.predict.offline import NO_OBSERVER, Offline, answer_of
 from rul_client.commands.predict.rows import Row, rows, window_count
 from service.core.batcher import MicroBatcher
@@ -143,6 +143,25 @@ async def test_the_row_is_what_the_predictor_answers(offline, executor):
     )
 
 
+async def test_rows_of_a_model_that_explains_readings_say_what_they_rest_on(executor):
+    runtime = FakeRuntime(make_manifest(context=16, explains_readings=True))
+    offline = Offline(runtime, make_batcher(runtime, executor), max_windows=6, threads=2)
+
+    (last,), _ = await asked([unit(cycles=12)], offline, last_only=True)
+    each, _ = await asked([unit(cycles=12)], offline)
+
+    assert (last.top_cycle, last.grounds.top_sensor, last.grounds.top_sensor_cycles) == (12, "sensor_1", 11)
+    assert len(last.grounds.failure) == len(runtime.manifest.horizons)
+    assert last.grounds.trust == "supported"
+    assert each[-1].grounds == last.grounds._replace(trust=None)
+
+
+def test_grounds_name_the_two_sensors_that_weigh_most():
+    assert grounds_of({"a": 1.0, "b": -3.0, "c": 2.0}, None, [0.5])[:4] == ("b", -3.0, "c", 2.0)
+    assert grounds_of({"a": 1.0}, "supported", [0.5]) == Grounds("a", 1.0, None, None, "supported", (0.5,))
+    assert grounds_of({}, None, [0.5]) is None
+
+
 class HeldAnswerer:
     """Counts requests in flight; answers when the test lets it."""
 
@@ -156,7 +175,7 @@ class HeldAnswerer:
         self.begun = 0
         self.cancelled = 0
 
-    async def answer(self, windows):
+    async def answer(self, windows, explain):
         self.begun += 1
         held = asyncio.get_running_loop().create_future()
         self.waiting.append(held)

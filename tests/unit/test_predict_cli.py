@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,12 +19,12 @@ from typer.testing import CliRunner
 from model.domain import Column, InvalidData, Schema, Trajectory
 from model.fleet import Fleet, fleet_toml
 from model.writers import csv_text, write_parquet
-from rul_client.answers import ModelName
+from rul_client.answers import Grounds, ModelName
 from rul_client.cli import register
 from rul_client.commands.output import CannotWrite, open_output
 from rul_client.commands.predict.cli import TableFormat, format_of
 from rul_client.commands.predict.input_file import read_units
-from rul_client.commands.predict.rows import COLUMNS, Row
+from rul_client.commands.predict.rows import COLUMNS, Row, columns_of
 from rul_client.commands.predict.table import PeopleTable
 from rul_client.commands.predict.writers import CsvWriter, JsonWriter, ParquetWriter
 from tests.fakes import make_manifest
@@ -38,6 +39,9 @@ ROWS = [
     Row("pump 10", 90, 3.5, "estimated", 0.0, 9.0, "critical", None, 90),
     Row("pump 11", 5, 60.0, "out_of_distribution", 10.0, 90.0, "healthy", 0.4, 5),
 ]
+EVIDENT = make_manifest(explains_readings=True)
+GROUNDS = Grounds("sensor_2", -12.25, "sensor_1", 3.5, "supported", (0.25, 0.875))
+EVIDENT_ROWS = [ROWS[0]._replace(grounds=GROUNDS), ROWS[2]]
 UNITS = [Trajectory(row.unit, np.array([row.last_cycle]), np.zeros((1, 3)), failed=False) for row in ROWS]
 
 
@@ -204,7 +208,7 @@ def bytes_of(make_writer, rows=ROWS):
 
 
 def test_csv_keeps_the_numbers_and_leaves_what_is_unknown_empty():
-    header, *lines = csv.reader(io.StringIO(bytes_of(CsvWriter).decode()))
+    header, *lines = csv.reader(io.StringIO(bytes_of(lambda file: CsvWriter(file, COLUMNS)).decode()))
 
     assert header == [
         "unit", "last_cycle", "rul", "rul_state", "rul_lower", "rul_upper",
@@ -216,7 +220,7 @@ def test_csv_keeps_the_numbers_and_leaves_what_is_unknown_empty():
 
 
 def test_json_is_a_list_of_objects():
-    read = json.loads(bytes_of(JsonWriter))
+    read = json.loads(bytes_of(lambda file: JsonWriter(file, COLUMNS)))
 
     assert [tuple(row) for row in read] == [COLUMNS] * len(ROWS)
     assert read[0]["rul"] == 38.25
@@ -224,12 +228,37 @@ def test_json_is_a_list_of_objects():
 
 
 def test_parquet_is_typed_and_says_which_model_answered():
-    table = pq.read_table(io.BytesIO(bytes_of(lambda file: ParquetWriter(file, MODEL))))
+    table = pq.read_table(io.BytesIO(bytes_of(lambda file: ParquetWriter(file, COLUMNS, MODEL))))
 
     assert table.column_names == list(COLUMNS)
     assert table["rul"].to_pylist() == [38.25, 125.0, None, 3.5, 60.0]
     assert str(table.schema.field("top_cycle").type) == "int64"
     assert table.schema.metadata[b"rul.sha256"] == b"abc"
+
+
+def test_rows_of_a_model_that_explains_readings_have_further_columns():
+    columns = columns_of(EVIDENT)
+
+    (first, second) = csv.DictReader(
+        io.StringIO(bytes_of(lambda file: CsvWriter(file, columns), EVIDENT_ROWS).decode())
+    )
+    table = pq.read_table(
+        io.BytesIO(bytes_of(lambda file: ParquetWriter(file, columns, MODEL), EVIDENT_ROWS))
+    )
+
+    assert {name: first[name] for name in columns[len(COLUMNS) :]} == {
+        "top_sensor": "sensor_2",
+        "top_sensor_cycles": "-12.25",
+        "second_sensor": "sensor_1",
+        "second_sensor_cycles": "3.5",
+        "trust": "supported",
+        "failure_within_10": "0.25",
+        "failure_within_30": "0.875",
+    }
+    assert tuple(second) == columns
+    assert second["trust"] == ""
+    assert table["failure_within_30"].to_pylist() == [0.875, None]
+    assert table["trust"].to_pylist() == ["supported", None]
 
 
 def test_a_file_is_in_place_only_when_it_is_complete(tmp_path):
@@ -261,7 +290,7 @@ def test_a_file_that_cannot_be_written_is_one_clear_line(tmp_path):
 # The table for people
 
 
-def people_text(*, width=120, encoding="utf-8", rows=ROWS, last_only=True, colour=False):
+def people_text(*, width=120, encoding="utf-8", rows=ROWS, last_only=True, colour=False, manifest=MANIFEST):
     buffer = io.BytesIO()
     file = io.TextIOWrapper(buffer, encoding=encoding, write_through=True)
     console = Console(
@@ -271,7 +300,7 @@ def people_text(*, width=120, encoding="utf-8", rows=ROWS, last_only=True, colou
         color_system="standard" if colour else None,
         highlight=False,
     )
-    answerer = SimpleNamespace(manifest=MANIFEST, name=MODEL)
+    answerer = SimpleNamespace(manifest=manifest, name=MODEL)
     table = PeopleTable(console, answerer, UNITS, last_only=last_only)
     table.write(rows)
     table.close()
@@ -299,6 +328,27 @@ def test_the_interval_is_drawn_on_a_line_from_0_to_the_cap():
     assert lines[0][start : start + 25] == "0" + "125".rjust(24)
     assert lines[2][start : start + 25] == "     ──●───".ljust(25)
     assert lines[3][start : start + 25] == "────●".rjust(25)
+
+
+def test_models_that_explain_readings_show_what_an_answer_rests_on():
+    heading, _, line, *_ = people_text(width=200, rows=EVIDENT_ROWS, manifest=EVIDENT).splitlines()
+
+    assert "top cycle" not in heading
+    assert re.search(r"evident +top sensors, cycles +fails in 10/30 +trust", heading)
+    assert re.search(r" 30  sensor_2 -12.2, sensor_1 \+3.5 +0.25 0.88 +supported", line)
+
+
+def test_a_narrow_terminal_keeps_the_evident_cycle_and_its_sensors():
+    heading, *lines = people_text(width=80, rows=EVIDENT_ROWS, manifest=EVIDENT).splitlines()
+
+    assert {"RUL", "health", "evident", "sensors,"} <= set(heading.split())
+    assert max(map(len, lines[:3])) <= 80
+
+
+def test_only_one_row_a_unit_has_a_column_for_trust():
+    heading = people_text(width=200, rows=EVIDENT_ROWS, manifest=EVIDENT, last_only=False).splitlines()[0]
+
+    assert "trust" not in heading
 
 
 def test_what_it_amounts_to_stands_below():

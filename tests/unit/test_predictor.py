@@ -2,15 +2,17 @@
 
 import math
 import sys
+from dataclasses import replace
 
 import msgspec
 import numpy as np
 import pytest
+from msgspec import UNSET
 
 from model.domain import RulState
 from service.core.answers import Answers, Piece
 from service.core.predictor import LoadedModel, Predictor
-from service.core.queries import Explain, PredictQuery
+from service.core.queries import Explain, PredictQuery, Trust
 from service.core.rules import WindowRules
 from service.core.runtime import Asked
 from service.core.window import WindowInput
@@ -48,17 +50,17 @@ class FakeRecorder:
     def __init__(self):
         self.offers = []
 
-    def offer(self, model, windows, predictions):
+    def offer(self, model, windows, predictions, pieces):
         self.offers.append((model, windows.units, predictions))
 
 
-def make_predictor(*manifests, error=None, novelty=0.5, max_request_windows=8, recorder=None):
+def make_predictor(*manifests, runtime=None, error=None, novelty=0.5, max_request_windows=8, recorder=None):
     models = {}
-    for manifest in manifests or (make_manifest(),):
-        runtime = FakeRuntime(manifest)
-        runtime.novelty = novelty
-        batcher = InlineBatcher(runtime, error)
-        models[manifest.name] = LoadedModel.of(runtime, batcher, max_window_cycles=100)
+    for manifest in manifests or (None,):
+        made = runtime or FakeRuntime(manifest)
+        made.novelty = novelty
+        batcher = InlineBatcher(made, error)
+        models[made.manifest.name] = LoadedModel.of(made, batcher, max_window_cycles=100)
     return Predictor(models, max_request_windows=max_request_windows, recorder=recorder)
 
 
@@ -82,6 +84,48 @@ async def test_a_model_that_explains_readings_says_what_each_sensor_adds_without
     assert first.sensor_contributions == pytest.approx({"sensor_1": 30.0, "sensor_2": 0.0}, abs=1e-4)
     assert second.sensor_contributions == pytest.approx({"sensor_1": 200.0, "sensor_2": 0.0}, abs=1e-4)
     assert predictor.models["fake"].batcher.runtime.batches == [2]
+
+
+class Misleading(FakeRuntime):
+    """Names the first cycles as evidence; its answers rest on the last one."""
+
+    def run(self, readings, lengths, last_cycle):
+        outputs = super().run(readings, lengths, last_cycle)
+        return replace(outputs, evidence=np.ascontiguousarray(outputs.evidence[:, ::-1]))
+
+
+async def trust_of(runtime, *, cycles=12, explain=Explain.FULL):
+    predictor = make_predictor(runtime=runtime)
+    (prediction,) = (
+        await ask(window_input(30.0, cycles=cycles), predictor=predictor, explain=explain)
+    ).predictions
+    return prediction.trust, runtime.batches
+
+
+EVIDENT = make_manifest(explains_readings=True, context=16)
+
+
+async def test_evidence_is_supported_where_hiding_cycles_ranks_them_alike():
+    assert await trust_of(FakeRuntime(EVIDENT)) == (Trust.SUPPORTED, [1, 12])
+
+
+async def test_evidence_is_unsupported_where_hiding_cycles_ranks_them_otherwise():
+    assert await trust_of(Misleading(EVIDENT)) == (Trust.UNSUPPORTED, [1, 12])
+
+
+async def test_evidence_of_a_few_cycles_is_unsupported_whatever_hiding_them_does():
+    assert await trust_of(FakeRuntime(EVIDENT), cycles=9) == (Trust.UNSUPPORTED, [1])
+
+
+@pytest.mark.parametrize("explain", [Explain.NONE, Explain.ATTENTION, Explain.SENSORS])
+async def test_trust_costs_nothing_where_nobody_asks_for_it(explain):
+    assert await trust_of(FakeRuntime(EVIDENT), explain=explain) == (UNSET, [1])
+
+
+async def test_models_without_evidence_have_no_trust():
+    manifest = make_manifest(context=16)
+
+    assert await trust_of(FakeRuntime(manifest)) == (UNSET, [1, 2])  # without each sensor
 
 
 async def test_evidence_stands_beside_the_weights_of_a_model_that_explains_readings():

@@ -2,23 +2,36 @@
 
 import threading
 
+import msgspec
 import numpy as np
 import pytest
 import structlog
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET
 
 from service.core.answers import Answers, Piece, prediction
-from service.core.queries import Explain
+from service.core.briefs import brief_of
+from service.core.queries import Explain, Trust
+from service.core.rules import WindowRules
 from service.core.runtime import Asked
 from service.core.window import join, lay_out
 from service.errors import StoreUnavailable
+from service.store.explanation import (
+    MOST_BYTES,
+    Explanation,
+    Grounds,
+    explanation_text,
+    read_explanation,
+)
 from service.store.recorder import Recorder
 from service.store.rows import Drop, RowsRefused
 from tests.examples import examples
-from tests.fakes import RULES, FakeKeepingObserver, fake_outputs, make_manifest, window_input
+from tests.fakes import FakeKeepingObserver, fake_outputs, make_manifest, window_input
 
 PATIENCE = 20
+MANIFEST = make_manifest()
+EVIDENT = make_manifest(explains_readings=True)
 
 
 class FakeStore:
@@ -73,24 +86,26 @@ def recorder(fake, observer):
     made.close(PATIENCE)
 
 
-def started(fake, observer, *, most_rows=1000, chore=None, start=True):
+def started(fake, observer, *, most_rows=1000, chore=None, start=True, **options):
     made = Recorder(
         fake.connect, most_rows=most_rows, observer=observer, log=structlog.get_logger(), chore=chore,
-        flush_seconds=0.001, back_off_seconds=(0.001, 0.002),
+        flush_seconds=0.001, back_off_seconds=(0.001, 0.002), **options,
     )  # fmt: skip
     if start:
         made.start()
     return made
 
 
-def answered(*given):
-    """Windows with their predictions: pairs of RUL and options of `window_input`."""
+def answered(*given, manifest=MANIFEST, trust=UNSET):
+    """Windows with predictions and pieces: pairs of RUL and options of `window_input`."""
     inputs = [window_input(rul, **options) for rul, options in given]
-    windows, _ = join(inputs, [lay_out(window, RULES) for window in inputs], RULES)
+    rules = WindowRules.of(manifest, max_window_cycles=1000)
+    windows, _ = join(inputs, [lay_out(window, rules) for window in inputs], rules)
     asked = Asked(windows.readings, np.array(windows.lengths), np.array(windows.last_cycle))
-    outputs = fake_outputs(asked.readings, asked.lengths, make_manifest())
-    piece = Piece(Answers(asked, outputs, make_manifest(), RULES), 0, range(len(windows)))
-    return windows, [prediction(piece, i, windows, i, explain=Explain.NONE) for i in piece.places]
+    outputs = fake_outputs(asked.readings, asked.lengths, manifest)
+    piece = Piece(Answers(asked, outputs, manifest, rules), 0, range(len(windows)))
+    worded = [prediction(piece, i, windows, i, explain=Explain.NONE, trust=trust) for i in piece.places]
+    return windows, worded, [piece]
 
 
 @pytest.mark.parametrize(
@@ -103,8 +118,54 @@ def test_the_reported_prediction_is_the_written_one(recorder, fake, observer, ru
     assert recorder.flush(PATIENCE)
     (row,) = fake.kept.values()
     assert row[:7] == ("fd001", "17", 121, *expected)
-    assert all(type(value) in {str, int, float} for value in row)  # nothing keeps the batch alive
+    assert all(type(value) in {str, int, float} for value in row[:-1])  # nothing keeps the batch alive
+    assert row[-1] is None
     assert observer.written == 1
+
+
+def explained(fake, observer, **options):
+    """The explanation that is written for a window of four cycles, the last of which is 121."""
+    recorder = started(fake, observer, **options)
+    given = (30.0, {"last_cycle": 121}), (45.0, {"last_cycle": 122})
+    recorder.offer("fd001", *answered(*given, manifest=EVIDENT, trust=Trust.SUPPORTED))
+    recorder.close(PATIENCE)
+    return fake.kept["fd001", "1", 121][-1]
+
+
+def test_a_prediction_is_written_with_what_it_rests_on(fake, observer):
+    text = explained(fake, observer)
+
+    assert msgspec.json.decode(text) == {
+        "evidence": {"121": 1.0},
+        "sensor_contributions": {"sensor_1": 30.0, "sensor_2": 0.0},
+        "trust": "supported",
+    }
+    assert read_explanation(text).evidence == {121: 1.0}
+
+
+def test_explanations_can_be_left_out(fake, observer):
+    assert explained(fake, observer, explanations=False) is None
+
+
+def test_an_explanation_is_bounded_whatever_sensors_are_called():
+    names = ("a" * 200, "b" * 100, "c" * 9000)
+
+    text = explanation_text(Grounds([1], [1.0], [0, 1, 2], [3.0, 2.0, 1.0], 10, names, UNSET))
+
+    assert len(text) <= MOST_BYTES
+    assert read_explanation(text) == Explanation({11: 1.0}, {"a" * 200: 3.0, "b" * 100: 2.0})
+
+
+def test_a_brief_has_the_most_evident_cycles_and_the_heaviest_sensors_first():
+    evidence = np.float32([[0.1, 0.4, 0.2, 0.3], [0.0, 0.9, 0.1, 0.0]])
+    of_columns = np.float32([[99, -3, 1, 2], [99, 0, 5, -7]])
+
+    found = brief_of(evidence, of_columns, (1, 2, 3))
+
+    assert found.places[0] == [1, 3, 2]
+    assert found.shares[0] == [0.4, 0.3, 0.2]
+    assert found.sensors == [[1, 3, 2], [3, 2, 1]]
+    assert found.cycles == [[-3, 2, 1], [-7, 5, 0]]
 
 
 @pytest.mark.parametrize("options", [{"unit": None}, {"last_cycle": None}])

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.edge.exchange import Desk
 from service.errors import Disconnected, MalformedBody, TooLarge
-from service.http.shell import Endpoint, _body, _limit_seconds
+from service.http.shell import Endpoint, _body, _wanted_seconds
 from service.labels import Route
 from tests.in_process import in_process
 
@@ -125,7 +126,9 @@ def test_any_bytes_are_refused_or_inflated_within_the_limit(given_body, name):
 
 @pytest.mark.parametrize(("asked", "least"), [(b"2.5", 2.5), (b"9", 7), (None, 7)])
 def test_the_callers_limit_counts_where_it_is_less(asked, least):
-    assert _limit_seconds(desk(), {} if asked is None else {b"request-timeout": asked}) == least
+    wanted = _wanted_seconds({} if asked is None else {b"request-timeout": asked})
+
+    assert Desk.limit(desk(), wanted, None).seconds == least
 
 
 @pytest.mark.parametrize(

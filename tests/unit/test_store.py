@@ -11,7 +11,7 @@ from alembic.util import CommandError
 from sqlalchemy import event, select, update
 
 from service.errors import StoreUnavailable
-from service.store.database import engine_of
+from service.store.database import Database, engine_of, migrate
 from service.store.judgement import Outcome, OutcomeKind, OutcomeResult
 from service.store.rows import MOST_JUDGED, ModelVersion, RowsRefused
 from service.store.schema import OUTCOMES, PREDICTIONS, REVISION, UNITS
@@ -32,8 +32,10 @@ def store(url):
     opened.close()
 
 
-def row(unit="1", cycle=10, rul=50.0, *, at=1000.0, model="fd001", state="estimated", health="healthy"):
-    return (model, unit, cycle, rul, rul - 5, rul + 5, state, health, at)
+def row(
+    unit="1", cycle=10, rul=50.0, *, at=1000.0, model="fd001", state="estimated", health="healthy", why=None
+):
+    return (model, unit, cycle, rul, rul - 5, rul + 5, state, health, at, why)
 
 
 def failure(cycle=60, *, unit="1", kind=OutcomeKind.FAILED, happened_at=None, recorded_at=2000.0):
@@ -67,6 +69,31 @@ def test_a_revision_without_a_migration_is_refused(store, url):
 
     with pytest.raises(CommandError, match="9999"):
         Store.open(url)
+
+
+def test_predictions_of_the_first_revision_are_kept_and_have_no_explanation(url):
+    database = Database(engine_of(url))
+    with database.writing() as connection:
+        migrate(connection, to="0001")
+        connection.exec_driver_sql("INSERT INTO model_versions VALUES (1, 'fd001', '1', 125.0, 0.9)")
+        given = "1, 1, '7', 10, 50.0, 45.0, 55.0, 'estimated', 'healthy', 1000.0, false"
+        connection.exec_driver_sql(f"INSERT INTO predictions VALUES ({given})")
+    database.close()
+
+    store = Store.open(url, [FD001])
+    store.write([row("7", 11, why='{"evidence":{}}')])
+
+    newest, oldest = store.history("fd001", "7", limit=5, before=None).predictions
+    assert (oldest["rul"], oldest["explanation"]) == (50.0, None)
+    assert newest["explanation"] == '{"evidence":{}}'
+    store.close()
+
+
+def test_a_newer_prediction_brings_its_own_explanation(store):
+    store.write([row(at=1000.0, why="old")])
+    store.write([row(at=1001.0, why="new")])
+
+    assert [found["explanation"] for found in kept(store)] == ["new"]
 
 
 def test_connections_that_make_a_new_database_together_wait_for_each_other(tmp_path):

@@ -214,6 +214,26 @@ async def test_a_stream_is_not_idle_while_its_reading_is_being_answered():
     assert caller.code is grpc.StatusCode.OK
 
 
+async def test_readings_that_come_while_a_slow_one_is_answered_are_answered_too(monkeypatch):
+    monkeypatch.setattr("service.edge.exchange.WATCH_AFTER_SECONDS", 0.001)
+    runtime = FakeRuntime()
+    runtime.gate.clear()
+
+    async with in_process(runtime) as service, calling(service) as caller:
+        await opened(caller)
+        caller.send(reading(33.0))
+        await until(runtime.entered.is_set)
+        passed = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.05, passed.set)
+        await passed.wait()
+        caller.send(reading(34.0), reading(35.0), CLOSE)
+        runtime.gate.set()
+        async with asyncio.timeout(10):
+            answers = await caller.rest()
+
+    assert [answer.prediction.rul for answer in answers] == [33.0, 34.0, 35.0]
+
+
 async def test_a_drain_answers_the_reading_in_flight_ends_every_stream_and_waits_for_them():
     runtime = FakeRuntime()
 

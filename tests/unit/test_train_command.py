@@ -140,6 +140,13 @@ def test_a_damaged_state_is_refused(files, tmp_path):
     assert not isinstance(result.exception, InvalidState)
 
 
+def test_rul_train_ends_with_the_attention_of_its_heads_and_the_gradient(trained):
+    _, output = trained
+
+    assert "attention on held-out units, first check .. last check" in " ".join(output.split())
+    assert "gradient norm before clipping" in " ".join(output.split())
+
+
 def test_rul_plot_draws_the_curve_again(trained, tmp_path):
     out, _ = trained
 
@@ -147,6 +154,7 @@ def test_rul_plot_draws_the_curve_again(trained, tmp_path):
 
     assert result.exit_code == 0
     assert "<svg" in (tmp_path / "curve.svg").read_text()
+    assert "first check .. last check" in result.output
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from model.attention_figures import attention_figures
 from model.calibration import (
     SHORT_SHARE,
     cut_windows,
@@ -20,11 +21,13 @@ from model.calibration import (
 )
 from model.checkpoint import Checkpoint, InvalidCheckpoint
 from model.crossfit import fewest_cycles_that_hold, held_out_fold, joined, scaled_by_rul
-from model.curve import read_curve, write_curve
+from model.curve import picture, read_curve, write_curve
+from model.curve_table import curve_table
 from model.domain import InvalidData, Trajectory
 from model.folds import split_fold, train_all
+from model.reference import fit_reference
 from model.run import Source, prepare, train_run
-from model.training import InvalidState, TrainConfig
+from model.training import Check, InvalidState, TrainConfig
 from tests.fleets import PUMPS, worn_pumps
 
 CONFIG = TrainConfig(seed=5, steps=12, batch=16, check_every=4, truncations=4)
@@ -48,6 +51,10 @@ def parts(units):
 
 def trainer(parts, config=CONFIG):
     return prepare(parts, FLEET, network="flagship", config=config)[0]
+
+
+def fold_of(parts, net):
+    return held_out_fold(net, parts, fit_reference(parts.trained, FLEET.schema))
 
 
 def run(units, folder, *, fleet=FLEET, watch=lambda *_: None, **options):
@@ -106,7 +113,7 @@ def test_nothing_is_judged_where_no_unit_is_held_out(units):
     whole = train_all(units, FLEET)
 
     with pytest.raises(InvalidData, match="no unit is held out"):
-        held_out_fold(trainer(whole).net, whole)
+        fold_of(whole, trainer(whole).net)
 
 
 def test_training_lowers_the_error_on_units_that_it_does_not_see(parts):
@@ -237,7 +244,78 @@ def test_the_learning_curve_is_a_table_and_a_picture(finished, tmp_path):
     assert read_curve(tmp_path) == curve
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
     with (tmp_path / "curve.csv").open() as file:
-        assert next(csv.reader(file)) == ["step", "loss", "held_out_rmse", "learning_rate"]
+        assert next(csv.reader(file)) == [
+            *("step", "loss", "held_out_rmse", "learning_rate", "gradient_norm"),
+            *("entropy_mean", "first_mean", "last_mean"),
+        ]
+
+
+def test_a_curve_of_training_alone_is_read_and_drawn_without_heads(tmp_path):
+    curve = [Check(step, 1.0 / step, 20.0, 0.001) for step in (4, 8)]
+
+    write_curve(curve, tmp_path)
+
+    assert read_curve(tmp_path) == curve
+    assert len(picture(curve).axes) == 2  # error and loss
+    assert curve_table(curve) is None
+
+
+def test_each_check_has_the_mean_gradient_norm_before_clipping(parts):
+    learner = trainer(parts, replace(CONFIG, clip=1e-6))
+
+    learner.update()
+    clipped = sum(p.grad.square().sum() for p in learner.net.parameters() if p.grad is not None).sqrt()
+    learner.update()
+    both = learner.check(0.1)
+    learner.update()
+    alone = learner.check(0.1)
+
+    assert clipped <= 1.01e-6
+    assert both.figures["gradient_norm"] > 1e-3
+    assert alone.figures["gradient_norm"] > 1e-3
+    assert alone.figures["gradient_norm"] != both.figures["gradient_norm"]
+
+
+def test_each_check_has_entropy_and_sinks_of_each_head_on_held_out_windows(parts):
+    options = {"heads": 2, "head_width": 4, "hidden": 4, "convolution": 4}
+    learner, _ = prepare(parts, FLEET, network="selfattention", config=CONFIG, options=options)
+    learner.learn(lambda *_: None)
+
+    figures = learner.curve[-1].figures
+
+    read, lengths = read_windows(learner.net, parts.held_out), parts.held_out.lengths
+    assert figures | attention_figures(read, lengths) == figures
+    some = lengths > 1
+    for head in range(2):
+        weight = read.head_attention[some, head]
+        ratio = [
+            -(w[:n] * np.log(w[:n])).sum() / np.log(n) for w, n in zip(weight, lengths[some], strict=True)
+        ]
+        last = [w[n - 1] for w, n in zip(weight, lengths[some], strict=True)]
+        assert figures[f"entropy_{head}"] == pytest.approx(np.mean(ratio), abs=1e-5)
+        assert figures[f"first_{head}"] == pytest.approx(weight[:, 0].mean())
+        assert figures[f"last_{head}"] == pytest.approx(np.mean(last))
+
+
+def test_a_training_without_held_out_units_logs_the_gradient_alone(units):
+    learner = trainer(train_all(units, FLEET))
+
+    learner.learn(lambda *_: None)
+
+    assert set(learner.curve[-1].figures) == {"gradient_norm"}
+
+
+@pytest.mark.parametrize(("entropy", "verdict"), [(0.99, "even"), (0.05, "collapsed"), (0.5, "")])
+def test_the_table_of_a_training_names_degenerate_heads(entropy, verdict):
+    def check(step, ratio):
+        figures = {"gradient_norm": 2.5 / step, "entropy_0": ratio, "first_0": 0.25, "last_0": 0.125}
+        return Check(step, 0.1, 20.0, 0.001, figures)
+
+    table = curve_table([check(1, 0.75), check(2, entropy)])
+
+    rows = [list(column.cells) for column in table.columns]
+    assert rows == [["0"], [f"0.75 .. {entropy:.2f}"], ["0.25 .. 0.25"], ["0.12 .. 0.12"], [verdict]]
+    assert "2.5 .. 1.2" in table.caption
 
 
 def test_the_facts_of_a_run_name_its_units_folds_and_metrics(units, finished):
@@ -258,7 +336,7 @@ def test_the_interval_that_is_kept_is_set_on_held_out_errors(units, finished):
         parts = split_fold(
             units, FLEET, fold=fold, folds=FOLDS, seed=CONFIG.seed, truncations=CONFIG.truncations
         )
-        behind.append(held_out_fold(trainer(parts).learn(lambda *_: None), parts))
+        behind.append(fold_of(parts, trainer(parts).learn(lambda *_: None)))
     behind, _ = scaled_by_rul(behind)
     read, windows = joined(behind)
 
@@ -322,7 +400,7 @@ def test_short_histories_are_added_and_the_windows_stay(parts):
 
 def test_a_history_is_long_enough_from_where_the_interval_holds(parts):
     net = trainer(parts).learn(lambda *_: None)
-    fold = held_out_fold(net, parts)
+    fold = fold_of(parts, net)
 
     found = fewest_cycles_that_hold([fold])
 

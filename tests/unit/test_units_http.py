@@ -66,6 +66,26 @@ async def test_an_outcome_shows_the_errors_of_the_predictions(service):
     assert service.value("rul_outcome_error_cycles_total", model="fake", side="late") == 2
 
 
+@pytest.mark.parametrize("is_kept", [True, False])
+async def test_the_history_says_what_each_prediction_rested_on(tmp_path, is_kept):
+    runtime = FakeRuntime(make_manifest(explains_readings=True))
+
+    async with keeping(tmp_path, runtime=runtime, store_explanations=is_kept) as service:
+        await predicted(service, ("17", 100, 52.0))
+        (prediction,) = (await service.http.get("/v1/units/17")).json()["predictions"]
+
+    expected = {"evidence": {"100": 1.0}, "sensor_contributions": {"sensor_1": 52.0, "sensor_2": 0.0}}
+    assert prediction.get("explanation") == (expected if is_kept else None)
+
+
+async def test_models_that_do_not_explain_readings_leave_no_explanation(service):
+    await predicted(service, ("17", 100, 52.0))
+
+    (prediction,) = (await service.http.get("/v1/units/17")).json()["predictions"]
+
+    assert "explanation" not in prediction
+
+
 async def test_the_same_outcome_again_is_answered_the_same_and_counted_once(service):
     await predicted(service, ("17", 100, 52.0))
     first = (await report(service, "17", kind="failed", cycle=150)).json()

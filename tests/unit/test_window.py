@@ -162,6 +162,20 @@ def test_without_a_column_a_window_is_a_probe_and_the_original_stays():
     assert (probes.is_probe, windows.is_probe) == (True, False)
 
 
+def test_each_probe_hides_one_cycle_and_what_is_missing_stays_missing():
+    given = columns(sensor_1=[1.0, None, 3.0])
+    windows, _ = joined(WindowInput(columns=given))
+
+    probes = windows.hiding_each(0, np.full((3, 3), 50, np.float32))
+
+    assert probes.is_probe
+    assert len(probes) == 3
+    changed = (probes.readings == 50) | (np.isnan(probes.readings) & ~np.isnan(windows.readings))
+    assert changed[:, :, 1].tolist() == [[True, False, False], [False, False, False], [False, False, True]]
+    assert changed[:, :, 2].tolist() == np.eye(3, dtype=bool).tolist()
+    assert np.isnan(probes.readings[:, 1, 1]).all()
+
+
 def test_padding_is_missing_whatever_stands_there_and_is_not_counted():
     readings = np.zeros((2, 4, 3), np.float32)
     readings[0, 2:] = INF

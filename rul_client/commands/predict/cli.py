@@ -35,7 +35,9 @@ def predict(
     fleet: Annotated[
         str | None, typer.Option(help="Describes the columns: a fleet's name or TOML file.")
     ] = None,
-    last: Annotated[bool, typer.Option("--last", help="One row a unit, for its last cycle.")] = False,
+    last: Annotated[
+        bool, typer.Option("--last", help="One row a unit, for its last cycle; with trust.")
+    ] = False,
     model: Annotated[str | None, typer.Option(help="With --url: the model, if there are several.")] = None,
     form: Annotated[
         TableFormat | None,

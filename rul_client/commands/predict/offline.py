@@ -8,9 +8,10 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from export.bundle import Golden, find_bundle
-from rul_client.answers import Answer, ModelName, NoAnswer, Window, top_of
+from rul_client.answers import Answer, Explain, ModelName, NoAnswer, Window, grounds_of, top_of
 from service.core.batcher import MicroBatcher
 from service.core.predictor import LoadedModel, Predictor
+from service.core.queries import Explain as Level
 from service.core.queries import Prediction, PredictQuery, Refused
 from service.core.rules import WindowRules
 from service.core.runtime import OnnxRuntime, Runtime, replay_golden
@@ -43,11 +44,11 @@ class Offline:
         # One request is checked and one is converted while the others keep the threads busy.
         self.max_in_flight = 2 + -(-threads // BATCHES_PER_REQUEST)
 
-    async def answer(self, windows: Sequence[Window]) -> list[Answer | NoAnswer]:
+    async def answer(self, windows: Sequence[Window], explain: Explain) -> list[Answer | NoAnswer]:
         """Answer each window, in order."""
         # The window's check accepts an array in place of lists.
         given = [WindowInput(w.unit, w.last_cycle, None, w.readings) for w in windows]  # pyright: ignore[reportArgumentType]
-        reply = await self._predictor.predict(PredictQuery(given, partial=True))
+        reply = await self._predictor.predict(PredictQuery(given, explain=Level(explain), partial=True))
         return [answer_of(prediction) for prediction in reply.predictions]
 
 
@@ -59,9 +60,14 @@ def answer_of(prediction: Prediction | Refused) -> Answer | NoAnswer:
     interval, attention = prediction.interval, prediction.attention
     if not attention:
         raise AssertionError("attention was asked for and is missing")
+    trust = prediction.trust.value if prediction.trust else None
+    grounds = grounds_of(
+        prediction.sensor_contributions or {}, trust, prediction.failure_probability.values()
+    )
     return Answer(
         prediction.rul, prediction.rul_state.value, interval.lower, interval.upper,
-        prediction.health_state.label, attention.entropy_ratio, top_of(attention.weights),
+        prediction.health_state.label, attention.entropy_ratio,
+        top_of(attention.evidence or attention.weights), grounds,
     )  # fmt: skip
 
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
-from itertools import islice
-from typing import Final, NamedTuple
+from itertools import islice, zip_longest
+from typing import Any, Final, NamedTuple
 
+from export.bundle import Manifest
 from model.domain import Trajectory
-from rul_client.answers import Answer, Answerer, NoAnswer, Window
+from rul_client.answers import Answer, Answerer, Explain, Grounds, NoAnswer, Window
 
 
 class Row(NamedTuple):
-    """One line of the output; cycles are the unit's own numbers. None: no answer, or one cycle's entropy."""
+    """One line of the output; cycles are the unit's own numbers. None: no answer, or one cycle's entropy.
+
+    `grounds` are further columns, of models that explain readings.
+    """
 
     unit: str
     last_cycle: int
@@ -24,9 +28,24 @@ class Row(NamedTuple):
     health_state: str | None = None
     entropy_ratio: float | None = None
     top_cycle: int | None = None
+    grounds: Grounds | None = None
 
 
-COLUMNS: Final = Row._fields
+COLUMNS: Final = Row._fields[:-1]
+
+
+def columns_of(manifest: Manifest) -> tuple[str, ...]:
+    """Name the columns of this model's rows."""
+    if not manifest.explains_readings:
+        return COLUMNS
+    failure = (f"failure_within_{horizon}" for horizon in manifest.horizons)
+    return (*COLUMNS, *Grounds._fields[:-1], *failure)
+
+
+def record_of(row: Row, columns: Sequence[str]) -> dict[str, Any]:
+    """Return the values of a row by these columns, `columns_of` its model."""
+    grounds = () if row.grounds is None else (*row.grounds[:-1], *row.grounds.failure)
+    return dict(zip_longest(columns, (*row[:-1], *grounds)))
 
 
 class _Place(NamedTuple):
@@ -48,7 +67,7 @@ class _Place(NamedTuple):
         if isinstance(answer, NoAnswer):
             return Row(self.trajectory.unit, self.last_cycle)
         top_cycle = int(self.trajectory.cycles[self.start + answer.top])
-        return Row(self.trajectory.unit, self.last_cycle, *answer[:-1], top_cycle)
+        return Row(self.trajectory.unit, self.last_cycle, *answer[:-2], top_cycle, answer.grounds)
 
 
 def window_count(trajectories: Sequence[Trajectory], *, last_only: bool) -> int:
@@ -62,8 +81,12 @@ async def rows(
     """Yield rows in the order of units and cycles, some at a time; memory holds only the requests in flight.
 
     Each window covers the last `context` cycles up to its own. The row of a window without an answer is
-    empty, and the reason is appended to `unanswered`.
+    empty, and the reason is appended to `unanswered`. Trust costs a window for each cycle, so only one row a
+    unit has it.
     """
+    explain: Explain = "attention"
+    if answerer.manifest.explains_readings:
+        explain = "full" if last_only else "sensors"
     places = _places(trajectories, answerer.manifest.context, last_only=last_only)
     waiting: deque[tuple[list[_Place], asyncio.Task[list[Answer | NoAnswer]]]] = deque()
     try:
@@ -71,7 +94,7 @@ async def rows(
             while len(waiting) < answerer.max_in_flight:
                 if not (asked := list(islice(places, answerer.windows_per_request))):
                     break
-                task = asyncio.ensure_future(answerer.answer([place.window() for place in asked]))
+                task = asyncio.ensure_future(answerer.answer([place.window() for place in asked], explain))
                 waiting.append((asked, task))
             if not waiting:
                 return

@@ -18,7 +18,7 @@ from rul_client.answers import Answerer
 from rul_client.commands.output import NothingAnswered, discard_output, open_output, wide_console
 from rul_client.commands.predict.cli import TableFormat
 from rul_client.commands.predict.input_file import read_units
-from rul_client.commands.predict.rows import rows, window_count
+from rul_client.commands.predict.rows import columns_of, rows, window_count
 from rul_client.commands.predict.table import PeopleTable
 from rul_client.commands.predict.writers import CsvWriter, JsonWriter, ParquetWriter, RowWriter
 
@@ -81,13 +81,14 @@ async def predict_file(
 def _writer(
     form: TableFormat, file: IO[bytes], answerer: Answerer, units: list[Trajectory], *, last_only: bool
 ) -> RowWriter:
+    columns = columns_of(answerer.manifest)
     match form:
         case TableFormat.CSV:
-            return CsvWriter(file)
+            return CsvWriter(file, columns)
         case TableFormat.JSON:
-            return JsonWriter(file)
+            return JsonWriter(file, columns)
         case TableFormat.PARQUET:
-            return ParquetWriter(file, answerer.name)
+            return ParquetWriter(file, columns, answerer.name)
         case TableFormat.TABLE:
             is_file = file is not sys.stdout.buffer
             text = io.TextIOWrapper(file, encoding="utf-8", write_through=True) if is_file else sys.stdout

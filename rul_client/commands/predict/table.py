@@ -24,9 +24,13 @@ from rul_client.commands.predict.writers import RowWriter
 DRAWING: Final = (13, 25)
 MAX_UNIT: Final = 24
 URGENT: Final = 5
-EXPENDABLE: Final = ("drawing", "top cycle", "entropy", "state", "interval")
+MAX_SENSOR: Final = 16
+UNSUPPORTED: Final = "unsupported"
+EXPENDABLE: Final = (
+    "drawing", "top cycle", "entropy", "trust", "state", "failure", "interval", "evidence", "sensors",
+)  # fmt: skip
 """Columns that a narrow terminal loses, the first first."""
-LEFT: Final = ("unit", "drawing", "health", "state")
+LEFT: Final = ("unit", "drawing", "health", "sensors", "trust", "state")
 DOUBTFUL: Final = (RulState.INSUFFICIENT_HISTORY, RulState.OUT_OF_DISTRIBUTION)
 ASCII: Final = str.maketrans({"≥": ">=", "\N{EN DASH}": "-", "─": "-", "●": "o", "·": "-"})
 
@@ -40,14 +44,20 @@ class PeopleTable(RowWriter):
         self._console: Final = console
         self._signs: Final = {} if console.encoding.lower() == "utf-8" else ASCII
         self._cap: Final = answerer.manifest.cap
+        self._manifest: Final = answerer.manifest
         self._model: Final = answerer.name
         self._rows: Final = "units" if last_only else f"windows of {len(units)} units"
         self._at_least: Final = f"≥ {self._cap:g}".translate(self._signs)
         self._number: Final = max(5, len(self._at_least))
-        self._interval: Final = f"{answerer.manifest.nominal_coverage:.0%} interval"
+        self._headings: Final = {
+            "interval": f"{answerer.manifest.nominal_coverage:.0%} interval",
+            "evidence": "evident",
+            "sensors": "top sensors, cycles",
+            "failure": "fails in " + "/".join(map(str, answerer.manifest.horizons)),
+        }
+        self._last_only: Final = last_only
         self._widths: Final = self._fit(units)
         self._counts: Final = Counter[str]()
-        self._last_only: Final = last_only
         self._estimated: Final[list[tuple[float, str]]] = []
 
     def write(self, rows: Sequence[Row]) -> None:  # noqa: D102 inherited
@@ -56,7 +66,7 @@ class PeopleTable(RowWriter):
         table.show_header = not self._counts
         axis = f"0{f'{self._cap:g}':>{self._widths.get('drawing', 1) - 1}}"
         for name, width in self._widths.items():
-            heading = {"drawing": axis, "interval": self._interval}.get(name, name)
+            heading = self._headings.get(name, axis if name == "drawing" else name)
             side = "left" if name in LEFT else "right"
             table.add_column(heading, width=width, justify=side, no_wrap=True, overflow="crop")
         for row in rows:
@@ -86,11 +96,11 @@ class PeopleTable(RowWriter):
             "unit": min(MAX_UNIT, max(4, *(len(t.unit) for t in units))),
             "last cycle": max(10, *(len(str(t.cycles[-1])) for t in units)),
             "RUL": self._number,
-            "interval": max(2 * self._number + 3, len(self._interval)),
+            "interval": max(2 * self._number + 3, len(self._headings["interval"])),
             "drawing": DRAWING[1],
             "health": max(map(len, HEALTH_STATES)) + 2,
             "entropy": 7,
-            "top cycle": 9,
+            **self._grounds_widths(),
             "state": max(map(len, RulState)),
         }
 
@@ -100,8 +110,31 @@ class PeopleTable(RowWriter):
         widths["drawing"] -= min(excess(), DRAWING[1] - DRAWING[0])
         for name in EXPENDABLE:
             if excess():
-                del widths[name]
+                widths.pop(name, None)
         return widths
+
+    def _grounds_widths(self) -> dict[str, int]:
+        """Choose the columns that say what an answer rests on."""
+        if not self._manifest.explains_readings:
+            return {"top cycle": 9}
+        names = [column.name for column in self._manifest.columns if column.role == "sensor"]
+        sensor = min(MAX_SENSOR, max(map(len, names), default=0)) + len(" +12.3")
+        widths = {"evidence": 0, "sensors": 2 * sensor + 2, "failure": 5 * len(self._manifest.horizons) - 1}
+        widths = {name: max(width, len(self._headings[name])) for name, width in widths.items()}
+        return widths | ({"trust": len(UNSUPPORTED)} if self._last_only else {})
+
+    def _grounds_cells(self, row: Row) -> dict[str, Text]:
+        grounds = row.grounds
+        if grounds is None:
+            return {"top cycle": Text(str(row.top_cycle))}
+        first = _weight(grounds.top_sensor, grounds.top_sensor_cycles)
+        second = _weight(grounds.second_sensor, grounds.second_sensor_cycles)
+        return {
+            "evidence": Text(str(row.top_cycle)),
+            "sensors": Text(", ".join(filter(None, (first, second)))),
+            "failure": Text(" ".join(f"{probability:.2f}" for probability in grounds.failure)),
+            "trust": Text(grounds.trust or "", "magenta" if grounds.trust == UNSUPPORTED else "dim"),
+        }
 
     def _cells(self, row: Row) -> dict[str, Text]:
         cells = {"unit": Text(printable(row.unit, MAX_UNIT)), "last cycle": Text(str(row.last_cycle))}
@@ -118,7 +151,7 @@ class PeopleTable(RowWriter):
             "drawing": self._text(self._drawing(row.rul, row.rul_lower, row.rul_upper), style),
             "health": self._text(f"● {health}", style),
             "entropy": Text("" if row.entropy_ratio is None else f"{row.entropy_ratio:.2f}"),
-            "top cycle": Text(str(row.top_cycle)),
+            **self._grounds_cells(row),
             "state": Text(state.replace("_", " "), "magenta" if doubtful else "dim"),
         }
 
@@ -133,3 +166,7 @@ class PeopleTable(RowWriter):
 
     def _text(self, words: str, style: str = "") -> Text:
         return Text(words.translate(self._signs), style)
+
+
+def _weight(sensor: str | None, cycles: float | None) -> str:
+    return "" if sensor is None or cycles is None else f"{printable(sensor, MAX_SENSOR)} {cycles:+.1f}"

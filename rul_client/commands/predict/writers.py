@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rul_client.answers import ModelName
-from rul_client.commands.predict.rows import COLUMNS, Row
+from rul_client.commands.predict.rows import Row, record_of
 
 DECIMALS: Final = 5
 """Of a cycle, in CSV and JSON; further digits differ from one processor to the next."""
 ROWS_PER_GROUP: Final = 65536
 TYPES: Final = {"last_cycle": pa.int64(), "top_cycle": pa.int64()} | dict.fromkeys(
-    ("unit", "rul_state", "health_state"), pa.string()
+    ("unit", "rul_state", "health_state", "top_sensor", "second_sensor", "trust"), pa.string()
 )
 
 
@@ -37,12 +37,12 @@ class RowWriter(ABC):
 class CsvWriter(RowWriter):
     """A header and one line a row; None is empty."""
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file: Final = file
-        self._write([COLUMNS])
+    def __init__(self, file: IO[bytes], columns: Sequence[str]) -> None:
+        self._file, self._columns = file, columns
+        self._write([columns])
 
     def write(self, rows: Sequence[Row]) -> None:  # noqa: D102 inherited
-        self._write(map(_rounded, rows))
+        self._write([*_rounded(row, self._columns).values()] for row in rows)
 
     def _write(self, lines: Iterable[Sequence[object]]) -> None:
         text = io.StringIO(newline="")
@@ -54,14 +54,13 @@ class CsvWriter(RowWriter):
 class JsonWriter(RowWriter):
     """A list of objects, one a line."""
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file: Final = file
+    def __init__(self, file: IO[bytes], columns: Sequence[str]) -> None:
+        self._file, self._columns = file, columns
         self._separator = b"["
 
     def write(self, rows: Sequence[Row]) -> None:  # noqa: D102 inherited
         for row in rows:
-            record = dict(zip(COLUMNS, _rounded(row), strict=True))
-            self._file.write(self._separator + b"\n" + msgspec.json.encode(record))
+            self._file.write(self._separator + b"\n" + msgspec.json.encode(_rounded(row, self._columns)))
             self._separator = b","
 
     def close(self) -> None:  # noqa: D102 inherited
@@ -71,8 +70,9 @@ class JsonWriter(RowWriter):
 class ParquetWriter(RowWriter):
     """Typed columns; the metadata holds the model's name, version and digest."""
 
-    def __init__(self, file: IO[bytes], model: ModelName) -> None:
-        fields = [(name, TYPES.get(name, pa.float64())) for name in COLUMNS]
+    def __init__(self, file: IO[bytes], columns: Sequence[str], model: ModelName) -> None:
+        self._columns: Final = columns
+        fields = [(name, TYPES.get(name, pa.float64())) for name in columns]
         metadata = {f"rul.{key}": value for key, value in model._asdict().items()}
         self._writer: Any = pq.ParquetWriter(file, pa.schema(fields, metadata=metadata))
         self._rows: list[Row] = []
@@ -87,10 +87,13 @@ class ParquetWriter(RowWriter):
         self._writer.close()
 
     def _flush(self) -> None:
-        records = [row._asdict() for row in self._rows]
+        records = [record_of(row, self._columns) for row in self._rows]
         self._writer.write_table(pa.Table.from_pylist(records, schema=self._writer.schema))
         self._rows = []
 
 
-def _rounded(row: Row) -> list[object]:
-    return [round(value, DECIMALS) if isinstance(value, float) else value for value in row]
+def _rounded(row: Row, columns: Sequence[str]) -> dict[str, object]:
+    return {
+        name: round(value, DECIMALS) if isinstance(value, float) else value
+        for name, value in record_of(row, columns).items()
+    }

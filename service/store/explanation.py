@@ -1,0 +1,57 @@
+"""What a stored prediction rested on: a few cycles and sensors, as JSON of a bounded size."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from service.core.briefs import MOST
+from service.core.queries import Trust
+
+MOST_BYTES: Final = 400
+"""Most bytes of a stored explanation; sensors with long names are left out."""
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """What a stored prediction rested on, the most first.
+
+    `evidence`: shares of the most evident cycles. `sensor_contributions`: cycles of RUL of the sensors that
+    weigh most. `trust`: as the answer had it.
+    """
+
+    evidence: dict[int, float]
+    sensor_contributions: dict[str, float]
+    trust: Trust | UnsetType = UNSET
+
+
+class Grounds(NamedTuple):
+    """What the writing thread makes an explanation of: one row of a `Brief`, and its names."""
+
+    places: list[int]
+    shares: list[float]
+    sensors: list[int]
+    cycles: list[float]
+    first_cycle: int
+    names: tuple[str, ...]
+    trust: Trust | UnsetType
+
+
+def explanation_text(grounds: Grounds) -> str:
+    """Write an explanation in at most `MOST_BYTES`."""
+    places, shares, sensors, cycles, first_cycle, names, trust = grounds
+    most_evident = zip(places, shares, strict=True)
+    evidence = {first_cycle + place: share for place, share in most_evident if share > 0}
+    heaviest = [(names[sensor], weight) for sensor, weight in zip(sensors, cycles, strict=True)]
+    text = b""
+    for most in range(MOST, -1, -1):
+        text = msgspec.json.encode(Explanation(evidence, dict(heaviest[:most]), trust))
+        if len(text) <= MOST_BYTES:
+            break
+    return text.decode()
+
+
+def read_explanation(text: str | None) -> Explanation | UnsetType:
+    """Read a stored explanation; unset where the prediction has none."""
+    return UNSET if text is None else msgspec.json.decode(text, type=Explanation)
