@@ -38,6 +38,7 @@ class Grounds(NamedTuple):
 
 
 NO_GROUNDS: Final = Grounds()
+EXPLAINED: Final = frozenset({Explain.SENSORS, Explain.FULL})
 
 
 class Explainer:
@@ -53,14 +54,12 @@ class Explainer:
     async def grounds(
         self, windows: Windows, pieces: Sequence[Piece], explain: Explain
     ) -> dict[int, Grounds]:
-        """Explain each window, by its place in the request; empty where `explain` asks for no more.
+        """Explain each window, by its place in the request, where `explain` is one of `EXPLAINED`.
 
         Raises:
             Overloaded, NotReady, RuntimeFailed: as the batcher says.
         """
         found: dict[int, Grounds] = {}
-        if explain not in {Explain.SENSORS, Explain.FULL}:
-            return found
         for piece in pieces:
             for row, i in enumerate(piece.places, piece.first):
                 sensors = await self._of_sensors(piece, row, windows, i)

@@ -15,7 +15,7 @@ from typing import Final, cast
 
 from export.bundle import Manifest
 from service.core.answers import prediction
-from service.core.explanations import NO_GROUNDS, Explainer
+from service.core.explanations import EXPLAINED, NO_GROUNDS, Explainer
 from service.core.ports import Batcher, Recorder, Stages
 from service.core.providers import Placement
 from service.core.queries import (
@@ -174,7 +174,7 @@ class Predictor:
             Overloaded, NotReady, RuntimeFailed: as the batcher says.
         """
         pieces = await model.batcher.submit(windows)
-        grounds = await model.explainer.grounds(windows, pieces, explain)
+        grounds = await model.explainer.grounds(windows, pieces, explain) if explain in EXPLAINED else {}
         start = perf_counter()
         answered: list[Prediction | None] = [None] * len(windows.lengths)
         for piece in pieces:

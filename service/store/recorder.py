@@ -67,7 +67,8 @@ def grounds_of(
     """Say what each prediction rests on, by its place; empty where the model does not explain readings."""
     found: dict[int, Grounds] = {}
     for answers, first, places in pieces:
-        brief, names = answers.brief, answers.rules.names
+        brief = None if answers.outputs.evidence is None else answers.brief
+        names = answers.rules.names
         if brief is None:
             return found
         for row, i in enumerate(places, first):

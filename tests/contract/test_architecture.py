@@ -1,4 +1,7 @@
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -51,3 +54,21 @@ def test_the_layers_that_are_drawn_are_the_layers_that_are_checked():
 
     assert drawn is not None
     assert drawn[1].splitlines() == checked
+
+
+def test_one_window_passes_at_most_twelve_files_and_thirty_changes_of_file():
+    environment = os.environ | {"RUL_GRPC_PORT": "0"}
+    done = subprocess.run(
+        [sys.executable, "tools/count-path"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    # The least of each median: threads take some calls more on a busy machine.
+    least = {line[:12].strip(): re.findall(r"\((\d+)\)", line) for line in done.stdout.splitlines()[1:]}
+
+    assert least.keys() == {"JSON", "gRPC", "OIP binary", "OIP gRPC"}
+    assert {name: row for name, row in least.items() if int(row[1]) > 12 or int(row[2]) > 30} == {}
