@@ -19,7 +19,7 @@ from model.domain import FloatArray
 from model.faithfulness import rank_correlation
 from service.core.answers import Piece
 from service.core.ports import Batcher
-from service.core.queries import Explain, Trust
+from service.core.queries import Trust
 from service.core.rules import WindowRules
 from service.core.window import Windows
 
@@ -38,7 +38,6 @@ class Grounds(NamedTuple):
 
 
 NO_GROUNDS: Final = Grounds()
-EXPLAINED: Final = frozenset({Explain.SENSORS, Explain.FULL})
 
 
 class Explainer:
@@ -51,10 +50,8 @@ class Explainer:
         self._typical: Final = Typical(manifest)
         self._batcher: Final = batcher
 
-    async def grounds(
-        self, windows: Windows, pieces: Sequence[Piece], explain: Explain
-    ) -> dict[int, Grounds]:
-        """Explain each window, by its place in the request, where `explain` is one of `EXPLAINED`.
+    async def grounds(self, windows: Windows, pieces: Sequence[Piece], *, judge: bool) -> dict[int, Grounds]:
+        """Explain each window, by its place in the request; `judge` its evidence, where it has any.
 
         Raises:
             Overloaded, NotReady, RuntimeFailed: as the batcher says.
@@ -63,7 +60,7 @@ class Explainer:
         for piece in pieces:
             for row, i in enumerate(piece.places, piece.first):
                 sensors = await self._of_sensors(piece, row, windows, i)
-                is_judged = self._explains_readings and explain is Explain.FULL
+                is_judged = judge and self._explains_readings
                 trust = await self._trust(piece, row, windows, i) if is_judged else UNSET
                 found[i] = Grounds(sensors, trust)
         return found

@@ -15,7 +15,7 @@ from typing import Final, cast
 
 from export.bundle import Manifest
 from service.core.answers import prediction
-from service.core.explanations import EXPLAINED, NO_GROUNDS, Explainer
+from service.core.explanations import NO_GROUNDS, Explainer, Grounds
 from service.core.ports import Batcher, Recorder, Stages
 from service.core.providers import Placement
 from service.core.queries import (
@@ -41,6 +41,9 @@ from service.errors import (
     listed,
 )
 from service.labels import Stage
+
+BY_SENSORS: Final = frozenset({Explain.SENSORS, Explain.FULL})
+"""Levels that show what each sensor adds."""
 
 YIELD_EVERY: Final = 64
 """Windows laid out before other callers get the loop: about one millisecond."""
@@ -174,7 +177,9 @@ class Predictor:
             Overloaded, NotReady, RuntimeFailed: as the batcher says.
         """
         pieces = await model.batcher.submit(windows)
-        grounds = await model.explainer.grounds(windows, pieces, explain) if explain in EXPLAINED else {}
+        grounds: dict[int, Grounds] = {}
+        if explain in BY_SENSORS:
+            grounds = await model.explainer.grounds(windows, pieces, judge=explain is Explain.FULL)
         start = perf_counter()
         answered: list[Prediction | None] = [None] * len(windows.lengths)
         for piece in pieces:

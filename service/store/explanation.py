@@ -7,9 +7,10 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from service.core.briefs import MOST
 from service.core.queries import Trust
 
+MOST: Final = 3
+"""Cycles and sensors of a brief: more would be read by nobody, and stored with every prediction."""
 MOST_BYTES: Final = 400
 """Most bytes of a stored explanation; sensors with long names are left out."""
 
@@ -27,7 +28,7 @@ class Explanation(msgspec.Struct, frozen=True):
 
 
 class Grounds(NamedTuple):
-    """What the writing thread makes an explanation of: one row of a `Brief`, and its names."""
+    """What the writing thread makes an explanation of, the most first; sensors by their places."""
 
     places: list[int]
     shares: list[float]

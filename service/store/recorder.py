@@ -10,17 +10,20 @@ repeated question takes one row.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic, time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
 from structlog.typing import FilteringBoundLogger
 
-from service.core.answers import Piece
+from model.domain import FloatArray
+from service.core.answers import Answers, Piece
 from service.core.queries import Prediction
 from service.core.window import Windows
-from service.store.explanation import Grounds, explanation_text
+from service.store.explanation import MOST, Grounds, explanation_text
 from service.store.rows import Drop, Row, RowsRefused, StoreObserver
 
 if TYPE_CHECKING:
@@ -35,6 +38,8 @@ BACK_OFF_SECONDS: Final = (0.2, 15.0)
 CHORE_SECONDS: Final = 60.0
 """Time between two chores."""
 MOST_UNIT_CHARACTERS: Final = 256
+DECIMALS: Final = 4
+"""Of the shares and cycles of an explanation."""
 
 
 Offered = tuple[str, str, int, float, float, float, str, str, float, Grounds | None]
@@ -61,14 +66,39 @@ def rows_of(
     return rows
 
 
+class Brief(NamedTuple):
+    """What the answers of a batch rest on most: of each window, the most first."""
+
+    places: list[list[int]]  # Most evident cycles, by their places in the window
+    shares: list[list[float]]  # Their shares of the evidence
+    sensors: list[list[int]]  # Sensors that weigh most, by their places among the columns
+    cycles: list[list[float]]  # Signed cycles of RUL of each
+
+
+def brief_of(evidence: FloatArray, contribution: FloatArray, sensors: tuple[int, ...]) -> Brief:
+    """Choose from evidence [B, T] and the cycles of each reading [B, T, F]."""
+    rows = np.arange(len(evidence))[:, None]
+    places = evidence.argsort(axis=1)[:, : -MOST - 1 : -1]
+    of_columns = np.ones(contribution.shape[1], np.float32) @ contribution  # a tenth of the time of `sum`
+    most = np.abs(of_columns[:, sensors]).argsort(axis=1)[:, : -MOST - 1 : -1]
+    columns = np.array(sensors, np.intp)[most]
+    shares, cycles = (
+        values.astype(np.float64).round(DECIMALS).tolist()
+        for values in (evidence[rows, places], of_columns[rows, columns])
+    )
+    return Brief(places.tolist(), shares, columns.tolist(), cycles)
+
+
 def grounds_of(
-    windows: Windows, predictions: Sequence[Prediction], pieces: Sequence[Piece]
+    windows: Windows,
+    predictions: Sequence[Prediction],
+    pieces: Sequence[Piece],
+    brief_of_batch: Callable[[Answers], Brief | None],
 ) -> dict[int, Grounds]:
     """Say what each prediction rests on, by its place; empty where the model does not explain readings."""
     found: dict[int, Grounds] = {}
     for answers, first, places in pieces:
-        brief = None if answers.outputs.evidence is None else answers.brief
-        names = answers.rules.names
+        brief, names = brief_of_batch(answers), answers.rules.names
         if brief is None:
             return found
         for row, i in enumerate(places, first):
@@ -108,6 +138,8 @@ class Recorder:
         self._connect: Final = connect
         self._most: Final = most_rows
         self._explanations: Final = explanations
+        self._brief: Brief | None = None
+        self._briefed: weakref.ref[Answers] | None = None
         self._observer: Final = observer
         self._log: Final = log
         self._chore: Final = chore
@@ -131,12 +163,23 @@ class Recorder:
         self, model: str, windows: Windows, predictions: Sequence[Prediction], pieces: Sequence[Piece]
     ) -> None:
         """Buffer predictions that name unit and last cycle; if not all fit, drop and count them."""
-        grounds = grounds_of(windows, predictions, pieces) if self._explanations else {}
+        grounds: dict[int, Grounds] = {}
+        if self._explanations:
+            grounds = grounds_of(windows, predictions, pieces, self._brief_of)
         rows = rows_of(model, windows, predictions, grounds, at=time())
         if self.pending_rows + len(rows) <= self._most:
             self._offered.extend(rows)
         else:
             self._observer.dropped(Drop.FULL, len(rows))
+
+    def _brief_of(self, answers: Answers) -> Brief | None:
+        """Brief a batch once: its callers come one after the other."""
+        if self._briefed is None or self._briefed() is not answers:
+            evidence, contribution = answers.outputs.evidence, answers.outputs.sensor_contribution
+            self._brief, self._briefed = None, weakref.ref(answers)
+            if evidence is not None and contribution is not None:
+                self._brief = brief_of(evidence, contribution, answers.rules.sensors)
+        return self._brief
 
     @property
     def pending_rows(self) -> int:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from service.core.answers import Answers, Piece, prediction
-from service.core.briefs import brief_of
 from service.core.queries import Explain, Trust
 from service.core.rules import WindowRules
 from service.core.runtime import Asked
@@ -24,7 +23,7 @@ from service.store.explanation import (
     explanation_text,
     read_explanation,
 )
-from service.store.recorder import Recorder
+from service.store.recorder import Recorder, brief_of
 from service.store.rows import Drop, RowsRefused
 from tests.examples import examples
 from tests.fakes import FakeKeepingObserver, fake_outputs, make_manifest, window_input
@@ -158,9 +157,11 @@ def test_an_explanation_is_bounded_whatever_sensors_are_called():
 
 def test_a_brief_has_the_most_evident_cycles_and_the_heaviest_sensors_first():
     evidence = np.float32([[0.1, 0.4, 0.2, 0.3], [0.0, 0.9, 0.1, 0.0]])
-    of_columns = np.float32([[99, -3, 1, 2], [99, 0, 5, -7]])
+    of_readings = np.zeros((2, 4, 4), np.float32)
+    of_readings[:, 0] = [[90, -5, 1, 2], [90, 0, 5, -7]]
+    of_readings[:, 3] = [[9, 2, 0, 0], [9, 0, 0, 0]]
 
-    found = brief_of(evidence, of_columns, (1, 2, 3))
+    found = brief_of(evidence, of_readings, (1, 2, 3))
 
     assert found.places[0] == [1, 3, 2]
     assert found.shares[0] == [0.4, 0.3, 0.2]
