@@ -87,10 +87,12 @@ def test_a_network_without_heads_has_none_to_silence(name):
 @pytest.mark.parametrize("name", WITH_HEADS)
 def test_a_heads_worth_is_the_rmse_that_it_saves_on_held_out_units(name):
     parts = split_fold(worn_pumps(units=12, seed=2), FLEET, fold=0, folds=3, seed=5, truncations=4)
-    trainer, _ = prepare(parts, FLEET, network=name, config=replace(CONFIG, steps=30), options=SMALL[name])
+    trainer, reference = prepare(
+        parts, FLEET, network=name, config=replace(CONFIG, steps=30), options=SMALL[name]
+    )
     for _ in range(30):
         trainer.update()
-    fold = held_out_fold(trainer.net, parts)
+    fold = held_out_fold(trainer.net, parts, reference)
 
     found = ablate_heads([fold])
 
