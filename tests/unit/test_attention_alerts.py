@@ -36,8 +36,8 @@ def planted_bundle(tmp_path_factory):
     torch.set_num_threads(1)
     try:
         train_run(
-            planted_units(units=80, context=CONTEXT, seed=0).units,
-            planted_fleet(context=CONTEXT),
+            planted_units("event", units=80, context=CONTEXT, seed=0).units,
+            planted_fleet("event", context=CONTEXT),
             name="planted",
             network="evidence",
             config=TrainConfig(seed=0, steps=120, batch=128, **recipe),
