@@ -95,17 +95,15 @@ class Answers:
     @cached_property
     def unclipped(self) -> list[float]:
         """The RUL before it is cut to 0..cap, less the model's baseline."""
-        total, of_window = (
-            self.outputs.contribution.sum(axis=1, dtype=np.float64),
-            self.outputs.window_contribution,
-        )
+        total = self.outputs.contribution.sum(axis=1, dtype=np.float64)
+        of_window = self.outputs.window_contribution
         return (total if of_window is None else total + of_window).tolist()
 
     @cached_property
     def state(self) -> NDArray[np.int64]:
         """How each answer may be read, [B], as indices into `STATES`."""
-        asked = self.asked
-        return states(self.outputs, asked.lengths, self.manifest, last_cycle=asked.last_cycle)
+        lengths, last_cycle = self.asked.lengths, self.asked.last_cycle
+        return states(self.outputs, lengths, self.manifest, last_cycle=last_cycle)
 
     @cached_property
     def _entropy_nats(self) -> FloatArray:
@@ -207,17 +205,14 @@ class Answers:
     def of_columns(self) -> FloatArray | None:
         """Cycles that each column adds, [B, F]; None where the model does not explain readings."""
         values = self.outputs.sensor_contribution
-        if values is None:
-            return None
-        return np.ones(values.shape[1], np.float32) @ values  # a tenth of the time of `sum(axis=1)`
+        # A tenth of the time of `sum(axis=1)`.
+        return None if values is None else np.ones(values.shape[1], np.float32) @ values
 
     @cached_property
     def brief(self) -> Brief | None:
         """What each answer rests on most; None where the model does not explain readings."""
-        evidence, of_columns = self.outputs.evidence, self.of_columns
-        if evidence is None or of_columns is None:
-            return None
-        return brief_of(evidence, of_columns, self.rules.sensors)
+        evidence, cycles = self.outputs.evidence, self.of_columns
+        return None if evidence is None or cycles is None else brief_of(evidence, cycles, self.rules.sensors)
 
     @cached_property
     def entropy(self) -> list[float]:
@@ -283,8 +278,7 @@ def prediction(
     trust: Trust | UnsetType = UNSET,
 ) -> Prediction:
     """Word the answer in this row of its batch, to window `i` of its request."""
-    answers = piece.answers
-    manifest = answers.manifest
+    answers, manifest = piece.answers, piece.answers.manifest
     lower, upper = answers.interval[row]
     health = answers.health_state[row]
     shown: Attention | UnsetType = UNSET

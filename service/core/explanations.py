@@ -11,9 +11,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from export.bundle import Manifest
 from export.occlusion import Typical
+from model.domain import FloatArray
 from model.faithfulness import rank_correlation
 from service.core.answers import Piece
 from service.core.ports import Batcher
@@ -77,7 +79,7 @@ class Explainer:
         if columns is not None:
             cycles = columns[row].tolist()
             return {self._names[column]: cycles[column] for column in self._sensors}
-        without = await self._unclipped(windows.without_each(i, self._sensors))
+        without = await self._unclipped(without_each(windows, i, self._sensors))
         answer = piece.answers.unclipped[row]
         return {self._names[column]: answer - without[n] for n, column in enumerate(self._sensors)}
 
@@ -86,7 +88,7 @@ class Explainer:
         cycles = windows.lengths[i]
         if cycles < FEWEST_CYCLES or piece.answers.outputs.evidence is None:
             return Trust.UNSUPPORTED
-        hidden = windows.hiding_each(i, self._typical.of(windows.readings[i : i + 1, :cycles])[0])
+        hidden = hiding_each(windows, i, self._typical.of(windows.readings[i : i + 1, :cycles])[0])
         effect = np.abs(np.array(await self._unclipped(hidden)) - piece.answers.unclipped[row])
         agreement = rank_correlation(piece.answers.outputs.evidence[row, :cycles], effect)
         return Trust.SUPPORTED if agreement >= SUPPORTED_AGREEMENT else Trust.UNSUPPORTED
@@ -98,3 +100,22 @@ class Explainer:
             for row, n in enumerate(piece.places, piece.first):
                 found[n] = piece.answers.unclipped[row]
         return found
+
+
+def without_each(windows: Windows, i: int, columns: Sequence[int]) -> Windows:
+    """Probe window `i` once for each of these columns, with that column missing."""
+    probes = windows.only([i] * len(columns))
+    probes.readings[range(len(columns)), :, list(columns)] = np.nan
+    return replace(probes, is_probe=True)
+
+
+def hiding_each(windows: Windows, i: int, typical: FloatArray) -> Windows:
+    """Probe window `i` once for each of its cycles, which takes these typical readings [T, F].
+
+    Missing readings stay missing: a hidden cycle must not tell more than it did.
+    """
+    each = range(windows.lengths[i])
+    probes = windows.only([i] * len(each))
+    missing = np.isnan(windows.readings[i, : len(each)])
+    probes.readings[each, each] = np.where(missing, np.float32(np.nan), typical)
+    return replace(probes, is_probe=True)

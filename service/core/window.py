@@ -76,23 +76,6 @@ class Windows(msgspec.Struct, frozen=True, eq=False):
             self.is_probe,
         )
 
-    def without_each(self, i: int, columns: Sequence[int]) -> Windows:
-        """Probes: window `i` once for each of these columns, with that column missing."""
-        probes = self.only([i] * len(columns))
-        probes.readings[range(len(columns)), :, list(columns)] = np.nan
-        return msgspec.structs.replace(probes, is_probe=True)
-
-    def hiding_each(self, i: int, typical: FloatArray) -> Windows:
-        """Probes: window `i` once for each of its cycles, which takes these typical readings [T, F].
-
-        Missing readings stay missing: a hidden cycle must not tell more than it did.
-        """
-        each = range(self.lengths[i])
-        probes = self.only([i] * len(each))
-        hidden = np.where(np.isnan(self.readings[i, : len(each)]), np.float32(np.nan), typical)
-        probes.readings[each, each] = hidden
-        return msgspec.structs.replace(probes, is_probe=True)
-
 
 class Defect(NamedTuple):
     """One thing that is wrong with a window: in its last cycle, or in its readings.

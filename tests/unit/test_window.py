@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from service.core.answers import Answers, Piece, prediction
+from service.core.explanations import hiding_each, without_each
 from service.core.queries import Explain
 from service.core.rules import WindowRules
 from service.core.runtime import Asked
@@ -155,7 +156,7 @@ def test_a_long_name_is_not_repeated_in_full():
 def test_without_a_column_a_window_is_a_probe_and_the_original_stays():
     windows = make_windows(30.0, 40.0)
 
-    probes = windows.without_each(1, [1, 2])
+    probes = without_each(windows, 1, [1, 2])
 
     assert np.isnan(probes.readings).any(axis=1).tolist() == [[False, True, False], [False, False, True]]
     assert not np.isnan(windows.readings).any()
@@ -166,7 +167,7 @@ def test_each_probe_hides_one_cycle_and_what_is_missing_stays_missing():
     given = columns(sensor_1=[1.0, None, 3.0])
     windows, _ = joined(WindowInput(columns=given))
 
-    probes = windows.hiding_each(0, np.full((3, 3), 50, np.float32))
+    probes = hiding_each(windows, 0, np.full((3, 3), 50, np.float32))
 
     assert probes.is_probe
     assert len(probes) == 3
