@@ -1,7 +1,5 @@
 """Windows without content raise the alert on uniform attention: a trained bundle, its metrics, real rules."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 import yaml
@@ -15,7 +13,7 @@ from model.networks import network_class
 from model.run import Source, train_run
 from model.training import TrainConfig
 from service.core.answers import Answers
-from service.core.ports import Batch, Share
+from service.core.ports import BatchReport
 from service.core.rules import WindowRules
 from service.core.runtime import Asked, OnnxRuntime
 from service.metrics.metrics import Metrics
@@ -38,8 +36,8 @@ def planted_bundle(tmp_path_factory):
     torch.set_num_threads(1)
     try:
         train_run(
-            planted_units(units=80, context=CONTEXT, seed=0).units,
-            planted_fleet(context=CONTEXT),
+            planted_units("event", units=80, context=CONTEXT, seed=0).units,
+            planted_fleet("event", context=CONTEXT),
             name="planted",
             network="evidence",
             config=TrainConfig(seed=0, steps=120, batch=128, **recipe),
@@ -82,9 +80,8 @@ def counts(runtime, readings, lengths, last_cycle):
     asked, size = Asked(readings, lengths, last_cycle), len(lengths)
     rules = WindowRules.of(manifest, max_window_cycles=1000)
     answers = Answers(asked, runtime.run(readings, lengths, last_cycle), manifest, rules)
-    given = SimpleNamespace(is_probe=False, imputed_fraction=[0.0] * size, units=[None] * size)
-    share = Share(SimpleNamespace(windows=given), range(size))
-    Metrics(registry, [runtime]).models[manifest.name].ran(Batch([share], size, [0.0], [0.0], answers, 0.0))
+    report = BatchReport(size, [], [], 0.0, answers.bare(), [None] * size, [0.0] * size, [False] * size)
+    Metrics(registry, [runtime]).models[manifest.name].ran(report)
 
     def of(side):
         labels = {"model": manifest.name, "side": side}

@@ -98,7 +98,7 @@ def test_drift_counts_each_window_against_the_band_of_its_length(manifest):
     storage = np.zeros(layout.size)
     batch = batch_of((30.0, 4), (30.0, 8), manifest=manifest)
 
-    DriftCounts(storage, runtime.drift_reference).count(np.zeros((2, 10, 3)), batch.answers, ["1", "2"])
+    DriftCounts(storage, runtime.drift_reference).count(batch.answers, ["1", "2"])
 
     assert DriftTotals.of(storage, layout).entropy.tolist() == [[0, 1, 1]]
 
