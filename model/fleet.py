@@ -121,6 +121,12 @@ class Fleet:
             if not holds:
                 raise InvalidData(f"fleet {self.name!r}: {want}")
 
+    @property
+    def failure_column(self) -> int | None:
+        """Return the index of the failure rule's column among those that the model reads, or None."""
+        column = None if self.failure is None else self.failure.column
+        return self.sources.index(column) if column in self.sources else None
+
 
 def load_fleet(path: Path) -> Fleet:
     """Read a fleet's TOML file.

@@ -66,7 +66,7 @@ KEYS: Final = (
     Key("failure", "run_to_failure", "false", "true: every unit ran to failure at its last cycle.",
         "Either this, or `column` with one bound."),
     Key("failure", "column", "none", "Column of the file that crosses a bound at the failure.",
-        "A unit fails at the first cycle after which the column never returns; its later cycles are not used. "
+        "A unit fails at the first cycle after which the column never returns; later cycles are not used. "
         "Read it as a sensor too: its distance to the bound is the best sign of wear."),
     Key("failure", "at_most", "none", "The unit has failed if its last values are at most this.",
         "`rul inspect` shows how many units reach it, and a near bound that more reach."),
