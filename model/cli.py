@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,13 +14,13 @@ from rich.table import Table
 
 from model import experiment_cli, fleet_cli
 from model.comparison import BOOSTING_TITLES, boosting_caution
-from model.domain import RulError
+from model.domain import RulError, Trajectory
 from model.evaluation import TITLES
-from model.fleet import fleet_named
+from model.fleet import Fleet, fleet_named
 from model.progress import progress
 
 if TYPE_CHECKING:
-    from model.training import Check
+    from model.training import Check, TrainConfig
 
 TRAIN_HELP = """
 Train a network on units that ran to failure.
@@ -70,7 +71,12 @@ def train(
     fleet: Annotated[str, typer.Option(help="TOML file, or name of a shipped fleet.")] = "cmapss",
     network: Annotated[str, typer.Option(help="Name of the network.")] = "flagship",
     seed: Annotated[int, typer.Option(help="Seed of folds, weights and training.", min=0)] = 0,
-    steps: Annotated[int, typer.Option(help="Updates of each network.", min=1)] = 500,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            help="Updates of each network. Default: 500, doubled while the first fold gains.", min=1
+        ),
+    ] = None,
     set_: Settings = None,
     folds: Annotated[int, typer.Option(help="Number of folds; each trains another network.", min=2)] = 5,
     threads: Threads = 1,
@@ -80,6 +86,7 @@ def train(
     """Train a network; see TRAIN_HELP."""
     import torch  # noqa: PLC0415 takes seconds
 
+    from model.checkpoint import STATE_FILE  # noqa: PLC0415 with torch
     from model.curve import write_curve  # noqa: PLC0415 with matplotlib
     from model.inspection_report import inspected_trajectories  # noqa: PLC0415 with PyArrow
     from model.options import read_options  # noqa: PLC0415 with torch
@@ -93,13 +100,20 @@ def train(
     kind = fleet_named(fleet)
     files = data_files(data, kind)
     trajectories = inspected_trajectories(data, kind, fleet=fleet, folds=folds)
+    config = TrainConfig(seed=seed, **training)
+    if steps is None:
+        with _interruptible(out):
+            steps = _updates(
+                trajectories, kind, network=network, config=config, folds=folds, options=options,
+                stored=out / STATE_FILE if resume else None,
+            )  # fmt: skip
     with _interruptible(out), progress(steps * (folds + 1)) as watch:
         checkpoint, curve = train_run(
             trajectories,
             kind,
             name=name,
             network=network,
-            config=TrainConfig(seed=seed, steps=steps, **training),
+            config=replace(config, steps=steps),
             folds=folds,
             source=Source(
                 ", ".join(file.name for file in files),
@@ -113,6 +127,32 @@ def train(
         )
     write_curve(curve, out)
     _report(name, checkpoint.facts["metrics"], curve, out)
+
+
+def _updates(
+    trajectories: Sequence[Trajectory],
+    fleet: Fleet,
+    *,
+    network: str,
+    config: TrainConfig,
+    folds: int,
+    options: Mapping[str, Any],
+    stored: Path | None,
+) -> int:
+    """Choose the number of updates, or read that of the interrupted run whose state is `stored`."""
+    from model.stages import stored_updates  # noqa: PLC0415 with torch
+    from model.updates import choose_updates  # noqa: PLC0415 with torch
+
+    if stored is not None:
+        return stored_updates(stored)
+    screen = Console(stderr=True)
+
+    def tell(steps: int, rmse: float) -> None:
+        screen.print(f"first fold, {steps} updates: held-out RMSE {rmse:.2f}", highlight=False)
+
+    return choose_updates(
+        trajectories, fleet, network=network, config=config, folds=folds, options=options, tell=tell
+    )
 
 
 def plot(

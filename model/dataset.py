@@ -7,7 +7,7 @@ length are NaN. Shape letters as in `model.domain`. This module must not know to
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -25,6 +25,13 @@ def make_windows(trajectory: Trajectory, *, length: int) -> WindowSet:
     """
     cycles_left(trajectory)  # raises for a censored unit
     return windows_ending_at(trajectory, np.arange(len(trajectory)), length=length)
+
+
+def windows_so_far(trajectory: Trajectory, *, length: int) -> WindowSet:
+    """Slide a window over a censored unit; the label is the lower bound of the RUL."""
+    windows = windows_ending_at(trajectory, np.arange(len(trajectory)), length=length)
+    least = cycles_until(int(trajectory.cycles[-1]), trajectory.cycles).astype(np.float32)
+    return replace(windows, rul=least)
 
 
 def windows_ending_at(trajectory: Trajectory, ends: IntArray, *, length: int) -> WindowSet:

@@ -46,6 +46,12 @@ LAG_CYCLES: Final = 10.0
 """Unit of slopes and of lags, in cycles: small inputs and small parameters learn slowly."""
 VALUE_LIMIT: Final = 5.0
 """Limit of pooled readings, in z-scores: contributions of broken sensors stay small enough for float32."""
+POOL_LIMIT: Final = 6.0
+"""Limit of scaled pools: windows unlike all others keep answers of a plausible size."""
+MOST_GAIN: Final = 30.0
+"""Limit of the gain of pools: it raises rounding errors too."""
+FOLLOWING: Final = 0.03
+"""Standard deviation of the pools of other columns, where the column of the failure bound leads."""
 LEAST_EVIDENCE_CYCLES: Final = 1e-6
 """Evidence of a window without readings, in cycles, divided as its attention is."""
 
@@ -67,7 +73,7 @@ class Evidence(RulNetwork):
     }
     recipe: ClassVar[Mapping[str, Any]] = {
         "learning_rate": 5e-3,
-        "offset": 0.05,
+        "offset": 0.3,
         "age_jitter": 0.03,
         "history_missing": 0.15,
         "low_rul_weight": 1.0,
@@ -86,6 +92,7 @@ class Evidence(RulNetwork):
         start_heads(of_feature.weight[:, -config.hidden :], of_head)
         self.slope = nn.Parameter((LAG_CYCLES * first_slopes(heads)).expm1().log())  # before softplus
         self.mix = nn.Parameter(first_mix(heads))  # [H + 1, H + 1]
+        self.register_buffer("gain", torch.ones(heads + 1, columns))
         age, length = 2, 1
         self.read_out = ReadOut((heads + 1) * columns + age + length + columns + heads, config.perceptron)
         is_sensor = torch.ones(columns)
@@ -95,20 +102,19 @@ class Evidence(RulNetwork):
     def estimate(self, readings: Tensor, lengths: Tensor, last_cycle: Tensor) -> Estimate:
         """See `RulNetwork`."""
         z, observed, valid = self.standardise(readings, lengths)
-        is_sensor = self.get_buffer("is_sensor")
-        there = observed.to(z.dtype) * is_sensor  # [B, T, F]
-        lag = self.lag(valid, lengths)  # [B, T]
-        content = self.look(z * is_sensor, valid, lengths)  # [B, T, H]
-        attention = self.attend(content, valid, lag)  # [B, H, T]
-        pools = Pools.of(attention, -lag / self.config.context, there)
+        there = observed.to(z.dtype) * self.get_buffer("is_sensor")  # [B, T, F]
+        lag, content, attention = self.look(z, valid, lengths)  # [B, T], [B, T, H], [B, H, T]
         values = z.clamp(-VALUE_LIMIT, VALUE_LIMIT) * there  # [B, T, F], 0 where missing
-        mixed = self.mix @ pools.of_readings(values)  # [B, H + 1, F]
+        pools = Pools.of(attention, -lag / self.config.context, there)
+        mixed = self.get_buffer("gain") * (self.mix @ pools.of_readings(values))  # [B, H + 1, F]
+        kept = POOL_LIMIT / mixed.abs().clamp(min=POOL_LIMIT)  # [B, H + 1, F], 1 within the limit
         of_lag = attention * lag[:, None] / LAG_CYCLES  # [B, H, T]
         seen = attention[:, -1:] @ there  # [B, 1, F]
-        window = self.window(lengths, last_cycle, valid), is_sensor - seen[:, 0]  # [B, 3], [B, F]
-        x = torch.cat((mixed.flatten(1), of_lag.sum(-1), *window), dim=-1)
+        unseen = self.get_buffer("is_sensor") - seen[:, 0]  # [B, F]
+        window = self.window(lengths, last_cycle, valid), unseen  # [B, 3], [B, F]
+        x = torch.cat(((mixed * kept).flatten(1), of_lag.sum(-1), *window), dim=-1)
         answer = self.read_out(x, self.head)
-        contribution, explanation = self.explain(answer, x, pools, values, of_lag)
+        contribution, explanation = self.explain(answer, x, pools, (values, of_lag), kept)
         change = features_of_change(z)  # [B, T, 3F]
         return Estimate(
             self.config.cap * answer.value,
@@ -126,11 +132,31 @@ class Evidence(RulNetwork):
         number = torch.arange(valid.shape[1], device=valid.device)[None, :] + 1
         return (lengths[:, None] - number).clamp(min=0).to(self.slope.dtype)
 
-    def look(self, z: Tensor, valid: Tensor, lengths: Tensor) -> Tensor:
-        """Score the content of each cycle for each head, [B, T, H]."""
-        h = self.convolution(z, valid)  # [B, T, C]
+    def look(self, z: Tensor, valid: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return lag [B, T], content of each cycle for each head [B, T, H], and attention [B, H, T]."""
+        lag = self.lag(valid, lengths)
+        h = self.convolution(z * self.get_buffer("is_sensor"), valid)  # [B, T, C]
         r = self.forget(self.recurrent(h, lengths))  # [B, T, 2C]
-        return of_each_cycle(self.score, torch.cat((r, h), dim=-1), self.config.heads)
+        content = of_each_cycle(self.score, torch.cat((r, h), dim=-1), self.config.heads)
+        return lag, content, self.attend(content, valid, lag)
+
+    def fit_inputs(self, readings: Tensor, lengths: Tensor, *, leading: int) -> None:
+        """See `RulNetwork`: small inputs learn slowly, so the scale of pools says which column leads.
+
+        Means and trends of the leading column get a standard deviation of 1, however slowly it wears; those
+        of the others `FOLLOWING`, or with few units they tell units apart rather than wear.
+        """
+        self.eval()
+        with torch.no_grad():
+            z, observed, valid = self.standardise(readings, lengths)
+            there = observed.to(z.dtype) * self.get_buffer("is_sensor")
+            lag, _, attention = self.look(z, valid, lengths)
+            pools = Pools.of(attention, -lag / self.config.context, there)
+            varies = (self.mix @ pools.of_readings(z * there)).std(0)  # [H + 1, F]
+            share = torch.full_like(varies, FOLLOWING)
+            share[:, leading] = 1.0
+            gain = (share / varies.clamp(min=1.0 / MOST_GAIN)).clamp(max=MOST_GAIN)
+            self.get_buffer("gain").copy_(gain)
 
     def attend(self, content: Tensor, valid: Tensor, lag: Tensor) -> Tensor:
         """Compute the attention of each head, [B, H, T]."""
@@ -146,15 +172,17 @@ class Evidence(RulNetwork):
         return torch.cat((spread_age(age)[:, 0], length), dim=-1)
 
     def explain(
-        self, answer: Answer, x: Tensor, pools: Pools, values: Tensor, of_lag: Tensor
+        self, answer: Answer, x: Tensor, pools: Pools, cycles: tuple[Tensor, Tensor], kept: Tensor
     ) -> tuple[Tensor, Explanation]:
         """Divide the answer among cycles [B, T], readings, and the window."""
         heads, columns, cap = self.config.heads, self.config.columns, self.config.cap
+        values, of_lag = cycles
         slope = cap * answer.slope  # [B, P]
         of_pools, of_heads, of_window = slope.split(
             [(heads + 1) * columns, heads, x.shape[-1] - (heads + 1) * columns - heads], dim=-1
         )
-        unmixed = self.mix.T @ of_pools.unflatten(-1, (heads + 1, columns))
+        of_pools = of_pools.unflatten(-1, (heads + 1, columns)) * kept * self.get_buffer("gain")
+        unmixed = self.mix.T @ of_pools
         of_reading = pools.shares(unmixed, values)  # [B, T, F]
         of_place = (of_heads.unsqueeze(-1) * of_lag).sum(1)  # [B, T]
         # 0 once the baseline is this network's own reference.

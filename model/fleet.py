@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal, cast, get_args
@@ -27,7 +27,7 @@ ONE_FILE_A_UNIT: Final = "file"
 
 @dataclass(frozen=True, slots=True)
 class FailureRule:
-    """Rule that a unit has failed: the last value of a column is beyond a bound.
+    """Rule that a unit has failed: a column crosses a bound and stays beyond it to the last reading.
 
     Raises:
         InvalidData: there is not exactly one bound.
@@ -49,6 +49,20 @@ class FailureRule:
         if self.at_most is not None:
             return last_value <= self.at_most
         return self.at_least is not None and last_value >= self.at_least
+
+    def failure_row(self, values: Sequence[float]) -> int | None:
+        """Find the first row from which on no value is within the bound; missing values do not count.
+
+        None where the unit has not failed.
+
+        >>> FailureRule("capacity", at_most=0.8).failure_row([1.0, 0.79, 0.85, 0.8, 0.7])
+        3
+        """
+        if not len(values) or not self.failed(values[-1]):
+            return None
+        rows = range(len(values))
+        within = [row for row in rows if not (self.failed(values[row]) or values[row] != values[row])]
+        return next(row for row in rows[max(within, default=-1) + 1 :] if self.failed(values[row]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +120,12 @@ class Fleet:
         for want, holds in wants.items():
             if not holds:
                 raise InvalidData(f"fleet {self.name!r}: {want}")
+
+    @property
+    def failure_column(self) -> int | None:
+        """Return the index of the failure rule's column among those that the model reads, or None."""
+        column = None if self.failure is None else self.failure.column
+        return self.sources.index(column) if column in self.sources else None
 
 
 def load_fleet(path: Path) -> Fleet:

@@ -11,7 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from model.dataset import join_windows, make_windows, split_units, truncated_windows, with_units
+from model.dataset import (
+    join_windows,
+    make_windows,
+    split_units,
+    truncated_windows,
+    windows_so_far,
+    with_units,
+)
 from model.domain import InvalidData, Trajectory, WindowSet
 from model.fleet import Fleet
 
@@ -23,6 +30,7 @@ class Split:
     trained: list[Trajectory]  # Trajectories of the training units
     training: WindowSet  # Every window of these units
     held_out: WindowSet | None  # Truncated windows of the held-out units; None where all units train
+    censored: WindowSet | None = None  # Windows of units that did not fail; their RUL is a lower bound
 
 
 def split_fold(
@@ -42,12 +50,12 @@ def split_fold(
         rng=np.random.default_rng([seed, fold]),
         shortest=fleet.shortest,
     )
-    return _split(with_units(known, rest), fleet, held_out)
+    return _split(with_units(known, rest), trajectories, fleet, held_out)
 
 
 def train_all(trajectories: Sequence[Trajectory], fleet: Fleet) -> Split:
-    """Use every unit with a known failure for training."""
-    return _split(failed_units(trajectories), fleet, None)
+    """Use every unit for training."""
+    return _split(failed_units(trajectories), trajectories, fleet, None)
 
 
 def held_out_windows(split: Split) -> WindowSet:
@@ -58,10 +66,18 @@ def held_out_windows(split: Split) -> WindowSet:
 
 
 def failed_units(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-    """Select the units with a known failure; the others have no RUL label."""
+    """Select the units with a known failure; of the others only a lower bound of the RUL is known."""
     return [trajectory for trajectory in trajectories if trajectory.failed]
 
 
-def _split(trained: list[Trajectory], fleet: Fleet, held_out: WindowSet | None) -> Split:
+def with_censored(split: Split) -> WindowSet:
+    """Join the training windows of units with a known failure and those of censored units, in this order."""
+    return split.training if split.censored is None else join_windows([split.training, split.censored])
+
+
+def _split(
+    trained: list[Trajectory], every: Sequence[Trajectory], fleet: Fleet, held_out: WindowSet | None
+) -> Split:
     windows = join_windows([make_windows(trajectory, length=fleet.context) for trajectory in trained])
-    return Split(trained, windows, held_out)
+    censored = [windows_so_far(each, length=fleet.context) for each in every if not each.failed]
+    return Split(trained, windows, held_out, join_windows(censored) if censored else None)

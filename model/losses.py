@@ -18,11 +18,18 @@ FORGET: Final = 0.01
 
 
 def rul_loss(
-    unclipped: Tensor, rul: Tensor, *, cap: float, low_rul_weight: float, above_cap: float = 1.0
+    unclipped: Tensor,
+    rul: Tensor,
+    *,
+    cap: float,
+    low_rul_weight: float,
+    above_cap: float = 1.0,
+    censored: Tensor | None = None,
 ) -> Tensor:
     """Compute the mean square error over the cap, [B], [B] -> [], weighted by RUL.
 
-    An answer above the cap is clipped: where the cap is the truth, its error counts `above_cap`.
+    An answer above the cap is clipped: where the cap is the truth, its error counts `above_cap`. Where
+    `censored` [B], `rul` is what the unit had at least, and an answer above it is no error.
 
     Low RULs are rare: half of a long life has the label cap. The weight is 1 at the cap and
     1 + `low_rul_weight` at failure, linear in between.
@@ -30,6 +37,8 @@ def rul_loss(
     error = unclipped - rul
     if above_cap != 1.0:
         error = torch.where((rul >= cap) & (error > 0.0), above_cap * error, error)
+    if censored is not None:
+        error = torch.where(censored, error.clamp(max=0.0), error)
     square = (error / cap).square()
     if low_rul_weight == 0.0:
         return square.mean()
@@ -42,15 +51,27 @@ def health_labels(rul: Tensor, config: NetworkConfig) -> Tensor:
 
 
 def task_losses(
-    estimate: Estimate, rul: Tensor, config: NetworkConfig, *, low_rul_weight: float, above_cap: float = 1.0
+    estimate: Estimate,
+    rul: Tensor,
+    config: NetworkConfig,
+    *,
+    low_rul_weight: float,
+    above_cap: float = 1.0,
+    censored: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Compute the loss of each task of the network by its name; `rul` always exists."""
     error = rul_loss(
-        estimate.unclipped, rul, cap=config.cap, low_rul_weight=low_rul_weight, above_cap=above_cap
+        estimate.unclipped,
+        rul,
+        cap=config.cap,
+        low_rul_weight=low_rul_weight,
+        above_cap=above_cap,
+        censored=censored,
     )
     losses = {"rul": error}
     if estimate.health is not None:
-        losses["health"] = nn.functional.cross_entropy(estimate.health, health_labels(rul, config))
+        health = nn.functional.cross_entropy(estimate.health, health_labels(rul, config), reduction="none")
+        losses["health"] = (health if censored is None else health.masked_fill(censored, 0.0)).mean()
     return losses
 
 

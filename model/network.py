@@ -187,6 +187,9 @@ class RulNetwork(nn.Module, ABC):
     def estimate(self, readings: Tensor, lengths: Tensor, last_cycle: Tensor) -> Estimate:
         """Compute the intermediate results from [B, T, F], [B], [B]."""
 
+    def fit_inputs(self, readings: Tensor, lengths: Tensor, *, leading: int) -> None:
+        """Scale inner inputs before training, where the column `leading` decides the failure."""
+
     def reference_rul(self, unclipped: Tensor) -> Tensor:
         """Choose the baseline of the contributions, []: by default the mean answer, of [W]."""
         return unclipped.mean()

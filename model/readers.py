@@ -45,7 +45,8 @@ def read_trajectories(
 
     A unit's rows may be in any order and in several files. Infinite values become missing; warnings
     count infinite and missing values. `run_to_failure` says whether all units have failed; None: the
-    fleet's failure rule decides. `allow_absent` treats a missing column as missing values.
+    fleet's failure rule decides, and the life of a failed unit ends where it first is beyond the bound
+    for good. `allow_absent` treats a missing column as missing values.
 
     Raises:
         InvalidData: a file cannot be read, lacks a column, or has an invalid value.
@@ -176,15 +177,13 @@ class Rows:
             raise InvalidData(self.first_duplicate())
         found: list[Trajectory] = []
         for rows in self.of_units():
-            failed = fleet.failure is None or fleet.failure.failed(float(self.failure[rows[-1]]))
-            found.append(
-                Trajectory(
-                    unit=self.units[self.unit[rows[0]]],
-                    cycles=self.cycle[rows],
-                    readings=self.readings[rows],
-                    failed=failed if run_to_failure is None else run_to_failure,
-                )
-            )
+            failed = run_to_failure is not False
+            if run_to_failure is None and fleet.failure is not None:
+                row = fleet.failure.failure_row(self.failure[rows].tolist())
+                failed = row is not None
+                rows = rows if row is None else rows[: row + 1]  # noqa: PLW2901 life ends at the failure
+            unit = self.units[self.unit[rows[0]]]
+            found.append(Trajectory(unit, self.cycle[rows], self.readings[rows], failed=failed))
         return found
 
     def of_units(self) -> list[IntArray]:

@@ -10,11 +10,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
 
+from model.augmentation import measure_columns
 from model.baselines import gradient_boosting
 from model.calibration import (
     entropy_references,
@@ -23,6 +24,7 @@ from model.calibration import (
     fit_novelty,
     fit_scale,
     read_windows,
+    tensors,
     with_short_histories,
 )
 from model.checkpoint import STATE_FILE, Checkpoint
@@ -47,6 +49,9 @@ from model.reference import Reference, fit_reference
 from model.stages import Stages, mean_curve
 from model.training import Check, TrainConfig, Trainer, Watcher
 from model.version import VERSION
+
+SCALED_WINDOWS: Final = 2000
+"""Windows that scale a network's inner inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +125,19 @@ def prepare(
     regimes = len(reference.regimes)
     net = build_network(network_config(fleet, network=network, regimes=regimes, options=options))
     net.standardise.fit(reference)
+    scales = measure_columns(split.trained, net.standardise)
     with torch.no_grad():
         net.get_buffer("oldest").fill_(float(split.training.last_cycle.max()))
-    return Trainer(net, training=split.training, held_out=split.held_out, config=config), reference
+    if (leading := fleet.failure_column) is not None:
+        _fit_inputs(net, split, leading, seed=config.seed)
+    return Trainer(net, split=split, config=config, scales=scales), reference
+
+
+def _fit_inputs(net: RulNetwork, split: Split, leading: int, *, seed: int) -> None:
+    """Scale the network's inner inputs on some training windows."""
+    drawn = np.random.default_rng(seed).permutation(len(split.training))[:SCALED_WINDOWS]
+    readings, lengths, _ = tensors(split.training.take(drawn))
+    net.fit_inputs(readings, lengths, leading=leading)
 
 
 def calibrate(

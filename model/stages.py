@@ -78,6 +78,14 @@ class Stages:
             raise InvalidState(f"{self._path}: cannot be read, start over: {error}") from error
 
 
+def stored_updates(path: Path) -> int:
+    """Read the number of updates of each network from the state of an interrupted run."""
+    try:
+        return load_tensors(path)["running"]["config"]["steps"]
+    except (KeyError, TypeError) as error:
+        raise InvalidState(f"{path}: cannot be read, start over: {error}") from error
+
+
 def mean_curve(curves: Sequence[Sequence[Check]]) -> list[Check]:
     """Average learning curves with the same updates."""
     names = [field.name for field in fields(Check) if field.name not in ("step", "figures")]

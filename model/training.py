@@ -17,9 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from model.attention_figures import attention_figures
-from model.calibration import last_cycles, read_windows, unit_weights
-from model.domain import RulError, WindowSet, capped_rul
+from model.augmentation import Augmentation, ColumnScales
+from model.calibration import read_windows, unit_weights
+from model.domain import RulError, capped_rul
 from model.evaluation import root_mean_square_error
+from model.folds import Split, with_censored
 from model.losses import AdaptiveNormaliser, entropy_loss, heads_alike, task_losses
 from model.network import RulNetwork
 
@@ -37,8 +39,10 @@ class TrainConfig:
     batch: int = 256  # Windows per update
     learning_rate: float = 3e-3  # Maximum of the cycle
     weight_decay: float = 0.01  # Weight decay of AdamW
-    noise: float = 0.12  # Standard deviation of noise on each reading, relative to its column's
-    offset: float = 0.15  # Standard deviation of an offset on a whole column of a window, likewise
+    noise: float = 0.12  # Standard deviation of noise on readings, in z-scores; less in a column with less
+    offset: float = (
+        1.0  # Offset on a whole column of a window, relative to the level that units keep for life
+    )
     age_jitter: float = 0.1  # Standard deviation of the logarithm of a factor on the cycle number
     age_missing: float = 0.15  # Share of windows with a hidden cycle number
     columns_missing: float = 0.3  # Share of windows that lose each column with probability 0.15
@@ -53,6 +57,7 @@ class TrainConfig:
     # Weight of the entropy loss; above 0 it spreads attention, below 0 it sharpens it.
     entropy_weight: float = 0.0
     heads_apart: float = 0.0  # Weight of a loss that drives the attention of heads apart
+    censored: bool = False  # Whether units that did not fail train too, with a censored loss
     units_alike: bool = True  # Whether all units are drawn equally often, whatever their length
 
 
@@ -78,13 +83,12 @@ Watcher = Callable[[int, float, Check | None], None]
 class Trainer:
     """Training of one network, which `state` and `restore` carry over an interruption."""
 
-    def __init__(
-        self, net: RulNetwork, *, training: WindowSet, held_out: WindowSet | None, config: TrainConfig
-    ) -> None:
-        """Prepare training; `held_out` windows are used only for the learning curve."""
+    def __init__(self, net: RulNetwork, *, split: Split, config: TrainConfig, scales: ColumnScales) -> None:
+        """Prepare training; held-out windows are used only for the learning curve."""
+        training = with_censored(split) if config.censored else split.training
         self.net = net
         self.config = config
-        self.held_out = held_out
+        self.held_out = split.held_out
         self.curve: list[Check] = []
         self.step = 0
         self._averaged = copy.deepcopy(net)
@@ -95,8 +99,10 @@ class Trainer:
         self._last_cycle = torch.from_numpy(training.last_cycle)
         self._rul = torch.from_numpy(capped_rul(training.rul, cap=net.config.cap))
         share = unit_weights(training.unit) if config.units_alike else np.ones(len(training))
+        self._censored = torch.arange(len(training)) >= len(split.training)
         self._share = torch.from_numpy(np.cumsum(share) / np.sum(share))
         self._generator = torch.Generator().manual_seed(config.seed)
+        self._augment = Augmentation(config, scales, self._generator)
         self._optimizer = torch.optim.AdamW(_weight_groups(net, config), lr=config.learning_rate)
         self._schedule = torch.optim.lr_scheduler.OneCycleLR(
             self._optimizer,
@@ -132,14 +138,15 @@ class Trainer:
         """Run one update on a random batch and return its RUL loss."""
         self.net.train()
         rows = self._draw()
-        readings, lengths, last_cycle = self._worn(
-            self._readings[rows], self._lengths[rows], self._last_cycle[rows]
+        readings, lengths, last_cycle = self._augment(
+            self._readings[rows], self._lengths[rows], self._last_cycle[rows], self.net.standardise
         )
         estimate = self.net.estimate(readings, lengths, last_cycle)
         losses = task_losses(
             estimate,
             self._rul[rows],
             self.net.config,
+            censored=self._censored[rows],
             low_rul_weight=self.config.low_rul_weight,
             above_cap=self.config.above_cap,
         )
@@ -220,31 +227,6 @@ class Trainer:
         with torch.no_grad():
             for mean, weight in zip(self._averaged.parameters(), self.net.parameters(), strict=True):
                 mean.lerp_(weight, 1.0 - keep)
-
-    def _worn(self, readings: Tensor, lengths: Tensor, last_cycle: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Augment windows with noise, missing columns and readings, and short histories."""
-        config = self.config
-        windows, _, columns = readings.shape
-
-        def chance(*shape: int) -> Tensor:
-            return torch.rand(*shape, generator=self._generator)
-
-        def normal(*shape: int) -> Tensor:
-            return torch.randn(*shape, generator=self._generator)
-
-        wanted = (chance(windows) * lengths).long() + 1
-        hit = chance(windows) < config.history_missing
-        readings, lengths = last_cycles(readings, lengths, torch.where(hit, wanted, lengths))
-        observed = ~torch.isnan(readings)
-        _, deviation = self.net.standardise.statistics(readings, observed)
-        noise = config.noise * normal(*readings.shape) + config.offset * normal(windows, 1, columns)
-        readings = readings + noise * deviation
-        last_cycle = (last_cycle * (config.age_jitter * normal(windows)).exp()).maximum(lengths)
-        lost = (chance(windows, 1) < config.columns_missing) & (chance(windows, columns) < 0.15)
-        share = 0.3 * chance(windows, 1, 1) * (chance(windows, 1, 1) < config.readings_missing)
-        lost = lost.unsqueeze(1) | (chance(*readings.shape) < share)
-        hidden = chance(windows) < config.age_missing
-        return readings.masked_fill(lost, torch.nan), lengths, last_cycle.masked_fill(hidden, torch.nan)
 
 
 def _weight_groups(net: RulNetwork, config: TrainConfig) -> list[dict[str, Any]]:

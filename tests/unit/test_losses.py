@@ -32,6 +32,14 @@ def test_an_error_near_failure_weighs_more(rul, weight):
     assert loss.item() == pytest.approx(weight * 0.01)
 
 
+def test_an_answer_above_the_lower_bound_of_a_censored_unit_is_no_error():
+    rul, censored = torch.tensor([50.0, 50.0, 50.0]), torch.tensor([True, True, False])
+
+    loss = rul_loss(torch.tensor([70.0, 40.0, 60.0]), rul, cap=100.0, low_rul_weight=0.0, censored=censored)
+
+    assert loss.item() == pytest.approx((0.0 + 0.1**2 + 0.1**2) / 3)
+
+
 def test_health_labels_follow_the_bounds():
     rul = torch.tensor([0.0, 20.0, 20.5, 60.0, 61.0, 100.0])
 

@@ -196,6 +196,19 @@ def test_a_last_reading_that_is_no_number_is_no_failure(tmp_path, rule, value):
     assert not unit.failed
 
 
+def test_a_life_ends_where_the_failure_column_crosses_its_bound_for_good(tmp_path):
+    wear = [0.1, 0.6, 0.4, 0.7, "", 0.8, 0.9]
+    path = write(tmp_path, HEADER + ",wear", *(f"a,{n + 1},0,0,0,{value}" for n, value in enumerate(wear)))
+    fleet = replace(PUMPS, failure=FailureRule("wear", at_least=0.5))
+
+    (unit,) = read_trajectories(path, fleet)
+    (asked,) = read_trajectories(path, fleet, run_to_failure=False)
+
+    assert unit.failed
+    assert unit.cycles.tolist() == [1, 2, 3, 4]
+    assert len(asked) == len(wear)
+
+
 def test_a_unit_may_be_called_anything_and_blanks_around_its_name_do_not_count(tmp_path):
     path = write(tmp_path, HEADER, "NA,1,0,0,0", " NA,2,0,0,0", '"a, b",1,0, ,0', "NA ,3,0,0,0")
 

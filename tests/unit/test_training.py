@@ -408,10 +408,11 @@ def test_a_history_is_long_enough_from_where_the_interval_holds(parts):
     error = normalised_error(read, windows, cap=FLEET.cap)
     low, high = interval_bounds(error, windows.unit, coverage=FLEET.nominal_coverage)
     longer = windows.take(windows.lengths > found)
-    cut = cut_windows(longer, np.full(len(longer), found))
-    errors = normalised_error(read_windows(net, cut), cut, cap=FLEET.cap)
     assert 1 <= found <= FLEET.context
-    assert found == FLEET.context or ((low <= errors) & (errors <= high)).mean() >= 0.8
+    if found < FLEET.context:
+        cut = cut_windows(longer, np.full(len(longer), found))
+        errors = normalised_error(read_windows(net, cut), cut, cap=FLEET.cap)
+        assert ((low <= errors) & (errors <= high)).mean() >= 0.8
 
 
 def test_the_scale_is_fitted_to_the_error_and_moves_nothing_else(parts):

@@ -1,0 +1,104 @@
+"""Augmentation of training windows: noise, offsets, missing columns and readings, short histories.
+
+Noise and offsets of a column follow from the data: its noise from cycle to cycle, and the part of its
+level that a unit keeps for life. This module must not know networks, losses or files.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from model.calibration import last_cycles
+from model.domain import FloatArray, Trajectory
+from model.layers import Standardise
+
+if TYPE_CHECKING:
+    from model.training import TrainConfig
+
+NOISY: Final = 0.4
+"""Noise of a column in z-scores, from which on it gets `TrainConfig.noise`; a quieter one gets less."""
+ENDS: Final = 10
+"""Cycles at the start and at the end of a life whose means tell what a unit keeps."""
+NORMAL: Final = math.sqrt(math.pi / 2)
+"""Standard deviation over mean absolute deviation, of a normal distribution."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ColumnScales:
+    """Two scales of each column, in z-scores within the regime."""
+
+    noise: FloatArray  # float32 [F], noise from cycle to cycle
+    kept: FloatArray  # float32 [F], standard deviation between units of the level that each keeps for life
+
+
+def measure_columns(trajectories: Sequence[Trajectory], standardise: Standardise) -> ColumnScales:
+    """Measure the scales over units that ran to failure.
+
+    Second differences remove a linear trend; single jumps hardly count. What a unit keeps is what its
+    first and its last cycles share: a level that wear or a failure bound sets is not kept.
+    """
+    lives = [_scaled(trajectory, standardise) for trajectory in trajectories]
+    bends = np.abs(np.concatenate([np.diff(z, n=2, axis=0) for z in lives]))
+    noise = _mean(bends) * NORMAL / math.sqrt(6.0)  # weights 1, -2 and 1
+    long = [z for z in lives if len(z) >= 2 * ENDS]
+    if len(long) < 2:
+        return ColumnScales(noise, np.zeros_like(noise))
+    first, last = (np.stack([_mean(z[part]) for z in long]) for part in (slice(ENDS), slice(-ENDS, None)))
+    shared = ((first - first.mean(0)) * (last - last.mean(0))).mean(0)
+    return ColumnScales(noise, np.sqrt(np.maximum(shared, 0.0)))
+
+
+def _scaled(trajectory: Trajectory, standardise: Standardise) -> FloatArray:
+    """Return the z-scores of a life, [N, F], NaN where missing."""
+    readings = torch.from_numpy(trajectory.readings.astype(np.float32, copy=False))[None]
+    with torch.no_grad():
+        z, observed, _ = standardise(readings, torch.tensor([len(trajectory)]))
+    return torch.where(observed, z, torch.full_like(z, torch.nan))[0].numpy()
+
+
+def _mean(values: FloatArray) -> FloatArray:
+    """Return the mean of the known values, [N, F] -> [F]; 0 without one."""
+    known = ~np.isnan(values)
+    return np.where(known, values, 0.0).sum(0) / np.maximum(known.sum(0), 1).astype(np.float32)
+
+
+class Augmentation:
+    """Changes windows at random, by the generator of the run."""
+
+    def __init__(self, config: TrainConfig, scales: ColumnScales, generator: torch.Generator) -> None:
+        self._config = config
+        self._noise = config.noise * torch.from_numpy(np.minimum(scales.noise / NOISY, 1.0))
+        self._offset = config.offset * torch.from_numpy(scales.kept)
+        self._generator = generator
+
+    def __call__(
+        self, readings: Tensor, lengths: Tensor, last_cycle: Tensor, standardise: Standardise
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Augment [B, T, F], [B] and [B]."""
+        config = self._config
+        windows, _, columns = readings.shape
+        wanted = (self._chance(windows) * lengths).long() + 1
+        hit = self._chance(windows) < config.history_missing
+        readings, lengths = last_cycles(readings, lengths, torch.where(hit, wanted, lengths))
+        _, deviation = standardise.statistics(readings, ~torch.isnan(readings))
+        noise = self._noise * self._normal(*readings.shape) + self._offset * self._normal(windows, 1, columns)
+        readings = readings + noise * deviation
+        last_cycle = (last_cycle * (config.age_jitter * self._normal(windows)).exp()).maximum(lengths)
+        lost = (self._chance(windows, 1) < config.columns_missing) & (self._chance(windows, columns) < 0.15)
+        share = 0.3 * self._chance(windows, 1, 1) * (self._chance(windows, 1, 1) < config.readings_missing)
+        lost = lost.unsqueeze(1) | (self._chance(*readings.shape) < share)
+        hidden = self._chance(windows) < config.age_missing
+        return readings.masked_fill(lost, torch.nan), lengths, last_cycle.masked_fill(hidden, torch.nan)
+
+    def _chance(self, *shape: int) -> Tensor:
+        return torch.rand(*shape, generator=self._generator)
+
+    def _normal(self, *shape: int) -> Tensor:
+        return torch.randn(*shape, generator=self._generator)
