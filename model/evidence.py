@@ -40,8 +40,10 @@ FLATTEST_SLOPE: Final = 0.001
 DIFFERENCE_SCALE: Final = 1.5
 """Means of neighbouring heads are alike; their difference is scaled up to vary as they do."""
 CONTENT_PENALTY: Final = 0.003
-"""Penalty on the variance of content: heads other than the searching one leave recency only where it pays.
-On the searching head it would hide single events."""
+"""Penalty on the variance of content: heads leave recency only where it pays."""
+SEARCH_SHARE: Final = 0.3
+"""Share of the training in which the searching head is free; then its penalty rises. Under a penalty from the
+start it misses single events; without one it overfits to units in which nothing happens at once."""
 LAG_CYCLES: Final = 10.0
 """Unit of slopes and of lags, in cycles: small inputs and small parameters learn slowly."""
 VALUE_LIMIT: Final = 5.0
@@ -124,7 +126,7 @@ class Evidence(RulNetwork):
             torch.cat((at_last_cycle(change, lengths), habits(z, readings, observed)), dim=-1),
             attention,
             explanation=explanation,
-            penalty=penalty(content, valid, lengths) if self.training else None,
+            penalty=penalty(content, valid, lengths, progress=self.progress) if self.training else None,
         )
 
     def lag(self, valid: Tensor, lengths: Tensor) -> Tensor:
@@ -237,10 +239,11 @@ def share_of_cycles(of_reading: Tensor, attention: Tensor) -> Tensor:
     return weight / weight.sum(-1, keepdim=True)
 
 
-def penalty(content: Tensor, valid: Tensor, lengths: Tensor) -> Tensor:
-    """Penalise the variance of content within windows, of all heads but the first, []."""
+def penalty(content: Tensor, valid: Tensor, lengths: Tensor, *, progress: float) -> Tensor:
+    """Penalise the variance of content within windows, []; that of the searching head late in training."""
     there = valid.unsqueeze(-1)
-    free = torch.where(there, content[:, :, 1:], torch.zeros_like(content[:, :, 1:]))
-    mean = free.sum(1, keepdim=True) / lengths[:, None, None]
-    square = (free - mean).square() * there
-    return CONTENT_PENALTY * square.sum() / valid.sum()
+    content = torch.where(there, content, torch.zeros_like(content))  # [B, T, H]
+    mean = content.sum(1, keepdim=True) / lengths[:, None, None]
+    variance = ((content - mean).square() * there).sum((0, 1)) / valid.sum()  # [H]
+    late = max(0.0, progress - SEARCH_SHARE) / (1.0 - SEARCH_SHARE)
+    return CONTENT_PENALTY * (late * variance[0] + variance[1:].sum())

@@ -170,6 +170,7 @@ class RulNetwork(nn.Module, ABC):
         """Build the shared layers; `values` overrides the width in the config."""
         super().__init__()
         self.config = config
+        self.progress = 0.0  # Share of the updates that are done, set in training
         values = values or config.values
         self.drop = CycleDropout(config.attention_dropout)
         self.standardise = Standardise(

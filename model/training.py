@@ -137,6 +137,7 @@ class Trainer:
     def update(self) -> float:
         """Run one update on a random batch and return its RUL loss."""
         self.net.train()
+        self.net.progress = self.step / self.config.steps
         rows = self._draw()
         readings, lengths, last_cycle = self._augment(
             self._readings[rows], self._lengths[rows], self._last_cycle[rows], self.net.standardise
