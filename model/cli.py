@@ -29,8 +29,8 @@ The seed splits the units into folds. One network per fold trains on the other f
 own units. These predictions calibrate and evaluate the final network, which trains on all units. To
 continue an interrupted run, repeat the command with --resume.
 
-Networks: flagship; amnl (additive temporal attention, with the health state as a second task);
-selfattention (eight heads between cycles); evidence (exact contributions of each reading). --set
+Networks: evidence (exact contributions of each reading); flagship (attention by recency); amnl (additive
+temporal attention, with the health state as a second task); selfattention (eight heads between cycles). --set
 changes options of the network or its training: score (additive, dot, scaled_dot), attention_dropout,
 learnable_temperature, entropy_weight, heads_apart, causal, positions, relative_positions, age, hidden,
 learning_rate and more. An unknown name lists all options with their defaults.
@@ -69,7 +69,7 @@ def train(
     out: Annotated[Path, typer.Option(help="Folder of the run.")],
     name: Annotated[str, typer.Option(help="Name of the model: lower-case letters, digits, - and _.")],
     fleet: Annotated[str, typer.Option(help="TOML file, or name of a shipped fleet.")] = "cmapss",
-    network: Annotated[str, typer.Option(help="Name of the network.")] = "flagship",
+    network: Annotated[str, typer.Option(help="Name of the network.")] = "evidence",
     seed: Annotated[int, typer.Option(help="Seed of folds, weights and training.", min=0)] = 0,
     steps: Annotated[
         int | None,

@@ -1,4 +1,4 @@
-"""`evidence`: the network whose answer is made of exact contributions of readings.
+"""`evidence`: the default network, whose answer is made of exact contributions of readings.
 
     readings   -> z-scores                                                     [B, T, F]
     look       -> CNN, BiLSTM and a score for each head: attention             [B, H, T]

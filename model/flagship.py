@@ -1,4 +1,4 @@
-"""`flagship`: the default network. This module must not know data, losses or ONNX."""
+"""`flagship`: attention by recency over rich values. This module must not know data, losses or ONNX."""
 
 from __future__ import annotations
 
