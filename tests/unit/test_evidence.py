@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.autograd import gradcheck
 
-from model.evidence import first_mix, first_slopes, share_of_cycles
+from model.evidence import CONTENT_PENALTY, first_mix, first_slopes, penalty, share_of_cycles
 from model.folds import split_fold
 from model.layers import valid_cycles
 from model.losses import rul_loss
@@ -253,3 +253,13 @@ def test_an_answer_above_the_cap_costs_less_where_the_cap_is_the_truth():
 
     assert loss(1.0) == pytest.approx([0.01, 0.09, 0.01])
     assert loss(0.2) == pytest.approx([0.0004, 0.09, 0.01])
+
+
+@pytest.mark.parametrize(("progress", "late"), [(0.0, 0.0), (0.3, 0.0), (0.65, 0.5), (1.0, 1.0)])
+def test_the_content_of_the_searching_head_is_penalised_late_and_that_of_the_others_always(progress, late):
+    content = torch.tensor([[[3.0, 1.0], [1.0, -1.0], [9.0, 9.0]]])  # [B, T, H], the last cycle is padding
+    valid, lengths = torch.tensor([[True, True, False]]), torch.tensor([2])
+
+    got = penalty(content, valid, lengths, progress=progress)
+
+    torch.testing.assert_close(got, torch.tensor(CONTENT_PENALTY * (late * 1.0 + 1.0)))
