@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from model.reference import Reference
+from model.regimes import TIE
 
 Z_LIMIT: Final = 10.0
 """Limit of scaled readings, so a broken sensor stays finite."""
@@ -88,7 +89,7 @@ class Standardise(nn.Module):
         return mean[regime], deviation[regime]
 
     def regime(self, readings: Tensor, observed: Tensor) -> Tensor:
-        """Find the nearest centre of each cycle, [B, T]; the first without known settings."""
+        """Find the nearest centre of each cycle, [B, T]; the first of those that the known settings cannot tell."""
         where = list(self.settings)
         scale, centre = self.get_buffer("setting_scale"), self.get_buffer("centre")  # [S], [R, S]
         # Relative to the middle of the centres, for precision; clipped far outside them, so extreme
@@ -101,7 +102,9 @@ class Standardise(nn.Module):
         # (s - c)^2 over the known settings, without the term that all centres share: c^2 - 2 s c.
         from_middle = ((centre - middle) / scale).T  # [S, R]
         terms = torch.cat((from_middle.square(), -2.0 * from_middle))  # [2S, R]
-        return (torch.cat((there.to(setting.dtype), setting), dim=-1) @ terms).argmin(-1)
+        distance = torch.cat((there.to(setting.dtype), setting), dim=-1) @ terms  # [B, T, R]
+        first = TIE * torch.arange(self.regimes, device=distance.device)
+        return (distance + first).argmin(-1)
 
 
 def running_mean(x: Tensor, there: Tensor) -> Tensor:

@@ -16,6 +16,9 @@ EVEN_DEVIATION: Final = 12.0**-0.5
 """Standard deviation of places that are spread evenly over 0..1; it scales the trend."""
 LEAST_VARIANCE: Final = 1e-3
 """Added to the variance of places, so the trend of a few cycles stays small: their places hardly differ."""
+SINGLE_VARIANCE: Final = 1e-6
+"""Variance of places below which a column has one reading and no trend; two neighbours of 60 have 7e-5.
+Without it rounding errors of one reading, times thousands, are a trend."""
 LEAST_WEIGHT: Final = 1e-6
 """Columns with less observed attention have no mean."""
 LEAST_STEP: Final = 1e-6
@@ -47,6 +50,7 @@ class Pools(NamedTuple):
         middle = there[:, heads] * share[:, -1]
         variance = (there[:, heads + 1] * share[:, -1] - middle.square()).clamp(min=0.0)
         steep = share[:, -1] / (variance + LEAST_VARIANCE).sqrt() / (EVEN_DEVIATION * SPREAD)
+        steep = torch.where(variance > SINGLE_VARIANCE, steep, torch.zeros_like(steep))
         return cls(torch.cat((attention, moments[:, :1]), dim=1), share / SPREAD, middle, steep)
 
     def of_readings(self, z: Tensor) -> Tensor:

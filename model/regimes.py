@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from model.domain import FloatArray, IntArray, Schema, Trajectory
 
 MOST_REGIMES: Final = 12
+TIE: Final = 1e-3
+"""Preference for earlier centres in squared scaled distances: rounding must not choose between equals."""
 LEAST_GAIN: Final = 0.1
 """Minimum share of the remaining variance that a split explains, mean over sensors."""
 LEAST_SHARE: Final = 0.01
@@ -41,9 +43,9 @@ class Regimes:
     def of(self, settings: FloatArray) -> IntArray:
         """Find the nearest centre over the known settings, [n, S] -> int64 [n].
 
-        The first regime where no setting is known.
+        The first of those that the known settings cannot tell.
         """
-        square = np.zeros((len(settings), len(self.centre)))
+        square = np.tile(TIE * np.arange(len(self.centre)), (len(settings), 1))
         for s, scale in enumerate(self.scale):
             difference = (settings[:, s, None].astype(np.float64) - self.centre[:, s]) / scale
             square += np.where(np.isnan(difference), 0.0, difference**2)

@@ -263,3 +263,14 @@ def test_the_content_of_the_searching_head_is_penalised_late_and_that_of_the_oth
     got = penalty(content, valid, lengths, progress=progress)
 
     torch.testing.assert_close(got, torch.tensor(CONTENT_PENALTY * (late * 1.0 + 1.0)))
+
+
+def test_a_single_reading_has_no_trend():
+    attention = torch.full((1, 2, 60), 1 / 60)
+    observed = torch.zeros(1, 60, 3)
+    observed[0, 17, 0] = 1.0  # one reading
+    observed[0, 17:19, 1] = 1.0  # two neighbours
+
+    pools = Pools.of(attention, torch.linspace(-1, 0, 60)[None], observed)
+
+    assert (pools.steep[0] > 0).tolist() == [False, True, False]

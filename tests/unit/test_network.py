@@ -196,6 +196,17 @@ def test_a_missing_setting_leaves_the_choice_of_regime_to_the_others():
     assert regime.tolist() == [[1, 0, 0]]
 
 
+def test_rounding_does_not_choose_between_centres_that_the_known_settings_cannot_tell():
+    layer = Standardise(columns=2, settings=(0, 1), regimes=2)
+    layer.centre.copy_(torch.tensor([[35.0, 0.8403], [42.0, 0.84029999]]))
+    readings = torch.tensor([[[torch.nan, mach] for mach in torch.linspace(0.8, 0.9, 99).tolist()]])
+
+    single = layer.regime(readings, ~torch.isnan(readings))
+    double = layer.double().regime(readings.double(), ~torch.isnan(readings))
+
+    assert single.tolist() == double.tolist() == [[0] * 99]
+
+
 def test_scaled_readings_are_clipped():
     readings = torch.tensor([[[0.0, 1e30, -1e30]]])
 

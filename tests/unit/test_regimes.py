@@ -134,3 +134,9 @@ def test_missing_settings_leave_the_others_to_decide():
     settings = np.array([[np.nan, 0.8], [40.0, np.nan], [np.nan, np.nan]])
 
     assert regimes.of(settings).tolist() == [1, 1, 0]
+
+
+def test_the_first_of_the_centres_that_the_known_settings_cannot_tell_is_taken():
+    regimes = Regimes(np.array([[35.0, 0.84], [42.0, 0.84 + 1e-9]]), scale=np.array([15.0, 0.3]))
+
+    assert regimes.of(np.array([[np.nan, 0.9], [np.nan, 0.8]])).tolist() == [0, 0]
