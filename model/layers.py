@@ -89,7 +89,7 @@ class Standardise(nn.Module):
         return mean[regime], deviation[regime]
 
     def regime(self, readings: Tensor, observed: Tensor) -> Tensor:
-        """Find the nearest centre of each cycle, [B, T]; the first of those that the known settings cannot tell."""
+        """Find the nearest centre of each cycle, [B, T]; the first that the known settings cannot tell."""
         where = list(self.settings)
         scale, centre = self.get_buffer("setting_scale"), self.get_buffer("centre")  # [S], [R, S]
         # Relative to the middle of the centres, for precision; clipped far outside them, so extreme
