@@ -27,6 +27,9 @@ LARGEST: Final = 127
 NOT_LEARNT: Final = "net.novelty."
 """Prefix of fitted statistics: novelty squares distances from them, so rounding would bias it."""
 
+EXACT: Final = "/net/read_out/"
+"""Prefix of the nodes that answer and divide the answer: all their copies of a weight must be the same."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Weight:
@@ -70,6 +73,8 @@ def _weights(graph: onnx.GraphProto) -> Iterator[_Weight]:
     constants = {each.name: each for each in graph.initializer}
     readers = Counter(name for node in graph.node for name in node.input)
     for node in graph.node:
+        if node.name.startswith(EXACT):
+            continue
         for place in _places(node):
             constant = constants.get(node.input[place])
             if constant is None or readers[constant.name] > 1 or constant.name.startswith(NOT_LEARNT):

@@ -18,7 +18,7 @@ LEAST_VARIANCE: Final = 1e-3
 """Added to the variance of places, so the trend of a few cycles stays small: their places hardly differ."""
 SINGLE_VARIANCE: Final = 1e-6
 """Variance of places below which a column has one reading and no trend; two neighbours of 60 have 7e-5.
-Without it rounding errors of one reading, times thousands, are a trend."""
+Without this limit, rounding errors of one reading, times thousands, look like a trend."""
 LEAST_WEIGHT: Final = 1e-6
 """Columns with less observed attention have no mean."""
 LEAST_STEP: Final = 1e-6
