@@ -102,11 +102,10 @@ def train(
     trajectories = inspected_trajectories(data, kind, fleet=fleet, folds=folds)
     config = TrainConfig(seed=seed, **training)
     if steps is None:
-        with _interruptible(out):
-            steps = _updates(
-                trajectories, kind, network=network, config=config, folds=folds, options=options,
-                stored=out / STATE_FILE if resume else None,
-            )  # fmt: skip
+        stored = out / STATE_FILE if resume else None
+        steps = _updates(
+            trajectories, kind, network=network, config=config, folds=folds, options=options, stored=stored
+        )
     with _interruptible(out), progress(steps * (folds + 1)) as watch:
         checkpoint, curve = train_run(
             trajectories,
