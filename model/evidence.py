@@ -108,7 +108,7 @@ class Evidence(RulNetwork):
         lag, content, attention = self.look(z, valid, lengths)  # [B, T], [B, T, H], [B, H, T]
         values = z.clamp(-VALUE_LIMIT, VALUE_LIMIT) * there  # [B, T, F], 0 where missing
         pools = Pools.of(attention, -lag / self.config.context, there)
-        mixed = self.get_buffer("gain") * (self.mix @ pools.of_readings(values))  # [B, H + 1, F]
+        mixed = self.get_buffer("gain") * (self.mix.double() @ pools.of_readings(values)).to(z.dtype)
         kept = POOL_LIMIT / mixed.abs().clamp(min=POOL_LIMIT)  # [B, H + 1, F], 1 within the limit
         of_lag = attention * lag[:, None] / LAG_CYCLES  # [B, H, T]
         seen = attention[:, -1:] @ there  # [B, 1, F]
@@ -154,7 +154,7 @@ class Evidence(RulNetwork):
             there = observed.to(z.dtype) * self.get_buffer("is_sensor")
             lag, _, attention = self.look(z, valid, lengths)
             pools = Pools.of(attention, -lag / self.config.context, there)
-            varies = (self.mix @ pools.of_readings(z * there)).std(0)  # [H + 1, F]
+            varies = (self.mix @ pools.of_readings(z * there).to(z.dtype)).std(0)  # [H + 1, F]
             share = torch.full_like(varies, FOLLOWING)
             share[:, leading] = 1.0
             gain = (share / varies.clamp(min=1.0 / MOST_GAIN)).clamp(max=MOST_GAIN)
@@ -190,7 +190,7 @@ class Evidence(RulNetwork):
         # 0 once the baseline is this network's own reference.
         from_baseline = cap * answer.reference - self.get_buffer("baseline")
         of_window = (of_window * x[:, -of_window.shape[-1] :]).sum(-1) + from_baseline  # [B]
-        evidence = share_of_cycles(of_reading, pools.rows[:, 0])
+        evidence = share_of_cycles(of_reading, pools.rows[:, 0].to(of_reading.dtype))
         return of_reading.sum(-1) + of_place, Explanation(of_reading, of_window, evidence)
 
     def reference_rul(self, unclipped: Tensor) -> Tensor:  # noqa: ARG002

@@ -39,7 +39,11 @@ class Pools(NamedTuple):
 
     @classmethod
     def of(cls, attention: Tensor, place: Tensor, observed: Tensor) -> Pools:
-        """Weigh cycles: attention [B, H, T], place [B, T] in -1..0, observed [B, T, F] as 0 or 1."""
+        """Weigh cycles: attention [B, H, T], place [B, T] in -1..0, observed [B, T, F] as 0 or 1.
+
+        In float64: readings that hardly change within a window are small differences of large sums.
+        """
+        attention, place, observed = attention.double(), place.double(), observed.double()
         heads, last = attention.shape[1], attention[:, -1]
         # Around its mean, or the covariance of constant readings would be a small difference of large sums.
         place = place - (last * place).sum(-1, keepdim=True)
@@ -54,18 +58,19 @@ class Pools(NamedTuple):
         return cls(torch.cat((attention, moments[:, :1]), dim=1), share / SPREAD, middle, steep)
 
     def of_readings(self, z: Tensor) -> Tensor:
-        """Pool readings that are 0 where missing, [B, T, F] -> [B, H + 1, F]."""
-        total = self.rows @ z  # [B, H + 1, F]
+        """Pool readings that are 0 where missing, [B, T, F] -> float64 [B, H + 1, F]."""
+        total = self.rows @ z.double()  # [B, H + 1, F]
         trend = (total[:, -1] - self.middle * total[:, -2]) * self.steep
         return torch.cat((total[:, :-1] * self.scale, trend[:, None]), dim=1)
 
     def shares(self, slope: Tensor, z: Tensor) -> Tensor:
         """Divide sum(slope * pools) among the readings, [B, H + 1, F] and [B, T, F] -> [B, T, F]."""
+        slope = slope.double()
         of_trend = slope[:, -1] * self.steep  # [B, F]
         of_last = slope[:, -2] * self.scale[:, -1] - self.middle * of_trend
         means = slope[:, :-2] * self.scale[:, :-1]
         gates = torch.cat((means, of_last[:, None], of_trend[:, None]), dim=1)  # [B, H + 1, F]
-        return (self.rows.transpose(1, 2) @ gates) * z
+        return ((self.rows.transpose(1, 2) @ gates) * z).to(z.dtype)
 
 
 class Answer(NamedTuple):
