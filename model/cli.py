@@ -20,6 +20,7 @@ from model.fleet import Fleet, fleet_named
 from model.progress import progress
 
 if TYPE_CHECKING:
+    from model.run import Source
     from model.training import Check, TrainConfig
 
 TRAIN_HELP = """
@@ -48,6 +49,10 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Option of network or training; may be repeated."),
 ]
+Steps = Annotated[
+    int | None,
+    typer.Option(help="Updates of each network. Default: 500, doubled while the first fold gains.", min=1),
+]
 Threads = Annotated[int, typer.Option(help="CPU threads; other values can change the last digits.", min=1)]
 
 
@@ -71,12 +76,7 @@ def train(
     fleet: Annotated[str, typer.Option(help="TOML file, or name of a shipped fleet.")] = "cmapss",
     network: Annotated[str, typer.Option(help="Name of the network.")] = "evidence",
     seed: Annotated[int, typer.Option(help="Seed of folds, weights and training.", min=0)] = 0,
-    steps: Annotated[
-        int | None,
-        typer.Option(
-            help="Updates of each network. Default: 500, doubled while the first fold gains.", min=1
-        ),
-    ] = None,
+    steps: Steps = None,
     set_: Settings = None,
     folds: Annotated[int, typer.Option(help="Number of folds; each trains another network.", min=2)] = 5,
     threads: Threads = 1,
@@ -86,26 +86,19 @@ def train(
     """Train a network; see TRAIN_HELP."""
     import torch  # noqa: PLC0415 takes seconds
 
-    from model.checkpoint import STATE_FILE  # noqa: PLC0415 with torch
-    from model.curve import write_curve  # noqa: PLC0415 with matplotlib
-    from model.inspection_report import inspected_trajectories  # noqa: PLC0415 with PyArrow
     from model.options import read_options  # noqa: PLC0415 with torch
-    from model.readers import data_files, data_sha256  # noqa: PLC0415
-    from model.run import Source, train_run  # noqa: PLC0415 with torch
+    from model.run import train_run  # noqa: PLC0415 with torch
     from model.training import TrainConfig  # noqa: PLC0415 with torch
 
     _check_folder(out, resume=resume, overwrite=overwrite)
     torch.set_num_threads(threads)
     options, training = read_options(set_ or [], network=network)
-    kind = fleet_named(fleet)
-    files = data_files(data, kind)
-    trajectories = inspected_trajectories(data, kind, fleet=fleet, folds=folds)
-    config = TrainConfig(seed=seed, **training)
-    if steps is None:
-        stored = out / STATE_FILE if resume else None
-        steps = _updates(
-            trajectories, kind, network=network, config=config, folds=folds, options=options, stored=stored
-        )
+    given = {"fleet": fleet, "data": [str(path) for path in data], "set": set_ or [], "threads": threads}
+    kind, trajectories, source = _read(data, fleet, folds=folds, given=given)
+    config, run = TrainConfig(seed=seed, **training), out if resume else None
+    steps = steps or _updates(
+        trajectories, kind, network=network, config=config, folds=folds, options=options, run=run
+    )
     with _interruptible(out), progress(steps * (folds + 1)) as watch:
         checkpoint, curve = train_run(
             trajectories,
@@ -114,18 +107,27 @@ def train(
             network=network,
             config=replace(config, steps=steps),
             folds=folds,
-            source=Source(
-                ", ".join(file.name for file in files),
-                data_sha256(files),
-                {"fleet": fleet, "data": [str(path) for path in data], "set": set_ or [], "threads": threads},
-            ),
+            source=source,
             folder=out,
             watch=watch,
             resume=resume,
             options=options,
         )
-    write_curve(curve, out)
     _report(name, checkpoint.facts["metrics"], curve, out)
+
+
+def _read(
+    data: Sequence[Path], fleet: str, *, folds: int, given: Mapping[str, Any]
+) -> tuple[Fleet, list[Trajectory], Source]:
+    """Read the fleet and its units; print the findings of the inspection."""
+    from model.inspection_report import inspected_trajectories  # noqa: PLC0415 with PyArrow
+    from model.readers import data_files, data_sha256  # noqa: PLC0415 with PyArrow
+    from model.run import Source  # noqa: PLC0415 with torch
+
+    kind = fleet_named(fleet)
+    files = data_files(data, kind)
+    trajectories = inspected_trajectories(data, kind, fleet=fleet, folds=folds)
+    return kind, trajectories, Source(", ".join(file.name for file in files), data_sha256(files), given)
 
 
 def _updates(
@@ -136,14 +138,15 @@ def _updates(
     config: TrainConfig,
     folds: int,
     options: Mapping[str, Any],
-    stored: Path | None,
+    run: Path | None,
 ) -> int:
-    """Choose the number of updates, or read that of the interrupted run whose state is `stored`."""
+    """Choose the number of updates, or read that of the interrupted run in this folder."""
+    from model.checkpoint import STATE_FILE  # noqa: PLC0415 with torch
     from model.stages import stored_updates  # noqa: PLC0415 with torch
     from model.updates import choose_updates  # noqa: PLC0415 with torch
 
-    if stored is not None:
-        return stored_updates(stored)
+    if run is not None:
+        return stored_updates(run / STATE_FILE)
     screen = Console(stderr=True)
 
     def tell(steps: int, rmse: float) -> None:
@@ -200,7 +203,10 @@ def _print_curve(curve: Sequence[Check]) -> None:
 
 
 def _report(name: str, metrics: dict[str, float], curve: Sequence[Check], out: Path) -> None:
-    """Print the figures of a finished run, where it stands beside boosting, and the next command."""
+    """Save the curve of a finished run; print its figures, also beside boosting, and the next command."""
+    from model.curve import write_curve  # noqa: PLC0415 with matplotlib
+
+    write_curve(curve, out)
     console = Console()
     console.print(_metrics_table(name, metrics))
     if caution := boosting_caution(metrics):

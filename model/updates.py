@@ -20,7 +20,7 @@ from model.training import TrainConfig
 LENGTHS: Final = (500, 1000, 2000)
 """Lengths to try, in updates. The longest keeps a training of 100,000 windows under ten minutes of CPU."""
 LEAST_GAIN: Final = 0.02
-"""Share by which the held-out RMSE must fall for twice the updates; seeds alone move it by about 1 %."""
+"""Share by which the held-out RMSE must fall for twice the updates; less is not worth the time."""
 
 
 def choose_updates(
@@ -35,8 +35,8 @@ def choose_updates(
 ) -> int:
     """Train on the first fold for longer until its held-out units stop gaining; return the length.
 
-    One number for all networks comes from units that the cross-validation also judges, so its figures are
-    optimistic by less than `LEAST_GAIN`. `tell` gets each length and its held-out RMSE.
+    The first fold is judged by the cross-validation too, so its figures are optimistic; the units of the
+    other folds choose nothing. `tell` gets each length and its held-out RMSE.
     """
     fleet = fleet_for(fleet, network)
     split = split_fold(
