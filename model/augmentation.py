@@ -41,8 +41,8 @@ class ColumnScales:
 def measure_columns(trajectories: Sequence[Trajectory], standardise: Standardise) -> ColumnScales:
     """Measure the scales over units that ran to failure.
 
-    Second differences remove a linear trend; single jumps hardly count. What a unit keeps is what its
-    first and its last cycles share: a level that wear or a failure bound sets is not kept.
+    Second differences remove a linear trend; single jumps hardly count. A unit keeps the level that
+    its first and its last cycles share; it does not keep a level that wear or a failure bound sets.
     """
     lives = [_scaled(trajectory, standardise) for trajectory in trajectories]
     bends = np.abs(np.concatenate([np.diff(z, n=2, axis=0) for z in lives]))

@@ -49,7 +49,7 @@ class Window(NamedTuple):
 
 
 Explain = Literal["attention", "sensors", "full"]
-"""What an answer shows of its grounds; see `service.core.queries.Explain`."""
+"""Grounds that an answer shows; see `service.core.queries.Explain`."""
 
 
 class Grounds(NamedTuple):

@@ -1,4 +1,4 @@
-"""What explains an answer beyond its attention: cycles of each sensor, and whether to trust the evidence.
+"""Explain an answer beyond its attention: cycles of each sensor, and whether to trust the evidence.
 
 Both may ask the model again, by the same batcher, so they cost nothing where nobody asks for them. This
 module must not know requests.

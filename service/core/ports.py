@@ -46,14 +46,14 @@ class Caller(msgspec.Struct, eq=False):
 
 
 class BatchReport(msgspec.Struct, eq=False):
-    """What is counted of a batch. It may wait for that, so it holds nothing that a request has sent.
+    """Figures of a batch that wait to be counted: they hold nothing that a request has sent.
 
     Attributes:
         size: Windows of the batch.
         queued: Seconds that each request waited whose first window is in this batch.
         answered: Seconds from the first window's batch to the last answer, of each request that it ended.
         seconds: One run of the graph.
-        answers: What the graph answered, without explanations of readings; None where it failed.
+        answers: Answers of the graph, without explanations of readings; None where it failed.
         units, imputed_fraction, is_probe: Of each window that was answered, as in `Windows`.
     """
 
@@ -75,7 +75,7 @@ class Share(NamedTuple):
 
 
 class Batch(msgspec.Struct, eq=False):
-    """What the graph is asked at once, and what it answers.
+    """Windows that the graph answers at once, and its report.
 
     Attributes:
         shares: Whose windows they are, in the order of the batch's rows.

@@ -1,4 +1,4 @@
-"""What a stored prediction rested on: a few cycles and sensors, as JSON of a bounded size."""
+"""Short explanations of stored predictions: a few cycles and sensors, as JSON of a bounded size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_BYTES: Final = 400
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """What a stored prediction rested on, the most first.
+    """Grounds of a stored prediction, the most first.
 
     `evidence`: shares of the most evident cycles. `sensor_contributions`: cycles of RUL of the sensors that
     weigh most. `trust`: as the answer had it.
@@ -28,7 +28,7 @@ class Explanation(msgspec.Struct, frozen=True):
 
 
 class Grounds(NamedTuple):
-    """What the writing thread makes an explanation of, the most first; sensors by their places."""
+    """Values from which the writing thread makes an explanation, the most first; sensors by their places."""
 
     places: list[int]
     shares: list[float]
