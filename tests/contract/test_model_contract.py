@@ -14,7 +14,7 @@ SHIPPED = sorted(folder.name for folder in BUNDLED.iterdir() if (folder / "model
 RUL_TOLERANCE_CYCLES = 1e-4  # of 125: about thirteen steps of float32
 
 
-TINY = [f"tiny {network}" for network in ("flagship", "amnl", "selfattention", "evidence")]
+TINY = [f"tiny {network}" for network in ("flagship", "amnl", "selfattention")]
 
 
 @pytest.fixture(scope="module", params=[*TINY, *SHIPPED])

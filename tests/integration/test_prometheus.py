@@ -69,7 +69,7 @@ class Prometheus:
 @pytest.fixture(scope="module")
 def tiny_bundle(tiny_bundles):
     """A model that has every metric: with heads."""
-    return tiny_bundles("evidence")
+    return tiny_bundles("flagship")
 
 
 @pytest.fixture(scope="module")

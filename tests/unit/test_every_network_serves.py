@@ -21,7 +21,7 @@ from service.core.window import WindowInput
 from service.metrics.metrics import Metrics
 from service.settings import ProviderChoice
 
-NETWORKS = ["flagship", "amnl", "selfattention", "evidence"]
+NETWORKS = ["flagship", "amnl", "selfattention"]
 
 
 @pytest.fixture(params=NETWORKS)
@@ -105,7 +105,7 @@ async def test_contributions_of_sensors_are_the_graphs_where_it_explains_reading
 
 
 async def test_trust_is_the_agreement_that_rul_attention_measures(tiny_bundles, registry, executor):
-    folder = tiny_bundles("evidence")
+    folder = tiny_bundles("flagship")
     runtime = OnnxRuntime.load(folder, provider=ProviderChoice.CPU)
     session, manifest = open_bundle(folder)
     drawn = simulated_windows(manifest, count=40, seed=1)

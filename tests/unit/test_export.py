@@ -184,7 +184,7 @@ def test_a_broken_promise_is_found(tiny_bundle, output, change, broken):
 
 
 def test_contributions_of_what_says_nothing_are_found(tiny_bundles):
-    session, manifest = open_bundle(tiny_bundles("evidence"))
+    session, manifest = open_bundle(tiny_bundles("flagship"))
     more = Meddler(session, "sensor_contribution", lambda a, b: a + 0.01)
 
     broken = [finding.promise for finding in measure_promises(more, manifest) if not finding.kept]
