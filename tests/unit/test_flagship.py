@@ -271,4 +271,4 @@ def test_a_single_reading_has_no_trend():
 
     pools = Pools.of(attention, torch.linspace(-1, 0, 60)[None, None], observed)
 
-    assert (pools.steep[0] > 0).tolist() == [False, True, False]
+    assert (pools.steep[0, 0] > 0).tolist() == [False, True, False]
