@@ -99,7 +99,10 @@ class Parts:
             self._drain_on_sigterm()
         proving = self._run(self.become_ready())
         if spec.control is not None:
-            self._control = Control({"ready": partial(self._status, proving), "drain": self._drained})
+            commands = {
+                "ready": partial(self._status, proving), "leave": self._leave, "drain": self._drained
+            }  # fmt: skip
+            self._control = Control(commands)
             await self._control.open(spec.control)
         if spec.index > 0:  # other workers answer meanwhile: listen only when this one can
             await proving
@@ -148,6 +151,13 @@ class Parts:
     async def _drained(self) -> str:
         return "drained" if await self._drain() else "gave up"
 
+    async def _leave(self) -> str:
+        """Let load balancers go elsewhere; requests are still answered."""
+        if self.lifecycle.phase is Phase.READY:
+            self.lifecycle.enter(Phase.LAME_DUCK, "it is about to shut down")
+            self._advertise(serving=False)
+        return "leaving"
+
     async def _drain(self) -> bool:
         self.lifecycle.enter(Phase.DRAINING, "it is shutting down")
         self._advertise(serving=False)
@@ -170,14 +180,19 @@ class Parts:
         return server
 
     def _drain_on_sigterm(self) -> None:
-        """Refuse new requests at the signal, not only when the HTTP server has drained."""
+        """Leave at the signal; after the lame-duck time refuse new requests and let the HTTP server drain."""
         loop = asyncio.get_running_loop()
         previous = signal.getsignal(signal.SIGTERM)
 
-        def begin(number: int, frame: FrameType | None) -> None:
-            loop.call_soon_threadsafe(lambda: self._run(self._drain()))
+        async def end(number: int, frame: FrameType | None) -> None:
+            await self._leave()
+            await asyncio.sleep(self.settings.lame_duck_seconds)
+            self._run(self._drain())
             if callable(previous):
                 previous(number, frame)
+
+        def begin(number: int, frame: FrameType | None) -> None:
+            loop.call_soon_threadsafe(lambda: self._run(end(number, frame)))
 
         signal.signal(signal.SIGTERM, begin)
 

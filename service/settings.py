@@ -181,6 +181,12 @@ class Settings(BaseSettings):
         description="Maximum silence on a stream, in seconds; beyond it the stream ends with ABORTED. Too "
         "high: streams of vanished clients stay open. Too low: units that report rarely lose their window.",
     )
+    lame_duck_seconds: NonNegativeFloat = Field(
+        default=5.0,
+        description="Time between SIGTERM and the drain, in seconds: /readyz answers 503 and connections are "
+        "asked to close, while requests are still answered. Ctrl+C skips it. Too high: shutdowns take long. "
+        "Too low: load balancers that have not seen the 503 yet send requests that are refused.",
+    )
     drain_seconds: NonNegativeFloat = Field(
         default=10.0,
         description="Maximum time for requests in flight to finish at shutdown, in seconds. Too high: the "

@@ -94,7 +94,7 @@ class Exchange:
         """
         lifecycle = self._desk.lifecycle
         if lifecycle.phase is not Phase.READY:
-            lifecycle.check_ready()
+            lifecycle.check_answers()
         lifecycle.in_flight += 1
         self._admitted = True
 

@@ -73,7 +73,7 @@ def _run_uvicorn(settings: Settings) -> int:
     from service.core.bundles import load_bundles  # noqa: PLC0415 ONNX Runtime, which Envoy's parent does without
 
     for port in (settings.port, settings.grpc_port):
-        _check_free(settings.host, port)
+        _free_port(settings.host, port)
     load_bundles(settings)  # a damaged bundle ends here; BentoML's supervisor would retry it for ever
     arguments = ["serve", SERVICE, "--host", settings.host, "--port", str(settings.port)]
     os.environ.update(settings.as_environment())
@@ -81,13 +81,19 @@ def _run_uvicorn(settings: Settings) -> int:
 
 
 async def _run_envoy(settings: Settings) -> int:
-    _check_free(settings.host, settings.port)
-    stop = asyncio.Event()
+    port = _free_port(settings.host, settings.port)
+    stop, hurry = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, stop.set)
+
+    def end(number: signal.Signals) -> None:
+        if stop.is_set() or number is signal.SIGINT:  # asked twice, or from a terminal
+            hurry.set()
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end, number)
     with TemporaryDirectory(prefix="rul-") as folder:
-        await Workers(settings, Path(folder), ready=_announce).run(stop)
+        await Workers(settings, Path(folder), port=port, ready=_announce).run(stop, hurry)
     return 0
 
 
@@ -100,12 +106,18 @@ def _announce(models: dict[str, str], url: str) -> None:
     print(line, file=sys.stderr)  # noqa: T201
 
 
-def _check_free(host: str, port: int) -> None:
+def _free_port(host: str, port: int) -> int:
+    """Return the port, or any free one for port 0.
+
+    Raises:
+        FrontEndFailed: nothing can listen there.
+    """
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
+            return probe.getsockname()[1]
     except OSError as error:
         raise FrontEndFailed(
             f"cannot listen on {host}:{port}: {error.strerror}; choose another address with --host, --port "

@@ -28,6 +28,7 @@ START_SECONDS = 60
 STOP_SECONDS = 30
 ANSWER_SECONDS = 30
 COMMAND_SECONDS = 300
+DEFAULTS = {"workers": "1", "lame_duck_seconds": "0"}
 
 
 @dataclass
@@ -76,7 +77,7 @@ def running(
     """
     port, grpc_port = free_port(), free_port()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RUL_")}
-    environment |= {f"RUL_{name.upper()}": value for name, value in {"workers": "1", **settings}.items()}
+    environment |= {f"RUL_{name.upper()}": value for name, value in (DEFAULTS | settings).items()}
     environment |= {
         "RUL_BUNDLES": bundles,
         "RUL_HOST": "127.0.0.1",
