@@ -30,7 +30,7 @@ from service.core.predictor import LoadedModel, Predictor
 from service.core.providers import CPU
 from service.core.rules import WindowRules
 from service.core.runtime import OnnxRuntime, Runtime, replay_golden
-from service.edge.access import Credentials
+from service.edge.access import Credentials, Hosts
 from service.edge.exchange import Desk
 from service.grpc.call import METADATA
 from service.grpc.over_asgi import GrpcOverAsgi
@@ -180,19 +180,14 @@ class Parts:
         return server
 
     def _drain_on_sigterm(self) -> None:
-        """Leave at the signal; after the lame-duck time refuse new requests and let the HTTP server drain."""
+        """Refuse new requests at the signal, not only when the HTTP server has drained."""
         loop = asyncio.get_running_loop()
         previous = signal.getsignal(signal.SIGTERM)
 
-        async def end(number: int, frame: FrameType | None) -> None:
-            await self._leave()
-            await asyncio.sleep(self.settings.lame_duck_seconds)
-            self._run(self._drain())
+        def begin(number: int, frame: FrameType | None) -> None:
+            loop.call_soon_threadsafe(lambda: self._run(self._drain()))
             if callable(previous):
                 previous(number, frame)
-
-        def begin(number: int, frame: FrameType | None) -> None:
-            loop.call_soon_threadsafe(lambda: self._run(end(number, frame)))
 
         signal.signal(signal.SIGTERM, begin)
 
@@ -251,6 +246,7 @@ def build(
         max_streams=settings.max_streams,
         stream_idle_seconds=settings.stream_idle_seconds,
         tracer=tracer,
+        hosts=None if settings.keys() else Hosts(settings.host_names(), any_name=settings.has_any_name()),
     )
     proofs = [partial(_replay, folder, runtime) for folder, runtime in loaded]
     return Parts(settings, worker, models, proofs, registry, batchers, store, desk, executor)

@@ -25,12 +25,22 @@ PAGE: Final = """<!doctype html>
 <body>
 <div id="api"></div>
 <script src="/docs/assets/swagger-ui-bundle.js"></script>
-<script>
-SwaggerUIBundle({url: "/openapi.json", dom_id: "#api", deepLinking: true, tryItOutEnabled: true});
-</script>
+<script src="/docs/assets/start.js"></script>
 </body>
 </html>
 """
+START: Final = """SwaggerUIBundle({
+  url: "/openapi.json", dom_id: "#api", deepLinking: true, tryItOutEnabled: true
+});
+"""
+SECURITY: Final = (
+    (b"content-security-policy", b"default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
+     b"img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+)  # fmt: skip
+"""Headers of pages: scripts and data from this service alone, and no frame around them. Swagger UI sets styles
+of its elements itself."""
 
 
 def assets() -> Path:

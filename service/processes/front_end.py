@@ -12,11 +12,13 @@ import os
 import signal
 import socket
 import sys
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from service import logs
 from service.errors import FrontEndFailed
+from service.processes.tls import check_certificates
 from service.processes.tuning import schedule_as_batch
 from service.processes.workers import Workers
 from service.settings import FrontEnd, Scheduling, Settings
@@ -60,9 +62,14 @@ def run(settings: Settings) -> int:
     if importlib.util.find_spec("onnxruntime") is None:  # else each worker would fail, with a traceback
         raise ModuleNotFoundError("onnxruntime is not installed", name="onnxruntime")
     front_end = choose(settings)
+    check_certificates(settings, front_end)
     logs.configure(level=settings.log_level, log_format=settings.log_format)
     if settings.scheduling is Scheduling.BATCH:
         schedule_as_batch()
+    if not settings.keys() and not settings.is_local():
+        logs.logger().warning(
+            "service open to the network", host=settings.host, reason="RUL_API_KEYS is empty"
+        )
     if front_end is FrontEnd.ENVOY:
         return asyncio.run(_run_envoy(settings))
     return _run_uvicorn(settings)
@@ -93,17 +100,20 @@ async def _run_envoy(settings: Settings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end, number)
     with TemporaryDirectory(prefix="rul-") as folder:
-        await Workers(settings, Path(folder), port=port, ready=_announce).run(stop, hurry)
+        announce = partial(_announce, is_local=settings.is_local())
+        await Workers(settings, Path(folder), port=port, ready=announce).run(stop, hurry)
     return 0
 
 
-def _announce(models: dict[str, str], url: str) -> None:
+def _announce(models: dict[str, str], url: str, *, is_local: bool) -> None:
     """Say where the service answers: one line for a person on a terminal, else one log event."""
     if not sys.stderr.isatty():
-        logs.logger().info("service started", url=url, models=models)
+        logs.logger().info("service started", url=url, models=models, only_this_machine=is_local)
         return
     line = f"rulserve answers HTTP and gRPC at {url} (page: {url}/docs; models: {', '.join(models)})"
     print(line, file=sys.stderr)  # noqa: T201
+    if is_local:
+        print("only this machine can connect; --host 0.0.0.0 lets others", file=sys.stderr)  # noqa: T201
 
 
 def _free_port(host: str, port: int) -> int:

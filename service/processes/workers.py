@@ -22,6 +22,7 @@ from service.core.lifecycle import Phase
 from service.errors import FrontEndFailed
 from service.processes.control import WorkerSpec, send
 from service.processes.envoy_config import allow_silence, hide_admin
+from service.processes.tls import use_tls
 from service.processes.tuning import limit_caches, per_processor_caches
 from service.settings import Settings
 
@@ -89,7 +90,8 @@ class Workers:
         status = await self._ready(0)
         if status["phase"] != Phase.READY:
             return  # its log and /readyz give the reason, which holds for every worker
-        self._announce(status["models"], f"http://{reachable(self._settings.host)}:{self._port}")
+        scheme = "https" if self._settings.tls_cert else "http"
+        self._announce(status["models"], f"{scheme}://{reachable(self._settings.host)}:{self._port}")
         await asyncio.gather(*(self._keep(worker) for worker in range(1, self._count)))
 
     async def _keep(self, worker: int) -> None:
@@ -143,6 +145,7 @@ class Workers:
     def _configure(self, config: dict[str, Any]) -> dict[str, Any]:
         # Our own limit ends first.
         idle_seconds = max(ENVOY_IDLE_SECONDS, self._settings.stream_idle_seconds + 60)
+        config = use_tls(config, self._settings, folder=self._folder)
         return limit_caches(allow_silence(config, idle_seconds=idle_seconds), processors=os.cpu_count() or 1)
 
     async def _leave(self, hurry: asyncio.Event) -> None:

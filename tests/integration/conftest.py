@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -69,6 +70,7 @@ def running(
     front_end: str = "envoy",
     ready: bool = True,
     command: Sequence[str] = (RUL, "serve"),
+    tls: ssl.SSLContext | None = None,
     **settings: str,
 ) -> Iterator[Server]:
     """`rul serve` with these settings (RUL_ and upper case are added), stopped at the end.
@@ -100,7 +102,7 @@ def running(
         )
     server = Server(
         front_end,
-        f"http://127.0.0.1:{port}",
+        f"http{'s' if tls else ''}://127.0.0.1:{port}",
         f"127.0.0.1:{port if front_end == 'envoy' else grpc_port}",
         process,
         log,
@@ -108,7 +110,9 @@ def running(
     try:
         if ready:
             wait_until(
-                lambda: process.poll() is not None or _answers_ready(server), START_SECONDS, what="readiness"
+                lambda: process.poll() is not None or _answers_ready(server, tls),
+                START_SECONDS,
+                what="readiness",
             )
             assert process.poll() is None, f"the service ended:\n{server.output()}"
         yield server
@@ -123,9 +127,10 @@ def running(
                 raise
 
 
-def _answers_ready(server: Server) -> bool:
+def _answers_ready(server: Server, tls: ssl.SSLContext | None) -> bool:
     try:
-        return httpx.get(server.http + "/readyz", timeout=5, trust_env=False).status_code == 200
+        url = server.http + "/readyz"
+        return httpx.get(url, timeout=5, trust_env=False, verify=tls or False).status_code == 200
     except httpx.HTTPError:
         return False
 

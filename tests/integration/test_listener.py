@@ -9,9 +9,8 @@ from pathlib import Path
 
 import httpx
 import psutil
-import pytest
 
-from tests.integration.conftest import ANSWER_SECONDS, STOP_SECONDS, Server, running
+from tests.integration.conftest import ANSWER_SECONDS, Server, running
 from tests.waiting import wait_until
 
 LAME_DUCK_SECONDS = 20
@@ -72,21 +71,6 @@ def test_a_service_about_to_leave_says_so_first_and_answers_until_then(tiny_bund
         assert answers == [200] * 20
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(LAME_DUCK_SECONDS / 2) == 0
-
-
-@pytest.mark.parametrize("front_end", ["envoy", "uvicorn"])
-def test_readiness_is_withdrawn_before_requests_are_refused(front_end, tiny_bundle, tmp_path, windows):
-    body = {"windows": [windows[0].json()]}
-    settings = {"lame_duck_seconds": "2", "front_end": front_end}
-    with running(tmp_path, str(tiny_bundle.path), **settings) as server:
-        server.process.send_signal(signal.SIGTERM)
-        wait_until(
-            lambda: httpx.get(server.http + "/readyz", trust_env=False).status_code == 503, 10, what="503"
-        )
-        answer = httpx.post(server.http + "/v1/predict", json=body, trust_env=False)
-
-        assert answer.status_code == 200
-        assert server.process.wait(STOP_SECONDS) == 0
 
 
 def test_ctrl_c_does_not_wait_for_load_balancers(tiny_bundle, tmp_path):
