@@ -33,14 +33,16 @@ START: Final = """SwaggerUIBundle({
   url: "/openapi.json", dom_id: "#api", deepLinking: true, tryItOutEnabled: true
 });
 """
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""Scripts and data from this service alone; no frame around a page. Swagger UI sets styles of elements."""
 SECURITY: Final = (
-    (b"content-security-policy", b"default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
-     b"img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
+    (b"content-security-policy", POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
-)  # fmt: skip
-"""Headers of pages: scripts and data from this service alone, and no frame around them. Swagger UI sets styles
-of its elements itself."""
+)
 
 
 def assets() -> Path:

@@ -71,13 +71,14 @@ def running(
     ready: bool = True,
     command: Sequence[str] = (RUL, "serve"),
     tls: ssl.SSLContext | None = None,
+    port: int | None = None,
     **settings: str,
 ) -> Iterator[Server]:
     """`rul serve` with these settings (RUL_ and upper case are added), stopped at the end.
 
     Another command may hold `{port}` where it needs the port.
     """
-    port, grpc_port = free_port(), free_port()
+    port, grpc_port = port or free_port(), free_port()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RUL_")}
     environment |= {f"RUL_{name.upper()}": value for name, value in (DEFAULTS | settings).items()}
     environment |= {
