@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -52,6 +53,8 @@ backend grpc
   server a 127.0.0.1:{a} proto h2 check-proto h1
   server b 127.0.0.1:{b} proto h2 check-proto h1
 """
+PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"])
+"""Debian keeps servers where only root looks."""
 Ask = Callable[[], None]
 
 
@@ -100,9 +103,6 @@ def haproxy(folder: Path, http: int, grpc_port: int, ports: list[int]) -> Genera
     finally:
         process.terminate()
         process.wait()
-
-
-PATH = "/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin"
 
 
 def asks_of(given: dict[str, Any], http: int, grpc_port: int, callers: int) -> list[tuple[str, Ask]]:
