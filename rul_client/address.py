@@ -3,9 +3,25 @@
 from __future__ import annotations
 
 import ipaddress
+from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import typer
+
+
+class Tls(NamedTuple):
+    """PEM files of a TLS connection.
+
+    Attributes:
+        ca: Authorities that the server's certificate may come from; None: those of the system.
+        cert: Certificate of the client; None: it shows none.
+        key: Private key of that certificate.
+    """
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
 
 
 def http_address(url: str) -> str:

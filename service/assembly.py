@@ -30,7 +30,7 @@ from service.core.predictor import LoadedModel, Predictor
 from service.core.providers import CPU
 from service.core.rules import WindowRules
 from service.core.runtime import OnnxRuntime, Runtime, replay_golden
-from service.edge.access import Credentials
+from service.edge.access import Credentials, Hosts
 from service.edge.exchange import Desk
 from service.grpc.call import METADATA
 from service.grpc.over_asgi import GrpcOverAsgi
@@ -99,7 +99,10 @@ class Parts:
             self._drain_on_sigterm()
         proving = self._run(self.become_ready())
         if spec.control is not None:
-            self._control = Control({"ready": partial(self._status, proving), "drain": self._drained})
+            commands = {
+                "ready": partial(self._status, proving), "leave": self._leave, "drain": self._drained
+            }  # fmt: skip
+            self._control = Control(commands)
             await self._control.open(spec.control)
         if spec.index > 0:  # other workers answer meanwhile: listen only when this one can
             await proving
@@ -147,6 +150,13 @@ class Parts:
 
     async def _drained(self) -> str:
         return "drained" if await self._drain() else "gave up"
+
+    async def _leave(self) -> str:
+        """Let load balancers go elsewhere; requests are still answered."""
+        if self.lifecycle.phase is Phase.READY:
+            self.lifecycle.enter(Phase.LAME_DUCK, "it is about to shut down")
+            self._advertise(serving=False)
+        return "leaving"
 
     async def _drain(self) -> bool:
         self.lifecycle.enter(Phase.DRAINING, "it is shutting down")
@@ -236,6 +246,7 @@ def build(
         max_streams=settings.max_streams,
         stream_idle_seconds=settings.stream_idle_seconds,
         tracer=tracer,
+        hosts=None if settings.keys() else Hosts(settings.host_names(), any_name=settings.has_any_name()),
     )
     proofs = [partial(_replay, folder, runtime) for folder, runtime in loaded]
     return Parts(settings, worker, models, proofs, registry, batchers, store, desk, executor)

@@ -104,7 +104,7 @@ class Unauthenticated(ServiceError):
 
 
 class Forbidden(ServiceError):
-    """The API key is not valid."""
+    """The API key is not valid, or the request comes from a page of another site."""
 
 
 class UnknownModel(ServiceError):

@@ -96,9 +96,15 @@ class Settings(BaseSettings):
         "shipped bundle. Too many: more memory and a slower start. Bundles that are not listed get 404.",
     )
     host: str = Field(
-        default="0.0.0.0",  # noqa: S104 - a container is reached from outside
+        default="127.0.0.1",
         description="Address to listen on. 127.0.0.1: only this machine can connect. 0.0.0.0: every machine "
-        "that reaches this one can connect.",
+        "that reaches this one can connect; set RUL_API_KEYS too.",
+    )
+    allowed_hosts: str = Field(
+        default="",
+        description="Names under which the service is reached, and sites whose pages may call it, separated "
+        "by commas. Without API keys, other names (if RUL_HOST is this machine alone, or if this is set) and "
+        "pages of other sites get 403. IP addresses and localhost are always accepted.",
     )
     port: int = Field(
         default=3000, ge=0, le=65535, description="TCP port of HTTP and gRPC. 0: any free port."
@@ -109,6 +115,17 @@ class Settings(BaseSettings):
         le=65535,
         description="TCP port of gRPC under `bentoml serve`, whose server has no HTTP/2. `rul serve` behind "
         "Envoy has both protocols on RUL_PORT and ignores this setting.",
+    )
+    tls_cert: str = Field(
+        default="",
+        description="Certificate chain of the port, a PEM file. Empty: no TLS. A file that is renamed into "
+        "its place is used at once, without a restart (docs/tls.md).",
+    )
+    tls_key: str = Field(default="", description="Private key of RUL_TLS_CERT, a PEM file without password.")
+    tls_client_ca: str = Field(
+        default="",
+        description="Certificates of the authorities whose clients may connect, a PEM file (mTLS). Empty: "
+        "clients need no certificate. Health probes need one too.",
     )
     front_end: FrontEnd = Field(
         default=FrontEnd.AUTO,
@@ -180,6 +197,13 @@ class Settings(BaseSettings):
         default=600.0,
         description="Maximum silence on a stream, in seconds; beyond it the stream ends with ABORTED. Too "
         "high: streams of vanished clients stay open. Too low: units that report rarely lose their window.",
+    )
+    lame_duck_seconds: NonNegativeFloat = Field(
+        default=5.0,
+        description="Time between SIGTERM and the drain, in seconds: /readyz answers 503 and connections are "
+        "asked to close, while requests are still answered. Ctrl+C and a second SIGTERM skip it; uvicorn has "
+        "none. Too high: shutdowns take long. "
+        "Too low: load balancers that have not seen the 503 yet send requests that are refused.",
     )
     drain_seconds: NonNegativeFloat = Field(
         default=10.0,
@@ -294,6 +318,18 @@ class Settings(BaseSettings):
             self.provider is ProviderChoice.AUTO and NVIDIA_DRIVER.exists()
         )
         return 1 if on_gpu else min(usable_cores(), MOST_WORKERS)
+
+    def host_names(self) -> tuple[str, ...]:
+        """Return the listed names of the service."""
+        return _parts(self.allowed_hosts)
+
+    def is_local(self) -> bool:
+        """Return whether only this machine can connect."""
+        return self.host == "localhost" or self.host.startswith("127.") or self.host == "::1"
+
+    def has_any_name(self) -> bool:
+        """Return whether callers may use names that are not listed."""
+        return not self.is_local() and not self.host_names()
 
     def keys(self) -> frozenset[str]:
         """Return the accepted API keys; none: no key is required."""

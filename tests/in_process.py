@@ -173,7 +173,7 @@ async def in_process(
     if ready:
         await parts.become_ready(settle=lambda **_: None)
     transport = httpx.ASGITransport(parts.handle)
-    async with httpx.AsyncClient(transport=transport, base_url="http://in.process") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         try:
             yield InProcess(runtime, parts, client)
         finally:

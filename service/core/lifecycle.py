@@ -1,9 +1,10 @@
 """The phase of the service, and its requests in flight.
 
-    starting ── ready ── draining
+    starting ── ready ── lame_duck ── draining
         └────── failed
 
-`failed`: a bundle's golden windows do not agree on this machine, so no answer is trusted.
+`failed`: a bundle's golden windows do not agree on this machine, so no answer is trusted. `lame_duck`: not
+ready, so that load balancers go elsewhere, but requests are still answered.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ class Phase(StrEnum):
 
     STARTING = "starting"
     READY = "ready"
+    LAME_DUCK = "lame_duck"
     DRAINING = "draining"
     FAILED = "failed"
 
@@ -68,13 +70,22 @@ class Lifecycle:
             raise RuntimeFailed("the batch scheduler stopped; restart the process")
 
     def check_ready(self) -> None:
-        """Check that the service answers requests.
+        """Check that the service wants requests.
 
         Raises:
             NotReady: it does not; the message has the reason.
         """
         if self.phase is not Phase.READY:
             raise NotReady(f"the service is {self.phase}: {self._reason}")
+
+    def check_answers(self) -> None:
+        """Check that the service answers requests.
+
+        Raises:
+            NotReady: it does not; the message has the reason.
+        """
+        if self.phase is not Phase.LAME_DUCK:
+            self.check_ready()
 
     def ended(self) -> None:
         """Something that a drain waits for has ended."""

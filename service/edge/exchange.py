@@ -12,7 +12,7 @@ from service import logs
 from service.core.lifecycle import Lifecycle, Phase
 from service.core.ports import Stages, Tracer
 from service.core.predictor import Predictor
-from service.edge.access import Credentials
+from service.edge.access import Credentials, Hosts
 from service.errors import STATUS, DeadlineExceeded, Disconnected, RuntimeFailed, status_of
 from service.labels import CLIENT_GONE, SUCCESS, Route, Transport
 from service.metrics.metrics import Metrics
@@ -94,7 +94,7 @@ class Exchange:
         """
         lifecycle = self._desk.lifecycle
         if lifecycle.phase is not Phase.READY:
-            lifecycle.check_ready()
+            lifecycle.check_answers()
         lifecycle.in_flight += 1
         self._admitted = True
 
@@ -168,11 +168,13 @@ class Desk:
         max_streams: int,
         stream_idle_seconds: float,
         tracer: Tracer | None = None,
+        hosts: Hosts | None = None,
     ) -> None:
         self.predictor: Final = predictor
         self.metrics: Final = metrics
         self.lifecycle: Final = lifecycle
         self.credentials: Final = credentials
+        self.hosts: Final = hosts
         self.max_body_bytes: Final = max_body_bytes
         self.request_timeout_seconds: Final = request_timeout_seconds
         self.streams: Final = Streams(lifecycle, most=max_streams, idle_seconds=stream_idle_seconds)

@@ -122,13 +122,15 @@ class Pages:
         return self._openapi
 
     async def _docs(self, _call: Call) -> Reply:
-        return Reply(openapi.PAGE.encode(), media_type=b"text/html; charset=utf-8")
+        return Reply(openapi.PAGE.encode(), media_type=b"text/html; charset=utf-8", headers=openapi.SECURITY)
 
     async def _asset(self, call: Call) -> Reply:
-        path = self._assets.get(call.path["name"])
-        if path is None:
+        name = call.path["name"]
+        path = self._assets.get(name)
+        if path is None and name != "start.js":
             raise UnknownRoute(f"no endpoint at {call.scope['path'][:80]}; /docs lists all endpoints")
-        return Reply(path.read_bytes(), media_type=MEDIA_TYPES[path.suffix])
+        content = openapi.START.encode() if path is None else path.read_bytes()
+        return Reply(content, media_type=MEDIA_TYPES[Path(name).suffix], headers=openapi.SECURITY)
 
     async def _index(self, _call: Call) -> Reply:
         return Reply(status=307, media_type=b"", headers=[(b"location", b"/docs")])

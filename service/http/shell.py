@@ -130,6 +130,9 @@ class Shell:
         if given_id is not None:
             given_id = given_id.decode("latin-1")
         with Exchange(desk, Transport.HTTP, endpoint.route, given_id, scope) as exchange:
+            hosts = desk.hosts
+            if hosts is not None and (headers.get(b"host") not in hosts.known or b"origin" in headers):
+                hosts.check(headers)
             if desk.credentials.asked_for and not endpoint.is_open:
                 authorization, key = headers.get(b"authorization", b""), headers.get(b"x-api-key", b"")
                 desk.credentials.check(authorization.decode("latin-1"), key.decode("latin-1"))

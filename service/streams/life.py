@@ -160,7 +160,7 @@ class Streams:
             NotReady: the service is starting or draining.
             Overloaded: as many are open as may be.
         """
-        self._lifecycle.check_ready()
+        self._lifecycle.check_answers()
         if len(self._open) >= self._most:
             raise Overloaded(f"{self._most} streams are open, the maximum (RUL_MAX_STREAMS)")
         self._open.add(inbox)
