@@ -44,10 +44,10 @@ class RulServicer:
         get_model = partial(exchanged, desk, Route.GRPC_GET_MODEL, self._get_model)
         list_models = partial(exchanged, desk, Route.GRPC_LIST_MODELS, self._list_models)
         return {
-            "Predict": grpc.unary_unary_rpc_method_handler(predicting),
+            "Predict": grpc.stream_unary_rpc_method_handler(predicting),
             "PredictStream": grpc.stream_stream_rpc_method_handler(StreamServicer(desk).predict_stream),
-            "GetModel": grpc.unary_unary_rpc_method_handler(get_model, response_serializer=serialized),
-            "ListModels": grpc.unary_unary_rpc_method_handler(list_models, response_serializer=serialized),
+            "GetModel": grpc.stream_unary_rpc_method_handler(get_model, response_serializer=serialized),
+            "ListModels": grpc.stream_unary_rpc_method_handler(list_models, response_serializer=serialized),
         }
 
     async def _get_model(self, raw: bytes, _exchange: Exchange, _limit: Limit) -> pb.Model:

@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 
 from service import logs
 from service.errors import FrontEndFailed
+from service.processes.descriptors import prepare_descriptors
 from service.processes.tuning import schedule_as_batch
 from service.processes.workers import Workers
 from service.settings import FrontEnd, Scheduling, Settings
@@ -63,6 +64,7 @@ def run(settings: Settings) -> int:
     logs.configure(level=settings.log_level, log_format=settings.log_format)
     if settings.scheduling is Scheduling.BATCH:
         schedule_as_batch()
+    prepare_descriptors(settings)
     if front_end is FrontEnd.ENVOY:
         return asyncio.run(_run_envoy(settings))
     return _run_uvicorn(settings)

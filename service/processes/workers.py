@@ -21,6 +21,8 @@ from service import logs
 from service.core.lifecycle import Phase
 from service.errors import FrontEndFailed
 from service.processes.control import WorkerSpec, send
+from service.processes.descriptors import most_connections
+from service.processes.envoy_config import allow_silence, limit_connections, limit_slow_clients
 from service.processes.tuning import limit_caches, per_processor_caches
 from service.settings import Settings
 
@@ -123,9 +125,14 @@ class Workers:
         spec = WorkerSpec(index=worker, count=self._count, board=board, control=socket)
         idle_seconds = max(ENVOY_IDLE_SECONDS, settings.stream_idle_seconds + 60)  # our own limit ends first
 
+        connections = most_connections(settings.max_connections)
+
         class Server(PyvoyServer):
             def get_envoy_config(self) -> dict[str, Any]:
-                config = allow_silence(super().get_envoy_config(), idle_seconds=idle_seconds)
+                config = super().get_envoy_config()
+                allow_silence(config, idle_seconds=idle_seconds)
+                limit_slow_clients(config, body_seconds=settings.body_timeout_seconds)
+                limit_connections(config, most=connections)
                 return limit_caches(config, processors=os.cpu_count() or 1)
 
         server = Server(
@@ -178,15 +185,6 @@ class Workers:
 
     def _socket(self, worker: int) -> Path:
         return self._folder / f"worker-{worker}"
-
-
-def allow_silence(config: dict[str, Any], *, idle_seconds: float) -> dict[str, Any]:
-    """Return Envoy's configuration with streams that may be silent this long."""
-    for listener in config["static_resources"]["listeners"]:
-        for chain in listener["filter_chains"]:
-            for one in chain["filters"]:
-                one["typed_config"]["stream_idle_timeout"] = f"{idle_seconds:.3f}s"
-    return config
 
 
 @contextmanager

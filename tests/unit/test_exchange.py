@@ -10,6 +10,7 @@ from service.core.lifecycle import Lifecycle, Phase
 from service.core.predictor import Predictor
 from service.edge.access import Credentials
 from service.edge.exchange import Desk, Exchange
+from service.edge.intake import Intake
 from service.errors import Disconnected, InvalidWindows, Overloaded, TooLarge
 from service.labels import Route, Transport
 from service.metrics.metrics import Metrics
@@ -30,6 +31,7 @@ def desk(registry):
         log_sample=0.1,
         credentials=Credentials([]),
         max_body_bytes=1,
+        intake=Intake(most_bytes=1, seconds=1),
         request_timeout_seconds=1,
         max_streams=1,
         stream_idle_seconds=1,

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from service.errors import FrontEndFailed
-from service.processes import front_end, workers
+from service.processes import envoy_config, front_end, workers
 from service.settings import FrontEnd, Settings
 
 pytestmark = pytest.mark.usefixtures("no_settings")
@@ -79,6 +79,6 @@ def test_a_stream_may_be_silent_behind_envoy_for_as_long_as_asked():
     filters = [{"typed_config": {"stat_prefix": "ingress_http"}}]
     config = {"static_resources": {"listeners": [{"filter_chains": [{"filters": filters}]}]}}
 
-    workers.allow_silence(config, idle_seconds=660.0)
+    envoy_config.allow_silence(config, idle_seconds=660.0)
 
     assert filters[0]["typed_config"]["stream_idle_timeout"] == "660.000s"

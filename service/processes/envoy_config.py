@@ -1,0 +1,87 @@
+"""What the service changes in Envoy's configuration, one function per concern.
+
+Each function takes the configuration and changes it in place. This module must not know what is behind Envoy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+Config = dict[str, Any]
+
+HEADERS_SECONDS: Final = 10.0
+"""Time for the head of a request to arrive, from its first byte."""
+BACKSTOP_SECONDS: Final = 5.0
+"""The service's own limit of a body ends first, and words its answer."""
+FLUSH_SECONDS: Final = 30.0
+"""Time for a client to read on in an answer that does not fit into its buffers."""
+IDLE_SECONDS: Final = 300.0
+"""Time that a connection without a request stays open; less of it the more connections there are."""
+CROWDED_IDLE_SECONDS: Final = 1.0
+CROWDED: Final = {"scaling_threshold": 0.5, "saturation_threshold": 0.9}
+"""Shares of the connections between which IDLE_SECONDS falls to CROWDED_IDLE_SECONDS."""
+STREAMS_A_CONNECTION: Final = 1000
+STREAM_WINDOW_BYTES: Final = 1 << 20
+CONNECTION_WINDOW_BYTES: Final = 4 << 20
+
+CONNECTIONS: Final = "envoy.resource_monitors.global_downstream_max_connections"
+TYPES: Final = "type.googleapis.com/envoy"
+
+
+def allow_silence(config: Config, *, idle_seconds: float) -> None:
+    """Let streams be silent this long."""
+    for http in _http_managers(config):
+        http["stream_idle_timeout"] = _seconds(idle_seconds)
+
+
+def limit_slow_clients(config: Config, *, body_seconds: float) -> None:
+    """Bound the time of heads, bodies, unread answers and idle connections, and the streams of HTTP/2."""
+    for http in _http_managers(config):
+        http["request_headers_timeout"] = _seconds(HEADERS_SECONDS)
+        http["request_timeout"] = _seconds(body_seconds + BACKSTOP_SECONDS)
+        http["stream_flush_timeout"] = _seconds(FLUSH_SECONDS)
+        http["common_http_protocol_options"] = {"idle_timeout": _seconds(IDLE_SECONDS)}
+        http["http2_protocol_options"] = {
+            "max_concurrent_streams": STREAMS_A_CONNECTION,
+            "initial_stream_window_size": STREAM_WINDOW_BYTES,
+            "initial_connection_window_size": CONNECTION_WINDOW_BYTES,
+        }
+
+
+def limit_connections(config: Config, *, most: int) -> None:
+    """Close connections above `most` at once, and idle ones the sooner the more there are."""
+    kind = f"{TYPES}.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig"
+    monitor = {"@type": kind, "max_active_downstream_connections": most}
+    timers = [
+        {
+            "timer": "HTTP_DOWNSTREAM_CONNECTION_IDLE",
+            "min_timeout": _seconds(CROWDED_IDLE_SECONDS),
+        }
+    ]
+    scaling = {
+        "@type": f"{TYPES}.config.overload.v3.ScaleTimersOverloadActionConfig",
+        "timer_scale_factors": timers,
+    }
+    config["overload_manager"] = {
+        "refresh_interval": "0.25s",
+        "resource_monitors": [{"name": CONNECTIONS, "typed_config": monitor}],
+        "actions": [
+            {
+                "name": "envoy.overload_actions.reduce_timeouts",
+                "triggers": [{"name": CONNECTIONS, "scaled": CROWDED}],
+                "typed_config": scaling,
+            }
+        ],
+    }
+
+
+def _http_managers(config: Config) -> Iterator[Config]:
+    for listener in config["static_resources"]["listeners"]:
+        for chain in listener["filter_chains"]:
+            for one in chain["filters"]:
+                yield one["typed_config"]
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.3f}s"
