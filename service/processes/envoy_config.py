@@ -26,6 +26,8 @@ STREAM_WINDOW_BYTES: Final = 1 << 20
 CONNECTION_WINDOW_BYTES: Final = 4 << 20
 
 CONNECTIONS: Final = "envoy.resource_monitors.global_downstream_max_connections"
+HEAP: Final = "envoy.resource_monitors.fixed_heap"
+NO_LIMIT_BYTES: Final = 1 << 50
 TYPES: Final = "type.googleapis.com/envoy"
 
 
@@ -51,26 +53,24 @@ def limit_slow_clients(config: Config, *, body_seconds: float) -> None:
 
 def limit_connections(config: Config, *, most: int) -> None:
     """Close connections above `most` at once, and idle ones the sooner the more there are."""
-    kind = f"{TYPES}.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig"
-    monitor = {"@type": kind, "max_active_downstream_connections": most}
-    timers = [
-        {
-            "timer": "HTTP_DOWNSTREAM_CONNECTION_IDLE",
-            "min_timeout": _seconds(CROWDED_IDLE_SECONDS),
-        }
-    ]
-    scaling = {
-        "@type": f"{TYPES}.config.overload.v3.ScaleTimersOverloadActionConfig",
-        "timer_scale_factors": timers,
-    }
+    monitors = f"{TYPES}.extensions.resource_monitors"
+    kind = f"{monitors}.downstream_connections.v3.DownstreamConnectionsConfig"
+    count = {"@type": kind, "max_active_downstream_connections": most}
+    heap = f"{monitors}.fixed_heap.v3.FixedHeapConfig"
+    idle = {"timer": "HTTP_DOWNSTREAM_CONNECTION_IDLE", "min_timeout": _seconds(CROWDED_IDLE_SECONDS)}
+    scaling = f"{TYPES}.config.overload.v3.ScaleTimersOverloadActionConfig"
     config["overload_manager"] = {
         "refresh_interval": "0.25s",
-        "resource_monitors": [{"name": CONNECTIONS, "typed_config": monitor}],
+        "resource_monitors": [
+            {"name": CONNECTIONS, "typed_config": count},
+            # Envoy looks at the connections only where it also polls something else.
+            {"name": HEAP, "typed_config": {"@type": heap, "max_heap_size_bytes": NO_LIMIT_BYTES}},
+        ],
         "actions": [
             {
                 "name": "envoy.overload_actions.reduce_timeouts",
                 "triggers": [{"name": CONNECTIONS, "scaled": CROWDED}],
-                "typed_config": scaling,
+                "typed_config": {"@type": scaling, "timer_scale_factors": [idle]},
             }
         ],
     }
