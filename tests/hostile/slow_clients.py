@@ -4,7 +4,8 @@
     python -m tests.hostile.slow_clients --connections 1000 --hold 60 # longer
 
 Each attack runs against a fresh service that asks for a key. The table has the resident memory of all workers
-(MiB), how many of the attack's connections are still open, and the slowest `/livez` of another caller.
+(MiB), how many of the attack's connections were cut at once and how many are still open at the end, and the
+slowest `/livez` of another caller.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ STREAMS_A_CONNECTION: Final = 100
 PREDICT: Final = "/rul.v1.RulService/Predict"
 WATCH: Final = "/grpc.health.v1.Health/Watch"
 REFLECT: Final = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
-DATA, HEADERS, SETTINGS, PING, WINDOW_UPDATE = 0, 1, 4, 6, 8
+DATA, HEADERS, SETTINGS, WINDOW_UPDATE = 0, 1, 4, 8
 """Types of HTTP/2 frames."""
+FRAME_BYTES: Final = 16_384
 
 
 @dataclass(frozen=True)
@@ -106,19 +108,31 @@ def streams(
 
     async def begin(host: str, port: int) -> asyncio.StreamReader:
         reader, writer = await connected(host, port)
+        # The server's settings, and its update of the connection's window, say how much may be sent.
         writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0))
-        block = grpc_headers(path, key)
+        block, room = grpc_headers(path, key), 65_535
         for number in range(count):
-            stream = 2 * number + 1
-            writer.write(frame(HEADERS, 0x4, stream, block))
-            parts = [message[at : at + 16384] for at in range(0, len(message), 16384)]
-            data = b"".join(frame(DATA, 0, stream, part) for part in parts)
-            if ended:
-                data += frame(DATA, 0x1, stream)
-            await send_slowly(writer, data)
+            writer.write(frame(HEADERS, 0x4, 2 * number + 1, block))
+        for number in range(count):
+            stream, sent = 2 * number + 1, 0
+            while sent < len(message):
+                while room < FRAME_BYTES:
+                    room += await asyncio.wait_for(more_room(reader), LIVEZ_SECONDS)
+                part = message[sent : sent + FRAME_BYTES]
+                is_last = ended and sent + len(part) == len(message)
+                await send_slowly(writer, frame(DATA, 0x1 if is_last else 0, stream, part))
+                sent, room = sent + len(part), room - len(part)
         return reader
 
     return begin
+
+
+async def more_room(reader: asyncio.StreamReader) -> int:
+    """Read one frame; return by how much the connection's window grew."""
+    head = await reader.readexactly(9)
+    payload = await reader.readexactly(int.from_bytes(head[:3]))
+    is_update = head[3] == WINDOW_UPDATE and not int.from_bytes(head[5:9])
+    return int.from_bytes(payload) if is_update else 0
 
 
 PARTIAL: Final = struct.pack(">BI", 0, BODY_BYTES - 1) + b"\x00" * PART_BYTES
@@ -176,6 +190,7 @@ async def measure(server: Server, attack: Attack, connections: int, hold: float,
         slowest = max(slowest, await livez(server))
         most = max(most, held(server))
         await asyncio.sleep(0.2)
+    begun_badly = sum(not isinstance(r, asyncio.StreamReader) for r in begun.result())
     still_open = sum(not reader.done() for reader in readers)
     for writer in _open:
         writer.transport.abort()
@@ -183,7 +198,7 @@ async def measure(server: Server, attack: Attack, connections: int, hold: float,
     await asyncio.gather(*readers)
     await asyncio.sleep(after)
     return (
-        f"{attack.name:26} {count:6} {before:8.0f} {most:8.0f} {held(server):8.0f}"
+        f"{attack.name:26} {count:6} {begun_badly:6} {before:8.0f} {most:8.0f} {held(server):8.0f}"
         f" {still_open:6} {slowest * 1000:10.0f}"
     )
 
@@ -198,9 +213,8 @@ def main(
     only: Annotated[str, typer.Option(help="Attacks whose name holds this text.")] = "",
 ) -> None:
     """Run every attack and print the table."""
-    print(
-        f"{'attack':26} {'conns':>6} {'before':>8} {'during':>8} {'after':>8} {'open':>6} {'/livez ms':>10}"
-    )
+    names = f"{'conns':>6} {'cut':>6} {'before':>8} {'during':>8} {'after':>8} {'open':>6} {'/livez ms':>10}"
+    print(f"{'attack':26} {names}")
     for attack in [attack for attack in ATTACKS if only in attack.name]:
         with tempfile.TemporaryDirectory() as folder:
             settings = {"api_keys": KEY, "front_end": front_end, "log_level": "error"}

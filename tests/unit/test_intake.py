@@ -5,6 +5,7 @@ import asyncio
 import grpc
 import pytest
 
+from service.grpc import health
 from tests.in_process import PREDICT, ask_grpc, framed, in_process, until
 
 STREAM = "/rul.v1.RulService/PredictStream"
@@ -16,6 +17,8 @@ METHODS = (
     "/inference.GRPCInferenceService/ModelInfer",
     "/inference.GRPCInferenceService/ModelMetadata",
 )
+REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+WATCH = "/grpc.health.v1.Health/Watch"
 PATHS = ("/v1/predict", "/v1/units/7/outcomes", "/v2/models/fake/infer")
 SHORT = {"body_timeout_seconds": 0.01}
 TYPE = {"content-type": "application/json"}
@@ -101,3 +104,26 @@ async def test_a_body_without_a_key_is_not_read(path):
 
         assert answer.status_code == 401
         assert body.asked == 0
+
+
+async def test_a_silent_reflection_stream_ends():
+    async with in_process(**SHORT) as service:
+        answer = await ask_grpc(service.grpc, REFLECTION, ended=False)
+
+        assert answer.code is grpc.StatusCode.OK
+        assert answer.messages == []
+
+
+async def test_callers_without_a_key_may_watch_only_so_many(monkeypatch):
+    monkeypatch.setattr(health, "MOST_WATCHERS", 1)
+    leave = asyncio.Event()
+    async with in_process(keys=["a-key"]) as service:
+        first = asyncio.create_task(ask_grpc(service.grpc, WATCH, framed(b""), leaves=leave))
+        await until(lambda: service.health._watchers == 1)
+
+        second = await ask_grpc(service.grpc, WATCH, framed(b""))
+        leave.set()
+        await first
+        await until(lambda: service.health._watchers == 0)
+
+        assert second.code is grpc.StatusCode.RESOURCE_EXHAUSTED
