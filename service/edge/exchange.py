@@ -125,6 +125,8 @@ class Exchange:
                 self._trace.stage(stage, start, end)
             self._trace.end(code=self.code, error=error, windows=self.windows)
         logs.request_id.reset(self._token)
+        if self.error is not None:
+            _release_frames(self.error)
         return kept
 
     def _fail(self, error: BaseException) -> None:
@@ -146,6 +148,13 @@ class Exchange:
             desk.log.error("request failed", exc_info=error, **fields)
         else:
             desk.log.warning("request refused", error=type(error).__name__, **fields)
+
+
+def _release_frames(error: BaseException | None) -> None:
+    """Forget the frames that an error passed: they hold it, the request and its body until the next GC."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 class Desk:

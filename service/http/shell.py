@@ -206,16 +206,18 @@ async def _body(desk: Desk, endpoint: Endpoint, headers: dict[bytes, bytes], rec
 
 async def _joined(event: Message, receive: Receive, limit: int, share: Share) -> bytes:
     """A body that comes in parts, of which this is the first."""
-    received = bytearray()
+    parts: list[bytes] = []  # one bytearray would be copied as it grows, which leaves holes in the heap
+    size = 0
     while True:
         if event["type"] == "http.disconnect":
             raise Disconnected
-        received += event.get("body", b"")
-        if len(received) > limit:
+        parts.append(event.get("body", b""))
+        size += len(parts[-1])
+        if size > limit:
             raise TooLarge(f"expected a body of at most {limit} bytes, got more")
-        share.hold(len(received))
+        share.hold(size)
         if not event.get("more_body", False):
-            return bytes(received)
+            return b"".join(parts)
         event = await receive()
 
 
