@@ -32,6 +32,7 @@ from service.core.rules import WindowRules
 from service.core.runtime import OnnxRuntime, Runtime, replay_golden
 from service.edge.access import Credentials, Hosts
 from service.edge.exchange import Desk
+from service.edge.intake import Intake
 from service.grpc.call import METADATA
 from service.grpc.over_asgi import GrpcOverAsgi
 from service.grpc.servicers import add_servicers
@@ -80,7 +81,9 @@ class Parts:
         """Open both protocols over one desk."""
         self.lifecycle = self.desk.lifecycle
         self.http = http_application(self.desk, self.registry, self.store)
-        self.grpc = GrpcOverAsgi(max_message_bytes=self.settings.max_body_bytes, metadata=METADATA)
+        self.grpc = GrpcOverAsgi(
+            max_message_bytes=self.settings.max_body_bytes, metadata=METADATA, intake=self.desk.intake
+        )
         self.handle = self.grpc.beside(self.http)
         self.health = [add_servicers(self.grpc, self.desk)]
         self._log = logs.logger()
@@ -242,6 +245,7 @@ def build(
         log_sample=settings.log_sample,
         credentials=Credentials(settings.keys()),
         max_body_bytes=settings.max_body_bytes,
+        intake=Intake(most_bytes=settings.max_reading_bytes, seconds=settings.body_timeout_seconds),
         request_timeout_seconds=settings.request_timeout_seconds,
         max_streams=settings.max_streams,
         stream_idle_seconds=settings.stream_idle_seconds,

@@ -21,6 +21,8 @@
         ├── MethodNotAllowed
         ├── TooLarge
         ├── UnsupportedMedia
+        ├── BodyTimeout         the body came too slowly
+        ├── IntakeFull          retry_after_seconds
         ├── Overloaded          retry_after_seconds
         ├── NotReady            retry_after_seconds
         ├── DeadlineExceeded
@@ -153,6 +155,16 @@ class UnsupportedMedia(ServiceError):
     """The route does not read this media type."""
 
 
+class BodyTimeout(ServiceError):
+    """The body of the request did not arrive in time."""
+
+
+class IntakeFull(ServiceError):
+    """Unfinished bodies hold as many bytes as they may; this one was not read."""
+
+    retry_after_seconds = 1.0
+
+
 class Overloaded(ServiceError):
     """The queue is full; the request did not start."""
 
@@ -214,6 +226,10 @@ STATUS: Final[dict[type[ServiceError], Status]] = {
     ),
     TooLarge: Status(413, StatusCode.RESOURCE_EXHAUSTED, "The request is too large", "too_large"),
     UnsupportedMedia: Status(415, _INVALID, "The media type is not supported", "unsupported_media"),
+    BodyTimeout: Status(408, StatusCode.DEADLINE_EXCEEDED, "The body came too slowly", "body_timeout"),
+    IntakeFull: Status(
+        429, StatusCode.RESOURCE_EXHAUSTED, "Too many bytes are being received", "intake_full"
+    ),
     Overloaded: Status(429, StatusCode.RESOURCE_EXHAUSTED, "The queue is full", "overloaded"),
     NotReady: Status(503, StatusCode.UNAVAILABLE, "The service is not ready", "not_ready"),
     DeadlineExceeded: Status(504, StatusCode.DEADLINE_EXCEEDED, "The deadline passed", "deadline_exceeded"),

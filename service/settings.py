@@ -178,6 +178,22 @@ class Settings(BaseSettings):
         description="Maximum size of a request body, in bytes; beyond it the request gets 413. Too high: "
         "large bodies exhaust memory. Too low: requests within the other limits are refused.",
     )
+    max_reading_bytes: PositiveInt = Field(
+        default=128 * 1024 * 1024,
+        description="Maximum bytes of all unfinished request bodies in a worker; beyond it a body gets 429. "
+        "Too high: slow clients exhaust memory. Too low: large requests that meet are refused.",
+    )
+    body_timeout_seconds: PositiveFloat = Field(
+        default=10.0,
+        description="Maximum time for a request's body to arrive, in seconds; beyond it the request gets "
+        "408. Too high: slow clients hold memory. Too low: large bodies over slow links are refused.",
+    )
+    max_connections: PositiveInt = Field(
+        default=10_000,
+        description="Maximum open connections to a worker; more are closed at once, and from half of it on "
+        "idle ones close sooner. The limit of open files (ulimit -n) lowers it. Too high: idle connections "
+        "take memory. Too low: clients are turned away.",
+    )
     max_window_cycles: PositiveInt = Field(
         default=10_000,
         description="Maximum cycles in a window; beyond it the request gets 422. The model reads only the "

@@ -217,10 +217,11 @@ async def ask_grpc(
     metadata: Sequence[tuple[str, str]] = (),
     leaves: asyncio.Event | None = None,
     at_once: bool = False,
+    ended: bool = True,
 ) -> Answer:
     """Call a method; each of `parts` is one ASGI event, and the caller leaves when it is told to.
 
-    The body ends with an event of its own, or `at_once` with the last part.
+    The body ends with an event of its own, or `at_once` with the last part, or it is never `ended`.
     """
     headers = [(b"content-type", b"application/grpc")]
     headers += [(key.encode("latin-1"), value.encode("latin-1")) for key, value in metadata]
@@ -228,7 +229,7 @@ async def ask_grpc(
     events = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
     if at_once:
         events[-1]["more_body"] = False
-    else:
+    elif ended:
         events.append({"type": "http.request", "body": b"", "more_body": False})
     sent: list[dict[str, Any]] = []
     done = leaves or asyncio.Event()

@@ -13,7 +13,8 @@ from service.core.lifecycle import Lifecycle, Phase
 from service.core.ports import Stages, Tracer
 from service.core.predictor import Predictor
 from service.edge.access import Credentials, Hosts
-from service.errors import STATUS, DeadlineExceeded, Disconnected, RuntimeFailed, status_of
+from service.edge.intake import Intake
+from service.errors import STATUS, BodyTimeout, DeadlineExceeded, Disconnected, RuntimeFailed, status_of
 from service.labels import CLIENT_GONE, SUCCESS, Route, Transport
 from service.metrics.metrics import Metrics
 from service.streams.life import Streams
@@ -124,6 +125,8 @@ class Exchange:
                 self._trace.stage(stage, start, end)
             self._trace.end(code=self.code, error=error, windows=self.windows)
         logs.request_id.reset(self._token)
+        if self.error is not None:
+            _release_frames(self.error)
         return kept
 
     def _fail(self, error: BaseException) -> None:
@@ -147,6 +150,13 @@ class Exchange:
             desk.log.warning("request refused", error=type(error).__name__, **fields)
 
 
+def _release_frames(error: BaseException | None) -> None:
+    """Forget the frames that an error passed: they hold it, the request and its body until the next GC."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
+
+
 class Desk:
     """The shared parts that both transports need to answer a request.
 
@@ -164,6 +174,7 @@ class Desk:
         log_sample: float,
         credentials: Credentials,
         max_body_bytes: int,
+        intake: Intake,
         request_timeout_seconds: float,
         max_streams: int,
         stream_idle_seconds: float,
@@ -176,6 +187,7 @@ class Desk:
         self.credentials: Final = credentials
         self.hosts: Final = hosts
         self.max_body_bytes: Final = max_body_bytes
+        self.intake: Final = intake
         self.request_timeout_seconds: Final = request_timeout_seconds
         self.streams: Final = Streams(lifecycle, most=max_streams, idle_seconds=stream_idle_seconds)
         self.tracer: Final = tracer
@@ -184,11 +196,16 @@ class Desk:
         self._log_due = 0.0
 
     def limit(
-        self, seconds: float | None, receive: Callable[[], Awaitable[Mapping[str, Any]]] | None
+        self,
+        seconds: float | None,
+        receive: Callable[[], Awaitable[Mapping[str, Any]]] | None,
+        *,
+        reads: bool = False,
     ) -> Limit:
         """Limit a request to the settings' time, or to `seconds` where that is less; see `Limit`."""
         most = self.request_timeout_seconds
-        return Limit(most if seconds is None or seconds > most else seconds, receive)
+        reading = self.intake.seconds if reads else None
+        return Limit(most if seconds is None or seconds > most else seconds, receive, reading_seconds=reading)
 
     def samples(self) -> bool:
         """Whether this answered request is logged: evenly spaced, so that the share is exact."""
@@ -200,7 +217,7 @@ class Desk:
 
 
 class Limit:
-    """Limit the time to an answer, which the caller's leaving ends too.
+    """Limit the time to read a body and the time to an answer, which the caller's leaving ends too.
 
     It costs half of `asyncio.timeout`, at every request. The task that waits for the disconnect is never
     cancelled: a server may be about to hand it the event, and does so when the exchange ends. It starts
@@ -208,18 +225,27 @@ class Limit:
 
     Args:
         seconds: How long the work may take; then DeadlineExceeded is raised. None: no limit.
+        reading_seconds: How long the body may take; then BodyTimeout is raised. The reader sets None at its
+            end and, `if is_late`, calls `answer`: an ordinary request costs no call.
         receive: Where an ASGI server says that the caller has left; then Disconnected is raised. None: the
             server cancels the task itself.
     """
 
     __slots__ = (
-        "_cancelling", "_expired", "_finished", "_left", "_receive", "_task", "_timer", "_watch", "seconds",
+        "_cancelling", "_expired", "_finished", "_left", "_receive", "_task", "_timer", "_watch", "is_late",
+        "reading_seconds", "seconds",
     )  # fmt: skip
 
     def __init__(
-        self, seconds: float | None, receive: Callable[[], Awaitable[Mapping[str, Any]]] | None = None
+        self,
+        seconds: float | None,
+        receive: Callable[[], Awaitable[Mapping[str, Any]]] | None = None,
+        *,
+        reading_seconds: float | None = None,
     ) -> None:
         self.seconds = seconds
+        self.reading_seconds = reading_seconds
+        self.is_late = seconds is not None and seconds <= WATCH_AFTER_SECONDS
         self._receive: Final = receive
         self._timer: asyncio.TimerHandle | None = None
         self._watch: asyncio.Future[None] | None = None
@@ -236,6 +262,12 @@ class Limit:
         self._set_timer(loop)
         return self
 
+    def answer(self) -> None:
+        """Begin the time to an answer, where the body came late; else the first timer serves both."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._set_timer(asyncio.get_running_loop())
+
     def shorten(self, seconds: float) -> None:
         """Lower the limit to so many seconds from now."""
         if self.seconds is not None and seconds < self.seconds and self._timer is not None:
@@ -244,6 +276,9 @@ class Limit:
             self._set_timer(asyncio.get_running_loop())
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self.reading_seconds is not None:
+            self._timer = loop.call_later(min(WATCH_AFTER_SECONDS, self.reading_seconds), self._look)
+            return
         is_unwatched = self._receive is not None and self._watch is None
         if is_unwatched and (self.seconds is None or self.seconds > WATCH_AFTER_SECONDS):
             self._timer = loop.call_later(WATCH_AFTER_SECONDS, self._look)
@@ -263,6 +298,8 @@ class Limit:
         if counts[-1] <= self._cancelling and kind is asyncio.CancelledError:
             if self._left:
                 raise Disconnected from None
+            if self.reading_seconds is not None:
+                raise BodyTimeout(f"expected the whole body within {self.reading_seconds:g} s") from None
             raise DeadlineExceeded(f"the request was not answered within {self.seconds:g} s") from None
 
     def _expire(self) -> None:
@@ -271,11 +308,17 @@ class Limit:
             self._task.cancel()
 
     def _look(self) -> None:
+        if self.reading_seconds is not None:
+            self.is_late = True
+            left = max(0.0, self.reading_seconds - WATCH_AFTER_SECONDS)
+            self._timer = asyncio.get_running_loop().call_later(left, self._expire)
+            return
         if self.seconds is not None:
             left = self.seconds - WATCH_AFTER_SECONDS
             self._timer = asyncio.get_running_loop().call_later(left, self._expire)
-        self._watch = asyncio.ensure_future(self._disconnect())
-        self._watch.add_done_callback(self._leave)
+        if self._receive is not None:
+            self._watch = asyncio.ensure_future(self._disconnect())
+            self._watch.add_done_callback(self._leave)
 
     async def _disconnect(self) -> None:
         while self._receive is not None and (await self._receive())["type"] != "http.disconnect":

@@ -6,7 +6,7 @@ module must not know what is asked.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import accumulate
 from typing import Any, Final, Protocol, TypeVar
 
@@ -25,12 +25,11 @@ from service.errors import (
     public_detail,
     status_of,
 )
-from service.grpc.over_asgi import Call
+from service.grpc.over_asgi import Call, first
 from service.labels import Route, Transport
 
 MessageType = TypeVar("MessageType", bound=Message)
 ReplyType = TypeVar("ReplyType")
-Asked = TypeVar("Asked")
 
 METADATA: Final = ("x-request-id", "authorization", "x-api-key", "traceparent", "tracestate")
 """The metadata that servicers read: request id, API key and trace context."""
@@ -69,8 +68,8 @@ class Context(Protocol):
 async def exchanged(
     desk: Desk,
     route: Route,
-    call: Callable[[Asked, Exchange, Limit], Awaitable[ReplyType]],
-    raw: Asked,
+    call: Callable[[bytes, Exchange, Limit], Awaitable[ReplyType]],
+    messages: AsyncIterator[bytes],
     context: Context,
     *,
     is_open: bool = False,
@@ -78,20 +77,25 @@ async def exchanged(
 ) -> ReplyType:
     """Answer one call, measured and logged; end a failed one with the error's status.
 
-    `call` answers the raw message within the limit. An open call needs no API key; a call that needs a
-    model is refused while the service starts or drains.
+    `call` answers the raw message within the limit. The key is checked before the message is read, so the
+    methods are registered with a stream of messages, which on the wire is the same. An open call needs no API
+    key; a call that needs a model is refused while the service starts or drains.
     """
     reply: Any = None
     metadata: dict[str, Any] = dict(context.invocation_metadata())
     # `grpc.aio` itself cancels the call of a caller who has left.
     receive = context.receive if isinstance(context, Call) else None
-    waiting = desk.limit(context.time_remaining(), receive)
+    waiting = desk.limit(context.time_remaining(), receive, reads=True)
     with Exchange(desk, Transport.GRPC, route, metadata.get("x-request-id"), metadata) as exchange:
         if desk.credentials.asked_for and not is_open:
             desk.credentials.check(metadata.get("authorization", ""), metadata.get("x-api-key", ""))
         if needs_model:
             exchange.admit()
         with waiting:
+            raw = await first(messages)
+            waiting.reading_seconds = None
+            if waiting.is_late:
+                waiting.answer()
             reply = await call(raw, exchange, waiting)
     return await ended(exchange, context, reply)
 

@@ -6,8 +6,8 @@ This module knows methods; it must not know what a model takes, nor how tensors 
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
-from functools import lru_cache
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import lru_cache, partial
 from time import perf_counter
 from typing import Any, Final
 
@@ -43,6 +43,7 @@ CONTENTS: Final = {FP32: "fp32_contents", INT64: "int64_contents"}
 FLOATS: Final = pb.InferTensorContents.FP32_CONTENTS_FIELD_NUMBER
 
 Answer = Callable[[bytes], Awaitable[Any]]
+Method = Callable[[AsyncIterator[bytes], Context], Awaitable[Any]]
 
 
 class InferenceServicer:
@@ -63,25 +64,22 @@ class InferenceServicer:
             "RepositoryIndex": self._asked(self._index),
         }
         handlers = {
-            name: grpc.unary_unary_rpc_method_handler(method, response_serializer=serialized)
+            name: grpc.stream_unary_rpc_method_handler(method, response_serializer=serialized)
             for name, method in methods.items()
         }
-        infer = grpc.unary_unary_rpc_method_handler(self.infer, response_serializer=bytes)
+        inferring = partial(exchanged, self._desk, Route.GRPC_INFER, self._infer, needs_model=True)
+        infer = grpc.stream_unary_rpc_method_handler(inferring, response_serializer=bytes)
         return handlers | {"ModelInfer": infer}
 
-    async def infer(self, raw: bytes, context: Context) -> bytes:
-        """Answer windows, with a message as it travels."""
-        return await exchanged(self._desk, Route.GRPC_INFER, self._infer, raw, context, needs_model=True)
-
-    def _asked(self, answer: Answer, *, is_open: bool = False) -> Callable[[bytes, Context], Awaitable[Any]]:
+    def _asked(self, answer: Answer, *, is_open: bool = False) -> Method:
         """A method that needs no more than its message."""
 
         async def call(raw: bytes, _exchange: Exchange, _limit: Limit) -> Any:  # noqa: ANN401 any reply
             return await answer(raw)
 
-        async def method(raw: bytes, context: Context) -> Any:  # noqa: ANN401 any reply
+        async def method(messages: AsyncIterator[bytes], context: Context) -> Any:  # noqa: ANN401 any reply
             route = Route.GRPC_INFERENCE
-            return await exchanged(self._desk, route, call, raw, context, is_open=is_open)
+            return await exchanged(self._desk, route, call, messages, context, is_open=is_open)
 
         return method
 

@@ -6,6 +6,8 @@ module knows messages and status codes; it must not know HTTP, ONNX Runtime or b
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -44,10 +46,10 @@ class RulServicer:
         get_model = partial(exchanged, desk, Route.GRPC_GET_MODEL, self._get_model)
         list_models = partial(exchanged, desk, Route.GRPC_LIST_MODELS, self._list_models)
         return {
-            "Predict": grpc.unary_unary_rpc_method_handler(predicting),
+            "Predict": grpc.stream_unary_rpc_method_handler(predicting),
             "PredictStream": grpc.stream_stream_rpc_method_handler(StreamServicer(desk).predict_stream),
-            "GetModel": grpc.unary_unary_rpc_method_handler(get_model, response_serializer=serialized),
-            "ListModels": grpc.unary_unary_rpc_method_handler(list_models, response_serializer=serialized),
+            "GetModel": grpc.stream_unary_rpc_method_handler(get_model, response_serializer=serialized),
+            "ListModels": grpc.stream_unary_rpc_method_handler(list_models, response_serializer=serialized),
         }
 
     async def _get_model(self, raw: bytes, _exchange: Exchange, _limit: Limit) -> pb.Model:
@@ -60,6 +62,30 @@ class RulServicer:
         return pb.ListModelsReply(models=[_model(model) for model in self._models.values()])
 
 
+class Reflection:
+    """Describes the services; no key is asked for, so a silent stream ends soon."""
+
+    def __init__(self, names: Sequence[str], *, idle_seconds: float) -> None:
+        self._described: Final[Any] = reflection.aio.ReflectionServicer(names)
+        self._idle_seconds: Final = idle_seconds
+
+    async def ServerReflectionInfo(  # noqa: N802 the protocol's name
+        self, requests: AsyncIterator[Any], context: object
+    ) -> AsyncIterator[Any]:
+        """Answer each request of a stream."""
+        async for reply in self._described.ServerReflectionInfo(self._in_time(requests), context):
+            yield reply
+
+    async def _in_time(self, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        try:
+            while True:
+                async with asyncio.timeout(self._idle_seconds):
+                    request = await anext(requests)
+                yield request
+        except (StopAsyncIteration, TimeoutError):
+            return
+
+
 def add_servicers(server: Any, desk: Desk) -> Health:  # noqa: ANN401 grpc.aio.Server or its stand-in
     """Register our services, health and reflection; the health that it answers, to be changed."""
     ours = {SERVICE: RulServicer(desk).handlers(), INFERENCE_SERVICE: InferenceServicer(desk).handlers()}
@@ -69,9 +95,8 @@ def add_servicers(server: Any, desk: Desk) -> Health:  # noqa: ANN401 grpc.aio.S
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
         server.add_registered_method_handlers(name, handlers)
     health_pb2_grpc.add_HealthServicer_to_server(answered, server)
-    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
-        reflection.aio.ReflectionServicer(names), server
-    )
+    described: Any = Reflection(names, idle_seconds=desk.intake.seconds)
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(described, server)
     return answered
 
 

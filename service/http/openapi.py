@@ -92,7 +92,7 @@ def document(types: Sequence[type]) -> dict[str, Any]:
 def _paths() -> dict[str, Any]:
     query = {"required": True, "content": {"application/json": {"schema": _ref("PredictQuery")}}}
     name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
-    refused = (400, 401, 403, 404, 413, 415, 422, 429, 500, 503, 504)
+    refused = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503, 504)
 
     def get(summary: str, responses: dict[str, Any], **more: object) -> dict[str, Any]:
         return {"get": {"summary": summary, "responses": responses, **more}}

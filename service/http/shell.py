@@ -19,6 +19,7 @@ from starlette.routing import compile_path
 from service.core.window import short
 from service.edge.asgi import WINDOW_BITS, Message, Receive, Scope, Send, inflated
 from service.edge.exchange import Desk, Exchange, Limit
+from service.edge.intake import Share
 from service.errors import (
     Disconnected,
     MalformedBody,
@@ -139,9 +140,14 @@ class Shell:
             if endpoint.needs_model:
                 exchange.admit()
             reads = endpoint.method == "POST"
-            body = await _body(desk, endpoint, headers, receive) if reads else b""
             # A server says that the caller has left once the body has been read.
-            with desk.limit(_wanted_seconds(headers), receive if reads else None) as limit:
+            with desk.limit(_wanted_seconds(headers), receive if reads else None, reads=reads) as limit:
+                body = b""
+                if reads:
+                    body = await _body(desk, endpoint, headers, receive)
+                    limit.reading_seconds = None
+                    if limit.is_late:
+                        limit.answer()
                 call = Call(desk, scope, headers, exchange, limit, parameters, body)
                 reply = await endpoint.handler(call)
         if exchange.error is not None:
@@ -176,6 +182,7 @@ async def _body(desk: Desk, endpoint: Endpoint, headers: dict[bytes, bytes], rec
     Raises:
         UnsupportedMedia: the endpoint does not read its media type, or the service not its compression.
         TooLarge: it is above the limit; the rest is not read.
+        IntakeFull: all unfinished bodies together are above the budget.
         Disconnected: the caller left before it was complete.
         MalformedBody: it is not compressed as it says.
     """
@@ -194,22 +201,26 @@ async def _body(desk: Desk, endpoint: Endpoint, headers: dict[bytes, bytes], rec
         if len(body) > limit:
             raise TooLarge(f"expected a body of at most {limit} bytes, got {len(body)}")
     else:
-        body = await _joined(event, receive, limit)
+        with Share(desk.intake) as share:
+            body = await _joined(event, receive, limit, share)
     encoding = headers.get(b"content-encoding")
     return body if encoding is None else _inflated(body, encoding, limit)
 
 
-async def _joined(event: Message, receive: Receive, limit: int) -> bytes:
+async def _joined(event: Message, receive: Receive, limit: int, share: Share) -> bytes:
     """A body that comes in parts, of which this is the first."""
-    received = bytearray()
+    parts: list[bytes] = []  # one bytearray would be copied as it grows, which leaves holes in the heap
+    size = 0
     while True:
         if event["type"] == "http.disconnect":
             raise Disconnected
-        received += event.get("body", b"")
-        if len(received) > limit:
+        parts.append(event.get("body", b""))
+        size += len(parts[-1])
+        if size > limit:
             raise TooLarge(f"expected a body of at most {limit} bytes, got more")
+        share.hold(size)
         if not event.get("more_body", False):
-            return bytes(received)
+            return b"".join(parts)
         event = await receive()
 
 

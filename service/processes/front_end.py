@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 
 from service import logs
 from service.errors import FrontEndFailed
+from service.processes.descriptors import prepare_descriptors
 from service.processes.tls import check_certificates
 from service.processes.tuning import schedule_as_batch
 from service.processes.workers import Workers
@@ -70,6 +71,7 @@ def run(settings: Settings) -> int:
         logs.logger().warning(
             "service open to the network", host=settings.host, reason="RUL_API_KEYS is empty"
         )
+    prepare_descriptors(settings)
     if front_end is FrontEnd.ENVOY:
         return asyncio.run(_run_envoy(settings))
     return _run_uvicorn(settings)

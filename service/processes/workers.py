@@ -21,7 +21,8 @@ from service import logs
 from service.core.lifecycle import Phase
 from service.errors import FrontEndFailed
 from service.processes.control import WorkerSpec, send
-from service.processes.envoy_config import allow_silence, hide_admin
+from service.processes.descriptors import most_connections
+from service.processes.envoy_config import allow_silence, hide_admin, limit_connections, limit_slow_clients
 from service.processes.tls import use_tls
 from service.processes.tuning import limit_caches, per_processor_caches
 from service.settings import Settings
@@ -133,7 +134,7 @@ class Workers:
             host=settings.host,
             port=self._port,
             admin=admin,
-            configure=lambda config: self._configure(hide_admin(config, socket=admin)),
+            configure=lambda config: self._configure(config, admin=admin),
             environment=settings.as_environment() | per_processor_caches(os.environ) | spec.as_environment(),
             arguments=["--drain-time-s", str(math.ceil(settings.lame_duck_seconds)), *threads],
         )
@@ -142,11 +143,15 @@ class Workers:
         self._servers[worker] = server
         return server
 
-    def _configure(self, config: dict[str, Any]) -> dict[str, Any]:
+    def _configure(self, config: dict[str, Any], *, admin: Path) -> dict[str, Any]:
+        settings = self._settings
+        hide_admin(config, socket=admin)
         # Our own limit ends first.
-        idle_seconds = max(ENVOY_IDLE_SECONDS, self._settings.stream_idle_seconds + 60)
-        config = use_tls(config, self._settings, folder=self._folder)
-        return limit_caches(allow_silence(config, idle_seconds=idle_seconds), processors=os.cpu_count() or 1)
+        allow_silence(config, idle_seconds=max(ENVOY_IDLE_SECONDS, settings.stream_idle_seconds + 60))
+        limit_slow_clients(config, body_seconds=settings.body_timeout_seconds)
+        limit_connections(config, most=most_connections(settings.max_connections))
+        config = use_tls(config, settings, folder=self._folder)
+        return limit_caches(config, processors=os.cpu_count() or 1)
 
     async def _leave(self, hurry: asyncio.Event) -> None:
         """Tell load balancers and clients to go elsewhere, while requests are still answered."""

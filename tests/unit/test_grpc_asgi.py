@@ -10,6 +10,7 @@ from grpc_health.v1 import health_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.edge.intake import Intake
 from service.grpc.over_asgi import PREFIX, GrpcOverAsgi
 from tests.in_process import (
     ask_grpc,
@@ -19,6 +20,7 @@ from tests.in_process import (
 )
 
 LIMIT = 1000
+INTAKE = Intake(most_bytes=LIMIT, seconds=30)
 GZIP = [("grpc-encoding", "gzip")]
 
 
@@ -32,7 +34,7 @@ async def repeat(message, _call):
 
 
 async def upload(messages, _call):
-    raise NotImplementedError
+    return b"".join([message async for message in messages])
 
 
 async def breaks(_message, _call):
@@ -45,7 +47,7 @@ async def tell(_message, call):
 
 @pytest.fixture(scope="module")
 def app():
-    served = GrpcOverAsgi(max_message_bytes=LIMIT, metadata=())
+    served = GrpcOverAsgi(max_message_bytes=LIMIT, intake=INTAKE, metadata=())
     served.add_registered_method_handlers(
         "test.Service",
         {
@@ -115,7 +117,7 @@ def test_a_body_that_comes_at_once_is_answered_as_one_whose_end_comes_later(app,
 
 
 async def test_a_method_is_told_the_metadata_that_servicers_read_and_the_last_of_two():
-    served = GrpcOverAsgi(max_message_bytes=LIMIT, metadata=["told", "twice", "absent"])
+    served = GrpcOverAsgi(max_message_bytes=LIMIT, intake=INTAKE, metadata=["told", "twice", "absent"])
     served.add_registered_method_handlers("s", {"Tell": grpc.unary_unary_rpc_method_handler(tell)})
     metadata = [("told", "1"), ("twice", "2"), ("other", "3"), ("twice", "4")]
 
@@ -156,9 +158,14 @@ async def test_an_encoding_that_is_not_known_is_told_which_are(app):
     assert answer.metadata["grpc-accept-encoding"] == "identity,gzip"
 
 
-@pytest.mark.parametrize("method", ["Nothing", "Upload"])
-async def test_what_is_not_served_is_unimplemented(app, method):
-    assert (await ask(app, method, framed(b""))).code is grpc.StatusCode.UNIMPLEMENTED
+async def test_a_method_may_read_several_messages_and_answer_with_one(app):
+    answer = await ask(app, "Upload", framed(b"a"), framed(b"b"))
+
+    assert answer.messages == [b"ab"]
+
+
+async def test_what_is_not_served_is_unimplemented(app):
+    assert (await ask(app, "Nothing", framed(b""))).code is grpc.StatusCode.UNIMPLEMENTED
 
 
 async def test_a_servicer_that_breaks_ends_its_call_as_our_fault_and_shows_nothing(app):
@@ -191,7 +198,9 @@ def test_grpc_is_spoken_only_where_trailers_can_be_sent(version, extensions, con
     async def receive():
         return {"type": "http.disconnect"}
 
-    asyncio.run(GrpcOverAsgi(max_message_bytes=1, metadata=()).beside(http)(scope, receive, send))
+    asyncio.run(
+        GrpcOverAsgi(max_message_bytes=1, intake=INTAKE, metadata=()).beside(http)(scope, receive, send)
+    )
 
     assert (asked == []) is expected
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.edge.exchange import Desk
+from service.edge.intake import Intake
 from service.errors import Disconnected, MalformedBody, TooLarge
 from service.http.shell import Endpoint, _body, _wanted_seconds
 from service.labels import Route
@@ -41,7 +42,8 @@ def at_once(whole):
 
 
 def desk(limit=LIMIT):
-    return SimpleNamespace(max_body_bytes=limit, request_timeout_seconds=7.0)
+    intake = Intake(most_bytes=2 * limit, seconds=30)
+    return SimpleNamespace(max_body_bytes=limit, request_timeout_seconds=7.0, intake=intake)
 
 
 def body(receive, limit=LIMIT, **headers):
