@@ -16,10 +16,10 @@ import msgspec
 
 from model.domain import FloatArray
 from service.core.queries import ModelName
-from service.errors import InvalidTensor, MalformedBody
+from service.errors import InvalidTensor, MalformedBody, short
 from service.http.problem import UNREADABLE, unreadable
 from service.oip.inference import MAX_TENSORS, InferQuery, timeout_of
-from service.oip.tensors import FP32, INT64, Contents, GivenTensor, TensorSpec, short
+from service.oip.tensors import FP32, INT64, Contents, GivenTensor, TensorSpec
 
 Parameters = dict[str, Any] | None
 

@@ -55,8 +55,10 @@ def problem(
     return status.http, PROBLEM, headers, msgspec.json.encode(body)
 
 
-def unreadable(error: Exception) -> MalformedBody:
+def unreadable(error: Exception, below: str = "") -> MalformedBody:
     """Make the refusal of a body that JSON's decoder rejects, with the JSON pointer of the place.
+
+    `below` is the pointer of the part that was decoded.
 
     >>> unreadable(msgspec.ValidationError("Expected `str`, got `int` - at `$.windows[3].unit`")).detail
     '/windows/3/unit: Expected `str`, got `int`'
@@ -65,5 +67,5 @@ def unreadable(error: Exception) -> MalformedBody:
         return MalformedBody(f"the body is not JSON: {error}")
     detail, _, path = str(error).partition(" - at `")
     plain = path.rstrip("`").removeprefix("$").replace("[...]", "")  # msgspec does not name the key
-    pointer = plain.replace("[", "/").replace("]", "").replace(".", "/")
+    pointer = below + plain.replace("[", "/").replace("]", "").replace(".", "/")
     return MalformedBody(f"{pointer or 'the body'}: {detail}", [Problem(pointer, "shape", detail)])

@@ -16,7 +16,6 @@ import msgspec
 from starlette.datastructures import QueryParams
 from starlette.routing import compile_path
 
-from service.core.window import short
 from service.edge.asgi import WINDOW_BITS, Message, Receive, Scope, Send, inflated
 from service.edge.exchange import Desk, Exchange, Limit
 from service.errors import (
@@ -26,6 +25,7 @@ from service.errors import (
     TooLarge,
     UnknownRoute,
     UnsupportedMedia,
+    short,
 )
 from service.http.problem import problem
 from service.labels import Route, Transport

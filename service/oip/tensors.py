@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from export.bundle import Manifest
 from export.outputs import output_shapes
-from service.core.window import short
-from service.errors import InvalidTensor
+from service.errors import InvalidTensor, short
 
 FP32: Final = "FP32"
 INT64: Final = "INT64"

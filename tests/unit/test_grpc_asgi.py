@@ -222,7 +222,7 @@ async def test_problems_that_do_not_fit_into_the_trailers_are_counted():
 
     *shown, more = answer.violations().items()
     assert 20 < len(shown) < 100
-    assert more == ("", f"{400 - len(shown)} more problems are not listed")
+    assert more == ("", "more problems are not listed")
 
 
 async def test_health_is_not_serving_until_the_service_is_ready():
