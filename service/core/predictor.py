@@ -30,6 +30,7 @@ from service.core.runtime import Runtime
 from service.core.turns import Turns
 from service.core.window import LaidOut, WindowInput, Windows, join, lay_out
 from service.errors import (
+    MAX_PROBLEMS,
     STATUS,
     InvalidRequest,
     InvalidWindow,
@@ -38,7 +39,6 @@ from service.errors import (
     TooLarge,
     UnknownModel,
     listed,
-    room,
 )
 from service.labels import Stage
 
@@ -210,12 +210,12 @@ class Predictor:
 async def _laid_out(given: Sequence[WindowInput], rules: WindowRules) -> list[LaidOut]:
     """Lay out the windows of a query."""
     parts: list[LaidOut] = []
-    found, turns = 0, Turns()
+    left, turns = MAX_PROBLEMS + 1, Turns() if len(given) > YIELD_EVERY else None
     for window in given:
-        if len(parts) % YIELD_EVERY == YIELD_EVERY - 1:
+        if turns is not None and len(parts) % YIELD_EVERY == 0:
             await turns.give()
-        parts.append(lay_out(window, rules, most=room(found)))
-        found += len(parts[-1].problems)
+        parts.append(lay_out(window, rules, most=max(1, left)))
+        left -= len(parts[-1].problems)
     return parts
 
 
