@@ -20,23 +20,25 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from service import logs
-from service.edge.asgi import Application, Message, Receive, Scope, Send, header, inflated
+from service.edge.asgi import Application, Message, Receive, Scope, Send, check_decodable, header, inflated
 from service.edge.exchange import Limit
 from service.errors import Disconnected, MalformedBody, ServiceError, TooLarge, public_detail, status_of
+from service.grpc.timeout import deadline
 
 Names = Sequence[tuple[bytes, str]]
 Metadata = Sequence[tuple[str, str | bytes]]
 
 PREFIX: Final = struct.Struct(">BI")  # compressed?, length
+MOST_FOREIGN_BYTES: Final = 64 * 1024
+"""Largest message of health and reflection."""
 Decode = Callable[[bytes], Any]
 Encode = Callable[[Any], bytes] | None
-
-SECONDS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 
 PLAIN: Final = (b"content-type", b"application/grpc")
 START: Final[Message] = {"type": "http.response.start", "status": 200, "headers": [PLAIN], "trailers": True}
 END: Final[Message] = {"type": "http.response.body", "body": b"", "more_body": False}
 OK: Final = (b"grpc-status", b"0")
+SAFE: Final = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
 
 class Aborted(Exception):
@@ -128,9 +130,20 @@ class Call:
         self.receive = receive
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
         self._names = names
-        timeout = self._headers.get(b"grpc-timeout")
-        self._deadline = None if timeout is None else _deadline(timeout)
+        self._deadline: float | None = None
         self.trailing: Metadata = ()
+
+    def check(self, scope: Scope) -> None:
+        """Check the metadata, and begin the caller's deadline.
+
+        Raises:
+            MalformedBody: a header is not UTF-8, or `grpc-timeout` is none.
+        """
+        if not b"".join(self._headers.values()).isascii():
+            check_decodable(scope, self._headers)
+        timeout = self._headers.get(b"grpc-timeout")
+        if timeout is not None:
+            self._deadline = deadline(timeout)
 
     def invocation_metadata(self) -> list[tuple[str, str]]:
         """Of the request's metadata what is read; binary values are left as they came."""
@@ -231,6 +244,7 @@ class GrpcOverAsgi:
         call = Call(scope, receive, self._names)
         decode, encode = handler.request_deserializer, handler.response_serializer
         try:
+            call.check(scope)
             message = await Messages(scope, receive, max_bytes=self._max_message_bytes).only()
             request = message if decode is None else _decoded(decode, message)
             response = await handler.unary_unary(request, call)
@@ -254,6 +268,7 @@ class GrpcOverAsgi:
         encode = None if handler is None else handler.response_serializer
         call = StreamCall(scope, receive, self._names, send, encode)
         try:
+            call.check(scope)
             await self._converse(handler, call, scope, receive)
             trailers = [OK, *_pairs(call.trailing)]
         except Disconnected:
@@ -291,6 +306,8 @@ def _speaks_grpc(scope: Scope) -> bool:
 
 
 def _decoded(decode: Decode, message: bytes) -> Any:  # noqa: ANN401 a message of any method
+    if len(message) > MOST_FOREIGN_BYTES:
+        raise TooLarge(f"expected a message of at most {MOST_FOREIGN_BYTES} bytes, got {len(message)}")
     try:
         return decode(message)
     except DecodeError as error:
@@ -300,14 +317,6 @@ def _decoded(decode: Decode, message: bytes) -> Any:  # noqa: ANN401 a message o
 async def _write_all(responses: AsyncIterator[Any], call: StreamCall) -> None:
     async for response in responses:
         await call.write(response)
-
-
-def _deadline(timeout: bytes) -> float | None:
-    """A `grpc-timeout` header ("250m") as a time on the monotonic clock; None where there is none."""
-    text = timeout.decode("latin-1")
-    if not text or text[-1] not in SECONDS or not text[:-1].isdigit():
-        return None
-    return monotonic() + int(text[:-1]) * SECONDS[text[-1]]
 
 
 def _failure(error: Exception) -> list[tuple[bytes, bytes]]:
@@ -326,7 +335,7 @@ def _trailers(status: grpc.StatusCode, details: str, metadata: Metadata = ()) ->
     code: int = status.value[0]
     trailers = [(b"grpc-status", b"%d" % code)]
     if details:
-        trailers.append((b"grpc-message", quote(details, safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~").encode()))
+        trailers.append((b"grpc-message", quote(details, safe=SAFE, errors="replace").encode()))
     return trailers + _pairs(metadata)
 
 

@@ -16,7 +16,7 @@ import msgspec
 from starlette.datastructures import QueryParams
 from starlette.routing import compile_path
 
-from service.edge.asgi import WINDOW_BITS, Message, Receive, Scope, Send, inflated
+from service.edge.asgi import WINDOW_BITS, Message, Receive, Scope, Send, check_decodable, inflated
 from service.edge.exchange import Desk, Exchange, Limit
 from service.errors import (
     Disconnected,
@@ -130,6 +130,11 @@ class Shell:
         if given_id is not None:
             given_id = given_id.decode("latin-1")
         with Exchange(desk, Transport.HTTP, endpoint.route, given_id, scope) as exchange:
+            if (
+                b"%" in (scope.get("raw_path") or b"") + scope["query_string"]
+                or not b"".join(headers.values()).isascii()
+            ):
+                check_decodable(scope, headers)
             if desk.credentials.asked_for and not endpoint.is_open:
                 authorization, key = headers.get(b"authorization", b""), headers.get(b"x-api-key", b"")
                 desk.credentials.check(authorization.decode("latin-1"), key.decode("latin-1"))

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from service import logs
 from service.core.lifecycle import Phase
+from service.edge.asgi import DECODABLE
 from service.errors import FrontEndFailed
 from service.processes.control import WorkerSpec, send
 from service.processes.tuning import limit_caches, per_processor_caches
@@ -31,6 +32,41 @@ APPLICATION: Final = "service.envoy:application"
 CONNECT_POLL_SECONDS: Final = 0.02
 ENVOY_IDLE_SECONDS: Final = 300
 """Envoy's default limit of silence on a request or a stream."""
+ACCESS_CONTROL: Final = {
+    "name": "envoy.filters.http.rbac",
+    "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC",
+        "rules": {
+            "action": "DENY",
+            "policies": {
+                "undecodable": {
+                    "permissions": [
+                        {
+                            "not_rule": {
+                                "header": {
+                                    "name": ":path",
+                                    "string_match": {"safe_regex": {"regex": DECODABLE}},
+                                }
+                            }
+                        }
+                    ],
+                    "principals": [{"any": True}],
+                }
+            },
+        },
+    },
+}
+"""Envoy's filter that refuses requests by their headers, with 403."""
+BAD_REQUEST: Final = {
+    "filter": {
+        "status_code_filter": {
+            "comparison": {"op": "EQ", "value": {"default_value": 403, "runtime_key": "-"}}
+        }
+    },
+    "status_code": 400,
+    "body": {"inline_string": "expected a path and a query in UTF-8, each other byte as %XX"},
+}
+"""The answer in its place."""
 RESTART_SECONDS: Final = (0.5, 1.0, 2.0, 5.0, 10.0)
 """Pauses before a stopped worker restarts: each is longer, until the worker has been ready."""
 
@@ -126,6 +162,7 @@ class Workers:
         class Server(PyvoyServer):
             def get_envoy_config(self) -> dict[str, Any]:
                 config = allow_silence(super().get_envoy_config(), idle_seconds=idle_seconds)
+                config = refuse_undecodable(config)
                 return limit_caches(config, processors=os.cpu_count() or 1)
 
         server = Server(
@@ -186,6 +223,19 @@ def allow_silence(config: dict[str, Any], *, idle_seconds: float) -> dict[str, A
         for chain in listener["filter_chains"]:
             for one in chain["filters"]:
                 one["typed_config"]["stream_idle_timeout"] = f"{idle_seconds:.3f}s"
+    return config
+
+
+def refuse_undecodable(config: dict[str, Any]) -> dict[str, Any]:
+    """Return Envoy's configuration with 400 for a path or query that is not UTF-8.
+
+    The application cannot be asked: pyvoy fails to decode such a path, and the request has no answer.
+    """
+    for listener in config["static_resources"]["listeners"]:
+        for chain in listener["filter_chains"]:
+            for one in chain["filters"]:
+                one["typed_config"]["http_filters"].insert(0, ACCESS_CONTROL)
+                one["typed_config"]["local_reply_config"] = {"mappers": [BAD_REQUEST]}
     return config
 
 
