@@ -18,6 +18,7 @@ from service.errors import (
 )
 
 PROBLEM: Final = b"application/problem+json"
+MOST_DETAIL: Final = 300
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Errors of a JSON body that cannot be decoded, or has another shape."""
 
@@ -65,7 +66,9 @@ def unreadable(error: Exception, below: str = "") -> MalformedBody:
     """
     if not isinstance(error, msgspec.ValidationError):
         return MalformedBody(f"the body is not JSON: {error}")
-    detail, _, path = str(error).partition(" - at `")
+    detail, _, path = str(error).rpartition(" - at `")
+    detail, path = (detail, path) if detail else (path, "")
+    detail = detail if len(detail) <= MOST_DETAIL else f"{detail[:MOST_DETAIL]}..."  # it may quote a value
     plain = path.rstrip("`").removeprefix("$").replace("[...]", "")  # msgspec does not name the key
     pointer = below + plain.replace("[", "/").replace("]", "").replace(".", "/")
     return MalformedBody(f"{pointer or 'the body'}: {detail}", [Problem(pointer, "shape", detail)])

@@ -15,7 +15,7 @@ from service.settings import Settings
 from tests.hostile.bodies import HOSTILE, SIZE, Hostile
 from tests.in_process import InProcess, in_process
 
-LONGEST = 4.0
+LONGEST = 6.0
 """Longest pause of the event loop over the time to skip the largest body once: about 20 ms."""
 
 DEFAULTS = {
