@@ -43,7 +43,11 @@ from grpc import StatusCode
 from model.domain import RulError
 
 MAX_PROBLEMS: Final = 100
-"""More than these are counted, not listed: an answer must not outgrow the request it refuses."""
+"""Most problems that an answer lists; the check of a request stops soon after."""
+
+
+LONGEST_NAME: Final = 256
+"""Most characters of a name: a unit's, or a column's in an error."""
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -267,18 +271,27 @@ def retry_after_seconds(error: BaseException) -> float | None:
 
 
 def listed(problems: Sequence[Problem], most: int = MAX_PROBLEMS) -> list[Problem]:
-    """Return the first problems, and the count of the others."""
+    """Return the first problems, and a last one if there are more."""
     if len(problems) <= most:
         return list(problems)
-    left_out = len(problems) - most
-    more = Problem("", "more_problems", f"{left_out} more problems are not listed")
-    return [*problems[:most], more]
+    return [*problems[:most], Problem("", "more_problems", "more problems are not listed")]
+
+
+def room(found: int) -> int:
+    """Return how many more problems a window may have where so many are found: at least one."""
+    return max(1, MAX_PROBLEMS + 1 - found)
 
 
 def escaped(name: str) -> str:
-    """Escape a name for a JSON pointer.
+    """Escape a name for a JSON pointer, and cut one that is longer than any.
 
     >>> escaped("bleed/air")
     'bleed~1air'
     """
-    return name.replace("~", "~0").replace("/", "~1")
+    return name[:LONGEST_NAME].replace("~", "~0").replace("/", "~1")
+
+
+def short(value: object) -> str:
+    """Shorten a client's value for an error message."""
+    text = repr(value[:80] if isinstance(value, str | bytes | list | tuple) else value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -6,11 +6,9 @@ Inference Protocol, which words tensors, asks the same batchers. This module mus
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from types import MappingProxyType
 from typing import Final, cast
 
 from export.bundle import Manifest
@@ -29,8 +27,10 @@ from service.core.queries import (
 )
 from service.core.rules import WindowRules
 from service.core.runtime import Runtime
+from service.core.turns import Turns
 from service.core.window import LaidOut, WindowInput, Windows, join, lay_out
 from service.errors import (
+    MAX_PROBLEMS,
     STATUS,
     InvalidRequest,
     InvalidWindow,
@@ -45,8 +45,8 @@ from service.labels import Stage
 BY_SENSORS: Final = frozenset({Explain.SENSORS, Explain.FULL})
 """Levels that show what each sensor adds."""
 
-YIELD_EVERY: Final = 64
-"""Windows laid out before other callers get the loop: about one millisecond."""
+YIELD_EVERY: Final = 16
+"""Windows that are laid out before others may get the loop."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,14 +112,14 @@ class Predictor:
         self,
         query: PredictQuery,
         *,
-        malformed: Mapping[int, Sequence[Problem]] = MappingProxyType({}),
+        parts: Sequence[LaidOut] | None = None,
         stages: Stages | None = None,
     ) -> PredictReply:
         """Answer every window of a query; the query's windows are released as soon as they are laid out.
 
         Args:
             query: The request.
-            malformed: Windows with values that are no numbers, and where.
+            parts: Its windows, where they are laid out already.
             stages: Takes the stage that wording the answers is.
 
         Raises:
@@ -135,9 +135,11 @@ class Predictor:
             raise InvalidRequest(detail, [Problem("/windows", "empty", detail)])
         if count > self.max_request_windows:
             self.check_count(count)
-        windows, problems = await _laid_out(query.windows, model.rules)
-        if problems or malformed:
-            return await self._partly(model, query, windows, {**problems, **malformed}, stages)
+        if parts is None:
+            parts = await _laid_out(query.windows, model.rules)
+        windows, problems = join(query.windows, parts, model.rules)
+        if problems:
+            return await self._partly(model, query, windows, problems, stages)
         query.windows = []  # while a request waits, its lists would hold thirty bytes a reading
         answered = [] if windows is None else await self.answer(model, windows, query.explain, stages)
         return PredictReply(model.name, cast("list[Prediction | Refused]", answered))
@@ -205,16 +207,16 @@ class Predictor:
             raise TooLarge(f"at most {self.max_request_windows} windows a request, got {windows}")
 
 
-async def _laid_out(
-    given: Sequence[WindowInput], rules: WindowRules
-) -> tuple[Windows | None, dict[int, Sequence[Problem]]]:
-    """Lay out and join the windows of a query; of what a client sent, nothing else is kept."""
+async def _laid_out(given: Sequence[WindowInput], rules: WindowRules) -> list[LaidOut]:
+    """Lay out the windows of a query."""
     parts: list[LaidOut] = []
+    left, turns = MAX_PROBLEMS + 1, Turns() if len(given) > YIELD_EVERY else None
     for window in given:
-        if len(parts) % YIELD_EVERY == YIELD_EVERY - 1:
-            await asyncio.sleep(0)
-        parts.append(lay_out(window, rules))
-    return join(given, parts, rules)
+        if turns is not None and len(parts) % YIELD_EVERY == 0:
+            await turns.give()
+        parts.append(lay_out(window, rules, most=max(1, left)))
+        left -= len(parts[-1].problems)
+    return parts
 
 
 def _invalid(problems: Mapping[int, Sequence[Problem]], windows: int) -> InvalidWindows:

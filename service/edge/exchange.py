@@ -162,6 +162,9 @@ class Desk:
 
     Args:
         log_sample: The share of answered requests that are logged; refused and failed ones always are.
+
+    Attributes:
+        large_requests: Held while a large body is decoded: together they have a share of the event loop.
     """
 
     def __init__(
@@ -189,6 +192,7 @@ class Desk:
         self.max_body_bytes: Final = max_body_bytes
         self.intake: Final = intake
         self.request_timeout_seconds: Final = request_timeout_seconds
+        self.large_requests: Final = asyncio.Lock()
         self.streams: Final = Streams(lifecycle, most=max_streams, idle_seconds=stream_idle_seconds)
         self.tracer: Final = tracer
         self.log: Final = log

@@ -14,6 +14,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 
+from service.core.turns import LARGE_BYTES
 from service.edge.exchange import Desk, Exchange, Limit
 from service.errors import (
     MAX_PROBLEMS,
@@ -25,6 +26,7 @@ from service.errors import (
     public_detail,
     status_of,
 )
+from service.grpc.fields import check_fields
 from service.grpc.over_asgi import Call, first
 from service.labels import Route, Transport
 
@@ -118,7 +120,10 @@ def parsed(kind: type[MessageType], raw: bytes) -> MessageType:
 
     Raises:
         MalformedBody: the bytes are not one.
+        TooLarge: a large one has too many fields.
     """
+    if len(raw) > LARGE_BYTES:
+        check_fields(kind.DESCRIPTOR, raw)
     try:
         return kind.FromString(raw)
     except DecodeError as error:

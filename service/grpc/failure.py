@@ -16,6 +16,8 @@ from service.errors import ServiceError, public_detail, status_of
 Metadata = Sequence[tuple[str, str | bytes]]
 Trailers = list[tuple[bytes, bytes]]
 
+SAFE = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
+
 
 class Aborted(Exception):
     """A servicer ended its call with a status."""
@@ -43,5 +45,5 @@ def _trailers(status: grpc.StatusCode, details: str) -> Trailers:
     code: int = status.value[0]
     trailers = [(b"grpc-status", b"%d" % code)]
     if details:
-        trailers.append((b"grpc-message", quote(details, safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~").encode()))
+        trailers.append((b"grpc-message", quote(details, safe=SAFE, errors="replace").encode()))
     return trailers

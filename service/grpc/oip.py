@@ -18,7 +18,7 @@ from model.domain import FloatArray
 from model.version import VERSION
 from service.core.queries import ModelName
 from service.edge.exchange import Desk, Exchange, Limit
-from service.errors import InvalidTensor, MalformedBody
+from service.errors import InvalidTensor, MalformedBody, short
 from service.grpc.call import Context, exchanged, parsed, serialized
 from service.grpc.predict import tag
 from service.labels import Route, Stage
@@ -32,7 +32,7 @@ from service.oip.inference import (
     InferQuery,
     timeout_of,
 )
-from service.oip.tensors import DTYPES, FP32, INT64, Contents, GivenTensor, TensorSpec, short
+from service.oip.tensors import DTYPES, FP32, INT64, Contents, GivenTensor, TensorSpec
 from service.proto import open_inference_pb2 as pb
 
 INFERENCE_SERVICE: Final = "inference.GRPCInferenceService"

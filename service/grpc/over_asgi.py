@@ -18,19 +18,20 @@ from typing import Any, Final, NoReturn, Self
 import grpc
 from google.protobuf.message import DecodeError
 
-from service.edge.asgi import Application, Message, Receive, Scope, Send, header, inflated
+from service.edge.asgi import Application, Message, Receive, Scope, Send, check_decodable, header, inflated
 from service.edge.exchange import Limit
 from service.edge.intake import Intake, Share
 from service.errors import Disconnected, MalformedBody, TooLarge
 from service.grpc.failure import Aborted, Metadata, failure
+from service.grpc.timeout import deadline
 
 Names = Sequence[tuple[bytes, str]]
 
 PREFIX: Final = struct.Struct(">BI")  # compressed?, length
+MOST_FOREIGN_BYTES: Final = 64 * 1024
+"""Largest message of health and reflection."""
 Decode = Callable[[bytes], Any]
 Encode = Callable[[Any], bytes] | None
-
-SECONDS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 
 PLAIN: Final = (b"content-type", b"application/grpc")
 START: Final[Message] = {"type": "http.response.start", "status": 200, "headers": [PLAIN], "trailers": True}
@@ -138,9 +139,20 @@ class Call:
         self.receive = receive
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
         self._names = names
-        timeout = self._headers.get(b"grpc-timeout")
-        self._deadline = None if timeout is None else _deadline(timeout)
+        self._deadline: float | None = None
         self.trailing: Metadata = ()
+
+    def check(self, scope: Scope) -> None:
+        """Check the metadata, and begin the caller's deadline.
+
+        Raises:
+            MalformedBody: a header is not UTF-8, or `grpc-timeout` is none.
+        """
+        if not b"".join(self._headers.values()).isascii():
+            check_decodable(scope, self._headers)
+        timeout = self._headers.get(b"grpc-timeout")
+        if timeout is not None:
+            self._deadline = deadline(timeout)
 
     def invocation_metadata(self) -> list[tuple[str, str]]:
         """Of the request's metadata what is read; binary values are left as they came."""
@@ -244,6 +256,7 @@ class GrpcOverAsgi:
         decode, encode = handler.request_deserializer, handler.response_serializer
         messages = Messages(scope, receive, max_bytes=self._max_message_bytes, intake=self._intake)
         try:
+            call.check(scope)
             if handler.stream_unary is not None:  # it reads its message once it knows its caller
                 response = await handler.stream_unary(messages, call)
             else:
@@ -271,6 +284,7 @@ class GrpcOverAsgi:
         encode = None if handler is None else handler.response_serializer
         call = StreamCall(scope, receive, self._names, send, encode)
         try:
+            call.check(scope)
             await self._converse(handler, call, scope, receive)
             trailers = [OK, *_pairs(call.trailing)]
         except Disconnected:
@@ -306,6 +320,8 @@ def _speaks_grpc(scope: Scope) -> bool:
 
 
 def _decoded(decode: Decode, message: bytes) -> Any:  # noqa: ANN401 a message of any method
+    if len(message) > MOST_FOREIGN_BYTES:
+        raise TooLarge(f"expected a message of at most {MOST_FOREIGN_BYTES} bytes, got {len(message)}")
     try:
         return decode(message)
     except DecodeError as error:
@@ -315,14 +331,6 @@ def _decoded(decode: Decode, message: bytes) -> Any:  # noqa: ANN401 a message o
 async def _write_all(responses: AsyncIterator[Any], call: StreamCall) -> None:
     async for response in responses:
         await call.write(response)
-
-
-def _deadline(timeout: bytes) -> float | None:
-    """A `grpc-timeout` header ("250m") as a time on the monotonic clock; None where there is none."""
-    text = timeout.decode("latin-1")
-    if not text or text[-1] not in SECONDS or not text[:-1].isdigit():
-        return None
-    return monotonic() + int(text[:-1]) * SECONDS[text[-1]]
 
 
 def _failed(error: Exception) -> list[tuple[bytes, bytes]]:

@@ -150,7 +150,7 @@ def _history(given: pb.StreamOpen, model: LoadedModel) -> WindowInput | None:
         window.columns.CopyFrom(given.columns)
     else:
         window.readings.CopyFrom(given.readings)
-    return window_input(window, len(model.rules.names))
+    return window_input(window, model.rules)
 
 
 def _error(error: Exception, *, kept: bool) -> pb.StreamError:

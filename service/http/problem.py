@@ -18,6 +18,7 @@ from service.errors import (
 )
 
 PROBLEM: Final = b"application/problem+json"
+MOST_DETAIL: Final = 300
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Errors of a JSON body that cannot be decoded, or has another shape."""
 
@@ -55,15 +56,19 @@ def problem(
     return status.http, PROBLEM, headers, msgspec.json.encode(body)
 
 
-def unreadable(error: Exception) -> MalformedBody:
+def unreadable(error: Exception, below: str = "") -> MalformedBody:
     """Make the refusal of a body that JSON's decoder rejects, with the JSON pointer of the place.
+
+    `below` is the pointer of the part that was decoded.
 
     >>> unreadable(msgspec.ValidationError("Expected `str`, got `int` - at `$.windows[3].unit`")).detail
     '/windows/3/unit: Expected `str`, got `int`'
     """
     if not isinstance(error, msgspec.ValidationError):
         return MalformedBody(f"the body is not JSON: {error}")
-    detail, _, path = str(error).partition(" - at `")
+    detail, _, path = str(error).rpartition(" - at `")
+    detail, path = (detail, path) if detail else (path, "")
+    detail = detail if len(detail) <= MOST_DETAIL else f"{detail[:MOST_DETAIL]}..."  # it may quote a value
     plain = path.rstrip("`").removeprefix("$").replace("[...]", "")  # msgspec does not name the key
-    pointer = plain.replace("[", "/").replace("]", "").replace(".", "/")
+    pointer = below + plain.replace("[", "/").replace("]", "").replace(".", "/")
     return MalformedBody(f"{pointer or 'the body'}: {detail}", [Problem(pointer, "shape", detail)])

@@ -16,8 +16,7 @@ import msgspec
 from starlette.datastructures import QueryParams
 from starlette.routing import compile_path
 
-from service.core.window import short
-from service.edge.asgi import WINDOW_BITS, Message, Receive, Scope, Send, inflated
+from service.edge.asgi import WINDOW_BITS, Message, Receive, Scope, Send, check_decodable, inflated
 from service.edge.exchange import Desk, Exchange, Limit
 from service.edge.intake import Share
 from service.errors import (
@@ -27,6 +26,7 @@ from service.errors import (
     TooLarge,
     UnknownRoute,
     UnsupportedMedia,
+    short,
 )
 from service.http.problem import problem
 from service.labels import Route, Transport
@@ -134,6 +134,11 @@ class Shell:
             hosts = desk.hosts
             if hosts is not None and (headers.get(b"host") not in hosts.known or b"origin" in headers):
                 hosts.check(headers)
+            if (
+                b"%" in (scope.get("raw_path") or b"") + scope["query_string"]
+                or not b"".join(headers.values()).isascii()
+            ):
+                check_decodable(scope, headers)
             if desk.credentials.asked_for and not endpoint.is_open:
                 authorization, key = headers.get(b"authorization", b""), headers.get(b"x-api-key", b"")
                 desk.credentials.check(authorization.decode("latin-1"), key.decode("latin-1"))

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from service.edge.asgi import DECODABLE
+
 Config = dict[str, Any]
 
 HEADERS_SECONDS: Final = 10.0
@@ -30,6 +32,42 @@ CONNECTIONS: Final = "envoy.resource_monitors.global_downstream_max_connections"
 HEAP: Final = "envoy.resource_monitors.fixed_heap"
 NO_LIMIT_BYTES: Final = 1 << 50
 TYPES: Final = "type.googleapis.com/envoy"
+
+ACCESS_CONTROL: Final = {
+    "name": "envoy.filters.http.rbac",
+    "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC",
+        "rules": {
+            "action": "DENY",
+            "policies": {
+                "undecodable": {
+                    "permissions": [
+                        {
+                            "not_rule": {
+                                "header": {
+                                    "name": ":path",
+                                    "string_match": {"safe_regex": {"regex": DECODABLE}},
+                                }
+                            }
+                        }
+                    ],
+                    "principals": [{"any": True}],
+                }
+            },
+        },
+    },
+}
+"""Envoy's filter that refuses requests by their headers, with 403."""
+BAD_REQUEST: Final = {
+    "filter": {
+        "status_code_filter": {
+            "comparison": {"op": "EQ", "value": {"default_value": 403, "runtime_key": "-"}}
+        }
+    },
+    "status_code": 400,
+    "body": {"inline_string": "expected a path and a query in UTF-8, each other byte as %XX"},
+}
+"""The answer in its place."""
 
 
 def allow_silence(config: Config, *, idle_seconds: float) -> None:
@@ -83,6 +121,16 @@ def limit_connections(config: Config, *, most: int) -> None:
             }
         ],
     }
+
+
+def refuse_undecodable(config: Config) -> None:
+    """Answer 400 to a path or query that is not UTF-8.
+
+    The application cannot be asked: pyvoy fails to decode such a path, and the request has no answer.
+    """
+    for http in _http_managers(config):
+        http["http_filters"].insert(0, ACCESS_CONTROL)
+        http["local_reply_config"] = {"mappers": [BAD_REQUEST]}
 
 
 def _http_managers(config: Config) -> Iterator[Config]:

@@ -22,7 +22,13 @@ from service.core.lifecycle import Phase
 from service.errors import FrontEndFailed
 from service.processes.control import WorkerSpec, send
 from service.processes.descriptors import most_connections
-from service.processes.envoy_config import allow_silence, hide_admin, limit_connections, limit_slow_clients
+from service.processes.envoy_config import (
+    allow_silence,
+    hide_admin,
+    limit_connections,
+    limit_slow_clients,
+    refuse_undecodable,
+)
 from service.processes.tls import use_tls
 from service.processes.tuning import limit_caches, per_processor_caches
 from service.settings import Settings
@@ -150,6 +156,7 @@ class Workers:
         allow_silence(config, idle_seconds=max(ENVOY_IDLE_SECONDS, settings.stream_idle_seconds + 60))
         limit_slow_clients(config, body_seconds=settings.body_timeout_seconds)
         limit_connections(config, most=most_connections(settings.max_connections))
+        refuse_undecodable(config)
         config = use_tls(config, settings, folder=self._folder)
         return limit_caches(config, processors=os.cpu_count() or 1)
 
