@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
@@ -35,7 +36,7 @@ from service.edge.exchange import Desk
 from service.grpc.call import METADATA
 from service.grpc.over_asgi import GrpcOverAsgi
 from service.grpc.servicers import add_servicers
-from service.http.routes import http_application
+from service.http.routes import Schema, http_application
 from service.metrics.board import Board
 from service.metrics.metrics import Metrics
 from service.processes.control import Control, WorkerSpec
@@ -48,8 +49,6 @@ from service.store.url import store_url
 
 FEW_WINDOWS: Final = 2
 """Most windows of a batch on the loop of a worker with several cores: waking a thread takes longer."""
-SCHEMA_PATH: Final = "/schema.json"
-"""BentoML describes its API there, for its own clients."""
 STORE_SECONDS: Final = 5.0
 """Time to write the last predictions at shutdown."""
 
@@ -75,11 +74,12 @@ class Parts:
     store: AsyncStore
     desk: Desk
     executor: Executor
+    schema: Schema
 
     def __post_init__(self) -> None:
         """Open both protocols over one desk."""
         self.lifecycle = self.desk.lifecycle
-        self.http = http_application(self.desk, self.registry, self.store)
+        self.http = http_application(self.desk, self.registry, self.store, self.schema)
         self.grpc = GrpcOverAsgi(max_message_bytes=self.settings.max_body_bytes, metadata=METADATA)
         self.handle = self.grpc.beside(self.http)
         self.health = [add_servicers(self.grpc, self.desk)]
@@ -87,7 +87,7 @@ class Parts:
         self._server: grpc.aio.Server | None = None
         self._control: Control | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._publishing: asyncio.Task[Any] | None = None
+        self._regular: list[asyncio.Task[Any]] = []
 
     async def start(self) -> None:
         """Answer health checks at once, and requests when the proofs have passed."""
@@ -103,7 +103,10 @@ class Parts:
             await self._control.open(spec.control)
         if spec.index > 0:  # other workers answer meanwhile: listen only when this one can
             await proving
-        self._publishing = self._run(self.desk.metrics.publish_regularly())
+        self._regular = [
+            self._run(self.desk.metrics.publish_regularly()),
+            self._run(self.desk.credentials.watch()),
+        ]
 
     async def stop(self) -> None:
         """Finish requests in flight, for as long as the settings allow, and release everything."""
@@ -118,8 +121,8 @@ class Parts:
         self.executor.shutdown(wait=False, cancel_futures=True)
         if self.desk.tracer is not None:
             await asyncio.to_thread(self.desk.tracer.close)
-        if self._publishing is not None:
-            self._publishing.cancel()
+        for task in self._regular:
+            task.cancel()
         self.desk.metrics.publish()
         self._log.info("service stopped")
 
@@ -195,10 +198,12 @@ def build(
     runtimes: Sequence[Runtime] | None = None,
     tracer: Tracer | None = None,
     flush_seconds: float = FLUSH_SECONDS,
+    schema: Schema = dict,
 ) -> Parts:
     """Assemble the service; settings say what runs and what traces, unless given.
 
     Without a worker the process is alone, with gRPC on its own port; the store writes every `flush_seconds`.
+    `schema` describes the API to clients of BentoML.
 
     Raises:
         InvalidBundle: a bundle is damaged or does not fit.
@@ -230,7 +235,7 @@ def build(
         lifecycle=lifecycle,
         log=logs.logger(),
         log_sample=settings.log_sample,
-        credentials=Credentials(settings.keys()),
+        credentials=_credentials(settings, spec),
         max_body_bytes=settings.max_body_bytes,
         request_timeout_seconds=settings.request_timeout_seconds,
         max_streams=settings.max_streams,
@@ -238,7 +243,16 @@ def build(
         tracer=tracer,
     )
     proofs = [partial(_replay, folder, runtime) for folder, runtime in loaded]
-    return Parts(settings, worker, models, proofs, registry, batchers, store, desk, executor)
+    return Parts(settings, worker, models, proofs, registry, batchers, store, desk, executor, schema)
+
+
+def _credentials(settings: Settings, spec: WorkerSpec) -> Credentials:
+    return Credentials(
+        settings.keys(),
+        Path(settings.keys_file) if settings.keys_file else None,
+        open_pages=settings.open_pages,
+        log=logs.logger() if spec.index == 0 else None,  # the others would log the same
+    )
 
 
 def _tracer(settings: Settings) -> Tracer | None:
@@ -308,13 +322,13 @@ class Host:
     def __init__(self) -> None:
         self.parts: Parts | None = None
 
-    async def start(self) -> None:
+    async def start(self, schema: Schema) -> None:
         """Load every bundle; a damaged one ends the start."""
         settings = Settings.read()
         disable_created_metrics()  # a second series for each counter, which nothing here reads
         logs.configure(level=settings.log_level, log_format=settings.log_format)
         try:
-            self.parts = build(settings, worker=WorkerSpec.read())
+            self.parts = build(settings, worker=WorkerSpec.read(), schema=schema)
         except RulError as error:
             logs.logger().error("start failed", reason=str(error))
             raise

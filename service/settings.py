@@ -188,7 +188,18 @@ class Settings(BaseSettings):
     )
     api_keys: SecretStr = Field(
         default=SecretStr(""),
-        description="API keys that requests must carry, separated by commas. Empty: no key is required.",
+        description="API keys that requests must carry, separated by commas: each may do everything but "
+        "administer. Empty: only keys of RUL_KEYS_FILE are valid; without that, no key is required.",
+    )
+    keys_file: str = Field(
+        default="",
+        description="File of API keys with scopes and tenants, which `rul keys add` writes. A change takes "
+        "effect within a second. Empty: none; docs/keys.md says what each scope allows.",
+    )
+    open_pages: bool = Field(
+        default=False,
+        description="Answer /metrics, /docs, /openapi.json, /schema.json and gRPC reflection without an API "
+        "key, where keys are required. Health checks never need a key.",
     )
     store: bool = Field(
         default=True,

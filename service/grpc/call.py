@@ -6,7 +6,7 @@ module must not know what is asked.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from itertools import accumulate
 from typing import Any, Final, Protocol, TypeVar
 
@@ -14,7 +14,9 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 
+from service.edge.access import Credentials
 from service.edge.exchange import Desk, Exchange, Limit
+from service.edge.keys import Grant, KeyScope
 from service.errors import (
     MAX_PROBLEMS,
     Disconnected,
@@ -73,13 +75,13 @@ async def exchanged(
     raw: Asked,
     context: Context,
     *,
-    is_open: bool = False,
+    scope: KeyScope,
     needs_model: bool = False,
 ) -> ReplyType:
     """Answer one call, measured and logged; end a failed one with the error's status.
 
-    `call` answers the raw message within the limit. An open call needs no API key; a call that needs a
-    model is refused while the service starts or drains.
+    `call` answers the raw message within the limit. `scope` is what it asks of an API key; a call that needs
+    a model is refused while the service starts or drains.
     """
     reply: Any = None
     metadata: dict[str, Any] = dict(context.invocation_metadata())
@@ -87,13 +89,18 @@ async def exchanged(
     receive = context.receive if isinstance(context, Call) else None
     waiting = desk.limit(context.time_remaining(), receive)
     with Exchange(desk, Transport.GRPC, route, metadata.get("x-request-id"), metadata) as exchange:
-        if desk.credentials.asked_for and not is_open:
-            desk.credentials.check(metadata.get("authorization", ""), metadata.get("x-api-key", ""))
+        if desk.credentials.asked_for:
+            exchange.caller = caller_of(desk.credentials, scope, metadata)
         if needs_model:
             exchange.admit()
         with waiting:
             reply = await call(raw, exchange, waiting)
     return await ended(exchange, context, reply)
+
+
+def caller_of(credentials: Credentials, scope: KeyScope, metadata: Mapping[str, Any]) -> Grant:
+    """Check the key in a call's metadata; see `Credentials.check`."""
+    return credentials.check(scope, metadata.get("authorization", ""), metadata.get("x-api-key", ""))
 
 
 async def ended(exchange: Exchange, context: Context, reply: ReplyType) -> ReplyType:

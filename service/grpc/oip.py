@@ -18,6 +18,7 @@ from model.domain import FloatArray
 from model.version import VERSION
 from service.core.queries import ModelName
 from service.edge.exchange import Desk, Exchange, Limit
+from service.edge.keys import KeyScope
 from service.errors import InvalidTensor, MalformedBody
 from service.grpc.call import Context, exchanged, parsed, serialized
 from service.grpc.predict import tag
@@ -55,12 +56,12 @@ class InferenceServicer:
     def handlers(self) -> dict[str, Any]:
         """The method handlers, by the methods' names."""
         methods = {
-            "ServerLive": self._asked(self._live, is_open=True),
-            "ServerReady": self._asked(self._ready, is_open=True),
-            "ServerMetadata": self._asked(self._server, is_open=True),
-            "ModelReady": self._asked(self._model_ready),
-            "ModelMetadata": self._asked(self._model),
-            "RepositoryIndex": self._asked(self._index),
+            "ServerLive": self._asked(self._live, KeyScope.OPEN),
+            "ServerReady": self._asked(self._ready, KeyScope.OPEN),
+            "ServerMetadata": self._asked(self._server, KeyScope.OPEN),
+            "ModelReady": self._asked(self._model_ready, KeyScope.ANY),
+            "ModelMetadata": self._asked(self._model, KeyScope.ANY),
+            "RepositoryIndex": self._asked(self._index, KeyScope.ANY),
         }
         handlers = {
             name: grpc.unary_unary_rpc_method_handler(method, response_serializer=serialized)
@@ -71,9 +72,10 @@ class InferenceServicer:
 
     async def infer(self, raw: bytes, context: Context) -> bytes:
         """Answer windows, with a message as it travels."""
-        return await exchanged(self._desk, Route.GRPC_INFER, self._infer, raw, context, needs_model=True)
+        route, scope = Route.GRPC_INFER, KeyScope.PREDICT
+        return await exchanged(self._desk, route, self._infer, raw, context, scope=scope, needs_model=True)
 
-    def _asked(self, answer: Answer, *, is_open: bool = False) -> Callable[[bytes, Context], Awaitable[Any]]:
+    def _asked(self, answer: Answer, scope: KeyScope) -> Callable[[bytes, Context], Awaitable[Any]]:
         """A method that needs no more than its message."""
 
         async def call(raw: bytes, _exchange: Exchange, _limit: Limit) -> Any:  # noqa: ANN401 any reply
@@ -81,7 +83,7 @@ class InferenceServicer:
 
         async def method(raw: bytes, context: Context) -> Any:  # noqa: ANN401 any reply
             route = Route.GRPC_INFERENCE
-            return await exchanged(self._desk, route, call, raw, context, is_open=is_open)
+            return await exchanged(self._desk, route, call, raw, context, scope=scope)
 
         return method
 

@@ -6,6 +6,7 @@ module knows messages and status codes; it must not know HTTP, ONNX Runtime or b
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterable
 from functools import partial
 from typing import Any, Final
 
@@ -14,8 +15,11 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from service.core.predictor import LoadedModel
+from service.edge.access import Credentials
 from service.edge.exchange import Desk, Exchange, Limit
-from service.grpc.call import exchanged, parsed, serialized
+from service.edge.keys import KeyScope
+from service.errors import ServiceError, public_detail, status_of
+from service.grpc.call import caller_of, exchanged, parsed, serialized
 from service.grpc.health import Health
 from service.grpc.oip import INFERENCE_SERVICE, InferenceServicer
 from service.grpc.predict import model_reference, predict
@@ -40,9 +44,16 @@ class RulServicer:
     def handlers(self) -> dict[str, Any]:
         """The method handlers, by the methods' names."""
         desk = self._desk
-        predicting = partial(exchanged, desk, Route.GRPC_PREDICT, partial(predict, desk), needs_model=True)
-        get_model = partial(exchanged, desk, Route.GRPC_GET_MODEL, self._get_model)
-        list_models = partial(exchanged, desk, Route.GRPC_LIST_MODELS, self._list_models)
+        predicting = partial(
+            exchanged,
+            desk,
+            Route.GRPC_PREDICT,
+            partial(predict, desk),
+            scope=KeyScope.PREDICT,
+            needs_model=True,
+        )
+        get_model = partial(exchanged, desk, Route.GRPC_GET_MODEL, self._get_model, scope=KeyScope.ANY)
+        list_models = partial(exchanged, desk, Route.GRPC_LIST_MODELS, self._list_models, scope=KeyScope.ANY)
         return {
             "Predict": grpc.unary_unary_rpc_method_handler(predicting),
             "PredictStream": grpc.stream_stream_rpc_method_handler(StreamServicer(desk).predict_stream),
@@ -60,6 +71,30 @@ class RulServicer:
         return pb.ListModelsReply(models=[_model(model) for model in self._models.values()])
 
 
+class Reflection(reflection_pb2_grpc.ServerReflectionServicer):
+    """The descriptions of our messages, for a caller with a key."""
+
+    def __init__(self, credentials: Credentials, names: Iterable[str]) -> None:
+        self._answers: Final[Any] = reflection.aio.ReflectionServicer(names)
+        self._credentials: Final = credentials
+
+    async def ServerReflectionInfo(self, request_iterator: Any, context: Any) -> Any:  # noqa: ANN401, N802
+        """Answer each question, as long as the key is valid."""
+        metadata = dict(context.invocation_metadata())
+
+        async def allowed() -> AsyncIterator[Any]:
+            async for request in request_iterator:
+                caller_of(self._credentials, KeyScope.PAGES, metadata)
+                yield request
+
+        try:
+            caller_of(self._credentials, KeyScope.PAGES, metadata)
+            async for reply in self._answers.ServerReflectionInfo(allowed(), context):
+                yield reply
+        except ServiceError as error:
+            await context.abort(status_of(error).grpc, public_detail(error))
+
+
 def add_servicers(server: Any, desk: Desk) -> Health:  # noqa: ANN401 grpc.aio.Server or its stand-in
     """Register our services, health and reflection; the health that it answers, to be changed."""
     ours = {SERVICE: RulServicer(desk).handlers(), INFERENCE_SERVICE: InferenceServicer(desk).handlers()}
@@ -69,9 +104,7 @@ def add_servicers(server: Any, desk: Desk) -> Health:  # noqa: ANN401 grpc.aio.S
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
         server.add_registered_method_handlers(name, handlers)
     health_pb2_grpc.add_HealthServicer_to_server(answered, server)
-    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
-        reflection.aio.ReflectionServicer(names), server
-    )
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(Reflection(desk.credentials, names), server)
     return answered
 
 

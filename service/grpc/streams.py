@@ -18,6 +18,7 @@ from service.core.predictor import LoadedModel
 from service.core.queries import Explain
 from service.core.window import WindowInput
 from service.edge.exchange import Desk, Exchange
+from service.edge.keys import KeyScope
 from service.errors import (
     Disconnected,
     MalformedBody,
@@ -28,7 +29,7 @@ from service.errors import (
     public_detail,
     status_of,
 )
-from service.grpc.call import Context, ended, parsed, serialized
+from service.grpc.call import Context, caller_of, ended, parsed, serialized
 from service.grpc.predict import explain_of, fill, model_reference, window_input
 from service.labels import Route, Stage, Transport
 from service.proto import rul_v1_pb2 as pb
@@ -72,8 +73,7 @@ class StreamServicer:
         metadata: dict[str, Any] = dict(context.invocation_metadata())
         given_id = metadata.get("x-request-id")
         with Exchange(desk, Transport.GRPC, Route.GRPC_STREAM, given_id, metadata) as exchange:
-            if desk.credentials.asked_for:
-                desk.credentials.check(metadata.get("authorization", ""), metadata.get("x-api-key", ""))
+            exchange.caller = caller_of(desk.credentials, KeyScope.INGEST, metadata)
             await self._converse(inbox, context, exchange)
         await ended(exchange, context, None)
 

@@ -12,6 +12,7 @@ import msgspec
 
 from service.core.window import LARGEST_CYCLE
 from service.edge.exchange import Desk
+from service.edge.keys import KeyScope
 from service.errors import InvalidRequest, Problem
 from service.http import units_bodies as bodies
 from service.http.problem import UNREADABLE, unreadable
@@ -36,16 +37,17 @@ class UnitsHttp:
     def endpoints(self) -> list[Endpoint]:
         """List the endpoints; a unit's name may hold slashes."""
         return [
-            Endpoint("GET", "/v1/units", Route.UNITS, self.fleet),
+            Endpoint("GET", "/v1/units", Route.UNITS, self.fleet, KeyScope.PREDICT),
             Endpoint(
                 "POST",
                 "/v1/units/{unit:path}/outcomes",
                 Route.OUTCOMES,
                 self.outcome,
+                KeyScope.OUTCOMES,
                 needs_model=True,
                 media_type=JSON,
             ),
-            Endpoint("GET", "/v1/units/{unit:path}", Route.UNIT, self.unit),
+            Endpoint("GET", "/v1/units/{unit:path}", Route.UNIT, self.unit, KeyScope.PREDICT),
         ]
 
     async def fleet(self, call: Call) -> Reply:

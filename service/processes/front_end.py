@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from service import logs
+from service.edge.keys import read_keys
 from service.errors import FrontEndFailed
 from service.processes.tuning import schedule_as_batch
 from service.processes.workers import Workers
@@ -55,10 +56,13 @@ def run(settings: Settings) -> int:
 
     Raises:
         FrontEndFailed: the front end did not start, or no worker is left.
+        InvalidKeys: the key file cannot be used.
         ModuleNotFoundError: ONNX Runtime is not installed.
     """
     if importlib.util.find_spec("onnxruntime") is None:  # else each worker would fail, with a traceback
         raise ModuleNotFoundError("onnxruntime is not installed", name="onnxruntime")
+    if settings.keys_file:
+        read_keys(Path(settings.keys_file))  # later a bad file is refused, and the service goes on
     front_end = choose(settings)
     logs.configure(level=settings.log_level, log_format=settings.log_format)
     if settings.scheduling is Scheduling.BATCH:
