@@ -119,7 +119,7 @@ class StreamServicer:
             exchange.admit()
             with desk.limit(context.time_remaining(), None):  # the inbox hears whether the caller leaves
                 (prediction,) = await desk.predictor.answer(
-                    opened.model, window, opened.explain, exchange.stages
+                    opened.model, window, opened.explain, exchange.stages, stream.caller.tenant
                 )
             start = perf_counter()
             message = pb.StreamReply()

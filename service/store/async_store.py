@@ -114,18 +114,22 @@ class AsyncStore:
             await asyncio.to_thread(self.recorder.close, seconds)
 
     async def fleet(
-        self, models: Sequence[str], *, state: str | None, limit: int, after: Place | None
+        self, models: Sequence[str], *, tenant: str, state: str | None, limit: int, after: Place | None
     ) -> list[FleetRow]:
         """List units by urgency; see `Store.fleet`."""
-        return await self._ask(lambda store: store.fleet(models, state=state, limit=limit, after=after))
+        return await self._ask(
+            lambda store: store.fleet(models, tenant=tenant, state=state, limit=limit, after=after)
+        )
 
-    async def history(self, model: str, unit: str, *, limit: int, before: int | None) -> History:
+    async def history(self, model: str, unit: str, *, tenant: str, limit: int, before: int | None) -> History:
         """Read a page of a unit's history; see `Store.history`.
 
         Raises:
             UnknownUnit: nothing is stored of the unit.
         """
-        found = await self._ask_twice(lambda store: store.history(model, unit, limit=limit, before=before))
+        found = await self._ask_twice(
+            lambda store: store.history(model, unit, tenant=tenant, limit=limit, before=before)
+        )
         if found is None:
             raise _unknown(model, unit)
         return found

@@ -100,7 +100,7 @@ async def fed(url: str, asked: pd.DataFrame, ends: pd.DataFrame) -> CollectorReg
     )  # fmt: skip
     store.start()
     rows = [
-        ("fd001", r.unit, r.last_cycle, r.rul, r.lower, r.upper, "estimated", "healthy", r.at, None)
+        ("fd001", r.unit, "", r.last_cycle, r.rul, r.lower, r.upper, "estimated", "healthy", r.at, None)
         for r in asked.itertuples()
     ]
     await asyncio.to_thread(write_by_two, url, rows)
@@ -117,7 +117,7 @@ def write_by_two(url: str, rows: list) -> None:
     def write(part: list) -> None:
         store = Store.open(url, [VERSION])
         for start in range(0, len(part), 500):
-            store.write([*{row[:3]: row for row in part[start : start + 500]}.values()])
+            store.write([*{row[:4]: row for row in part[start : start + 500]}.values()])
         store.close()
 
     with ThreadPoolExecutor(2) as pool:

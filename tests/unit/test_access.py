@@ -1,7 +1,6 @@
 """Who may ask, and for what."""
 
 import base64
-import os
 from collections.abc import Iterator
 from datetime import timedelta
 from time import perf_counter
@@ -165,7 +164,7 @@ def test_the_file_keeps_no_key_and_only_its_owner_reads_it(file):
     assert file.stat().st_mode & 0o777 == 0o600
     assert read_keys(file)["a"].scopes == ("predict",)
     assert len(key) == len("rul_") + 43  # 256 bits
-    assert os.listdir(file.parent) == [file.name]
+    assert [*file.parent.iterdir()] == [file]
 
 
 @pytest.mark.parametrize(
