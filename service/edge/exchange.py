@@ -180,6 +180,7 @@ class Desk:
         self.max_body_bytes: Final = max_body_bytes
         self.request_timeout_seconds: Final = request_timeout_seconds
         self.streams: Final = Streams(lifecycle, most=max_streams, idle_seconds=stream_idle_seconds)
+        credentials.when_changed(self.streams.end_revoked)
         self.tracer: Final = tracer
         self.log: Final = log
         self.log_sample: Final = log_sample

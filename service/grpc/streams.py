@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
@@ -78,7 +79,8 @@ class StreamServicer:
         await ended(exchange, context, None)
 
     async def _converse(self, inbox: Inbox, context: Context, exchange: Exchange) -> None:
-        with self._desk.streams.admitted(inbox):
+        may_stay = partial(self._desk.credentials.holds, exchange.caller, KeyScope.INGEST)
+        with self._desk.streams.admitted(inbox, may_stay):
             opened = self._open(await inbox.take())
             reply = pb.StreamOpened(model=model_reference(opened.model.name), cycles=opened.window.cycles)
             await context.write(serialized(pb.StreamReply(opened=reply)))
