@@ -37,7 +37,7 @@ from service.grpc.call import METADATA
 from service.grpc.over_asgi import GrpcOverAsgi
 from service.grpc.servicers import add_servicers
 from service.http.routes import Schema, http_application
-from service.metrics.board import Board
+from service.metrics.board import Board, Slots
 from service.metrics.metrics import Metrics
 from service.processes.control import Control, WorkerSpec
 from service.processes.tuning import settle_interpreter
@@ -45,7 +45,7 @@ from service.settings import Settings
 from service.store.async_store import AsyncStore
 from service.store.recorder import FLUSH_SECONDS
 from service.store.rows import ModelVersion
-from service.store.url import store_url
+from service.store.url import SQLITE, store_url
 
 FEW_WINDOWS: Final = 2
 """Most windows of a batch on the loop of a worker with several cores: waking a thread takes longer."""
@@ -214,6 +214,7 @@ def build(
     board = Board(spec.board, worker=spec.index, workers=spec.count)
     cores = Cores(board, settings.threads())
     metrics = Metrics(registry, models, board)
+    progress = board.slots("rows of the store", 2)
     board.seal()
     tracer = tracer or _tracer(settings)
     executor = ThreadPoolExecutor(settings.threads(), "inference")
@@ -223,7 +224,7 @@ def build(
     batchers = {runtime.manifest.name: batcher(runtime) for runtime in models}
     lifecycle = Lifecycle(lambda: all(batcher.healthy for batcher in batchers.values()))
     metrics.watch_ready(lambda: lifecycle.phase is Phase.READY)
-    store = _store(settings, models, metrics, flush_seconds)
+    store = _store(settings, models, metrics, progress, flush_seconds)
     loaded_model = partial(LoadedModel.of, max_window_cycles=settings.max_window_cycles)
     desk = Desk(
         predictor=Predictor(
@@ -296,13 +297,19 @@ def _batcher(
 
 
 def _store(
-    settings: Settings, models: Sequence[Runtime], metrics: Metrics, flush_seconds: float
+    settings: Settings,
+    models: Sequence[Runtime],
+    metrics: Metrics,
+    progress: Slots,
+    flush_seconds: float,
 ) -> AsyncStore:
     manifests = [runtime.manifest for runtime in models]
+    url = store_url(settings.store_url.get_secret_value()) if settings.store else None
     store = AsyncStore(
-        store_url(settings.store_url.get_secret_value()) if settings.store else None,
+        url,
         [ModelVersion(m.name, m.version, m.cap, m.nominal_coverage) for m in manifests],
         most_rows=settings.store_queue_rows,
+        progress=progress if url is not None and url.startswith(SQLITE) else None,
         explanations=settings.store_explanations,
         retention_days=settings.store_retention_days,
         timeout_seconds=settings.request_timeout_seconds,

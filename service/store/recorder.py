@@ -121,6 +121,7 @@ class Recorder:
         connect: Opens the store; the writing thread calls it, again after each failure.
         most_rows: Most rows that wait; further ones are dropped.
         explanations: Whether a row says what its prediction rested on.
+        progress: Counts of the rows that were offered and settled, which other workers read.
         chore: Runs on the writing thread every minute, if the database answers.
     """
 
@@ -132,6 +133,7 @@ class Recorder:
         explanations: bool = True,
         observer: StoreObserver,
         log: FilteringBoundLogger,
+        progress: FloatArray | None = None,
         chore: Callable[[Store], None] | None = None,
         flush_seconds: float = FLUSH_SECONDS,
         back_off_seconds: tuple[float, float] = BACK_OFF_SECONDS,
@@ -143,6 +145,8 @@ class Recorder:
         self._briefed: weakref.ref[Answers] | None = None
         self._observer: Final = observer
         self._log: Final = log
+        self._progress: Final[FloatArray] = np.zeros(2) if progress is None else progress
+        self._progress[1] = self._progress[0]  # what a worker before this one offered is lost
         self._chore: Final = chore
         self._flush_seconds: Final = flush_seconds
         self._back_off: Final = back_off_seconds
@@ -175,6 +179,7 @@ class Recorder:
             grounds = grounds_of(windows, predictions, pieces, self._brief_of)
         rows = rows_of(model, windows, predictions, grounds, tenant=tenant, at=time())
         if self.pending_rows + len(rows) <= self._most:
+            self._progress[0] += len(rows)
             self._offered.extend(rows)
         else:
             self._observer.dropped(Drop.FULL, len(rows))
@@ -247,6 +252,7 @@ class Recorder:
         return min(pause, max(0.0, self._gives_up_at - monotonic())) if self._closing else pause
 
     def _round(self) -> None:
+        offered = self._progress[0]
         self._collect()
         try:
             self._store = store = self._store or self._connect()
@@ -257,6 +263,7 @@ class Recorder:
         except Exception as error:  # noqa: BLE001 the thread lives as long as the service
             self._failed(error)
         else:
+            self._progress[1] = offered
             self._succeeded()
         with self._flushed:
             self._rounds += 1

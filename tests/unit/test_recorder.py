@@ -309,3 +309,19 @@ def test_every_row_is_written_or_counted_whatever_fails(drawn):
     assert {key: row[4] for key, row in fake.kept.items()} == offered
     assert sum(observer.drops.values()) + len(offered) <= len(drawn)
     assert observer.written >= len(offered)
+
+
+def test_what_was_offered_is_settled_once_it_is_written_and_not_before(fake, observer):
+    progress = np.array([5.0, 3.0])
+    recorder = started(fake, observer, progress=progress)
+    assert progress.tolist() == [5, 5]  # a worker before this one was killed
+    fake.gate.clear()
+    recorder.offer("fd001", *answered((1.0, {"unit": "a"}), (1.0, {"unit": "b"}), (1.0, {"unit": "b"})))
+    fake.entered.wait(PATIENCE)
+
+    before = progress.tolist()
+    fake.gate.set()
+    recorder.close(PATIENCE)
+
+    assert before == [8, 5]
+    assert progress.tolist() == [8, 8]

@@ -3,10 +3,12 @@
 import sqlite3
 from contextlib import asynccontextmanager
 
+import numpy as np
 import pytest
 
 from service import logs
 from service.edge.keys import add_key
+from service.errors import UnknownUnit
 from service.http.units import _place, _token
 from service.store.async_store import AsyncStore
 from service.store.judgement import Outcome, OutcomeKind, OutcomeResult, Receipt
@@ -154,6 +156,41 @@ async def test_a_question_waits_for_a_unit_that_another_worker_is_writing(ask):
 
     assert late.asked == 2
     await store.close(20)
+
+
+class Progress:
+    """Rows of this worker and of another."""
+
+    def __init__(self, *rows):
+        self.rows = np.array(rows, dtype=float)
+        self.own = self.rows[0]
+        self.looks = 0
+
+    def each_living(self):
+        self.looks += 1
+        if self.looks > 3:  # the other worker writes
+            self.rows[1, 1] = self.rows[1, 0]
+        return self.rows.copy()
+
+
+@pytest.mark.parametrize(("rows", "questions"), [(((0, 0), (7, 7)), 1), (((0, 0), (7, 5)), 2)])
+async def test_an_unknown_unit_is_asked_for_again_only_where_a_worker_has_rows_to_write(rows, questions):
+    store = LateStore()
+    asking = AsyncStore(
+        "", [], most_rows=1, retention_days=1, timeout_seconds=20, observer=FakeKeepingObserver(),
+        log=logs.logger(), flush_seconds=20, connect=lambda _url, _versions: store, progress=Progress(*rows),
+    )  # fmt: skip
+    asking.start()
+
+    outcome = Outcome("fake", "17", OutcomeKind.FAILED, 3, None, 1000.0)
+    if questions == 1:
+        with pytest.raises(UnknownUnit):
+            await asking.take_outcome(outcome, replace=False)
+    else:
+        await asking.take_outcome(outcome, replace=False)
+
+    assert store.asked == questions
+    await asking.close(20)
 
 
 @pytest.mark.parametrize(
