@@ -297,11 +297,7 @@ def _batcher(
 
 
 def _store(
-    settings: Settings,
-    models: Sequence[Runtime],
-    metrics: Metrics,
-    progress: Slots,
-    flush_seconds: float,
+    settings: Settings, models: Sequence[Runtime], metrics: Metrics, progress: Slots, flush_seconds: float
 ) -> AsyncStore:
     manifests = [runtime.manifest for runtime in models]
     url = store_url(settings.store_url.get_secret_value()) if settings.store else None

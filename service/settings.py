@@ -189,22 +189,17 @@ class Settings(BaseSettings):
     api_keys: SecretStr = Field(
         default=SecretStr(""),
         description="API keys that requests must carry, separated by commas: each may do everything but "
-        "administer. Empty: only keys of RUL_KEYS_FILE are valid; without that, no key is required.",
+        "administer. Empty: no key is required, unless RUL_KEYS_FILE is set.",
     )
     keys_file: str = Field(
-        default="",
-        description="File of API keys with scopes and tenants, which `rul keys add` writes. A change takes "
-        "effect within a second. Empty: none; docs/keys.md says what each scope allows.",
+        default="", description="File of API keys with scopes and tenants, made by `rul keys` (docs/keys.md)."
     )
     open_pages: bool = Field(
-        default=False,
-        description="Answer /metrics, /docs, /openapi.json, /schema.json and gRPC reflection without an API "
-        "key, where keys are required. Health checks never need a key.",
+        default=False, description="Answer metrics, pages and gRPC reflection without a key, if keys are set."
     )
     store: bool = Field(
         default=True,
-        description="Store predictions, compare them with outcomes and list them under /v1/units. false: "
-        "those routes answer 404.",
+        description="Store predictions, compare them with outcomes, list them at /v1/units. false: 404.",
     )
     store_url: SecretStr = Field(
         default=SecretStr(""),
@@ -251,8 +246,7 @@ class Settings(BaseSettings):
     otlp_endpoint: str = Field(
         default="http://localhost:4318",
         pattern=r"^https?://[^/\s]+",
-        description="Base URL of an OpenTelemetry collector (OTLP over HTTP). If it does not answer, spans "
-        "are dropped and requests continue.",
+        description="Base URL of an OpenTelemetry collector (OTLP over HTTP). Without it spans are lost.",
     )
     trace_sample: float = Field(
         default=0.1,
