@@ -12,8 +12,8 @@ import re
 import secrets
 import tempfile
 import tomllib
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -115,14 +115,15 @@ def add_key(path: Path, name: str, scopes: Iterable[str], tenant: str = "") -> s
     Raises:
         InvalidKeys: the name is taken, or name, scope or tenant cannot be used.
     """
-    entries = read_keys(path) if path.exists() else {}
-    if name in entries:
-        raise InvalidKeys(f"key file {path} has a key {name!r}: revoke it, or choose another name")
     key = MARK + secrets.token_urlsafe(32)
     today = datetime.now(UTC).date()
     entry = Entry(digest_of(key).hex(), tuple(dict.fromkeys(scopes)), tenant, today)
     _check(name, entry)
-    _write(path, entries | {name: entry})
+    with _locked(path):
+        entries = read_keys(path) if path.exists() else {}
+        if name in entries:
+            raise InvalidKeys(f"key file {path} has a key {name!r}: revoke it, or choose another name")
+        _write(path, entries | {name: entry})
     return key
 
 
@@ -132,10 +133,11 @@ def revoke_key(path: Path, name: str) -> None:
     Raises:
         InvalidKeys: there is no such key.
     """
-    entries = read_keys(path)
-    if name not in entries:
-        raise InvalidKeys(f"key file {path} has no key {name!r}, only: {', '.join(entries) or 'none'}")
-    _write(path, {kept: entry for kept, entry in entries.items() if kept != name})
+    with _locked(path):
+        entries = read_keys(path)
+        if name not in entries:
+            raise InvalidKeys(f"key file {path} has no key {name!r}, only: {', '.join(entries) or 'none'}")
+        _write(path, {kept: entry for kept, entry in entries.items() if kept != name})
 
 
 def _check(name: str, entry: Entry, where: str = "") -> None:
@@ -149,11 +151,27 @@ def _check(name: str, entry: Entry, where: str = "") -> None:
         raise InvalidKeys(f"{where}key {name!r}: expected scopes among {', '.join(GRANTABLE)}, got {got}")
 
 
+@contextmanager
+def _locked(path: Path) -> Generator[None]:
+    """Let one command at a time change a file: two would undo each other's work."""
+    import fcntl  # noqa: PLC0415 not on Windows, where the service reads key files all the same
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder = os.open(path.resolve().parent, os.O_RDONLY)
+    except OSError as error:
+        raise InvalidKeys(f"key file {path}: {error.strerror}") from None
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
 def _write(path: Path, entries: Mapping[str, Entry]) -> None:
     """Replace the file as a whole: a service that reads it sees the old keys or the new ones."""
     text = HEADER + "".join(_block(name, entry) for name, entry in entries.items())
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         path = path.resolve()
         number, temporary = tempfile.mkstemp(prefix=path.name, dir=path.parent)  # only its owner reads it
         with os.fdopen(number, "w", encoding="utf-8") as file:

@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from time import perf_counter
 
@@ -165,6 +166,18 @@ def test_the_file_keeps_no_key_and_only_its_owner_reads_it(file):
     assert read_keys(file)["a"].scopes == ("predict",)
     assert len(key) == len("rul_") + 43  # 256 bits
     assert [*file.parent.iterdir()] == [file]
+
+
+def test_keys_that_are_added_and_revoked_at_once_are_all_added_and_revoked(file):
+    for name in "abcdefgh":
+        add_key(file, name, ["predict"])
+
+    with ThreadPoolExecutor(8) as pool:
+        changes = [pool.submit(revoke_key, file, name) for name in "abcdefgh"]
+        changes += [pool.submit(add_key, file, name, ["predict"]) for name in "ijklmnop"]
+
+    assert [change.exception() for change in changes] == [None] * 16
+    assert set(read_keys(file)) == set("ijklmnop")
 
 
 @pytest.mark.parametrize(
