@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
@@ -30,14 +31,15 @@ from service.core.predictor import LoadedModel, Predictor
 from service.core.providers import CPU
 from service.core.rules import WindowRules
 from service.core.runtime import OnnxRuntime, Runtime, replay_golden
-from service.edge.access import Credentials, Hosts
+from service.edge.access import Credentials
 from service.edge.exchange import Desk
+from service.edge.hosts import Hosts
 from service.edge.intake import Intake
 from service.grpc.call import METADATA
 from service.grpc.over_asgi import GrpcOverAsgi
 from service.grpc.servicers import add_servicers
-from service.http.routes import http_application
-from service.metrics.board import Board
+from service.http.routes import Schema, http_application
+from service.metrics.board import Board, Slots
 from service.metrics.metrics import Metrics
 from service.processes.control import Control, WorkerSpec
 from service.processes.tuning import settle_interpreter
@@ -45,12 +47,10 @@ from service.settings import Settings
 from service.store.async_store import AsyncStore
 from service.store.recorder import FLUSH_SECONDS
 from service.store.rows import ModelVersion
-from service.store.url import store_url
+from service.store.url import SQLITE, store_url
 
 FEW_WINDOWS: Final = 2
 """Most windows of a batch on the loop of a worker with several cores: waking a thread takes longer."""
-SCHEMA_PATH: Final = "/schema.json"
-"""BentoML describes its API there, for its own clients."""
 STORE_SECONDS: Final = 5.0
 """Time to write the last predictions at shutdown."""
 
@@ -76,11 +76,12 @@ class Parts:
     store: AsyncStore
     desk: Desk
     executor: Executor
+    schema: Schema
 
     def __post_init__(self) -> None:
         """Open both protocols over one desk."""
         self.lifecycle = self.desk.lifecycle
-        self.http = http_application(self.desk, self.registry, self.store)
+        self.http = http_application(self.desk, self.registry, self.store, self.schema)
         self.grpc = GrpcOverAsgi(
             max_message_bytes=self.settings.max_body_bytes, metadata=METADATA, intake=self.desk.intake
         )
@@ -90,7 +91,7 @@ class Parts:
         self._server: grpc.aio.Server | None = None
         self._control: Control | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._publishing: asyncio.Task[Any] | None = None
+        self._regular: list[asyncio.Task[Any]] = []
 
     async def start(self) -> None:
         """Answer health checks at once, and requests when the proofs have passed."""
@@ -109,7 +110,10 @@ class Parts:
             await self._control.open(spec.control)
         if spec.index > 0:  # other workers answer meanwhile: listen only when this one can
             await proving
-        self._publishing = self._run(self.desk.metrics.publish_regularly())
+        self._regular = [
+            self._run(self.desk.metrics.publish_regularly()),
+            self._run(self.desk.credentials.watch()),
+        ]
 
     async def stop(self) -> None:
         """Finish requests in flight, for as long as the settings allow, and release everything."""
@@ -124,8 +128,8 @@ class Parts:
         self.executor.shutdown(wait=False, cancel_futures=True)
         if self.desk.tracer is not None:
             await asyncio.to_thread(self.desk.tracer.close)
-        if self._publishing is not None:
-            self._publishing.cancel()
+        for task in self._regular:
+            task.cancel()
         self.desk.metrics.publish()
         self._log.info("service stopped")
 
@@ -208,10 +212,12 @@ def build(
     runtimes: Sequence[Runtime] | None = None,
     tracer: Tracer | None = None,
     flush_seconds: float = FLUSH_SECONDS,
+    schema: Schema = dict,
 ) -> Parts:
     """Assemble the service; settings say what runs and what traces, unless given.
 
     Without a worker the process is alone, with gRPC on its own port; the store writes every `flush_seconds`.
+    `schema` describes the API to clients of BentoML.
 
     Raises:
         InvalidBundle: a bundle is damaged or does not fit.
@@ -222,6 +228,7 @@ def build(
     board = Board(spec.board, worker=spec.index, workers=spec.count)
     cores = Cores(board, settings.threads())
     metrics = Metrics(registry, models, board)
+    progress = board.slots("rows of the store", 2)
     board.seal()
     tracer = tracer or _tracer(settings)
     executor = ThreadPoolExecutor(settings.threads(), "inference")
@@ -231,7 +238,7 @@ def build(
     batchers = {runtime.manifest.name: batcher(runtime) for runtime in models}
     lifecycle = Lifecycle(lambda: all(batcher.healthy for batcher in batchers.values()))
     metrics.watch_ready(lambda: lifecycle.phase is Phase.READY)
-    store = _store(settings, models, metrics, flush_seconds)
+    store = _store(settings, models, metrics, progress, flush_seconds)
     loaded_model = partial(LoadedModel.of, max_window_cycles=settings.max_window_cycles)
     desk = Desk(
         predictor=Predictor(
@@ -243,17 +250,32 @@ def build(
         lifecycle=lifecycle,
         log=logs.logger(),
         log_sample=settings.log_sample,
-        credentials=Credentials(settings.keys()),
+        credentials=_credentials(settings, spec),
         max_body_bytes=settings.max_body_bytes,
         intake=Intake(most_bytes=settings.max_reading_bytes, seconds=settings.body_timeout_seconds),
         request_timeout_seconds=settings.request_timeout_seconds,
         max_streams=settings.max_streams,
         stream_idle_seconds=settings.stream_idle_seconds,
         tracer=tracer,
-        hosts=None if settings.keys() else Hosts(settings.host_names(), any_name=settings.has_any_name()),
+        hosts=_hosts(settings),
     )
     proofs = [partial(_replay, folder, runtime) for folder, runtime in loaded]
-    return Parts(settings, worker, models, proofs, registry, batchers, store, desk, executor)
+    return Parts(settings, worker, models, proofs, registry, batchers, store, desk, executor, schema)
+
+
+def _hosts(settings: Settings) -> Hosts | None:
+    if settings.asks_for_keys():
+        return None
+    return Hosts(settings.host_names(), any_name=settings.has_any_name())
+
+
+def _credentials(settings: Settings, spec: WorkerSpec) -> Credentials:
+    return Credentials(
+        settings.keys(),
+        Path(settings.keys_file) if settings.keys_file else None,
+        open_pages=settings.open_pages,
+        log=logs.logger() if spec.index == 0 else None,  # the others would log the same
+    )
 
 
 def _tracer(settings: Settings) -> Tracer | None:
@@ -297,13 +319,15 @@ def _batcher(
 
 
 def _store(
-    settings: Settings, models: Sequence[Runtime], metrics: Metrics, flush_seconds: float
+    settings: Settings, models: Sequence[Runtime], metrics: Metrics, progress: Slots, flush_seconds: float
 ) -> AsyncStore:
     manifests = [runtime.manifest for runtime in models]
+    url = store_url(settings.store_url.get_secret_value()) if settings.store else None
     store = AsyncStore(
-        store_url(settings.store_url.get_secret_value()) if settings.store else None,
+        url,
         [ModelVersion(m.name, m.version, m.cap, m.nominal_coverage) for m in manifests],
         most_rows=settings.store_queue_rows,
+        progress=progress if url is not None and url.startswith(SQLITE) else None,
         explanations=settings.store_explanations,
         retention_days=settings.store_retention_days,
         timeout_seconds=settings.request_timeout_seconds,
@@ -323,13 +347,13 @@ class Host:
     def __init__(self) -> None:
         self.parts: Parts | None = None
 
-    async def start(self) -> None:
+    async def start(self, schema: Schema) -> None:
         """Load every bundle; a damaged one ends the start."""
         settings = Settings.read()
         disable_created_metrics()  # a second series for each counter, which nothing here reads
         logs.configure(level=settings.log_level, log_format=settings.log_format)
         try:
-            self.parts = build(settings, worker=WorkerSpec.read())
+            self.parts = build(settings, worker=WorkerSpec.read(), schema=schema)
         except RulError as error:
             logs.logger().error("start failed", reason=str(error))
             raise

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from model.domain import RulError
 from model.version import VERSION
+from service.keys_cli import register as register_keys
 from service.settings import FrontEnd, LogFormat, LogLevel, ProviderChoice, Settings, env_example
 
 SERVE_HELP = """
@@ -83,9 +84,10 @@ def _root(
 
 
 def register(app: typer.Typer) -> None:
-    """Add `serve` and `settings`."""
+    """Add `serve`, `settings` and `keys`."""
     app.command(help=SERVE_HELP)(serve)
     app.command(name="settings")(show_settings)
+    register_keys(app)
 
 
 def serve(

@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from starlette.responses import JSONResponse, Response
-
 from model.domain import RulError
-from service.assembly import HOST, SCHEMA_PATH
+from service.assembly import HOST
 from service.edge.asgi import Receive, Scope, Send
 
 
@@ -20,17 +18,14 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
     """Serve behind Envoy, with BentoML's schema but not its HTTP application."""
     if scope["type"] == "lifespan":
         await _live(receive, send)
-    elif scope["path"] == SCHEMA_PATH:
-        answer = await asyncio.to_thread(_schema)
-        await answer(scope, receive, send)
     elif HOST.parts is not None:
         await HOST.parts.handle(scope, receive, send)
 
 
-def _schema() -> Response:
+def _schema() -> dict[str, Any]:
     from service.app import RulService  # noqa: PLC0415 BentoML, which nothing else here needs
 
-    return JSONResponse(RulService.schema())
+    return RulService.schema()
 
 
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -42,7 +37,7 @@ def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 async def _live(receive: Receive, send: Send) -> None:
     await receive()
     try:
-        await HOST.start()
+        await HOST.start(_schema)
     except RulError:  # already in the log
         await send({"type": "lifespan.startup.failed", "message": ""})
         return

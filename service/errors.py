@@ -106,11 +106,15 @@ class InvalidWindows(InvalidRequest):
 
 
 class Unauthenticated(ServiceError):
-    """The request has no API key and needs one."""
+    """The request has no valid API key and needs one; `basic`: a browser may ask its user for it."""
+
+    def __init__(self, detail: str, *, basic: bool = False) -> None:
+        super().__init__(detail)
+        self.basic: Final = basic
 
 
 class Forbidden(ServiceError):
-    """The API key is not valid, or the request comes from a page of another site."""
+    """The API key does not have the scope of the route, or the request comes from a page of another site."""
 
 
 class UnknownModel(ServiceError):
@@ -214,8 +218,10 @@ STATUS: Final[dict[type[ServiceError], Status]] = {
     InvalidTensor: Status(400, _INVALID, "A tensor cannot be read", "invalid_tensor"),
     InvalidWindow: Status(422, _INVALID, "The window cannot be read", "invalid_window"),
     InvalidWindows: Status(422, _INVALID, "A window cannot be read", "invalid_windows"),
-    Unauthenticated: Status(401, StatusCode.UNAUTHENTICATED, "An API key is required", "unauthenticated"),
-    Forbidden: Status(403, StatusCode.PERMISSION_DENIED, "The API key is not valid", "forbidden"),
+    Unauthenticated: Status(
+        401, StatusCode.UNAUTHENTICATED, "A valid API key is required", "unauthenticated"
+    ),
+    Forbidden: Status(403, StatusCode.PERMISSION_DENIED, "The API key lacks a scope", "forbidden"),
     UnknownModel: Status(404, StatusCode.NOT_FOUND, "The model is not loaded", "unknown_model"),
     UnknownUnit: Status(404, StatusCode.NOT_FOUND, "The unit is unknown", "unknown_unit"),
     NoStore: Status(404, StatusCode.UNIMPLEMENTED, "Predictions are not stored", "no_store"),

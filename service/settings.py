@@ -228,12 +228,18 @@ class Settings(BaseSettings):
     )
     api_keys: SecretStr = Field(
         default=SecretStr(""),
-        description="API keys that requests must carry, separated by commas. Empty: no key is required.",
+        description="API keys that requests must carry, separated by commas: each may do everything but "
+        "administer. Empty: no key is required, unless RUL_KEYS_FILE is set.",
+    )
+    keys_file: str = Field(
+        default="", description="File of API keys with scopes and tenants, made by `rul keys` (docs/keys.md)."
+    )
+    open_pages: bool = Field(
+        default=False, description="Answer metrics, pages and gRPC reflection without a key, if keys are set."
     )
     store: bool = Field(
         default=True,
-        description="Store predictions, compare them with outcomes and list them under /v1/units. false: "
-        "those routes answer 404.",
+        description="Store predictions, compare them with outcomes, list them at /v1/units. false: 404.",
     )
     store_url: SecretStr = Field(
         default=SecretStr(""),
@@ -280,8 +286,7 @@ class Settings(BaseSettings):
     otlp_endpoint: str = Field(
         default="http://localhost:4318",
         pattern=r"^https?://[^/\s]+",
-        description="Base URL of an OpenTelemetry collector (OTLP over HTTP). If it does not answer, spans "
-        "are dropped and requests continue.",
+        description="Base URL of an OpenTelemetry collector (OTLP over HTTP). Without it spans are lost.",
     )
     trace_sample: float = Field(
         default=0.1,
@@ -350,6 +355,10 @@ class Settings(BaseSettings):
     def keys(self) -> frozenset[str]:
         """Return the accepted API keys; none: no key is required."""
         return frozenset(_parts(self.api_keys.get_secret_value()))
+
+    def asks_for_keys(self) -> bool:
+        """Return whether a request needs an API key."""
+        return bool(self.keys() or self.keys_file)
 
 
 def usable_cores(cpu_max: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:

@@ -114,6 +114,7 @@ class Predictor:
         *,
         parts: Sequence[LaidOut] | None = None,
         stages: Stages | None = None,
+        tenant: str = "",
     ) -> PredictReply:
         """Answer every window of a query; the query's windows are released as soon as they are laid out.
 
@@ -121,6 +122,7 @@ class Predictor:
             query: The request.
             parts: Its windows, where they are laid out already.
             stages: Takes the stage that wording the answers is.
+            tenant: The owner of the units.
 
         Raises:
             UnknownModel: the model is not loaded.
@@ -139,9 +141,9 @@ class Predictor:
             parts = await _laid_out(query.windows, model.rules)
         windows, problems = join(query.windows, parts, model.rules)
         if problems:
-            return await self._partly(model, query, windows, problems, stages)
+            return await self._partly(model, query, windows, problems, stages, tenant=tenant)
         query.windows = []  # while a request waits, its lists would hold thirty bytes a reading
-        answered = [] if windows is None else await self.answer(model, windows, query.explain, stages)
+        answered = [] if windows is None else await self.answer(model, windows, query.explain, stages, tenant)
         return PredictReply(model.name, cast("list[Prediction | Refused]", answered))
 
     async def _partly(
@@ -151,6 +153,8 @@ class Predictor:
         windows: Windows | None,
         problems: Mapping[int, Sequence[Problem]],
         stages: Stages | None,
+        *,
+        tenant: str,
     ) -> PredictReply:
         """Answer the windows that can be read, with the error of each other one in its place.
 
@@ -163,7 +167,7 @@ class Predictor:
             raise _invalid(placed, len(units))
         answered: list[Prediction] = []
         if windows is not None:
-            answered = await self.answer(model, windows, query.explain, stages)
+            answered = await self.answer(model, windows, query.explain, stages, tenant)
         in_order = iter(answered)
         return PredictReply(
             model.name,
@@ -171,7 +175,12 @@ class Predictor:
         )
 
     async def answer(
-        self, model: LoadedModel, windows: Windows, explain: Explain, stages: Stages | None = None
+        self,
+        model: LoadedModel,
+        windows: Windows,
+        explain: Explain,
+        stages: Stages | None = None,
+        tenant: str = "",
     ) -> list[Prediction]:
         """Answer checked windows, in their order.
 
@@ -194,7 +203,7 @@ class Predictor:
         if stages is not None:
             stages.append((Stage.EXPLAIN, start, perf_counter()))
         if self._recorder is not None:
-            self._recorder.offer(model.name.name, windows, worded, pieces)
+            self._recorder.offer(model.name.name, windows, worded, pieces, tenant=tenant)
         return worded
 
     def check_count(self, windows: int) -> None:

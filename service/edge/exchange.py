@@ -12,7 +12,8 @@ from service import logs
 from service.core.lifecycle import Lifecycle, Phase
 from service.core.ports import Stages, Tracer
 from service.core.predictor import Predictor
-from service.edge.access import Credentials, Hosts
+from service.edge.access import NOBODY, Credentials
+from service.edge.hosts import Hosts
 from service.edge.intake import Intake
 from service.errors import STATUS, BodyTimeout, DeadlineExceeded, Disconnected, RuntimeFailed, status_of
 from service.labels import CLIENT_GONE, SUCCESS, Route, Transport
@@ -35,6 +36,7 @@ class Exchange:
         code: The code label that it is counted with.
         seconds: How long it took, once it has ended.
         error: What went wrong.
+        caller: What its API key allows.
         gone: True where the caller has left: nobody waits for an answer.
         windows: Windows that were asked for.
         stages: What it did, each stage with its start and end in seconds of `perf_counter`. Appended to
@@ -42,8 +44,8 @@ class Exchange:
     """
 
     __slots__ = (
-        "_admitted", "_desk", "_route", "_start", "_token", "_trace", "_transport", "code",
-        "error", "gone", "request_id", "seconds", "stages", "windows",
+        "_admitted", "_desk", "_route", "_start", "_token", "_trace", "_transport", "caller",
+        "code", "error", "gone", "request_id", "seconds", "stages", "windows",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +73,7 @@ class Exchange:
         self.request_id = given_id if given_id is not None and fits else logs.new_request_id()
         self.code = SUCCESS[transport]
         self.error: Exception | None = None
+        self.caller = NOBODY
         self.gone = False
         self.windows = 0
         self._admitted = False
@@ -142,6 +145,8 @@ class Exchange:
         fields: dict[str, Any] = {
             "protocol": self._transport, "route": self._route, "code": self.code, "seconds": self.seconds
         }  # fmt: skip
+        if self.caller.name:
+            fields["key"] = self.caller.name
         if error is None:
             desk.log.info("request answered", windows=self.windows, **fields)
         elif status_of(error) is STATUS[RuntimeFailed]:
@@ -194,6 +199,7 @@ class Desk:
         self.request_timeout_seconds: Final = request_timeout_seconds
         self.large_requests: Final = asyncio.Lock()
         self.streams: Final = Streams(lifecycle, most=max_streams, idle_seconds=stream_idle_seconds)
+        credentials.when_changed(self.streams.end_revoked)
         self.tracer: Final = tracer
         self.log: Final = log
         self.log_sample: Final = log_sample

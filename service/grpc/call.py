@@ -6,7 +6,7 @@ module must not know what is asked.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from itertools import accumulate
 from typing import Any, Final, Protocol, TypeVar
 
@@ -15,7 +15,9 @@ from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 
 from service.core.turns import LARGE_BYTES
+from service.edge.access import Credentials
 from service.edge.exchange import Desk, Exchange, Limit
+from service.edge.keys import Grant, KeyScope
 from service.errors import (
     MAX_PROBLEMS,
     Disconnected,
@@ -74,14 +76,14 @@ async def exchanged(
     messages: AsyncIterator[bytes],
     context: Context,
     *,
-    is_open: bool = False,
+    scope: KeyScope,
     needs_model: bool = False,
 ) -> ReplyType:
     """Answer one call, measured and logged; end a failed one with the error's status.
 
     `call` answers the raw message within the limit. The key is checked before the message is read, so the
-    methods are registered with a stream of messages, which on the wire is the same. An open call needs no API
-    key; a call that needs a model is refused while the service starts or drains.
+    methods are registered with a stream of messages, which on the wire is the same. `scope` is what the call
+    asks of an API key; a call that needs a model is refused while the service starts or drains.
     """
     reply: Any = None
     metadata: dict[str, Any] = dict(context.invocation_metadata())
@@ -89,8 +91,8 @@ async def exchanged(
     receive = context.receive if isinstance(context, Call) else None
     waiting = desk.limit(context.time_remaining(), receive, reads=True)
     with Exchange(desk, Transport.GRPC, route, metadata.get("x-request-id"), metadata) as exchange:
-        if desk.credentials.asked_for and not is_open:
-            desk.credentials.check(metadata.get("authorization", ""), metadata.get("x-api-key", ""))
+        if desk.credentials.asked_for:
+            exchange.caller = caller_of(desk.credentials, scope, metadata)
         if needs_model:
             exchange.admit()
         with waiting:
@@ -100,6 +102,11 @@ async def exchanged(
                 waiting.answer()
             reply = await call(raw, exchange, waiting)
     return await ended(exchange, context, reply)
+
+
+def caller_of(credentials: Credentials, scope: KeyScope, metadata: Mapping[str, Any]) -> Grant:
+    """Check the key in a call's metadata; see `Credentials.check`."""
+    return credentials.check(scope, metadata.get("authorization", ""), metadata.get("x-api-key", ""))
 
 
 async def ended(exchange: Exchange, context: Context, reply: ReplyType) -> ReplyType:

@@ -18,6 +18,7 @@ from model.domain import FloatArray
 from model.version import VERSION
 from service.core.queries import ModelName
 from service.edge.exchange import Desk, Exchange, Limit
+from service.edge.keys import KeyScope
 from service.errors import InvalidTensor, MalformedBody, short
 from service.grpc.call import Context, exchanged, parsed, serialized
 from service.grpc.predict import tag
@@ -56,22 +57,24 @@ class InferenceServicer:
     def handlers(self) -> dict[str, Any]:
         """The method handlers, by the methods' names."""
         methods = {
-            "ServerLive": self._asked(self._live, is_open=True),
-            "ServerReady": self._asked(self._ready, is_open=True),
-            "ServerMetadata": self._asked(self._server, is_open=True),
-            "ModelReady": self._asked(self._model_ready),
-            "ModelMetadata": self._asked(self._model),
-            "RepositoryIndex": self._asked(self._index),
+            "ServerLive": self._asked(self._live, KeyScope.OPEN),
+            "ServerReady": self._asked(self._ready, KeyScope.OPEN),
+            "ServerMetadata": self._asked(self._server, KeyScope.OPEN),
+            "ModelReady": self._asked(self._model_ready, KeyScope.ANY),
+            "ModelMetadata": self._asked(self._model, KeyScope.ANY),
+            "RepositoryIndex": self._asked(self._index, KeyScope.ANY),
         }
         handlers = {
             name: grpc.stream_unary_rpc_method_handler(method, response_serializer=serialized)
             for name, method in methods.items()
         }
-        inferring = partial(exchanged, self._desk, Route.GRPC_INFER, self._infer, needs_model=True)
+        inferring = partial(
+            exchanged, self._desk, Route.GRPC_INFER, self._infer, scope=KeyScope.PREDICT, needs_model=True
+        )
         infer = grpc.stream_unary_rpc_method_handler(inferring, response_serializer=bytes)
         return handlers | {"ModelInfer": infer}
 
-    def _asked(self, answer: Answer, *, is_open: bool = False) -> Method:
+    def _asked(self, answer: Answer, scope: KeyScope) -> Method:
         """A method that needs no more than its message."""
 
         async def call(raw: bytes, _exchange: Exchange, _limit: Limit) -> Any:  # noqa: ANN401 any reply
@@ -79,7 +82,7 @@ class InferenceServicer:
 
         async def method(messages: AsyncIterator[bytes], context: Context) -> Any:  # noqa: ANN401 any reply
             route = Route.GRPC_INFERENCE
-            return await exchanged(self._desk, route, call, messages, context, is_open=is_open)
+            return await exchanged(self._desk, route, call, messages, context, scope=scope)
 
         return method
 

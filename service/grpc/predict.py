@@ -60,7 +60,7 @@ async def predict(desk: Desk, raw: bytes, exchange: Exchange, _limit: Limit) -> 
         query = predict_query(request, predictor.model(request.model or None).rules)
     exchange.windows = len(query.windows)
     exchange.stages.append((Stage.DECODE, start, perf_counter()))
-    reply = await predictor.predict(query, parts=parts, stages=exchange.stages)
+    reply = await predictor.predict(query, parts=parts, stages=exchange.stages, tenant=exchange.caller.tenant)
     start = perf_counter()
     encoded = predict_reply(reply)
     exchange.stages.append((Stage.ENCODE, start, perf_counter()))

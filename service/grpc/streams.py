@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from service.core.predictor import LoadedModel
 from service.core.queries import Explain
 from service.core.window import WindowInput
 from service.edge.exchange import Desk, Exchange
+from service.edge.keys import KeyScope
 from service.errors import (
     Disconnected,
     MalformedBody,
@@ -28,7 +30,7 @@ from service.errors import (
     public_detail,
     status_of,
 )
-from service.grpc.call import Context, ended, parsed, serialized
+from service.grpc.call import Context, caller_of, ended, parsed, serialized
 from service.grpc.predict import explain_of, fill, model_reference, window_input
 from service.labels import Route, Stage, Transport
 from service.proto import rul_v1_pb2 as pb
@@ -72,13 +74,13 @@ class StreamServicer:
         metadata: dict[str, Any] = dict(context.invocation_metadata())
         given_id = metadata.get("x-request-id")
         with Exchange(desk, Transport.GRPC, Route.GRPC_STREAM, given_id, metadata) as exchange:
-            if desk.credentials.asked_for:
-                desk.credentials.check(metadata.get("authorization", ""), metadata.get("x-api-key", ""))
+            exchange.caller = caller_of(desk.credentials, KeyScope.INGEST, metadata)
             await self._converse(inbox, context, exchange)
         await ended(exchange, context, None)
 
     async def _converse(self, inbox: Inbox, context: Context, exchange: Exchange) -> None:
-        with self._desk.streams.admitted(inbox):
+        may_stay = partial(self._desk.credentials.holds, exchange.caller, KeyScope.INGEST)
+        with self._desk.streams.admitted(inbox, may_stay):
             opened = self._open(await inbox.take())
             reply = pb.StreamOpened(model=model_reference(opened.model.name), cycles=opened.window.cycles)
             await context.write(serialized(pb.StreamReply(opened=reply)))
@@ -119,7 +121,7 @@ class StreamServicer:
             exchange.admit()
             with desk.limit(context.time_remaining(), None):  # the inbox hears whether the caller leaves
                 (prediction,) = await desk.predictor.answer(
-                    opened.model, window, opened.explain, exchange.stages
+                    opened.model, window, opened.explain, exchange.stages, stream.caller.tenant
                 )
             start = perf_counter()
             message = pb.StreamReply()

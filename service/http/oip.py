@@ -12,6 +12,7 @@ import msgspec
 from model.version import VERSION
 from service.core.turns import LARGE_BYTES
 from service.edge.exchange import Desk
+from service.edge.keys import KeyScope
 from service.http.oip_body import decoded, encoded
 from service.http.oip_large import decoded_in_slices
 from service.http.problem import UNREADABLE, unreadable
@@ -59,19 +60,19 @@ class OipHttp:
     def endpoints(self) -> list[Endpoint]:
         """List the endpoints."""
         fixed = [
-            Endpoint("GET", "/v2", Route.V2, self._server, is_open=True),
-            Endpoint("GET", "/v2/", Route.V2, self._server, is_open=True),
-            Endpoint("GET", "/v2/health/live", Route.V2_LIVE, self._live, is_open=True),
-            Endpoint("GET", "/v2/health/ready", Route.V2_READY, self._ready, is_open=True),
-            Endpoint("POST", "/v2/repository/index", Route.V2_INDEX, self._index),
+            Endpoint("GET", "/v2", Route.V2, self._server, KeyScope.OPEN),
+            Endpoint("GET", "/v2/", Route.V2, self._server, KeyScope.OPEN),
+            Endpoint("GET", "/v2/health/live", Route.V2_LIVE, self._live, KeyScope.OPEN),
+            Endpoint("GET", "/v2/health/ready", Route.V2_READY, self._ready, KeyScope.OPEN),
+            Endpoint("POST", "/v2/repository/index", Route.V2_INDEX, self._index, KeyScope.ANY),
         ]
         of_model = [
-            Endpoint(method, f"{model}{action}", route, handler, needs_model=route is Route.V2_INFER)
+            Endpoint(method, f"{model}{action}", route, handler, scope, needs_model=route is Route.V2_INFER)
             for model in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
-            for method, action, route, handler in (
-                ("POST", "/infer", Route.V2_INFER, self._infer),
-                ("GET", "/ready", Route.V2_MODEL_READY, self._model_ready),
-                ("GET", "", Route.V2_MODEL, self._model),
+            for method, action, route, handler, scope in (
+                ("POST", "/infer", Route.V2_INFER, self._infer, KeyScope.PREDICT),
+                ("GET", "/ready", Route.V2_MODEL_READY, self._model_ready, KeyScope.ANY),
+                ("GET", "", Route.V2_MODEL, self._model, KeyScope.ANY),
             )
         ]
         return fixed + of_model

@@ -113,7 +113,7 @@ def _paths() -> dict[str, Any]:
         ),
         "/readyz": get("Readiness: every golden window agrees", _responses(_ref("ReadyBody"), 503)),
         "/livez": get("Liveness", {"200": {"description": "alive"}}),
-        "/metrics": get("Prometheus metrics", {"200": {"description": "metrics"}}),
+        "/metrics": get("Prometheus metrics", _responses({}, 401, 403) | {"200": {"description": "metrics"}}),
     }
 
 

@@ -31,7 +31,9 @@ async def predict(call: Call) -> Reply:
             query, parts = await Careful(call.desk.predictor).read(call.body)
     exchange.windows = len(query.windows)
     exchange.stages.append((Stage.DECODE, start, perf_counter()))
-    reply = await call.desk.predictor.predict(query, parts=parts, stages=exchange.stages)
+    reply = await call.desk.predictor.predict(
+        query, parts=parts, stages=exchange.stages, tenant=exchange.caller.tenant
+    )
     start = perf_counter()
     body = _encode(reply)
     exchange.stages.append((Stage.ENCODE, start, perf_counter()))

@@ -10,6 +10,7 @@ import msgspec
 from service.errors import (
     MalformedBody,
     Problem,
+    Unauthenticated,
     listed,
     problems_of,
     public_detail,
@@ -48,6 +49,8 @@ def problem(
         headers.append((b"retry-after", b"%d" % math.ceil(seconds)))
     if status.http == 401:
         headers.append((b"www-authenticate", b"Bearer"))
+    if isinstance(error, Unauthenticated) and error.basic:
+        headers.append((b"www-authenticate", b'Basic realm="rulserve: the API key is the password"'))
     if path == "/v2" or path.startswith("/v2/"):
         return status.http, b"application/json", headers, msgspec.json.encode({"error": detail})
     problems = listed(problems_of(error))

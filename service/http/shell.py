@@ -19,6 +19,7 @@ from starlette.routing import compile_path
 from service.edge.asgi import WINDOW_BITS, Message, Receive, Scope, Send, check_decodable, inflated
 from service.edge.exchange import Desk, Exchange, Limit
 from service.edge.intake import Share
+from service.edge.keys import KeyScope
 from service.errors import (
     Disconnected,
     MalformedBody,
@@ -74,7 +75,7 @@ class Endpoint(NamedTuple):
 
     Attributes:
         path: With parameters in braces; `{name:path}` may hold slashes.
-        is_open: Whether it answers without an API key.
+        scope: What it asks of an API key.
         needs_model: Whether it is refused while the service starts or drains.
         media_type: What a body must say that it is; None: anything.
     """
@@ -83,7 +84,7 @@ class Endpoint(NamedTuple):
     path: str
     route: Route
     handler: Handler
-    is_open: bool = False
+    scope: KeyScope
     needs_model: bool = False
     media_type: bytes | None = None
 
@@ -102,8 +103,8 @@ async def _not_allowed(call: Call) -> Reply:
     raise MethodNotAllowed(f"{path}: expected {call.path['allowed']}, got {method}")
 
 
-UNKNOWN: Final = Endpoint("", "", Route.OTHER, _unknown, is_open=True)
-NOT_ALLOWED: Final = Endpoint("", "", Route.OTHER, _not_allowed, is_open=True)
+UNKNOWN: Final = Endpoint("", "", Route.OTHER, _unknown, KeyScope.OPEN)
+NOT_ALLOWED: Final = Endpoint("", "", Route.OTHER, _not_allowed, KeyScope.OPEN)
 
 Found = tuple[Endpoint, Mapping[str, str]]
 
@@ -139,9 +140,14 @@ class Shell:
                 or not b"".join(headers.values()).isascii()
             ):
                 check_decodable(scope, headers)
-            if desk.credentials.asked_for and not endpoint.is_open:
+            if desk.credentials.asked_for:
                 authorization, key = headers.get(b"authorization", b""), headers.get(b"x-api-key", b"")
-                desk.credentials.check(authorization.decode("latin-1"), key.decode("latin-1"))
+                exchange.caller = desk.credentials.check(
+                    endpoint.scope,
+                    authorization.decode("latin-1"),
+                    key.decode("latin-1"),
+                    basic=endpoint.method == "GET",
+                )
             if endpoint.needs_model:
                 exchange.admit()
             reads = endpoint.method == "POST"

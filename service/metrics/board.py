@@ -50,6 +50,12 @@ class Slots:
         latest: FloatArray = self._rows.max(axis=0)
         return latest
 
+    def each_living(self) -> FloatArray:
+        """Return the values of each worker, [workers, size]; 0 of one that does not live."""
+        living = np.array([pid > 0 for pid in self._board.pids()])
+        each: FloatArray = self._rows * living[:, None]
+        return each
+
     def total_of_living(self) -> FloatArray:
         """Return the sum over the workers that live, [size]: for current values."""
         living = [pid > 0 for pid in self._board.pids()]

@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from service import logs
+from service.edge.keys import read_keys
 from service.errors import FrontEndFailed
 from service.processes.descriptors import prepare_descriptors
 from service.processes.tls import check_certificates
@@ -58,16 +59,19 @@ def run(settings: Settings) -> int:
 
     Raises:
         FrontEndFailed: the front end did not start, or no worker is left.
+        InvalidKeys: the key file cannot be used.
         ModuleNotFoundError: ONNX Runtime is not installed.
     """
     if importlib.util.find_spec("onnxruntime") is None:  # else each worker would fail, with a traceback
         raise ModuleNotFoundError("onnxruntime is not installed", name="onnxruntime")
+    if settings.keys_file:
+        read_keys(Path(settings.keys_file))  # later a bad file is refused, and the service goes on
     front_end = choose(settings)
     check_certificates(settings, front_end)
     logs.configure(level=settings.log_level, log_format=settings.log_format)
     if settings.scheduling is Scheduling.BATCH:
         schedule_as_batch()
-    if not settings.keys() and not settings.is_local():
+    if not settings.asks_for_keys() and not settings.is_local():
         logs.logger().warning(
             "service open to the network", host=settings.host, reason="RUL_API_KEYS is empty"
         )

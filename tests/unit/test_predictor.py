@@ -50,7 +50,7 @@ class FakeRecorder:
     def __init__(self):
         self.offers = []
 
-    def offer(self, model, windows, predictions, pieces):
+    def offer(self, model, windows, predictions, pieces, *, tenant):
         self.offers.append((model, windows.units, predictions))
 
 
