@@ -31,6 +31,7 @@ from service.core.providers import CPU
 from service.core.rules import WindowRules
 from service.core.runtime import OnnxRuntime, Runtime, replay_golden
 from service.edge.access import Credentials
+from service.edge.admission import Admission
 from service.edge.exchange import Desk
 from service.grpc.call import METADATA
 from service.grpc.over_asgi import GrpcOverAsgi
@@ -48,6 +49,10 @@ from service.store.url import store_url
 
 FEW_WINDOWS: Final = 2
 """Most windows of a batch on the loop of a worker with several cores: waking a thread takes longer."""
+READING_BYTES: Final = 20
+"""A reading as JSON, with 15 digits."""
+BATCHES_IN_WORK: Final = 2
+"""Batches in work for the event loop and for each thread: one runs while the next one is decoded."""
 SCHEMA_PATH: Final = "/schema.json"
 """BentoML describes its API there, for its own clients."""
 STORE_SECONDS: Final = 5.0
@@ -80,7 +85,11 @@ class Parts:
         """Open both protocols over one desk."""
         self.lifecycle = self.desk.lifecycle
         self.http = http_application(self.desk, self.registry, self.store)
-        self.grpc = GrpcOverAsgi(max_message_bytes=self.settings.max_body_bytes, metadata=METADATA)
+        self.grpc = GrpcOverAsgi(
+            max_message_bytes=self.settings.max_body_bytes,
+            metadata=METADATA,
+            expected=self.desk.admission.expected,
+        )
         self.handle = self.grpc.beside(self.http)
         self.health = [add_servicers(self.grpc, self.desk)]
         self._log = logs.logger()
@@ -235,10 +244,21 @@ def build(
         request_timeout_seconds=settings.request_timeout_seconds,
         max_streams=settings.max_streams,
         stream_idle_seconds=settings.stream_idle_seconds,
+        admission=_admission(settings, models),
         tracer=tracer,
     )
     proofs = [partial(_replay, folder, runtime) for folder, runtime in loaded]
     return Parts(settings, worker, models, proofs, registry, batchers, store, desk, executor)
+
+
+def _admission(settings: Settings, models: Sequence[Runtime]) -> Admission:
+    readings = max((m.manifest.context * len(m.manifest.columns) for m in models), default=1)
+    batches = BATCHES_IN_WORK * (settings.threads() + 1)
+    return Admission(
+        window_bytes=READING_BYTES * readings,
+        room_windows=batches * settings.max_batch_windows,
+        limit_seconds=settings.request_timeout_seconds,
+    )
 
 
 def _tracer(settings: Settings) -> Tracer | None:

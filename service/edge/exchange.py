@@ -13,6 +13,7 @@ from service.core.lifecycle import Lifecycle, Phase
 from service.core.ports import Stages, Tracer
 from service.core.predictor import Predictor
 from service.edge.access import Credentials
+from service.edge.admission import Admission, Lane
 from service.errors import STATUS, DeadlineExceeded, Disconnected, RuntimeFailed, status_of
 from service.labels import CLIENT_GONE, SUCCESS, Route, Transport
 from service.metrics.metrics import Metrics
@@ -41,7 +42,7 @@ class Exchange:
     """
 
     __slots__ = (
-        "_admitted", "_desk", "_route", "_start", "_token", "_trace", "_transport", "code",
+        "_admitted", "_desk", "_lane", "_route", "_size", "_start", "_token", "_trace", "_transport", "code",
         "error", "gone", "request_id", "seconds", "stages", "windows",
     )  # fmt: skip
 
@@ -73,6 +74,8 @@ class Exchange:
         self.gone = False
         self.windows = 0
         self._admitted = False
+        self._lane: Lane | None = None
+        self._size = 0
         self.stages: Stages = []
 
     def __enter__(self) -> Self:
@@ -98,10 +101,29 @@ class Exchange:
         lifecycle.in_flight += 1
         self._admitted = True
 
+    async def begin(self, size: int, limit: Limit) -> None:
+        """Wait for room to decode and run a request of so many bytes; it is released at the end.
+
+        Raises:
+            NotReady: the service is starting or draining.
+            Overloaded: it would wait too long.
+        """
+        if not self._admitted:
+            self.admit()
+        admission = self._desk.admission
+        lane = admission.small if size <= admission.small_bytes else admission.large
+        if lane.line or lane.in_work >= lane.room:
+            await lane.wait(size, limit.seconds)
+        else:
+            lane.in_work += size
+        self._lane, self._size = lane, size
+
     def __exit__(
         self, _kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         desk = self._desk
+        if self._lane is not None:
+            self._leave(self._lane)
         if self._admitted:
             desk.lifecycle.in_flight -= 1
             if desk.lifecycle.phase is not Phase.READY:
@@ -125,6 +147,11 @@ class Exchange:
             self._trace.end(code=self.code, error=error, windows=self.windows)
         logs.request_id.reset(self._token)
         return kept
+
+    def _leave(self, lane: Lane) -> None:
+        lane.in_work -= self._size
+        if lane.line:
+            lane.advance()
 
     def _fail(self, error: BaseException) -> None:
         if isinstance(error, Disconnected | asyncio.CancelledError):
@@ -167,8 +194,10 @@ class Desk:
         request_timeout_seconds: float,
         max_streams: int,
         stream_idle_seconds: float,
+        admission: Admission,
         tracer: Tracer | None = None,
     ) -> None:
+        self.admission: Final = admission
         self.predictor: Final = predictor
         self.metrics: Final = metrics
         self.lifecycle: Final = lifecycle

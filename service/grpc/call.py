@@ -6,7 +6,7 @@ module must not know what is asked.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sized
 from itertools import accumulate
 from typing import Any, Final, Protocol, TypeVar
 
@@ -23,6 +23,7 @@ from service.errors import (
     listed,
     problems_of,
     public_detail,
+    retry_after_seconds,
     status_of,
 )
 from service.grpc.over_asgi import Call
@@ -30,7 +31,7 @@ from service.labels import Route, Transport
 
 MessageType = TypeVar("MessageType", bound=Message)
 ReplyType = TypeVar("ReplyType")
-Asked = TypeVar("Asked")
+Asked = TypeVar("Asked", bound=Sized)
 
 METADATA: Final = ("x-request-id", "authorization", "x-api-key", "traceparent", "tracestate")
 """The metadata that servicers read: request id, API key and trace context."""
@@ -89,9 +90,9 @@ async def exchanged(
     with Exchange(desk, Transport.GRPC, route, metadata.get("x-request-id"), metadata) as exchange:
         if desk.credentials.asked_for and not is_open:
             desk.credentials.check(metadata.get("authorization", ""), metadata.get("x-api-key", ""))
-        if needs_model:
-            exchange.admit()
         with waiting:
+            if needs_model:
+                await exchange.begin(len(raw), waiting)
             reply = await call(raw, exchange, waiting)
     return await ended(exchange, context, reply)
 
@@ -101,6 +102,8 @@ async def ended(exchange: Exchange, context: Context, reply: ReplyType) -> Reply
     trailing = [("x-request-id", exchange.request_id)]
     if exchange.error is not None:
         error = exchange.error
+        if (seconds := retry_after_seconds(error)) is not None:
+            trailing.append(("grpc-retry-pushback-ms", f"{1000 * seconds:.0f}"))
         code, detail = status_of(error).grpc, _shortened(public_detail(error))
         await context.abort(code, detail, (*trailing, *_details(code, detail, problems_of(error))))
     if exchange.gone:

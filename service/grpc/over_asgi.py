@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from inspect import isawaitable
 from time import monotonic
 from typing import Any, Final, NoReturn, Self
@@ -30,6 +31,7 @@ Metadata = Sequence[tuple[str, str | bytes]]
 PREFIX: Final = struct.Struct(">BI")  # compressed?, length
 Decode = Callable[[bytes], Any]
 Encode = Callable[[Any], bytes] | None
+Expected = Callable[[int], AbstractContextManager[object]]
 
 SECONDS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 
@@ -61,7 +63,8 @@ class Messages:
     one that was not run to its end, as that of a call with one message is not, by a task of its own.
     """
 
-    def __init__(self, scope: Scope, receive: Receive, *, max_bytes: int) -> None:
+    def __init__(self, scope: Scope, receive: Receive, *, max_bytes: int, expected: Expected) -> None:
+        self._expected: Final = expected
         self._scope: Final = scope
         self._receive: Final = receive
         self._max_bytes: Final = max_bytes
@@ -73,16 +76,25 @@ class Messages:
 
     async def __anext__(self) -> bytes:
         buffer = self._buffer
-        while len(buffer) < PREFIX.size or len(buffer) < PREFIX.size + self._checked_length():
+        while len(buffer) < PREFIX.size:
             if not self._more:
                 if buffer:
                     raise MalformedBody("the request ends within a message")
                 raise StopAsyncIteration
             self.add(await self._receive())
+        if len(buffer) < (size := PREFIX.size + self._checked_length()):
+            with self._expected(size):
+                await self._rest(size)
         compressed, length = PREFIX.unpack_from(buffer)
         message = bytes(memoryview(buffer)[PREFIX.size : PREFIX.size + length])
         del buffer[: PREFIX.size + length]
         return self._inflated(message) if compressed else message
+
+    async def _rest(self, size: int) -> None:
+        while len(self._buffer) < size:
+            if not self._more:
+                raise MalformedBody("the request ends within a message")
+            self.add(await self._receive())
 
     def add(self, event: Message) -> None:
         """Read on in what has come.
@@ -193,9 +205,11 @@ class GrpcOverAsgi:
     Args:
         max_message_bytes: A larger request message is answered RESOURCE_EXHAUSTED.
         metadata: The names of the request's metadata that servicers read; they see no other.
+        expected: Entered while a message of so many bytes comes in parts; it may refuse it.
     """
 
-    def __init__(self, *, max_message_bytes: int, metadata: Iterable[str]) -> None:
+    def __init__(self, *, max_message_bytes: int, metadata: Iterable[str], expected: Expected) -> None:
+        self._expected = expected
         self._max_message_bytes = max_message_bytes
         self._names: Names = tuple((name.encode("latin-1"), name) for name in metadata)
         self._handlers: dict[str, Any] = {}  # grpc types its handlers as synchronous: these are not
@@ -231,7 +245,7 @@ class GrpcOverAsgi:
         call = Call(scope, receive, self._names)
         decode, encode = handler.request_deserializer, handler.response_serializer
         try:
-            message = await Messages(scope, receive, max_bytes=self._max_message_bytes).only()
+            message = await self._messages(scope, receive).only()
             request = message if decode is None else _decoded(decode, message)
             response = await handler.unary_unary(request, call)
             body = framed(response if encode is None else encode(response))
@@ -243,6 +257,9 @@ class GrpcOverAsgi:
         await send(START)
         await send({"type": "http.response.body", "body": body, "more_body": False})
         await send({"type": "http.response.trailers", "headers": trailers, "more_trailers": False})
+
+    def _messages(self, scope: Scope, receive: Receive) -> Messages:
+        return Messages(scope, receive, max_bytes=self._max_message_bytes, expected=self._expected)
 
     async def _answer_stream(
         self,
@@ -267,7 +284,7 @@ class GrpcOverAsgi:
     async def _converse(self, handler: Any, call: StreamCall, scope: Scope, receive: Receive) -> None:  # noqa: ANN401
         if handler is None:
             raise Aborted(grpc.StatusCode.UNIMPLEMENTED, f"there is no method {scope['path']}")
-        requests = Messages(scope, receive, max_bytes=self._max_message_bytes)
+        requests = self._messages(scope, receive)
         decode = handler.request_deserializer
         if handler.unary_stream is not None:
             message = await requests.only()

@@ -139,6 +139,8 @@ class Shell:
             body = await _body(desk, endpoint, headers, receive) if reads else b""
             # A server says that the caller has left once the body has been read.
             with desk.limit(_wanted_seconds(headers), receive if reads else None) as limit:
+                if endpoint.needs_model:
+                    await exchange.begin(len(body), limit)
                 call = Call(desk, scope, headers, exchange, limit, parameters, body)
                 reply = await endpoint.handler(call)
         if exchange.error is not None:
@@ -173,6 +175,7 @@ async def _body(desk: Desk, endpoint: Endpoint, headers: dict[bytes, bytes], rec
     Raises:
         UnsupportedMedia: the endpoint does not read its media type, or the service not its compression.
         TooLarge: it is above the limit; the rest is not read.
+        Overloaded: it would wait too long; the rest is not read.
         Disconnected: the caller left before it was complete.
         MalformedBody: it is not compressed as it says.
     """
@@ -191,7 +194,8 @@ async def _body(desk: Desk, endpoint: Endpoint, headers: dict[bytes, bytes], rec
         if len(body) > limit:
             raise TooLarge(f"expected a body of at most {limit} bytes, got {len(body)}")
     else:
-        body = await _joined(event, receive, limit)
+        with desk.admission.expected(int(announced) if announced.isdigit() else 0):
+            body = await _joined(event, receive, limit)
     encoding = headers.get(b"content-encoding")
     return body if encoding is None else _inflated(body, encoding, limit)
 

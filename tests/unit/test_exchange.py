@@ -9,6 +9,7 @@ from service import logs
 from service.core.lifecycle import Lifecycle, Phase
 from service.core.predictor import Predictor
 from service.edge.access import Credentials
+from service.edge.admission import Admission
 from service.edge.exchange import Desk, Exchange
 from service.errors import Disconnected, InvalidWindows, Overloaded, TooLarge
 from service.labels import Route, Transport
@@ -33,6 +34,7 @@ def desk(registry):
         request_timeout_seconds=1,
         max_streams=1,
         stream_idle_seconds=1,
+        admission=Admission(window_bytes=1, room_windows=1, limit_seconds=1),
     )
 
 

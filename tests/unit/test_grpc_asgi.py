@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import math
+from contextlib import nullcontext
 
 import grpc
 import pytest
@@ -45,7 +46,7 @@ async def tell(_message, call):
 
 @pytest.fixture(scope="module")
 def app():
-    served = GrpcOverAsgi(max_message_bytes=LIMIT, metadata=())
+    served = GrpcOverAsgi(max_message_bytes=LIMIT, metadata=(), expected=nullcontext)
     served.add_registered_method_handlers(
         "test.Service",
         {
@@ -115,7 +116,7 @@ def test_a_body_that_comes_at_once_is_answered_as_one_whose_end_comes_later(app,
 
 
 async def test_a_method_is_told_the_metadata_that_servicers_read_and_the_last_of_two():
-    served = GrpcOverAsgi(max_message_bytes=LIMIT, metadata=["told", "twice", "absent"])
+    served = GrpcOverAsgi(max_message_bytes=LIMIT, metadata=["told", "twice", "absent"], expected=nullcontext)
     served.add_registered_method_handlers("s", {"Tell": grpc.unary_unary_rpc_method_handler(tell)})
     metadata = [("told", "1"), ("twice", "2"), ("other", "3"), ("twice", "4")]
 
@@ -191,7 +192,11 @@ def test_grpc_is_spoken_only_where_trailers_can_be_sent(version, extensions, con
     async def receive():
         return {"type": "http.disconnect"}
 
-    asyncio.run(GrpcOverAsgi(max_message_bytes=1, metadata=()).beside(http)(scope, receive, send))
+    asyncio.run(
+        GrpcOverAsgi(max_message_bytes=1, metadata=(), expected=nullcontext).beside(http)(
+            scope, receive, send
+        )
+    )
 
     assert (asked == []) is expected
 

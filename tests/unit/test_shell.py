@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.edge.admission import Admission
 from service.edge.exchange import Desk
 from service.errors import Disconnected, MalformedBody, TooLarge
 from service.http.shell import Endpoint, _body, _wanted_seconds
@@ -41,7 +42,8 @@ def at_once(whole):
 
 
 def desk(limit=LIMIT):
-    return SimpleNamespace(max_body_bytes=limit, request_timeout_seconds=7.0)
+    admission = Admission(window_bytes=1, room_windows=1, limit_seconds=7.0)
+    return SimpleNamespace(max_body_bytes=limit, request_timeout_seconds=7.0, admission=admission)
 
 
 def body(receive, limit=LIMIT, **headers):
