@@ -25,7 +25,7 @@ WAIT_SHARE: Final = 0.2
 """Share of its time limit that a request may wait undecoded. Too high: answers come late, memory grows."""
 ROOMS_WAITING: Final = 16
 """Most bytes that wait, over the room: a limit of memory while the line's speed is not known."""
-RECEIVING_SECONDS: Final = 0.25
+RECEIVING_SECONDS: Final = 1.0
 """Time after which a body that is still being received keeps no place: its sender is slow."""
 FEW_WINDOWS: Final = 2
 """Windows of a small request."""
@@ -195,7 +195,7 @@ class Coming:
 
     def __init__(self, lane: Lane, size: int) -> None:
         self._lane: Final = lane
-        self._size = size
+        self._size = min(size, lane.room)  # what is announced may never come
         self._since = lane.clock()
 
     def __enter__(self) -> None:

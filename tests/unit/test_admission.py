@@ -195,7 +195,8 @@ async def test_a_caller_that_leaves_the_line_leaves_no_trace(lane, is_its_turn):
 
 
 def test_bodies_that_are_being_received_count_as_waiting():
-    admission = Admission(window_bytes=10, room_windows=1, limit_seconds=LIMIT)
+    admission = Admission(window_bytes=10, room_windows=100, limit_seconds=LIMIT)
+    admission.large.bytes_per_second = 100.0
 
     with admission.expected(1000):
         assert admission.large.expected_bytes == 1000
