@@ -32,6 +32,7 @@ from service.core.providers import CPU
 from service.core.rules import WindowRules
 from service.core.runtime import OnnxRuntime, Runtime, replay_golden
 from service.edge.access import Credentials
+from service.edge.admission import Admission
 from service.edge.exchange import Desk
 from service.edge.hosts import Hosts
 from service.edge.intake import Intake
@@ -51,6 +52,10 @@ from service.store.url import SQLITE, store_url
 
 FEW_WINDOWS: Final = 2
 """Most windows of a batch on the loop of a worker with several cores: waking a thread takes longer."""
+READING_BYTES: Final = 20
+"""A reading as JSON, with 15 digits."""
+BATCHES_IN_WORK: Final = 2
+"""Batches in work for the event loop and for each thread: one runs while the next one is decoded."""
 STORE_SECONDS: Final = 5.0
 """Time to write the last predictions at shutdown."""
 
@@ -240,6 +245,7 @@ def build(
     metrics.watch_ready(lambda: lifecycle.phase is Phase.READY)
     store = _store(settings, models, metrics, progress, flush_seconds)
     loaded_model = partial(LoadedModel.of, max_window_cycles=settings.max_window_cycles)
+    admission = _admission(settings, models)
     desk = Desk(
         predictor=Predictor(
             {r.manifest.name: loaded_model(r, batchers[r.manifest.name]) for r in models},
@@ -252,10 +258,15 @@ def build(
         log_sample=settings.log_sample,
         credentials=_credentials(settings, spec),
         max_body_bytes=settings.max_body_bytes,
-        intake=Intake(most_bytes=settings.max_reading_bytes, seconds=settings.body_timeout_seconds),
+        intake=Intake(
+            most_bytes=settings.max_reading_bytes,
+            seconds=settings.body_timeout_seconds,
+            expected=admission.expected,
+        ),
         request_timeout_seconds=settings.request_timeout_seconds,
         max_streams=settings.max_streams,
         stream_idle_seconds=settings.stream_idle_seconds,
+        admission=admission,
         tracer=tracer,
         hosts=_hosts(settings),
     )
@@ -275,6 +286,16 @@ def _credentials(settings: Settings, spec: WorkerSpec) -> Credentials:
         Path(settings.keys_file) if settings.keys_file else None,
         open_pages=settings.open_pages,
         log=logs.logger() if spec.index == 0 else None,  # the others would log the same
+    )
+
+
+def _admission(settings: Settings, models: Sequence[Runtime]) -> Admission:
+    readings = max((m.manifest.context * len(m.manifest.columns) for m in models), default=1)
+    batches = BATCHES_IN_WORK * (settings.threads() + 1)
+    return Admission(
+        window_bytes=READING_BYTES * readings,
+        room_windows=batches * settings.max_batch_windows,
+        limit_seconds=settings.request_timeout_seconds,
     )
 
 

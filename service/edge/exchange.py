@@ -13,6 +13,7 @@ from service.core.lifecycle import Lifecycle, Phase
 from service.core.ports import Stages, Tracer
 from service.core.predictor import Predictor
 from service.edge.access import NOBODY, Credentials
+from service.edge.admission import Admission, Lane
 from service.edge.hosts import Hosts
 from service.edge.intake import Intake
 from service.errors import STATUS, BodyTimeout, DeadlineExceeded, Disconnected, RuntimeFailed, status_of
@@ -44,8 +45,8 @@ class Exchange:
     """
 
     __slots__ = (
-        "_admitted", "_desk", "_route", "_start", "_token", "_trace", "_transport", "caller",
-        "code", "error", "gone", "request_id", "seconds", "stages", "windows",
+        "_admitted", "_desk", "_lane", "_route", "_size", "_start", "_token", "_trace", "_transport",
+        "caller", "code", "error", "gone", "request_id", "seconds", "stages", "windows",
     )  # fmt: skip
 
     def __init__(
@@ -77,6 +78,8 @@ class Exchange:
         self.gone = False
         self.windows = 0
         self._admitted = False
+        self._lane: Lane | None = None
+        self._size = 0
         self.stages: Stages = []
 
     def __enter__(self) -> Self:
@@ -102,14 +105,29 @@ class Exchange:
         lifecycle.in_flight += 1
         self._admitted = True
 
+    async def begin(self, size: int, limit: Limit) -> None:
+        """Wait for room to decode and run a request of so many bytes; it is released at the end.
+
+        Raises:
+            NotReady: the service is starting or draining.
+            Overloaded: it would wait too long.
+        """
+        if not self._admitted:
+            self.admit()
+        admission = self._desk.admission
+        lane = admission.small if size <= admission.small_bytes else admission.large
+        if lane.line or lane.in_work >= lane.room:
+            await lane.wait(size, limit.seconds)
+        else:
+            lane.in_work += size
+        self._lane, self._size = lane, size
+
     def __exit__(
         self, _kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         desk = self._desk
         if self._admitted:
-            desk.lifecycle.in_flight -= 1
-            if desk.lifecycle.phase is not Phase.READY:
-                desk.lifecycle.ended()
+            self._release()
         if error is not None:
             self._fail(error)
         self.seconds = perf_counter() - self._start
@@ -131,6 +149,16 @@ class Exchange:
         if self.error is not None:
             _release_frames(self.error)
         return kept
+
+    def _release(self) -> None:
+        lifecycle, lane = self._desk.lifecycle, self._lane
+        if lane is not None:
+            lane.in_work -= self._size
+            if lane.line:
+                lane.advance()
+        lifecycle.in_flight -= 1
+        if lifecycle.phase is not Phase.READY:
+            lifecycle.ended()
 
     def _fail(self, error: BaseException) -> None:
         if isinstance(error, Disconnected | asyncio.CancelledError):
@@ -186,9 +214,11 @@ class Desk:
         request_timeout_seconds: float,
         max_streams: int,
         stream_idle_seconds: float,
+        admission: Admission,
         tracer: Tracer | None = None,
         hosts: Hosts | None = None,
     ) -> None:
+        self.admission: Final = admission
         self.predictor: Final = predictor
         self.metrics: Final = metrics
         self.lifecycle: Final = lifecycle

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Final, Self
 
 from service.errors import IntakeFull
+
+Expected = Callable[[int], AbstractContextManager[object]]
 
 
 class Intake:
     """The byte budget and the deadline of all bodies and messages that come in parts.
 
     Attributes:
+        expected: Entered while a body of so many bytes comes in parts; it may refuse it.
         seconds: Maximum time from the head of a request to the end of its body.
         held: Bytes of unfinished bodies at the moment.
     """
 
-    def __init__(self, *, most_bytes: int, seconds: float) -> None:
+    def __init__(self, *, most_bytes: int, seconds: float, expected: Expected) -> None:
+        self.expected: Final = expected
         self.seconds: Final = seconds
         self.most_bytes: Final = most_bytes
         self.held = 0

@@ -26,6 +26,7 @@ from service.errors import (
     listed,
     problems_of,
     public_detail,
+    retry_after_seconds,
     status_of,
 )
 from service.grpc.fields import check_fields
@@ -100,6 +101,8 @@ async def exchanged(
             waiting.reading_seconds = None
             if waiting.is_late:
                 waiting.answer()
+            if needs_model:
+                await exchange.begin(len(raw), waiting)
             reply = await call(raw, exchange, waiting)
     return await ended(exchange, context, reply)
 
@@ -114,6 +117,8 @@ async def ended(exchange: Exchange, context: Context, reply: ReplyType) -> Reply
     trailing = [("x-request-id", exchange.request_id)]
     if exchange.error is not None:
         error = exchange.error
+        if (seconds := retry_after_seconds(error)) is not None:
+            trailing.append(("grpc-retry-pushback-ms", f"{1000 * seconds:.0f}"))
         code, detail = status_of(error).grpc, _shortened(public_detail(error))
         await context.abort(code, detail, (*trailing, *_details(code, detail, problems_of(error))))
     if exchange.gone:

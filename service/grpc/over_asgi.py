@@ -79,11 +79,19 @@ class Messages:
         """Read the rest of a message that has begun."""
         buffer, intake = self._buffer, self._intake
         with Share(intake) as share, Limit(None, reading_seconds=intake.seconds):
-            while len(buffer) < PREFIX.size or len(buffer) < PREFIX.size + self._checked_length():
-                if not self._more:
-                    raise MalformedBody("the request ends within a message")
+            while len(buffer) < PREFIX.size:
                 share.hold(len(buffer))
-                self.add(await self._receive())
+                await self._read_on()
+            size = PREFIX.size + self._checked_length()
+            with intake.expected(size):
+                while len(buffer) < size:
+                    share.hold(len(buffer))
+                    await self._read_on()
+
+    async def _read_on(self) -> None:
+        if not self._more:
+            raise MalformedBody("the request ends within a message")
+        self.add(await self._receive())
 
     def add(self, event: Message) -> None:
         """Read on in what has come.

@@ -118,8 +118,9 @@ class StreamServicer:
             kept, exchange.windows = True, 1
             window = opened.window.checked(opened.unit)
             exchange.stages.append((Stage.DECODE, start, perf_counter()))
-            exchange.admit()
-            with desk.limit(context.time_remaining(), None):  # the inbox hears whether the caller leaves
+            # The inbox hears whether the caller leaves.
+            with desk.limit(context.time_remaining(), None) as limit:
+                await exchange.begin(len(raw), limit)
                 (prediction,) = await desk.predictor.answer(
                     opened.model, window, opened.explain, exchange.stages, stream.caller.tenant
                 )

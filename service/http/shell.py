@@ -159,6 +159,8 @@ class Shell:
                     limit.reading_seconds = None
                     if limit.is_late:
                         limit.answer()
+                if endpoint.needs_model:
+                    await exchange.begin(len(body), limit)
                 call = Call(desk, scope, headers, exchange, limit, parameters, body)
                 reply = await endpoint.handler(call)
         if exchange.error is not None:
@@ -194,6 +196,7 @@ async def _body(desk: Desk, endpoint: Endpoint, headers: dict[bytes, bytes], rec
         UnsupportedMedia: the endpoint does not read its media type, or the service not its compression.
         TooLarge: it is above the limit; the rest is not read.
         IntakeFull: all unfinished bodies together are above the budget.
+        Overloaded: it would wait too long; the rest is not read.
         Disconnected: the caller left before it was complete.
         MalformedBody: it is not compressed as it says.
     """
@@ -212,7 +215,7 @@ async def _body(desk: Desk, endpoint: Endpoint, headers: dict[bytes, bytes], rec
         if len(body) > limit:
             raise TooLarge(f"expected a body of at most {limit} bytes, got {len(body)}")
     else:
-        with Share(desk.intake) as share:
+        with Share(desk.intake) as share, desk.intake.expected(int(announced) if announced.isdigit() else 0):
             body = await _joined(event, receive, limit, share)
     encoding = headers.get(b"content-encoding")
     return body if encoding is None else _inflated(body, encoding, limit)

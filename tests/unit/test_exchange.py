@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import weakref
+from contextlib import nullcontext
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -11,6 +12,7 @@ from service import logs
 from service.core.lifecycle import Lifecycle, Phase
 from service.core.predictor import Predictor
 from service.edge.access import Credentials
+from service.edge.admission import Admission
 from service.edge.exchange import Desk, Exchange
 from service.edge.intake import Intake
 from service.errors import Disconnected, InvalidWindows, MalformedBody, Overloaded, TooLarge
@@ -33,10 +35,11 @@ def desk(registry):
         log_sample=0.1,
         credentials=Credentials([]),
         max_body_bytes=1,
-        intake=Intake(most_bytes=1, seconds=1),
+        intake=Intake(most_bytes=1, seconds=1, expected=nullcontext),
         request_timeout_seconds=1,
         max_streams=1,
         stream_idle_seconds=1,
+        admission=Admission(window_bytes=1, room_windows=1, limit_seconds=1),
     )
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import math
+from contextlib import nullcontext
 
 import grpc
 import pytest
@@ -21,7 +22,7 @@ from tests.in_process import (
 )
 
 LIMIT = 1000
-INTAKE = Intake(most_bytes=LIMIT, seconds=30)
+INTAKE = Intake(most_bytes=LIMIT, seconds=30, expected=nullcontext)
 GZIP = [("grpc-encoding", "gzip")]
 
 
