@@ -38,6 +38,8 @@ REFLECT: Final = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo
 DATA, HEADERS, SETTINGS, WINDOW_UPDATE = 0, 1, 4, 8
 """Types of HTTP/2 frames."""
 FRAME_BYTES: Final = 16_384
+WINDOW_BYTES: Final = 65_535
+INITIAL_WINDOW: Final = 4
 
 
 @dataclass(frozen=True)
@@ -108,31 +110,33 @@ def streams(
 
     async def begin(host: str, port: int) -> asyncio.StreamReader:
         reader, writer = await connected(host, port)
-        # The server's settings, and its update of the connection's window, say how much may be sent.
         writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0))
-        block, room = grpc_headers(path, key), 65_535
+        block, rooms = grpc_headers(path, key), [WINDOW_BYTES, WINDOW_BYTES]
         for number in range(count):
             writer.write(frame(HEADERS, 0x4, 2 * number + 1, block))
         for number in range(count):
             stream, sent = 2 * number + 1, 0
             while sent < len(message):
-                while room < FRAME_BYTES:
-                    room += await asyncio.wait_for(more_room(reader), LIVEZ_SECONDS)
+                while min(rooms) < FRAME_BYTES:
+                    await asyncio.wait_for(grow(rooms, reader), LIVEZ_SECONDS)
                 part = message[sent : sent + FRAME_BYTES]
                 is_last = ended and sent + len(part) == len(message)
                 await send_slowly(writer, frame(DATA, 0x1 if is_last else 0, stream, part))
-                sent, room = sent + len(part), room - len(part)
+                sent, rooms[:] = sent + len(part), [room - len(part) for room in rooms]
         return reader
 
     return begin
 
 
-async def more_room(reader: asyncio.StreamReader) -> int:
-    """Read one frame; return by how much the connection's window grew."""
+async def grow(rooms: list[int], reader: asyncio.StreamReader) -> None:
+    """Read one frame; it may widen what the connection and its streams may send."""
     head = await reader.readexactly(9)
-    payload = await reader.readexactly(int.from_bytes(head[:3]))
-    is_update = head[3] == WINDOW_UPDATE and not int.from_bytes(head[5:9])
-    return int.from_bytes(payload) if is_update else 0
+    payload = await reader.readexactly(int.from_bytes(head[:3], "big"))
+    if head[3] == WINDOW_UPDATE:
+        rooms[head[5:9] != bytes(4)] += int.from_bytes(payload, "big")
+    elif head[3] == SETTINGS:
+        for name, value in struct.iter_unpack(">HI", payload):
+            rooms[1] += value - WINDOW_BYTES if name == INITIAL_WINDOW else 0
 
 
 PARTIAL: Final = struct.pack(">BI", 0, BODY_BYTES - 1) + b"\x00" * PART_BYTES
@@ -157,15 +161,14 @@ def held(server: Server) -> float:
     return sum(process.memory_info().rss for process in workers) / MIB
 
 
-async def livez(server: Server) -> float:
+def livez(server: Server) -> float:
     """Seconds until a new connection is answered; infinity where it is not."""
     start = time.monotonic()
     try:
-        async with httpx.AsyncClient(trust_env=False, timeout=LIVEZ_SECONDS, verify=False) as client:
-            answered = (await client.get(server.http + "/livez")).status_code == 200
+        answer = httpx.get(server.http + "/livez", trust_env=False, timeout=LIVEZ_SECONDS, verify=False)
     except httpx.HTTPError:
         return float("inf")
-    return time.monotonic() - start if answered else float("inf")
+    return time.monotonic() - start if answer.is_success else float("inf")
 
 
 async def closes(reader: asyncio.StreamReader) -> None:
@@ -187,7 +190,7 @@ async def measure(server: Server, attack: Attack, connections: int, hold: float,
             found = [r for r in begun.result() if isinstance(r, asyncio.StreamReader)]
             readers = [asyncio.ensure_future(closes(reader)) for reader in found]
             until = time.monotonic() + hold
-        slowest = max(slowest, await livez(server))
+        slowest = max(slowest, await asyncio.to_thread(livez, server))
         most = max(most, held(server))
         await asyncio.sleep(0.2)
     begun_badly = sum(not isinstance(r, asyncio.StreamReader) for r in begun.result())
