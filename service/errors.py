@@ -10,6 +10,7 @@
         │   └── InvalidWindows  a whole request, pointers from its root
         ├── Unauthenticated
         ├── Forbidden
+        ├── ForeignSite         a web page of another site is behind the request
         ├── UnknownModel
         ├── UnknownUnit         no prediction of it is stored
         ├── NoStore             predictions are not stored
@@ -104,7 +105,11 @@ class Unauthenticated(ServiceError):
 
 
 class Forbidden(ServiceError):
-    """The API key is not valid, or the request comes from a page of another site."""
+    """The API key is not valid."""
+
+
+class ForeignSite(ServiceError):
+    """A web page of another site is behind the request."""
 
 
 class UnknownModel(ServiceError):
@@ -199,6 +204,7 @@ STATUS: Final[dict[type[ServiceError], Status]] = {
     InvalidWindow: Status(422, _INVALID, "The window cannot be read", "invalid_window"),
     InvalidWindows: Status(422, _INVALID, "A window cannot be read", "invalid_windows"),
     Unauthenticated: Status(401, StatusCode.UNAUTHENTICATED, "An API key is required", "unauthenticated"),
+    ForeignSite: Status(403, StatusCode.PERMISSION_DENIED, "The request is of another site", "foreign_site"),
     Forbidden: Status(403, StatusCode.PERMISSION_DENIED, "The API key is not valid", "forbidden"),
     UnknownModel: Status(404, StatusCode.NOT_FOUND, "The model is not loaded", "unknown_model"),
     UnknownUnit: Status(404, StatusCode.NOT_FOUND, "The unit is unknown", "unknown_unit"),

@@ -3,7 +3,7 @@
 import pytest
 
 from service.edge.access import Credentials, Hosts
-from service.errors import Forbidden, Unauthenticated
+from service.errors import Forbidden, ForeignSite, Unauthenticated
 
 KEYS = Credentials(["first", "zweiter-schlüssel"])
 
@@ -51,7 +51,7 @@ def test_a_local_service_answers_under_its_names_and_any_address(host):
 def test_a_name_that_was_made_to_resolve_to_this_machine_is_refused(host):
     hosts = Hosts(["rul.plant"], any_name=False)
 
-    with pytest.raises(Forbidden, match="RUL_ALLOWED_HOSTS"):
+    with pytest.raises(ForeignSite, match="RUL_ALLOWED_HOSTS"):
         hosts.check({b"host": host.encode()})
 
     assert hosts.known == set()
@@ -59,7 +59,7 @@ def test_a_name_that_was_made_to_resolve_to_this_machine_is_refused(host):
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://localhost:8080", "http://["])
 def test_a_page_of_another_site_is_refused(origin):
-    with pytest.raises(Forbidden, match="RUL_ALLOWED_HOSTS"):
+    with pytest.raises(ForeignSite, match="RUL_ALLOWED_HOSTS"):
         Hosts([], any_name=True).check({b"host": b"localhost:3000", b"origin": origin.encode()})
 
 
