@@ -10,6 +10,7 @@
         │   └── InvalidWindows  a whole request, pointers from its root
         ├── Unauthenticated
         ├── Forbidden
+        ├── ForeignSite         a web page of another site is behind the request
         ├── UnknownModel
         ├── UnknownUnit         no prediction of it is stored
         ├── NoStore             predictions are not stored
@@ -114,7 +115,11 @@ class Unauthenticated(ServiceError):
 
 
 class Forbidden(ServiceError):
-    """The API key does not have the scope of the route, or the request comes from a page of another site."""
+    """The API key does not have the scope of the route."""
+
+
+class ForeignSite(ServiceError):
+    """A web page of another site is behind the request."""
 
 
 class UnknownModel(ServiceError):
@@ -222,6 +227,7 @@ STATUS: Final[dict[type[ServiceError], Status]] = {
         401, StatusCode.UNAUTHENTICATED, "A valid API key is required", "unauthenticated"
     ),
     Forbidden: Status(403, StatusCode.PERMISSION_DENIED, "The API key lacks a scope", "forbidden"),
+    ForeignSite: Status(403, StatusCode.PERMISSION_DENIED, "The request is of another site", "foreign_site"),
     UnknownModel: Status(404, StatusCode.NOT_FOUND, "The model is not loaded", "unknown_model"),
     UnknownUnit: Status(404, StatusCode.NOT_FOUND, "The unit is unknown", "unknown_unit"),
     NoStore: Status(404, StatusCode.UNIMPLEMENTED, "Predictions are not stored", "no_store"),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
-from service.errors import Forbidden
+from service.errors import ForeignSite
 
 LOCAL: Final = frozenset({"", "localhost"})
 MAX_KNOWN: Final = 64
@@ -36,17 +36,17 @@ class Hosts:
         """Check the headers `host` and `origin`.
 
         Raises:
-            Forbidden: the request comes from a page of another site.
+            ForeignSite: the request comes from a page of another site.
         """
         host, origin = (headers.get(name, b"").decode("latin-1") for name in (b"host", b"origin"))
         _, _, origin_host = origin.partition("://")
         if origin and origin_host != host and _name(origin_host) not in self._allowed:
-            raise Forbidden(
+            raise ForeignSite(
                 f"a page of {origin[:80]!r} may not call this service; RUL_ALLOWED_HOSTS permits it"
             )
         name = _name(host)
         if not (self._any_name or name in LOCAL or name in self._allowed or _is_address(name)):
-            raise Forbidden(f"this service is not {host[:80]!r}; RUL_ALLOWED_HOSTS lists its names")
+            raise ForeignSite(f"this service is not {host[:80]!r}; RUL_ALLOWED_HOSTS lists its names")
         if len(self.known) < MAX_KNOWN:
             self.known.add(headers.get(b"host"))
 

@@ -39,6 +39,7 @@ defaults
   timeout server 30s
   option httpchk
   http-check send meth GET uri /readyz ver HTTP/1.1 hdr host localhost
+  timeout check 5s
   default-server check inter 500ms fall 1 rise 1
 frontend http
   bind 127.0.0.1:{http}
@@ -153,6 +154,8 @@ def roll(*, rounds: int, callers: int, lame_duck: float, bundle: str, folder: Pa
                 what="HAProxy",
             )
             with load.running(asks_of(given, http, grpc_port, callers)):
+                for _, started in services:
+                    wait_until(lambda started=started: is_used(started), 60, what="requests at both services")
                 for number in [0, 1] * rounds:
                     stack, server = services[number]
                     assert server.stop() == 0

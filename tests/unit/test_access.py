@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from service.edge.access import NOBODY, Credentials
 from service.edge.hosts import Hosts
 from service.edge.keys import GRANTABLE, InvalidKeys, KeyScope, add_key, read_keys, revoke_key
-from service.errors import Forbidden, Unauthenticated
+from service.errors import Forbidden, ForeignSite, Unauthenticated
 from tests.in_process import ask_grpc, framed, in_process
 
 KEYS = Credentials(["first", "zweiter-schlüssel"])
@@ -73,7 +73,7 @@ def test_a_local_service_answers_under_its_names_and_any_address(host):
 def test_a_name_that_was_made_to_resolve_to_this_machine_is_refused(host):
     hosts = Hosts(["rul.plant"], any_name=False)
 
-    with pytest.raises(Forbidden, match="RUL_ALLOWED_HOSTS"):
+    with pytest.raises(ForeignSite, match="RUL_ALLOWED_HOSTS"):
         hosts.check({b"host": host.encode()})
 
     assert hosts.known == set()
@@ -81,7 +81,7 @@ def test_a_name_that_was_made_to_resolve_to_this_machine_is_refused(host):
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://localhost:8080", "http://["])
 def test_a_page_of_another_site_is_refused(origin):
-    with pytest.raises(Forbidden, match="RUL_ALLOWED_HOSTS"):
+    with pytest.raises(ForeignSite, match="RUL_ALLOWED_HOSTS"):
         Hosts([], any_name=True).check({b"host": b"localhost:3000", b"origin": origin.encode()})
 
 
