@@ -8,6 +8,7 @@ This module knows the protocol; it must not know any service.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -29,8 +30,7 @@ Names = Sequence[tuple[bytes, str]]
 Metadata = Sequence[tuple[str, str | bytes]]
 
 PREFIX: Final = struct.Struct(">BI")  # compressed?, length
-MOST_FOREIGN_BYTES: Final = 64 * 1024
-"""Largest message of health and reflection."""
+MOST_FOREIGN_BYTES: Final = 64 * 1024  # a message of health or reflection
 Decode = Callable[[bytes], Any]
 Encode = Callable[[Any], bytes] | None
 
@@ -84,7 +84,7 @@ class Messages:
         compressed, length = PREFIX.unpack_from(buffer)
         message = bytes(memoryview(buffer)[PREFIX.size : PREFIX.size + length])
         del buffer[: PREFIX.size + length]
-        return self._inflated(message) if compressed else message
+        return await asyncio.to_thread(self._inflated, message) if compressed else message
 
     def add(self, event: Message) -> None:
         """Read on in what has come.
