@@ -30,6 +30,7 @@ from service.core.runtime import Runtime
 from service.core.turns import Turns
 from service.core.window import LaidOut, WindowInput, Windows, join, lay_out
 from service.errors import (
+    LONGEST_NAME,
     MAX_PROBLEMS,
     STATUS,
     InvalidRequest,
@@ -240,4 +241,6 @@ def _invalid(problems: Mapping[int, Sequence[Problem]], windows: int) -> Invalid
 def _refused(unit: str | None, problems: Sequence[Problem]) -> Refused:
     """A window's own error, in its place."""
     detail = "; ".join(f"{p.pointer}: {p.detail}" for p in problems[:3])
-    return Refused(unit, WindowError(STATUS[InvalidWindow].title, detail, listed(problems)))
+    return Refused(
+        unit and unit[:LONGEST_NAME], WindowError(STATUS[InvalidWindow].title, detail, listed(problems))
+    )

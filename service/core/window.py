@@ -18,7 +18,7 @@ import numpy as np
 
 from model.domain import BoolArray, FloatArray
 from service.core.rules import WindowRules
-from service.errors import MAX_PROBLEMS, Problem, escaped, room, short
+from service.errors import LONGEST_NAME, MAX_PROBLEMS, Problem, escaped, room, short
 
 LARGEST_CYCLE: Final = 2**24
 """Cycle numbers travel as float32, which holds every integer up to here."""
@@ -203,6 +203,9 @@ def lay_out(given: WindowInput, rules: WindowRules, *, most: int = MAX_PROBLEMS 
 
     At most `most` problems are worded.
     """
+    if given.unit is not None and len(given.unit) > LONGEST_NAME:
+        detail = f"expected a name of at most {LONGEST_NAME} characters, got {len(given.unit)}"
+        return LaidOut(None, 0, [Problem("/unit", "too_long", detail)])
     if given.readings is None:
         return _from_columns(given.columns or {}, rules, most)
     if given.columns is not None:

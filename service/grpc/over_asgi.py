@@ -8,6 +8,7 @@ This module knows the protocol; it must not know any service.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -28,8 +29,7 @@ from service.grpc.timeout import deadline
 Names = Sequence[tuple[bytes, str]]
 
 PREFIX: Final = struct.Struct(">BI")  # compressed?, length
-MOST_FOREIGN_BYTES: Final = 64 * 1024
-"""Largest message of health and reflection."""
+MOST_FOREIGN_BYTES: Final = 64 * 1024  # a message of health or reflection
 Decode = Callable[[bytes], Any]
 Encode = Callable[[Any], bytes] | None
 
@@ -73,7 +73,7 @@ class Messages:
         compressed, length = PREFIX.unpack_from(buffer)
         message = bytes(memoryview(buffer)[PREFIX.size : PREFIX.size + length])
         del buffer[: PREFIX.size + length]
-        return self._inflated(message) if compressed else message
+        return await asyncio.to_thread(self._inflated, message) if compressed else message
 
     async def _rest(self) -> None:
         """Read the rest of a message that has begun."""

@@ -21,7 +21,9 @@ from service.core.window import WindowInput
 from service.edge.exchange import Desk, Exchange
 from service.edge.keys import KeyScope
 from service.errors import (
+    LONGEST_NAME,
     Disconnected,
+    InvalidWindow,
     MalformedBody,
     NotReady,
     Problem,
@@ -104,6 +106,9 @@ class StreamServicer:
         model = self._desk.predictor.model(given.model or None)
         explain = explain_of(given.explain, "/open/explain")
         window = StreamWindow(model.rules)
+        if len(given.unit) > LONGEST_NAME:
+            detail = f"expected a name of at most {LONGEST_NAME} characters, got {len(given.unit)}"
+            raise InvalidWindow(detail, [Problem("/open/unit", "too_long", detail)])
         first_cycle = given.first_cycle if given.HasField("first_cycle") else None
         window.begin(_history(given, model), first_cycle=first_cycle)
         return Opened(model, given.unit if given.HasField("unit") else None, explain, window)

@@ -7,6 +7,7 @@ headers and bodies; it must not know what is asked.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -218,7 +219,9 @@ async def _body(desk: Desk, endpoint: Endpoint, headers: dict[bytes, bytes], rec
         with Share(desk.intake) as share, desk.intake.expected(int(announced) if announced.isdigit() else 0):
             body = await _joined(event, receive, limit, share)
     encoding = headers.get(b"content-encoding")
-    return body if encoding is None else _inflated(body, encoding, limit)
+    if encoding is None:
+        return body
+    return await asyncio.to_thread(_inflated, body, encoding, limit)  # which lets the event loop go on
 
 
 async def _joined(event: Message, receive: Receive, limit: int, share: Share) -> bytes:

@@ -14,7 +14,7 @@ from service.core.queries import Explain
 from service.core.rules import WindowRules
 from service.core.runtime import Asked
 from service.core.window import LARGEST_CYCLE, WindowInput, check, join, lay_out
-from service.errors import MAX_PROBLEMS
+from service.errors import LONGEST_NAME, MAX_PROBLEMS
 from tests.fakes import COLUMNS, RULES, fake_outputs, make_manifest, make_windows, window_input
 
 INF = math.inf
@@ -296,3 +296,13 @@ def test_each_window_keeps_a_problem_where_there_are_many_before_it():
 
     assert len(found) == 50
     assert sum(map(len, found.values())) <= MAX_PROBLEMS + 1 + 50
+
+
+def test_a_units_name_has_a_limit():
+    longest = window_input(5.0)
+    longest.unit = "é" * LONGEST_NAME
+    longer = window_input(5.0)
+    longer.unit = longest.unit + "é"
+
+    assert checked(longest).units == [longest.unit]
+    assert problems(longer) == {"/unit": "too_long"}
