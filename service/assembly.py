@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -99,7 +100,8 @@ class Parts:
             self._drain_on_sigterm()
         proving = self._run(self.become_ready())
         if spec.control is not None:
-            self._control = Control({"ready": partial(self._status, proving), "drain": self._drained})
+            status = partial(self._status, proving)
+            self._control = Control({"beat": _beat, "ready": status, "drain": self._drained})
             await self._control.open(spec.control)
         if spec.index > 0:  # other workers answer meanwhile: listen only when this one can
             await proving
@@ -239,6 +241,10 @@ def build(
     )
     proofs = [partial(_replay, folder, runtime) for folder, runtime in loaded]
     return Parts(settings, worker, models, proofs, registry, batchers, store, desk, executor)
+
+
+async def _beat() -> str:
+    return str(threading.get_native_id())
 
 
 def _tracer(settings: Settings) -> Tracer | None:

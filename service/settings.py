@@ -186,6 +186,12 @@ class Settings(BaseSettings):
         description="Maximum time for requests in flight to finish at shutdown, in seconds. Too high: the "
         "orchestrator kills the process first. Too low: clients lose their answers.",
     )
+    hang_seconds: PositiveFloat = Field(
+        default=2.0,
+        description="Maximum silence of a worker whose event loop is blocked or stopped, in seconds; then it "
+        "is killed and restarted. A loop that computes or waits for a core has ten times as long. Too high: "
+        "callers of a hung worker wait longer. Too low: pauses of the machine restart workers.",
+    )
     api_keys: SecretStr = Field(
         default=SecretStr(""),
         description="API keys that requests must carry, separated by commas. Empty: no key is required.",

@@ -2,8 +2,8 @@
 
 The kernel distributes connections among the processes that listen on a port. The first worker starts
 alone, so that an error is reported once; the others start when it is ready, and listen when they are
-ready themselves. A worker that stops is restarted while another one answers. `control` has the commands
-to a worker. This module must not know what is behind Envoy.
+ready themselves. A worker that stops is restarted, and one that hangs is killed first. `control` has the
+commands to a worker. This module must not know what is behind Envoy.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from service import logs
 from service.core.lifecycle import Phase
 from service.errors import FrontEndFailed
 from service.processes.control import WorkerSpec, send
+from service.processes.heartbeat import Heartbeat
 from service.processes.tuning import limit_caches, per_processor_caches
 from service.settings import Settings
 
@@ -32,7 +33,9 @@ CONNECT_POLL_SECONDS: Final = 0.02
 ENVOY_IDLE_SECONDS: Final = 300
 """Envoy's default limit of silence on a request or a stream."""
 RESTART_SECONDS: Final = (0.5, 1.0, 2.0, 5.0, 10.0)
-"""Pauses before a stopped worker restarts: each is longer, until the worker has been ready."""
+"""Pauses before a stopped worker restarts: each is longer, until the worker has started."""
+STOP_SECONDS: Final = 5
+"""Time for a process to end after SIGTERM, once its worker has drained."""
 
 
 class Workers:
@@ -50,6 +53,7 @@ class Workers:
         self._announce: Final = ready
         self._count: Final = settings.worker_count()
         self._servers: Final[dict[int, PyvoyServer]] = {}
+        self._watches: Final[dict[int, asyncio.Task[None]]] = {}
         self._log: Final = logs.logger()
         self._port = settings.port
         self._stopping = False
@@ -74,9 +78,10 @@ class Workers:
             await asyncio.gather(*(self._drain(worker) for worker in list(self._servers)))
         finally:
             self._stopping = True
-            for task in (serving, stopped):
+            tasks = (serving, stopped, *self._watches.values())
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(serving, stopped, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             await asyncio.gather(*(server.stop() for server in self._servers.values()))
 
     async def _serve(self) -> None:
@@ -94,7 +99,7 @@ class Workers:
         """Start a worker, and restart it whenever it stops.
 
         Raises:
-            FrontEndFailed: it stopped, and no other worker answers.
+            FrontEndFailed: no other worker answers, and restarts fail one after the other.
         """
         failures = 0
         while True:
@@ -108,7 +113,7 @@ class Workers:
             if self._stopping:
                 return
             self._servers.pop(worker, None)
-            if not self._servers:
+            if not self._servers and failures == len(RESTART_SECONDS):
                 raise FrontEndFailed(f"the front end {reason}")
             pause = RESTART_SECONDS[min(failures, len(RESTART_SECONDS) - 1)]
             failures += 1
@@ -128,6 +133,17 @@ class Workers:
                 config = allow_silence(super().get_envoy_config(), idle_seconds=idle_seconds)
                 return limit_caches(config, processors=os.cpu_count() or 1)
 
+            @property
+            def process(self) -> asyncio.subprocess.Process | None:
+                return self._process
+
+            async def stop(self) -> None:
+                stopping = asyncio.ensure_future(super().stop())
+                await asyncio.wait({stopping}, timeout=STOP_SECONDS)
+                if not stopping.done() and self._process is not None:
+                    self._process.kill()  # it hangs
+                await stopping
+
         server = Server(
             APPLICATION,
             address=settings.host,
@@ -141,6 +157,7 @@ class Workers:
             stderr=None,
         )
         socket.unlink(missing_ok=True)
+        self._watches[worker] = asyncio.ensure_future(self._watch(worker, lambda: server.process))
         try:
             with interrupts_blocked():
                 await server.start()
@@ -148,6 +165,18 @@ class Workers:
             raise FrontEndFailed("did not start; the log has the reason") from error
         self._servers[worker] = server
         return server
+
+    async def _watch(self, worker: int, started: Callable[[], asyncio.subprocess.Process | None]) -> None:
+        """Kill a worker that hangs, so that it is restarted."""
+        while (process := started()) is None:  # noqa: ASYNC110 pyvoy tells nobody
+            await asyncio.sleep(CONNECT_POLL_SECONDS)
+        tasks, limit = Path(f"/proc/{process.pid}/task"), self._settings.hang_seconds
+        heartbeat = Heartbeat(self._socket(worker), tasks, limit_seconds=limit)
+        while process.returncode is None:
+            if await heartbeat.beat():
+                self._log.error("worker hung", worker=worker, silent_seconds=heartbeat.silent_seconds)
+                process.kill()
+                return
 
     async def _drain(self, worker: int) -> None:
         """Let a worker finish its requests in flight; it refuses new ones meanwhile."""
