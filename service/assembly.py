@@ -321,7 +321,7 @@ class Host:
         logs.configure(level=settings.log_level, log_format=settings.log_format)
         try:
             self.parts = build(settings, worker=WorkerSpec.read())
-        except RulError as error:
+        except (RulError, OSError) as error:
             logs.logger().error("start failed", reason=str(error))
             raise
         await self.parts.start()

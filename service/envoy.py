@@ -36,7 +36,7 @@ async def _live(receive: Receive, send: Send) -> None:
     await receive()
     try:
         await HOST.start()
-    except RulError:  # already in the log
+    except (RulError, OSError):  # already in the log
         await send({"type": "lifespan.startup.failed", "message": ""})
         return
     await send({"type": "lifespan.startup.complete"})

@@ -267,7 +267,7 @@ class Settings(BaseSettings):
         """Read the settings of this process.
 
         Raises:
-            InvalidSettings: a variable has a value that cannot be used; the message names it.
+            InvalidSettings: a variable has a value that cannot be used, or .env cannot be read.
         """
         try:
             return cls()
@@ -277,6 +277,8 @@ class Settings(BaseSettings):
                 for item in error.errors(include_input=False, include_url=False)
             )
             raise InvalidSettings(wrong) from None
+        except (OSError, UnicodeError) as error:
+            raise InvalidSettings(f"cannot read the settings in .env: {error}") from None
 
     def bundle_names(self) -> tuple[str, ...]:
         """Return the bundles to load: the named ones, or every shipped one."""

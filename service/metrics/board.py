@@ -12,7 +12,6 @@ import math
 import mmap
 import os
 import zlib
-from io import FileIO
 from pathlib import Path
 from typing import Final
 
@@ -70,8 +69,8 @@ class Board:
         """Open the board of several workers; without a path, of one worker alone."""
         self._worker: Final = worker
         self._workers: Final = workers
-        self._file: Final = None if path is None else path.open("r+b", buffering=0)
-        self._rows: Final = None if self._file is None else _mapped(self._file, workers)
+        self._path: Final = path
+        self._rows: Final = None if path is None else _mapped(path, workers)
         self._reserve(0, HEADER)
         self._next = HEADER
         self._digest = 0
@@ -97,16 +96,16 @@ class Board:
 
     def _reserve(self, start: int, size: int) -> None:
         """Reserve room for these places of every worker: a page without room ends the process (SIGBUS)."""
-        if self._file is None or not hasattr(os, "posix_fallocate"):
+        if self._path is None or not hasattr(os, "posix_fallocate"):
             return
         try:
-            for worker in range(self._workers):
-                place = (worker * ROW + start) * ITEM
-                os.posix_fallocate(self._file.fileno(), place, size * ITEM)
+            with self._path.open("r+b") as file:
+                for worker in range(self._workers):
+                    os.posix_fallocate(file.fileno(), (worker * ROW + start) * ITEM, size * ITEM)
         except OSError as error:
-            folder = Path(self._file.name).parent.parent
             raise FrontEndFailed(
-                f"no room for the workers' metrics in {folder}: {error.strerror}; free some, or set TMPDIR"
+                f"no room for the workers' metrics in {self._path.parent.parent}: {error.strerror}; "
+                "free some, or set TMPDIR"
             ) from error
 
     def seal(self) -> None:
@@ -140,8 +139,9 @@ def _lives(pid: int) -> bool:
     return True
 
 
-def _mapped(file: FileIO, workers: int) -> FloatArray:
+def _mapped(path: Path, workers: int) -> FloatArray:
     size = workers * ROW * ITEM
-    file.truncate(math.ceil(size / mmap.PAGESIZE) * mmap.PAGESIZE)
-    shared = mmap.mmap(file.fileno(), size)
+    with path.open("r+b") as file:
+        file.truncate(math.ceil(size / mmap.PAGESIZE) * mmap.PAGESIZE)
+        shared = mmap.mmap(file.fileno(), size)
     return np.frombuffer(shared, dtype=np.float64).reshape(workers, ROW)

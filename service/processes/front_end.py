@@ -13,10 +13,10 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from service import logs
 from service.errors import FrontEndFailed
+from service.processes.folder import service_folder
 from service.processes.tuning import schedule_as_batch
 from service.processes.workers import Workers
 from service.settings import FrontEnd, Scheduling, Settings
@@ -86,8 +86,12 @@ async def _run_envoy(settings: Settings) -> int:
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stop.set)
-    with TemporaryDirectory(prefix="rul-") as folder:
-        await Workers(settings, Path(folder), ready=_announce).run(stop)
+    with service_folder() as folder:
+        try:
+            await Workers(settings, folder, ready=_announce).run(stop)
+        except FrontEndFailed:
+            _check_free(settings.host, settings.port)  # somebody may have come first
+            raise
     return 0
 
 

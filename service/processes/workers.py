@@ -156,13 +156,15 @@ class Workers:
             stdout=None,
             stderr=None,
         )
+        leave_removed_folder()
         socket.unlink(missing_ok=True)
         self._watches[worker] = asyncio.ensure_future(self._watch(worker, lambda: server.process))
         try:
             with interrupts_blocked():
                 await server.start()
-        except StartupError as error:
-            raise FrontEndFailed("did not start; the log has the reason") from error
+        except (StartupError, OSError) as error:
+            reason = "the log has the reason" if isinstance(error, StartupError) else error
+            raise FrontEndFailed(f"did not start: {reason}") from error
         self._servers[worker] = server
         return server
 
@@ -226,6 +228,14 @@ def interrupts_blocked() -> Generator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def leave_removed_folder() -> None:
+    """Move to / if the working folder was removed: Envoy does not start there."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        os.chdir("/")
 
 
 def reachable(host: str) -> str:
