@@ -103,9 +103,8 @@ def test_a_port_that_is_taken_between_check_and_start_is_the_reason(monkeypatch)
         port = probe.getsockname()[1]
     monkeypatch.setattr(front_end, "Workers", Beaten)
 
-    with pytest.raises(
-        FrontEndFailed, match=rf"cannot listen on 127\.0\.0\.1:{port}: Address already in use"
-    ):
+    reason = rf"cannot listen on 127\.0\.0\.1:{port}: Address already in use"
+    with taken, pytest.raises(FrontEndFailed, match=reason):
         asyncio.run(front_end._run_envoy(Settings(host="127.0.0.1", port=port)))
 
 
