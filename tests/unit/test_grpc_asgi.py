@@ -252,3 +252,21 @@ async def test_every_watcher_hears_of_each_change_also_when_another_has_left():
 
     assert set(first) == {health_pb2.HealthCheckResponse.SERVING}
     assert then == [health_pb2.HealthCheckResponse.NOT_SERVING] * 2
+
+
+async def test_a_caller_that_leaves_before_its_answer_is_written_is_no_error(app):
+    events = [{"type": "http.request", "body": framed(b"ping"), "more_body": True}]
+    sent = []
+
+    async def receive():
+        return events.pop(0) if events else await asyncio.Event().wait()
+
+    async def send(message):
+        sent.append(message["type"])
+        if message["type"] == "http.response.body":
+            raise ConnectionResetError("the client disconnected")
+
+    scope = {"type": "http", "http_version": "2", "method": "POST", "path": "/test.Service/Echo"}
+    await app(scope | {"headers": [(b"content-type", b"application/grpc")]}, receive, send)
+
+    assert sent == ["http.response.start", "http.response.body"]
