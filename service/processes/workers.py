@@ -32,7 +32,7 @@ APPLICATION: Final = "service.envoy:application"
 CONNECT_POLL_SECONDS: Final = 0.02
 ENVOY_IDLE_SECONDS: Final = 300
 """Envoy's default limit of silence on a request or a stream."""
-RESTART_SECONDS: Final = (0.5, 1.0, 2.0, 5.0, 10.0)
+RESTART_SECONDS: Final = (0.1, 1.0, 2.0, 5.0, 10.0)
 """Pauses before a stopped worker restarts: each is longer, until the worker has started."""
 STOP_SECONDS: Final = 5
 """Time for a process to end after SIGTERM, once its worker has drained."""
