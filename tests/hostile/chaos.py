@@ -47,7 +47,7 @@ PROBES: Final = 6
 DISK_MEGABYTES: Final = 64
 LEAVERS: Final = 40
 PYVOY: Final = "<Handle Future.set_exception>"
-"""pyvoy tells a call that was cancelled already that its client left; the event loop logs it, without harm."""
+"""pyvoy tells a cancelled call that its client left; the event loop logs it, without harm."""
 
 
 @dataclass
