@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -109,8 +110,11 @@ class Parts:
         proving = self._run(self.become_ready())
         if spec.control is not None:
             commands = {
-                "ready": partial(self._status, proving), "leave": self._leave, "drain": self._drained
-            }  # fmt: skip
+                "beat": _beat,
+                "ready": partial(self._status, proving),
+                "leave": self._leave,
+                "drain": self._drained,
+            }
             self._control = Control(commands)
             await self._control.open(spec.control)
         if spec.index > 0:  # other workers answer meanwhile: listen only when this one can
@@ -299,6 +303,10 @@ def _admission(settings: Settings, models: Sequence[Runtime]) -> Admission:
     )
 
 
+async def _beat() -> str:
+    return str(threading.get_native_id())
+
+
 def _tracer(settings: Settings) -> Tracer | None:
     if not settings.tracing:
         return None
@@ -375,7 +383,7 @@ class Host:
         logs.configure(level=settings.log_level, log_format=settings.log_format)
         try:
             self.parts = build(settings, worker=WorkerSpec.read(), schema=schema)
-        except RulError as error:
+        except (RulError, OSError) as error:
             logs.logger().error("start failed", reason=str(error))
             raise
         await self.parts.start()

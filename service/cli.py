@@ -58,7 +58,10 @@ def main() -> None:
         for entry_point in sorted(entry_points(group="rul.commands"), key=lambda found: found.name):
             entry_point.load()(app)
         app()
-    except RulError as error:
+    except (
+        RulError,
+        OSError,
+    ) as error:  # an OSError that comes so far is the machine's: a full disk, no folder
         _fail(str(error))
     except ModuleNotFoundError as error:
         module = (error.name or "").partition(".")[0]

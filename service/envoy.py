@@ -38,7 +38,7 @@ async def _live(receive: Receive, send: Send) -> None:
     await receive()
     try:
         await HOST.start(_schema)
-    except RulError:  # already in the log
+    except (RulError, OSError):  # already in the log
         await send({"type": "lifespan.startup.failed", "message": ""})
         return
     asyncio.get_running_loop().set_exception_handler(_report)

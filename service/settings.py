@@ -226,6 +226,12 @@ class Settings(BaseSettings):
         description="Maximum time for requests in flight to finish at shutdown, in seconds. Too high: the "
         "orchestrator kills the process first. Too low: clients lose their answers.",
     )
+    hang_seconds: PositiveFloat = Field(
+        default=2.0,
+        description="Maximum silence of a worker whose event loop is blocked or stopped, in seconds; then it "
+        "is killed and restarted. A loop that computes or waits for a core has ten times as long. Too high: "
+        "callers of a hung worker wait longer. Too low: pauses of the machine restart workers.",
+    )
     api_keys: SecretStr = Field(
         default=SecretStr(""),
         description="API keys that requests must carry, separated by commas: each may do everything but "
@@ -306,7 +312,7 @@ class Settings(BaseSettings):
         """Read the settings of this process.
 
         Raises:
-            InvalidSettings: a variable has a value that cannot be used; the message names it.
+            InvalidSettings: a variable has a value that cannot be used, or .env cannot be read.
         """
         try:
             return cls()
@@ -316,6 +322,8 @@ class Settings(BaseSettings):
                 for item in error.errors(include_input=False, include_url=False)
             )
             raise InvalidSettings(wrong) from None
+        except (OSError, UnicodeError) as error:
+            raise InvalidSettings(f"cannot read the settings in .env: {error}") from None
 
     def bundle_names(self) -> tuple[str, ...]:
         """Return the bundles to load: the named ones, or every shipped one."""

@@ -208,11 +208,18 @@ class StreamCall(Call):
             await self._send(START)
 
     async def write(self, message: Any) -> None:  # noqa: ANN401 a message of any method
-        """Send one answer."""
-        if not self._started:
-            await self.start()
+        """Send one answer.
+
+        Raises:
+            Disconnected: the caller has left.
+        """
         body = framed(message if self._encode is None else self._encode(message))
-        await self._send({"type": "http.response.body", "body": body, "more_body": True})
+        try:
+            if not self._started:
+                await self.start()
+            await self._send({"type": "http.response.body", "body": body, "more_body": True})
+        except OSError:  # as the ASGI specification asks of servers
+            raise Disconnected from None
 
 
 class GrpcOverAsgi:

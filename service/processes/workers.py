@@ -2,8 +2,8 @@
 
 The kernel distributes connections among the processes that listen on a port. The first worker starts
 alone, so that an error is reported once; the others start when it is ready, and listen when they are
-ready themselves. A worker that stops is restarted while another one answers. `control` has the commands
-to a worker. This module must not know what is behind Envoy.
+ready themselves. A worker that stops is restarted, and one that hangs is killed first. `control` has the
+commands to a worker. This module must not know what is behind Envoy.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from service.processes.envoy_config import (
     limit_slow_clients,
     refuse_undecodable,
 )
+from service.processes.heartbeat import Heartbeat
 from service.processes.tls import use_tls
 from service.processes.tuning import limit_caches, per_processor_caches
 from service.settings import Settings
@@ -41,8 +42,8 @@ CONNECT_POLL_SECONDS: Final = 0.02
 ENVOY_IDLE_SECONDS: Final = 300
 """Envoy's default limit of silence on a request or a stream."""
 TELL_SECONDS: Final = 1
-RESTART_SECONDS: Final = (0.5, 1.0, 2.0, 5.0, 10.0)
-"""Pauses before a stopped worker restarts: each is longer, until the worker has been ready."""
+RESTART_SECONDS: Final = (0.1, 1.0, 2.0, 5.0, 10.0)
+"""Pauses before a stopped worker restarts: each is longer, until the worker has started."""
 
 
 class Workers:
@@ -60,6 +61,7 @@ class Workers:
         self._announce: Final = ready
         self._count: Final = settings.worker_count()
         self._servers: Final[dict[int, EnvoyServer]] = {}
+        self._watches: Final[dict[int, asyncio.Task[None]]] = {}
         self._log: Final = logs.logger()
         self._port: Final = port
         self._stopping = False
@@ -83,9 +85,10 @@ class Workers:
             await asyncio.gather(*(self._drain(worker) for worker in list(self._servers)))
         finally:
             self._stopping = True
-            for task in (serving, stopped):
+            tasks = (serving, stopped, *self._watches.values())
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(serving, stopped, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             await asyncio.gather(*(server.stop() for server in self._servers.values()))
 
     async def _serve(self) -> None:
@@ -105,7 +108,7 @@ class Workers:
         """Start a worker, and restart it whenever it stops.
 
         Raises:
-            FrontEndFailed: it stopped, and no other worker answers.
+            FrontEndFailed: no other worker answers, and restarts fail one after the other.
         """
         failures = 0
         while True:
@@ -119,7 +122,7 @@ class Workers:
             if self._stopping:
                 return
             self._servers.pop(worker, None)
-            if not self._servers:
+            if not self._servers and failures == len(RESTART_SECONDS):
                 raise FrontEndFailed(f"the front end {reason}")
             pause = RESTART_SECONDS[min(failures, len(RESTART_SECONDS) - 1)]
             failures += 1
@@ -144,7 +147,9 @@ class Workers:
             environment=settings.as_environment() | per_processor_caches(os.environ) | spec.as_environment(),
             arguments=["--drain-time-s", str(math.ceil(settings.lame_duck_seconds)), *threads],
         )
+        leave_removed_folder()
         socket.unlink(missing_ok=True)
+        self._watches[worker] = asyncio.ensure_future(self._watch(worker, server))
         await server.start()
         self._servers[worker] = server
         return server
@@ -175,6 +180,17 @@ class Workers:
                 await send(self._socket(worker), "leave")
                 await self._servers[worker].close_connections()
 
+    async def _watch(self, worker: int, server: EnvoyServer) -> None:
+        """Kill a worker that hangs, so that it is restarted."""
+        process = await server.process
+        tasks, limit = Path(f"/proc/{process.pid}/task"), self._settings.hang_seconds
+        heartbeat = Heartbeat(self._socket(worker), tasks, limit_seconds=limit)
+        while process.returncode is None:
+            if await heartbeat.beat():
+                self._log.error("worker hung", worker=worker, silent_seconds=heartbeat.silent_seconds)
+                process.kill()
+                return
+
     async def _drain(self, worker: int) -> None:
         """Let a worker finish its requests in flight; it refuses new ones meanwhile."""
         seconds = self._settings.drain_seconds + 1
@@ -204,6 +220,14 @@ class Workers:
 
     def _socket(self, worker: int) -> Path:
         return self._folder / f"worker-{worker}"
+
+
+def leave_removed_folder() -> None:
+    """Move to / if the working folder was removed: Envoy does not start there."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        os.chdir("/")
 
 
 def reachable(host: str) -> str:

@@ -33,7 +33,7 @@ FLUSH_SECONDS: Final = 0.5
 """How long a prediction may wait to be written; a shorter wait makes small, costly transactions."""
 BATCH_ROWS: Final = 2000
 """Most rows in a transaction: other processes wait for it."""
-BACK_OFF_SECONDS: Final = (0.2, 15.0)
+BACK_OFF_SECONDS: Final = (0.2, 4.0)
 """First and longest pause after a failure; each is twice the one before."""
 CHORE_SECONDS: Final = 60.0
 """Time between two chores."""

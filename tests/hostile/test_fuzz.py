@@ -210,6 +210,6 @@ async def test_any_input_is_answered(door, request):
                 before = memory_kib()
         growth = memory_kib() - before
 
-    print(f"{door}: {examples} inputs, slowest {1e3 * slowest:.0f} ms, {growth} KiB more, {statuses}")  # noqa: T201
+    print(f"{door}: {examples} inputs, slowest {1e3 * slowest:.0f} ms, {growth} KiB more, {statuses}")
     assert slowest < HANG_SECONDS
     assert growth < GROWTH_KIB

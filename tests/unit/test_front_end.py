@@ -1,8 +1,11 @@
 """Which front end runs, and what an operator is told where none can."""
 
+import asyncio
+import os
 import signal
 import socket
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -83,3 +86,43 @@ def test_a_stream_may_be_silent_behind_envoy_for_as_long_as_asked():
     envoy_config.allow_silence(config, idle_seconds=660.0)
 
     assert filters[0]["typed_config"]["stream_idle_timeout"] == "660.000s"
+
+
+def test_a_port_that_is_taken_between_check_and_start_is_the_reason(monkeypatch):
+    taken = socket.socket()
+
+    class Beaten:
+        def __init__(self, *_args, **_options):
+            taken.bind(("127.0.0.1", port))
+            taken.listen()
+
+        async def run(self, _stop):
+            raise FrontEndFailed("did not start: the log has the reason")
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    monkeypatch.setattr(front_end, "Workers", Beaten)
+
+    reason = rf"cannot listen on 127\.0\.0\.1:{port}: Address already in use"
+    with taken, pytest.raises(FrontEndFailed, match=reason):
+        asyncio.run(front_end._run_envoy(Settings(host="127.0.0.1", port=port)))
+
+
+def test_a_removed_working_folder_is_left(tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    os.chdir(gone)
+    gone.rmdir()
+
+    workers.leave_removed_folder()
+
+    assert Path.cwd() == Path("/")
+
+
+def test_a_working_folder_that_exists_is_kept(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    workers.leave_removed_folder()
+
+    assert Path.cwd() == tmp_path

@@ -279,3 +279,21 @@ async def test_metadata_that_is_not_utf8_is_the_callers_error():
         answer = await ask_grpc(service.grpc, PREDICT, framed(b""), metadata=[("x-request-id", "\xff")])
 
     assert answer.code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_caller_that_leaves_before_its_answer_is_written_is_no_error(app):
+    events = [{"type": "http.request", "body": framed(b"ping"), "more_body": True}]
+    sent = []
+
+    async def receive():
+        return events.pop(0) if events else await asyncio.Event().wait()
+
+    async def send(message):
+        sent.append(message["type"])
+        if message["type"] == "http.response.body":
+            raise ConnectionResetError("the client disconnected")
+
+    scope = {"type": "http", "http_version": "2", "method": "POST", "path": "/test.Service/Echo"}
+    await app(scope | {"headers": [(b"content-type", b"application/grpc")]}, receive, send)
+
+    assert sent == ["http.response.start", "http.response.body"]
