@@ -10,7 +10,6 @@ import asyncio
 
 from starlette.responses import JSONResponse, Response
 
-from model.domain import RulError
 from service.assembly import HOST, SCHEMA_PATH
 from service.edge.asgi import Receive, Scope, Send
 
@@ -36,7 +35,7 @@ async def _live(receive: Receive, send: Send) -> None:
     await receive()
     try:
         await HOST.start()
-    except RulError:  # already in the log
+    except Exception:  # noqa: BLE001 already in the log
         await send({"type": "lifespan.startup.failed", "message": ""})
         return
     await send({"type": "lifespan.startup.complete"})

@@ -1,9 +1,6 @@
 """The phase of the service, and its requests in flight.
 
-    starting ── ready ── draining
-        └────── failed
-
-`failed`: a bundle's golden windows do not agree on this machine, so no answer is trusted.
+starting ── ready ── draining
 """
 
 from __future__ import annotations
@@ -23,7 +20,6 @@ class Phase(StrEnum):
     STARTING = "starting"
     READY = "ready"
     DRAINING = "draining"
-    FAILED = "failed"
 
 
 class Lifecycle:
@@ -39,7 +35,7 @@ class Lifecycle:
 
     def __init__(self, healthy: Callable[[], bool]) -> None:
         self.phase = Phase.STARTING
-        self._reason = "golden windows are being replayed"
+        self._reason = "it has just been started"
         self._healthy: Final = healthy
         self.in_flight = 0
         self._idle: Final = asyncio.Event()

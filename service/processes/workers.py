@@ -86,7 +86,7 @@ class Workers:
         """Announce the first worker, then start the others and keep them alive."""
         status = await self._ready(0)
         if status["phase"] != Phase.READY:
-            return  # its log and /readyz give the reason, which holds for every worker
+            return  # it is draining
         self._announce(status["models"], f"http://{reachable(self._settings.host)}:{self._port}")
         await asyncio.gather(*(self._keep(worker) for worker in range(1, self._count)))
 
