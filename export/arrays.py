@@ -10,6 +10,8 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
+from model.domain import printable
+
 MOST_BYTES: Final = 128 * 2**20
 """Maximum size of a file of a bundle, and of the arrays in one `npz`."""
 
@@ -66,5 +68,4 @@ def check_layout(arrays: Mapping[str, NDArray[Any]], layout: Layout, sizes: dict
 
 def one_line(error: BaseException) -> str:
     """Return the text of a library's error as one printable line, at most 300 letters."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return "".join(letter if letter.isprintable() else "?" for letter in text)[:300]
+    return printable(" ".join(str(error).split()) or type(error).__name__, 300)
