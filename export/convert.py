@@ -17,6 +17,7 @@ import onnx
 from onnx import helper
 
 from export.ageing import drift_reference
+from export.arrays import one_line
 from export.bundle import CARD, FORMAT, METADATA_KEY, BundleFolder, InvalidBundle, Manifest
 from export.card import model_card
 from export.golden import replay
@@ -43,7 +44,7 @@ def convert_bundle(folder: BundleFolder) -> Manifest:
             helper.set_model_props(graph, metadata | added)
             onnx.save(graph, str(made.model))
         digest = hashlib.sha256(made.model.read_bytes()).hexdigest()
-        (made.path / CARD).write_text(model_card(manifest, sha256=digest), encoding="utf-8")
+        (made.path / CARD).write_text(_card(manifest, digest, folder), encoding="utf-8")
         write_sums(made.path)
         session, _, golden = open_contents(made, read_bundle(made))
         got = session.answer(golden.readings, golden.lengths, golden.last_cycle)
@@ -53,6 +54,15 @@ def convert_bundle(folder: BundleFolder) -> Manifest:
         for name in (folder.model.name, CARD, SUMS):
             (made.path / name).replace(folder.path / name)
     return manifest
+
+
+def _card(manifest: Manifest, digest: str, folder: BundleFolder) -> str:
+    try:
+        return model_card(manifest, sha256=digest)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise InvalidBundle(
+            f"{folder.path}: the manifest's training has no valid {one_line(error)}, export it again"
+        ) from error
 
 
 def _hidden(_folder: str, names: list[str]) -> list[str]:

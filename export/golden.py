@@ -127,7 +127,7 @@ class Golden:
         except ValueError as error:
             raise InvalidBundle(
                 f"{origin}: golden windows and manifest do not belong together, export the model again: "
-                f"{error}"
+                f"{one_line(error)}"
             ) from error
 
 

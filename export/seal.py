@@ -41,7 +41,7 @@ def read_bundle(folder: BundleFolder, *, public_key: Path | None = None) -> Cont
         InvalidBundle: a file is missing, unreadable, too large, damaged or altered, or the signature is
             missing or not from this key.
     """
-    sums = _digests(folder.path)
+    sums = read_digests(folder.path)
     if public_key is not None:
         _verify(folder.path, public_key)
     files = {name: read_file(folder.path / name) for name in sums}
@@ -86,7 +86,7 @@ def read_file(path: Path) -> bytes:
     return stored
 
 
-def _digests(path: Path) -> dict[str, str]:
+def read_digests(path: Path) -> dict[str, str]:
     """Read the digests by name; those of graph and golden windows are among them."""
     file = path / SUMS
     if not file.exists():
