@@ -30,7 +30,7 @@ from export.drift_reference import REFERENCE_KEY, DriftReference
 from export.golden import Golden
 from export.outputs import output_shapes
 from export.seal import COVERED, SUMS, read_digests
-from model.domain import InvalidData, RulError
+from model.domain import RulError
 from model.fleet import Fleet, fleet_named
 from model.readers import read_with_report
 from model.tables import read_columns
@@ -183,15 +183,22 @@ def digests(stored: bytes) -> None:
 
 
 def check(read: Callable[[], object]) -> None:
-    """Check that an input is read or refused in time, with one printable line where a bundle is refused."""
+    """Check that an input is read or refused in time, with one printable line where a bundle is refused.
+
+    A slow input is slow each time; a pause of the garbage collector is not.
+    """
+    assert any(_seconds(read) < SECONDS for _ in range(3))
+
+
+def _seconds(read: Callable[[], object]) -> float:
     began = time.thread_time()
     try:
         read()
     except InvalidBundle as refusal:
         assert str(refusal).isprintable(), refusal  # noqa: PT017 a property, not a test
-    except (InvalidData, RulError):
+    except RulError:
         pass
-    assert time.thread_time() - began < SECONDS
+    return time.thread_time() - began
 
 
 @cache
