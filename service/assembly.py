@@ -20,7 +20,6 @@ from typing import Any, Final
 import grpc.aio
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
-from export.bundle import BundleFolder, Golden
 from model.domain import RulError
 from service import logs
 from service.core.batcher import MicroBatcher
@@ -31,7 +30,7 @@ from service.core.ports import Tracer
 from service.core.predictor import LoadedModel, Predictor
 from service.core.providers import CPU
 from service.core.rules import WindowRules
-from service.core.runtime import OnnxRuntime, Runtime, replay_golden
+from service.core.runtime import Runtime
 from service.edge.access import Credentials
 from service.edge.admission import Admission
 from service.edge.exchange import Desk
@@ -66,7 +65,6 @@ class Parts:
     """The running service, from start-up to shutdown; `build` makes it.
 
     Attributes:
-        proofs: Checks to pass before the service is ready: each bundle's golden windows.
         http: Answers HTTP over ASGI.
         grpc: Answers gRPC over ASGI.
         handle: Answers both.
@@ -76,7 +74,6 @@ class Parts:
     settings: Settings
     worker: WorkerSpec | None
     runtimes: Sequence[Runtime]
-    proofs: Sequence[Callable[[], None]]
     registry: CollectorRegistry
     batchers: Mapping[str, MicroBatcher]
     store: AsyncStore
@@ -100,7 +97,7 @@ class Parts:
         self._regular: list[asyncio.Task[Any]] = []
 
     async def start(self) -> None:
-        """Answer health checks at once, and requests when the proofs have passed."""
+        """Answer health checks at once, and requests when the interpreter has settled."""
         spec = self.worker or WorkerSpec()
         if spec.index == 0:  # the others would log the same
             warn(self._log, self.settings, {r.manifest.name: r.placement for r in self.runtimes})
@@ -143,14 +140,7 @@ class Parts:
         self._log.info("service stopped")
 
     async def become_ready(self, settle: Callable[..., None] = settle_interpreter) -> None:
-        """Run the proofs and settle; then answer requests, or log why not."""
-        try:
-            for proof in self.proofs:
-                await asyncio.get_running_loop().run_in_executor(self.executor, proof)
-        except RulError as error:
-            self.lifecycle.enter(Phase.FAILED, str(error))
-            self._log.error("start failed", reason=str(error))
-            return
+        """Settle, then answer requests."""
         settle(inference_threads=not all(b.runs_on_loop for b in self.batchers.values()))
         self.lifecycle.enter(Phase.READY)
         self.store.start()
@@ -232,8 +222,7 @@ def build(
         InvalidBundle: a bundle is damaged or does not fit.
     """
     spec, registry = worker or WorkerSpec(), CollectorRegistry()
-    loaded = load_bundles(settings) if runtimes is None else []
-    models = [runtime for _, runtime in loaded] if runtimes is None else runtimes
+    models = load_bundles(settings) if runtimes is None else runtimes
     board = Board(spec.board, worker=spec.index, workers=spec.count)
     cores = Cores(board, settings.threads())
     metrics = Metrics(registry, models, board)
@@ -274,8 +263,7 @@ def build(
         tracer=tracer,
         hosts=_hosts(settings),
     )
-    proofs = [partial(_replay, folder, runtime) for folder, runtime in loaded]
-    return Parts(settings, worker, models, proofs, registry, batchers, store, desk, executor, schema)
+    return Parts(settings, worker, models, registry, batchers, store, desk, executor, schema)
 
 
 def _hosts(settings: Settings) -> Hosts | None:
@@ -313,10 +301,6 @@ def _tracer(settings: Settings) -> Tracer | None:
     from service.tracing.otlp import otlp_tracer  # noqa: PLC0415 OpenTelemetry's SDK, which only tracing needs
 
     return otlp_tracer(settings.otlp_endpoint, sample=settings.trace_sample)
-
-
-def _replay(folder: BundleFolder, runtime: OnnxRuntime) -> None:
-    replay_golden(runtime, Golden.load(folder.golden))
 
 
 def _batcher(
@@ -385,6 +369,9 @@ class Host:
             self.parts = build(settings, worker=WorkerSpec.read(), schema=schema)
         except (RulError, OSError) as error:
             logs.logger().error("start failed", reason=str(error))
+            raise
+        except Exception:
+            logs.logger().exception("start failed")
             raise
         await self.parts.start()
 

@@ -14,7 +14,7 @@ from typing import Annotated, Final, NoReturn
 import typer
 from rich.console import Console
 
-from model.domain import RulError
+from model.domain import RulError, printable
 from model.version import VERSION
 from service.keys_cli import register as register_keys
 from service.settings import FrontEnd, LogFormat, LogLevel, ProviderChoice, Settings, env_example
@@ -72,7 +72,8 @@ def main() -> None:
 
 
 def _fail(reason: str) -> NoReturn:
-    print(f"rul: {reason}", file=sys.stderr)  # noqa: T201
+    lines = [printable(line) for line in f"rul: {reason}".splitlines()]
+    print(*lines, sep="\n", file=sys.stderr)  # noqa: T201
     sys.exit(1)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from model.domain import RulError
 from service.assembly import HOST
 from service.edge.asgi import Receive, Scope, Send
 
@@ -38,7 +37,7 @@ async def _live(receive: Receive, send: Send) -> None:
     await receive()
     try:
         await HOST.start(_schema)
-    except (RulError, OSError):  # already in the log
+    except Exception:  # noqa: BLE001 already in the log
         await send({"type": "lifespan.startup.failed", "message": ""})
         return
     asyncio.get_running_loop().set_exception_handler(_report)

@@ -95,6 +95,11 @@ class Settings(BaseSettings):
         description="Bundles to load: names of shipped bundles or folders, separated by commas. Empty: every "
         "shipped bundle. Too many: more memory and a slower start. Bundles that are not listed get 404.",
     )
+    bundle_public_key: str = Field(
+        default="",
+        description="File of an Ed25519 public key in PEM. Bundles without a signature by its private key "
+        "(rul export --sign) are refused. Empty: no signature is required.",
+    )
     host: str = Field(
         default="127.0.0.1",
         description="Address to listen on. 127.0.0.1: only this machine can connect. 0.0.0.0: every machine "

@@ -1,10 +1,8 @@
 """The phase of the service, and its requests in flight.
 
     starting ── ready ── lame_duck ── draining
-        └────── failed
 
-`failed`: a bundle's golden windows do not agree on this machine, so no answer is trusted. `lame_duck`: not
-ready, so that load balancers go elsewhere, but requests are still answered.
+`lame_duck`: not ready, so that load balancers go elsewhere, but requests are still answered.
 """
 
 from __future__ import annotations
@@ -25,7 +23,6 @@ class Phase(StrEnum):
     READY = "ready"
     LAME_DUCK = "lame_duck"
     DRAINING = "draining"
-    FAILED = "failed"
 
 
 class Lifecycle:
@@ -41,7 +38,7 @@ class Lifecycle:
 
     def __init__(self, healthy: Callable[[], bool]) -> None:
         self.phase = Phase.STARTING
-        self._reason = "golden windows are being replayed"
+        self._reason = "it has just been started"
         self._healthy: Final = healthy
         self.in_flight = 0
         self._idle: Final = asyncio.Event()

@@ -99,7 +99,7 @@ class Workers:
         """Announce the first worker, then start the others and keep them alive."""
         status = await self._ready(0)
         if status["phase"] != Phase.READY:
-            return  # its log and /readyz give the reason, which holds for every worker
+            return  # it is draining
         scheme = "https" if self._settings.tls_cert else "http"
         self._announce(status["models"], f"{scheme}://{reachable(self._settings.host)}:{self._port}")
         await asyncio.gather(*(self._keep(worker) for worker in range(1, self._count)))

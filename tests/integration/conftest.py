@@ -18,7 +18,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from export.bundle import Golden
+from export.golden import Golden
 from service.proto import rul_v1_pb2_grpc
 from tests.asking import Asked, golden_windows
 from tests.waiting import wait_until

@@ -20,7 +20,7 @@ import httpx
 import pytest
 import yaml
 
-from export.bundle import Golden
+from export.golden import Golden
 from service.edge.keys import add_key
 from tests.asking import golden_windows
 from tests.integration.conftest import Server, free_port, metrics_of, running

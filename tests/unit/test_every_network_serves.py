@@ -8,7 +8,7 @@ from msgspec import UNSET
 from prometheus_client import CollectorRegistry
 
 from export.attention import bundle_faithfulness
-from export.bundle import Golden
+from export.golden import Golden
 from export.probes import simulated_windows
 from export.session import open_bundle
 from service.core.batcher import MicroBatcher
@@ -28,7 +28,7 @@ NETWORKS = ["flagship", "amnl", "selfattention"]
 def runtime(request, tiny_bundles):
     folder = tiny_bundles(request.param)
     runtime = OnnxRuntime.load(folder, provider=ProviderChoice.CPU)
-    replay_golden(runtime, Golden.load(folder.golden))
+    replay_golden(runtime, Golden.load(folder.golden), origin=folder.golden)
     return runtime
 
 

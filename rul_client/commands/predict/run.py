@@ -13,7 +13,7 @@ from typing import IO
 from rich.console import Console
 from rich.progress import Progress
 
-from model.domain import Trajectory
+from model.domain import Trajectory, printable
 from rul_client.address import Tls
 from rul_client.answers import Answerer
 from rul_client.commands.output import NothingAnswered, discard_output, open_output, wide_console
@@ -76,7 +76,7 @@ async def predict_file(
             writer.close()
     if unanswered:
         count = f"{len(unanswered):,} of {total:,}"
-        errors.print(f"rul: {count} windows have no answer; the first: {unanswered[0]}")
+        errors.print(f"rul: {count} windows have no answer; the first: {printable(unanswered[0])}")
 
 
 def _writer(
