@@ -269,7 +269,8 @@ def build(
 def _hosts(settings: Settings) -> Hosts | None:
     if settings.asks_for_keys():
         return None
-    return Hosts(settings.host_names(), any_name=settings.has_any_name())
+    names = settings.host_names()
+    return Hosts(names, any_name=not (names or settings.is_local()))
 
 
 def _credentials(settings: Settings, spec: WorkerSpec) -> Credentials:
