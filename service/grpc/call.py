@@ -104,7 +104,10 @@ async def exchanged(
             if needs_model:
                 await exchange.begin(len(raw), waiting)
             reply = await call(raw, exchange, waiting)
-    return await ended(exchange, context, reply)
+    if exchange.error is not None or exchange.gone:
+        await end_failed(exchange, context)
+    context.set_trailing_metadata([("x-request-id", exchange.request_id)])
+    return reply
 
 
 def caller_of(credentials: Credentials, scope: KeyScope, metadata: Mapping[str, Any]) -> Grant:
@@ -112,8 +115,8 @@ def caller_of(credentials: Credentials, scope: KeyScope, metadata: Mapping[str, 
     return credentials.check(scope, metadata.get("authorization", ""), metadata.get("x-api-key", ""))
 
 
-async def ended(exchange: Exchange, context: Context, reply: ReplyType) -> ReplyType:
-    """The reply of a call that went well; else its end with the error's status."""
+async def end_failed(exchange: Exchange, context: Context) -> None:
+    """End a failed call with its error's status."""
     trailing = [("x-request-id", exchange.request_id)]
     if exchange.error is not None:
         error = exchange.error
@@ -121,10 +124,7 @@ async def ended(exchange: Exchange, context: Context, reply: ReplyType) -> Reply
             trailing.append(("grpc-retry-pushback-ms", f"{1000 * seconds:.0f}"))
         code, detail = status_of(error).grpc, _shortened(public_detail(error))
         await context.abort(code, detail, (*trailing, *_details(code, detail, problems_of(error))))
-    if exchange.gone:
-        raise Disconnected
-    context.set_trailing_metadata(trailing)
-    return reply
+    raise Disconnected
 
 
 def parsed(kind: type[MessageType], raw: bytes) -> MessageType:

@@ -51,15 +51,16 @@ EXPLAIN: Final[dict[int, Explain]] = {
 
 async def predict(desk: Desk, raw: bytes, exchange: Exchange, _limit: Limit) -> bytes:
     """Answer windows, a message for a message."""
-    predictor, start, parts = desk.predictor, perf_counter(), None
-    if len(raw) > LARGE_BYTES:
+    predictor, parts = desk.predictor, None
+    if len(raw) > LARGE_BYTES:  # in slices, between which others run: no stage
         async with desk.large_requests:
             query, parts = await _read_large(predictor, raw)
     else:
+        start = perf_counter()
         request = parsed(pb.PredictRequest, raw)
         query = predict_query(request, predictor.model(request.model or None).rules)
+        exchange.stages.append((Stage.DECODE, start, perf_counter()))
     exchange.windows = len(query.windows)
-    exchange.stages.append((Stage.DECODE, start, perf_counter()))
     reply = await predictor.predict(query, parts=parts, stages=exchange.stages, tenant=exchange.caller.tenant)
     start = perf_counter()
     encoded = predict_reply(reply)

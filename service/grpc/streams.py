@@ -32,7 +32,7 @@ from service.errors import (
     public_detail,
     status_of,
 )
-from service.grpc.call import Context, caller_of, ended, parsed, serialized
+from service.grpc.call import Context, caller_of, end_failed, parsed, serialized
 from service.grpc.predict import explain_of, fill, model_reference, window_input
 from service.labels import Route, Stage, Transport
 from service.proto import rul_v1_pb2 as pb
@@ -78,7 +78,9 @@ class StreamServicer:
         with Exchange(desk, Transport.GRPC, Route.GRPC_STREAM, given_id, metadata) as exchange:
             exchange.caller = caller_of(desk.credentials, KeyScope.INGEST, metadata)
             await self._converse(inbox, context, exchange)
-        await ended(exchange, context, None)
+        if exchange.error is not None or exchange.gone:
+            await end_failed(exchange, context)
+        context.set_trailing_metadata([("x-request-id", exchange.request_id)])
 
     async def _converse(self, inbox: Inbox, context: Context, exchange: Exchange) -> None:
         may_stay = partial(self._desk.credentials.holds, exchange.caller, KeyScope.INGEST)

@@ -82,13 +82,14 @@ class OipHttp:
         return [f"/v2/models/{name}/infer" for name in self._desk.predictor.models]
 
     async def _infer(self, call: Call) -> Reply:
-        exchange, start = call.exchange, perf_counter()
+        exchange, head = call.exchange, call.headers.get(HEADER_LENGTH, b"")
         model = self._inference.model(**call.path)
-        if len(call.body) > LARGE_BYTES:
+        sliced = None
+        if len(call.body) > LARGE_BYTES:  # in slices, between which others run: no stage
             async with call.desk.large_requests:
-                query, form = await decoded_in_slices(call.body, call.headers.get(HEADER_LENGTH, b""))
-        else:
-            query, form = decoded(call.body, call.headers.get(HEADER_LENGTH, b""))
+                sliced = await decoded_in_slices(call.body, head)
+        start = perf_counter()
+        query, form = sliced or decoded(call.body, head)
         ask = self._inference.read(model, query)
         exchange.windows = ask.count
         exchange.stages.append((Stage.DECODE, start, perf_counter()))

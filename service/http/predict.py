@@ -26,11 +26,11 @@ async def predict(call: Call) -> Reply:
     """Answer windows."""
     exchange, start = call.exchange, perf_counter()
     query, parts = decode(call.body), None
-    if query is None:
+    exchange.stages.append((Stage.DECODE, start, perf_counter()))
+    if query is None:  # in slices, between which others run: no stage
         async with call.desk.large_requests:
             query, parts = await Careful(call.desk.predictor).read(call.body)
     exchange.windows = len(query.windows)
-    exchange.stages.append((Stage.DECODE, start, perf_counter()))
     reply = await call.desk.predictor.predict(
         query, parts=parts, stages=exchange.stages, tenant=exchange.caller.tenant
     )

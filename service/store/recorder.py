@@ -37,7 +37,6 @@ BACK_OFF_SECONDS: Final = (0.2, 4.0)
 """First and longest pause after a failure; each is twice the one before."""
 CHORE_SECONDS: Final = 60.0
 """Time between two chores."""
-MOST_UNIT_CHARACTERS: Final = 256
 DECIMALS: Final = 4
 """Of the shares and cycles of an explanation."""
 
@@ -274,10 +273,7 @@ class Recorder:
         offered, waiting = self._offered, self._waiting
         for _ in range(len(offered)):
             row = offered[0]
-            if len(row[1]) > MOST_UNIT_CHARACTERS:
-                self._observer.dropped(Drop.REFUSED, 1)
-            else:
-                waiting[row[:4]] = row
+            waiting[row[:4]] = row
             offered.popleft()  # last, so that `pending_rows` is never 0 while a row waits
 
     def _write(self, store: Store, rows: list[Row]) -> None:

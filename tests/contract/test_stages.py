@@ -21,8 +21,9 @@ def ends_a_stage(node: ast.AST) -> bool:
 def stages(source: str) -> list[list[int]]:
     """Of each stage, from `start = perf_counter()` to `stages.append(...)`, the lines where it waits."""
     found: list[list[int]] = []
-    for parent in ast.walk(ast.parse(source)):
-        block, begun = getattr(parent, "body", None), None
+    parents = list(ast.walk(ast.parse(source)))
+    for block in [getattr(parent, name, None) for parent in parents for name in ("body", "orelse")]:
+        begun = None
         for i, statement in enumerate(block if isinstance(block, list) else ()):
             if isinstance(statement, ast.Assign) and "perf_counter()" in ast.unparse(statement):
                 begun = i

@@ -275,8 +275,8 @@ def test_windows_are_spread_over_each_life_and_its_end_is_among_them(tiny_bundle
     assert windows.lengths.tolist()[0] == 1
 
 
-def test_a_bundle_is_held_against_its_own_bands(tiny_bundle):
-    session, manifest = open_bundle(tiny_bundle)
+def test_a_bundle_is_held_against_its_own_bands(tiny_bundles):
+    session, manifest = open_bundle(tiny_bundles("amnl"))
     windows = spread_windows(pumps(units=6, seed=5), manifest, per_unit=10)
     answers = session.answer_all(windows.readings, windows.lengths, windows.last_cycle)
 
@@ -301,7 +301,8 @@ def test_a_bundles_answer_moves_when_all_that_it_reads_becomes_typical(tiny_bund
     assert (np.abs(found.agreement) <= 1).all()
 
 
-def test_a_network_is_measured_as_its_graph_is(tiny_bundle):
+def test_a_network_is_measured_as_its_graph_is(tiny_bundles):
+    tiny_bundle = tiny_bundles("amnl")
     session, manifest = open_bundle(tiny_bundle)
     checkpoint = Checkpoint.load(tiny_bundle.path.parent / "tiny-run")
     units = pumps(units=16, seed=11)
@@ -319,7 +320,8 @@ def test_a_network_is_measured_as_its_graph_is(tiny_bundle):
         assert figure.value == pytest.approx(found[name].value, abs=1e-4), name
 
 
-def test_the_card_says_what_the_attention_is_worth_where_it_was_measured(tiny_bundle):
+def test_the_card_says_what_the_attention_is_worth_where_it_was_measured(tiny_bundles):
+    tiny_bundle = tiny_bundles("amnl")
     _, manifest = open_bundle(tiny_bundle)
     without = manifest.model_copy(
         update={"metrics": {k: v for k, v in manifest.metrics.items() if not k.startswith("attention_")}}

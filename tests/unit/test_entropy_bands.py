@@ -103,7 +103,8 @@ def test_drift_counts_each_window_against_the_band_of_its_length(manifest):
     assert DriftTotals.of(storage, layout).entropy.tolist() == [[0, 1, 1]]
 
 
-def test_the_drift_reference_of_a_bundle_without_bands_is_read(tiny_bundle):
+def test_the_drift_reference_of_a_bundle_without_bands_is_read(tiny_bundles):
+    tiny_bundle = tiny_bundles("amnl")
     session, manifest = open_bundle(tiny_bundle)
     with np.load(io.BytesIO(base64.b64decode(session.metadata[REFERENCE_KEY]))) as arrays:
         stored = {name: arrays[name] for name in arrays.files}

@@ -97,7 +97,7 @@ def test_a_port_that_is_taken_between_check_and_start_is_the_reason(monkeypatch)
             taken.bind(("127.0.0.1", port))
             taken.listen()
 
-        async def run(self, _stop):
+        async def run(self, _stop, _hurry):
             raise FrontEndFailed("did not start: the log has the reason")
 
     with socket.socket() as probe:

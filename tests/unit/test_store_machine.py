@@ -28,7 +28,7 @@ ROWS = st.dictionaries(
 
 def rows_of(given):
     return [
-        ("fd001", unit, cycle, float(rul), rul - 5.0, rul + 5.0, "estimated", "healthy", float(at), None)
+        ("fd001", unit, "", cycle, float(rul), rul - 5.0, rul + 5.0, "estimated", "healthy", float(at), None)
         for (unit, cycle), (rul, at) in given.items()
     ]
 
@@ -68,7 +68,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(process=PROCESS, given=ROWS)
     def write_with_a_bad_row(self, process, given):
-        bad = ("fd001", "a", 2**70, *rows_of(given)[0][3:])
+        bad = ("fd001", "a", "", 2**70, *rows_of(given)[0][4:])
 
         with pytest.raises(RowsRefused):
             self.stores[process].write([*rows_of(given), bad])
