@@ -198,12 +198,12 @@ def test_the_table_shows_rates_latencies_and_errors_by_code():
 # The service
 
 
-TARGET = Target("http://in.process", "http://in.process")
+TARGET = Target("http://localhost", "http://localhost")
 
 
 async def test_a_service_that_starts_is_refused_with_its_own_words():
     async with in_process(ready=False) as app:
-        with pytest.raises(RemoteFailed, match=r"http://in\.process answered 503"):
+        with pytest.raises(RemoteFailed, match=r"http://localhost answered 503"):
             await ready_models(TARGET, None, transport=app.http._transport)
 
 
