@@ -49,6 +49,10 @@ KeyFile = Annotated[
     Path | None, typer.Option(help="With a service: file with its API key, which `ps` does not show.")
 ]
 
+Ca = Annotated[Path | None, typer.Option(help="With a service: PEM file of its certificate authority.")]
+Cert = Annotated[Path | None, typer.Option(help="With a service: certificate to show it (mTLS), PEM.")]
+CertKey = Annotated[Path | None, typer.Option(help="With --cert: its private key, PEM.")]
+
 
 def chosen_key(api_key: str | None, key_file: Path | None) -> str | None:
     """Return the key in the file, if one is given, else the key itself."""

@@ -82,8 +82,13 @@ def http_client(
         timeout=timeout_seconds,
         trust_env=not is_loopback(httpx.URL(url).host),
         transport=transport,
-        verify=True if tls == Tls() else ssl_context(tls),
+        verify=verification(tls),
     )
+
+
+def verification(tls: Tls) -> ssl.SSLContext | bool:
+    """Say how a server's certificate is checked: with these files, or as the HTTP library does."""
+    return True if tls == Tls() else ssl_context(tls)
 
 
 def ssl_context(tls: Tls) -> ssl.SSLContext:

@@ -29,6 +29,10 @@ settings.register_profile(
 settings.load_profile("repeatable")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--examples", type=int, default=200, help="inputs for each fuzzed door (tests/hostile)")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def interrupts_are_heard() -> None:
     """A suite that a shell started in the background ignores Ctrl+C, and so would all that it starts."""

@@ -6,18 +6,28 @@ import resource
 from typing import Final
 
 from service import logs
+from service.errors import FrontEndFailed
 from service.settings import Settings
 
 RESERVED: Final = 96
 """Descriptors of a worker beside its connections: files, sockets and pipes of its own."""
 LEAST: Final = 16
+"""With room for fewer connections the service does not start."""
 FEW: Final = 1000
 """Fewer connections are worth a warning."""
 
 
 def prepare_descriptors(settings: Settings) -> None:
-    """Raise the limit of open files as far as allowed, and warn where it stays small."""
+    """Raise the limit of open files as far as allowed, and warn where it stays small.
+
+    Raises:
+        FrontEndFailed: the limit is too small for a worker.
+    """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < RESERVED + LEAST:
+        raise FrontEndFailed(
+            f"a worker needs {RESERVED + LEAST} open files at least, got {hard}; raise `ulimit -n`"
+        )
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     most = most_connections(settings.max_connections)
     if most < min(FEW, settings.max_connections):
@@ -34,4 +44,4 @@ def most_connections(wanted: int) -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return wanted
-    return max(LEAST, min(wanted, soft - RESERVED))
+    return min(wanted, soft - RESERVED)

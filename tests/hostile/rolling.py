@@ -102,19 +102,23 @@ def haproxy(folder: Path, http: int, grpc_port: int, ports: list[int]) -> Genera
     try:
         yield
     finally:
-        process.terminate()
+        process.kill()
         process.wait()
 
 
-def asks_of(given: dict[str, Any], http: int, grpc_port: int, callers: int) -> list[tuple[str, Ask]]:
-    """Callers by both protocols, each with a connection of its own."""
+def asks_of(
+    given: dict[str, Any], http: int, grpc_port: int, callers: int, opened: ExitStack
+) -> list[tuple[str, Ask]]:
+    """Callers by both protocols, each with a connection of its own, which `opened` closes."""
     columns = {name: pb.Series(values=values) for name, values in given["columns"].items()}
     request = pb.PredictRequest(windows=[pb.Window(columns=pb.Columns(columns=columns))])
     asks: list[tuple[str, Ask]] = []
     for number in range(callers):
-        client = httpx.Client(base_url=f"http://127.0.0.1:{http}", timeout=30, trust_env=False)
+        client = opened.enter_context(
+            httpx.Client(base_url=f"http://127.0.0.1:{http}", timeout=30, trust_env=False)
+        )
         options = [("grpc.use_local_subchannel_pool", 1), ("caller", number), ("grpc.enable_retries", 0)]
-        channel = grpc.insecure_channel(f"127.0.0.1:{grpc_port}", options=options)
+        channel = opened.enter_context(grpc.insecure_channel(f"127.0.0.1:{grpc_port}", options=options))
         stub = rul_v1_pb2_grpc.RulServiceStub(channel)
 
         def by_http(client: httpx.Client = client) -> None:
@@ -144,7 +148,7 @@ def roll(*, rounds: int, callers: int, lame_duck: float, bundle: str, folder: Pa
         return stack, stack.enter_context(opened)
 
     load = Load()
-    with haproxy(folder, http, grpc_port, ports):
+    with haproxy(folder, http, grpc_port, ports), ExitStack() as opened:
         services = [start(0), start(1)]
         try:
             # Once a request has gone through, HAProxy has seen a service.
@@ -153,7 +157,7 @@ def roll(*, rounds: int, callers: int, lame_duck: float, bundle: str, folder: Pa
                 30,
                 what="HAProxy",
             )
-            with load.running(asks_of(given, http, grpc_port, callers)):
+            with load.running(asks_of(given, http, grpc_port, callers, opened)):
                 for _, started in services:
                     wait_until(lambda started=started: is_used(started), 60, what="requests at both services")
                 for number in [0, 1] * rounds:

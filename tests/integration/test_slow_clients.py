@@ -3,6 +3,7 @@
 import asyncio
 import resource
 import socket
+import subprocess
 import threading
 from contextlib import ExitStack
 
@@ -86,6 +87,17 @@ def test_idle_connections_above_the_limit_of_open_files_do_not_make_it_deaf(tiny
         wait_until(lambda: httpx.get(server.http + "/livez", trust_env=False, timeout=1).is_success, SECONDS)
 
         assert "few connections possible" in server.output()
+
+
+@pytest.mark.parametrize("open_files", [20, 100])
+def test_too_few_open_files_end_the_start_with_one_line(open_files):
+    command = ["bash", "-c", f"ulimit -n {open_files}; exec {RUL} serve --port 0"]
+
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS)
+
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert f"got {open_files}; raise `ulimit -n`" in line
 
 
 async def test_connections_above_the_limit_are_closed_and_those_below_it_are_served(tiny_bundle, tmp_path):

@@ -87,6 +87,23 @@ def test_rul_predict_shows_a_certificate_by_http_and_grpc(scheme, secure, folder
     assert line.startswith("rul: ")
 
 
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [("rul top", r"\btiny\b"), ("rul bench", r"grpc .* none "), ("rul bench", r"json .* none ")],
+)
+def test_the_other_commands_show_a_certificate_too(command, shown, secure, folder):
+    words = documented(command, secure).split()[1:]
+    given = [str(folder / word) if word.endswith((".pem", ".key")) else word for word in words]
+    quick = ["--callers", "1", "--windows", "1"] if command == "rul bench" else []
+
+    done = rul(*given, *quick)
+    bare = rul(*given[: given.index("--ca")], *quick)
+
+    assert done.returncode == 0, done.stderr
+    assert re.search(shown, done.stdout)
+    assert bare.returncode == 1
+
+
 def test_a_renewed_certificate_is_shown_without_a_restart(secure, folder):
     def shown() -> bytes:
         context = ssl.create_default_context(cafile=folder / "ca.pem")

@@ -59,6 +59,28 @@ async def test_a_number_that_is_too_large_is_left_to_the_windows_check():
     assert (problem["pointer"], problem["code"]) == ("/windows/0/readings/0/1", "non_finite")
 
 
+@pytest.mark.parametrize("beside", ["1e999", "1"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        r'{"windows": [{"unit": "\ud800", "readings": [[1, 1, %s]]}]}',
+        r'{"windows": [{"readings": [[1, 1, %s]], "unit": "\udfff"}]}',
+        r'{"windows": [{"columns": {"\ud800": [1], "a": [%s]}}]}',
+        r'{"windows": [{"readings": [[1, 1, %s]]}], "model": "\ud800\ud800"}',
+        '{"windows": [{"readings": [[1, NaN, %s]]}]}',
+        '{"windows": [{"readings": [[1, -Infinity, %s]]}]}',
+    ],
+)
+async def test_text_that_is_no_json_is_malformed(text, beside):
+    async with in_process() as service:
+        reply = await service.http.post(
+            "/v1/predict", content=(text % beside).encode(), headers={"content-type": "application/json"}
+        )
+
+    assert reply.status_code == 400
+    assert reply.json()["title"] == "The body is malformed"
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: (

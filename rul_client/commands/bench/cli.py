@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from rul_client.address import ApiKey, KeyFile, chosen_key, http_address
+from rul_client.address import ApiKey, Ca, Cert, CertKey, KeyFile, Tls, chosen_key, http_address
 
 PROTOCOLS: Final = ("json", "binary", "grpc", "oip-grpc")
 PROTOCOL_HELP: Final = "json, binary or oip-grpc (Open Inference Protocol), grpc; several with commas."
@@ -27,6 +27,9 @@ def bench(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
     api_key: ApiKey = None,
     key_file: KeyFile = None,
+    ca: Ca = None,
+    cert: Cert = None,
+    key: CertKey = None,
 ) -> None:
     """Put a running service under load; print windows per second, latency and errors.
 
@@ -46,7 +49,12 @@ def bench(
     from rul_client.commands.bench.run import Target, run_bench  # noqa: PLC0415 only this command needs it
 
     run_bench(
-        Target(url, f"{url.partition(':')[0]}://{grpc}" if grpc else url, chosen_key(api_key, key_file)),
+        Target(
+            url,
+            f"{url.partition(':')[0]}://{grpc}" if grpc else url,
+            chosen_key(api_key, key_file),
+            Tls(ca, cert, key),
+        ),
         [(name, count, size) for name in protocols for size in many[1] for count in many[0]],
         model=model,
         seconds=seconds,

@@ -26,12 +26,13 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from rul_client.address import Tls
 from rul_client.answers import RemoteModel
 from rul_client.client import choose
 from rul_client.commands.bench.payloads import Call, calls_of, simulated_pool
 from rul_client.commands.output import NothingAnswered, open_output, wide_console
 from rul_client.grpc import grpc_channel
-from rul_client.http import HttpTransport, http_client, request
+from rul_client.http import HttpTransport, http_client, request, verification
 
 BUSY: Final = 0.8  # of a core: a busier process may read its answers late
 NOTES: Final = """Latencies are of answered calls; p99.9 of fewer than 1,000 calls is the slowest.
@@ -48,11 +49,12 @@ Send = Callable[[Call], Awaitable[str]]  # returns the code of the answer; a fai
 
 
 class Target(NamedTuple):
-    """The service: http:// or https:// URLs of HTTP and of gRPC, and its API key."""
+    """The service: http:// or https:// URLs of HTTP and of gRPC, its API key and certificates."""
 
     url: str
     grpc_url: str
     api_key: str | None = None
+    tls: Tls = Tls()
 
     def prepare(self, call: Call) -> tuple[dict[str, str], bytes]:
         """Make headers or metadata, and the body, with a new request id."""
@@ -64,7 +66,10 @@ class Target(NamedTuple):
 
 async def _http(target: Target, stack: AsyncExitStack, _path: str) -> Send:
     timeout = aiohttp.ClientTimeout(TIMEOUT_SECONDS)
-    session = await stack.enter_async_context(aiohttp.ClientSession(timeout=timeout, auto_decompress=False))
+    connector = aiohttp.TCPConnector(ssl=verification(target.tls))
+    session = await stack.enter_async_context(
+        aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False)
+    )
 
     async def send(call: Call) -> str:
         headers, body = target.prepare(call)
@@ -83,7 +88,7 @@ async def _http(target: Target, stack: AsyncExitStack, _path: str) -> Send:
 
 async def _grpc(target: Target, stack: AsyncExitStack, path: str) -> Send:
     # Without a pool of its own, a channel shares its connection with the other callers.
-    channel = grpc_channel(target.grpc_url, ("grpc.use_local_subchannel_pool", 1))
+    channel = grpc_channel(target.grpc_url, ("grpc.use_local_subchannel_pool", 1), tls=target.tls)
     method: Any = (await stack.enter_async_context(channel)).unary_unary(path)
 
     async def send(call: Call) -> str:
@@ -187,7 +192,7 @@ async def ready_models(
     target: Target, model: str | None, *, transport: httpx.AsyncBaseTransport | None = None
 ) -> list[RemoteModel]:
     """Find the named model, or all, of a service that is ready."""
-    async with http_client(target.url, target.api_key, transport=transport) as client:
+    async with http_client(target.url, target.api_key, tls=target.tls, transport=transport) as client:
         await request(client, "GET", "/readyz")
         models = await HttpTransport(client, target.url).models()
     return models if model is None else [choose(models, model, target.url)]

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from rul_client.address import ApiKey, KeyFile, Tls, any_address, chosen_key
+from rul_client.address import ApiKey, Ca, Cert, CertKey, KeyFile, Tls, any_address, chosen_key
 
 
 class TableFormat(StrEnum):
@@ -46,11 +46,9 @@ def predict(
     output: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None,
     api_key: ApiKey = None,
     key_file: KeyFile = None,
-    ca: Annotated[
-        Path | None, typer.Option(help="With --url: PEM file of its certificate authority.")
-    ] = None,
-    cert: Annotated[Path | None, typer.Option(help="With --url: certificate to show it (mTLS), PEM.")] = None,
-    key: Annotated[Path | None, typer.Option(help="With --cert: its private key, PEM.")] = None,
+    ca: Ca = None,
+    cert: Cert = None,
+    key: CertKey = None,
 ) -> None:
     """Predict the remaining useful life of units: one row a cycle, or with --last one row a unit.
 

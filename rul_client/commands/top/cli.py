@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rul_client.address import ApiKey, KeyFile, chosen_key, http_address
+from rul_client.address import ApiKey, Ca, Cert, CertKey, KeyFile, Tls, chosen_key, http_address
 
 
 def top(
@@ -18,6 +18,9 @@ def top(
     interval: Annotated[float, typer.Option(help="Seconds between two frames.", min=0.1, max=3600.0)] = 1.0,
     api_key: ApiKey = None,
     key_file: KeyFile = None,
+    ca: Ca = None,
+    cert: Cert = None,
+    key: CertKey = None,
 ) -> None:
     """Watch a running service: traffic, latency, the most urgent units, what each model answers.
 
@@ -31,4 +34,12 @@ def top(
     from rul_client.commands.top.screen import watch  # noqa: PLC0415 only this command needs it
 
     with suppress(KeyboardInterrupt):
-        asyncio.run(watch(url, once=once, interval_seconds=interval, api_key=chosen_key(api_key, key_file)))
+        asyncio.run(
+            watch(
+                url,
+                once=once,
+                interval_seconds=interval,
+                api_key=chosen_key(api_key, key_file),
+                tls=Tls(ca, cert, key),
+            )
+        )
