@@ -246,7 +246,7 @@ def test_the_learning_curve_is_a_table_and_a_picture(finished, tmp_path):
     with (tmp_path / "curve.csv").open() as file:
         assert next(csv.reader(file)) == [
             *("step", "loss", "held_out_rmse", "learning_rate", "gradient_norm"),
-            *(f"{figure}_{head}" for figure in ("entropy", "first", "last") for head in ("mean", *range(5))),
+            *(f"{figure}_{head}" for head in ("mean", *range(5)) for figure in ("entropy", "first", "last")),
         ]
 
 
