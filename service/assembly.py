@@ -14,40 +14,41 @@ from dataclasses import dataclass
 from functools import partial
 from types import FrameType
 from typing import Any, Final
+from weakref import WeakSet
 
 import grpc.aio
+import msgspec
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
-from export.bundle import BundleFolder, Golden
+from export.bundle import BundleFolder, Golden, InvalidBundle
 from model.domain import RulError
 from service import logs
 from service.core.batcher import MicroBatcher
-from service.core.bundles import load_bundles, warn
+from service.core.bundles import load_bundles, open_candidate, warn
+from service.core.catalog import Catalog
+from service.core.changes import Change, Changed
 from service.core.cores import Cores
 from service.core.lifecycle import Lifecycle, Phase
 from service.core.ports import Tracer
 from service.core.predictor import LoadedModel, Predictor
-from service.core.providers import CPU
-from service.core.rules import WindowRules
 from service.core.runtime import OnnxRuntime, Runtime, replay_golden
 from service.edge.access import Credentials
 from service.edge.exchange import Desk
+from service.errors import NotReady, ServiceError
 from service.grpc.call import METADATA
 from service.grpc.over_asgi import GrpcOverAsgi
 from service.grpc.servicers import add_servicers
 from service.http.routes import http_application
 from service.metrics.board import Board
 from service.metrics.metrics import Metrics
-from service.processes.control import Control, WorkerSpec
+from service.models import Joints
+from service.processes.control import Control, WorkerSpec, send
 from service.processes.tuning import settle_interpreter
 from service.settings import Settings
 from service.store.async_store import AsyncStore
 from service.store.recorder import FLUSH_SECONDS
-from service.store.rows import ModelVersion
 from service.store.url import store_url
 
-FEW_WINDOWS: Final = 2
-"""Most windows of a batch on the loop of a worker with several cores: waking a thread takes longer."""
 SCHEMA_PATH: Final = "/schema.json"
 """BentoML describes its API there, for its own clients."""
 STORE_SECONDS: Final = 5.0
@@ -60,6 +61,8 @@ class Parts:
 
     Attributes:
         proofs: Checks to pass before the service is ready: each bundle's golden windows.
+        batchers: Those of the models that serve, and of those whose last requests are not answered yet.
+        catalog: Changes the models that serve.
         http: Answers HTTP over ASGI.
         grpc: Answers gRPC over ASGI.
         handle: Answers both.
@@ -68,10 +71,10 @@ class Parts:
 
     settings: Settings
     worker: WorkerSpec | None
-    runtimes: Sequence[Runtime]
     proofs: Sequence[Callable[[], None]]
     registry: CollectorRegistry
-    batchers: Mapping[str, MicroBatcher]
+    batchers: WeakSet[MicroBatcher]
+    catalog: Catalog
     store: AsyncStore
     desk: Desk
     executor: Executor
@@ -79,7 +82,7 @@ class Parts:
     def __post_init__(self) -> None:
         """Open both protocols over one desk."""
         self.lifecycle = self.desk.lifecycle
-        self.http = http_application(self.desk, self.registry, self.store)
+        self.http = http_application(self.desk, self.registry, self.store, self.change)
         self.grpc = GrpcOverAsgi(max_message_bytes=self.settings.max_body_bytes, metadata=METADATA)
         self.handle = self.grpc.beside(self.http)
         self.health = [add_servicers(self.grpc, self.desk)]
@@ -93,13 +96,16 @@ class Parts:
         """Answer health checks at once, and requests when the proofs have passed."""
         spec = self.worker or WorkerSpec()
         if spec.index == 0:  # the others would log the same
-            warn(self._log, self.settings, {r.manifest.name: r.placement for r in self.runtimes})
+            warn(self._log, self.settings, {name: m.placement for name, m in self._models.items()})
         if self.worker is None:
             self._server = await self._serve_grpc()
             self._drain_on_sigterm()
         proving = self._run(self.become_ready())
         if spec.control is not None:
-            self._control = Control({"ready": partial(self._status, proving), "drain": self._drained})
+            self._control = Control({
+                "ready": partial(self._status, proving), "drain": self._drained,
+                "prepare": self._prepare, "commit": self._commit, "abort": self._abort,
+            })  # fmt: skip
             await self._control.open(spec.control)
         if spec.index > 0:  # other workers answer meanwhile: listen only when this one can
             await proving
@@ -112,7 +118,7 @@ class Parts:
             self._control.close()
         if self._server is not None:
             await self._server.stop(grace=1)
-        for batcher in self.batchers.values():
+        for batcher in list(self.batchers):
             await batcher.close(drain_seconds=0)
         await self.store.close(STORE_SECONDS)
         self.executor.shutdown(wait=False, cancel_futures=True)
@@ -132,18 +138,54 @@ class Parts:
             self.lifecycle.enter(Phase.FAILED, str(error))
             self._log.error("start failed", reason=str(error))
             return
-        settle(inference_threads=not all(b.runs_on_loop for b in self.batchers.values()))
+        self.proofs = ()  # they hold the first models, which a change of models frees
+        settle(inference_threads=not all(b.runs_on_loop for b in self.batchers))
         self.lifecycle.enter(Phase.READY)
         self.store.start()
         self._advertise(serving=True)
         log = self._log.info if self.worker is None or self.worker.index == 0 else self._log.debug
-        for r in self.runtimes:
-            log("model ready", model=r.manifest.name, version=r.manifest.version, provider=r.provider)
+        for name, model in self._models.items():
+            log("model ready", model=name, version=model.name.version, provider=model.provider)
 
     async def _status(self, proving: asyncio.Task[Any]) -> str:
         await proving
-        models = {runtime.manifest.name: runtime.provider for runtime in self.runtimes}
-        return json.dumps({"phase": self.lifecycle.phase, "models": models})
+        models = {name: model.provider for name, model in self._models.items()}
+        digests = {name: model.name.sha256 for name, model in self._models.items()}
+        return json.dumps({"phase": self.lifecycle.phase, "models": models, "digests": digests})
+
+    async def change(self, change: Change) -> Changed:
+        """Change the models that serve, in every worker or in none.
+
+        Raises:
+            UnknownModel, ModelConflict, InvalidCandidate: it is refused, and nothing has changed.
+            NotReady: the supervisor does not answer.
+        """
+        path = None if self.worker is None else self.worker.supervisor
+        if path is None:
+            return await self.catalog.change(change)
+        try:
+            reply = await send(path, f"change {msgspec.json.encode(change).decode()}")
+        except (OSError, EOFError) as error:
+            raise NotReady("the supervisor of the workers does not answer") from error
+        return msgspec.json.decode(reply, type=Changed).checked()
+
+    async def _prepare(self, change: str) -> str:
+        try:
+            changed = await self.catalog.prepare(msgspec.json.decode(change, type=Change))
+        except ServiceError as error:
+            changed = Changed.refused(error)
+        return msgspec.json.encode(changed).decode()
+
+    async def _commit(self) -> str:
+        return msgspec.json.encode(self.catalog.commit()).decode()
+
+    async def _abort(self) -> str:
+        self.catalog.abort()
+        return msgspec.json.encode(Changed()).decode()
+
+    @property
+    def _models(self) -> Mapping[str, LoadedModel]:
+        return self.desk.predictor.models
 
     async def _drained(self) -> str:
         return "drained" if await self._drain() else "gave up"
@@ -205,27 +247,37 @@ def build(
     """
     spec, registry = worker or WorkerSpec(), CollectorRegistry()
     loaded = load_bundles(settings) if runtimes is None else []
-    models = [runtime for _, runtime in loaded] if runtimes is None else runtimes
+    changed = {r.manifest.name for _, r in loaded if spec.digests.get(r.manifest.name, r.sha256) != r.sha256}
+    if changed:
+        raise InvalidBundle(
+            f"{', '.join(changed)}: the bundle changed since the other workers loaded it; swap it with "
+            "`rul models swap`, or restart the service"
+        )
     board = Board(spec.board, worker=spec.index, workers=spec.count)
-    cores = Cores(board, settings.threads())
-    metrics = Metrics(registry, models, board)
-    board.seal()
+    metrics = Metrics(registry, [], board)
     tracer = tracer or _tracer(settings)
-    executor = ThreadPoolExecutor(settings.threads(), "inference")
-    batcher = partial(
-        _batcher, settings, executor=executor, cores=cores, workers=spec.count, metrics=metrics, tracer=tracer
+    batchers: WeakSet[MicroBatcher] = WeakSet()
+    joints = Joints(
+        settings=settings,
+        executor=ThreadPoolExecutor(settings.threads(), "inference"),
+        cores=Cores(board, settings.threads()),
+        workers=spec.count,
+        metrics=metrics,
+        store=_store(settings, metrics, flush_seconds),
+        tracer=tracer,
+        batchers=batchers,
     )
-    batchers = {runtime.manifest.name: batcher(runtime) for runtime in models}
-    lifecycle = Lifecycle(lambda: all(batcher.healthy for batcher in batchers.values()))
+    models = [joints.serve(runtime) for runtime in runtimes or [runtime for _, runtime in loaded]]
+    lifecycle = Lifecycle(lambda: all(batcher.healthy for batcher in batchers))
     metrics.watch_ready(lambda: lifecycle.phase is Phase.READY)
-    store = _store(settings, models, metrics, flush_seconds)
-    loaded_model = partial(LoadedModel.of, max_window_cycles=settings.max_window_cycles)
+    metrics.watch_pending(lambda: sum(batcher.pending_windows for batcher in batchers))
+    predictor = Predictor(
+        {model.name.name: model for model in models},
+        max_request_windows=settings.max_request_windows,
+        recorder=joints.store.recorder,
+    )
     desk = Desk(
-        predictor=Predictor(
-            {r.manifest.name: loaded_model(r, batchers[r.manifest.name]) for r in models},
-            max_request_windows=settings.max_request_windows,
-            recorder=store.recorder,
-        ),
+        predictor=predictor,
         metrics=metrics,
         lifecycle=lifecycle,
         log=logs.logger(),
@@ -237,8 +289,15 @@ def build(
         stream_idle_seconds=settings.stream_idle_seconds,
         tracer=tracer,
     )
+    catalog = Catalog(
+        predictor,
+        {runtime.manifest.name: str(folder.path.resolve()) for folder, runtime in loaded},
+        open_=partial(open_candidate, settings),
+        serve=joints.serve,
+        retire=joints.retire,
+    )
     proofs = [partial(_replay, folder, runtime) for folder, runtime in loaded]
-    return Parts(settings, worker, models, proofs, registry, batchers, store, desk, executor)
+    return Parts(settings, worker, proofs, registry, batchers, catalog, joints.store, desk, joints.executor)
 
 
 def _tracer(settings: Settings) -> Tracer | None:
@@ -253,41 +312,10 @@ def _replay(folder: BundleFolder, runtime: OnnxRuntime) -> None:
     replay_golden(runtime, Golden.load(folder.golden))
 
 
-def _batcher(
-    settings: Settings,
-    runtime: Runtime,
-    *,
-    executor: Executor,
-    cores: Cores,
-    workers: int,
-    metrics: Metrics,
-    tracer: Tracer | None,
-) -> MicroBatcher:
-    windows, has_one_core = settings.max_batch_windows, settings.threads() <= workers
-    on_loop = 0 if runtime.provider != CPU else windows if has_one_core else FEW_WINDOWS
-    batcher = MicroBatcher(
-        runtime,
-        WindowRules.of(runtime.manifest, max_window_cycles=settings.max_window_cycles),
-        executor=executor,
-        threads=settings.threads(),
-        max_batch_windows=windows,
-        max_pending_windows=settings.max_pending_windows,
-        observer=metrics.models[runtime.manifest.name],
-        loop_windows=on_loop,
-        cores=cores,
-        tracer=tracer,
-    )
-    metrics.watch_pending(lambda: batcher.pending_windows)
-    return batcher
-
-
-def _store(
-    settings: Settings, models: Sequence[Runtime], metrics: Metrics, flush_seconds: float
-) -> AsyncStore:
-    manifests = [runtime.manifest for runtime in models]
+def _store(settings: Settings, metrics: Metrics, flush_seconds: float) -> AsyncStore:
     store = AsyncStore(
         store_url(settings.store_url.get_secret_value()) if settings.store else None,
-        [ModelVersion(m.name, m.version, m.cap, m.nominal_coverage) for m in manifests],
+        [],
         most_rows=settings.store_queue_rows,
         explanations=settings.store_explanations,
         retention_days=settings.store_retention_days,

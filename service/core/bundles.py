@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 from structlog.typing import FilteringBoundLogger
 
-from export.bundle import BundleFolder, InvalidBundle, find_bundle
+from export.bundle import BundleFolder, Golden, InvalidBundle, find_bundle
 from service.core.providers import Placement
-from service.core.runtime import OnnxRuntime
+from service.core.runtime import OnnxRuntime, replay_golden
 from service.settings import Settings, unknown_variables
 
 
@@ -21,10 +22,34 @@ def load_bundles(settings: Settings) -> list[tuple[BundleFolder, OnnxRuntime]]:
     folders = [find_bundle(name) for name in settings.bundle_names()]
     if not folders:
         raise InvalidBundle("no bundle to serve: none is shipped with this copy; name one in RUL_BUNDLES")
-    provider, most = settings.provider, settings.max_batch_windows
-    return [
-        (folder, OnnxRuntime.load(folder, provider=provider, max_batch_windows=most)) for folder in folders
-    ]
+    return [(folder, _load(folder, settings)) for folder in folders]
+
+
+def _load(folder: BundleFolder, settings: Settings) -> OnnxRuntime:
+    return OnnxRuntime.load(folder, provider=settings.provider, max_batch_windows=settings.max_batch_windows)
+
+
+def open_candidate(settings: Settings, folder: BundleFolder) -> OnnxRuntime:
+    """Open a bundle that is to serve beside others: its promises and golden windows hold, and it is warm.
+
+    Raises:
+        InvalidBundle: it is damaged, does not fit, or breaks a promise.
+    """
+    from export.promises import measure_promises  # noqa: PLC0415 only a change of the models needs it
+    from export.session import open_bundle  # noqa: PLC0415 as above
+
+    runtime, golden = _load(folder, settings), Golden.load(folder.golden)
+    replay_golden(runtime, golden)
+    for finding in measure_promises(*open_bundle(folder)):
+        if not finding.kept:
+            raise InvalidBundle(
+                f"{folder.path}: {finding.promise}: {finding.worst:.3g}, at most {finding.allowed:.3g} is "
+                "promised: export the model again"
+            )
+    for windows in {1, 2, settings.max_batch_windows}:
+        rows = np.arange(windows) % len(golden.lengths)
+        runtime.run(golden.readings[rows], golden.lengths[rows], golden.last_cycle[rows])
+    return runtime
 
 
 def warn(log: FilteringBoundLogger, settings: Settings, placements: Mapping[str, Placement]) -> None:

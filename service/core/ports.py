@@ -14,7 +14,7 @@ import msgspec
 
 from model.domain import FloatArray
 from service.core.answers import Answers, Piece
-from service.core.queries import Prediction
+from service.core.queries import ModelName, Prediction
 from service.core.window import Windows
 from service.labels import Route, Stage, Transport
 
@@ -112,7 +112,7 @@ class Recorder(Protocol):
     """Keeps predictions until outcomes are reported; `service.store.recorder.Recorder` is one."""
 
     def offer(
-        self, model: str, windows: Windows, predictions: Sequence[Prediction], pieces: Sequence[Piece]
+        self, model: ModelName, windows: Windows, predictions: Sequence[Prediction], pieces: Sequence[Piece]
     ) -> None:
         """Keep the predictions of these windows, as these pieces answered; never waits and never fails."""
 

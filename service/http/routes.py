@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -15,6 +15,7 @@ from service.core.queries import PredictQuery
 from service.edge.exchange import Desk
 from service.errors import UnknownRoute
 from service.http import openapi
+from service.http.models import BundleBody, ChangeBody, Changer, ModelBody, ModelsBody, ModelsHttp
 from service.http.oip import OipHttp
 from service.http.predict import predict
 from service.http.problem import ProblemBody
@@ -26,22 +27,6 @@ from service.store.async_store import AsyncStore
 
 PREDICT_PATH: Final = "/v1/predict"
 MEDIA_TYPES: Final = {".css": b"text/css; charset=utf-8", ".js": b"text/javascript; charset=utf-8"}
-
-
-class ModelBody(msgspec.Struct, frozen=True):
-    """A loaded model: which weights, where they run, and what their manifest says."""
-
-    name: str
-    version: str
-    sha256: str
-    provider: str
-    manifest: msgspec.Raw | dict[str, Any]
-
-
-class ModelsBody(msgspec.Struct, frozen=True):
-    """Every loaded model."""
-
-    models: list[ModelBody]
 
 
 class ReadyModel(msgspec.Struct, frozen=True):
@@ -65,14 +50,14 @@ class ReadyBody(msgspec.Struct, frozen=True):
 
 
 BODIES: Final = (
-    PredictQuery, ModelsBody, ModelBody, ReadyBody, ProblemBody,
+    PredictQuery, ModelsBody, ModelBody, BundleBody, ChangeBody, ReadyBody, ProblemBody,
     OutcomeReport, OutcomeReply, UnitBody, FleetBody,
 )  # fmt: skip
 """What the routes read and answer, for the OpenAPI document."""
 
 
 class Pages:
-    """What the service says of itself: models, health, metrics, documents."""
+    """What the service says of itself: health, metrics, documents."""
 
     def __init__(self, desk: Desk, registry: CollectorRegistry) -> None:
         self._desk: Final = desk
@@ -85,8 +70,6 @@ class Pages:
     def endpoints(self) -> list[Endpoint]:
         """List the endpoints."""
         return [
-            Endpoint("GET", "/v1/models", Route.MODELS, self._models),
-            Endpoint("GET", "/v1/models/{name}", Route.MODEL, self._model),
             Endpoint("GET", "/livez", Route.LIVEZ, self._livez, is_open=True),
             Endpoint("GET", "/healthz", Route.LIVEZ, self._livez, is_open=True),
             Endpoint("GET", "/readyz", Route.READYZ, self._readyz, is_open=True),
@@ -96,12 +79,6 @@ class Pages:
             Endpoint("GET", "/docs/assets/{name:path}", Route.DOCS, self._asset, is_open=True),
             Endpoint("GET", "/", Route.OTHER, self._index, is_open=True),
         ]
-
-    async def _models(self, _call: Call) -> Reply:
-        return json_reply(ModelsBody([model_body(model) for model in self._desk.predictor.models.values()]))
-
-    async def _model(self, call: Call) -> Reply:
-        return json_reply(model_body(self._desk.predictor.model(call.path["name"])))
 
     async def _livez(self, _call: Call) -> Reply:
         self._desk.lifecycle.check_alive()
@@ -134,11 +111,12 @@ class Pages:
         return Reply(status=307, media_type=b"", headers=[(b"location", b"/docs")])
 
 
-def http_application(desk: Desk, registry: CollectorRegistry, store: AsyncStore) -> Shell:
+def http_application(desk: Desk, registry: CollectorRegistry, store: AsyncStore, change: Changer) -> Shell:
     """The ASGI application for everything but gRPC."""
     oip = OipHttp(desk)
     endpoints = [
         Endpoint("POST", PREDICT_PATH, Route.PREDICT, predict, needs_model=True, media_type=JSON),
+        *ModelsHttp(desk, change).endpoints(),
         *UnitsHttp(desk, store).endpoints(),
         *Pages(desk, registry).endpoints(),
         *oip.endpoints(),
@@ -150,14 +128,3 @@ def ready_model(model: LoadedModel) -> ReadyModel:
     """A loaded model as /readyz shows it."""
     placed = model.placement
     return ReadyModel(model.name.name, model.name.version, model.provider, placed.providers, placed.fallback)
-
-
-def model_body(model: LoadedModel) -> ModelBody:
-    """A loaded model as /v1/models shows it."""
-    return ModelBody(
-        model.name.name,
-        model.name.version,
-        model.name.sha256,
-        model.provider,
-        msgspec.Raw(model.manifest.model_dump_json().encode()),
-    )

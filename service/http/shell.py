@@ -24,6 +24,7 @@ from service.errors import (
     MalformedBody,
     MethodNotAllowed,
     TooLarge,
+    Unauthenticated,
     UnknownRoute,
     UnsupportedMedia,
 )
@@ -31,6 +32,9 @@ from service.http.problem import problem
 from service.labels import Route, Transport
 
 JSON: Final = b"application/json"
+
+CHANGE_SECONDS: Final = 150.0
+"""Longest change of the service: a little more than its workers may take to check a bundle."""
 
 _encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
 
@@ -74,6 +78,7 @@ class Endpoint(NamedTuple):
     Attributes:
         path: With parameters in braces; `{name:path}` may hold slashes.
         is_open: Whether it answers without an API key.
+        is_admin: Whether it changes the service: it needs a key, and takes as long as a change takes.
         needs_model: Whether it is refused while the service starts or drains.
         media_type: What a body must say that it is; None: anything.
     """
@@ -83,6 +88,7 @@ class Endpoint(NamedTuple):
     route: Route
     handler: Handler
     is_open: bool = False
+    is_admin: bool = False
     needs_model: bool = False
     media_type: bytes | None = None
 
@@ -133,12 +139,19 @@ class Shell:
             if desk.credentials.asked_for and not endpoint.is_open:
                 authorization, key = headers.get(b"authorization", b""), headers.get(b"x-api-key", b"")
                 desk.credentials.check(authorization.decode("latin-1"), key.decode("latin-1"))
+            elif endpoint.is_admin:
+                raise Unauthenticated("changes need an API key, and the service has none: set RUL_API_KEYS")
             if endpoint.needs_model:
                 exchange.admit()
             reads = endpoint.method == "POST"
             body = await _body(desk, endpoint, headers, receive) if reads else b""
             # A server says that the caller has left once the body has been read.
-            with desk.limit(_wanted_seconds(headers), receive if reads else None) as limit:
+            watched = receive if reads else None
+            with (
+                Limit(CHANGE_SECONDS, watched)
+                if endpoint.is_admin
+                else desk.limit(_wanted_seconds(headers), watched)
+            ) as limit:
                 call = Call(desk, scope, headers, exchange, limit, parameters, body)
                 reply = await endpoint.handler(call)
         if exchange.error is not None:
@@ -156,15 +169,15 @@ class Shell:
         await send({"type": "http.response.body", "body": b"" if method == "HEAD" else reply.body})
 
     def _match(self, method: str, path: str) -> Found:
-        allowed = ""
+        allowed: list[str] = []
         for pattern, endpoint in self._patterns:
             match = pattern.match(path)
             if match is None:
                 continue
             if method == endpoint.method or (method, endpoint.method) == ("HEAD", "GET"):
                 return endpoint, match.groupdict()
-            allowed = allowed or ("GET, HEAD" if endpoint.method == "GET" else endpoint.method)
-        return (NOT_ALLOWED, {"allowed": allowed}) if allowed else (UNKNOWN, {})
+            allowed.append("GET, HEAD" if endpoint.method == "GET" else endpoint.method)
+        return (NOT_ALLOWED, {"allowed": ", ".join(allowed)}) if allowed else (UNKNOWN, {})
 
 
 async def _body(desk: Desk, endpoint: Endpoint, headers: dict[bytes, bytes], receive: Receive) -> bytes:

@@ -3,7 +3,8 @@
 The kernel distributes connections among the processes that listen on a port. The first worker starts
 alone, so that an error is reported once; the others start when it is ready, and listen when they are
 ready themselves. A worker that stops is restarted while another one answers. `control` has the commands
-to a worker. This module must not know what is behind Envoy.
+to a worker. `changes` changes the models of all workers, or of none. This module must not know what is
+behind Envoy.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from service import logs
 from service.core.lifecycle import Phase
 from service.errors import FrontEndFailed
+from service.processes.changes import Changes
 from service.processes.control import WorkerSpec, send
 from service.processes.tuning import limit_caches, per_processor_caches
 from service.settings import Settings
@@ -51,6 +53,7 @@ class Workers:
         self._count: Final = settings.worker_count()
         self._servers: Final[dict[int, PyvoyServer]] = {}
         self._log: Final = logs.logger()
+        self._changes: Final = Changes(self._socket)
         self._port = settings.port
         self._stopping = False
 
@@ -62,6 +65,7 @@ class Workers:
         """
         if self._count > 1:
             self._board.touch()
+        await self._changes.open(self._supervisor)
         first = await self._start(0)
         self._port = first.listener_port
         serving = asyncio.ensure_future(self._serve())
@@ -78,6 +82,7 @@ class Workers:
                 task.cancel()
             await asyncio.gather(serving, stopped, return_exceptions=True)
             await asyncio.gather(*(server.stop() for server in self._servers.values()))
+            self._changes.close()
 
     async def _serve(self) -> None:
         await asyncio.gather(self._keep(0), self._start_others())
@@ -87,6 +92,7 @@ class Workers:
         status = await self._ready(0)
         if status["phase"] != Phase.READY:
             return  # its log and /readyz give the reason, which holds for every worker
+        self._changes.digests = status["digests"]
         self._announce(status["models"], f"http://{reachable(self._settings.host)}:{self._port}")
         await asyncio.gather(*(self._keep(worker) for worker in range(1, self._count)))
 
@@ -100,7 +106,8 @@ class Workers:
         while True:
             server = self._servers.get(worker)
             try:
-                server = server or await self._start(worker)
+                async with self._changes.none_while_starting():
+                    server = server or await self._start(worker)
                 reason = f"stopped with status {await server.wait()}"
                 failures = 0
             except FrontEndFailed as error:
@@ -108,6 +115,7 @@ class Workers:
             if self._stopping:
                 return
             self._servers.pop(worker, None)
+            self._changes.workers.discard(worker)
             if not self._servers:
                 raise FrontEndFailed(f"the front end {reason}")
             pause = RESTART_SECONDS[min(failures, len(RESTART_SECONDS) - 1)]
@@ -118,9 +126,12 @@ class Workers:
     async def _start(self, worker: int) -> PyvoyServer:
         from pyvoy import PyvoyServer, StartupError  # noqa: PLC0415 not on every platform
 
-        settings, socket = self._settings, self._socket(worker)
+        settings, socket = self._changes.applied_to(self._settings), self._socket(worker)
         board = self._board if self._count > 1 else None
-        spec = WorkerSpec(index=worker, count=self._count, board=board, control=socket)
+        spec = WorkerSpec(
+            index=worker, count=self._count, board=board, control=socket, supervisor=self._supervisor,
+            digests=self._changes.digests,
+        )  # fmt: skip
         idle_seconds = max(ENVOY_IDLE_SECONDS, settings.stream_idle_seconds + 60)  # our own limit ends first
 
         class Server(PyvoyServer):
@@ -147,6 +158,7 @@ class Workers:
         except StartupError as error:
             raise FrontEndFailed("did not start; the log has the reason") from error
         self._servers[worker] = server
+        self._changes.workers.add(worker)
         return server
 
     async def _drain(self, worker: int) -> None:
@@ -175,6 +187,10 @@ class Workers:
     @property
     def _board(self) -> Path:
         return self._folder / "board"
+
+    @property
+    def _supervisor(self) -> Path:
+        return self._folder / "supervisor"
 
     def _socket(self, worker: int) -> Path:
         return self._folder / f"worker-{worker}"

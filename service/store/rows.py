@@ -10,8 +10,9 @@ from typing import Any, Final, Protocol
 from model.domain import RulError
 from service.store.judgement import Accuracy, Judgement, Outcome, OutcomeKind, OutcomeResult
 
-Row = tuple[str, str, int, float, float, float, str, str, float, str | None]
-"""A prediction: model, unit, last cycle, RUL, lower, upper, RUL state, health state, time, explanation."""
+Row = tuple[str, str, int, float, float, float, str, str, float, str | None, str]
+"""A prediction: model, unit, last cycle, RUL, lower, upper, RUL state, health state, time, explanation, and
+the version of the model."""
 
 MOST_JUDGED: Final = 1000
 """Predictions of each version that a unit's accuracy is of, so that a question reads a bounded number."""
