@@ -17,7 +17,6 @@ from typing import Any, Final
 from weakref import WeakSet
 
 import grpc.aio
-import msgspec
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from export.bundle import BundleFolder, Golden, InvalidBundle
@@ -26,15 +25,14 @@ from service import logs
 from service.core.batcher import MicroBatcher
 from service.core.bundles import load_bundles, open_candidate, warn
 from service.core.catalog import Catalog
-from service.core.changes import Change, Changed
 from service.core.cores import Cores
 from service.core.lifecycle import Lifecycle, Phase
 from service.core.ports import Tracer
 from service.core.predictor import LoadedModel, Predictor
 from service.core.runtime import OnnxRuntime, Runtime, replay_golden
+from service.core.watch import Watch
 from service.edge.access import Credentials
 from service.edge.exchange import Desk
-from service.errors import NotReady, ServiceError
 from service.grpc.call import METADATA
 from service.grpc.over_asgi import GrpcOverAsgi
 from service.grpc.servicers import add_servicers
@@ -42,7 +40,8 @@ from service.http.routes import http_application
 from service.metrics.board import Board
 from service.metrics.metrics import Metrics
 from service.models import Joints
-from service.processes.control import Control, WorkerSpec, send
+from service.processes.changes import WorkerChanges
+from service.processes.control import Control, WorkerSpec
 from service.processes.tuning import settle_interpreter
 from service.settings import Settings
 from service.store.async_store import AsyncStore
@@ -82,7 +81,8 @@ class Parts:
     def __post_init__(self) -> None:
         """Open both protocols over one desk."""
         self.lifecycle = self.desk.lifecycle
-        self.http = http_application(self.desk, self.registry, self.store, self.change)
+        self.changes = WorkerChanges(self.catalog, None if self.worker is None else self.worker.supervisor)
+        self.http = http_application(self.desk, self.registry, self.store, self.changes.change)
         self.grpc = GrpcOverAsgi(max_message_bytes=self.settings.max_body_bytes, metadata=METADATA)
         self.handle = self.grpc.beside(self.http)
         self.health = [add_servicers(self.grpc, self.desk)]
@@ -91,6 +91,7 @@ class Parts:
         self._control: Control | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._publishing: asyncio.Task[Any] | None = None
+        self._watching: asyncio.Task[Any] | None = None
 
     async def start(self) -> None:
         """Answer health checks at once, and requests when the proofs have passed."""
@@ -102,17 +103,21 @@ class Parts:
             self._drain_on_sigterm()
         proving = self._run(self.become_ready())
         if spec.control is not None:
-            self._control = Control({
-                "ready": partial(self._status, proving), "drain": self._drained,
-                "prepare": self._prepare, "commit": self._commit, "abort": self._abort,
-            })  # fmt: skip
+            self._control = Control(
+                {"ready": partial(self._status, proving), "drain": self._drained, **self.changes.commands()}
+            )
             await self._control.open(spec.control)
         if spec.index > 0:  # other workers answer meanwhile: listen only when this one can
             await proving
         self._publishing = self._run(self.desk.metrics.publish_regularly())
+        if self.settings.bundles_watch is not None and spec.index == 0:
+            watch = Watch(self.settings.bundles_watch, self._models, self.changes.change, self._log)
+            self._watching = self._run(self._watch(watch, proving))
 
     async def stop(self) -> None:
         """Finish requests in flight, for as long as the settings allow, and release everything."""
+        if self._watching is not None:
+            self._watching.cancel()
         await self._drain()
         if self._control is not None:
             self._control.close()
@@ -153,35 +158,10 @@ class Parts:
         digests = {name: model.name.sha256 for name, model in self._models.items()}
         return json.dumps({"phase": self.lifecycle.phase, "models": models, "digests": digests})
 
-    async def change(self, change: Change) -> Changed:
-        """Change the models that serve, in every worker or in none.
-
-        Raises:
-            UnknownModel, ModelConflict, InvalidCandidate: it is refused, and nothing has changed.
-            NotReady: the supervisor does not answer.
-        """
-        path = None if self.worker is None else self.worker.supervisor
-        if path is None:
-            return await self.catalog.change(change)
-        try:
-            reply = await send(path, f"change {msgspec.json.encode(change).decode()}")
-        except (OSError, EOFError) as error:
-            raise NotReady("the supervisor of the workers does not answer") from error
-        return msgspec.json.decode(reply, type=Changed).checked()
-
-    async def _prepare(self, change: str) -> str:
-        try:
-            changed = await self.catalog.prepare(msgspec.json.decode(change, type=Change))
-        except ServiceError as error:
-            changed = Changed.refused(error)
-        return msgspec.json.encode(changed).decode()
-
-    async def _commit(self) -> str:
-        return msgspec.json.encode(self.catalog.commit()).decode()
-
-    async def _abort(self) -> str:
-        self.catalog.abort()
-        return msgspec.json.encode(Changed()).decode()
+    async def _watch(self, watch: Watch, proving: asyncio.Task[Any]) -> None:
+        await proving
+        if self.lifecycle.phase is Phase.READY:
+            await watch.run()
 
     @property
     def _models(self) -> Mapping[str, LoadedModel]:

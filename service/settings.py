@@ -95,6 +95,11 @@ class Settings(BaseSettings):
         description="Bundles to load: names of shipped bundles or folders, separated by commas. Empty: every "
         "shipped bundle. Too many: more memory and a slower start. Bundles that are not listed get 404.",
     )
+    bundles_watch: Path | None = Field(
+        default=None,
+        description="Folder to watch, with a bundle in each subfolder, named as its model. A bundle that "
+        "appears is loaded, one that changes is swapped in; a bad one is logged and refused. Empty: none.",
+    )
     host: str = Field(
         default="0.0.0.0",  # noqa: S104 - a container is reached from outside
         description="Address to listen on. 127.0.0.1: only this machine can connect. 0.0.0.0: every machine "
@@ -340,6 +345,8 @@ def _parts(text: str) -> tuple[str, ...]:
 def _as_text(value: Any) -> str:  # noqa: ANN401 - a default of any field
     if isinstance(value, SecretStr):
         return value.get_secret_value()
+    if value is None:
+        return ""
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(value) if isinstance(value, tuple) else str(value)

@@ -22,10 +22,15 @@ def load_bundles(settings: Settings) -> list[tuple[BundleFolder, OnnxRuntime]]:
     folders = [find_bundle(name) for name in settings.bundle_names()]
     if not folders:
         raise InvalidBundle("no bundle to serve: none is shipped with this copy; name one in RUL_BUNDLES")
-    return [(folder, _load(folder, settings)) for folder in folders]
+    return [(folder, load_bundle(folder, settings)) for folder in folders]
 
 
-def _load(folder: BundleFolder, settings: Settings) -> OnnxRuntime:
+def load_bundle(folder: BundleFolder, settings: Settings) -> OnnxRuntime:
+    """Load one bundle as the settings ask.
+
+    Raises:
+        InvalidBundle: it is damaged or does not fit.
+    """
     return OnnxRuntime.load(folder, provider=settings.provider, max_batch_windows=settings.max_batch_windows)
 
 
@@ -38,7 +43,7 @@ def open_candidate(settings: Settings, folder: BundleFolder) -> OnnxRuntime:
     from export.promises import measure_promises  # noqa: PLC0415 only a change of the models needs it
     from export.session import open_bundle  # noqa: PLC0415 as above
 
-    runtime, golden = _load(folder, settings), Golden.load(folder.golden)
+    runtime, golden = load_bundle(folder, settings), Golden.load(folder.golden)
     replay_golden(runtime, golden)
     for finding in measure_promises(*open_bundle(folder)):
         if not finding.kept:

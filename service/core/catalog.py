@@ -97,10 +97,12 @@ class Catalog:
             runtime = await asyncio.to_thread(self._open, folder)
         except InvalidBundle as error:
             raise InvalidCandidate(str(error)) from error
+        except Exception as error:  # whatever the checks of a damaged bundle may raise
+            raise InvalidCandidate(f"{change.bundle}: {type(error).__name__}: {error}") from error
         name, path = runtime.manifest.name, str(folder.path.resolve())
         if "," in path:  # it separates the bundles of a worker that restarts
             raise InvalidCandidate(f"{path}: expected a path without a comma")
-        if change.action is Action.SWAP and name != change.model:
+        if change.model and name != change.model:
             raise InvalidCandidate(f"expected a bundle of model {change.model}, {change.bundle} is of {name}")
         if change.action is Action.LOAD and name in self._predictor.models:
             raise ModelConflict(f"model {name} is loaded; swap it")

@@ -10,15 +10,18 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from service import logs
-from service.core.changes import Changed
-from service.errors import InvalidCandidate, NotReady
-from service.processes.control import Control, send
+from service.core.changes import Change, Changed
+from service.errors import InvalidCandidate, NotReady, ServiceError
+from service.processes.control import Commands, Control, send
 from service.settings import Settings
+
+if TYPE_CHECKING:  # it loads ONNX Runtime, which the supervisor does without
+    from service.core.catalog import Catalog
 
 PREPARE_SECONDS: Final = 120.0
 """Longest check of a candidate by a worker."""
@@ -81,13 +84,13 @@ class Changes:
                 )
             if refused is not None:
                 await self._all("abort", COMMIT_SECONDS)
-                return msgspec.json.encode(refused).decode()
+                return _text(refused)
             changed = prepared[0]
             self._bundles, self.digests = tuple(changed.bundles.values()), changed.digests
             for failed in await self._all("commit", COMMIT_SECONDS):
                 if failed.error:
                     logs.logger().error("change of models failed in a worker", reason=failed.detail)
-            return msgspec.json.encode(changed).decode()
+            return _text(changed)
 
     async def _all(self, command: str, seconds: float) -> list[Changed]:
         """Ask every worker; one that has ended is left out, because it starts again with the last change."""
@@ -103,3 +106,48 @@ class Changes:
 
         replies = await asyncio.gather(*(one(worker) for worker in self.workers))
         return [reply for reply in replies if reply is not None]
+
+
+class WorkerChanges:
+    """A worker's part of the changes; a service of one process makes them alone."""
+
+    def __init__(self, catalog: Catalog, supervisor: Path | None) -> None:
+        """Change this catalog when the supervisor at this socket says so; None: there is none."""
+        self._catalog: Final = catalog
+        self._supervisor: Final = supervisor
+
+    async def change(self, change: Change) -> Changed:
+        """Change the models that serve, in every worker or in none.
+
+        Raises:
+            UnknownModel, ModelConflict, InvalidCandidate: it is refused, and nothing has changed.
+            NotReady: the supervisor does not answer.
+        """
+        if self._supervisor is None:
+            return await self._catalog.change(change)
+        try:
+            reply = await send(self._supervisor, f"change {_text(change)}")
+        except (OSError, EOFError) as error:
+            raise NotReady("the supervisor of the workers does not answer") from error
+        return msgspec.json.decode(reply, type=Changed).checked()
+
+    def commands(self) -> Commands:
+        """Return what the supervisor may ask."""
+        return {"prepare": self._prepare, "commit": self._commit, "abort": self._abort}
+
+    async def _prepare(self, change: str) -> str:
+        try:
+            return _text(await self._catalog.prepare(msgspec.json.decode(change, type=Change)))
+        except ServiceError as error:
+            return _text(Changed.refused(error))
+
+    async def _commit(self) -> str:
+        return _text(self._catalog.commit())
+
+    async def _abort(self) -> str:
+        self._catalog.abort()
+        return _text(Changed())
+
+
+def _text(of: Change | Changed) -> str:
+    return msgspec.json.encode(of).decode()

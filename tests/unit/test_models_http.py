@@ -9,10 +9,13 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 from pydantic import SecretStr
+from structlog.testing import capture_logs
 
 from export.bundle import Golden, find_bundle
+from service import logs
 from service.assembly import build
 from service.core.runtime import OnnxRuntime
+from service.core.watch import Watch
 from service.processes.control import WorkerSpec
 from service.proto import rul_v1_pb2 as pb
 from service.settings import ProviderChoice, Settings
@@ -154,20 +157,21 @@ async def test_a_stream_goes_on_with_the_model_that_it_was_opened_with(service, 
     assert (await asked("fd001"))["interval"] != (await asked(newer.path))["interval"]
 
 
-@pytest.mark.parametrize("broken", ["model.onnx", "golden.npz"])
+@pytest.mark.parametrize(("broken", "kept"), [("model.onnx", 0), ("model.onnx", 5000), ("golden.npz", 0)])
 async def test_a_damaged_candidate_is_refused_with_its_reason_while_the_old_one_serves(
-    service, newer, tmp_path, broken
+    service, newer, tmp_path, broken, kept
 ):
+    """`kept` bytes are left of a file."""
     folder = tmp_path / "damaged"
     shutil.copytree(newer.path, folder)
-    (folder / broken).write_bytes(b"not what it should be")
+    (folder / broken).write_bytes((newer.path / broken).read_bytes()[:kept])
     before = await service.predict()
 
     answer = await service.change("POST", "/fd001", folder)
 
     assert answer.status_code == 422
     assert answer.json()["type"].endswith("invalid_candidate")
-    assert broken in answer.json()["detail"]
+    assert str(folder) in answer.json()["detail"]
     assert await service.predict() == before
 
 
@@ -272,3 +276,37 @@ async def test_a_change_goes_on_where_its_caller_leaves(service, newer):
 
 async def test_a_path_lists_the_methods_of_all_its_endpoints(service):
     assert (await service.client.put("/v1/models")).headers["allow"] == "GET, HEAD, POST"
+
+
+async def test_a_watched_folder_loads_what_appears_and_swaps_what_changes(service, newer, tmp_path):
+    watch = Watch(tmp_path, service.parts.desk.predictor.models, service.parts.changes.change, logs.logger())
+
+    async def look_twice():
+        await watch.look()
+        once = await service.version() if len(service.parts.desk.predictor.models) == 1 else None
+        await watch.look()
+        return once
+
+    shutil.copytree(newer.path, tmp_path / "fd001")
+    before = await look_twice()
+    swapped = await service.version()
+    shutil.copytree(find_bundle("fd002").path, tmp_path / "fd002")
+    await look_twice()
+
+    assert (before, swapped) == (FD001_VERSION, "2")
+    assert [*service.parts.desk.predictor.models] == ["fd001", "fd002"]
+
+
+async def test_a_bad_bundle_in_a_watched_folder_is_logged_once_and_changes_nothing(service, newer, tmp_path):
+    watch = Watch(tmp_path, service.parts.desk.predictor.models, service.parts.changes.change, logs.logger())
+    shutil.copytree(newer.path, tmp_path / "fd001")
+    (tmp_path / "fd001" / "golden.npz").write_bytes(b"damaged")
+    (tmp_path / "half").mkdir()
+
+    with capture_logs() as said:
+        for _ in range(4):
+            await watch.look()
+
+    assert [line["event"] for line in said] == ["candidate refused"]
+    assert "golden.npz" in said[0]["reason"]
+    assert await service.version() == FD001_VERSION
