@@ -275,6 +275,7 @@ def build(
         open_=partial(open_candidate, settings),
         serve=joints.serve,
         retire=joints.retire,
+        shadow=joints.shadow,
     )
     proofs = [partial(_replay, folder, runtime) for folder, runtime in loaded]
     return Parts(settings, worker, proofs, registry, batchers, catalog, joints.store, desk, joints.executor)

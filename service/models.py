@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from weakref import WeakSet, finalize
 
@@ -14,6 +14,7 @@ from service.core.predictor import LoadedModel
 from service.core.providers import CPU
 from service.core.rules import WindowRules
 from service.core.runtime import Runtime
+from service.core.shadow import Shadow, Uncounted
 from service.metrics.metrics import Metrics
 from service.settings import Settings
 from service.store.async_store import AsyncStore
@@ -48,15 +49,24 @@ class Joints:
         )
         return LoadedModel.of(runtime, batcher, max_window_cycles=settings.max_window_cycles)
 
+    def shadow(self, serving: LoadedModel, runtime: Runtime, share: float) -> LoadedModel:
+        """Ask a candidate beside a model that serves, on threads alone."""
+        batcher = self._batcher(runtime, Uncounted(), on_loop=False)
+        self.batchers.add(batcher)
+        observer = self.metrics.models[serving.name.name]
+        return replace(serving, batcher=Shadow(serving.batcher, batcher, share=share, observer=observer))
+
     def retire(self, name: str) -> None:
         """Show no metrics of a model and count no outcomes of it."""
         self.metrics.remove_model(name)
         self.store.remove_model(name)
 
-    def _batcher(self, runtime: Runtime, observer: BatchObserver) -> MicroBatcher:
+    def _batcher(self, runtime: Runtime, observer: BatchObserver, *, on_loop: bool = True) -> MicroBatcher:
         settings = self.settings
         windows, has_one_core = settings.max_batch_windows, settings.threads() <= self.workers
-        on_loop = 0 if runtime.provider != CPU else windows if has_one_core else FEW_WINDOWS
+        most_on_loop = (
+            0 if runtime.provider != CPU or not on_loop else windows if has_one_core else FEW_WINDOWS
+        )
         return MicroBatcher(
             runtime,
             WindowRules.of(runtime.manifest, max_window_cycles=settings.max_window_cycles),
@@ -65,7 +75,7 @@ class Joints:
             max_batch_windows=windows,
             max_pending_windows=settings.max_pending_windows,
             observer=observer,
-            loop_windows=on_loop,
+            loop_windows=most_on_loop if on_loop and runtime.provider == CPU else 0,
             cores=self.cores,
             tracer=self.tracer,
         )

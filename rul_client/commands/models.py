@@ -24,7 +24,7 @@ Name = Annotated[str, typer.Argument(help="Name of a loaded model.")]
 LOCAL: Final = "http://localhost:3000"
 
 models = typer.Typer(
-    no_args_is_help=True, help="List, load, swap and unload the models of a running service."
+    no_args_is_help=True, help="List, load, swap, shadow and unload the models of a running service."
 )
 
 
@@ -69,14 +69,39 @@ def unload(name: Name, *, url: Url = LOCAL, api_key: ApiKey = None) -> None:
     _change(url, api_key, "DELETE", f"/{quote(name, safe='')}", None)
 
 
-def _change(url: str, api_key: str | None, method: str, path: str, body: Mapping[str, str] | None) -> None:
+@models.command()
+def shadow(
+    name: Name,
+    bundle: Bundle,
+    *,
+    share: Annotated[float, typer.Option(help="Share of requests after which it is asked.")] = 0.1,
+    url: Url = LOCAL,
+    api_key: ApiKey = None,
+) -> None:
+    """Ask a candidate beside a model, and measure how far it is off; no answer changes.
+
+    Example: rul models shadow fd001 /bundles/fd001-v2 --share 0.1
+    """
+    _change(url, api_key, "POST", f"/{quote(name, safe='')}/shadow", {"bundle": bundle, "share": share})
+
+
+@models.command()
+def unshadow(name: Name, *, url: Url = LOCAL, api_key: ApiKey = None) -> None:
+    """Ask the candidate no more.
+
+    Example: rul models unshadow fd001
+    """
+    _change(url, api_key, "DELETE", f"/{quote(name, safe='')}/shadow", None)
+
+
+def _change(url: str, api_key: str | None, method: str, path: str, body: Mapping[str, object] | None) -> None:
     done = _ask(url, api_key, method, path, body)
     of = done["model"]
     typer.echo(f"{done['action']}: {of['name']} {of['version']}; models: {', '.join(done['models'])}")
 
 
 def _ask(
-    url: str, api_key: str | None, method: str, path: str = "", body: Mapping[str, str] | None = None
+    url: str, api_key: str | None, method: str, path: str = "", body: Mapping[str, object] | None = None
 ) -> Any:  # noqa: ANN401 JSON
     from rul_client.http import http_client, request  # noqa: PLC0415 every `rul` command loads this module
 

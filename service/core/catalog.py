@@ -18,11 +18,13 @@ from service.core.changes import Action, Change, Changed
 from service.core.predictor import LoadedModel, Predictor
 from service.core.queries import ModelName
 from service.core.runtime import Runtime
+from service.core.shadow import without_shadow
 from service.errors import InvalidCandidate, ModelConflict
 
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
+    change: Change
     name: str
     runtime: Runtime | None
     changed: Changed
@@ -37,6 +39,7 @@ class Catalog:
         open_: Opens, checks and warms a bundle; blocks.
         serve: Joins an open model to everything that serves.
         retire: Parts everything that serves from the model of this name.
+        shadow: Lets an open model answer beside one that serves, on this share of its requests.
     """
 
     def __init__(
@@ -47,12 +50,15 @@ class Catalog:
         open_: Callable[[BundleFolder], Runtime],
         serve: Callable[[Runtime], LoadedModel],
         retire: Callable[[str], None],
+        shadow: Callable[[LoadedModel, Runtime, float], LoadedModel],
     ) -> None:
         self._predictor: Final = predictor
         self._bundles = dict(bundles)
         self._open: Final = open_
         self._serve: Final = serve
         self._retire: Final = retire
+        self._shadow: Final = shadow
+        self._shadows: Final[dict[str, ModelName]] = {}
         self._prepared: _Prepared | None = None
         self._changing: Final = asyncio.Lock()
 
@@ -76,19 +82,25 @@ class Catalog:
         models = self._predictor.models
         if change.action is not Action.LOAD:
             self._predictor.model(change.model)
-        if change.action is Action.UNLOAD:
-            if len(models) == 1:
-                raise ModelConflict(f"{change.model} is the only model: load another one first")
-            name, runtime, of = change.model, None, models[change.model].name
-            bundles = {known: path for known, path in self._bundles.items() if known != name}
+        if change.action is Action.UNSHADOW and change.model not in self._shadows:
+            raise ModelConflict(f"{change.model} has no shadow")
+        if change.action is Action.UNLOAD and len(models) == 1:
+            raise ModelConflict(f"{change.model} is the only model: load another one first")
+        name, runtime, bundles = change.model, None, dict(self._bundles)
+        digests = {known: model.name.sha256 for known, model in models.items()}
+        if change.action is Action.UNSHADOW:
+            of = self._shadows[name]
+        elif change.action is Action.UNLOAD:
+            of = models[name].name
+            bundles.pop(name, None)
+            del digests[name]
         else:
             runtime, path = await self._candidate(change)
             manifest = runtime.manifest
             name, of = manifest.name, ModelName(manifest.name, manifest.version, runtime.sha256)
-            bundles = self._bundles | {name: path}
-        digests = {known: model.name.sha256 for known, model in models.items()} | {name: of.sha256}
-        digests = {known: digests[known] for known in bundles}
-        self._prepared = _Prepared(name, runtime, Changed(of, bundles, digests))
+            if change.action is not Action.SHADOW:
+                bundles[name], digests[name] = path, of.sha256
+        self._prepared = _Prepared(change, name, runtime, Changed(of, bundles, digests))
         return self._prepared.changed
 
     async def _candidate(self, change: Change) -> tuple[Runtime, str]:
@@ -104,6 +116,13 @@ class Catalog:
             raise InvalidCandidate(f"{path}: expected a path without a comma")
         if change.model and name != change.model:
             raise InvalidCandidate(f"expected a bundle of model {change.model}, {change.bundle} is of {name}")
+        serving = self._predictor.models.get(name)
+        if change.action is Action.SHADOW and serving is not None:
+            columns = tuple(column.name for column in runtime.manifest.columns)
+            if (columns, runtime.manifest.context) != (serving.rules.names, serving.rules.context):
+                raise InvalidCandidate(
+                    f"{change.bundle} reads other columns or cycles than {name}: swap it without a shadow"
+                )
         if change.action is Action.LOAD and name in self._predictor.models:
             raise ModelConflict(f"model {name} is loaded; swap it")
         return runtime, path
@@ -114,11 +133,18 @@ class Catalog:
         if prepared is None:
             return Changed()
         models = dict(self._predictor.models)
-        if prepared.runtime is None:
-            del models[prepared.name]
-            self._retire(prepared.name)
-        else:
-            models[prepared.name] = self._serve(prepared.runtime)
+        name, runtime, change = prepared.name, prepared.runtime, prepared.change
+        if name in self._shadows:
+            del self._shadows[name]
+            models[name] = without_shadow(models[name])
+        if runtime is not None and change.action is Action.SHADOW and prepared.changed.model is not None:
+            models[name] = self._shadow(models[name], runtime, change.share)
+            self._shadows[name] = prepared.changed.model
+        elif runtime is not None:
+            models[name] = self._serve(runtime)
+        elif change.action is Action.UNLOAD:
+            del models[name]
+            self._retire(name)
         self._bundles = prepared.changed.bundles
         self._predictor.serve(models)
         return prepared.changed

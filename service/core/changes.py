@@ -25,21 +25,28 @@ class Action(StrEnum):
     LOAD = "load"
     SWAP = "swap"
     UNLOAD = "unload"
+    SHADOW = "shadow"
+    UNSHADOW = "unshadow"
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A change of the models that serve: the model that it concerns, the bundle that it brings."""
+    """A change of the models that serve: the model that it concerns, the bundle that it brings.
+
+    Attributes:
+        share: Share of requests after which a shadow is asked.
+    """
 
     action: Action
     model: str = ""
     bundle: str = ""
+    share: float = 0.0
 
 
 class Changed(msgspec.Struct, frozen=True):
     """What came of a change, or why it was refused.
 
     Attributes:
-        model: The model that was loaded, swapped in or unloaded.
+        model: The model that was loaded, swapped in or unloaded, or that is or was a shadow.
         bundles: Folder of the bundle of every model that serves then, by the model's name.
         digests: Their files' SHA-256, likewise.
         error, detail: Code of the error that refused it ("": none did), and its text.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
@@ -16,6 +16,7 @@ from service.http.problem import UNREADABLE, unreadable
 from service.http.shell import JSON, Call, Endpoint, Handler, Reply, json_reply
 from service.labels import Route
 
+Body = TypeVar("Body")
 Changer = Callable[[Change], Awaitable[Changed]]
 
 
@@ -39,6 +40,13 @@ class BundleBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The bundle to load: the name of a shipped one, or a folder on the service's machine."""
 
     bundle: str
+
+
+class ShadowBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The bundle to ask beside a model, and the share of requests after which it is asked."""
+
+    bundle: str
+    share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.1
 
 
 class ChangeBody(msgspec.Struct, frozen=True):
@@ -65,6 +73,8 @@ class ModelsHttp:
             _changing("POST", "/v1/models", Route.MODELS, self._load),
             _changing("POST", "/v1/models/{name}", Route.MODEL, self._swap),
             _changing("DELETE", "/v1/models/{name}", Route.MODEL, self._unload),
+            _changing("POST", "/v1/models/{name}/shadow", Route.SHADOW, self._shadow),
+            _changing("DELETE", "/v1/models/{name}/shadow", Route.SHADOW, self._unshadow),
         ]
 
     async def _list(self, _call: Call) -> Reply:
@@ -74,13 +84,20 @@ class ModelsHttp:
         return json_reply(model_body(self._desk.predictor.model(call.path["name"])))
 
     async def _load(self, call: Call) -> Reply:
-        return await self._make(Change(Action.LOAD, bundle=_bundle(call)))
+        return await self._make(Change(Action.LOAD, bundle=_body(call, BundleBody).bundle))
 
     async def _swap(self, call: Call) -> Reply:
-        return await self._make(Change(Action.SWAP, call.path["name"], _bundle(call)))
+        return await self._make(Change(Action.SWAP, call.path["name"], _body(call, BundleBody).bundle))
 
     async def _unload(self, call: Call) -> Reply:
         return await self._make(Change(Action.UNLOAD, call.path["name"]))
+
+    async def _shadow(self, call: Call) -> Reply:
+        given = _body(call, ShadowBody)
+        return await self._make(Change(Action.SHADOW, call.path["name"], given.bundle, given.share))
+
+    async def _unshadow(self, call: Call) -> Reply:
+        return await self._make(Change(Action.UNSHADOW, call.path["name"]))
 
     async def _make(self, change: Change) -> Reply:
         """Make a change, to its end also where the caller leaves."""
@@ -101,9 +118,9 @@ def _changing(method: str, path: str, route: Route, handler: Handler) -> Endpoin
     return Endpoint(method, path, route, handler, is_admin=True, needs_model=True, media_type=media_type)
 
 
-def _bundle(call: Call) -> str:
+def _body(call: Call, kind: type[Body]) -> Body:
     try:
-        return msgspec.json.decode(call.body, type=BundleBody).bundle
+        return msgspec.json.decode(call.body, type=kind)
     except UNREADABLE as error:
         raise unreadable(error) from error
 

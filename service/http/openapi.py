@@ -116,6 +116,14 @@ def _paths() -> dict[str, Any]:
             parameters=[name],
         )
         | change("delete", "Unload a model", 404, parameters=[name]),
+        "/v1/models/{name}/shadow": change(
+            "post",
+            "Ask a candidate beside a model, and measure how far it is off",
+            *(400, 404, 413, 415),
+            requestBody={"required": True, "content": {"application/json": {"schema": _ref("ShadowBody")}}},
+            parameters=[name],
+        )
+        | change("delete", "Ask the candidate no more", 404, parameters=[name]),
         "/readyz": get("Readiness: every golden window agrees", _responses(_ref("ReadyBody"), 503)),
         "/livez": get("Liveness", {"200": {"description": "alive"}}),
         "/metrics": get("Prometheus metrics", {"200": {"description": "metrics"}}),

@@ -15,7 +15,7 @@ from service.core.queries import PredictQuery
 from service.edge.exchange import Desk
 from service.errors import UnknownRoute
 from service.http import openapi
-from service.http.models import BundleBody, ChangeBody, Changer, ModelBody, ModelsBody, ModelsHttp
+from service.http.models import BundleBody, ChangeBody, Changer, ModelBody, ModelsBody, ModelsHttp, ShadowBody
 from service.http.oip import OipHttp
 from service.http.predict import predict
 from service.http.problem import ProblemBody
@@ -50,7 +50,7 @@ class ReadyBody(msgspec.Struct, frozen=True):
 
 
 BODIES: Final = (
-    PredictQuery, ModelsBody, ModelBody, BundleBody, ChangeBody, ReadyBody, ProblemBody,
+    PredictQuery, ModelsBody, ModelBody, BundleBody, ShadowBody, ChangeBody, ReadyBody, ProblemBody,
     OutcomeReport, OutcomeReply, UnitBody, FleetBody,
 )  # fmt: skip
 """What the routes read and answer, for the OpenAPI document."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import chain
 from typing import Final
@@ -19,6 +19,7 @@ from service.drift.monitor import DriftMonitor
 from service.labels import Side, Stage
 from service.metrics.instruments import (
     CYCLES,
+    ERROR_CYCLES,
     FRACTIONS,
     LAGS,
     NOVELTY,
@@ -53,6 +54,20 @@ class Families:
         )
         self._declare_attention(shared)
         self._declare_answers(shared)
+        self.shadow: Final = shared.histogram(
+            "rul_shadow_absolute_difference_cycles",
+            "Absolute difference of a shadow's RUL from the RUL that was served, in cycles.",
+            ERROR_CYCLES,
+            model=(),
+        )
+        self.shadow_beyond: Final = shared.counter(
+            "rul_shadow_beyond_interval_total",
+            "Windows whose RUL by the shadow is outside the interval that was served.",
+            model=(),
+        )
+        self.shadow_failed: Final = shared.counter(
+            "rul_shadow_failed_total", "Requests that the shadow did not answer.", model=()
+        )
 
     def _declare_attention(self, shared: Shared) -> None:
         self.entropy = shared.histogram(
@@ -143,6 +158,9 @@ class ModelMetrics:
         self._queue: Final = families.stage_seconds.labels(Stage.QUEUE.value)
         self._answered: Final = families.stage_seconds.labels(Stage.INFERENCE.value)
         self._cancelled: Final = families.cancelled.labels()
+        self._shadow: Final = families.shadow.labels(name)
+        self._shadow_beyond: Final = families.shadow_beyond.labels(name)
+        self._shadow_failed: Final = families.shadow_failed.labels(name)
         self._drift: DriftMonitor | None = drift
         self._inference: Final = families.inference.labels(name, model.provider)
         self._batch: Final = families.batch.labels()
@@ -167,6 +185,15 @@ class ModelMetrics:
     def cancelled(self, windows: int) -> None:
         """Count windows whose caller left before they were answered."""
         self._cancelled.inc(windows)
+
+    def compared(self, difference: Sequence[float], beyond: int) -> None:
+        """Count what a shadow answered."""
+        self._shadow.observe_each(difference)
+        self._shadow_beyond.inc(beyond)
+
+    def shadow_failed(self) -> None:
+        """Count a request that the shadow did not answer."""
+        self._shadow_failed.inc()
 
     def retire(self) -> None:
         """Leave drift to the version that takes over; batches in flight are still counted."""

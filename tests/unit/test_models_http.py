@@ -310,3 +310,58 @@ async def test_a_bad_bundle_in_a_watched_folder_is_logged_once_and_changes_nothi
     assert [line["event"] for line in said] == ["candidate refused"]
     assert "golden.npz" in said[0]["reason"]
     assert await service.version() == FD001_VERSION
+
+
+async def test_a_shadow_changes_no_answer_and_is_measured(service, newer):
+    before = await service.predict()
+    begun = await service.client.post(
+        "/v1/models/fd001/shadow", json={"bundle": str(newer.path), "share": 0.5}
+    )
+
+    during = [await service.predict() for _ in range(4)]
+    await until(lambda: service.value("rul_shadow_absolute_difference_cycles_count", model="fd001") == 2)
+    ended = await service.client.delete("/v1/models/fd001/shadow")
+    again = await service.client.delete("/v1/models/fd001/shadow")
+    for _ in range(4):
+        await service.predict()
+
+    assert (begun.status_code, begun.json()["model"]["version"]) == (200, "2")
+    assert during == [before] * 4
+    difference = abs(before["predictions"][0]["rul"] - (await asked(newer))["rul"])
+    seen = service.value("rul_shadow_absolute_difference_cycles_sum", model="fd001")
+    assert seen == pytest.approx(2 * difference, abs=1e-3)
+    assert (ended.status_code, again.status_code) == (200, 409)
+    assert service.value("rul_shadow_absolute_difference_cycles_count", model="fd001") == 2
+    assert service.value("rul_prediction_cycles_count", model="fd001") == 9  # a shadow predicts nothing
+
+
+async def asked(bundle):
+    async with serving(str(bundle.path)) as other:
+        return (await other.predict())["predictions"][0]
+
+
+async def test_a_shadow_that_fails_harms_no_answer_and_is_counted(service, newer, monkeypatch):
+    before = await service.predict()
+    await service.client.post("/v1/models/fd001/shadow", json={"bundle": str(newer.path), "share": 1.0})
+    candidate = service.parts.desk.predictor.models["fd001"].batcher._candidate
+    monkeypatch.setattr(candidate._runtime, "_names", ["no such output"])
+
+    assert await service.predict() == before
+
+    await until(lambda: service.value("rul_shadow_failed_total", model="fd001") == 1)
+    assert await service.predict() == before
+
+
+async def test_a_swap_ends_a_shadow_and_a_shadow_reads_what_the_model_reads(service, newer):
+    shadow = {"bundle": str(newer.path), "share": 1}
+    refused = [
+        await service.client.post("/v1/models/fd001/shadow", json=body)
+        for body in ({"bundle": "fd002"}, {**shadow, "share": 0}, {**shadow, "share": 2})
+    ]
+    await service.client.post("/v1/models/fd001/shadow", json=shadow)
+
+    await service.change("POST", "/fd001", newer.path)
+
+    assert [answer.status_code for answer in refused] == [422, 400, 400]
+    assert (await service.client.delete("/v1/models/fd001/shadow")).status_code == 409
+    assert await service.version() == "2"
