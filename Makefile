@@ -123,6 +123,15 @@ generate: setup ## generated code and files
 .PHONY: check
 check: lint types imports test ## everything CI runs, in CI's order
 
+.PHONY: sbom
+sbom: | python ## the bill of materials of each image, CycloneDX, from the lock files: dist/sbom-*.json
+	[ -x .venv/sbom/bin/cyclonedx-py ] || { $(PYTHON) -m venv .venv/sbom && .venv/sbom/bin/pip install --quiet cyclonedx-bom; }
+	mkdir -p dist
+	for lock in serve-cpu serve-gpu; do \
+	  .venv/sbom/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible \
+	    --output-file dist/sbom-$$lock.json requirements/$$lock.txt; \
+	done
+
 DATA ?= data/cmapss
 FOLDS ?= 5
 .PHONY: bundles

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from export.bundle import Manifest, Regime
-from export.drift_reference import RARE, VALUE_BINS, DriftReference, floored
+from export.drift_reference import BELIEVED, RARE, VALUE_BINS, DriftReference, floored
 
 _Array = NDArray[np.float64]
 _Integers = NDArray[np.int64]
@@ -38,8 +38,6 @@ LEAST_NOISE: Final = 0.1
 """Standard deviation of the z-score from cycle to cycle below which a column may well repeat itself."""
 BAND_EDGES: Final = (0.1, 0.2, 0.4, 0.6, 0.8, 1.2, 1.6)
 """Of the RUL that a unit is taken to have, in caps. Above the cap it goes by the unit's age."""
-BELIEVED: Final = 0.8
-"""Share of the cap from which a prediction says no more than that the unit is far from its end."""
 RUL_EDGES: Final = (0.1, 0.25, 0.5, 0.8)
 """Bins of predictions, in caps. Above 0.8 they scatter below the cap whatever the true RUL is."""
 AGES: Final = 8

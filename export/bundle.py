@@ -1,29 +1,45 @@
 """Bundle: the folder that hands a trained network over to serving.
 
 A bundle `NAME/` holds `model.onnx` (its metadata carries the manifest, so that model and
-metadata cannot part), `golden.npz` (windows and expected answers) and `MODEL_CARD.md`. This
-module must not know torch, onnx or ONNX Runtime.
+metadata cannot part), `golden.npz` (windows and expected answers), `MODEL_CARD.md`, and the digests
+of the three in `SHA256SUMS` (`export.seal`). This module must not know torch, onnx or ONNX Runtime.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from operator import not_
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
-from model.domain import Column, FloatArray, IntArray, Role, RulError, Schema
+from export.arrays import one_line
+from model.domain import Column, FloatArray, Role, RulError, Schema
 
 METADATA_KEY: Final = "rul_manifest"
 FORMAT: Final = 2
 
 BUNDLED: Final = Path(__file__).parent / "bundles"
+CARD: Final = "MODEL_CARD.md"
+GOLDEN: Final = "golden.npz"
+MODEL: Final = "model.onnx"
+DECILES: Final = 9
+LONGEST: Final = 100_000
+"""Maximum cycles that a model may read."""
 
 
 class InvalidBundle(RulError):
@@ -31,18 +47,28 @@ class InvalidBundle(RulError):
 
 
 class Frozen(BaseModel):
-    """A part of the manifest: immutable, without unknown fields."""
+    """A part of the manifest: immutable, finite numbers, without unknown fields."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("expected letters that can be printed on one line")
+    return text
+
+
+Line = Annotated[str, AfterValidator(_printable)]
+"""Text that logs, tables and labels show as it is."""
 
 
 class ColumnManifest(Frozen):
     """One column and its training statistics."""
 
-    name: str
+    name: Annotated[Line, Field(min_length=1)]
     role: Role
-    unit: str = ""
-    description: str = ""
+    unit: Line = ""
+    description: Line = ""
     low: float = Field(description="0.1 % quantile of the training readings; lower readings cause a warning")
     high: float = Field(description="99.9 % quantile of the training readings; higher ones cause a warning")
     missing_fraction: float = Field(ge=0, le=1)
@@ -94,7 +120,7 @@ class EntropyReference(Frozen):
     The ratio depends on the window's length, so each window is compared with the band of its length.
     """
 
-    head: str = Field(description="`mean` for the attention itself, else the head's number")
+    head: Line = Field(description="`mean` for the attention itself, else the head's number")
     low: float = Field(description="0.5 % quantile: lower values mean attention collapsed onto few cycles")
     median: float
     high: float = Field(description="99.5 % quantile: higher values mean attention is nearly uniform")
@@ -122,10 +148,10 @@ class HealthBounds(Frozen):
 class Training(Frozen):
     """Provenance of the weights."""
 
-    data_sha256: str
-    data_name: str
+    data_sha256: Line
+    data_name: Line
     seed: int
-    code_version: str
+    code_version: Line
     units: int = Field(ge=1, description="units with a known failure; all of them trained the network")
     folds: int = Field(ge=2, description="folds of cross-validation, for the interval and the metrics")
     config: dict[str, Any]
@@ -146,8 +172,8 @@ class Quantization(Frozen):
     rmse_float: float = Field(description="cycles, the same windows before quantization")
     farthest: float = Field(description="cycles, the largest change of any window's RUL")
     windows: PositiveInt
-    data_name: str
-    data_sha256: str
+    data_name: Line
+    data_sha256: Line
 
 
 class Manifest(Frozen):
@@ -155,10 +181,12 @@ class Manifest(Frozen):
 
     format: Annotated[int, Field(ge=1)] = FORMAT
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
-    version: str
-    network: str
+    version: Line
+    network: Line
     columns: list[ColumnManifest] = Field(min_length=1)
-    context: PositiveInt = Field(description="maximum cycles that the model reads; earlier ones are ignored")
+    context: PositiveInt = Field(
+        le=LONGEST, description="maximum cycles that the model reads; earlier ones are ignored"
+    )
     min_cycles: PositiveInt = Field(
         description="a window of fewer cycles is insufficient history, unless its last_cycle shows that it "
         "holds the unit's whole life"
@@ -190,6 +218,31 @@ class Manifest(Frozen):
     parity: Parity
     quantized: Quantization | None = Field(default=None, description="absent for float weights")
 
+    @model_validator(mode="after")
+    def _fits_itself(self) -> Manifest:
+        """Check that names differ and that every list has one entry a column, setting or RUL."""
+        names = [column.name for column in self.columns]
+        heads = [each.head for each in self.entropy]
+        if len({*names}) < len(names) or len({*heads}) < len(heads):
+            raise ValueError("expected different names of columns and of attention heads, got one twice")
+        columns, settings = len(names), sum(column.role == "setting" for column in self.columns)
+        aged, grid = self.degradation, len(self.degradation.rul)
+        sizes = [(len(aged.life_quantiles), 11), (len(aged.noise), columns)]
+        for rows in (aged.z, aged.spread):
+            sizes += [(len(rows), grid), *((len(row), columns) for row in rows)]
+        for regime in self.regimes:
+            sizes += [
+                (len(regime.centre), settings),
+                *((len(row), DECILES) for row in regime.histogram_edges),
+            ]
+            each = (regime.mean, regime.standard_deviation, regime.histogram_edges)
+            sizes += [(len(values), columns) for values in each]
+        if not grid or any(got != expected for got, expected in sizes):
+            raise ValueError("lists of regimes or degradation do not fit the columns")
+        if not _rises(aged.rul) or not _rises(self.horizons):
+            raise ValueError("expected degradation.rul and horizons in ascending order")
+        return self
+
     @cached_property
     def schema_of_columns(self) -> Schema:
         """Return the columns as a domain schema."""
@@ -210,8 +263,11 @@ class Manifest(Frozen):
         try:
             manifest = cls.model_validate_json(text)
         except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+            at = ".".join(map(str, first["loc"])) or "as a whole"
             raise InvalidBundle(
-                f"{origin}: the manifest is not valid, export the model again: {error}"
+                f"{origin}: the manifest is not valid ({at[:100]}: {one_line(ValueError(first['msg']))}), "
+                "export the model again"
             ) from error
         if manifest.format != FORMAT:
             remedy = f"run `rul convert {origin.parent}`" if manifest.format < FORMAT else "export it again"
@@ -226,44 +282,6 @@ class Manifest(Frozen):
         return {METADATA_KEY: self.model_dump_json(exclude=left_out)}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Golden:
-    """Windows and their expected answers, replayed before a server is ready."""
-
-    readings: FloatArray  # float32 [B, T, F]
-    lengths: IntArray  # int64 [B]
-    last_cycle: FloatArray  # float32 [B]
-    expected: dict[str, FloatArray]  # Each output of the graph by its name
-
-    def save(self, path: Path) -> None:
-        """Write an `npz` that `load` reads."""
-        expected: dict[str, Any] = {f"expected_{name}": value for name, value in self.expected.items()}
-        np.savez_compressed(
-            path, readings=self.readings, lengths=self.lengths, last_cycle=self.last_cycle, **expected
-        )
-
-    @classmethod
-    def load(cls, path: Path) -> Golden:
-        """Read golden windows; nothing in the file is executed.
-
-        Raises:
-            InvalidBundle: the file is missing, damaged or incomplete.
-        """
-        try:
-            with np.load(path, allow_pickle=False) as stored:
-                arrays = {name: stored[name] for name in stored.files}
-            expected = {
-                name.removeprefix("expected_"): value
-                for name, value in arrays.items()
-                if name.startswith("expected_")
-            }
-            return cls(arrays["readings"], arrays["lengths"], arrays["last_cycle"], expected)
-        except (OSError, ValueError, KeyError, EOFError) as error:
-            raise InvalidBundle(
-                f"{path}: golden windows cannot be read, export the model again: {error}"
-            ) from error
-
-
 @dataclass(frozen=True, slots=True)
 class BundleFolder:
     """A bundle on disk, not yet opened.
@@ -275,7 +293,10 @@ class BundleFolder:
     path: Path
 
     def __post_init__(self) -> None:
-        missing = [file.name for file in (self.model, self.golden) if not file.is_file()]
+        try:
+            missing = [file.name for file in (self.model, self.golden) if not file.is_file()]
+        except OSError as error:
+            raise InvalidBundle(f"{self.path}: cannot be read: {error.strerror}") from error
         if missing:
             raise InvalidBundle(
                 f"{self.path}: not a bundle, {' and '.join(missing)} missing: export the model again"
@@ -284,16 +305,12 @@ class BundleFolder:
     @property
     def model(self) -> Path:
         """Return the path of the ONNX file."""
-        return self.path / "model.onnx"
+        return self.path / MODEL
 
     @property
     def golden(self) -> Path:
         """Return the path of the golden windows."""
-        return self.path / "golden.npz"
-
-    def sha256(self) -> str:
-        """Return the digest of the ONNX file, weights and manifest included."""
-        return hashlib.sha256(self.model.read_bytes()).hexdigest()
+        return self.path / GOLDEN
 
 
 def find_bundle(name_or_path: str) -> BundleFolder:
@@ -302,12 +319,18 @@ def find_bundle(name_or_path: str) -> BundleFolder:
     Raises:
         InvalidBundle: there is no such bundle, or its folder is incomplete.
     """
-    path = Path(name_or_path)
-    if path.is_dir():
-        return BundleFolder(path)
-    if (BUNDLED / name_or_path).is_dir():
-        return BundleFolder(BUNDLED / name_or_path)
+    for path in (Path(name_or_path), BUNDLED / name_or_path):
+        try:
+            found = path.is_dir()
+        except OSError as error:
+            raise InvalidBundle(f"{path}: cannot be read: {error.strerror}") from error
+        if found:
+            return BundleFolder(path)
     shipped = ", ".join(sorted(folder.name for folder in BUNDLED.iterdir() if folder.is_dir())) or "none"
     raise InvalidBundle(
         f"no bundle {name_or_path!r}: neither a folder nor one of the shipped ones ({shipped})"
     )
+
+
+def _rises(values: Sequence[float]) -> bool:
+    return all(low < high for low, high in pairwise(values))

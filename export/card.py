@@ -19,8 +19,8 @@ LINE: Final = 80
 """Characters of a command's line."""
 
 
-def model_card(manifest: Manifest) -> str:
-    """Write the card in Markdown, with every number taken from the manifest."""
+def model_card(manifest: Manifest, *, sha256: str) -> str:
+    """Write the card in Markdown, with every number from the manifest; `sha256` is of `model.onnx`."""
     training = manifest.training
     settings = [column.name for column in manifest.columns if column.role == "setting"]
     sensors = [column.name for column in manifest.columns if column.role == "sensor"]
@@ -30,6 +30,9 @@ def model_card(manifest: Manifest) -> str:
 
 Remaining useful life (RUL) in cycles, from the last {manifest.context} cycles of a unit. Network
 `{manifest.network}`: {_network(manifest)}
+
+SHA-256 of `model.onnx`, as answers and `/v1/models` show it:
+`{sha256}`
 
 ## Inputs
 

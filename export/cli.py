@@ -10,8 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from export import attention_cli, evaluate_cli, simulate_cli
-from export.bundle import Golden, InvalidBundle, find_bundle
+from export.bundle import InvalidBundle, find_bundle
 from export.drift_reference import DriftReference
+from export.golden import replay
+from export.seal import read_bundle
 
 EXPORT_HELP = """
 Export a finished run as a bundle: ONNX with its manifest, golden windows, model card.
@@ -21,19 +23,24 @@ more than 0.1 cycles of RMSE on --data, or breaks a promise of the model contrac
 
 Example: rul export runs/fd001 --out bundles/fd001
 
+--sign signs the digests with an Ed25519 private key in PEM, as openssl genpkey -algorithm ed25519 makes it.
+
 Example: rul export runs/fd001 --out bundles/small --quantize --data train_FD001.txt
 """
 
 CONVERT_HELP = """
-Convert a bundle of format 1 to this version's format, in place.
+Convert a bundle of an earlier version, in place: format 1, or a bundle without SHA256SUMS.
 
-The graph, the golden windows and all answers stay the same; the digest of the ONNX file changes.
+The graph, the golden windows and all answers stay the same; from format 1 the digest of the ONNX file
+changes.
 
 Example: rul convert bundles/pumps
 """
 
 CHECK_HELP = """
-Replay a bundle's golden windows and measure every promise of the model contract.
+Check a bundle's digests, replay its golden windows and measure every promise of the model contract.
+
+With --public-key (or RUL_BUNDLE_PUBLIC_KEY) the bundle must also be signed by that key's private key.
 
 Promises need no data. So of an explanation they say that it is exact (contributions add up, missing and
 typical readings contribute nothing), not that it points at what wears: the model card says that of
@@ -75,6 +82,7 @@ def export_command(
     with_map: Annotated[
         bool, typer.Option("--with-map", help="Add where each cycle looks, for rul attention --cycle.")
     ] = False,
+    sign: Annotated[Path | None, typer.Option(help="Ed25519 private key in PEM: sign the bundle.")] = None,
 ) -> None:
     """Export a run as a bundle; see EXPORT_HELP."""
     from export.handover import draft_manifest, export_bundle  # noqa: PLC0415 with torch
@@ -87,7 +95,9 @@ def export_command(
     checkpoint = Checkpoint.load(run)
     with Console(stderr=True).status("exporting and comparing PyTorch with ONNX Runtime"):
         on = read_check_data(draft_manifest(checkpoint, version="draft"), data, fleet) if data else None
-        manifest = export_bundle(checkpoint, out, version=version, quantize_on=on, with_map=with_map)
+        manifest = export_bundle(
+            checkpoint, out, version=version, quantize_on=on, with_map=with_map, signing_key=sign
+        )
     size = sum(file.stat().st_size for file in out.iterdir()) / 1e6
     text = (
         f"{out}: {manifest.name} {manifest.version}, {size:.2f} MB; PyTorch against ONNX Runtime: "
@@ -114,20 +124,29 @@ def convert(bundle: Annotated[str, typer.Argument(help="Name of a shipped bundle
     )
 
 
-def check(bundle: Annotated[str, typer.Argument(help="Name of a shipped bundle, or a folder.")]) -> None:
+def check(
+    bundle: Annotated[str, typer.Argument(help="Name of a shipped bundle, or a folder.")],
+    *,
+    public_key: Annotated[
+        Path | None,
+        typer.Option(help="Ed25519 public key in PEM that must have signed.", envvar="RUL_BUNDLE_PUBLIC_KEY"),
+    ] = None,
+) -> None:
     """Measure a bundle's promises; see CHECK_HELP."""
-    from export.promises import check_shapes, measure_promises, replay_golden  # noqa: PLC0415
-    from export.session import open_bundle  # noqa: PLC0415 with ONNX Runtime
+    from export.promises import check_shapes, measure_promises  # noqa: PLC0415
+    from export.session import open_contents  # noqa: PLC0415 with ONNX Runtime
 
     folder = find_bundle(bundle)
-    session, manifest = open_bundle(folder)
+    contents = read_bundle(folder, public_key=public_key)
+    session, manifest, golden = open_contents(folder, contents)
     DriftReference.from_metadata(session.metadata, manifest, origin=folder.model)
     check_shapes(session, manifest)
-    findings = replay_golden(session, Golden.load(folder.golden))
+    got = session.answer(golden.readings, golden.lengths, golden.last_cycle)
+    findings = replay(golden, got, manifest)
     with Console(stderr=True).status("measuring promises"):
         findings += measure_promises(session, manifest)
     weights = "" if manifest.quantized is None else f", {manifest.quantized.weights} weights"
-    table = Table(title=f"{manifest.name} {manifest.version}{weights}, SHA-256 {folder.sha256()[:12]}")
+    table = Table(title=f"{manifest.name} {manifest.version}{weights}, SHA-256 {contents.sha256[:12]}")
     for title in ("promise", "worst", "allowed", ""):
         table.add_column(title)
     for finding in findings:

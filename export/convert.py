@@ -1,11 +1,14 @@
-"""A bundle of format 1 becomes one of this version's format: the same graph, so the same answers.
+"""Conversion of a bundle of an earlier version to this version's format: the same graph, so the same answers.
 
-Format 2 keeps the drift reference in the metadata. It follows from the manifest alone.
+Format 2 keeps the drift reference in the metadata; it follows from the manifest alone. The digests in
+`SHA256SUMS`, and the model card that shows the graph's, came after it without a new number.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,37 +17,71 @@ import onnx
 from onnx import helper
 
 from export.ageing import drift_reference
-from export.bundle import FORMAT, METADATA_KEY, BundleFolder, Golden, InvalidBundle, Manifest
-from export.promises import replay_golden
-from export.session import Session, open_bundle
+from export.arrays import one_line
+from export.bundle import CARD, FORMAT, METADATA_KEY, BundleFolder, InvalidBundle, Manifest
+from export.card import model_card
+from export.golden import replay
+from export.seal import SUMS, read_bundle, write_sums
+from export.session import Session, open_contents
 
 
 def convert_bundle(folder: BundleFolder) -> Manifest:
-    """Rewrite the metadata of a bundle's ONNX file in place; all else stays as it is."""
+    """Bring a bundle's metadata, model card and digests to this version, in place; all else stays.
+
+    Raises:
+        InvalidBundle: the bundle needs no conversion, or does not answer as its golden windows say.
+    """
     metadata = Session(folder.model).metadata
-    golden = Golden.load(folder.golden)
-    manifest = _raised(metadata.get(METADATA_KEY, "{}"), folder)
-    graph = onnx.load(str(folder.model))
-    helper.set_model_props(graph, metadata | manifest.to_metadata() | drift_reference(manifest).to_metadata())
+    found = _fields(metadata.get(METADATA_KEY, "{}"), folder)
+    if found["format"] == FORMAT and (folder.path / SUMS).exists():
+        raise InvalidBundle(f"{folder.path}: bundle format {FORMAT} with {SUMS}: there is nothing to convert")
+    manifest = _raised(found, folder)
     with tempfile.TemporaryDirectory(dir=folder.path, prefix=".convert-") as work:
-        made = Path(work)
-        onnx.save(graph, str(made / folder.model.name))
-        golden.save(made / folder.golden.name)
-        session, _ = open_bundle(BundleFolder(made))
-        broken = [each.promise for each in replay_golden(session, golden) if not each.kept]
+        made = BundleFolder(Path(shutil.copytree(folder.path, Path(work) / folder.path.name, ignore=_hidden)))
+        if found["format"] < FORMAT:
+            graph = onnx.load(str(folder.model))
+            added = manifest.to_metadata() | drift_reference(manifest).to_metadata()
+            helper.set_model_props(graph, metadata | added)
+            onnx.save(graph, str(made.model))
+        digest = hashlib.sha256(made.model.read_bytes()).hexdigest()
+        (made.path / CARD).write_text(_card(manifest, digest, folder), encoding="utf-8")
+        write_sums(made.path)
+        session, _, golden = open_contents(made, read_bundle(made))
+        got = session.answer(golden.readings, golden.lengths, golden.last_cycle)
+        broken = [each.promise for each in replay(golden, got, manifest) if not each.kept]
         if broken:
             raise InvalidBundle(f"{folder.path}: does not keep: {'; '.join(broken)}; export it again")
-        (made / folder.model.name).replace(folder.model)
+        for name in (folder.model.name, CARD, SUMS):
+            (made.path / name).replace(folder.path / name)
     return manifest
 
 
-def _raised(text: str, folder: BundleFolder) -> Manifest:
-    """Read the manifest, with this version's format in it."""
+def _card(manifest: Manifest, digest: str, folder: BundleFolder) -> str:
+    try:
+        return model_card(manifest, sha256=digest)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise InvalidBundle(
+            f"{folder.path}: the manifest's training has no valid {one_line(error)}, export it again"
+        ) from error
+
+
+def _hidden(_folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if name.startswith(".")]
+
+
+def _fields(text: str, folder: BundleFolder) -> dict[str, Any]:
+    """Read the manifest as it is, of this format or the one before."""
     try:
         fields: dict[str, Any] = dict(json.loads(text))
-        found = fields.get("format")
-        if found != FORMAT - 1:
-            raise InvalidBundle(f"{folder.path}: bundle format {found}, only {FORMAT - 1} can be converted")
-        return Manifest.model_validate({**fields, "format": FORMAT})
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise InvalidBundle(f"{folder.path}: the manifest is not valid, export it again: {error}") from error
+    found = fields.get("format")
+    if found not in {FORMAT - 1, FORMAT}:
+        raise InvalidBundle(f"{folder.path}: bundle format {found}, only {FORMAT - 1} can be converted")
+    return fields
+
+
+def _raised(fields: dict[str, Any], folder: BundleFolder) -> Manifest:
+    """Read the manifest, with this version's format in it."""
+    text = json.dumps({**fields, "format": FORMAT})
+    return Manifest.from_metadata({METADATA_KEY: text}, origin=folder.model)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import base64
 import io
-import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,11 +20,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from export.arrays import check_layout, one_line, read_arrays
 from export.bundle import InvalidBundle, Manifest
 
 _Array = NDArray[np.float64]
 
 REFERENCE_KEY: Final = "rul_drift_reference"
+BELIEVED: Final = 0.8
+"""Share of the cap from which a prediction says no more than that the unit is far from its end."""
 VALUE_BINS: Final = 10
 STUCK: Final = VALUE_BINS
 MISSING: Final = VALUE_BINS + 1
@@ -38,6 +40,18 @@ RARE: Final = 0.002
 ENTROPY_SHARES: Final = (0.005, 0.99, 0.005)
 """Below, within and above the manifest's 0.5 and 99.5 % quantiles. The median would tell young units from old
 ones: where attention lies depends on the age."""
+
+
+LAYOUT: Final = {
+    "names": ("str", "F"), "heads": ("str", "H"), "settings": ("int64", "S"),
+    "centre": ("float64", "RS"), "scale": ("float64", "S"), "reach": ("float64", "RS"),
+    "cuts": ("float64", "RFc"), "can_stick": ("bool", "RF"), "low": ("float32", "RFKb"),
+    "high": ("float32", "RFKb"), "alike": ("float64", "F"), "band_edges": ("float64", "k"),
+    "rul_edges": ("float64", "p"), "age_edges": ("float64", "a"), "rul_by_age": ("float64", "AP"),
+    "bands_by_age": ("float64", "AK"), "left_by_age": ("float64", "N"), "believed": ("float64", ""),
+    "entropy_edges": ("float64", "HE2"), "long_enough": ("float64", ""),
+}  # fmt: skip
+"""Types and axes in the file; k, p and a are the edges between K, P and A."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,28 +92,37 @@ class DriftReference:
     def from_metadata(
         cls, metadata: Mapping[str, str], manifest: Manifest, *, origin: Path
     ) -> DriftReference:
-        """Read the reference out of an ONNX file's metadata; nothing in it is executed."""
+        """Read the reference out of an ONNX file's metadata; nothing in it is executed.
+
+        Raises:
+            InvalidBundle: it is missing, damaged, or belongs to another manifest.
+        """
+        sizes = {"F": len(manifest.columns), "R": len(manifest.regimes), "H": len(manifest.entropy)}
+        sizes |= {"c": VALUE_BINS - 1, "b": BINS - 1, "2": 2}
         try:
-            stored = io.BytesIO(base64.b64decode(metadata[REFERENCE_KEY], validate=True))
-            with np.load(stored, allow_pickle=False) as arrays:
-                found: dict[str, Any] = {name: arrays[name] for name in arrays.files}
-            for name in ("names", "heads"):
-                found[name] = tuple(found[name].tolist())
-            for name in ("believed", "long_enough"):
-                found[name] = float(found[name])
-            if found["entropy_edges"].ndim == 2:  # Bundles without bands by length
-                found["entropy_edges"] = found["entropy_edges"][:, None]
+            arrays = read_arrays(base64.b64decode(metadata[REFERENCE_KEY], validate=True))
+            if arrays["entropy_edges"].ndim == 2:  # Bundles without bands by length
+                arrays["entropy_edges"] = arrays["entropy_edges"][:, None]
+            check_layout(arrays, LAYOUT, sizes)
+            found: dict[str, Any] = arrays | {
+                **{name: tuple(arrays[name].tolist()) for name in ("names", "heads")},
+                **{name: float(arrays[name]) for name in ("believed", "long_enough")},
+            }
             reference = cls(**found)
-        except (KeyError, ValueError, TypeError, OSError, EOFError, zipfile.BadZipFile) as error:
+        except (KeyError, ValueError) as error:
             raise InvalidBundle(
                 f"{origin}: {REFERENCE_KEY!r} in the ONNX metadata is missing or damaged, "
-                f"export the model again: {error}"
+                f"export the model again: {one_line(error)}"
             ) from error
-        heads = tuple(each.head for each in manifest.entropy)
-        cuts = (len(manifest.regimes), len(manifest.columns), VALUE_BINS - 1)
-        if (reference.names, reference.heads, reference.cuts.shape) != (
-            manifest.schema_of_columns.names, heads, cuts,
-        ):  # fmt: skip
+        schema = manifest.schema_of_columns
+        own = (schema.names, tuple(each.head for each in manifest.entropy), schema.indices("setting"))
+        bands = (sizes["K"] - 1, sizes["P"] - 1, sizes["A"] - 2)
+        of_this_cap = abs(reference.believed - BELIEVED * manifest.cap) <= 1e-6 * manifest.cap
+        if (
+            (reference.names, reference.heads, tuple(reference.settings.tolist())) != own
+            or (sizes["k"], sizes["p"], sizes["a"]) != bands
+            or not of_this_cap
+        ):
             raise InvalidBundle(
                 f"{origin}: the drift reference belongs to another manifest, export the model again"
             )

@@ -5,6 +5,7 @@ This module must not know training or serving.
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import tempfile
 from pathlib import Path
@@ -14,14 +15,16 @@ import numpy as np
 from pydantic import ValidationError
 
 from export.ageing import drift_reference
-from export.bundle import BundleFolder, Golden, InvalidBundle, Manifest, Parity
+from export.bundle import CARD, BundleFolder, InvalidBundle, Manifest, Parity
 from export.card import model_card
 from export.drift_reference import DriftReference
+from export.golden import Golden
 from export.parity import measure_parity
 from export.probes import simulated_windows
 from export.quantization import quantize_weights
 from export.quantization_check import CheckData, measure_quantization
-from export.session import Session, open_bundle
+from export.seal import SIGNATURE, read_bundle, write_sums
+from export.session import Session
 from export.to_onnx import to_onnx, write_metadata
 from model.checkpoint import Checkpoint
 from model.networks import network_class
@@ -37,12 +40,13 @@ def export_bundle(
     version: str | None = None,
     quantize_on: CheckData | None = None,
     with_map: bool = False,
+    signing_key: Path | None = None,
 ) -> Manifest:
     """Write the bundle `folder` after every check passes; write nothing otherwise.
 
     The version is by default the code's, with a digest of the weights. `quantize_on` quantizes the
     weights if the error on these windows stays low. Parity is measured before quantization. `with_map`
-    adds the output `MAP`.
+    adds the output `MAP`. `signing_key` signs the bundle.
     """
     net = checkpoint.network()
     if with_map and not net.has_self_attention:
@@ -58,13 +62,16 @@ def export_bundle(
         if quantize_on is not None:
             manifest = _quantized(model, manifest, quantize_on)
         write_metadata(model, metadata_of(manifest))
-        session, manifest = _reopened(made, manifest)
+        session = _reopened(model, manifest)
         golden_windows(session, manifest).save(made / "golden.npz")
-        (made / "MODEL_CARD.md").write_text(model_card(manifest), encoding="utf-8")
+        digest = hashlib.sha256(model.read_bytes()).hexdigest()
+        (made / CARD).write_text(model_card(manifest, sha256=digest), encoding="utf-8")
+        write_sums(made, signing_key=signing_key)
         folder.mkdir(exist_ok=True)
+        (folder / SIGNATURE).unlink(missing_ok=True)
         for file in sorted(made.iterdir()):
             shutil.move(file, folder / file.name)
-    BundleFolder(folder)
+    read_bundle(BundleFolder(folder))
     return manifest
 
 
@@ -102,14 +109,14 @@ def golden_windows(session: Session, manifest: Manifest) -> Golden:
     return Golden(readings, windows.lengths, last_cycle, expected)
 
 
-def _reopened(made: Path, manifest: Manifest) -> tuple[Session, Manifest]:
-    """Open the written files as a server does, and compare the manifest."""
-    (made / "golden.npz").touch()
-    session, found = open_bundle(BundleFolder(made))
-    DriftReference.from_metadata(session.metadata, found, origin=made)
+def _reopened(model: Path, manifest: Manifest) -> Session:
+    """Open the written graph as a server does, and compare the manifest."""
+    session = Session(model)
+    found = Manifest.from_metadata(session.metadata, origin=model)
+    DriftReference.from_metadata(session.metadata, found, origin=model)
     if found != manifest:
         raise InvalidBundle("the manifest read back from the file differs: this is a bug of the exporter")
-    return session, found
+    return session
 
 
 def _quantized(model: Path, manifest: Manifest, on: CheckData) -> Manifest:

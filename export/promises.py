@@ -12,38 +12,16 @@ from typing import Final
 
 import numpy as np
 
-from export.bundle import Golden, InvalidBundle, Manifest
+from export.bundle import InvalidBundle, Manifest
+from export.golden import Finding, contributions_add_up, farthest, interval_holds_the_answer
 from export.outputs import INPUTS, PER_CYCLE, cycles_of, output_shapes
 from export.probes import probe_windows
 from export.session import Session
 from model.domain import BoolArray, FloatArray, WindowSet
 
-GOLDEN_TOLERANCE: Final = {
-    "rul": 1e-3,
-    "attention": 1e-4,
-    "contribution": 1e-3,
-    "sensor_contribution": 1e-3,
-    "window_contribution": 1e-3,
-    "evidence": 1e-4,
-}
-"""RUL and contributions in cycles; other outputs: 1e-2."""
 IN_CYCLES: Final = frozenset(
     {"rul", "rul_interval", "contribution", "sensor_contribution", "window_contribution"}
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One promise, with its worst measured and its maximum allowed value."""
-
-    promise: str
-    worst: float
-    allowed: float
-
-    @property
-    def kept(self) -> bool:
-        """Return whether the promise holds; NaN breaks it."""
-        return self.worst <= self.allowed
 
 
 def check_shapes(session: Session, manifest: Manifest) -> None:
@@ -61,20 +39,6 @@ def check_shapes(session: Session, manifest: Manifest) -> None:
             raise InvalidBundle(
                 f"output {name}: expected float32 {shape}, got {got[name].dtype} {got[name].shape}"
             )
-
-
-def replay_golden(session: Session, golden: Golden) -> list[Finding]:
-    """Compare the graph's answers with the golden ones, for each output."""
-    got = session.answer(golden.readings, golden.lengths, golden.last_cycle)
-    if set(got) != set(golden.expected):
-        raise InvalidBundle(
-            f"golden windows have {', '.join(golden.expected)}, the graph has {', '.join(got)}: "
-            "the files are from different bundles, export the model again"
-        )
-    return [
-        Finding(f"golden {name}", _farthest(got[name], expected), GOLDEN_TOLERANCE.get(name, 1e-2))
-        for name, expected in golden.expected.items()
-    ]
 
 
 Answers = dict[str, FloatArray]
@@ -141,14 +105,6 @@ def padding_gets_nothing(probe: Probe) -> Finding:
     return Finding("attention and contribution on padding", worst, 0)
 
 
-def contributions_add_up(probe: Probe) -> Finding:
-    """Compare baseline plus contributions, clipped to 0..cap, with the RUL."""
-    unclipped = probe.manifest.baseline + probe.answers["contribution"].astype(np.float64).sum(axis=-1)
-    unclipped += probe.answers.get("window_contribution", 0.0)
-    difference = np.abs(np.clip(unclipped, 0.0, probe.manifest.cap) - probe.answers["rul"])
-    return Finding("baseline + contributions = RUL, cycles", float(difference.max()), 1e-3)
-
-
 def missing_readings_contribute_nothing(probe: Probe) -> Finding:
     """Find the largest contribution of a missing reading or a setting; it is exactly 0."""
     settings = [column.role == "setting" for column in probe.manifest.columns]
@@ -163,7 +119,7 @@ def typical_readings_contribute_nothing(probe: Probe) -> Finding:
     readings = np.repeat(mean[:, None], probe.manifest.context, axis=1)
     lengths = np.full(len(mean), probe.manifest.context)
     got = probe.session.answer(readings, lengths, np.full(len(mean), np.nan, np.float32))
-    worst = _farthest(got["sensor_contribution"], np.zeros_like(readings))
+    worst = farthest(got["sensor_contribution"], np.zeros_like(readings))
     return Finding("contribution of typical readings, cycles", worst, 1e-3)
 
 
@@ -174,14 +130,6 @@ def evidence_is_the_share_of_readings(probe: Probe) -> Finding:
     share = np.divide(weight, total, out=np.zeros_like(weight), where=total > 0)
     off = np.where(total > 1.0, probe.answers["evidence"] - share, 0.0)
     return Finding("evidence is the share of each cycle's readings", float(np.abs(off).max()), 1e-5)
-
-
-def interval_holds_the_answer(probe: Probe) -> Finding:
-    """Check that 0 <= lower <= rul <= upper <= cap."""
-    lower, upper = probe.answers["rul_interval"].T
-    rul = probe.answers["rul"]
-    beyond = np.max([-lower, lower - rul, rul - upper, upper - probe.manifest.cap])
-    return Finding("0 <= lower <= RUL <= upper <= cap, cycles beyond", max(float(beyond), 0.0), 1e-4)
 
 
 def probabilities_make_sense(probe: Probe) -> Finding:
@@ -240,8 +188,8 @@ PROMISES: Final[tuple[Callable[[Probe], Finding], ...]] = (
     answers_are_finite,
     attention_sums_to_one,
     padding_gets_nothing,
-    contributions_add_up,
-    interval_holds_the_answer,
+    lambda probe: contributions_add_up(probe.answers, probe.manifest),
+    lambda probe: interval_holds_the_answer(probe.answers, probe.manifest),
     probabilities_make_sense,
     alone_or_in_a_batch,
     padding_is_ignored,
@@ -266,13 +214,5 @@ def _relative(got: Answers, expected: Answers, cycles: int, cap: float) -> float
     worst = 0.0
     for name in set(expected) - {"novelty"}:
         want = expected[name][cycles_of(name, slice(cycles))] if name in PER_CYCLE else expected[name]
-        worst = max(worst, _farthest(got[name], want) / (cap if name in IN_CYCLES else 1.0))
+        worst = max(worst, farthest(got[name], want) / (cap if name in IN_CYCLES else 1.0))
     return worst
-
-
-def _farthest(got: FloatArray, expected: FloatArray) -> float:
-    """Return the largest absolute difference; infinite for NaN or other shapes."""
-    if got.shape != expected.shape:
-        return float("inf")
-    difference = np.abs(got.astype(np.float64) - expected.astype(np.float64))
-    return float(np.where(np.isnan(difference), np.inf, difference).max(initial=0.0))

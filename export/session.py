@@ -12,8 +12,11 @@ from typing import Any, Final
 import numpy as np
 import onnxruntime as ort
 
+from export.arrays import one_line
 from export.bundle import BundleFolder, InvalidBundle, Manifest
+from export.golden import Golden
 from export.outputs import MAP
+from export.seal import Contents, read_bundle, read_file
 from model.domain import FloatArray, IntArray
 
 AT_ONCE: Final = 64
@@ -22,16 +25,21 @@ AT_ONCE: Final = 64
 class Session:
     """ONNX Runtime session with one thread and without spinning."""
 
-    def __init__(self, path: Path) -> None:
-        """Open a graph."""
+    def __init__(self, path: Path, stored: bytes | None = None) -> None:
+        """Open a graph; `stored` is the content of the file, if it is already read."""
+        self._path: Final = path
         options = ort.SessionOptions()
         options.intra_op_num_threads = 1
         options.inter_op_num_threads = 1
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.add_session_config_entry("session.load_model_format", "ONNX")
+        stored = read_file(path) if stored is None else stored
         try:
-            self._session: Any = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            self._session: Any = ort.InferenceSession(stored, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # its errors share no other root
-            raise InvalidBundle(f"{path}: ONNX Runtime cannot open it, export it again: {error}") from error
+            raise InvalidBundle(
+                f"{path}: ONNX Runtime cannot open it, export it again: {one_line(error)}"
+            ) from error
         self.inputs: Final = tuple(each.name for each in self._session.get_inputs())
         every = tuple(each.name for each in self._session.get_outputs())
         self.outputs: Final = tuple(name for name in every if name != MAP)
@@ -41,10 +49,18 @@ class Session:
     def answer(
         self, readings: FloatArray, lengths: IntArray, last_cycle: FloatArray
     ) -> dict[str, FloatArray]:
-        """Run one batch: float32 [B, T, F], int64 [B], float32 [B] -> outputs by name."""
-        answers = self._session.run(
-            list(self.outputs), {"readings": readings, "lengths": lengths, "last_cycle": last_cycle}
-        )
+        """Run one batch: float32 [B, T, F], int64 [B], float32 [B] -> outputs by name.
+
+        Raises:
+            InvalidBundle: the graph fails.
+        """
+        feed = {"readings": readings, "lengths": lengths, "last_cycle": last_cycle}
+        try:
+            answers = self._session.run(list(self.outputs), feed)
+        except Exception as error:
+            raise InvalidBundle(
+                f"{self._path}: the graph fails, export it again: {one_line(error)}"
+            ) from error
         return dict(zip(self.outputs, answers, strict=True))
 
     def self_attention(self, readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> FloatArray:
@@ -73,5 +89,13 @@ class Session:
 
 def open_bundle(folder: BundleFolder) -> tuple[Session, Manifest]:
     """Open a bundle's graph and read its manifest."""
-    session = Session(folder.model)
-    return session, Manifest.from_metadata(session.metadata, origin=folder.model)
+    session, manifest, _ = open_contents(folder, read_bundle(folder))
+    return session, manifest
+
+
+def open_contents(folder: BundleFolder, contents: Contents) -> tuple[Session, Manifest, Golden]:
+    """Open what was read from a bundle's files, and check that graph, manifest and golden windows fit."""
+    session = Session(folder.model, contents.model)
+    manifest = Manifest.from_metadata(session.metadata, origin=folder.model)
+    contents.golden.check(manifest, origin=folder.golden)
+    return session, manifest, contents.golden

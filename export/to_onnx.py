@@ -9,9 +9,10 @@ import warnings
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import onnx
 import torch
-from onnx import helper
+from onnx import helper, numpy_helper
 from torch import Tensor, nn
 
 from export.outputs import AXES, INPUTS, MAP, output_names
@@ -20,6 +21,8 @@ from model.network import RulNetwork
 OPSET: Final = 17
 SEQUENCE_LENS: Final = 4
 """Index of the input of ONNX' LSTM that takes the lengths."""
+STORED_SINGLE: Final = 1000
+"""Least size of a constant that is worth a Cast."""
 
 
 def outputs_of(net: RulNetwork) -> tuple[str, ...]:
@@ -53,6 +56,7 @@ def to_onnx(net: RulNetwork, path: Path, *, with_map: bool = False) -> None:
     graph = onnx.load(str(path))
     _declare_every_input(graph, columns)
     _give_lstms_the_lengths(graph)
+    _store_single(graph)
     onnx.checker.check_model(graph, full_check=True)
     onnx.save(graph, str(path))
 
@@ -93,7 +97,8 @@ def _declare_every_input(graph: onnx.ModelProto, columns: int) -> None:
 def _give_lstms_the_lengths(graph: onnx.ModelProto) -> None:
     """Pass `lengths` to every LSTM, so its backward direction starts at the last valid cycle.
 
-    The fused node then gives the same answer as PyTorch's packed layer.
+    The fused node then gives the same answer as PyTorch's packed layer. Its first state is 0 by default; the
+    traced zeros go, with the nodes that compute their shape.
     """
     lstms = [node for node in graph.graph.node if node.op_type == "LSTM"]
     if not lstms:
@@ -101,5 +106,21 @@ def _give_lstms_the_lengths(graph: onnx.ModelProto) -> None:
     cast = helper.make_node("Cast", ["lengths"], ["lengths_int32"], to=onnx.TensorProto.INT32)
     graph.graph.node.insert(0, cast)
     for node in lstms:
-        node.input.extend([""] * (SEQUENCE_LENS + 1 - len(node.input)))
-        node.input[SEQUENCE_LENS] = cast.output[0]
+        del node.input[SEQUENCE_LENS:]
+        node.input.extend([""] * (SEQUENCE_LENS - len(node.input)) + [cast.output[0]])
+
+
+def _store_single(graph: onnx.ModelProto) -> None:
+    """Store float64 constants that float32 holds exactly as float32, under a Cast: half of the bytes.
+
+    ONNX Runtime computes such a Cast once, when it loads the graph.
+    """
+    for weight in graph.graph.initializer:
+        values = numpy_helper.to_array(weight)
+        single = values.astype(np.float32)
+        if values.dtype != np.float64 or values.size < STORED_SINGLE or (single != values).any():
+            continue
+        name = weight.name
+        weight.CopyFrom(numpy_helper.from_array(single, f"{name}.single"))
+        cast = helper.make_node("Cast", [weight.name], [name], to=onnx.TensorProto.DOUBLE)
+        graph.graph.node.insert(0, cast)

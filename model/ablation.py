@@ -17,7 +17,7 @@ from model.calibration import read_windows
 from model.crossfit import Fold
 from model.domain import RulError
 from model.evaluation import Answered, Figure, figures, join_answers, rmse_difference
-from model.evidence import Evidence
+from model.flagship import Flagship
 from model.network import RulNetwork
 from model.networks import NETWORKS
 from model.selfattention import SelfAttention
@@ -50,14 +50,14 @@ def ablate_heads(folds: Sequence[Fold]) -> list[Silenced]:
 
 def require_heads(network: str) -> None:
     """Refuse a network or baseline without heads, by its name."""
-    if not issubclass(NETWORKS.get(network, RulNetwork), Evidence | SelfAttention):
+    if not issubclass(NETWORKS.get(network, RulNetwork), Flagship | SelfAttention):
         raise NoHeads(f"{network!r} has no heads to silence")
 
 
 def without_head(net: RulNetwork, head: int) -> RulNetwork:
     """Return a copy of the network in which no weight reads what this head read.
 
-    In `evidence` the last head still tells which columns are missing.
+    In `flagship` the last head still tells which columns are missing.
     """
     require_heads(net.config.network)
     net = copy.deepcopy(net)
@@ -65,7 +65,7 @@ def without_head(net: RulNetwork, head: int) -> RulNetwork:
         if isinstance(net, SelfAttention):
             width = net.between.head_width
             net.between.out.weight[:, head * width : (head + 1) * width] = 0.0
-        if isinstance(net, Evidence):
+        if isinstance(net, Flagship):
             heads = net.config.heads
             net.mix[:, head] = 0.0  # its means
             if head == heads - 1:

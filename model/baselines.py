@@ -14,7 +14,6 @@ import torch
 
 from model.domain import FloatArray, RulError, WindowSet, capped_rul
 from model.layers import Standardise, features_of_change
-from model.network import at_last_cycle
 
 AT_ONCE: Final = 2048
 MOST_WINDOWS: Final = 50_000
@@ -46,13 +45,22 @@ def window_statistics(windows: WindowSet, standardise: Standardise) -> FloatArra
             lengths = torch.from_numpy(part.lengths)
             z, _, valid = standardise(torch.from_numpy(part.readings), lengths)  # [B, T, F]
             there, count = valid.unsqueeze(-1), lengths.unsqueeze(-1).to(z.dtype)
-            last = at_last_cycle(torch.cat((z, features_of_change(z)), dim=-1), lengths)  # [B, 4F]
+            last = z[torch.arange(len(z)), lengths - 1]  # [B, F]
             mean = z.sum(1) / count
             deviation = ((z - mean.unsqueeze(1)).square() * there).sum(1).div(count).sqrt()
             least, most = (z.masked_fill(~there, edge) for edge in (torch.inf, -torch.inf))
             first = z[:, :10].sum(1) / count.clamp(max=10.0)
             age = torch.from_numpy(part.last_cycle).unsqueeze(-1)
-            columns = (last, deviation, least.amin(1), most.amax(1), first, count, age)
+            columns = (
+                last,
+                features_of_change(z, lengths),
+                deviation,
+                least.amin(1),
+                most.amax(1),
+                first,
+                count,
+                age,
+            )
             parts.append(torch.cat(columns, dim=-1).numpy())
     return np.concatenate(parts)
 

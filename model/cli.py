@@ -30,7 +30,7 @@ The seed splits the units into folds. One network per fold trains on the other f
 own units. These predictions calibrate and evaluate the final network, which trains on all units. To
 continue an interrupted run, repeat the command with --resume.
 
-Networks: evidence (exact contributions of each reading); flagship (attention by recency); amnl (additive
+Networks: flagship (exact contributions of each reading); amnl (additive
 temporal attention, with the health state as a second task); selfattention (eight heads between cycles). --set
 changes options of the network or its training: score (additive, dot, scaled_dot), attention_dropout,
 learnable_temperature, entropy_weight, heads_apart, causal, positions, relative_positions, age, hidden,
@@ -74,7 +74,7 @@ def train(
     out: Annotated[Path, typer.Option(help="Folder of the run.")],
     name: Annotated[str, typer.Option(help="Name of the model: lower-case letters, digits, - and _.")],
     fleet: Annotated[str, typer.Option(help="TOML file, or name of a shipped fleet.")] = "cmapss",
-    network: Annotated[str, typer.Option(help="Name of the network.")] = "evidence",
+    network: Annotated[str, typer.Option(help="Name of the network.")] = "flagship",
     seed: Annotated[int, typer.Option(help="Seed of folds, weights and training.", min=0)] = 0,
     steps: Steps = None,
     set_: Settings = None,

@@ -34,6 +34,16 @@ class InvalidData(RulError):
     """Readings, a schema or a trajectory are invalid."""
 
 
+def printable(text: str, width: int | None = None) -> str:
+    r"""Make foreign text safe for a terminal: no control characters, one line, at most `width` letters.
+
+    >>> printable("pump\x1b[2J", 7)
+    'pump?..'
+    """
+    plain = "".join(letter if letter.isprintable() else "?" for letter in text)
+    return plain if width is None or len(plain) <= width else plain[: width - 2] + ".."
+
+
 class RulState(StrEnum):
     """Interpretation of a predicted RUL.
 

@@ -66,7 +66,6 @@ ROWS: Final[dict[str, Row]] = {
     "ridge": Row(network=None),
     "gradient_boosting": Row(network=None),
     "flagship": Row(),
-    "even": Row(options={"recency": 0.0}),
     "wide": Row(options={"hidden": 16}),
     "narrow": Row(options={"perceptron": 48}),
     "sure_recurrence": Row(options={"recurrent_dropout": 0.0}),
@@ -88,7 +87,6 @@ ROWS: Final[dict[str, Row]] = {
     "last_state": Row(network="amnl", options={"last_state": True}),
     "single_task": Row(network="amnl", options={"health_task": False}),
     "selfattention": Row(network="selfattention"),
-    "evidence": Row(network="evidence"),
 }
 
 

@@ -1,123 +1,242 @@
-"""`flagship`: attention by recency over rich values. This module must not know data, losses or ONNX."""
+"""`flagship`: the default network, whose answer is made of exact contributions of readings.
+
+    readings   -> z-scores                                                     [B, T, F]
+    look       -> CNN, BiLSTM and a score for each head: attention             [B, H, T]
+    pool       -> attention-weighted means of the readings, and a trend        [B, H + 1, F]
+    read out   -> two ReLU layers and a linear head: RUL                       [B]
+
+CNN and BiLSTM say where to look; they never enter a value. Pools are linear in the readings, and the
+read-out divides its answer among the pools by secants. So the contribution of a reading is its
+z-score times the gates of its cycle and column, and contains no other cycle's reading: RETAIN's
+gates, Choi et al. (2016), fixed by the read-out. This module must not know data, losses or ONNX.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 import torch
 from torch import Tensor, nn
 
-from model.layers import MaskedConvolution, RaggedBiLstm, of_each_cycle, spread_age
-from model.network import CycleNetwork, Cycles, Inputs, NetworkConfig
+from model.layers import (
+    MaskedConvolution,
+    RaggedBiLstm,
+    age_of,
+    cycles_after,
+    masked_softmax,
+    spread_age,
+)
+from model.network import Estimate, Explanation, NetworkConfig, RulNetwork
+from model.novelty import statistics
+from model.readout import Answer, Pools, ReadOut
 
-CHANGE_SPREAD: Final = 0.6
-"""Standard deviation of the features of change, in z-scores; means vary less than readings."""
-CHANGE_LIMIT: Final = 10.0
-"""Limit of scaled features of change, so a broken sensor does not dominate the others."""
-CONTENT_CYCLES: Final = 9
-"""Content scores are averaged over this many cycles, as neighbours carry similar information."""
+SEARCHING_SLOPE: Final = 0.02
+STEEPEST_SLOPE: Final = 0.4
+FLATTER_SLOPE: Final = 0.04
+FLATTEST_SLOPE: Final = 0.001
+"""First slopes of scores, a cycle: a searching head, then means of the last 2.5 to 25 cycles, and of all."""
+DIFFERENCE_SCALE: Final = 1.5
+"""Means of neighbouring heads are alike; their difference is scaled up to vary as they do."""
+CONTENT_PENALTY: Final = 0.003
+"""Penalty on the variance of content: heads leave recency only where it pays."""
+SEARCH_SHARE: Final = 0.3
+"""Share of the training in which the searching head is free; then its penalty rises. Under a penalty from the
+start it misses single events; without one it overfits to units in which nothing happens at once."""
+LAG_CYCLES: Final = 10.0
+"""Unit of slopes and of lags, in cycles: small inputs and small parameters learn slowly."""
+VALUE_LIMIT: Final = 5.0
+"""Limit of pooled readings, in z-scores: contributions of broken sensors stay small enough for float32."""
+POOL_LIMIT: Final = 6.0
+"""Limit of scaled pools: windows unlike all others keep answers of a plausible size."""
+MOST_GAIN: Final = 30.0
+"""Limit of the gain of pools: it raises rounding errors too."""
+FOLLOWING: Final = 0.03
+"""Standard deviation of the pools of other columns, where the column of the failure bound leads."""
+LEAST_EVIDENCE_CYCLES: Final = 1e-6
+"""Evidence of a window without readings, in cycles, divided as its attention is."""
 
 
-class Flagship(CycleNetwork):
-    """CNN and BiLSTM over the readings, a perceptron over the features of change, additive attention.
+class Flagship(RulNetwork):
+    """Heads weigh the readings, two ReLU layers read the weighted means.
 
-    The features of change bypass the recurrent part: inside it they overfit within two passes over
-    the data, beside it they also improve the attention. Settings are used only through the regimes.
-    Attention decreases with the distance from the last cycle, because a late cycle includes all
-    earlier ones. The slope is learnt between nearly 0 and twice `recency`, but never rises, so an
-    outlier cannot take all the attention.
+    Attention of head h = softmax over cycles of (content - slope_h * lag), with learnt slopes >= 0. The
+    first head searches and gives the output `attention`. Settings are used only through the regimes.
     """
 
+    explains_readings: ClassVar[bool] = True
     options: ClassVar[Mapping[str, Any]] = {
+        "heads": 5,
         "hidden": 8,
         "perceptron": 96,
-        "values": 32,
         "attention": 24,
-        "attention_dropout": 0.0,
         "recurrent_dropout": 0.5,
-        "recency": 3.0,
     }
     recipe: ClassVar[Mapping[str, Any]] = {
         "learning_rate": 5e-3,
-        "offset": 0.05,
+        "offset": 0.3,
         "age_jitter": 0.03,
         "history_missing": 0.15,
         "low_rul_weight": 1.0,
+        "above_cap": 0.2,
     }
 
     def __init__(self, config: NetworkConfig) -> None:
-        super().__init__(config)
-        chosen = [i for i in range(config.columns) if i not in config.settings]
-        self.sensors = runs(chosen)
-        self.of_change = runs([k * config.columns + i for k in range(3) for i in chosen])
-        sensors, age, place = len(chosen), 2, 2
-        width = 2 * config.hidden + config.perceptron
-        self.convolution = MaskedConvolution(sensors + age, config.hidden, width=5)
+        super().__init__(config, values=config.perceptron)
+        heads, columns = config.heads, config.columns
+        self.convolution = MaskedConvolution(columns, config.hidden, width=5)
         self.recurrent = RaggedBiLstm(config.hidden, config.hidden)
         self.forget = nn.Dropout(config.recurrent_dropout)
-        self.perceptron = nn.Sequential(
-            nn.Linear(3 * sensors + config.columns + age + place, config.perceptron),
-            nn.ReLU(),
-            nn.Linear(config.perceptron, config.perceptron),
-            nn.ReLU(),
+        of_feature = nn.Linear(3 * config.hidden, config.attention)
+        of_head = nn.Linear(config.attention, heads)
+        self.score = nn.Sequential(of_feature, nn.Tanh(), of_head)
+        start_heads(of_feature.weight[:, -config.hidden :], of_head)
+        self.slope = nn.Parameter((LAG_CYCLES * first_slopes(heads)).expm1().log())  # before softplus
+        self.mix = nn.Parameter(first_mix(heads))  # [H + 1, H + 1]
+        self.register_buffer("gain", torch.ones(heads + 1, columns))
+        age, length = 2, 1
+        self.read_out = ReadOut((heads + 1) * columns + age + length + columns + heads, config.perceptron)
+        is_sensor = torch.ones(columns)
+        is_sensor[list(config.settings)] = 0.0
+        self.register_buffer("is_sensor", is_sensor, persistent=False)
+
+    def estimate(self, readings: Tensor, lengths: Tensor, last_cycle: Tensor) -> Estimate:
+        """See `RulNetwork`."""
+        z, observed, valid = self.standardise(readings, lengths)
+        lag, content, attention = self.look(z, valid, lengths)  # [B, 1, T], [B, T, H], [B, H, T]
+        # From here on float64, until the answer is complete.
+        weight, lag = attention.double(), lag.double()
+        pools, values = self.pool(z, observed, weight, lag)
+        mixed = self.get_buffer("gain") * (self.mix.double() @ pools.of_readings(values))
+        kept = POOL_LIMIT / mixed.abs().clamp(min=POOL_LIMIT)  # [B, H + 1, F], 1 within the limit
+        of_lag = weight * lag / LAG_CYCLES  # [B, H, T]
+        window = self.window(lengths, last_cycle, pools)  # [B, 3 + F]
+        x = torch.cat(((mixed * kept).flatten(1), of_lag.sum(-1), window), dim=-1)
+        answer = self.read_out(x, self.head)
+        contribution, explanation = self.explain(answer, window, pools, (values, of_lag), kept)
+        return Estimate(
+            (self.config.cap * answer.value).to(z.dtype),
+            answer.hidden.to(z.dtype).detach(),
+            attention[:, 0],
+            contribution,
+            statistics(z, lengths, readings, observed),
+            attention,
+            explanation=explanation,
+            penalty=penalty(content, valid, lengths, progress=self.progress) if self.training else None,
         )
-        self.value = nn.Sequential(nn.Linear(width, config.values), nn.Tanh())
-        self.score = nn.Sequential(
-            nn.Linear(width, config.attention), nn.Tanh(), nn.Linear(config.attention, 1)
-        )
 
-    def read_cycles(self, inputs: Inputs) -> Cycles:
-        """See `CycleNetwork`."""
-        age = spread_age(inputs.age)  # [B, T, 2]
-        before, behind = self.place(inputs)  # [B, T]
-        z = [inputs.z[:, :, run] for run in self.sensors]
-        h = self.convolution(torch.cat((*z, age), dim=-1), inputs.valid)  # [B, T, H]
-        h = self.forget(self.recurrent(h, inputs.lengths))  # [B, T, 2H]
-        seen = inputs.observed.to(h.dtype)
-        place = torch.stack((3.0 * before - 1.5, 3.0 * behind), dim=-1)  # [B, T, 2]
-        change = (inputs.change / CHANGE_SPREAD).clamp(-CHANGE_LIMIT, CHANGE_LIMIT)
-        features = (*(change[:, :, run] for run in self.of_change), seen, age, place)
-        perceived = of_each_cycle(self.perceptron, torch.cat(features, dim=-1), self.config.perceptron)
-        joint = torch.cat((h, perceived), dim=-1)  # [B, T, 2H + P]
-        score = of_each_cycle(self.score, joint, 1).squeeze(-1)
-        return Cycles(self.late(score, behind), of_each_cycle(self.value, joint, self.config.values))
+    def pool(self, z: Tensor, observed: Tensor, weight: Tensor, lag: Tensor) -> tuple[Pools, Tensor]:
+        """Return pools under these weights, and the pooled readings [B, T, F], 0 where missing."""
+        there = (observed * self.get_buffer("is_sensor")).double()
+        values = z.clamp(-VALUE_LIMIT, VALUE_LIMIT).double() * there
+        return Pools.of(weight, lag / -self.config.context, there), values
 
-    def late(self, content: Tensor, behind: Tensor) -> Tensor:
-        """Add recency to content, so scores fall from the last cycle back, [B, T].
+    def look(self, z: Tensor, valid: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return lag [B, 1, T], content of each cycle for each head [B, T, H], and attention [B, H, T]."""
+        lag = cycles_after(z, lengths).clamp(min=0.0)  # [B, 1, T]
+        h = self.convolution(z * self.get_buffer("is_sensor"), valid)  # [B, T, C]
+        r = self.forget(self.recurrent(h, lengths))  # [B, T, 2C]
+        content = self.score(torch.cat((r, h), dim=-1))
+        return lag, content, self.attend(content, valid, lag)
 
-        The content is between -c and c, so its mean over n cycles changes by less than 2c / n per
-        cycle; c is chosen so that recency changes by as much.
+    def fit_inputs(self, readings: Tensor, lengths: Tensor, *, leading: int) -> None:
+        """See `RulNetwork`: small inputs learn slowly, so the scale of pools says which column leads.
+
+        Means and trends of the leading column get a standard deviation of 1, however slowly it wears; those
+        of the others `FOLLOWING`, or with few units they tell units apart rather than wear.
         """
-        fall = self.config.recency / 10.0  # a cycle
-        if fall == 0.0:
-            return content
-        most = CONTENT_CYCLES * fall / 2.0
-        content = most * (content / most).tanh()
-        before = nn.functional.pad(content[:, None], (CONTENT_CYCLES - 1, 0), mode="replicate")
-        smooth = nn.functional.avg_pool1d(before, CONTENT_CYCLES, stride=1)[:, 0]
-        return smooth - fall * self.config.context * behind
+        self.eval()
+        with torch.no_grad():
+            z, observed, valid = self.standardise(readings, lengths)
+            lag, _, attention = self.look(z, valid, lengths)
+            pools, values = self.pool(z, observed, attention.double(), lag.double())
+            varies = (self.mix.double() @ pools.of_readings(values)).std(0)  # [H + 1, F]
+            share = torch.full_like(varies, FOLLOWING)
+            share[:, leading] = 1.0
+            gain = (share / varies.clamp(min=1.0 / MOST_GAIN)).clamp(max=MOST_GAIN)
+            self.get_buffer("gain").copy_(gain)
 
-    def place(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """Return the cycles up to each and after it, over the context, both [B, T]."""
-        number = torch.arange(inputs.z.shape[1], device=inputs.z.device).to(inputs.z.dtype)[None, :] + 1.0
-        after = (inputs.lengths[:, None].to(inputs.z.dtype) - number).clamp(min=0.0)
-        context = float(self.config.context)
-        return (number / context).expand_as(after), after / context
+    def attend(self, content: Tensor, valid: Tensor, lag: Tensor) -> Tensor:
+        """Compute the attention of each head, [B, H, T]."""
+        slope = nn.functional.softplus(self.slope) / LAG_CYCLES  # [H]
+        return masked_softmax(content.transpose(1, 2) - slope[:, None] * lag, valid[:, None])
+
+    def window(self, lengths: Tensor, last_cycle: Tensor, pools: Pools) -> Tensor:
+        """Return age of the last cycle, whether it is known, length, and what is missing, [B, 3 + F]."""
+        age = spread_age(age_of(last_cycle, oldest=self.get_buffer("oldest")))  # [B, 2]
+        length = lengths[:, None].double() / self.config.context - 1.0
+        return torch.cat((age.double(), length, self.get_buffer("is_sensor") - pools.seen), dim=-1)
+
+    def explain(
+        self, answer: Answer, window: Tensor, pools: Pools, cycles: tuple[Tensor, Tensor], kept: Tensor
+    ) -> tuple[Tensor, Explanation]:
+        """Divide the answer among cycles [B, T], readings, and the window."""
+        heads, columns, cap = self.config.heads, self.config.columns, self.config.cap
+        values, of_lag = cycles
+        slope = cap * answer.slope  # [B, P]
+        of_pools, of_heads, of_window = slope.split([(heads + 1) * columns, heads, 3 + columns], dim=-1)
+        of_pools = of_pools.reshape(-1, heads + 1, columns) * kept * self.get_buffer("gain")
+        of_reading = pools.shares(self.mix.double().T @ of_pools, values)  # [B, T, F]
+        of_place = (of_heads.unsqueeze(-1) * of_lag).sum(1)  # [B, T]
+        # 0 once the baseline is this network's own reference.
+        from_baseline = cap * answer.reference - self.get_buffer("baseline")
+        of_window = (of_window * window).sum(-1) + from_baseline  # [B]
+        evidence = share_of_cycles(of_reading, pools.rows[:, 0])
+        dtype = self.mix.dtype
+        explanation = Explanation(*(each.to(dtype) for each in (of_reading, of_window, evidence)))
+        return (of_reading.sum(-1) + of_place).to(dtype), explanation
+
+    def reference_rul(self, unclipped: Tensor) -> Tensor:  # noqa: ARG002
+        """Answer for a window whose readings are all typical, []."""
+        nothing = torch.zeros(1, self.read_out.first.in_features, dtype=torch.float64)
+        return (self.config.cap * self.read_out(nothing, self.head).reference).to(self.mix.dtype)
 
 
-def runs(indices: Sequence[int]) -> list[slice]:
-    """Merge indices to as few slices as possible, in this order.
+def start_heads(of_convolution: Tensor, of_head: nn.Linear) -> None:
+    """Set the content of heads before training, from weights of the convolution [D, C] and of the heads.
 
-    A slice is a view; a list of indices is a copy that takes a tenth of the graph's time.
-
-    >>> runs([3, 4, 5, 8])
-    [slice(3, 6, None), slice(8, 9, None)]
+    The searching head looks where the convolution responds most: from random weights it learns in some
+    runs to avoid single events in place of finding them. The others are plain recency.
     """
-    found: list[slice] = []
-    for i in indices:
-        if found and found[-1].stop == i:
-            found[-1] = slice(found[-1].start, i + 1)
-        else:
-            found.append(slice(i, i + 1))
-    return found
+    with torch.no_grad():
+        of_convolution.copy_(of_convolution.abs() * of_head.weight[0].sign()[:, None])
+        of_head.weight[1:].zero_()
+        of_head.bias.zero_()
+
+
+def first_slopes(heads: int) -> Tensor:
+    """Return the slopes of the heads before training, [H]: searching, steep to flat, flattest.
+
+    >>> [round(slope, 3) for slope in first_slopes(5).tolist()]
+    [0.02, 0.4, 0.126, 0.04, 0.001]
+    """
+    steep, flat = torch.tensor([STEEPEST_SLOPE, FLATTER_SLOPE]).log()
+    between = torch.linspace(steep, flat, max(heads - 2, 0)).exp()
+    return torch.cat((torch.tensor([SEARCHING_SLOPE]), between, torch.tensor([FLATTEST_SLOPE])))[:heads]
+
+
+def first_mix(heads: int) -> Tensor:
+    """Return the mix of means and trend before training, [H + 1, H + 1].
+
+    The read-out starts from the means of the first two heads and of the last, and from differences.
+    """
+    mix = torch.eye(heads + 1)
+    for head in range(2, heads - 1):
+        mix[head, head - 1], mix[head, head] = DIFFERENCE_SCALE, -DIFFERENCE_SCALE
+    return mix
+
+
+def share_of_cycles(of_reading: Tensor, attention: Tensor) -> Tensor:
+    """Compute each cycle's share in the sum of absolute contributions, [B, T, F] -> [B, T]."""
+    weight = of_reading.abs().sum(-1) + LEAST_EVIDENCE_CYCLES * attention
+    return weight / weight.sum(-1, keepdim=True)
+
+
+def penalty(content: Tensor, valid: Tensor, lengths: Tensor, *, progress: float) -> Tensor:
+    """Penalise the variance of content within windows, []; that of the searching head late in training."""
+    there = valid.unsqueeze(-1)
+    content = torch.where(there, content, 0.0)  # [B, T, H]
+    mean = content.sum(1, keepdim=True) / lengths[:, None, None]
+    variance = ((content - mean).square() * there).sum((0, 1)) / valid.sum()  # [H]
+    late = max(0.0, progress - SEARCH_SHARE) / (1.0 - SEARCH_SHARE)
+    return CONTENT_PENALTY * (late * variance[0] + variance[1:].sum())

@@ -33,6 +33,11 @@ def valid_cycles(lengths: Tensor, like: Tensor) -> Tensor:
     return torch.arange(like.shape[1], device=like.device)[None, :] < lengths[:, None]
 
 
+def cycles_after(z: Tensor, lengths: Tensor) -> Tensor:
+    """Count the cycles after each one, in the type of z [B, T, F], [B, 1, T]; negative on padding."""
+    return lengths[:, None, None].to(z.dtype) - 1.0 - torch.arange(z.shape[1], device=z.device)
+
+
 class Scaled(NamedTuple):
     """Scaled readings: z-scores [B, T, F], observed [B, T, F] and valid [B, T]; see `Inputs`."""
 
@@ -76,9 +81,9 @@ class Standardise(nn.Module):
         observed = valid.unsqueeze(-1) & ~torch.isnan(readings)  # [B, T, F]
         mean, deviation = self.statistics(readings, observed)
         z = ((readings - mean) / deviation).clamp(-Z_LIMIT, Z_LIMIT)
-        z = torch.where(observed, z, torch.zeros_like(z))
+        z = torch.where(observed, z, 0.0)
         filled = torch.where(observed, z, running_mean(z, observed))
-        return Scaled(torch.where(valid.unsqueeze(-1), filled, torch.zeros_like(z)), observed, valid)
+        return Scaled(torch.where(valid.unsqueeze(-1), filled, 0.0), observed, valid)
 
     def statistics(self, readings: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and standard deviation of each cycle's regime, [B, T, F] or [F]."""
@@ -98,7 +103,7 @@ class Standardise(nn.Module):
         lowest, highest = centre.amin(0) - 1e3 * scale, centre.amax(0) + 1e3 * scale
         there = observed[:, :, where]  # [B, T, S]
         setting = (readings[:, :, where].clamp(lowest, highest) - middle) / scale
-        setting = torch.where(there, setting, torch.zeros_like(setting))
+        setting = torch.where(there, setting, 0.0)
         # (s - c)^2 over the known settings, without the term that all centres share: c^2 - 2 s c.
         from_middle = ((centre - middle) / scale).T  # [S, R]
         terms = torch.cat((from_middle.square(), -2.0 * from_middle))  # [2S, R]
@@ -115,56 +120,46 @@ def running_mean(x: Tensor, there: Tensor) -> Tensor:
     return x.cumsum(1) / there.to(x.dtype).cumsum(1).clamp(min=1.0)
 
 
-def features_of_change(z: Tensor) -> Tensor:
-    """Compute running mean, mean of the last ten cycles, and trend, [B, T, F] -> [B, T, 3F].
+def features_of_change(z: Tensor, lengths: Tensor) -> Tensor:
+    """Compute mean, mean of the last ten cycles, and trend, [B, T, F] and [B] -> [B, 3F].
 
-    Causal, so padding at the end changes nothing. The trend is the slope of the line fitted so far,
-    times the cycles it spans.
+    The trend is the slope of the fitted line, sum (t - (n-1)/2) z_t * 12 / (n (n^2 - 1)), times the n cycles
+    it spans; 0 where n = 1.
     """
-    place = torch.arange(z.shape[1], device=z.device).to(z.dtype)[None, :, None]  # [1, T, 1]
-    count = place + 1.0
-    # Sums are relative to the first cycle and the mean so far: sums of the readings themselves are
-    # large and nearly cancel, which costs float32 half of its digits in a hundred cycles.
-    first = z[:, :1]
-    left = z - first
-    total = left.cumsum(1)
-    earlier = nn.functional.pad(total, (0, 0, RECENT_CYCLES, 0))[:, :-RECENT_CYCLES]
-    recent = (total - earlier) / count.clamp(max=float(RECENT_CYCLES))
-    # Least squares on 0..n-1: slope = sum (t - (n-1)/2) z_t * 12 / (n (n^2 - 1)); 0 where n = 1. Each
-    # cycle adds t/2 (z_t - mean before it) to the sum.
-    surprise = left - (total - left) / place.clamp(min=1.0)
-    slope = (place / 2.0 * surprise).cumsum(1) * 12.0 / (count * (count.square() - 1.0)).clamp(min=1.0)
-    return torch.cat((first + total / count, first + recent, slope * count), dim=-1)
+    count = lengths[:, None, None].to(z.dtype)  # [B, 1, 1]
+    behind = cycles_after(z, lengths)  # [B, 1, T]
+    there = (behind >= 0.0).to(z.dtype)
+    mean = there / count
+    recent = there * (behind < RECENT_CYCLES) / count.clamp(max=float(RECENT_CYCLES))
+    trend = there * ((count - 1.0) / 2.0 - behind) * 12.0 / (count.square() - 1.0).clamp(min=1.0)
+    # Relative to the first cycle: sums of readings far from zero cost float32 half of its digits.
+    first = z[:, :1]  # [B, 1, F]
+    change = torch.cat((mean, recent, trend), dim=1) @ (z - first)  # [B, 3, F]
+    return torch.cat((change[:, :2] + first, change[:, 2:]), dim=1).flatten(1)
 
 
 def cycle_age(lengths: Tensor, last_cycle: Tensor, *, oldest: Tensor, valid: Tensor) -> Tensor:
-    """Compute log1p of each cycle number over that of the oldest unit, and whether it is known.
-
-    [B], [B] -> [B, T, 2]; both 0 where the last cycle is unknown (NaN), and on padding. Cycle numbers
-    beyond the oldest in training count as the oldest.
-    """
-    known = ~torch.isnan(last_cycle)
-    place = torch.arange(valid.shape[1], device=valid.device)[None, :]
+    """Compute `age_of` each cycle number, [B], [B] -> [B, T, 2]; both 0 on padding."""
+    place = torch.arange(valid.shape[1], device=valid.device)
     before_last = (lengths[:, None] - 1 - place).to(last_cycle.dtype)
-    last = torch.where(known, last_cycle, torch.zeros_like(last_cycle))
-    number = torch.minimum((last[:, None] - before_last).clamp(min=0.0), oldest)  # [B, T]
-    there = known[:, None] & valid
-    age = torch.where(there, torch.log1p(number) / torch.log1p(oldest), torch.zeros_like(number))
-    return torch.stack((age, there.to(age.dtype)), dim=-1)
+    return age_of(last_cycle[:, None] - before_last, oldest=oldest) * valid.unsqueeze(-1)
+
+
+def age_of(cycle: Tensor, *, oldest: Tensor) -> Tensor:
+    """Compute log1p of cycle numbers over that of the oldest unit, and whether they are known.
+
+    [...] -> [..., 2]. Both are 0 where the number is unknown (NaN). Numbers beyond the oldest in training
+    count as the oldest.
+    """
+    known = ~torch.isnan(cycle)
+    number = torch.minimum(torch.where(known, cycle, 0.0).clamp(min=0.0), oldest)
+    return torch.stack((torch.log1p(number) / torch.log1p(oldest), known.to(cycle.dtype)), dim=-1)
 
 
 def spread_age(age: Tensor) -> Tensor:
-    """Scale ages like z-scores, 0 where unknown, [B, T, 2]."""
-    known = age[:, :, 1:]
-    return torch.cat(((age[:, :, :1] - AGE_MIDDLE) / AGE_SPREAD * known, known), dim=-1)
-
-
-def of_each_cycle(layers: nn.Module, x: Tensor, width: int) -> Tensor:
-    """Apply layers to each cycle, [B, T, D] -> [B, T, width].
-
-    As a matrix, for which ONNX Runtime fuses product and bias.
-    """
-    return layers(x.reshape(-1, x.shape[-1])).reshape(x.shape[0], x.shape[1], width)
+    """Scale ages like z-scores, 0 where unknown, [..., 2]."""
+    known = age[..., 1:]
+    return torch.cat(((age[..., :1] - AGE_MIDDLE) / AGE_SPREAD * known, known), dim=-1)
 
 
 class MaskedConvolution(nn.Module):
@@ -177,7 +172,7 @@ class MaskedConvolution(nn.Module):
     def forward(self, x: Tensor, valid: Tensor) -> Tensor:
         """Mask after the convolution, whose bias would turn padding into a reading."""
         h = self.convolution(x.transpose(1, 2)).transpose(1, 2).relu()
-        return torch.where(valid.unsqueeze(-1), h, torch.zeros_like(h))
+        return torch.where(valid.unsqueeze(-1), h, 0.0)
 
 
 class RaggedBiLstm(nn.Module):
@@ -202,7 +197,7 @@ class RaggedBiLstm(nn.Module):
         ahead = self._run(x, "l0")
         back = self._run(_reordered(x, mirrored), "l0_reverse")
         h = torch.cat((ahead, _reordered(back, mirrored)), dim=-1)  # [B, T, 2H]
-        return torch.where(valid.unsqueeze(-1), h, torch.zeros_like(h))
+        return torch.where(valid.unsqueeze(-1), h, 0.0)
 
     def _run(self, x: Tensor, direction: str) -> Tensor:
         """Run one direction of the layer, [B, T, in] -> [B, T, H]."""
@@ -227,7 +222,4 @@ def masked_softmax(score: Tensor, valid: Tensor) -> Tensor:
         most = torch.finfo(torch.float32).max
         return masked_softmax(score.float().clamp(-most, most), valid).to(score.dtype)
     lowest = torch.finfo(score.dtype).min
-    score = torch.where(valid, score, torch.full_like(score, lowest))
-    weight = (score - score.amax(dim=-1, keepdim=True)).exp()
-    weight = torch.where(valid, weight, torch.zeros_like(weight))
-    return weight / weight.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(score.dtype).tiny)
+    return torch.where(valid, torch.where(valid, score, lowest).softmax(-1), 0.0)

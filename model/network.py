@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from model.attention import CycleDropout
-from model.layers import Standardise, cycle_age, features_of_change, masked_softmax
-from model.novelty import Novelty, habits
+from model.layers import Standardise, cycle_age, masked_softmax
+from model.novelty import Novelty, statistics
 
 QUANTILES: Final = 41
 """Points of the calibrated distribution, at equally spaced probabilities from 0 to 1."""
@@ -44,7 +44,7 @@ class NetworkConfig:
     degrading_below: float  # RUL in cycles
     heads: int = 0  # Number of attention heads in the output `head_attention`; 0 for none
     hidden: int = 32  # Width of each LSTM direction, and of the flagship's convolution
-    perceptron: int = 48  # Width of the perceptron over the features of change or the pools
+    perceptron: int = 48  # Width of the layers over the pools
     values: int = 32  # Width of a cycle's value
     attention: int = 24  # Width of the projection that is scored
     convolution: int = 64  # Width of the convolution
@@ -59,19 +59,16 @@ class NetworkConfig:
     health_task: bool = True  # Whether the health state is trained as a second task
     age: bool = False  # Whether the cycle number is an input
     recurrent_dropout: float = 0.0  # Dropout behind the recurrent part
-    # Decrease of a cycle's score per ten cycles before the last; content at most doubles or cancels it.
-    recency: float = 0.0
 
 
 class Inputs(NamedTuple):
-    """Inputs of a network: scaled readings, features of change, ages."""
+    """Inputs of a network: scaled readings and ages."""
 
     z: Tensor  # [B, T, F] z-scores within the regime; missing ones are filled, padding is 0
     observed: Tensor  # bool [B, T, F], neither missing nor padding
     valid: Tensor  # bool [B, T], not padding
     lengths: Tensor  # [B]
     age: Tensor  # [B, T, 2], log of the cycle number, and whether it is known
-    change: Tensor  # [B, T, 3F]
 
 
 class Cycles(NamedTuple):
@@ -146,8 +143,8 @@ class Distribution(nn.Module):
         interval = rul[:, None] + scale[:, None] * self.get_buffer("interval")  # [B, 2]
         below = self.probability_below((self.get_buffer("bounds") - rul[:, None]) / scale[:, None])
         horizons = len(self.config.horizons)
-        critical, degrading_or_worse = below[:, horizons], below[:, horizons + 1]
-        health = torch.stack((1.0 - degrading_or_worse, degrading_or_worse - critical, critical), dim=-1)
+        critical, degrading_or_worse = below[:, horizons : horizons + 1], below[:, horizons + 1 :]
+        health = torch.cat((1.0 - degrading_or_worse, degrading_or_worse - critical, critical), dim=-1)
         return interval.clamp(0.0, self.config.cap), below[:, :horizons], health
 
     def probability_below(self, deviation: Tensor) -> Tensor:
@@ -236,8 +233,7 @@ class CycleNetwork(RulNetwork):
         """See `RulNetwork`."""
         z, observed, valid = self.standardise(readings, lengths)
         age = cycle_age(lengths, last_cycle, oldest=self.get_buffer("oldest"), valid=valid)
-        change = features_of_change(z)  # [B, T, 3F]
-        score, value, heads = self.read_cycles(Inputs(z, observed, valid, lengths, age, change))
+        score, value, heads = self.read_cycles(Inputs(z, observed, valid, lengths, age))
         attention = masked_softmax(score, self.drop(valid))  # [B, T]
         cycle_rul = self.config.cap * self.head(value).squeeze(-1)  # [B, T]
         context = (attention.unsqueeze(-1) * value).sum(1)  # [B, D]
@@ -248,14 +244,8 @@ class CycleNetwork(RulNetwork):
             context.detach(),
             attention,
             attention * (cycle_rul - baseline),
-            torch.cat((at_last_cycle(change, lengths), habits(z, readings, observed)), dim=-1),
+            statistics(z, lengths, readings, observed),
             None if heads is None else (attention[:, None, None, :] @ heads).squeeze(2),  # [B, H, T]
             self.read_health(context),
             self_attention=heads,
         )
-
-
-def at_last_cycle(x: Tensor, lengths: Tensor) -> Tensor:
-    """Select each window's last valid cycle, [B, T, D] -> [B, D]."""
-    last = (lengths - 1)[:, None, None].expand(-1, 1, x.shape[-1])
-    return x.gather(1, last)[:, 0]

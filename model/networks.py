@@ -8,7 +8,6 @@ from typing import Any, Final, cast
 
 from model.amnl import Amnl
 from model.domain import RulError
-from model.evidence import Evidence
 from model.flagship import Flagship
 from model.fleet import Fleet
 from model.network import NetworkConfig, RulNetwork
@@ -27,7 +26,6 @@ NETWORKS: Final[dict[str, type[RulNetwork]]] = {
     "flagship": Flagship,
     "amnl": Amnl,
     "selfattention": SelfAttention,
-    "evidence": Evidence,
 }
 
 

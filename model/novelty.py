@@ -15,12 +15,18 @@ import torch
 from torch import Tensor, nn
 
 from model.domain import FloatArray, IntArray
+from model.layers import features_of_change
 
 QUANTILE: Final = 0.995
 SHRINKAGE: Final = 0.3
 """Share of the diagonal in the covariance; it limits the effect of a missing column."""
 SHRINKAGE_ALONE: Final = 0.7
 """The same for the distance of one feature given all others, which a missing feature distorts more."""
+
+
+def statistics(z: Tensor, lengths: Tensor, readings: Tensor, observed: Tensor) -> Tensor:
+    """Join features of change and habits, of z, readings and observed [B, T, F] -> [B, 7F]."""
+    return torch.cat((features_of_change(z, lengths), habits(z, readings, observed)), dim=-1)
 
 
 def habits(z: Tensor, readings: Tensor, observed: Tensor) -> Tensor:
@@ -65,11 +71,10 @@ class Novelty(nn.Module):
         length = lengths.to(statistics.dtype)
         centred = change - self.get_buffer("mean")
         there = (seen / length[:, None]).repeat(1, 3)  # a missing column does not count
-        off = ((centred @ self.get_buffer("alone")) * there).abs().amax(-1)
+        off = ((centred @ self.get_buffer("alone")) * there).abs().amax(-1, keepdim=True)
         expected = self.get_buffer("spread") + self.get_buffer("noise") / length[:, None]
-        joint_and_alone = torch.stack(
-            ((centred @ self.get_buffer("whiten")).square().sum(-1), off.square()), dim=-1
-        )
+        joint = (centred @ self.get_buffer("whiten")).square().sum(-1, keepdim=True)
+        joint_and_alone = torch.cat((joint, off.square()), dim=-1)
         usual = self.get_buffer("usual_step")
         restless = (steps - usual * pairs) / (pairs.clamp(min=1.0).sqrt() * self.get_buffer("step_spread"))
         by_chance = self.get_buffer("usual_repeats") * pairs

@@ -1,5 +1,7 @@
 """Pools of readings and their read-out: each answers with a value and with its exact shares.
 
+They work in float64: readings that hardly change are small differences of large sums, and an RUL of many
+hundred cycles leaves float32 too few digits.
 This module must not know where attention comes from, data, losses or ONNX.
 """
 
@@ -9,6 +11,7 @@ from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 SPREAD: Final = 0.6
 """Standard deviation of pools, in z-scores; means vary less than readings."""
@@ -34,43 +37,39 @@ class Pools(NamedTuple):
 
     rows: Tensor  # [B, H + 1, T] attention of each head; that of the last, times the cycle's place
     scale: Tensor  # [B, H, F] from weighted sums to means; 0 for a column without readings
-    middle: Tensor  # [B, F] mean place of the readings under the last head
-    steep: Tensor  # [B, F] from the covariance with the place to the trend
+    middle: Tensor  # [B, 1, F] mean place of the readings under the last head
+    steep: Tensor  # [B, 1, F] from the covariance with the place to the trend
+    seen: Tensor  # [B, F] share of the last head's weight on cycles with a reading
 
     @classmethod
     def of(cls, attention: Tensor, place: Tensor, observed: Tensor) -> Pools:
-        """Weigh cycles: attention [B, H, T], place [B, T] in -1..0, observed [B, T, F] as 0 or 1.
-
-        In float64: readings that hardly change within a window are small differences of large sums.
-        """
-        attention, place, observed = attention.double(), place.double(), observed.double()
-        heads, last = attention.shape[1], attention[:, -1]
+        """Weigh cycles: attention [B, H, T], place [B, 1, T] in -1..0, observed [B, T, F] as 0 or 1."""
+        last = attention[:, -1:]  # [B, 1, T]
         # Around its mean, or the covariance of constant readings would be a small difference of large sums.
         place = place - (last * place).sum(-1, keepdim=True)
-        moments = torch.stack((last * place, last * place.square()), dim=1)  # [B, 2, T]
-        there = torch.cat((attention, moments), dim=1) @ observed  # [B, H + 2, F]
-        seen = there[:, :heads]
-        share = torch.where(seen > LEAST_WEIGHT, 1.0 / seen.clamp(min=LEAST_WEIGHT), torch.zeros_like(seen))
-        middle = there[:, heads] * share[:, -1]
-        variance = (there[:, heads + 1] * share[:, -1] - middle.square()).clamp(min=0.0)
-        steep = share[:, -1] / (variance + LEAST_VARIANCE).sqrt() / (EVEN_DEVIATION * SPREAD)
-        steep = torch.where(variance > SINGLE_VARIANCE, steep, torch.zeros_like(steep))
-        return cls(torch.cat((attention, moments[:, :1]), dim=1), share / SPREAD, middle, steep)
+        of_place = last * place
+        weights = torch.cat((attention, of_place, of_place * place), dim=1)  # [B, H + 2, T]
+        there = weights @ observed  # [B, H + 2, F]
+        seen = there[:, :-2]
+        share = (seen > LEAST_WEIGHT) / seen.clamp(min=LEAST_WEIGHT)  # [B, H, F]
+        middle = there[:, -2:-1] * share[:, -1:]
+        variance = (there[:, -1:] * share[:, -1:] - middle.square()).clamp(min=0.0)
+        steep = share[:, -1:] / (variance + LEAST_VARIANCE).sqrt() / (EVEN_DEVIATION * SPREAD)
+        steep = steep * (variance > SINGLE_VARIANCE)
+        return cls(weights[:, :-1], share / SPREAD, middle, steep, seen[:, -1])
 
     def of_readings(self, z: Tensor) -> Tensor:
-        """Pool readings that are 0 where missing, [B, T, F] -> float64 [B, H + 1, F]."""
-        total = self.rows @ z.double()  # [B, H + 1, F]
-        trend = (total[:, -1] - self.middle * total[:, -2]) * self.steep
-        return torch.cat((total[:, :-1] * self.scale, trend[:, None]), dim=1)
+        """Pool readings that are 0 where missing, [B, T, F] -> [B, H + 1, F]."""
+        total = self.rows @ z  # [B, H + 1, F]
+        trend = (total[:, -1:] - self.middle * total[:, -2:-1]) * self.steep
+        return torch.cat((total[:, :-1] * self.scale, trend), dim=1)
 
     def shares(self, slope: Tensor, z: Tensor) -> Tensor:
         """Divide sum(slope * pools) among the readings, [B, H + 1, F] and [B, T, F] -> [B, T, F]."""
-        slope = slope.double()
-        of_trend = slope[:, -1] * self.steep  # [B, F]
-        of_last = slope[:, -2] * self.scale[:, -1] - self.middle * of_trend
-        means = slope[:, :-2] * self.scale[:, :-1]
-        gates = torch.cat((means, of_last[:, None], of_trend[:, None]), dim=1)  # [B, H + 1, F]
-        return ((self.rows.transpose(1, 2) @ gates) * z).to(z.dtype)
+        of_trend = slope[:, -1:] * self.steep  # [B, 1, F]
+        of_means = slope[:, :-1] * self.scale
+        gates = torch.cat((of_means[:, :-1], of_means[:, -1:] - self.middle * of_trend, of_trend), dim=1)
+        return (self.rows.transpose(1, 2) @ gates) * z
 
 
 class Answer(NamedTuple):
@@ -95,14 +94,19 @@ class ReadOut(nn.Module):
         self.second = nn.Linear(width, width)
 
     def forward(self, x: Tensor, head: nn.Linear) -> Answer:
-        """Read inputs [B, P] with a head of one output."""
-        u, u_reference = self.first(x), self.first.bias  # [B, W], [W]
+        """Read inputs, float64 [B, P], with a head of one output."""
+        first, second, last = (
+            (layer.weight.double(), layer.bias.double()) for layer in (self.first, self.second, head)
+        )
+        u, u_reference = linear(x, *first), first[1]  # [B, W], [W]
         y, y_reference = u.relu(), u_reference.relu()
-        v, v_reference = self.second(y), self.second(y_reference)
+        v, v_reference = linear(y, *second), linear(y_reference, *second)
         hidden, hidden_reference = v.relu(), v_reference.relu()
-        slope = (secant(v, v_reference) * head.weight[0]) @ self.second.weight  # [B, W]
-        slope = (slope * secant(u, u_reference)) @ self.first.weight  # [B, P]
-        return Answer(head(hidden).squeeze(-1), head(hidden_reference).squeeze(-1), slope, hidden)
+        slope = (secant(v, v_reference) * last[0][0]) @ second[0]  # [B, W]
+        slope = (slope * secant(u, u_reference)) @ first[0]  # [B, P]
+        return Answer(
+            linear(hidden, *last).squeeze(-1), linear(hidden_reference, *last).squeeze(-1), slope, hidden
+        )
 
 
 def secant(u: Tensor, reference: Tensor) -> Tensor:
@@ -112,6 +116,5 @@ def secant(u: Tensor, reference: Tensor) -> Tensor:
     """
     step = u - reference
     is_small = step.abs() < LEAST_STEP
-    at_reference = (reference > 0).to(u.dtype).expand_as(u)
-    rise = (u.relu() - reference.relu()) / torch.where(is_small, torch.ones_like(step), step)
-    return torch.where(is_small, at_reference, rise)
+    rise = (u.relu() - reference.relu()) / torch.where(is_small, 1.0, step)
+    return torch.where(is_small, (reference > 0).to(u.dtype), rise)

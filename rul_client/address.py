@@ -1,11 +1,27 @@
-"""Addresses of servers. Every `rul` command loads it: it imports nothing heavy."""
+"""Addresses and API keys of servers. Every `rul` command loads it: it imports nothing heavy."""
 
 from __future__ import annotations
 
 import ipaddress
+from pathlib import Path
+from typing import Annotated, NamedTuple
 from urllib.parse import urlsplit
 
 import typer
+
+
+class Tls(NamedTuple):
+    """PEM files of a TLS connection.
+
+    Attributes:
+        ca: Authorities that the server's certificate may come from; None: those of the system.
+        cert: Certificate of the client; None: it shows none.
+        key: Private key of that certificate.
+    """
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
 
 
 def http_address(url: str) -> str:
@@ -26,6 +42,22 @@ def _checked(url: str, schemes: tuple[str, ...]) -> str:
     except ValueError:  # the port is no number
         pass
     raise typer.BadParameter(f"expected {', '.join(schemes)}://HOST:PORT, got {url!r}")
+
+
+ApiKey = Annotated[str | None, typer.Option(help="With a service: its API key.", envvar="RUL_API_KEY")]
+KeyFile = Annotated[
+    Path | None, typer.Option(help="With a service: file with its API key, which `ps` does not show.")
+]
+
+
+def chosen_key(api_key: str | None, key_file: Path | None) -> str | None:
+    """Return the key in the file, if one is given, else the key itself."""
+    if key_file is None:
+        return api_key
+    try:
+        return key_file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"{key_file} cannot be read: {error}", param_hint="--key-file") from None
 
 
 def is_loopback(host: str | None) -> bool:

@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 import httpx
 
 from export.bundle import Manifest
+from rul_client.address import Tls
 from rul_client.answers import Answer, Answerer, Explain, NoAnswer, RemoteModel, Window
 from rul_client.errors import RemoteFailed, Retryable
 from rul_client.grpc import GrpcTransport, grpc_channel
@@ -38,6 +39,7 @@ async def open_remote(
     *,
     model: str | None,
     api_key: str | None,
+    tls: Tls = Tls(),  # noqa: B008 frozen
     transport: httpx.AsyncBaseTransport | None = None,
     sleep: Sleep = asyncio.sleep,
 ) -> AsyncGenerator[Answerer, None]:
@@ -45,10 +47,10 @@ async def open_remote(
     async with AsyncExitStack() as stack:
         server: Transport
         if url.startswith("http"):
-            client = await stack.enter_async_context(http_client(url, api_key, transport=transport))
+            client = await stack.enter_async_context(http_client(url, api_key, tls=tls, transport=transport))
             server = HttpTransport(client, url)
         else:
-            channel = await stack.enter_async_context(grpc_channel(url))
+            channel = await stack.enter_async_context(grpc_channel(url, tls=tls))
             server = GrpcTransport(rul_v1_pb2_grpc.RulServiceStub(channel), url, api_key)
         found = choose(await with_retries(server.models, sleep=sleep), model, url)
         yield RemoteAnswerer(server, found, sleep=sleep)

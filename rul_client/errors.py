@@ -6,7 +6,7 @@ from typing import Final
 
 from model.domain import RulError
 
-KEY_HINT: Final = " (--api-key, or RUL_API_KEY)"
+KEY_HINT: Final = " (--key-file, --api-key or RUL_API_KEY)"
 
 
 class RemoteFailed(RulError):

@@ -10,9 +10,10 @@ import grpc
 import grpc.aio
 import numpy as np
 
-from rul_client.address import is_loopback
+from rul_client.address import Tls, is_loopback
 from rul_client.answers import Answer, Explain, ModelName, NoAnswer, RemoteModel, Window, grounds_of, top_of
 from rul_client.errors import KEY_HINT, RemoteFailed, Retryable
+from rul_client.http import ssl_context
 from service.proto import rul_v1_pb2 as pb
 
 PORTS: Final = {"grpc": 3000, "grpcs": 443, "http": 80, "https": 443}
@@ -91,12 +92,14 @@ def _answer(given: pb.Prediction) -> Answer | NoAnswer:
     )  # fmt: skip
 
 
-def grpc_channel(url: str, *options: tuple[str, int]) -> grpc.aio.Channel:
+def grpc_channel(url: str, *options: tuple[str, int], tls: Tls = Tls()) -> grpc.aio.Channel:  # noqa: B008 frozen
     """Open a channel to SCHEME://HOST:PORT, with TLS for grpcs and https."""
     parts = urlsplit(url)
     target = f"{parts.hostname}:{parts.port or PORTS[parts.scheme]}"
     proxy = ("grpc.enable_http_proxy", 0 if is_loopback(parts.hostname) else 1)
     given = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), proxy, *options]
     if parts.scheme in {"grpcs", "https"}:
-        return grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(), options=given)
+        ssl_context(tls)  # gRPC itself names no file that it cannot use
+        ca, cert, key = (None if path is None else path.read_bytes() for path in tls)
+        return grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(ca, key, cert), options=given)
     return grpc.aio.insecure_channel(target, options=given)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
 import httpx
 import msgspec
 
-from rul_client.address import is_loopback
+from rul_client.address import Tls, is_loopback
 from rul_client.answers import Answer, Explain, ModelName, NoAnswer, RemoteModel, Window, grounds_of, top_of
 from rul_client.errors import KEY_HINT, RemoteFailed, Retryable
 
@@ -70,6 +71,7 @@ def http_client(
     url: str,
     api_key: str | None,
     *,
+    tls: Tls = Tls(),  # noqa: B008 frozen
     timeout_seconds: float = TIMEOUT_SECONDS,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> httpx.AsyncClient:
@@ -80,7 +82,20 @@ def http_client(
         timeout=timeout_seconds,
         trust_env=not is_loopback(httpx.URL(url).host),
         transport=transport,
+        verify=True if tls == Tls() else ssl_context(tls),
     )
+
+
+def ssl_context(tls: Tls) -> ssl.SSLContext:
+    """Load the certificates of a connection; raise RemoteFailed if they cannot be used."""
+    try:
+        context = ssl.create_default_context(cafile=tls.ca)
+        if tls.cert is not None:
+            context.load_cert_chain(tls.cert, tls.key, password="")
+    except (OSError, ValueError) as error:
+        files = ", ".join(str(path) for path in tls if path is not None)
+        raise RemoteFailed(f"certificates {files} cannot be used: {error}") from error
+    return context
 
 
 async def request(client: httpx.AsyncClient, method: str, path: str, body: bytes | None = None) -> bytes:
@@ -89,7 +104,7 @@ async def request(client: httpx.AsyncClient, method: str, path: str, body: bytes
     headers = {} if body is None else {"content-type": "application/json"}
     try:
         response = await client.request(method, path, content=body, headers=headers)
-    except (httpx.ConnectError, httpx.UnsupportedProtocol) as error:
+    except (httpx.ConnectError, httpx.UnsupportedProtocol, ssl.SSLError) as error:
         raise RemoteFailed(f"{url} cannot be reached: {str(error) or type(error).__name__}") from error
     except httpx.TransportError as error:
         raise Retryable(f"{url}: connection failed: {str(error) or type(error).__name__}") from error

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import bentoml
 
-from service.assembly import HOST, SCHEMA_PATH
+from service.assembly import HOST
 from service.core.queries import Explain
 from service.edge.asgi import Receive, Scope, Send
 from service.http.routes import PREDICT_PATH
@@ -22,14 +22,14 @@ BENTOML_TIMEOUT_SECONDS: Final = 30
 
 
 class Front:
-    """An ASGI middleware in BentoML's chain that answers every request but its schema."""
+    """An ASGI middleware in BentoML's chain that answers every request."""
 
     def __init__(self, app: Any) -> None:  # noqa: ANN401 any ASGI application
         self._app: Final = app
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
-        """Return the answer to a request; lifespan events and the schema are BentoML's."""
-        if scope["type"] == "http" and HOST.parts is not None and scope["path"] != SCHEMA_PATH:
+        """Return the answer to a request; lifespan events are BentoML's."""
+        if scope["type"] == "http" and HOST.parts is not None:
             return HOST.parts.handle(scope, receive, send)
         return self._app(scope, receive, send)
 
@@ -59,7 +59,7 @@ class RulService:
     @bentoml.on_startup
     async def start(self) -> None:
         """Start the service."""
-        await HOST.start()
+        await HOST.start(RulService.schema)
 
     @bentoml.on_shutdown
     async def stop(self) -> None:

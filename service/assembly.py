@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from weakref import WeakSet
 import grpc.aio
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
-from export.bundle import BundleFolder, Golden, InvalidBundle
+from export.bundle import BundleFolder, InvalidBundle
 from model.domain import RulError
 from service import logs
 from service.core.batcher import MicroBatcher
@@ -29,14 +30,14 @@ from service.core.cores import Cores
 from service.core.lifecycle import Lifecycle, Phase
 from service.core.ports import Tracer
 from service.core.predictor import LoadedModel, Predictor
-from service.core.runtime import OnnxRuntime, Runtime, replay_golden
+from service.core.runtime import OnnxRuntime, Runtime
 from service.core.watch import Watch
-from service.edge.access import Credentials
 from service.edge.exchange import Desk
+from service.factory import admission_of, desk_of, store_of, tracer_of
 from service.grpc.call import METADATA
 from service.grpc.over_asgi import GrpcOverAsgi
 from service.grpc.servicers import add_servicers
-from service.http.routes import http_application
+from service.http.routes import Schema, http_application
 from service.metrics.board import Board
 from service.metrics.metrics import Metrics
 from service.models import Joints
@@ -46,10 +47,7 @@ from service.processes.tuning import settle_interpreter
 from service.settings import Settings
 from service.store.async_store import AsyncStore
 from service.store.recorder import FLUSH_SECONDS
-from service.store.url import store_url
 
-SCHEMA_PATH: Final = "/schema.json"
-"""BentoML describes its API there, for its own clients."""
 STORE_SECONDS: Final = 5.0
 """Time to write the last predictions at shutdown."""
 
@@ -59,7 +57,6 @@ class Parts:
     """The running service, from start-up to shutdown; `build` makes it.
 
     Attributes:
-        proofs: Checks to pass before the service is ready: each bundle's golden windows.
         batchers: Those of the models that serve, and of those whose last requests are not answered yet.
         catalog: Changes the models that serve.
         http: Answers HTTP over ASGI.
@@ -70,31 +67,33 @@ class Parts:
 
     settings: Settings
     worker: WorkerSpec | None
-    proofs: Sequence[Callable[[], None]]
     registry: CollectorRegistry
     batchers: WeakSet[MicroBatcher]
     catalog: Catalog
     store: AsyncStore
     desk: Desk
     executor: Executor
+    schema: Schema
 
     def __post_init__(self) -> None:
         """Open both protocols over one desk."""
         self.lifecycle = self.desk.lifecycle
         self.changes = WorkerChanges(self.catalog, None if self.worker is None else self.worker.supervisor)
-        self.http = http_application(self.desk, self.registry, self.store, self.changes.change)
-        self.grpc = GrpcOverAsgi(max_message_bytes=self.settings.max_body_bytes, metadata=METADATA)
+        self.http = http_application(self.desk, self.registry, self.store, self.schema, self.changes.change)
+        self.grpc = GrpcOverAsgi(
+            max_message_bytes=self.settings.max_body_bytes, metadata=METADATA, intake=self.desk.intake
+        )
         self.handle = self.grpc.beside(self.http)
         self.health = [add_servicers(self.grpc, self.desk)]
         self._log = logs.logger()
         self._server: grpc.aio.Server | None = None
         self._control: Control | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._publishing: asyncio.Task[Any] | None = None
+        self._regular: list[asyncio.Task[Any]] = []
         self._watching: asyncio.Task[Any] | None = None
 
     async def start(self) -> None:
-        """Answer health checks at once, and requests when the proofs have passed."""
+        """Answer health checks at once, and requests when the interpreter has settled."""
         spec = self.worker or WorkerSpec()
         if spec.index == 0:  # the others would log the same
             warn(self._log, self.settings, {name: m.placement for name, m in self._models.items()})
@@ -103,13 +102,21 @@ class Parts:
             self._drain_on_sigterm()
         proving = self._run(self.become_ready())
         if spec.control is not None:
-            self._control = Control(
-                {"ready": partial(self._status, proving), "drain": self._drained, **self.changes.commands()}
-            )
+            commands = {
+                "beat": _beat,
+                "ready": partial(self._status, proving),
+                "leave": self._leave,
+                "drain": self._drained,
+                **self.changes.commands(),
+            }
+            self._control = Control(commands)
             await self._control.open(spec.control)
         if spec.index > 0:  # other workers answer meanwhile: listen only when this one can
             await proving
-        self._publishing = self._run(self.desk.metrics.publish_regularly())
+        self._regular = [
+            self._run(self.desk.metrics.publish_regularly()),
+            self._run(self.desk.credentials.watch()),
+        ]
         if self.settings.bundles_watch is not None and spec.index == 0:
             watch = Watch(self.settings.bundles_watch, self._models, self.changes.change, self._log)
             self._watching = self._run(self._watch(watch, proving))
@@ -129,21 +136,13 @@ class Parts:
         self.executor.shutdown(wait=False, cancel_futures=True)
         if self.desk.tracer is not None:
             await asyncio.to_thread(self.desk.tracer.close)
-        if self._publishing is not None:
-            self._publishing.cancel()
+        for task in self._regular:
+            task.cancel()
         self.desk.metrics.publish()
         self._log.info("service stopped")
 
     async def become_ready(self, settle: Callable[..., None] = settle_interpreter) -> None:
-        """Run the proofs and settle; then answer requests, or log why not."""
-        try:
-            for proof in self.proofs:
-                await asyncio.get_running_loop().run_in_executor(self.executor, proof)
-        except RulError as error:
-            self.lifecycle.enter(Phase.FAILED, str(error))
-            self._log.error("start failed", reason=str(error))
-            return
-        self.proofs = ()  # they hold the first models, which a change of models frees
+        """Settle, then answer requests."""
         settle(inference_threads=not all(b.runs_on_loop for b in self.batchers))
         self.lifecycle.enter(Phase.READY)
         self.store.start()
@@ -169,6 +168,13 @@ class Parts:
 
     async def _drained(self) -> str:
         return "drained" if await self._drain() else "gave up"
+
+    async def _leave(self) -> str:
+        """Let load balancers go elsewhere; requests are still answered."""
+        if self.lifecycle.phase is Phase.READY:
+            self.lifecycle.enter(Phase.LAME_DUCK, "it is about to shut down")
+            self._advertise(serving=False)
+        return "leaving"
 
     async def _drain(self) -> bool:
         self.lifecycle.enter(Phase.DRAINING, "it is shutting down")
@@ -217,36 +223,32 @@ def build(
     runtimes: Sequence[Runtime] | None = None,
     tracer: Tracer | None = None,
     flush_seconds: float = FLUSH_SECONDS,
+    schema: Schema = dict,
 ) -> Parts:
     """Assemble the service; settings say what runs and what traces, unless given.
 
     Without a worker the process is alone, with gRPC on its own port; the store writes every `flush_seconds`.
+    `schema` describes the API to clients of BentoML.
 
     Raises:
         InvalidBundle: a bundle is damaged or does not fit.
     """
     spec, registry = worker or WorkerSpec(), CollectorRegistry()
-    loaded = load_bundles(settings) if runtimes is None else []
-    changed = {r.manifest.name for _, r in loaded if spec.digests.get(r.manifest.name, r.sha256) != r.sha256}
-    if changed:
-        raise InvalidBundle(
-            f"{', '.join(changed)}: the bundle changed since the other workers loaded it; swap it with "
-            "`rul models swap`, or restart the service"
-        )
+    loaded = _loaded(settings, spec) if runtimes is None else []
     board = Board(spec.board, worker=spec.index, workers=spec.count)
     metrics = Metrics(registry, [], board)
-    tracer = tracer or _tracer(settings)
-    batchers: WeakSet[MicroBatcher] = WeakSet()
+    admission, tracer = admission_of(settings), tracer or tracer_of(settings)
     joints = Joints(
         settings=settings,
         executor=ThreadPoolExecutor(settings.threads(), "inference"),
         cores=Cores(board, settings.threads()),
         workers=spec.count,
         metrics=metrics,
-        store=_store(settings, metrics, flush_seconds),
+        store=store_of(settings, metrics, board.slots("rows of the store", 2), flush_seconds),
+        admission=admission,
         tracer=tracer,
-        batchers=batchers,
     )
+    batchers = joints.batchers
     models = [joints.serve(runtime) for runtime in runtimes or [runtime for _, runtime in loaded]]
     lifecycle = Lifecycle(lambda: all(batcher.healthy for batcher in batchers))
     metrics.watch_ready(lambda: lifecycle.phase is Phase.READY)
@@ -256,19 +258,6 @@ def build(
         max_request_windows=settings.max_request_windows,
         recorder=joints.store.recorder,
     )
-    desk = Desk(
-        predictor=predictor,
-        metrics=metrics,
-        lifecycle=lifecycle,
-        log=logs.logger(),
-        log_sample=settings.log_sample,
-        credentials=Credentials(settings.keys()),
-        max_body_bytes=settings.max_body_bytes,
-        request_timeout_seconds=settings.request_timeout_seconds,
-        max_streams=settings.max_streams,
-        stream_idle_seconds=settings.stream_idle_seconds,
-        tracer=tracer,
-    )
     catalog = Catalog(
         predictor,
         {runtime.manifest.name: str(folder.path.resolve()) for folder, runtime in loaded},
@@ -277,38 +266,26 @@ def build(
         retire=joints.retire,
         shadow=joints.shadow,
     )
-    proofs = [partial(_replay, folder, runtime) for folder, runtime in loaded]
-    return Parts(settings, worker, proofs, registry, batchers, catalog, joints.store, desk, joints.executor)
+    desk = desk_of(
+        settings, predictor, metrics, lifecycle, admission, tracer,
+        logs_keys=spec.index == 0,  # the others would log the same
+    )  # fmt: skip
+    return Parts(settings, worker, registry, batchers, catalog, joints.store, desk, joints.executor, schema)
 
 
-def _tracer(settings: Settings) -> Tracer | None:
-    if not settings.tracing:
-        return None
-    from service.tracing.otlp import otlp_tracer  # noqa: PLC0415 OpenTelemetry's SDK, which only tracing needs
+def _loaded(settings: Settings, spec: WorkerSpec) -> list[tuple[BundleFolder, OnnxRuntime]]:
+    loaded = load_bundles(settings)
+    changed = {r.manifest.name for _, r in loaded if spec.digests.get(r.manifest.name, r.sha256) != r.sha256}
+    if changed:
+        raise InvalidBundle(
+            f"{', '.join(changed)}: the bundle changed since the other workers loaded it; swap it with "
+            "`rul models swap`, or restart the service"
+        )
+    return loaded
 
-    return otlp_tracer(settings.otlp_endpoint, sample=settings.trace_sample)
 
-
-def _replay(folder: BundleFolder, runtime: OnnxRuntime) -> None:
-    replay_golden(runtime, Golden.load(folder.golden))
-
-
-def _store(settings: Settings, metrics: Metrics, flush_seconds: float) -> AsyncStore:
-    store = AsyncStore(
-        store_url(settings.store_url.get_secret_value()) if settings.store else None,
-        [],
-        most_rows=settings.store_queue_rows,
-        explanations=settings.store_explanations,
-        retention_days=settings.store_retention_days,
-        timeout_seconds=settings.request_timeout_seconds,
-        observer=metrics.store,
-        log=logs.logger(),
-        flush_seconds=flush_seconds,
-    )
-    recorder = store.recorder
-    if recorder is not None:
-        metrics.store.watch_pending(lambda: recorder.pending_rows)
-    return store
+async def _beat() -> str:
+    return str(threading.get_native_id())
 
 
 class Host:
@@ -317,15 +294,18 @@ class Host:
     def __init__(self) -> None:
         self.parts: Parts | None = None
 
-    async def start(self) -> None:
+    async def start(self, schema: Schema) -> None:
         """Load every bundle; a damaged one ends the start."""
         settings = Settings.read()
         disable_created_metrics()  # a second series for each counter, which nothing here reads
         logs.configure(level=settings.log_level, log_format=settings.log_format)
         try:
-            self.parts = build(settings, worker=WorkerSpec.read())
-        except RulError as error:
+            self.parts = build(settings, worker=WorkerSpec.read(), schema=schema)
+        except (RulError, OSError) as error:
             logs.logger().error("start failed", reason=str(error))
+            raise
+        except Exception:
+            logs.logger().exception("start failed")
             raise
         await self.parts.start()
 

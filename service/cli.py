@@ -14,8 +14,9 @@ from typing import Annotated, Final, NoReturn
 import typer
 from rich.console import Console
 
-from model.domain import RulError
+from model.domain import RulError, printable
 from model.version import VERSION
+from service.keys_cli import register as register_keys
 from service.settings import FrontEnd, LogFormat, LogLevel, ProviderChoice, Settings, env_example
 
 SERVE_HELP = """
@@ -57,7 +58,10 @@ def main() -> None:
         for entry_point in sorted(entry_points(group="rul.commands"), key=lambda found: found.name):
             entry_point.load()(app)
         app()
-    except RulError as error:
+    except (
+        RulError,
+        OSError,
+    ) as error:  # an OSError that comes so far is the machine's: a full disk, no folder
         _fail(str(error))
     except ModuleNotFoundError as error:
         module = (error.name or "").partition(".")[0]
@@ -68,7 +72,8 @@ def main() -> None:
 
 
 def _fail(reason: str) -> NoReturn:
-    print(f"rul: {reason}", file=sys.stderr)  # noqa: T201
+    lines = [printable(line) for line in f"rul: {reason}".splitlines()]
+    print(*lines, sep="\n", file=sys.stderr)  # noqa: T201
     sys.exit(1)
 
 
@@ -83,9 +88,10 @@ def _root(
 
 
 def register(app: typer.Typer) -> None:
-    """Add `serve` and `settings`."""
+    """Add `serve`, `settings` and `keys`."""
     app.command(help=SERVE_HELP)(serve)
     app.command(name="settings")(show_settings)
+    register_keys(app)
 
 
 def serve(

@@ -10,6 +10,7 @@
         │   └── InvalidWindows  a whole request, pointers from its root
         ├── Unauthenticated
         ├── Forbidden
+        ├── ForeignSite         a web page of another site is behind the request
         ├── UnknownModel
         ├── ModelConflict       the model is loaded already, or the last one
         ├── InvalidCandidate    a bundle that cannot serve; nothing has changed
@@ -23,6 +24,8 @@
         ├── MethodNotAllowed
         ├── TooLarge
         ├── UnsupportedMedia
+        ├── BodyTimeout         the body came too slowly
+        ├── IntakeFull          retry_after_seconds
         ├── Overloaded          retry_after_seconds
         ├── NotReady            retry_after_seconds
         ├── DeadlineExceeded
@@ -43,7 +46,11 @@ from grpc import StatusCode
 from model.domain import RulError
 
 MAX_PROBLEMS: Final = 100
-"""More than these are counted, not listed: an answer must not outgrow the request it refuses."""
+"""Most problems that an answer lists; the check of a request stops soon after."""
+
+
+LONGEST_NAME: Final = 256
+"""Most characters of a name: a unit's, or a column's in an error."""
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -102,11 +109,19 @@ class InvalidWindows(InvalidRequest):
 
 
 class Unauthenticated(ServiceError):
-    """The request has no API key and needs one."""
+    """The request has no valid API key and needs one; `basic`: a browser may ask its user for it."""
+
+    def __init__(self, detail: str, *, basic: bool = False) -> None:
+        super().__init__(detail)
+        self.basic: Final = basic
 
 
 class Forbidden(ServiceError):
-    """The API key is not valid."""
+    """The API key does not have the scope of the route."""
+
+
+class ForeignSite(ServiceError):
+    """A web page of another site is behind the request."""
 
 
 class UnknownModel(ServiceError):
@@ -163,6 +178,16 @@ class UnsupportedMedia(ServiceError):
     """The route does not read this media type."""
 
 
+class BodyTimeout(ServiceError):
+    """The body of the request did not arrive in time."""
+
+
+class IntakeFull(ServiceError):
+    """Unfinished bodies hold as many bytes as they may; this one was not read."""
+
+    retry_after_seconds = 1.0
+
+
 class Overloaded(ServiceError):
     """The queue is full; the request did not start."""
 
@@ -208,8 +233,11 @@ STATUS: Final[dict[type[ServiceError], Status]] = {
     InvalidTensor: Status(400, _INVALID, "A tensor cannot be read", "invalid_tensor"),
     InvalidWindow: Status(422, _INVALID, "The window cannot be read", "invalid_window"),
     InvalidWindows: Status(422, _INVALID, "A window cannot be read", "invalid_windows"),
-    Unauthenticated: Status(401, StatusCode.UNAUTHENTICATED, "An API key is required", "unauthenticated"),
-    Forbidden: Status(403, StatusCode.PERMISSION_DENIED, "The API key is not valid", "forbidden"),
+    Unauthenticated: Status(
+        401, StatusCode.UNAUTHENTICATED, "A valid API key is required", "unauthenticated"
+    ),
+    Forbidden: Status(403, StatusCode.PERMISSION_DENIED, "The API key lacks a scope", "forbidden"),
+    ForeignSite: Status(403, StatusCode.PERMISSION_DENIED, "The request is of another site", "foreign_site"),
     UnknownModel: Status(404, StatusCode.NOT_FOUND, "The model is not loaded", "unknown_model"),
     ModelConflict: Status(
         409, StatusCode.ABORTED, "The change does not fit the loaded models", "model_conflict"
@@ -228,6 +256,10 @@ STATUS: Final[dict[type[ServiceError], Status]] = {
     ),
     TooLarge: Status(413, StatusCode.RESOURCE_EXHAUSTED, "The request is too large", "too_large"),
     UnsupportedMedia: Status(415, _INVALID, "The media type is not supported", "unsupported_media"),
+    BodyTimeout: Status(408, StatusCode.DEADLINE_EXCEEDED, "The body came too slowly", "body_timeout"),
+    IntakeFull: Status(
+        429, StatusCode.RESOURCE_EXHAUSTED, "Too many bytes are being received", "intake_full"
+    ),
     Overloaded: Status(429, StatusCode.RESOURCE_EXHAUSTED, "The queue is full", "overloaded"),
     NotReady: Status(503, StatusCode.UNAVAILABLE, "The service is not ready", "not_ready"),
     DeadlineExceeded: Status(504, StatusCode.DEADLINE_EXCEEDED, "The deadline passed", "deadline_exceeded"),
@@ -265,18 +297,27 @@ def retry_after_seconds(error: BaseException) -> float | None:
 
 
 def listed(problems: Sequence[Problem], most: int = MAX_PROBLEMS) -> list[Problem]:
-    """Return the first problems, and the count of the others."""
+    """Return the first problems, and a last one if there are more."""
     if len(problems) <= most:
         return list(problems)
-    left_out = len(problems) - most
-    more = Problem("", "more_problems", f"{left_out} more problems are not listed")
-    return [*problems[:most], more]
+    return [*problems[:most], Problem("", "more_problems", "more problems are not listed")]
+
+
+def room(found: int) -> int:
+    """Return how many more problems a window may have where so many are found: at least one."""
+    return max(1, MAX_PROBLEMS + 1 - found)
 
 
 def escaped(name: str) -> str:
-    """Escape a name for a JSON pointer.
+    """Escape a name for a JSON pointer, and cut one that is longer than any.
 
     >>> escaped("bleed/air")
     'bleed~1air'
     """
-    return name.replace("~", "~0").replace("/", "~1")
+    return name[:LONGEST_NAME].replace("~", "~0").replace("/", "~1")
+
+
+def short(value: object) -> str:
+    """Shorten a client's value for an error message."""
+    text = repr(value[:80] if isinstance(value, str | bytes | list | tuple) else value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -9,9 +9,11 @@ from grpc import StatusCode
 
 from service.errors import (
     STATUS,
+    BodyTimeout,
     CycleConflict,
     DeadlineExceeded,
     Forbidden,
+    IntakeFull,
     InvalidRequest,
     NotReady,
     OutcomeConflict,
@@ -98,6 +100,8 @@ class Side(StrEnum):
 
 REJECTED: Final[dict[type[ServiceError], str]] = {
     Overloaded: "queue_full",
+    BodyTimeout: "body_timeout",
+    IntakeFull: "intake_full",
     NotReady: "not_ready",
     DeadlineExceeded: "deadline",
     TooLarge: "too_large",

@@ -16,6 +16,7 @@ from typing import Final, TextIO
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
+from model.domain import printable
 from service.settings import LogFormat, LogLevel
 
 request_id: Final[ContextVar[str | None]] = ContextVar("request_id", default=None)
@@ -45,7 +46,9 @@ def configure(
         _withhold,
     ]
     renderer: Processor = structlog.dev.ConsoleRenderer()
-    if log_format is LogFormat.JSON:
+    if log_format is LogFormat.CONSOLE:
+        shared.append(_printable)
+    else:
         renderer = structlog.processors.JSONRenderer()
         shared.append(structlog.processors.format_exc_info)
     structlog.configure(
@@ -85,6 +88,10 @@ def _with_request_id(_logger: WrappedLogger, _method: str, event: EventDict) -> 
     if current is None:
         return event
     return {**event, "request_id": current, **(trace_fields.get() or {})}
+
+
+def _printable(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    return {name: printable(value) if isinstance(value, str) else value for name, value in event.items()}
 
 
 def _withhold(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

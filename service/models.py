@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 from weakref import WeakSet, finalize
 
@@ -15,6 +15,7 @@ from service.core.providers import CPU
 from service.core.rules import WindowRules
 from service.core.runtime import Runtime
 from service.core.shadow import Shadow, Uncounted
+from service.edge.admission import Admission
 from service.metrics.metrics import Metrics
 from service.settings import Settings
 from service.store.async_store import AsyncStore
@@ -22,6 +23,8 @@ from service.store.rows import ModelVersion
 
 FEW_WINDOWS: Final = 2
 """Most windows of a batch on the loop of a worker with several cores: waking a thread takes longer."""
+READING_BYTES: Final = 20
+"""A reading as JSON, with 15 digits."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,8 +37,9 @@ class Joints:
     workers: int
     metrics: Metrics
     store: AsyncStore
+    admission: Admission
     tracer: Tracer | None
-    batchers: WeakSet[MicroBatcher]
+    batchers: WeakSet[MicroBatcher] = field(default_factory=WeakSet)
 
     def serve(self, runtime: Runtime) -> LoadedModel:
         """Count, store and batch for a model, in the place of an older version."""
@@ -44,6 +48,7 @@ class Joints:
         batcher = self._batcher(runtime, observer)
         finalize(batcher, observer.release)
         self.batchers.add(batcher)
+        self.admission.fit(READING_BYTES * manifest.context * len(manifest.columns))
         self.store.add_model(
             ModelVersion(manifest.name, manifest.version, manifest.cap, manifest.nominal_coverage)
         )

@@ -100,10 +100,21 @@ class Settings(BaseSettings):
         description="Folder to watch, with a bundle in each subfolder, named as its model. A bundle that "
         "appears is loaded, one that changes is swapped in; a bad one is logged and refused. Empty: none.",
     )
+    bundle_public_key: str = Field(
+        default="",
+        description="File of an Ed25519 public key in PEM. Bundles without a signature by its private key "
+        "(rul export --sign) are refused. Empty: no signature is required.",
+    )
     host: str = Field(
-        default="0.0.0.0",  # noqa: S104 - a container is reached from outside
+        default="127.0.0.1",
         description="Address to listen on. 127.0.0.1: only this machine can connect. 0.0.0.0: every machine "
-        "that reaches this one can connect.",
+        "that reaches this one can connect; set RUL_API_KEYS too.",
+    )
+    allowed_hosts: str = Field(
+        default="",
+        description="Names under which the service is reached, and sites whose pages may call it, separated "
+        "by commas. Without API keys, other names (if RUL_HOST is this machine alone, or if this is set) and "
+        "pages of other sites get 403. IP addresses and localhost are always accepted.",
     )
     port: int = Field(
         default=3000, ge=0, le=65535, description="TCP port of HTTP and gRPC. 0: any free port."
@@ -114,6 +125,17 @@ class Settings(BaseSettings):
         le=65535,
         description="TCP port of gRPC under `bentoml serve`, whose server has no HTTP/2. `rul serve` behind "
         "Envoy has both protocols on RUL_PORT and ignores this setting.",
+    )
+    tls_cert: str = Field(
+        default="",
+        description="Certificate chain of the port, a PEM file. Empty: no TLS. A file that is renamed into "
+        "its place is used at once, without a restart (docs/tls.md).",
+    )
+    tls_key: str = Field(default="", description="Private key of RUL_TLS_CERT, a PEM file without password.")
+    tls_client_ca: str = Field(
+        default="",
+        description="Certificates of the authorities whose clients may connect, a PEM file (mTLS). Empty: "
+        "clients need no certificate. Health probes need one too.",
     )
     front_end: FrontEnd = Field(
         default=FrontEnd.AUTO,
@@ -166,6 +188,22 @@ class Settings(BaseSettings):
         description="Maximum size of a request body, in bytes; beyond it the request gets 413. Too high: "
         "large bodies exhaust memory. Too low: requests within the other limits are refused.",
     )
+    max_reading_bytes: PositiveInt = Field(
+        default=128 * 1024 * 1024,
+        description="Maximum bytes of all unfinished request bodies in a worker; beyond it a body gets 429. "
+        "Too high: slow clients exhaust memory. Too low: large requests that meet are refused.",
+    )
+    body_timeout_seconds: PositiveFloat = Field(
+        default=10.0,
+        description="Maximum time for a request's body to arrive, in seconds; beyond it the request gets "
+        "408. Too high: slow clients hold memory. Too low: large bodies over slow links are refused.",
+    )
+    max_connections: PositiveInt = Field(
+        default=10_000,
+        description="Maximum open connections to a worker; more are closed at once, and from half of it on "
+        "idle ones close sooner. The limit of open files (ulimit -n) lowers it. Too high: idle connections "
+        "take memory. Too low: clients are turned away.",
+    )
     max_window_cycles: PositiveInt = Field(
         default=10_000,
         description="Maximum cycles in a window; beyond it the request gets 422. The model reads only the "
@@ -186,19 +224,38 @@ class Settings(BaseSettings):
         description="Maximum silence on a stream, in seconds; beyond it the stream ends with ABORTED. Too "
         "high: streams of vanished clients stay open. Too low: units that report rarely lose their window.",
     )
+    lame_duck_seconds: NonNegativeFloat = Field(
+        default=5.0,
+        description="Time between SIGTERM and the drain, in seconds: /readyz answers 503 and connections are "
+        "asked to close, while requests are still answered. Ctrl+C and a second SIGTERM skip it; uvicorn has "
+        "none. Too high: shutdowns take long. "
+        "Too low: load balancers that have not seen the 503 yet send requests that are refused.",
+    )
     drain_seconds: NonNegativeFloat = Field(
         default=10.0,
         description="Maximum time for requests in flight to finish at shutdown, in seconds. Too high: the "
         "orchestrator kills the process first. Too low: clients lose their answers.",
     )
+    hang_seconds: PositiveFloat = Field(
+        default=2.0,
+        description="Maximum silence of a worker whose event loop is blocked or stopped, in seconds; then it "
+        "is killed and restarted. A loop that computes or waits for a core has ten times as long. Too high: "
+        "callers of a hung worker wait longer. Too low: pauses of the machine restart workers.",
+    )
     api_keys: SecretStr = Field(
         default=SecretStr(""),
-        description="API keys that requests must carry, separated by commas. Empty: no key is required.",
+        description="API keys that requests must carry, separated by commas: each may do everything but "
+        "administer. Empty: no key is required, unless RUL_KEYS_FILE is set.",
+    )
+    keys_file: str = Field(
+        default="", description="File of API keys with scopes and tenants, made by `rul keys` (docs/keys.md)."
+    )
+    open_pages: bool = Field(
+        default=False, description="Answer metrics, pages and gRPC reflection without a key, if keys are set."
     )
     store: bool = Field(
         default=True,
-        description="Store predictions, compare them with outcomes and list them under /v1/units. false: "
-        "those routes answer 404.",
+        description="Store predictions, compare them with outcomes, list them at /v1/units. false: 404.",
     )
     store_url: SecretStr = Field(
         default=SecretStr(""),
@@ -245,8 +302,7 @@ class Settings(BaseSettings):
     otlp_endpoint: str = Field(
         default="http://localhost:4318",
         pattern=r"^https?://[^/\s]+",
-        description="Base URL of an OpenTelemetry collector (OTLP over HTTP). If it does not answer, spans "
-        "are dropped and requests continue.",
+        description="Base URL of an OpenTelemetry collector (OTLP over HTTP). Without it spans are lost.",
     )
     trace_sample: float = Field(
         default=0.1,
@@ -266,7 +322,7 @@ class Settings(BaseSettings):
         """Read the settings of this process.
 
         Raises:
-            InvalidSettings: a variable has a value that cannot be used; the message names it.
+            InvalidSettings: a variable has a value that cannot be used, or .env cannot be read.
         """
         try:
             return cls()
@@ -276,6 +332,8 @@ class Settings(BaseSettings):
                 for item in error.errors(include_input=False, include_url=False)
             )
             raise InvalidSettings(wrong) from None
+        except (OSError, UnicodeError) as error:
+            raise InvalidSettings(f"cannot read the settings in .env: {error}") from None
 
     def bundle_names(self) -> tuple[str, ...]:
         """Return the bundles to load: the named ones, or every shipped one."""
@@ -300,9 +358,25 @@ class Settings(BaseSettings):
         )
         return 1 if on_gpu else min(usable_cores(), MOST_WORKERS)
 
+    def host_names(self) -> tuple[str, ...]:
+        """Return the listed names of the service."""
+        return _parts(self.allowed_hosts)
+
+    def is_local(self) -> bool:
+        """Return whether only this machine can connect."""
+        return self.host == "localhost" or self.host.startswith("127.") or self.host == "::1"
+
+    def has_any_name(self) -> bool:
+        """Return whether callers may use names that are not listed."""
+        return not self.is_local() and not self.host_names()
+
     def keys(self) -> frozenset[str]:
         """Return the accepted API keys; none: no key is required."""
         return frozenset(_parts(self.api_keys.get_secret_value()))
+
+    def asks_for_keys(self) -> bool:
+        """Return whether a request needs an API key."""
+        return bool(self.keys() or self.keys_file)
 
 
 def usable_cores(cpu_max: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from export.bundle import Golden
+from export.golden import Golden
 from model.domain import FloatArray
 from service.proto import rul_v1_pb2 as pb
 

@@ -77,7 +77,7 @@ def make_manifest(
         health_bounds=HealthBounds(critical_below=20, degrading_below=60),
         regimes=[
             Regime(
-                centre=[0.0],
+                centre=[0.0] * sum(column.startswith("setting") for column in columns),
                 share=1.0,
                 mean=[50.0] * f,
                 standard_deviation=[20.0] * f,

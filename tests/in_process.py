@@ -175,7 +175,7 @@ async def in_process(
     if ready:
         await parts.become_ready(settle=lambda **_: None)
     transport = httpx.ASGITransport(parts.handle)
-    async with httpx.AsyncClient(transport=transport, base_url="http://in.process") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         try:
             yield InProcess(runtime, parts, client)
         finally:
@@ -219,10 +219,11 @@ async def ask_grpc(
     metadata: Sequence[tuple[str, str]] = (),
     leaves: asyncio.Event | None = None,
     at_once: bool = False,
+    ended: bool = True,
 ) -> Answer:
     """Call a method; each of `parts` is one ASGI event, and the caller leaves when it is told to.
 
-    The body ends with an event of its own, or `at_once` with the last part.
+    The body ends with an event of its own, or `at_once` with the last part, or it is never `ended`.
     """
     headers = [(b"content-type", b"application/grpc")]
     headers += [(key.encode("latin-1"), value.encode("latin-1")) for key, value in metadata]
@@ -230,7 +231,7 @@ async def ask_grpc(
     events = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
     if at_once:
         events[-1]["more_body"] = False
-    else:
+    elif ended:
         events.append({"type": "http.request", "body": b"", "more_body": False})
     sent: list[dict[str, Any]] = []
     done = leaves or asyncio.Event()

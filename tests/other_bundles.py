@@ -9,6 +9,7 @@ from pathlib import Path
 import onnx
 
 from export.bundle import METADATA_KEY, BundleFolder, find_bundle
+from export.seal import write_sums
 
 
 def renamed(folder: Path, source: str, *, name: str, version: str) -> BundleFolder:
@@ -21,4 +22,5 @@ def renamed(folder: Path, source: str, *, name: str, version: str) -> BundleFold
         if entry.key == METADATA_KEY:
             entry.value = json.dumps({**json.loads(entry.value), "name": name, "version": version})
     onnx.save(net, folder / "model.onnx")
+    write_sums(folder)
     return BundleFolder(folder)

@@ -22,7 +22,11 @@ def program(name: str) -> str:
     """The path of a program; without it the test is skipped, or fails where all must be there."""
     # Debian keeps the programs of a PostgreSQL server beside those of its other versions.
     beside = sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")), reverse=True)
-    return shutil.which(name) or shutil.which(name, path=os.pathsep.join(beside)) or _missing(name)
+    return (
+        shutil.which(name)
+        or shutil.which(name, path=os.pathsep.join([*beside, "/usr/sbin"]))
+        or _missing(name)
+    )
 
 
 def compose() -> list[str]:

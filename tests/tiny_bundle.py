@@ -32,10 +32,9 @@ FLEET = Fleet(
     degrading_below=30.0,
 )
 SMALL: dict[str, dict[str, Any]] = {
-    "flagship": {},
     "amnl": {"convolution": 8, "hidden": 8, "attention": 8},
     "selfattention": {"convolution": 8, "hidden": 8, "attention": 8, "heads": 2, "head_width": 4},
-    "evidence": {"hidden": 4, "perceptron": 32, "attention": 8},
+    "flagship": {"hidden": 4, "perceptron": 32, "attention": 8},
 }
 """Each network, in a size that trains in a moment."""
 CONFIG = TrainConfig(seed=3, steps=60, batch=64, check_every=30, truncations=6)

@@ -18,6 +18,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from model.domain import printable
+from rul_client.commands.output import csv_cell
 from service.store.url import SQLITE, InvalidStoreUrl, store_url
 
 
@@ -67,7 +69,7 @@ def outcomes(
     elif form is ReportFormat.CSV:
         writer = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows({name: csv_cell(value) for name, value in row.items()} for row in rows)
     else:
         Console(width=WIDEST, highlight=False, markup=False).print(_table(rows))
 
@@ -114,4 +116,4 @@ def _cell(name: str, row: dict[str, Any]) -> str:
         return f"{value:.1%} ({row['coverage_low']:.1%} to {row['coverage_high']:.1%})"
     if name in {"coverage", "nominal_coverage"}:
         return f"{value:.1%}"
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
+    return f"{value:.2f}" if isinstance(value, float) else printable(str(value))

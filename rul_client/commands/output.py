@@ -16,6 +16,8 @@ from model.domain import RulError
 
 HEALTH_STYLES: Final = {"healthy": "green", "degrading": "yellow", "critical": "bold red"}
 FILE_WIDTH: Final = 200
+FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+"""Beginnings of a text that spreadsheets take for a formula."""
 
 
 class CannotWrite(RulError):
@@ -58,7 +60,16 @@ def wide_console(file: IO[str], *, is_file: bool = False) -> Console:
     return Console(file=file, width=width, highlight=False, markup=False)
 
 
-def printable(name: str, width: int) -> str:
-    """Make a name safe for a terminal: one line, no control characters, at most `width` letters."""
-    plain = "".join(letter if letter.isprintable() else "?" for letter in name)
-    return plain if len(plain) <= width else plain[: width - 2] + ".."
+def csv_cell(value: object) -> object:
+    """Keep a spreadsheet from running a text as a formula: an apostrophe goes before it.
+
+    >>> csv_cell("=1+1"), csv_cell("-1"), csv_cell("pump-1"), csv_cell(-1.5)
+    ("'=1+1", '-1', 'pump-1', -1.5)
+    """
+    if not isinstance(value, str) or not value.startswith(FORMULA):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value

@@ -3,49 +3,69 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 from structlog.typing import FilteringBoundLogger
 
-from export.bundle import BundleFolder, Golden, InvalidBundle, find_bundle
+from export.bundle import BundleFolder, InvalidBundle, find_bundle
+from export.seal import read_bundle
 from service.core.providers import Placement
-from service.core.runtime import OnnxRuntime, replay_golden
+from service.core.runtime import OnnxRuntime
 from service.settings import Settings, unknown_variables
 
 
 def load_bundles(settings: Settings) -> list[tuple[BundleFolder, OnnxRuntime]]:
-    """Every bundle that the settings name, on the provider that they ask for.
+    """Load and prove every bundle that the settings name, on the provider that they ask for.
 
     Raises:
-        InvalidBundle: there is none, or one is damaged or does not fit.
+        InvalidBundle: there is none, one cannot be trusted, or two have one name.
     """
     folders = [find_bundle(name) for name in settings.bundle_names()]
     if not folders:
         raise InvalidBundle("no bundle to serve: none is shipped with this copy; name one in RUL_BUNDLES")
-    return [(folder, load_bundle(folder, settings)) for folder in folders]
+    loaded: dict[str, tuple[BundleFolder, OnnxRuntime]] = {}
+    for folder in folders:
+        runtime = load_bundle(folder, settings)
+        name = runtime.manifest.name
+        if name in loaded:
+            raise InvalidBundle(
+                f"{loaded[name][0].path} and {folder.path}: both are named {name}: serve one of them, or "
+                "export one with another name"
+            )
+        loaded[name] = folder, runtime
+    return [*loaded.values()]
 
 
 def load_bundle(folder: BundleFolder, settings: Settings) -> OnnxRuntime:
-    """Load one bundle as the settings ask.
+    """Load and prove one bundle as the settings ask.
 
     Raises:
-        InvalidBundle: it is damaged or does not fit.
+        InvalidBundle: it is damaged, altered, not signed as demanded, or answers otherwise on this machine.
     """
-    return OnnxRuntime.load(folder, provider=settings.provider, max_batch_windows=settings.max_batch_windows)
+    return OnnxRuntime.load(
+        folder,
+        provider=settings.provider,
+        max_batch_windows=settings.max_batch_windows,
+        public_key=_public_key(settings),
+    )
 
 
 def open_candidate(settings: Settings, folder: BundleFolder) -> OnnxRuntime:
-    """Open a bundle that is to serve beside others: its promises and golden windows hold, and it is warm.
+    """Load a bundle that is to serve beside others: its promises hold, and it is warm.
 
     Raises:
-        InvalidBundle: it is damaged, does not fit, or breaks a promise.
+        InvalidBundle: as `load_bundle`, or it breaks a promise, or changed meanwhile.
     """
     from export.promises import measure_promises  # noqa: PLC0415 only a change of the models needs it
-    from export.session import open_bundle  # noqa: PLC0415 as above
+    from export.session import open_contents  # noqa: PLC0415 as above
 
-    runtime, golden = load_bundle(folder, settings), Golden.load(folder.golden)
-    replay_golden(runtime, golden)
-    for finding in measure_promises(*open_bundle(folder)):
+    runtime = load_bundle(folder, settings)
+    contents = read_bundle(folder, public_key=_public_key(settings))
+    if contents.sha256 != runtime.sha256:
+        raise InvalidBundle(f"{folder.path}: it changed while it was read, try again")
+    session, manifest, golden = open_contents(folder, contents)
+    for finding in measure_promises(session, manifest):
         if not finding.kept:
             raise InvalidBundle(
                 f"{folder.path}: {finding.promise}: {finding.worst:.3g}, at most {finding.allowed:.3g} is "
@@ -55,6 +75,10 @@ def open_candidate(settings: Settings, folder: BundleFolder) -> OnnxRuntime:
         rows = np.arange(windows) % len(golden.lengths)
         runtime.run(golden.readings[rows], golden.lengths[rows], golden.last_cycle[rows])
     return runtime
+
+
+def _public_key(settings: Settings) -> Path | None:
+    return Path(settings.bundle_public_key) if settings.bundle_public_key else None
 
 
 def warn(log: FilteringBoundLogger, settings: Settings, placements: Mapping[str, Placement]) -> None:

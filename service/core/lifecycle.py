@@ -1,9 +1,8 @@
 """The phase of the service, and its requests in flight.
 
-    starting ── ready ── draining
-        └────── failed
+    starting ── ready ── lame_duck ── draining
 
-`failed`: a bundle's golden windows do not agree on this machine, so no answer is trusted.
+`lame_duck`: not ready, so that load balancers go elsewhere, but requests are still answered.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ class Phase(StrEnum):
 
     STARTING = "starting"
     READY = "ready"
+    LAME_DUCK = "lame_duck"
     DRAINING = "draining"
-    FAILED = "failed"
 
 
 class Lifecycle:
@@ -39,7 +38,7 @@ class Lifecycle:
 
     def __init__(self, healthy: Callable[[], bool]) -> None:
         self.phase = Phase.STARTING
-        self._reason = "golden windows are being replayed"
+        self._reason = "it has just been started"
         self._healthy: Final = healthy
         self.in_flight = 0
         self._idle: Final = asyncio.Event()
@@ -68,13 +67,22 @@ class Lifecycle:
             raise RuntimeFailed("the batch scheduler stopped; restart the process")
 
     def check_ready(self) -> None:
-        """Check that the service answers requests.
+        """Check that the service wants requests.
 
         Raises:
             NotReady: it does not; the message has the reason.
         """
         if self.phase is not Phase.READY:
             raise NotReady(f"the service is {self.phase}: {self._reason}")
+
+    def check_answers(self) -> None:
+        """Check that the service answers requests.
+
+        Raises:
+            NotReady: it does not; the message has the reason.
+        """
+        if self.phase is not Phase.LAME_DUCK:
+            self.check_ready()
 
     def ended(self) -> None:
         """Something that a drain waits for has ended."""

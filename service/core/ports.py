@@ -112,9 +112,15 @@ class Recorder(Protocol):
     """Keeps predictions until outcomes are reported; `service.store.recorder.Recorder` is one."""
 
     def offer(
-        self, model: ModelName, windows: Windows, predictions: Sequence[Prediction], pieces: Sequence[Piece]
+        self,
+        model: ModelName,
+        windows: Windows,
+        predictions: Sequence[Prediction],
+        pieces: Sequence[Piece],
+        *,
+        tenant: str,
     ) -> None:
-        """Keep the predictions of these windows, as these pieces answered; never waits and never fails."""
+        """Keep the predictions of a tenant's windows, as these pieces answered; never waits, never fails."""
 
 
 class Submission(Protocol):

@@ -6,11 +6,9 @@ Inference Protocol, which words tensors, asks the same batchers. This module mus
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from types import MappingProxyType
 from typing import Final, cast
 
 from export.bundle import Manifest
@@ -29,8 +27,11 @@ from service.core.queries import (
 )
 from service.core.rules import WindowRules
 from service.core.runtime import Runtime
+from service.core.turns import Turns
 from service.core.window import LaidOut, WindowInput, Windows, join, lay_out
 from service.errors import (
+    LONGEST_NAME,
+    MAX_PROBLEMS,
     STATUS,
     InvalidRequest,
     InvalidWindow,
@@ -45,8 +46,8 @@ from service.labels import Stage
 BY_SENSORS: Final = frozenset({Explain.SENSORS, Explain.FULL})
 """Levels that show what each sensor adds."""
 
-YIELD_EVERY: Final = 64
-"""Windows laid out before other callers get the loop: about one millisecond."""
+YIELD_EVERY: Final = 16
+"""Windows that are laid out before others may get the loop."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -118,15 +119,17 @@ class Predictor:
         self,
         query: PredictQuery,
         *,
-        malformed: Mapping[int, Sequence[Problem]] = MappingProxyType({}),
+        parts: Sequence[LaidOut] | None = None,
         stages: Stages | None = None,
+        tenant: str = "",
     ) -> PredictReply:
         """Answer every window of a query; the query's windows are released as soon as they are laid out.
 
         Args:
             query: The request.
-            malformed: Windows with values that are no numbers, and where.
+            parts: Its windows, where they are laid out already.
             stages: Takes the stage that wording the answers is.
+            tenant: The owner of the units.
 
         Raises:
             UnknownModel: the model is not loaded.
@@ -141,11 +144,13 @@ class Predictor:
             raise InvalidRequest(detail, [Problem("/windows", "empty", detail)])
         if count > self.max_request_windows:
             self.check_count(count)
-        windows, problems = await _laid_out(query.windows, model.rules)
-        if problems or malformed:
-            return await self._partly(model, query, windows, {**problems, **malformed}, stages)
+        if parts is None:
+            parts = await _laid_out(query.windows, model.rules)
+        windows, problems = join(query.windows, parts, model.rules)
+        if problems:
+            return await self._partly(model, query, windows, problems, stages, tenant=tenant)
         query.windows = []  # while a request waits, its lists would hold thirty bytes a reading
-        answered = [] if windows is None else await self.answer(model, windows, query.explain, stages)
+        answered = [] if windows is None else await self.answer(model, windows, query.explain, stages, tenant)
         return PredictReply(model.name, cast("list[Prediction | Refused]", answered))
 
     async def _partly(
@@ -155,6 +160,8 @@ class Predictor:
         windows: Windows | None,
         problems: Mapping[int, Sequence[Problem]],
         stages: Stages | None,
+        *,
+        tenant: str,
     ) -> PredictReply:
         """Answer the windows that can be read, with the error of each other one in its place.
 
@@ -167,7 +174,7 @@ class Predictor:
             raise _invalid(placed, len(units))
         answered: list[Prediction] = []
         if windows is not None:
-            answered = await self.answer(model, windows, query.explain, stages)
+            answered = await self.answer(model, windows, query.explain, stages, tenant)
         in_order = iter(answered)
         return PredictReply(
             model.name,
@@ -175,7 +182,12 @@ class Predictor:
         )
 
     async def answer(
-        self, model: LoadedModel, windows: Windows, explain: Explain, stages: Stages | None = None
+        self,
+        model: LoadedModel,
+        windows: Windows,
+        explain: Explain,
+        stages: Stages | None = None,
+        tenant: str = "",
     ) -> list[Prediction]:
         """Answer checked windows, in their order.
 
@@ -198,7 +210,7 @@ class Predictor:
         if stages is not None:
             stages.append((Stage.EXPLAIN, start, perf_counter()))
         if self._recorder is not None:
-            self._recorder.offer(model.name, windows, worded, pieces)
+            self._recorder.offer(model.name, windows, worded, pieces, tenant=tenant)
         return worded
 
     def check_count(self, windows: int) -> None:
@@ -211,16 +223,16 @@ class Predictor:
             raise TooLarge(f"at most {self.max_request_windows} windows a request, got {windows}")
 
 
-async def _laid_out(
-    given: Sequence[WindowInput], rules: WindowRules
-) -> tuple[Windows | None, dict[int, Sequence[Problem]]]:
-    """Lay out and join the windows of a query; of what a client sent, nothing else is kept."""
+async def _laid_out(given: Sequence[WindowInput], rules: WindowRules) -> list[LaidOut]:
+    """Lay out the windows of a query."""
     parts: list[LaidOut] = []
+    left, turns = MAX_PROBLEMS + 1, Turns() if len(given) > YIELD_EVERY else None
     for window in given:
-        if len(parts) % YIELD_EVERY == YIELD_EVERY - 1:
-            await asyncio.sleep(0)
-        parts.append(lay_out(window, rules))
-    return join(given, parts, rules)
+        if turns is not None and len(parts) % YIELD_EVERY == 0:
+            await turns.give()
+        parts.append(lay_out(window, rules, most=max(1, left)))
+        left -= len(parts[-1].problems)
+    return parts
 
 
 def _invalid(problems: Mapping[int, Sequence[Problem]], windows: int) -> InvalidWindows:
@@ -235,4 +247,6 @@ def _invalid(problems: Mapping[int, Sequence[Problem]], windows: int) -> Invalid
 def _refused(unit: str | None, problems: Sequence[Problem]) -> Refused:
     """A window's own error, in its place."""
     detail = "; ".join(f"{p.pointer}: {p.detail}" for p in problems[:3])
-    return Refused(unit, WindowError(STATUS[InvalidWindow].title, detail, listed(problems)))
+    return Refused(
+        unit and unit[:LONGEST_NAME], WindowError(STATUS[InvalidWindow].title, detail, listed(problems))
+    )

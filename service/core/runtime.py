@@ -14,9 +14,12 @@ from typing import Any, Final, Protocol
 import numpy as np
 import onnxruntime as ort
 
-from export.bundle import BundleFolder, Golden, InvalidBundle, Manifest
+from export.arrays import one_line
+from export.bundle import BundleFolder, InvalidBundle, Manifest
 from export.drift_reference import DriftReference
+from export.golden import TOLERANCE, Golden, contributions_add_up, interval_holds_the_answer
 from export.outputs import MAP, output_shapes
+from export.seal import read_bundle
 from model.domain import FloatArray, IntArray
 from service.core.providers import (
     CPU,
@@ -37,20 +40,6 @@ GOLDEN_WINDOWS: Final = 16
 
 ANY: Final = -1
 """A size that each batch chooses."""
-TOLERANCE: Final = {
-    "rul": 1e-3,  # cycles
-    "rul_interval": 1e-2,  # cycles; a learned scale times a quantile widens the difference
-    "failure_probability": 1e-3,
-    "health_state": 1e-3,
-    "attention": 1e-4,
-    "contribution": 1e-3,  # cycles
-    "head_attention": 1e-4,
-    "novelty": 1e-3,
-    "sensor_contribution": 1e-3,  # cycles
-    "window_contribution": 1e-3,  # cycles
-    "evidence": 1e-4,
-}
-"""How far an answer may lie from the exporter's on another processor before it is another answer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,27 +143,33 @@ class OnnxRuntime:
         *,
         provider: ProviderChoice = ProviderChoice.AUTO,
         max_batch_windows: int = 32,
+        public_key: Path | None = None,
     ) -> OnnxRuntime:
-        """Open a bundle's model on a provider; TensorRT builds for the largest batch.
+        """Open a bundle on a provider and replay its golden windows; TensorRT builds for the largest batch.
 
         Raises:
-            InvalidBundle: the file is damaged, its graph does not fit its manifest, or the
-                provider that was asked for cannot be had.
+            InvalidBundle: a file is damaged, altered or not signed by `public_key`; graph, manifest and
+                golden windows do not fit; an answer differs; or the provider cannot be had.
         """
         available = ort.get_available_providers()
         wanted = order(provider, available)
-        session = _session(folder.model, [CPU])
+        contents = read_bundle(folder, public_key=public_key)
+        session = _session(folder.model, contents.model, [CPU])
         metadata = session.get_modelmeta().custom_metadata_map
         manifest = Manifest.from_metadata(metadata, origin=folder.model)
         _check_graph(session, manifest, folder.model)
+        contents.golden.check(manifest, origin=folder.golden)
         drift_reference = DriftReference.from_metadata(metadata, manifest, origin=folder.model)
         if wanted != [CPU]:
             if hasattr(ort, "preload_dlls"):  # CUDA from pip packages lies where the loader does not look
                 ort.preload_dlls()
             most = bucket(max(max_batch_windows, GOLDEN_WINDOWS))
-            session = _session(folder.model, with_options(wanted, manifest, most_windows=most))
+            options = with_options(wanted, manifest, most_windows=most)
+            session = _session(folder.model, contents.model, options)
         got = placement(provider, available, session.get_providers(), driver=NVIDIA_DRIVER.exists())
-        return cls(session, manifest, drift_reference, folder.sha256(), got)
+        runtime = cls(session, manifest, drift_reference, contents.sha256, got)
+        replay_golden(runtime, contents.golden, origin=folder.golden)
+        return runtime
 
     def run(self, readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> Outputs:
         """One call of the graph. The interpreter's lock is free while it runs."""
@@ -185,39 +180,49 @@ class OnnxRuntime:
         return Outputs(**dict(zip(self._names, answers, strict=True)))
 
 
-def replay_golden(runtime: Runtime, golden: Golden) -> None:
-    """Ask the golden windows again, here, on the provider that will serve. Also warms it up.
+def replay_golden(runtime: Runtime, golden: Golden, *, origin: Path) -> None:
+    """Compare answers on this machine's provider with the golden ones. Also warms the provider up.
 
     Raises:
-        InvalidBundle: an answer is not the exporter's; names the output and both values.
+        InvalidBundle: an answer is not the exporter's, or does not fit the manifest's cap and baseline.
     """
-    outputs = runtime.run(golden.readings, golden.lengths, golden.last_cycle)
-    for name in output_shapes(runtime.manifest, windows=ANY, cycles=ANY):
-        expected = golden.expected.get(name)
-        got: FloatArray = getattr(outputs, name)
-        if expected is None or expected.shape != got.shape:
-            shape = None if expected is None else expected.shape
+    manifest = runtime.manifest
+    try:
+        outputs = runtime.run(golden.readings, golden.lengths, golden.last_cycle)
+    except Exception as error:
+        raise InvalidBundle(
+            f"{origin}: the graph fails on the golden windows, export the model again: {one_line(error)}"
+        ) from error
+    got: dict[str, FloatArray] = {name: getattr(outputs, name) for name in golden.expected}
+    for name, expected in golden.expected.items():
+        _check_close(name, got[name], expected, runtime, origin)
+    for finding in (contributions_add_up(got, manifest), interval_holds_the_answer(got, manifest)):
+        if not finding.kept:
             raise InvalidBundle(
-                f"{runtime.manifest.name}: golden {name} has shape {shape}, the model answers {got.shape}: "
-                "the files of the bundle do not belong together, export it again"
+                f"{origin}: answers do not fit the manifest ({finding.promise}: {finding.worst:.3g}, at most "
+                f"{finding.allowed:g}): its cap, baseline or outputs are altered, export the model again"
             )
-        _check_close(name, got, expected, runtime)
 
 
-def _check_close(name: str, got: FloatArray, expected: FloatArray, runtime: Runtime) -> None:
+def _check_close(name: str, got: FloatArray, expected: FloatArray, runtime: Runtime, origin: Path) -> None:
+    if got.shape != expected.shape:
+        raise InvalidBundle(
+            f"{origin}: golden {name} has shape {expected.shape}, the model answers {got.shape}: "
+            "the files of the bundle do not belong together, export it again"
+        )
     difference = np.abs(got.astype(np.float64) - expected.astype(np.float64))
     difference = np.where(np.isnan(difference), np.inf, difference)
     worst = np.unravel_index(int(difference.argmax()), difference.shape)
     if difference[worst] > TOLERANCE[name]:
         at = ", ".join(str(int(i)) for i in worst)
         raise InvalidBundle(
-            f"{runtime.manifest.name}: golden {name}[{at}] is {expected[worst]:.6g}, {runtime.provider} "
+            f"{origin}: golden {name}[{at}] is {expected[worst]:.6g}, {runtime.provider} "
             f"answers {got[worst]:.6g}, tolerance {TOLERANCE[name]:g}: export the model again, or choose "
             "another provider (RUL_PROVIDER)"
         )
 
 
-def _session(path: Path, providers: Wanted) -> Any:  # noqa: ANN401 - untyped library
+def _session(path: Path, stored: bytes, providers: Wanted) -> Any:  # noqa: ANN401 - untyped library
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
@@ -230,10 +235,13 @@ def _session(path: Path, providers: Wanted) -> Any:  # noqa: ANN401 - untyped li
     options.add_session_config_entry("session.use_env_allocators", "1")
     # A thread that waits for the next batch must not burn the core that another one computes on.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.load_model_format", "ONNX")
     try:
-        return ort.InferenceSession(str(path), sess_options=options, providers=providers)
+        return ort.InferenceSession(stored, sess_options=options, providers=providers)
     except Exception as error:
-        raise InvalidBundle(f"{path}: ONNX Runtime cannot open it, export it again: {error}") from error
+        raise InvalidBundle(
+            f"{path}: ONNX Runtime cannot open it, export it again: {one_line(error)}"
+        ) from error
 
 
 @cache

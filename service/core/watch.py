@@ -11,6 +11,7 @@ from typing import Final
 from structlog.typing import FilteringBoundLogger
 
 from export.bundle import BundleFolder, InvalidBundle
+from export.seal import SIGNATURE, SUMS, read_bundle
 from service.core.changes import Action, Change, Changed
 from service.core.predictor import LoadedModel
 from service.errors import ServiceError
@@ -67,16 +68,17 @@ class Watch:
         for path in sorted(self._folder.glob("*/")):
             with suppress(OSError, InvalidBundle):  # not complete: a later look may find the rest
                 found = BundleFolder(path)
-                stats = (found.model.stat(), found.golden.stat())
-                stamps[path.name] = tuple((s.st_mtime_ns, s.st_size) for s in stats)
+                files = [found.model, found.golden, path / SUMS]
+                files += [path / SIGNATURE] if (path / SIGNATURE).exists() else []
+                stamps[path.name] = tuple((s.st_mtime_ns, s.st_size) for s in [f.stat() for f in files])
         return stamps
 
     async def _take(self, name: str) -> None:
         folder, serving = self._folder / name, self._models.get(name)
         try:
             if serving is not None:
-                digest = await asyncio.to_thread(BundleFolder(folder).sha256)
-                if digest == serving.name.sha256:
+                contents = await asyncio.to_thread(read_bundle, BundleFolder(folder))
+                if contents.sha256 == serving.name.sha256:
                     return
             action = Action.LOAD if serving is None else Action.SWAP
             await self._change(Change(action, name, str(folder)))

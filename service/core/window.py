@@ -9,8 +9,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -18,7 +18,7 @@ import numpy as np
 
 from model.domain import BoolArray, FloatArray
 from service.core.rules import WindowRules
-from service.errors import Problem, escaped
+from service.errors import LONGEST_NAME, MAX_PROBLEMS, Problem, escaped, room, short
 
 LARGEST_CYCLE: Final = 2**24
 """Cycle numbers travel as float32, which holds every integer up to here."""
@@ -166,9 +166,11 @@ def _gaps(
 ) -> tuple[list[float], list[Defect]]:
     """The missing fraction of each window, and what is infinite or missing too often."""
     defects: list[Defect] = []
-    for b, f, t in np.argwhere(np.isinf(readings).transpose(0, 2, 1)).tolist():
-        detail = f"expected a finite float32 for {rules.names[f]}, got {readings[b, t, f]:g}"
-        defects.append(Defect(b, "readings", "non_finite", detail, t + sent[b] - lengths[b], f))
+    infinite = np.isinf(readings)
+    for b in np.flatnonzero(infinite.any(axis=(1, 2))).tolist():
+        for f, t in np.argwhere(infinite[b].T)[: room(len(defects))].tolist():
+            detail = f"expected a finite float32 for {rules.names[f]}, got {readings[b, t, f]:g}"
+            defects.append(Defect(b, "readings", "non_finite", detail, t + sent[b] - lengths[b], f))
     missing = np.isnan(readings) & _valid(readings, lengths)[:, :, None]
     fractions = (missing.sum(axis=(1, 2)) / (np.array(lengths) * readings.shape[2])).tolist()
     for b, fraction in enumerate(fractions):
@@ -196,14 +198,20 @@ class LaidOut(NamedTuple):
     problems: Sequence[Problem] = ()
 
 
-def lay_out(given: WindowInput, rules: WindowRules) -> LaidOut:
-    """Bring a window into the model's order: its structure is checked, its values are not."""
+def lay_out(given: WindowInput, rules: WindowRules, *, most: int = MAX_PROBLEMS + 1) -> LaidOut:
+    """Bring a window into the model's order: its structure is checked, its values are not.
+
+    At most `most` problems are worded.
+    """
+    if given.unit is not None and len(given.unit) > LONGEST_NAME:
+        detail = f"expected a name of at most {LONGEST_NAME} characters, got {len(given.unit)}"
+        return LaidOut(None, 0, [Problem("/unit", "too_long", detail)])
     if given.readings is None:
-        return _from_columns(given.columns or {}, rules)
+        return _from_columns(given.columns or {}, rules, most)
     if given.columns is not None:
         both = Problem("", "wrong_columns", "expected columns or readings, got both")
         return LaidOut(None, len(given.readings), [both])
-    return _from_rows(given.readings, rules)
+    return _from_rows(given.readings, rules, most)
 
 
 def join(
@@ -246,11 +254,12 @@ def join(
     return windows, problems
 
 
-def _from_columns(columns: Mapping[str, Sequence[Any]], rules: WindowRules) -> LaidOut:
+def _from_columns(columns: Mapping[str, Sequence[Any]], rules: WindowRules, most: int) -> LaidOut:
     sizes = set(map(len, columns.values()))
     cycles = max(sizes, default=0)
     if len(sizes) != 1 or not 0 < cycles <= rules.max_cycles or not columns.keys() <= rules.known:
-        return _refused_columns(columns, rules)
+        longest, problems = _refused_columns(columns, rules)
+        return LaidOut(None, longest, list(islice(problems, most)))
     read = min(cycles, rules.context)
     blank = [np.nan] * read
     lists = [columns.get(name, blank) for name in rules.names]
@@ -259,18 +268,18 @@ def _from_columns(columns: Mapping[str, Sequence[Any]], rules: WindowRules) -> L
     return LaidOut(_packed(lists, len(rules.names) * read).reshape(-1, read).T, cycles)
 
 
-def _from_rows(rows: Any, rules: WindowRules) -> LaidOut:  # noqa: ANN401 lists, or an array of a caller here
+def _from_rows(rows: Any, rules: WindowRules, most: int) -> LaidOut:  # noqa: ANN401 lists, or an array of a caller here
     cycles, wanted = len(rows), len(rules.names)
     if not 0 < cycles <= rules.max_cycles:
         return LaidOut(None, cycles, _size_problems(cycles, rules, "/readings"))
     if set(map(len, rows)) != {wanted}:
         names = ", ".join(rules.names)
-        wrong = [
+        wrong = (
             Problem(f"/readings/{i}", "wrong_columns", f"expected {wanted} values ({names}), got {len(row)}")
             for i, row in enumerate(rows)
             if len(row) != wanted
-        ]
-        return LaidOut(None, cycles, wrong)
+        )
+        return LaidOut(None, cycles, list(islice(wrong, most)))
     read = rows[-rules.context :]
     if isinstance(rows, np.ndarray):
         return LaidOut(np.asarray(read, np.float32), cycles)
@@ -315,19 +324,22 @@ def _problem(defect: Defect, rules: WindowRules, *, by_row: bool) -> Problem:
     return Problem(pointer, defect.code, defect.detail)
 
 
-def _refused_columns(columns: Mapping[str, Sequence[Any]], rules: WindowRules) -> LaidOut:
-    problems = [
+def _refused_columns(
+    columns: Mapping[str, Sequence[Any]], rules: WindowRules
+) -> tuple[int, Iterator[Problem]]:
+    """The longest column, and what is wrong."""
+    unknown = (
         Problem(f"/columns/{escaped(name)}", "unknown_column", f"the model has no column {short(name)}")
         for name in sorted(columns.keys() - rules.known)
-    ]
+    )
     known = {name: len(columns[name]) for name in rules.names if name in columns}
     longest = max(known.values(), default=0)
     expected = f"expected {longest} values, as the longest column has"
-    problems += [
+    lengths = (
         Problem(f"/columns/{escaped(name)}", "wrong_length", f"{expected}, got {size}")
         for name, size in known.items() if size != longest
-    ]  # fmt: skip
-    return LaidOut(None, longest, problems + _size_problems(longest, rules, "/columns"))
+    )  # fmt: skip
+    return longest, chain(unknown, lengths, _size_problems(longest, rules, "/columns"))
 
 
 def _size_problems(cycles: int, rules: WindowRules, path: str) -> list[Problem]:
@@ -336,9 +348,3 @@ def _size_problems(cycles: int, rules: WindowRules, path: str) -> list[Problem]:
     if cycles > rules.max_cycles:
         return [Problem(path, "too_long", f"expected at most {rules.max_cycles} cycles, got {cycles}")]
     return []
-
-
-def short(value: object) -> str:
-    """Shorten a client's value for an error message."""
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,41 +1,151 @@
-"""Who may ask: API keys, compared in constant time."""
+"""Who may ask for what: the one place that checks API keys, for every protocol."""
 
 from __future__ import annotations
 
-import hmac
-from collections.abc import Iterable
+import asyncio
+import base64
+import binascii
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Final
 
+from structlog.typing import FilteringBoundLogger
+
+from service.edge.keys import GRANTABLE, Grant, InvalidKeys, KeyScope, digest_of, grants_of, read_keys
 from service.errors import Forbidden, Unauthenticated
 
 BEARER: Final = "bearer "
+BASIC: Final = "basic "
+SETTING: Final = "RUL_API_KEYS"
+RELOAD_SECONDS: Final = 1.0
+"""Time between two looks at the key file: how long a revoked key is still valid."""
+NOBODY: Final = Grant("", frozenset())
+"""The caller where no key is needed."""
+EVERY_KEY: Final = frozenset({KeyScope.ANY, KeyScope.PAGES})
 
 
 class Credentials:
     """The accepted API keys; without any, everyone may ask.
 
+    Keys are found by their SHA-256, in one lookup. Its time tells nothing about a key: nobody can choose
+    the digest of a guess.
+
     Attributes:
         asked_for: Whether a key is needed.
     """
 
-    def __init__(self, keys: Iterable[str]) -> None:
-        self._keys: Final = [key.encode() for key in keys]
-        self.asked_for: Final = bool(self._keys)
+    def __init__(
+        self,
+        keys: Iterable[str],
+        file: Path | None = None,
+        *,
+        open_pages: bool = False,
+        log: FilteringBoundLogger | None = None,
+    ) -> None:
+        """Accept the keys of the settings, which have every scope but `admin`, and those of a key file.
 
-    def check(self, authorization: str, api_key: str) -> None:
+        `open_pages` lifts the key of pages and metrics. What happens to the file is logged.
+        """
+        scopes = frozenset(GRANTABLE) - {KeyScope.ADMIN}
+        self._fixed: Final = {digest_of(key): Grant(SETTING, scopes, "", digest_of(key)) for key in keys}
+        self._file: Final = file
+        self._log: Final = log
+        self._open: Final = {KeyScope.OPEN, *((KeyScope.PAGES, KeyScope.METRICS) if open_pages else ())}
+        self._listeners: Final[list[Callable[[], None]]] = []
+        self._grants = self._fixed
+        self._seen: object = None
+        self.asked_for: Final = bool(self._fixed) or file is not None
+        self.reload()
+
+    def check(self, scope: KeyScope, authorization: str, api_key: str, *, basic: bool = False) -> Grant:
         """Check the headers `authorization: Bearer KEY` and `x-api-key: KEY`; one of them is enough.
 
+        Args:
+            scope: What the route asks for.
+            authorization: Header of this name, or "".
+            api_key: Header `x-api-key`, or "".
+            basic: Whether `authorization` may also be HTTP Basic, with the key as password and any user. For
+                requests that change nothing: a browser sends it by itself, also for another site.
+
         Raises:
-            Unauthenticated: a key is needed and none came.
-            Forbidden: the key is not one of ours.
+            Unauthenticated: a key is needed, and none came or it is not one of ours.
+            Forbidden: the key does not have the scope.
         """
-        if not self._keys:
-            return
-        given = api_key or (authorization[len(BEARER) :] if authorization.lower().startswith(BEARER) else "")
+        if scope in self._open or (not self.asked_for and scope is not KeyScope.ADMIN):
+            return NOBODY
+        if not self.asked_for:
+            raise Unauthenticated(
+                "changes need an API key with scope `admin`, and the service has no keys: "
+                "`rul keys add NAME --scope admin` makes one, RUL_KEYS_FILE names its file"
+            )
+        given = api_key or _given(authorization, basic=basic)
         if not given:
             raise Unauthenticated(
-                "expected an API key in `authorization: Bearer KEY` or `x-api-key`, got none"
+                "expected an API key in `authorization: Bearer KEY` or `x-api-key`, got none", basic=basic
             )
-        # Every key is compared, so that the time taken does not tell which one came close.
-        if not any([hmac.compare_digest(given.encode(), key) for key in self._keys]):  # noqa: C419
-            raise Forbidden("the API key is not valid")
+        grant = self._grants.get(digest_of(given))
+        if grant is None:
+            raise Unauthenticated("the API key is not valid", basic=basic)
+        if scope not in grant.scopes and scope not in EVERY_KEY:
+            raise Forbidden(f"expected an API key with scope `{scope}`, got one with {_listed(grant)}")
+        return grant
+
+    def holds(self, grant: Grant, scope: KeyScope) -> bool:
+        """Return whether a key that `check` accepted earlier would still be."""
+        if grant is NOBODY:
+            return True
+        now = self._grants.get(grant.digest)
+        return now is not None and scope in now.scopes and now.tenant == grant.tenant
+
+    def when_changed(self, listener: Callable[[], None]) -> None:
+        """Call this after each change of the keys."""
+        self._listeners.append(listener)
+
+    async def watch(self) -> None:
+        """Follow the key file, until cancelled."""
+        while self._file is not None:
+            await asyncio.sleep(RELOAD_SECONDS)
+            self.reload()
+
+    def reload(self) -> None:
+        """Read the key file if it has changed; a bad one leaves the keys as they are, and is logged once."""
+        if self._file is None or (now := _state(self._file)) == self._seen:
+            return
+        self._seen = now
+        try:
+            self._grants = grants_of(read_keys(self._file)) | self._fixed
+        except InvalidKeys as error:
+            if self._log is not None:
+                self._log.error("key file refused", reason=str(error), keys=len(self._grants))
+            return
+        if self._log is not None:
+            self._log.info("key file loaded", keys=len(self._grants))
+        for listener in self._listeners:
+            listener()
+
+
+def _given(authorization: str, *, basic: bool) -> str:
+    """Return the key in an `authorization` header, or ""."""
+    kind = authorization[: len(BEARER)].lower()
+    if kind == BEARER:
+        return authorization[len(BEARER) :]
+    if not basic or kind[: len(BASIC)] != BASIC:
+        return ""
+    try:
+        return base64.b64decode(authorization[len(BASIC) :]).decode().partition(":")[2]
+    except (binascii.Error, ValueError):
+        return ""
+
+
+def _listed(grant: Grant) -> str:
+    return ", ".join(f"`{scope}`" for scope in GRANTABLE if scope in grant.scopes)
+
+
+def _state(file: Path) -> object:
+    """Return what changes when the file does; its error where there is none."""
+    try:
+        found = os.stat(file)  # noqa: PTH116 follows the links by which Kubernetes replaces a secret
+    except OSError as error:
+        return error.errno
+    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import zlib
-from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
 from typing import Any, Final
 
 from service.errors import MalformedBody, TooLarge
@@ -16,6 +17,32 @@ Application = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
 
 WINDOW_BITS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 """Encodings that the service inflates, as zlib takes them."""
+
+_TAIL: Final = "%[89ABab][0-9A-Fa-f]"
+DECODABLE: Final = (
+    "(?:[^%]|%[0-7][0-9A-Fa-f]"
+    f"|%(?:[Cc][2-9A-Fa-f]|[Dd][0-9A-Fa-f]){_TAIL}"
+    f"|%(?:[Ee]0%[ABab]|[Ee][Dd]%[89])[0-9A-Fa-f]{_TAIL}|%[Ee][1-9ABCEFabcef]{_TAIL}{_TAIL}"
+    f"|%(?:[Ff]0%[9ABab]|[Ff]4%8)[0-9A-Fa-f]{_TAIL}{_TAIL}|%[Ff][1-3]{_TAIL}{_TAIL}{_TAIL})*"
+)
+"""A path with its query as it travels, percent-encoded UTF-8 (RFC 3986, RFC 3629); Envoy and `re` read it."""
+_decodable: Final = re.compile(DECODABLE.encode())
+
+
+def check_decodable(scope: Scope, headers: Mapping[bytes, bytes]) -> None:
+    """Check that the path, the query and the headers are UTF-8.
+
+    Raises:
+        MalformedBody: one of them is not.
+    """
+    for target in (scope.get("raw_path") or b"", scope.get("query_string", b"")):
+        if not target.isascii() or not _decodable.fullmatch(target):
+            raise MalformedBody("expected a path and a query in UTF-8, each other byte as %XX")
+    for name, value in headers.items():
+        try:
+            value.decode()
+        except UnicodeDecodeError:
+            raise MalformedBody(f"header {name.decode('latin-1')[:80]}: expected UTF-8") from None
 
 
 def header(scope: Scope, name: bytes) -> bytes:

@@ -12,8 +12,11 @@ from service import logs
 from service.core.lifecycle import Lifecycle, Phase
 from service.core.ports import Stages, Tracer
 from service.core.predictor import Predictor
-from service.edge.access import Credentials
-from service.errors import STATUS, DeadlineExceeded, Disconnected, RuntimeFailed, status_of
+from service.edge.access import NOBODY, Credentials
+from service.edge.admission import Admission, Lane
+from service.edge.hosts import Hosts
+from service.edge.intake import Intake
+from service.errors import STATUS, BodyTimeout, DeadlineExceeded, Disconnected, RuntimeFailed, status_of
 from service.labels import CLIENT_GONE, SUCCESS, Route, Transport
 from service.metrics.metrics import Metrics
 from service.streams.life import Streams
@@ -34,6 +37,7 @@ class Exchange:
         code: The code label that it is counted with.
         seconds: How long it took, once it has ended.
         error: What went wrong.
+        caller: What its API key allows.
         gone: True where the caller has left: nobody waits for an answer.
         windows: Windows that were asked for.
         stages: What it did, each stage with its start and end in seconds of `perf_counter`. Appended to
@@ -41,8 +45,8 @@ class Exchange:
     """
 
     __slots__ = (
-        "_admitted", "_desk", "_route", "_start", "_token", "_trace", "_transport", "code",
-        "error", "gone", "request_id", "seconds", "stages", "windows",
+        "_admitted", "_desk", "_lane", "_route", "_size", "_start", "_token", "_trace", "_transport",
+        "caller", "code", "error", "gone", "request_id", "seconds", "stages", "windows",
     )  # fmt: skip
 
     def __init__(
@@ -70,9 +74,12 @@ class Exchange:
         self.request_id = given_id if given_id is not None and fits else logs.new_request_id()
         self.code = SUCCESS[transport]
         self.error: Exception | None = None
+        self.caller = NOBODY
         self.gone = False
         self.windows = 0
         self._admitted = False
+        self._lane: Lane | None = None
+        self._size = 0
         self.stages: Stages = []
 
     def __enter__(self) -> Self:
@@ -94,18 +101,33 @@ class Exchange:
         """
         lifecycle = self._desk.lifecycle
         if lifecycle.phase is not Phase.READY:
-            lifecycle.check_ready()
+            lifecycle.check_answers()
         lifecycle.in_flight += 1
         self._admitted = True
+
+    async def begin(self, size: int, limit: Limit) -> None:
+        """Wait for room to decode and run a request of so many bytes; it is released at the end.
+
+        Raises:
+            NotReady: the service is starting or draining.
+            Overloaded: it would wait too long.
+        """
+        if not self._admitted:
+            self.admit()
+        admission = self._desk.admission
+        lane = admission.small if size <= admission.small_bytes else admission.large
+        if lane.line or lane.in_work >= lane.room:
+            await lane.wait(size, limit.seconds)
+        else:
+            lane.in_work += size
+        self._lane, self._size = lane, size
 
     def __exit__(
         self, _kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         desk = self._desk
         if self._admitted:
-            desk.lifecycle.in_flight -= 1
-            if desk.lifecycle.phase is not Phase.READY:
-                desk.lifecycle.ended()
+            self._release()
         if error is not None:
             self._fail(error)
         self.seconds = perf_counter() - self._start
@@ -124,7 +146,19 @@ class Exchange:
                 self._trace.stage(stage, start, end)
             self._trace.end(code=self.code, error=error, windows=self.windows)
         logs.request_id.reset(self._token)
+        if self.error is not None:
+            _release_frames(self.error)
         return kept
+
+    def _release(self) -> None:
+        lifecycle, lane = self._desk.lifecycle, self._lane
+        if lane is not None:
+            lane.in_work -= self._size
+            if lane.line:
+                lane.advance()
+        lifecycle.in_flight -= 1
+        if lifecycle.phase is not Phase.READY:
+            lifecycle.ended()
 
     def _fail(self, error: BaseException) -> None:
         if isinstance(error, Disconnected | asyncio.CancelledError):
@@ -139,6 +173,8 @@ class Exchange:
         fields: dict[str, Any] = {
             "protocol": self._transport, "route": self._route, "code": self.code, "seconds": self.seconds
         }  # fmt: skip
+        if self.caller.name:
+            fields["key"] = self.caller.name
         if error is None:
             desk.log.info("request answered", windows=self.windows, **fields)
         elif status_of(error) is STATUS[RuntimeFailed]:
@@ -147,11 +183,21 @@ class Exchange:
             desk.log.warning("request refused", error=type(error).__name__, **fields)
 
 
+def _release_frames(error: BaseException | None) -> None:
+    """Forget the frames that an error passed: they hold it, the request and its body until the next GC."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
+
+
 class Desk:
     """The shared parts that both transports need to answer a request.
 
     Args:
         log_sample: The share of answered requests that are logged; refused and failed ones always are.
+
+    Attributes:
+        large_requests: Held while a large body is decoded: together they have a share of the event loop.
     """
 
     def __init__(
@@ -164,29 +210,42 @@ class Desk:
         log_sample: float,
         credentials: Credentials,
         max_body_bytes: int,
+        intake: Intake,
         request_timeout_seconds: float,
         max_streams: int,
         stream_idle_seconds: float,
+        admission: Admission,
         tracer: Tracer | None = None,
+        hosts: Hosts | None = None,
     ) -> None:
+        self.admission: Final = admission
         self.predictor: Final = predictor
         self.metrics: Final = metrics
         self.lifecycle: Final = lifecycle
         self.credentials: Final = credentials
+        self.hosts: Final = hosts
         self.max_body_bytes: Final = max_body_bytes
+        self.intake: Final = intake
         self.request_timeout_seconds: Final = request_timeout_seconds
+        self.large_requests: Final = asyncio.Lock()
         self.streams: Final = Streams(lifecycle, most=max_streams, idle_seconds=stream_idle_seconds)
+        credentials.when_changed(self.streams.end_revoked)
         self.tracer: Final = tracer
         self.log: Final = log
         self.log_sample: Final = log_sample
         self._log_due = 0.0
 
     def limit(
-        self, seconds: float | None, receive: Callable[[], Awaitable[Mapping[str, Any]]] | None
+        self,
+        seconds: float | None,
+        receive: Callable[[], Awaitable[Mapping[str, Any]]] | None,
+        *,
+        reads: bool = False,
     ) -> Limit:
         """Limit a request to the settings' time, or to `seconds` where that is less; see `Limit`."""
         most = self.request_timeout_seconds
-        return Limit(most if seconds is None or seconds > most else seconds, receive)
+        reading = self.intake.seconds if reads else None
+        return Limit(most if seconds is None or seconds > most else seconds, receive, reading_seconds=reading)
 
     def samples(self) -> bool:
         """Whether this answered request is logged: evenly spaced, so that the share is exact."""
@@ -198,7 +257,7 @@ class Desk:
 
 
 class Limit:
-    """Limit the time to an answer, which the caller's leaving ends too.
+    """Limit the time to read a body and the time to an answer, which the caller's leaving ends too.
 
     It costs half of `asyncio.timeout`, at every request. The task that waits for the disconnect is never
     cancelled: a server may be about to hand it the event, and does so when the exchange ends. It starts
@@ -206,18 +265,27 @@ class Limit:
 
     Args:
         seconds: How long the work may take; then DeadlineExceeded is raised. None: no limit.
+        reading_seconds: How long the body may take; then BodyTimeout is raised. The reader sets None at its
+            end and, `if is_late`, calls `answer`: an ordinary request costs no call.
         receive: Where an ASGI server says that the caller has left; then Disconnected is raised. None: the
             server cancels the task itself.
     """
 
     __slots__ = (
-        "_cancelling", "_expired", "_finished", "_left", "_receive", "_task", "_timer", "_watch", "seconds",
+        "_cancelling", "_expired", "_finished", "_left", "_receive", "_task", "_timer", "_watch", "is_late",
+        "reading_seconds", "seconds",
     )  # fmt: skip
 
     def __init__(
-        self, seconds: float | None, receive: Callable[[], Awaitable[Mapping[str, Any]]] | None = None
+        self,
+        seconds: float | None,
+        receive: Callable[[], Awaitable[Mapping[str, Any]]] | None = None,
+        *,
+        reading_seconds: float | None = None,
     ) -> None:
         self.seconds = seconds
+        self.reading_seconds = reading_seconds
+        self.is_late = seconds is not None and seconds <= WATCH_AFTER_SECONDS
         self._receive: Final = receive
         self._timer: asyncio.TimerHandle | None = None
         self._watch: asyncio.Future[None] | None = None
@@ -234,6 +302,12 @@ class Limit:
         self._set_timer(loop)
         return self
 
+    def answer(self) -> None:
+        """Begin the time to an answer, where the body came late; else the first timer serves both."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._set_timer(asyncio.get_running_loop())
+
     def shorten(self, seconds: float) -> None:
         """Lower the limit to so many seconds from now."""
         if self.seconds is not None and seconds < self.seconds and self._timer is not None:
@@ -242,6 +316,9 @@ class Limit:
             self._set_timer(asyncio.get_running_loop())
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self.reading_seconds is not None:
+            self._timer = loop.call_later(min(WATCH_AFTER_SECONDS, self.reading_seconds), self._look)
+            return
         is_unwatched = self._receive is not None and self._watch is None
         if is_unwatched and (self.seconds is None or self.seconds > WATCH_AFTER_SECONDS):
             self._timer = loop.call_later(WATCH_AFTER_SECONDS, self._look)
@@ -261,6 +338,8 @@ class Limit:
         if counts[-1] <= self._cancelling and kind is asyncio.CancelledError:
             if self._left:
                 raise Disconnected from None
+            if self.reading_seconds is not None:
+                raise BodyTimeout(f"expected the whole body within {self.reading_seconds:g} s") from None
             raise DeadlineExceeded(f"the request was not answered within {self.seconds:g} s") from None
 
     def _expire(self) -> None:
@@ -269,11 +348,17 @@ class Limit:
             self._task.cancel()
 
     def _look(self) -> None:
+        if self.reading_seconds is not None:
+            self.is_late = True
+            left = max(0.0, self.reading_seconds - WATCH_AFTER_SECONDS)
+            self._timer = asyncio.get_running_loop().call_later(left, self._expire)
+            return
         if self.seconds is not None:
             left = self.seconds - WATCH_AFTER_SECONDS
             self._timer = asyncio.get_running_loop().call_later(left, self._expire)
-        self._watch = asyncio.ensure_future(self._disconnect())
-        self._watch.add_done_callback(self._leave)
+        if self._receive is not None:
+            self._watch = asyncio.ensure_future(self._disconnect())
+            self._watch.add_done_callback(self._leave)
 
     async def _disconnect(self) -> None:
         while self._receive is not None and (await self._receive())["type"] != "http.disconnect":

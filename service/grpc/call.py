@@ -6,7 +6,7 @@ module must not know what is asked.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from itertools import accumulate
 from typing import Any, Final, Protocol, TypeVar
 
@@ -14,7 +14,10 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 
+from service.core.turns import LARGE_BYTES
+from service.edge.access import Credentials
 from service.edge.exchange import Desk, Exchange, Limit
+from service.edge.keys import Grant, KeyScope
 from service.errors import (
     MAX_PROBLEMS,
     Disconnected,
@@ -23,14 +26,15 @@ from service.errors import (
     listed,
     problems_of,
     public_detail,
+    retry_after_seconds,
     status_of,
 )
-from service.grpc.over_asgi import Call
+from service.grpc.fields import check_fields
+from service.grpc.over_asgi import Call, first
 from service.labels import Route, Transport
 
 MessageType = TypeVar("MessageType", bound=Message)
 ReplyType = TypeVar("ReplyType")
-Asked = TypeVar("Asked")
 
 METADATA: Final = ("x-request-id", "authorization", "x-api-key", "traceparent", "tracestate")
 """The metadata that servicers read: request id, API key and trace context."""
@@ -69,31 +73,43 @@ class Context(Protocol):
 async def exchanged(
     desk: Desk,
     route: Route,
-    call: Callable[[Asked, Exchange, Limit], Awaitable[ReplyType]],
-    raw: Asked,
+    call: Callable[[bytes, Exchange, Limit], Awaitable[ReplyType]],
+    messages: AsyncIterator[bytes],
     context: Context,
     *,
-    is_open: bool = False,
+    scope: KeyScope,
     needs_model: bool = False,
 ) -> ReplyType:
     """Answer one call, measured and logged; end a failed one with the error's status.
 
-    `call` answers the raw message within the limit. An open call needs no API key; a call that needs a
-    model is refused while the service starts or drains.
+    `call` answers the raw message within the limit. The key is checked before the message is read, so the
+    methods are registered with a stream of messages, which on the wire is the same. `scope` is what the call
+    asks of an API key; a call that needs a model is refused while the service starts or drains.
     """
     reply: Any = None
     metadata: dict[str, Any] = dict(context.invocation_metadata())
     # `grpc.aio` itself cancels the call of a caller who has left.
     receive = context.receive if isinstance(context, Call) else None
-    waiting = desk.limit(context.time_remaining(), receive)
+    waiting = desk.limit(context.time_remaining(), receive, reads=True)
     with Exchange(desk, Transport.GRPC, route, metadata.get("x-request-id"), metadata) as exchange:
-        if desk.credentials.asked_for and not is_open:
-            desk.credentials.check(metadata.get("authorization", ""), metadata.get("x-api-key", ""))
+        if desk.credentials.asked_for:
+            exchange.caller = caller_of(desk.credentials, scope, metadata)
         if needs_model:
             exchange.admit()
         with waiting:
+            raw = await first(messages)
+            waiting.reading_seconds = None
+            if waiting.is_late:
+                waiting.answer()
+            if needs_model:
+                await exchange.begin(len(raw), waiting)
             reply = await call(raw, exchange, waiting)
     return await ended(exchange, context, reply)
+
+
+def caller_of(credentials: Credentials, scope: KeyScope, metadata: Mapping[str, Any]) -> Grant:
+    """Check the key in a call's metadata; see `Credentials.check`."""
+    return credentials.check(scope, metadata.get("authorization", ""), metadata.get("x-api-key", ""))
 
 
 async def ended(exchange: Exchange, context: Context, reply: ReplyType) -> ReplyType:
@@ -101,6 +117,8 @@ async def ended(exchange: Exchange, context: Context, reply: ReplyType) -> Reply
     trailing = [("x-request-id", exchange.request_id)]
     if exchange.error is not None:
         error = exchange.error
+        if (seconds := retry_after_seconds(error)) is not None:
+            trailing.append(("grpc-retry-pushback-ms", f"{1000 * seconds:.0f}"))
         code, detail = status_of(error).grpc, _shortened(public_detail(error))
         await context.abort(code, detail, (*trailing, *_details(code, detail, problems_of(error))))
     if exchange.gone:
@@ -114,7 +132,10 @@ def parsed(kind: type[MessageType], raw: bytes) -> MessageType:
 
     Raises:
         MalformedBody: the bytes are not one.
+        TooLarge: a large one has too many fields.
     """
+    if len(raw) > LARGE_BYTES:
+        check_fields(kind.DESCRIPTOR, raw)
     try:
         return kind.FromString(raw)
     except DecodeError as error:

@@ -16,6 +16,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 Reply = health_pb2.HealthCheckResponse
 
+MOST_WATCHERS: Final = 256
+"""Open `Watch` calls of a server."""
+
 
 class Health(health_pb2_grpc.HealthServicer):
     """One health for the whole server and each of its services: they serve together or not at all.
@@ -28,6 +31,7 @@ class Health(health_pb2_grpc.HealthServicer):
         self._known: Final = frozenset(["", *services])
         self._serving = False
         self._changed = asyncio.Event()
+        self._watchers = 0
 
     def advertise(self, *, serving: bool) -> None:
         """Change what is answered, and tell whoever watches."""
@@ -44,9 +48,19 @@ class Health(health_pb2_grpc.HealthServicer):
     async def Watch(  # noqa: N802
         self,
         request: health_pb2.HealthCheckRequest,
-        context: object,  # noqa: ARG002 the protocol's name
+        context: Any,  # noqa: ANN401 either transport's
     ) -> AsyncIterator[Any]:
-        """Answer now and at each change, for as long as someone listens."""
+        """Answer now and at each change, for as long as someone listens; no key is asked for."""
+        if self._watchers >= MOST_WATCHERS:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MOST_WATCHERS} callers already watch")
+        self._watchers += 1
+        try:
+            async for reply in self._changes(request):
+                yield reply
+        finally:
+            self._watchers -= 1
+
+    async def _changes(self, request: health_pb2.HealthCheckRequest) -> AsyncIterator[Any]:
         told = None
         while True:
             changed, status = self._changed, self._status(request.service)

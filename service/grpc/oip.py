@@ -6,8 +6,8 @@ This module knows methods; it must not know what a model takes, nor how tensors 
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
-from functools import lru_cache
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import lru_cache, partial
 from time import perf_counter
 from typing import Any, Final
 
@@ -18,7 +18,8 @@ from model.domain import FloatArray
 from model.version import VERSION
 from service.core.queries import ModelName
 from service.edge.exchange import Desk, Exchange, Limit
-from service.errors import InvalidTensor, MalformedBody
+from service.edge.keys import KeyScope
+from service.errors import InvalidTensor, MalformedBody, short
 from service.grpc.call import Context, exchanged, parsed, serialized
 from service.grpc.predict import tag
 from service.labels import Route, Stage
@@ -32,7 +33,7 @@ from service.oip.inference import (
     InferQuery,
     timeout_of,
 )
-from service.oip.tensors import DTYPES, FP32, INT64, Contents, GivenTensor, TensorSpec, short
+from service.oip.tensors import DTYPES, FP32, INT64, Contents, GivenTensor, TensorSpec
 from service.proto import open_inference_pb2 as pb
 
 INFERENCE_SERVICE: Final = "inference.GRPCInferenceService"
@@ -43,6 +44,7 @@ CONTENTS: Final = {FP32: "fp32_contents", INT64: "int64_contents"}
 FLOATS: Final = pb.InferTensorContents.FP32_CONTENTS_FIELD_NUMBER
 
 Answer = Callable[[bytes], Awaitable[Any]]
+Method = Callable[[AsyncIterator[bytes], Context], Awaitable[Any]]
 
 
 class InferenceServicer:
@@ -55,33 +57,32 @@ class InferenceServicer:
     def handlers(self) -> dict[str, Any]:
         """The method handlers, by the methods' names."""
         methods = {
-            "ServerLive": self._asked(self._live, is_open=True),
-            "ServerReady": self._asked(self._ready, is_open=True),
-            "ServerMetadata": self._asked(self._server, is_open=True),
-            "ModelReady": self._asked(self._model_ready),
-            "ModelMetadata": self._asked(self._model),
-            "RepositoryIndex": self._asked(self._index),
+            "ServerLive": self._asked(self._live, KeyScope.OPEN),
+            "ServerReady": self._asked(self._ready, KeyScope.OPEN),
+            "ServerMetadata": self._asked(self._server, KeyScope.OPEN),
+            "ModelReady": self._asked(self._model_ready, KeyScope.ANY),
+            "ModelMetadata": self._asked(self._model, KeyScope.ANY),
+            "RepositoryIndex": self._asked(self._index, KeyScope.ANY),
         }
         handlers = {
-            name: grpc.unary_unary_rpc_method_handler(method, response_serializer=serialized)
+            name: grpc.stream_unary_rpc_method_handler(method, response_serializer=serialized)
             for name, method in methods.items()
         }
-        infer = grpc.unary_unary_rpc_method_handler(self.infer, response_serializer=bytes)
+        inferring = partial(
+            exchanged, self._desk, Route.GRPC_INFER, self._infer, scope=KeyScope.PREDICT, needs_model=True
+        )
+        infer = grpc.stream_unary_rpc_method_handler(inferring, response_serializer=bytes)
         return handlers | {"ModelInfer": infer}
 
-    async def infer(self, raw: bytes, context: Context) -> bytes:
-        """Answer windows, with a message as it travels."""
-        return await exchanged(self._desk, Route.GRPC_INFER, self._infer, raw, context, needs_model=True)
-
-    def _asked(self, answer: Answer, *, is_open: bool = False) -> Callable[[bytes, Context], Awaitable[Any]]:
+    def _asked(self, answer: Answer, scope: KeyScope) -> Method:
         """A method that needs no more than its message."""
 
         async def call(raw: bytes, _exchange: Exchange, _limit: Limit) -> Any:  # noqa: ANN401 any reply
             return await answer(raw)
 
-        async def method(raw: bytes, context: Context) -> Any:  # noqa: ANN401 any reply
+        async def method(messages: AsyncIterator[bytes], context: Context) -> Any:  # noqa: ANN401 any reply
             route = Route.GRPC_INFERENCE
-            return await exchanged(self._desk, route, call, raw, context, is_open=is_open)
+            return await exchanged(self._desk, route, call, messages, context, scope=scope)
 
         return method
 

@@ -8,45 +8,35 @@ This module knows the protocol; it must not know any service.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from inspect import isawaitable
 from time import monotonic
 from typing import Any, Final, NoReturn, Self
-from urllib.parse import quote
 
 import grpc
 from google.protobuf.message import DecodeError
 
-from service import logs
-from service.edge.asgi import Application, Message, Receive, Scope, Send, header, inflated
+from service.edge.asgi import Application, Message, Receive, Scope, Send, check_decodable, header, inflated
 from service.edge.exchange import Limit
-from service.errors import Disconnected, MalformedBody, ServiceError, TooLarge, public_detail, status_of
+from service.edge.intake import Intake, Share
+from service.errors import Disconnected, MalformedBody, TooLarge
+from service.grpc.failure import Aborted, Metadata, failure
+from service.grpc.timeout import deadline
 
 Names = Sequence[tuple[bytes, str]]
-Metadata = Sequence[tuple[str, str | bytes]]
 
 PREFIX: Final = struct.Struct(">BI")  # compressed?, length
+MOST_FOREIGN_BYTES: Final = 64 * 1024  # a message of health or reflection
 Decode = Callable[[bytes], Any]
 Encode = Callable[[Any], bytes] | None
-
-SECONDS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 
 PLAIN: Final = (b"content-type", b"application/grpc")
 START: Final[Message] = {"type": "http.response.start", "status": 200, "headers": [PLAIN], "trailers": True}
 END: Final[Message] = {"type": "http.response.body", "body": b"", "more_body": False}
 OK: Final = (b"grpc-status", b"0")
-
-
-class Aborted(Exception):
-    """A servicer ended its call with a status."""
-
-    def __init__(self, code: grpc.StatusCode, details: str, metadata: Metadata = ()) -> None:
-        super().__init__(details)
-        self.code = code
-        self.details = details
-        self.metadata = metadata
 
 
 def framed(message: bytes) -> bytes:
@@ -61,8 +51,9 @@ class Messages:
     one that was not run to its end, as that of a call with one message is not, by a task of its own.
     """
 
-    def __init__(self, scope: Scope, receive: Receive, *, max_bytes: int) -> None:
+    def __init__(self, scope: Scope, receive: Receive, *, max_bytes: int, intake: Intake) -> None:
         self._scope: Final = scope
+        self._intake: Final = intake
         self._receive: Final = receive
         self._max_bytes: Final = max_bytes
         self._buffer = bytearray()
@@ -73,16 +64,34 @@ class Messages:
 
     async def __anext__(self) -> bytes:
         buffer = self._buffer
-        while len(buffer) < PREFIX.size or len(buffer) < PREFIX.size + self._checked_length():
+        while not buffer:
             if not self._more:
-                if buffer:
-                    raise MalformedBody("the request ends within a message")
                 raise StopAsyncIteration
             self.add(await self._receive())
+        if len(buffer) < PREFIX.size or len(buffer) < PREFIX.size + self._checked_length():
+            await self._rest()
         compressed, length = PREFIX.unpack_from(buffer)
         message = bytes(memoryview(buffer)[PREFIX.size : PREFIX.size + length])
         del buffer[: PREFIX.size + length]
-        return self._inflated(message) if compressed else message
+        return await asyncio.to_thread(self._inflated, message) if compressed else message
+
+    async def _rest(self) -> None:
+        """Read the rest of a message that has begun."""
+        buffer, intake = self._buffer, self._intake
+        with Share(intake) as share, Limit(None, reading_seconds=intake.seconds):
+            while len(buffer) < PREFIX.size:
+                share.hold(len(buffer))
+                await self._read_on()
+            size = PREFIX.size + self._checked_length()
+            with intake.expected(size):
+                while len(buffer) < size:
+                    share.hold(len(buffer))
+                    await self._read_on()
+
+    async def _read_on(self) -> None:
+        if not self._more:
+            raise MalformedBody("the request ends within a message")
+        self.add(await self._receive())
 
     def add(self, event: Message) -> None:
         """Read on in what has come.
@@ -96,11 +105,9 @@ class Messages:
         self._more = event.get("more_body", False)
 
     async def only(self) -> bytes:
-        """The first message, of a call that has one."""
-        try:
-            return await anext(self)
-        except StopAsyncIteration:
-            raise MalformedBody("the request has no message") from None
+        """The first message, of a call that has one and reads it before it knows its caller."""
+        with Limit(None, reading_seconds=self._intake.seconds):
+            return await first(self)
 
     def _checked_length(self) -> int:
         length = PREFIX.unpack_from(self._buffer)[1]
@@ -119,6 +126,18 @@ class Messages:
         return inflated(message, "gzip", self._max_bytes)
 
 
+async def first(messages: AsyncIterator[bytes]) -> bytes:
+    """The first message of a call.
+
+    Raises:
+        MalformedBody: it has none.
+    """
+    try:
+        return await anext(messages)
+    except StopAsyncIteration:
+        raise MalformedBody("the request has no message") from None
+
+
 class Call:
     """The call as a servicer sees it: the part of `grpc.aio.ServicerContext` that ours use."""
 
@@ -128,9 +147,20 @@ class Call:
         self.receive = receive
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
         self._names = names
-        timeout = self._headers.get(b"grpc-timeout")
-        self._deadline = None if timeout is None else _deadline(timeout)
+        self._deadline: float | None = None
         self.trailing: Metadata = ()
+
+    def check(self, scope: Scope) -> None:
+        """Check the metadata, and begin the caller's deadline.
+
+        Raises:
+            MalformedBody: a header is not UTF-8, or `grpc-timeout` is none.
+        """
+        if not b"".join(self._headers.values()).isascii():
+            check_decodable(scope, self._headers)
+        timeout = self._headers.get(b"grpc-timeout")
+        if timeout is not None:
+            self._deadline = deadline(timeout)
 
     def invocation_metadata(self) -> list[tuple[str, str]]:
         """Of the request's metadata what is read; binary values are left as they came."""
@@ -178,11 +208,18 @@ class StreamCall(Call):
             await self._send(START)
 
     async def write(self, message: Any) -> None:  # noqa: ANN401 a message of any method
-        """Send one answer."""
-        if not self._started:
-            await self.start()
+        """Send one answer.
+
+        Raises:
+            Disconnected: the caller has left.
+        """
         body = framed(message if self._encode is None else self._encode(message))
-        await self._send({"type": "http.response.body", "body": body, "more_body": True})
+        try:
+            if not self._started:
+                await self.start()
+            await self._send({"type": "http.response.body", "body": body, "more_body": True})
+        except OSError:  # as the ASGI specification asks of servers
+            raise Disconnected from None
 
 
 class GrpcOverAsgi:
@@ -193,10 +230,12 @@ class GrpcOverAsgi:
     Args:
         max_message_bytes: A larger request message is answered RESOURCE_EXHAUSTED.
         metadata: The names of the request's metadata that servicers read; they see no other.
+        intake: The budget and the deadline of messages that come in parts.
     """
 
-    def __init__(self, *, max_message_bytes: int, metadata: Iterable[str]) -> None:
+    def __init__(self, *, max_message_bytes: int, metadata: Iterable[str], intake: Intake) -> None:
         self._max_message_bytes = max_message_bytes
+        self._intake = intake
         self._names: Names = tuple((name.encode("latin-1"), name) for name in metadata)
         self._handlers: dict[str, Any] = {}  # grpc types its handlers as synchronous: these are not
 
@@ -222,24 +261,30 @@ class GrpcOverAsgi:
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
         """Answer one call."""
         handler = self._handlers.get(scope["path"])
-        if handler is not None and handler.unary_unary is not None:
+        if handler is not None and not handler.response_streaming:
             return self._answer(handler, scope, receive, send)
         return self._answer_stream(handler, scope, receive, send)
 
     async def _answer(self, handler: Any, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ANN401
-        """Answer one message with one; the method itself limits its waiting."""
+        """Answer with one message; the method itself limits its waiting."""
         call = Call(scope, receive, self._names)
         decode, encode = handler.request_deserializer, handler.response_serializer
+        messages = Messages(scope, receive, max_bytes=self._max_message_bytes, intake=self._intake)
         try:
-            message = await Messages(scope, receive, max_bytes=self._max_message_bytes).only()
-            request = message if decode is None else _decoded(decode, message)
-            response = await handler.unary_unary(request, call)
+            call.check(scope)
+            if handler.stream_unary is not None:  # it reads its message once it knows its caller
+                response = await handler.stream_unary(messages, call)
+            else:
+                message = await messages.only()
+                response = await handler.unary_unary(
+                    message if decode is None else _decoded(decode, message), call
+                )
             body = framed(response if encode is None else encode(response))
             trailers = [OK, *_pairs(call.trailing)]
         except Disconnected:
             return
         except Exception as error:  # noqa: BLE001 without trailers the caller would wait or guess
-            body, trailers = b"", _failure(error)
+            body, trailers = b"", _failed(error)
         await send(START)
         await send({"type": "http.response.body", "body": body, "more_body": False})
         await send({"type": "http.response.trailers", "headers": trailers, "more_trailers": False})
@@ -254,12 +299,13 @@ class GrpcOverAsgi:
         encode = None if handler is None else handler.response_serializer
         call = StreamCall(scope, receive, self._names, send, encode)
         try:
+            call.check(scope)
             await self._converse(handler, call, scope, receive)
             trailers = [OK, *_pairs(call.trailing)]
         except Disconnected:
             return
         except Exception as error:  # noqa: BLE001 as above
-            trailers = _failure(error)
+            trailers = _failed(error)
         await call.start()
         await send(END)
         await send({"type": "http.response.trailers", "headers": trailers, "more_trailers": False})
@@ -267,20 +313,18 @@ class GrpcOverAsgi:
     async def _converse(self, handler: Any, call: StreamCall, scope: Scope, receive: Receive) -> None:  # noqa: ANN401
         if handler is None:
             raise Aborted(grpc.StatusCode.UNIMPLEMENTED, f"there is no method {scope['path']}")
-        requests = Messages(scope, receive, max_bytes=self._max_message_bytes)
+        requests = Messages(scope, receive, max_bytes=self._max_message_bytes, intake=self._intake)
         decode = handler.request_deserializer
         if handler.unary_stream is not None:
             message = await requests.only()
             request = message if decode is None else _decoded(decode, message)
             with Limit(None, receive):
                 await _write_all(handler.unary_stream(request, call), call)
-        elif handler.stream_stream is not None:
+        else:
             incoming = (_decoded(decode, message) async for message in requests) if decode else requests
             answers = handler.stream_stream(incoming, call)
             # As in grpc.aio: a method yields its answers, or writes them and returns nothing.
             await (answers if isawaitable(answers) else _write_all(answers, call))
-        else:
-            raise Aborted(grpc.StatusCode.UNIMPLEMENTED, "client streaming is not served")
 
 
 def _speaks_grpc(scope: Scope) -> bool:
@@ -291,6 +335,8 @@ def _speaks_grpc(scope: Scope) -> bool:
 
 
 def _decoded(decode: Decode, message: bytes) -> Any:  # noqa: ANN401 a message of any method
+    if len(message) > MOST_FOREIGN_BYTES:
+        raise TooLarge(f"expected a message of at most {MOST_FOREIGN_BYTES} bytes, got {len(message)}")
     try:
         return decode(message)
     except DecodeError as error:
@@ -302,31 +348,8 @@ async def _write_all(responses: AsyncIterator[Any], call: StreamCall) -> None:
         await call.write(response)
 
 
-def _deadline(timeout: bytes) -> float | None:
-    """A `grpc-timeout` header ("250m") as a time on the monotonic clock; None where there is none."""
-    text = timeout.decode("latin-1")
-    if not text or text[-1] not in SECONDS or not text[:-1].isdigit():
-        return None
-    return monotonic() + int(text[:-1]) * SECONDS[text[-1]]
-
-
-def _failure(error: Exception) -> list[tuple[bytes, bytes]]:
-    """The trailers of a call that has failed."""
-    if isinstance(error, Aborted):
-        return _trailers(error.code, error.details, error.metadata)
-    if isinstance(error, ServiceError):
-        return _trailers(status_of(error).grpc, public_detail(error))
-    if isinstance(error, TimeoutError):
-        return _trailers(grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline passed")
-    logs.logger().error("failed", protocol="grpc", exc_info=error)
-    return _trailers(grpc.StatusCode.INTERNAL, public_detail(error))
-
-
-def _trailers(status: grpc.StatusCode, details: str, metadata: Metadata = ()) -> list[tuple[bytes, bytes]]:
-    code: int = status.value[0]
-    trailers = [(b"grpc-status", b"%d" % code)]
-    if details:
-        trailers.append((b"grpc-message", quote(details, safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~").encode()))
+def _failed(error: Exception) -> list[tuple[bytes, bytes]]:
+    trailers, metadata = failure(error)
     return trailers + _pairs(metadata)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from msgspec import UNSET
 
 from model.domain import FloatArray
+from service.core.predictor import Predictor
 from service.core.queries import (
     Attention,
     Explain,
@@ -25,16 +26,18 @@ from service.core.queries import (
     PredictReply,
     Refused,
 )
-from service.core.window import WindowInput
+from service.core.rules import WindowRules
+from service.core.turns import LARGE_BYTES, Turns
+from service.core.window import LaidOut, WindowInput, lay_out
 from service.edge.exchange import Desk, Exchange, Limit
-from service.errors import MalformedBody, Problem
+from service.errors import MalformedBody, Problem, TooLarge, room
 from service.grpc.call import parsed
+from service.grpc.fields import DELIMITED, fields
 from service.labels import Stage
 from service.proto import rul_v1_pb2 as pb
 
-DELIMITED: Final = 2
-"""The wire type of what is preceded by its length (protobuf.dev/programming-guides/encoding)."""
-
+MOST_OTHERS: Final = 100
+WINDOWS: Final = pb.PredictRequest.WINDOWS_FIELD_NUMBER
 FLOAT32: Final = np.dtype("<f4")
 
 EXPLAIN: Final[dict[int, Explain]] = {
@@ -48,34 +51,72 @@ EXPLAIN: Final[dict[int, Explain]] = {
 
 async def predict(desk: Desk, raw: bytes, exchange: Exchange, _limit: Limit) -> bytes:
     """Answer windows, a message for a message."""
-    predictor, start = desk.predictor, perf_counter()
-    request = parsed(pb.PredictRequest, raw)
-    query = predict_query(request, len(predictor.model(request.model or None).rules.names))
+    predictor, start, parts = desk.predictor, perf_counter(), None
+    if len(raw) > LARGE_BYTES:
+        async with desk.large_requests:
+            query, parts = await _read_large(predictor, raw)
+    else:
+        request = parsed(pb.PredictRequest, raw)
+        query = predict_query(request, predictor.model(request.model or None).rules)
     exchange.windows = len(query.windows)
     exchange.stages.append((Stage.DECODE, start, perf_counter()))
-    reply = await predictor.predict(query, stages=exchange.stages)
+    reply = await predictor.predict(query, parts=parts, stages=exchange.stages, tenant=exchange.caller.tenant)
     start = perf_counter()
     encoded = predict_reply(reply)
     exchange.stages.append((Stage.ENCODE, start, perf_counter()))
     return encoded
 
 
-def predict_query(request: pb.PredictRequest, columns: int) -> PredictQuery:
-    """A request, to a model with so many columns."""
-    windows = [window_input(window, columns) for window in request.windows]
+async def _read_large(predictor: Predictor, raw: bytes) -> tuple[PredictQuery, list[LaidOut]]:
+    """Read a large message window by window; of their values, only the readings that are read are kept.
+
+    Raises:
+        MalformedBody: it cannot be read.
+        TooLarge: it has more windows than a request may have, or too many fields.
+    """
+    spans: list[tuple[int, int]] = []
+    head, others = bytearray(), 0
+    for number, at, start, end in fields(raw, 0, len(raw)):
+        if number == WINDOWS:
+            spans.append((start, end))
+            predictor.check_count(len(spans))
+            continue
+        others += 1
+        if others > MOST_OTHERS:
+            raise TooLarge(f"expected at most {MOST_OTHERS} fields beside the windows, got more")
+        head += raw[at:end]
+    request = parsed(pb.PredictRequest, bytes(head))
+    rules, turns, found = predictor.model(request.model or None).rules, Turns(), 0
+    query = predict_query(request, rules)
+    parts: list[LaidOut] = []
+    for start, end in spans:
+        await turns.give()
+        window = window_input(parsed(pb.Window, raw[start:end]), rules)
+        parts.append(lay_out(window, rules, most=room(found)))
+        found += len(parts[-1].problems)
+        is_by_row = window.readings is not None
+        query.windows.append(WindowInput(window.unit, window.last_cycle, None, [] if is_by_row else None))
+    return query, parts
+
+
+def predict_query(request: pb.PredictRequest, rules: WindowRules) -> PredictQuery:
+    """A request, to a model with these rules."""
+    windows = [window_input(window, rules) for window in request.windows]
     return PredictQuery(windows, request.model or None, explain_of(request.explain), request.partial)
 
 
-def window_input(window: pb.Window, columns: int) -> WindowInput:
+def window_input(window: pb.Window, rules: WindowRules) -> WindowInput:
     """A message as the window that the predictor reads; NaN is missing, as everywhere inside."""
     last_cycle = window.last_cycle if window.HasField("last_cycle") else None
     given: Any = WindowInput(window.unit if window.HasField("unit") else None, last_cycle)
     which = window.WhichOneof("values")
     if which == "columns":
         columns_by_name = window.columns.columns
-        given.columns = {name: floats(columns_by_name[name]) for name in columns_by_name}
+        given.columns = {
+            name: floats(columns_by_name[name]) if name in rules.known else [] for name in columns_by_name
+        }
     elif which == "readings":
-        values = floats(window.readings)
+        values, columns = floats(window.readings), len(rules.names)
         # Values that fill no whole rows stay one, which the window's check then counts.
         given.readings = [values] if values.size % columns else values.reshape(-1, columns)
     return given

@@ -6,6 +6,8 @@ module knows messages and status codes; it must not know HTTP, ONNX Runtime or b
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Iterable
 from functools import partial
 from typing import Any, Final
 
@@ -14,8 +16,11 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from service.core.predictor import LoadedModel
+from service.edge.access import Credentials
 from service.edge.exchange import Desk, Exchange, Limit
-from service.grpc.call import exchanged, parsed, serialized
+from service.edge.keys import KeyScope
+from service.errors import ServiceError, public_detail, status_of
+from service.grpc.call import caller_of, exchanged, parsed, serialized
 from service.grpc.health import Health
 from service.grpc.oip import INFERENCE_SERVICE, InferenceServicer
 from service.grpc.predict import model_reference, predict
@@ -40,14 +45,21 @@ class RulServicer:
     def handlers(self) -> dict[str, Any]:
         """The method handlers, by the methods' names."""
         desk = self._desk
-        predicting = partial(exchanged, desk, Route.GRPC_PREDICT, partial(predict, desk), needs_model=True)
-        get_model = partial(exchanged, desk, Route.GRPC_GET_MODEL, self._get_model)
-        list_models = partial(exchanged, desk, Route.GRPC_LIST_MODELS, self._list_models)
+        predicting = partial(
+            exchanged,
+            desk,
+            Route.GRPC_PREDICT,
+            partial(predict, desk),
+            scope=KeyScope.PREDICT,
+            needs_model=True,
+        )
+        get_model = partial(exchanged, desk, Route.GRPC_GET_MODEL, self._get_model, scope=KeyScope.ANY)
+        list_models = partial(exchanged, desk, Route.GRPC_LIST_MODELS, self._list_models, scope=KeyScope.ANY)
         return {
-            "Predict": grpc.unary_unary_rpc_method_handler(predicting),
+            "Predict": grpc.stream_unary_rpc_method_handler(predicting),
             "PredictStream": grpc.stream_stream_rpc_method_handler(StreamServicer(desk).predict_stream),
-            "GetModel": grpc.unary_unary_rpc_method_handler(get_model, response_serializer=serialized),
-            "ListModels": grpc.unary_unary_rpc_method_handler(list_models, response_serializer=serialized),
+            "GetModel": grpc.stream_unary_rpc_method_handler(get_model, response_serializer=serialized),
+            "ListModels": grpc.stream_unary_rpc_method_handler(list_models, response_serializer=serialized),
         }
 
     async def _get_model(self, raw: bytes, _exchange: Exchange, _limit: Limit) -> pb.Model:
@@ -60,6 +72,40 @@ class RulServicer:
         return pb.ListModelsReply(models=[_model(model) for model in self._models.values()])
 
 
+class Reflection:
+    """The descriptions of our messages, for a caller with a key; a silent stream ends soon."""
+
+    def __init__(self, names: Iterable[str], *, credentials: Credentials, idle_seconds: float) -> None:
+        self._described: Final[Any] = reflection.aio.ReflectionServicer(names)
+        self._credentials: Final = credentials
+        self._idle_seconds: Final = idle_seconds
+
+    async def ServerReflectionInfo(  # noqa: N802 the protocol's name
+        self,
+        requests: AsyncIterator[Any],
+        context: Any,  # noqa: ANN401 as the library
+    ) -> AsyncIterator[Any]:
+        """Answer each request of a stream, as long as the key is valid."""
+        metadata = dict(context.invocation_metadata())
+        try:
+            caller_of(self._credentials, KeyScope.PAGES, metadata)
+            allowed = self._in_time(requests, metadata)
+            async for reply in self._described.ServerReflectionInfo(allowed, context):
+                yield reply
+        except ServiceError as error:
+            await context.abort(status_of(error).grpc, public_detail(error))
+
+    async def _in_time(self, requests: AsyncIterator[Any], metadata: dict[str, Any]) -> AsyncIterator[Any]:
+        try:
+            while True:
+                async with asyncio.timeout(self._idle_seconds):
+                    request = await anext(requests)
+                caller_of(self._credentials, KeyScope.PAGES, metadata)
+                yield request
+        except (StopAsyncIteration, TimeoutError):
+            return
+
+
 def add_servicers(server: Any, desk: Desk) -> Health:  # noqa: ANN401 grpc.aio.Server or its stand-in
     """Register our services, health and reflection; the health that it answers, to be changed."""
     ours = {SERVICE: RulServicer(desk).handlers(), INFERENCE_SERVICE: InferenceServicer(desk).handlers()}
@@ -69,9 +115,8 @@ def add_servicers(server: Any, desk: Desk) -> Health:  # noqa: ANN401 grpc.aio.S
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
         server.add_registered_method_handlers(name, handlers)
     health_pb2_grpc.add_HealthServicer_to_server(answered, server)
-    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
-        reflection.aio.ReflectionServicer(names), server
-    )
+    described: Any = Reflection(names, credentials=desk.credentials, idle_seconds=desk.intake.seconds)
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(described, server)
     return answered
 
 

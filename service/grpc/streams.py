@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
@@ -18,8 +19,11 @@ from service.core.predictor import LoadedModel
 from service.core.queries import Explain
 from service.core.window import WindowInput
 from service.edge.exchange import Desk, Exchange
+from service.edge.keys import KeyScope
 from service.errors import (
+    LONGEST_NAME,
     Disconnected,
+    InvalidWindow,
     MalformedBody,
     NotReady,
     Problem,
@@ -28,7 +32,7 @@ from service.errors import (
     public_detail,
     status_of,
 )
-from service.grpc.call import Context, ended, parsed, serialized
+from service.grpc.call import Context, caller_of, ended, parsed, serialized
 from service.grpc.predict import explain_of, fill, model_reference, window_input
 from service.labels import Route, Stage, Transport
 from service.proto import rul_v1_pb2 as pb
@@ -72,13 +76,13 @@ class StreamServicer:
         metadata: dict[str, Any] = dict(context.invocation_metadata())
         given_id = metadata.get("x-request-id")
         with Exchange(desk, Transport.GRPC, Route.GRPC_STREAM, given_id, metadata) as exchange:
-            if desk.credentials.asked_for:
-                desk.credentials.check(metadata.get("authorization", ""), metadata.get("x-api-key", ""))
+            exchange.caller = caller_of(desk.credentials, KeyScope.INGEST, metadata)
             await self._converse(inbox, context, exchange)
         await ended(exchange, context, None)
 
     async def _converse(self, inbox: Inbox, context: Context, exchange: Exchange) -> None:
-        with self._desk.streams.admitted(inbox):
+        may_stay = partial(self._desk.credentials.holds, exchange.caller, KeyScope.INGEST)
+        with self._desk.streams.admitted(inbox, may_stay):
             opened = self._open(await inbox.take())
             reply = pb.StreamOpened(model=model_reference(opened.model.name), cycles=opened.window.cycles)
             await context.write(serialized(pb.StreamReply(opened=reply)))
@@ -102,6 +106,9 @@ class StreamServicer:
         model = self._desk.predictor.model(given.model or None)
         explain = explain_of(given.explain, "/open/explain")
         window = StreamWindow(model.rules)
+        if len(given.unit) > LONGEST_NAME:
+            detail = f"expected a name of at most {LONGEST_NAME} characters, got {len(given.unit)}"
+            raise InvalidWindow(detail, [Problem("/open/unit", "too_long", detail)])
         first_cycle = given.first_cycle if given.HasField("first_cycle") else None
         window.begin(_history(given, model), first_cycle=first_cycle)
         return Opened(model, given.unit if given.HasField("unit") else None, explain, window)
@@ -116,10 +123,11 @@ class StreamServicer:
             kept, exchange.windows = True, 1
             window = opened.window.checked(opened.unit)
             exchange.stages.append((Stage.DECODE, start, perf_counter()))
-            exchange.admit()
-            with desk.limit(context.time_remaining(), None):  # the inbox hears whether the caller leaves
+            # The inbox hears whether the caller leaves.
+            with desk.limit(context.time_remaining(), None) as limit:
+                await exchange.begin(len(raw), limit)
                 (prediction,) = await desk.predictor.answer(
-                    opened.model, window, opened.explain, exchange.stages
+                    opened.model, window, opened.explain, exchange.stages, stream.caller.tenant
                 )
             start = perf_counter()
             message = pb.StreamReply()
@@ -150,7 +158,7 @@ def _history(given: pb.StreamOpen, model: LoadedModel) -> WindowInput | None:
         window.columns.CopyFrom(given.columns)
     else:
         window.readings.CopyFrom(given.readings)
-    return window_input(window, len(model.rules.names))
+    return window_input(window, model.rules)
 
 
 def _error(error: Exception, *, kept: bool) -> pb.StreamError:

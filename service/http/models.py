@@ -12,6 +12,7 @@ from service.core.changes import Action, Change, Changed
 from service.core.predictor import LoadedModel
 from service.core.queries import ModelName
 from service.edge.exchange import Desk
+from service.edge.keys import KeyScope
 from service.http.problem import UNREADABLE, unreadable
 from service.http.shell import JSON, Call, Endpoint, Handler, Reply, json_reply
 from service.labels import Route
@@ -68,8 +69,8 @@ class ModelsHttp:
     def endpoints(self) -> list[Endpoint]:
         """List the endpoints."""
         return [
-            Endpoint("GET", "/v1/models", Route.MODELS, self._list),
-            Endpoint("GET", "/v1/models/{name}", Route.MODEL, self._show),
+            Endpoint("GET", "/v1/models", Route.MODELS, self._list, KeyScope.ANY),
+            Endpoint("GET", "/v1/models/{name}", Route.MODEL, self._show, KeyScope.ANY),
             _changing("POST", "/v1/models", Route.MODELS, self._load),
             _changing("POST", "/v1/models/{name}", Route.MODEL, self._swap),
             _changing("DELETE", "/v1/models/{name}", Route.MODEL, self._unload),
@@ -115,7 +116,7 @@ class ModelsHttp:
 
 def _changing(method: str, path: str, route: Route, handler: Handler) -> Endpoint:
     media_type = JSON if method == "POST" else None
-    return Endpoint(method, path, route, handler, is_admin=True, needs_model=True, media_type=media_type)
+    return Endpoint(method, path, route, handler, KeyScope.ADMIN, needs_model=True, media_type=media_type)
 
 
 def _body(call: Call, kind: type[Body]) -> Body:

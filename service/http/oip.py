@@ -10,13 +10,15 @@ from typing import Final
 import msgspec
 
 from model.version import VERSION
-from service.core.predictor import LoadedModel
+from service.core.turns import LARGE_BYTES
 from service.edge.exchange import Desk
-from service.http.oip_body import Form, decoded, encoded
+from service.edge.keys import KeyScope
+from service.http.oip_body import decoded, encoded
+from service.http.oip_large import decoded_in_slices
 from service.http.problem import UNREADABLE, unreadable
 from service.http.shell import Call, Endpoint, Reply, json_reply
 from service.labels import Route, Stage
-from service.oip.inference import EXTENSIONS, PLATFORM, SERVER_NAME, Ask, Inference
+from service.oip.inference import EXTENSIONS, PLATFORM, SERVER_NAME, Inference
 
 BINARY: Final = b"application/octet-stream"
 HEADER_LENGTH: Final = b"inference-header-content-length"
@@ -58,19 +60,19 @@ class OipHttp:
     def endpoints(self) -> list[Endpoint]:
         """List the endpoints."""
         fixed = [
-            Endpoint("GET", "/v2", Route.V2, self._server, is_open=True),
-            Endpoint("GET", "/v2/", Route.V2, self._server, is_open=True),
-            Endpoint("GET", "/v2/health/live", Route.V2_LIVE, self._live, is_open=True),
-            Endpoint("GET", "/v2/health/ready", Route.V2_READY, self._ready, is_open=True),
-            Endpoint("POST", "/v2/repository/index", Route.V2_INDEX, self._index),
+            Endpoint("GET", "/v2", Route.V2, self._server, KeyScope.OPEN),
+            Endpoint("GET", "/v2/", Route.V2, self._server, KeyScope.OPEN),
+            Endpoint("GET", "/v2/health/live", Route.V2_LIVE, self._live, KeyScope.OPEN),
+            Endpoint("GET", "/v2/health/ready", Route.V2_READY, self._ready, KeyScope.OPEN),
+            Endpoint("POST", "/v2/repository/index", Route.V2_INDEX, self._index, KeyScope.ANY),
         ]
         of_model = [
-            Endpoint(method, f"{model}{action}", route, handler, needs_model=route is Route.V2_INFER)
+            Endpoint(method, f"{model}{action}", route, handler, scope, needs_model=route is Route.V2_INFER)
             for model in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
-            for method, action, route, handler in (
-                ("POST", "/infer", Route.V2_INFER, self._infer),
-                ("GET", "/ready", Route.V2_MODEL_READY, self._model_ready),
-                ("GET", "", Route.V2_MODEL, self._model),
+            for method, action, route, handler, scope in (
+                ("POST", "/infer", Route.V2_INFER, self._infer, KeyScope.PREDICT),
+                ("GET", "/ready", Route.V2_MODEL_READY, self._model_ready, KeyScope.ANY),
+                ("GET", "", Route.V2_MODEL, self._model, KeyScope.ANY),
             )
         ]
         return fixed + of_model
@@ -82,7 +84,12 @@ class OipHttp:
     async def _infer(self, call: Call) -> Reply:
         exchange, start = call.exchange, perf_counter()
         model = self._inference.model(**call.path)
-        ask, form = self._read(model, call)
+        if len(call.body) > LARGE_BYTES:
+            async with call.desk.large_requests:
+                query, form = await decoded_in_slices(call.body, call.headers.get(HEADER_LENGTH, b""))
+        else:
+            query, form = decoded(call.body, call.headers.get(HEADER_LENGTH, b""))
+        ask = self._inference.read(model, query)
         exchange.windows = ask.count
         exchange.stages.append((Stage.DECODE, start, perf_counter()))
         if ask.timeout_seconds != math.inf:
@@ -94,10 +101,6 @@ class OipHttp:
         if size is None:
             return Reply(body)
         return Reply(body, media_type=BINARY, headers=[(HEADER_LENGTH, b"%d" % size)])
-
-    def _read(self, model: LoadedModel, call: Call) -> tuple[Ask, Form]:
-        query, form = decoded(call.body, call.headers.get(HEADER_LENGTH, b""))
-        return self._inference.read(model, query), form
 
     async def _server(self, _call: Call) -> Reply:
         return json_reply(OipServer(SERVER_NAME, VERSION, EXTENSIONS))

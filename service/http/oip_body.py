@@ -16,14 +16,15 @@ import msgspec
 
 from model.domain import FloatArray
 from service.core.queries import ModelName
-from service.errors import InvalidTensor, MalformedBody
+from service.errors import InvalidTensor, MalformedBody, short
 from service.http.problem import UNREADABLE, unreadable
 from service.oip.inference import MAX_TENSORS, InferQuery, timeout_of
-from service.oip.tensors import FP32, INT64, Contents, GivenTensor, TensorSpec, short
+from service.oip.tensors import FP32, INT64, Contents, GivenTensor, TensorSpec
 
-Parameters = dict[str, Any] | None
+Parameters = dict[str, msgspec.Raw] | None
+"""Of any size, decoded where they are read."""
 
-_NAN: Final = re.compile(rb"(?<=[\[,\s])NaN(?=\s*[,\]])")
+NAN: Final = re.compile(rb"(?<=[\[,\s])NaN(?=\s*[,\]])")
 """A value of a list that JSON does not have and that Python's clients write all the same."""
 
 
@@ -72,11 +73,13 @@ class _LooseRequest(msgspec.Struct):
 
 _STRICT: Final = msgspec.json.Decoder(OipInferRequest)
 _LOOSE: Final = msgspec.json.Decoder(_LooseRequest)
-_FLAT: Final = {FP32: msgspec.json.Decoder(list[float | None]), INT64: msgspec.json.Decoder(list[int])}
+FLAT: Final = {FP32: msgspec.json.Decoder(list[float | None]), INT64: msgspec.json.Decoder(list[int])}
 _NESTED: Final = {
     2: msgspec.json.Decoder(list[list[float | None]]),
     3: msgspec.json.Decoder(list[list[list[float | None]]]),
 }
+MOST_PARAMETER_BYTES: Final = 200
+
 _encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
 
 
@@ -99,14 +102,22 @@ def decoded(body: bytes, header_length: bytes) -> tuple[InferQuery, Form]:
         MalformedBody: it is not JSON of the protocol's shape, or the header does not fit it.
         InvalidTensor: a tensor's contents are missing, come twice, or are not where they are said to be.
     """
-    size = _json_size(body, header_length)
+    size = json_size(body, header_length)
     request = _request(body[:size] if size < len(body) else body)
+    return query_of(request, memoryview(body)[size:])
+
+
+def query_of(request: OipInferRequest, behind: memoryview) -> tuple[InferQuery, Form]:
+    """Make a query of a request and the bytes behind its JSON.
+
+    Raises:
+        MalformedBody, InvalidTensor: as `decoded`.
+    """
+    check_count(request.inputs, request.outputs)
     outputs = request.outputs or []
-    if len(request.inputs) > MAX_TENSORS or len(outputs) > MAX_TENSORS:
-        raise MalformedBody(f"expected at most {MAX_TENSORS} inputs and outputs")
-    inputs = _inputs(request.inputs, memoryview(body)[size:])
+    inputs = _inputs(request.inputs, behind)
     names = [output.name for output in outputs]
-    timeout = timeout_of((request.parameters or {}).get("timeout"))
+    timeout = timeout_of(_parameter(request.parameters, "timeout"))
     by_name: dict[str, bool] = {}
     for output in outputs:
         flag = _flag(output.parameters, "binary_data", "output", output.name)
@@ -138,7 +149,13 @@ def encoded(
     return (b"".join([text, *behind]), len(text)) if behind else (text, None)
 
 
-def _json_size(body: bytes, header: bytes) -> int:
+def check_count(inputs: Sequence[Any], outputs: Sequence[Any] | None) -> None:
+    """Refuse more tensors than any model has."""
+    if len(inputs) > MAX_TENSORS or len(outputs or ()) > MAX_TENSORS:
+        raise MalformedBody(f"expected at most {MAX_TENSORS} inputs and outputs")
+
+
+def json_size(body: bytes, header: bytes) -> int:
     """Return the JSON's size in bytes, from `inference-header-content-length`.
 
     Raises:
@@ -161,7 +178,7 @@ def _request(text: bytes) -> OipInferRequest:
         except msgspec.ValidationError:
             return _read_again(text)
         except msgspec.DecodeError:
-            replaced, count = _NAN.subn(b"null", text)
+            replaced, count = NAN.subn(b"null", text)
             if not count:
                 raise
             return _request(replaced)
@@ -208,10 +225,10 @@ def _inputs(given: Sequence[OipInput], behind: memoryview) -> list[GivenTensor]:
 def _values(tensor: _LooseInput) -> list[Any] | None:
     if not len(tensor.data):
         return None
-    if tensor.datatype not in _FLAT:
+    if tensor.datatype not in FLAT:
         return []  # no model takes this datatype: whoever knows the model will say so
     try:
-        return _FLAT[tensor.datatype].decode(tensor.data)
+        return FLAT[tensor.datatype].decode(tensor.data)
     except msgspec.DecodeError as error:
         nested = _nested(tensor)
         if nested is None:
@@ -236,15 +253,26 @@ def _nested(tensor: _LooseInput) -> list[Any] | None:
     return rows
 
 
+def _parameter(parameters: Parameters, name: str) -> Any:  # noqa: ANN401 any JSON
+    raw = (parameters or {}).get(name)
+    if raw is None:
+        return None
+    text = bytes(raw)
+    try:
+        return msgspec.json.decode(text[:MOST_PARAMETER_BYTES])
+    except UNREADABLE:
+        return text[:MOST_PARAMETER_BYTES].decode(errors="replace")
+
+
 def _binary_size(parameters: Parameters, where: str) -> int | None:
-    size = (parameters or {}).get("binary_data_size")
+    size = _parameter(parameters, "binary_data_size")
     if size is None or (type(size) is int and size >= 0):
         return size
     raise InvalidTensor(f"{where}: expected a binary_data_size of 0 or more, got {short(size)}")
 
 
 def _flag(parameters: Parameters, name: str, where: str, of: str | None = None) -> bool | None:
-    flag = (parameters or {}).get(name)
+    flag = _parameter(parameters, name)
     if flag is None or isinstance(flag, bool):
         return flag
     place = where if of is None else f"{where} {short(of)}"

@@ -66,7 +66,7 @@ def paths(ref: Callable[[str], dict[str, str]], responses: Callable[..., Describ
         infer = operation(
             f"Ask {which}, in tensors",
             ref("OipInferReply"),
-            *(400, 401, 403, 404, 413, 415, 429, 500, 503, 504),
+            *(400, 401, 403, 404, 408, 413, 415, 429, 500, 503, 504),
             parameters=[HEADER, *given],
             requestBody={"required": True, "content": body},
         )

@@ -25,12 +25,24 @@ PAGE: Final = """<!doctype html>
 <body>
 <div id="api"></div>
 <script src="/docs/assets/swagger-ui-bundle.js"></script>
-<script>
-SwaggerUIBundle({url: "/openapi.json", dom_id: "#api", deepLinking: true, tryItOutEnabled: true});
-</script>
+<script src="/docs/assets/start.js"></script>
 </body>
 </html>
 """
+START: Final = """SwaggerUIBundle({
+  url: "/openapi.json", dom_id: "#api", deepLinking: true, tryItOutEnabled: true
+});
+"""
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""Scripts and data from this service alone; no frame around a page. Swagger UI sets styles of elements."""
+SECURITY: Final = (
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+)
 
 
 def assets() -> Path:
@@ -80,7 +92,7 @@ def document(types: Sequence[type]) -> dict[str, Any]:
 def _paths() -> dict[str, Any]:
     query = {"required": True, "content": {"application/json": {"schema": _ref("PredictQuery")}}}
     name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
-    refused = (400, 401, 403, 404, 413, 415, 422, 429, 500, 503, 504)
+    refused = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503, 504)
 
     def get(summary: str, responses: dict[str, Any], **more: object) -> dict[str, Any]:
         return {"get": {"summary": summary, "responses": responses, **more}}
@@ -126,7 +138,7 @@ def _paths() -> dict[str, Any]:
         | change("delete", "Ask the candidate no more", 404, parameters=[name]),
         "/readyz": get("Readiness: every golden window agrees", _responses(_ref("ReadyBody"), 503)),
         "/livez": get("Liveness", {"200": {"description": "alive"}}),
-        "/metrics": get("Prometheus metrics", {"200": {"description": "metrics"}}),
+        "/metrics": get("Prometheus metrics", _responses({}, 401, 403) | {"200": {"description": "metrics"}}),
     }
 
 

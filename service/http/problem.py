@@ -10,6 +10,7 @@ import msgspec
 from service.errors import (
     MalformedBody,
     Problem,
+    Unauthenticated,
     listed,
     problems_of,
     public_detail,
@@ -18,6 +19,7 @@ from service.errors import (
 )
 
 PROBLEM: Final = b"application/problem+json"
+MOST_DETAIL: Final = 300
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Errors of a JSON body that cannot be decoded, or has another shape."""
 
@@ -47,6 +49,8 @@ def problem(
         headers.append((b"retry-after", b"%d" % math.ceil(seconds)))
     if status.http == 401:
         headers.append((b"www-authenticate", b"Bearer"))
+    if isinstance(error, Unauthenticated) and error.basic:
+        headers.append((b"www-authenticate", b'Basic realm="rulserve: the API key is the password"'))
     if path == "/v2" or path.startswith("/v2/"):
         return status.http, b"application/json", headers, msgspec.json.encode({"error": detail})
     problems = listed(problems_of(error))
@@ -55,15 +59,19 @@ def problem(
     return status.http, PROBLEM, headers, msgspec.json.encode(body)
 
 
-def unreadable(error: Exception) -> MalformedBody:
+def unreadable(error: Exception, below: str = "") -> MalformedBody:
     """Make the refusal of a body that JSON's decoder rejects, with the JSON pointer of the place.
+
+    `below` is the pointer of the part that was decoded.
 
     >>> unreadable(msgspec.ValidationError("Expected `str`, got `int` - at `$.windows[3].unit`")).detail
     '/windows/3/unit: Expected `str`, got `int`'
     """
     if not isinstance(error, msgspec.ValidationError):
         return MalformedBody(f"the body is not JSON: {error}")
-    detail, _, path = str(error).partition(" - at `")
+    detail, _, path = str(error).rpartition(" - at `")
+    detail, path = (detail, path) if detail else (path, "")
+    detail = detail if len(detail) <= MOST_DETAIL else f"{detail[:MOST_DETAIL]}..."  # it may quote a value
     plain = path.rstrip("`").removeprefix("$").replace("[...]", "")  # msgspec does not name the key
-    pointer = plain.replace("[", "/").replace("]", "").replace(".", "/")
+    pointer = below + plain.replace("[", "/").replace("]", "").replace(".", "/")
     return MalformedBody(f"{pointer or 'the body'}: {detail}", [Problem(pointer, "shape", detail)])

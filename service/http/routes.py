@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -13,6 +15,7 @@ from service.core.lifecycle import Phase
 from service.core.predictor import LoadedModel
 from service.core.queries import PredictQuery
 from service.edge.exchange import Desk
+from service.edge.keys import KeyScope
 from service.errors import UnknownRoute
 from service.http import openapi
 from service.http.models import BundleBody, ChangeBody, Changer, ModelBody, ModelsBody, ModelsHttp, ShadowBody
@@ -26,6 +29,8 @@ from service.labels import Route
 from service.store.async_store import AsyncStore
 
 PREDICT_PATH: Final = "/v1/predict"
+Schema = Callable[[], dict[str, Any]]
+"""Describes the API to clients of BentoML, at /schema.json."""
 MEDIA_TYPES: Final = {".css": b"text/css; charset=utf-8", ".js": b"text/javascript; charset=utf-8"}
 
 
@@ -59,9 +64,10 @@ BODIES: Final = (
 class Pages:
     """What the service says of itself: health, metrics, documents."""
 
-    def __init__(self, desk: Desk, registry: CollectorRegistry) -> None:
+    def __init__(self, desk: Desk, registry: CollectorRegistry, schema: Schema) -> None:
         self._desk: Final = desk
         self._registry: Final = registry
+        self._bentoml: Final = schema
         self._openapi: Final = json_reply(openapi.document(BODIES))
         self._assets: Final[dict[str, Path]] = {
             path.name: path for path in openapi.assets().iterdir() if path.suffix in MEDIA_TYPES
@@ -70,14 +76,15 @@ class Pages:
     def endpoints(self) -> list[Endpoint]:
         """List the endpoints."""
         return [
-            Endpoint("GET", "/livez", Route.LIVEZ, self._livez, is_open=True),
-            Endpoint("GET", "/healthz", Route.LIVEZ, self._livez, is_open=True),
-            Endpoint("GET", "/readyz", Route.READYZ, self._readyz, is_open=True),
-            Endpoint("GET", "/metrics", Route.METRICS, self._metrics, is_open=True),
-            Endpoint("GET", "/openapi.json", Route.OPENAPI, self._document, is_open=True),
-            Endpoint("GET", "/docs", Route.DOCS, self._docs, is_open=True),
-            Endpoint("GET", "/docs/assets/{name:path}", Route.DOCS, self._asset, is_open=True),
-            Endpoint("GET", "/", Route.OTHER, self._index, is_open=True),
+            Endpoint("GET", "/livez", Route.LIVEZ, self._livez, KeyScope.OPEN),
+            Endpoint("GET", "/healthz", Route.LIVEZ, self._livez, KeyScope.OPEN),
+            Endpoint("GET", "/readyz", Route.READYZ, self._readyz, KeyScope.OPEN),
+            Endpoint("GET", "/metrics", Route.METRICS, self._metrics, KeyScope.METRICS),
+            Endpoint("GET", "/openapi.json", Route.OPENAPI, self._document, KeyScope.PAGES),
+            Endpoint("GET", "/schema.json", Route.OPENAPI, self._schema, KeyScope.PAGES),
+            Endpoint("GET", "/docs", Route.DOCS, self._docs, KeyScope.PAGES),
+            Endpoint("GET", "/docs/assets/{name:path}", Route.DOCS, self._asset, KeyScope.PAGES),
+            Endpoint("GET", "/", Route.OTHER, self._index, KeyScope.OPEN),
         ]
 
     async def _livez(self, _call: Call) -> Reply:
@@ -98,27 +105,36 @@ class Pages:
     async def _document(self, _call: Call) -> Reply:
         return self._openapi
 
+    async def _schema(self, _call: Call) -> Reply:
+        return json_reply(await asyncio.to_thread(self._bentoml))  # loads BentoML
+
     async def _docs(self, _call: Call) -> Reply:
-        return Reply(openapi.PAGE.encode(), media_type=b"text/html; charset=utf-8")
+        return Reply(openapi.PAGE.encode(), media_type=b"text/html; charset=utf-8", headers=openapi.SECURITY)
 
     async def _asset(self, call: Call) -> Reply:
-        path = self._assets.get(call.path["name"])
-        if path is None:
+        name = call.path["name"]
+        path = self._assets.get(name)
+        if path is None and name != "start.js":
             raise UnknownRoute(f"no endpoint at {call.scope['path'][:80]}; /docs lists all endpoints")
-        return Reply(path.read_bytes(), media_type=MEDIA_TYPES[path.suffix])
+        content = openapi.START.encode() if path is None else path.read_bytes()
+        return Reply(content, media_type=MEDIA_TYPES[Path(name).suffix], headers=openapi.SECURITY)
 
     async def _index(self, _call: Call) -> Reply:
         return Reply(status=307, media_type=b"", headers=[(b"location", b"/docs")])
 
 
-def http_application(desk: Desk, registry: CollectorRegistry, store: AsyncStore, change: Changer) -> Shell:
+def http_application(
+    desk: Desk, registry: CollectorRegistry, store: AsyncStore, schema: Schema, change: Changer
+) -> Shell:
     """The ASGI application for everything but gRPC."""
     oip = OipHttp(desk)
     endpoints = [
-        Endpoint("POST", PREDICT_PATH, Route.PREDICT, predict, needs_model=True, media_type=JSON),
+        Endpoint(
+            "POST", PREDICT_PATH, Route.PREDICT, predict, KeyScope.PREDICT, needs_model=True, media_type=JSON
+        ),
         *ModelsHttp(desk, change).endpoints(),
         *UnitsHttp(desk, store).endpoints(),
-        *Pages(desk, registry).endpoints(),
+        *Pages(desk, registry, schema).endpoints(),
         *oip.endpoints(),
     ]
     return Shell(desk, endpoints, hot_paths=oip.hot_paths())

@@ -7,6 +7,7 @@ headers and bodies; it must not know what is asked.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,17 +17,18 @@ import msgspec
 from starlette.datastructures import QueryParams
 from starlette.routing import compile_path
 
-from service.core.window import short
-from service.edge.asgi import WINDOW_BITS, Message, Receive, Scope, Send, inflated
+from service.edge.asgi import WINDOW_BITS, Message, Receive, Scope, Send, check_decodable, inflated
 from service.edge.exchange import Desk, Exchange, Limit
+from service.edge.intake import Share
+from service.edge.keys import KeyScope
 from service.errors import (
     Disconnected,
     MalformedBody,
     MethodNotAllowed,
     TooLarge,
-    Unauthenticated,
     UnknownRoute,
     UnsupportedMedia,
+    short,
 )
 from service.http.problem import problem
 from service.labels import Route, Transport
@@ -77,8 +79,7 @@ class Endpoint(NamedTuple):
 
     Attributes:
         path: With parameters in braces; `{name:path}` may hold slashes.
-        is_open: Whether it answers without an API key.
-        is_admin: Whether it changes the service: it needs a key, and takes as long as a change takes.
+        scope: What it asks of an API key; a change of the service (`admin`) may take as long as one takes.
         needs_model: Whether it is refused while the service starts or drains.
         media_type: What a body must say that it is; None: anything.
     """
@@ -87,8 +88,7 @@ class Endpoint(NamedTuple):
     path: str
     route: Route
     handler: Handler
-    is_open: bool = False
-    is_admin: bool = False
+    scope: KeyScope
     needs_model: bool = False
     media_type: bytes | None = None
 
@@ -107,8 +107,8 @@ async def _not_allowed(call: Call) -> Reply:
     raise MethodNotAllowed(f"{path}: expected {call.path['allowed']}, got {method}")
 
 
-UNKNOWN: Final = Endpoint("", "", Route.OTHER, _unknown, is_open=True)
-NOT_ALLOWED: Final = Endpoint("", "", Route.OTHER, _not_allowed, is_open=True)
+UNKNOWN: Final = Endpoint("", "", Route.OTHER, _unknown, KeyScope.OPEN)
+NOT_ALLOWED: Final = Endpoint("", "", Route.OTHER, _not_allowed, KeyScope.OPEN)
 
 Found = tuple[Endpoint, Mapping[str, str]]
 
@@ -136,22 +136,35 @@ class Shell:
         if given_id is not None:
             given_id = given_id.decode("latin-1")
         with Exchange(desk, Transport.HTTP, endpoint.route, given_id, scope) as exchange:
-            if desk.credentials.asked_for and not endpoint.is_open:
+            hosts = desk.hosts
+            if hosts is not None and (headers.get(b"host") not in hosts.known or b"origin" in headers):
+                hosts.check(headers)
+            if (
+                b"%" in (scope.get("raw_path") or b"") + scope["query_string"]
+                or not b"".join(headers.values()).isascii()
+            ):
+                check_decodable(scope, headers)
+            if desk.credentials.asked_for or endpoint.scope is KeyScope.ADMIN:
                 authorization, key = headers.get(b"authorization", b""), headers.get(b"x-api-key", b"")
-                desk.credentials.check(authorization.decode("latin-1"), key.decode("latin-1"))
-            elif endpoint.is_admin:
-                raise Unauthenticated("changes need an API key, and the service has none: set RUL_API_KEYS")
+                exchange.caller = desk.credentials.check(
+                    endpoint.scope,
+                    authorization.decode("latin-1"),
+                    key.decode("latin-1"),
+                    basic=endpoint.method == "GET",
+                )
             if endpoint.needs_model:
                 exchange.admit()
             reads = endpoint.method == "POST"
-            body = await _body(desk, endpoint, headers, receive) if reads else b""
             # A server says that the caller has left once the body has been read.
-            watched = receive if reads else None
-            with (
-                Limit(CHANGE_SECONDS, watched)
-                if endpoint.is_admin
-                else desk.limit(_wanted_seconds(headers), watched)
-            ) as limit:
+            with _limit(desk, endpoint, headers, receive if reads else None) as limit:
+                body = b""
+                if reads:
+                    body = await _body(desk, endpoint, headers, receive)
+                    limit.reading_seconds = None
+                    if limit.is_late:
+                        limit.answer()
+                if endpoint.needs_model:
+                    await exchange.begin(len(body), limit)
                 call = Call(desk, scope, headers, exchange, limit, parameters, body)
                 reply = await endpoint.handler(call)
         if exchange.error is not None:
@@ -180,12 +193,22 @@ class Shell:
         return (NOT_ALLOWED, {"allowed": ", ".join(allowed)}) if allowed else (UNKNOWN, {})
 
 
+def _limit(desk: Desk, endpoint: Endpoint, headers: dict[bytes, bytes], receive: Receive | None) -> Limit:
+    """Limit the time of a request; only one that has a body says when its caller leaves."""
+    reads = receive is not None
+    if endpoint.scope is KeyScope.ADMIN:
+        return Limit(CHANGE_SECONDS, receive, reading_seconds=desk.intake.seconds if reads else None)
+    return desk.limit(_wanted_seconds(headers), receive, reads=reads)
+
+
 async def _body(desk: Desk, endpoint: Endpoint, headers: dict[bytes, bytes], receive: Receive) -> bytes:
     """The whole body, inflated where it is compressed.
 
     Raises:
         UnsupportedMedia: the endpoint does not read its media type, or the service not its compression.
         TooLarge: it is above the limit; the rest is not read.
+        IntakeFull: all unfinished bodies together are above the budget.
+        Overloaded: it would wait too long; the rest is not read.
         Disconnected: the caller left before it was complete.
         MalformedBody: it is not compressed as it says.
     """
@@ -204,22 +227,28 @@ async def _body(desk: Desk, endpoint: Endpoint, headers: dict[bytes, bytes], rec
         if len(body) > limit:
             raise TooLarge(f"expected a body of at most {limit} bytes, got {len(body)}")
     else:
-        body = await _joined(event, receive, limit)
+        with Share(desk.intake) as share, desk.intake.expected(int(announced) if announced.isdigit() else 0):
+            body = await _joined(event, receive, limit, share)
     encoding = headers.get(b"content-encoding")
-    return body if encoding is None else _inflated(body, encoding, limit)
+    if encoding is None:
+        return body
+    return await asyncio.to_thread(_inflated, body, encoding, limit)  # which lets the event loop go on
 
 
-async def _joined(event: Message, receive: Receive, limit: int) -> bytes:
+async def _joined(event: Message, receive: Receive, limit: int, share: Share) -> bytes:
     """A body that comes in parts, of which this is the first."""
-    received = bytearray()
+    parts: list[bytes] = []  # one bytearray would be copied as it grows, which leaves holes in the heap
+    size = 0
     while True:
         if event["type"] == "http.disconnect":
             raise Disconnected
-        received += event.get("body", b"")
-        if len(received) > limit:
+        parts.append(event.get("body", b""))
+        size += len(parts[-1])
+        if size > limit:
             raise TooLarge(f"expected a body of at most {limit} bytes, got more")
+        share.hold(size)
         if not event.get("more_body", False):
-            return bytes(received)
+            return b"".join(parts)
         event = await receive()
 
 

@@ -12,6 +12,7 @@ import msgspec
 
 from service.core.window import LARGEST_CYCLE
 from service.edge.exchange import Desk
+from service.edge.keys import KeyScope
 from service.errors import InvalidRequest, Problem
 from service.http import units_bodies as bodies
 from service.http.problem import UNREADABLE, unreadable
@@ -36,16 +37,17 @@ class UnitsHttp:
     def endpoints(self) -> list[Endpoint]:
         """List the endpoints; a unit's name may hold slashes."""
         return [
-            Endpoint("GET", "/v1/units", Route.UNITS, self.fleet),
+            Endpoint("GET", "/v1/units", Route.UNITS, self.fleet, KeyScope.PREDICT),
             Endpoint(
                 "POST",
                 "/v1/units/{unit:path}/outcomes",
                 Route.OUTCOMES,
                 self.outcome,
+                KeyScope.OUTCOMES,
                 needs_model=True,
                 media_type=JSON,
             ),
-            Endpoint("GET", "/v1/units/{unit:path}", Route.UNIT, self.unit),
+            Endpoint("GET", "/v1/units/{unit:path}", Route.UNIT, self.unit, KeyScope.PREDICT),
         ]
 
     async def fleet(self, call: Call) -> Reply:
@@ -56,7 +58,8 @@ class UnitsHttp:
         if state is not None and state not in STATES:
             raise _wrong("/state", f"expected one of {', '.join(STATES)}, got {state[:32]!r}")
         after = _place(query["after"]) if "after" in query else None
-        rows = await self._store.fleet(models, state=state, limit=limit + 1, after=after)
+        tenant = call.exchange.caller.tenant
+        rows = await self._store.fleet(models, tenant=tenant, state=state, limit=limit + 1, after=after)
         following = _token(rows[limit - 1]) if len(rows) > limit else None
         return json_reply(FleetBody([bodies.fleet_unit(row) for row in rows[:limit]], following))
 
@@ -65,18 +68,19 @@ class UnitsHttp:
         query = _query(call, {"model", "limit", "before"})
         model, unit = self._model(query.get("model")), call.path["unit"]
         limit, before = _limit(query), _whole(query, "before", most=LARGEST_CYCLE + 1)
-        known = await self._store.history(model, unit, limit=limit, before=before)
+        tenant = call.exchange.caller.tenant
+        known = await self._store.history(model, unit, tenant=tenant, limit=limit, before=before)
         return json_reply(bodies.unit_body(model, unit, known, limit=limit))
 
     async def outcome(self, call: Call) -> Reply:
         """Answer `POST /v1/units/{unit}/outcomes`."""
-        unit = call.path["unit"]
+        unit, tenant = call.path["unit"], call.exchange.caller.tenant
         given = self._read(call.body)
         model = self._model(given.model)
         happened = None if given.time is None else given.time.timestamp()
-        outcome = Outcome(model, unit, given.kind, given.cycle, happened, time())
+        outcome = Outcome(model, unit, given.kind, given.cycle, happened, time(), tenant)
         receipt = await self._store.take_outcome(outcome, replace=given.replace)
-        known = await self._store.history(model, unit, limit=USUAL_LIMIT, before=None)
+        known = await self._store.history(model, unit, tenant=tenant, limit=USUAL_LIMIT, before=None)
         body = bodies.unit_body(model, unit, known, limit=USUAL_LIMIT)
         return json_reply(OutcomeReply(result=receipt.result, **msgspec.structs.asdict(body)))
 

@@ -21,8 +21,9 @@ import numpy as np
 from model.domain import FloatArray
 from service.errors import FrontEndFailed
 
+ITEM: Final = np.dtype(np.float64).itemsize
 ROW: Final = 1 << 20
-"""Places a worker: eight megabytes of a sparse file, of which only what is written takes room."""
+"""Places a worker: eight megabytes of a sparse file, of which only what is declared takes room."""
 PID, HEADER = 0, 1
 """The first place of each row holds the process that writes it."""
 
@@ -51,6 +52,12 @@ class Slots:
         latest: FloatArray = self._rows.max(axis=0)
         return latest
 
+    def each_living(self) -> FloatArray:
+        """Return the values of each worker, [workers, size]; 0 of one that does not live."""
+        living = np.array([pid > 0 for pid in self._board.pids()])
+        each: FloatArray = self._rows * living[:, None]
+        return each
+
     def total_of_living(self) -> FloatArray:
         """Return the sum over the workers that live, [size]: for current values."""
         living = [pid > 0 for pid in self._board.pids()]
@@ -64,11 +71,14 @@ class Board:
     def __init__(self, path: Path | None = None, *, worker: int = 0, workers: int = 1) -> None:
         """Open the board of several workers; without a path, of one worker alone."""
         self._worker: Final = worker
+        self._workers: Final = workers
+        self._path: Final = path
         self._rows: Final = None if path is None else _mapped(path, workers)
         self._names: Final = None if path is None else path.with_name(f"{path.name}-names")
         self._slots: Final[dict[str, Slots]] = {}
         self._places: Final[dict[str, slice]] = {}
         self._next, self._read = HEADER, 0
+        self._reserve(0, HEADER)
         if self._rows is not None:
             self._rows[worker, PID] = os.getpid()
 
@@ -76,7 +86,7 @@ class Board:
         """Return the places of a name, all 0 when the service starts; another size has other places.
 
         Raises:
-            FrontEndFailed: the board is full.
+            FrontEndFailed: the board or the file system is full.
         """
         key = f"{size} {name}"
         if key not in self._slots:
@@ -91,19 +101,34 @@ class Board:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 file.seek(self._read)
                 for line in file.read().decode().splitlines():
-                    self._reserve(line)
+                    self._assign(line)
                 if key not in self._places:
                     if self._next + size > ROW:
                         raise FrontEndFailed(
                             f"the metrics of so many bundles need more than {ROW} numbers: run fewer bundles "
                             "a service"
                         )
+                    self._reserve(self._next, size)
                     file.write(f"{key}\n".encode())
-                    self._reserve(key)
+                    self._assign(key)
                 self._read = file.tell()
         return self._places[key]
 
-    def _reserve(self, key: str) -> None:
+    def _reserve(self, start: int, size: int) -> None:
+        """Reserve room for these places of every worker: a page without room ends the process (SIGBUS)."""
+        if self._path is None or not hasattr(os, "posix_fallocate"):
+            return
+        try:
+            with self._path.open("r+b") as file:
+                for worker in range(self._workers):
+                    os.posix_fallocate(file.fileno(), (worker * ROW + start) * ITEM, size * ITEM)
+        except OSError as error:
+            raise FrontEndFailed(
+                f"no room for the workers' metrics in {self._path.parent.parent}: {error.strerror}; "
+                "free some, or set TMPDIR"
+            ) from error
+
+    def _assign(self, key: str) -> None:
         end = self._next + int(key.partition(" ")[0])
         self._places[key], self._next = slice(self._next, end), end
 
@@ -123,7 +148,7 @@ def _lives(pid: int) -> bool:
 
 
 def _mapped(path: Path, workers: int) -> FloatArray:
-    size = workers * ROW * np.dtype(np.float64).itemsize
+    size = workers * ROW * ITEM
     with path.open("r+b") as file:
         file.truncate(math.ceil(size / mmap.PAGESIZE) * mmap.PAGESIZE)
         shared = mmap.mmap(file.fileno(), size)

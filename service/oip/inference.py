@@ -24,7 +24,7 @@ from service.core.ports import Stages
 from service.core.predictor import LoadedModel, Predictor
 from service.core.queries import ModelName
 from service.core.window import Defect, Windows, check
-from service.errors import InvalidTensor, MalformedBody, UnknownModel
+from service.errors import MAX_PROBLEMS, InvalidTensor, MalformedBody, UnknownModel, short
 from service.labels import Stage
 from service.oip.tensors import (
     LAST_CYCLE,
@@ -33,7 +33,6 @@ from service.oip.tensors import (
     GivenTensor,
     Signature,
     TensorSpec,
-    short,
 )
 
 SERVER_NAME: Final = "rulserve"
@@ -187,7 +186,8 @@ def _refused(defects: Sequence[Defect]) -> InvalidTensor:
     places = [
         f"[{d.window}]" if d.cycle is None else f"[{d.window}, {d.cycle}, {d.column}]" for d in alike[:SHOWN]
     ]
-    more = f" and {len(alike) - SHOWN} more" if len(alike) > SHOWN else ""
+    count = len(alike) - SHOWN if len(alike) <= MAX_PROBLEMS else "many"
+    more = f" and {count} more" if len(alike) > SHOWN else ""
     return InvalidTensor(f"input {name}: {first.detail}, at {', '.join(places)}{more}")
 
 

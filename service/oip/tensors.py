@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from export.bundle import Manifest
 from export.outputs import output_shapes
-from service.core.window import short
-from service.errors import InvalidTensor
+from service.errors import InvalidTensor, short
 
 FP32: Final = "FP32"
 INT64: Final = "INT64"
@@ -141,7 +140,7 @@ def array_of(given: GivenTensor, spec: TensorSpec) -> NDArray[Any]:
         raise InvalidTensor(f"{where}: shape {list(shape)} takes {count} values, got {len(contents)}")
     if isinstance(contents, np.ndarray):
         return contents.reshape(shape)
-    return _numbers(contents, spec.datatype, where).reshape(shape)
+    return numbers(contents, spec.datatype, where).reshape(shape)
 
 
 def aligned(contents: bytes | memoryview, datatype: str) -> NDArray[Any]:
@@ -160,7 +159,7 @@ def _checked_shape(given: Sequence[int], spec: TensorSpec, where: str) -> tuple[
     return tuple(given)
 
 
-def _numbers(values: Sequence[float | None], datatype: str, where: str) -> NDArray[Any]:
+def numbers(values: Sequence[float | None], datatype: str, where: str) -> NDArray[Any]:
     """`struct` is several times as fast as numpy, and refuses None and what the datatype cannot hold."""
     dtype = DTYPES[datatype]
     try:

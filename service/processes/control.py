@@ -3,7 +3,9 @@
 At start a worker reads its `WorkerSpec` from one private environment variable. Later the supervisor sends
 one line and gets one line, on a Unix socket that only its owner can open:
 
+    beat  -> the thread of the event loop, at once
     ready -> the worker's phase and its models, as soon as it knows whether it can answer
+    leave -> leaving, when readiness is off; requests are still answered
     drain -> drained | gave up, when requests in flight have finished or the time is over
     prepare CHANGE -> what would come of a change of the models, once its candidate is checked and warm
     commit | abort -> the same again: the prepared change is made, or forgotten

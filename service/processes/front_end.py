@@ -12,11 +12,15 @@ import os
 import signal
 import socket
 import sys
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from service import logs
+from service.edge.keys import read_keys
 from service.errors import FrontEndFailed
+from service.processes.descriptors import prepare_descriptors
+from service.processes.folder import service_folder
+from service.processes.tls import check_certificates
 from service.processes.tuning import schedule_as_batch
 from service.processes.workers import Workers
 from service.settings import FrontEnd, Scheduling, Settings
@@ -55,14 +59,23 @@ def run(settings: Settings) -> int:
 
     Raises:
         FrontEndFailed: the front end did not start, or no worker is left.
+        InvalidKeys: the key file cannot be used.
         ModuleNotFoundError: ONNX Runtime is not installed.
     """
     if importlib.util.find_spec("onnxruntime") is None:  # else each worker would fail, with a traceback
         raise ModuleNotFoundError("onnxruntime is not installed", name="onnxruntime")
+    if settings.keys_file:
+        read_keys(Path(settings.keys_file))  # later a bad file is refused, and the service goes on
     front_end = choose(settings)
+    check_certificates(settings, front_end)
     logs.configure(level=settings.log_level, log_format=settings.log_format)
     if settings.scheduling is Scheduling.BATCH:
         schedule_as_batch()
+    if not settings.asks_for_keys() and not settings.is_local():
+        logs.logger().warning(
+            "service open to the network", host=settings.host, reason="RUL_API_KEYS is empty"
+        )
+    prepare_descriptors(settings)
     if front_end is FrontEnd.ENVOY:
         return asyncio.run(_run_envoy(settings))
     return _run_uvicorn(settings)
@@ -73,7 +86,7 @@ def _run_uvicorn(settings: Settings) -> int:
     from service.core.bundles import load_bundles  # noqa: PLC0415 ONNX Runtime, which Envoy's parent does without
 
     for port in (settings.port, settings.grpc_port):
-        _check_free(settings.host, port)
+        _free_port(settings.host, port)
     load_bundles(settings)  # a damaged bundle ends here; BentoML's supervisor would retry it for ever
     arguments = ["serve", SERVICE, "--host", settings.host, "--port", str(settings.port)]
     os.environ.update(settings.as_environment())
@@ -81,31 +94,50 @@ def _run_uvicorn(settings: Settings) -> int:
 
 
 async def _run_envoy(settings: Settings) -> int:
-    _check_free(settings.host, settings.port)
-    stop = asyncio.Event()
+    port = _free_port(settings.host, settings.port)
+    stop, hurry = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, stop.set)
-    with TemporaryDirectory(prefix="rul-") as folder:
-        await Workers(settings, Path(folder), ready=_announce).run(stop)
+
+    def end(number: signal.Signals) -> None:
+        if stop.is_set() or number is signal.SIGINT:  # asked twice, or from a terminal
+            hurry.set()
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end, number)
+    announce = partial(_announce, is_local=settings.is_local())
+    with service_folder() as folder:
+        try:
+            await Workers(settings, folder, port=port, ready=announce).run(stop, hurry)
+        except FrontEndFailed:
+            _free_port(settings.host, port)  # somebody may have come first
+            raise
     return 0
 
 
-def _announce(models: dict[str, str], url: str) -> None:
+def _announce(models: dict[str, str], url: str, *, is_local: bool) -> None:
     """Say where the service answers: one line for a person on a terminal, else one log event."""
     if not sys.stderr.isatty():
-        logs.logger().info("service started", url=url, models=models)
+        logs.logger().info("service started", url=url, models=models, only_this_machine=is_local)
         return
     line = f"rulserve answers HTTP and gRPC at {url} (page: {url}/docs; models: {', '.join(models)})"
     print(line, file=sys.stderr)  # noqa: T201
+    if is_local:
+        print("only this machine can connect; --host 0.0.0.0 lets others", file=sys.stderr)  # noqa: T201
 
 
-def _check_free(host: str, port: int) -> None:
+def _free_port(host: str, port: int) -> int:
+    """Return the port, or any free one for port 0.
+
+    Raises:
+        FrontEndFailed: nothing can listen there.
+    """
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
+            return probe.getsockname()[1]
     except OSError as error:
         raise FrontEndFailed(
             f"cannot listen on {host}:{port}: {error.strerror}; choose another address with --host, --port "

@@ -21,8 +21,8 @@ CACHE_BYTES: Final = 4 << 20
 MIN_CACHE_BYTES: Final = 128 << 10
 MAX_CACHE_BYTES: Final = 3 << 19
 """Limits of one processor's cache; the upper one is TCMalloc's default."""
-RELEASE_BYTES: Final = 4 << 20
-RELEASE_SECONDS: Final = 2
+RELEASE_BYTES: Final = 32 << 20
+RELEASE_SECONDS: Final = 1
 """TCMalloc returns this much free memory to the system, this often."""
 
 COLLECT_AFTER_OBJECTS: Final = 20_000

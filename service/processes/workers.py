@@ -2,19 +2,19 @@
 
 The kernel distributes connections among the processes that listen on a port. The first worker starts
 alone, so that an error is reported once; the others start when it is ready, and listen when they are
-ready themselves. A worker that stops is restarted while another one answers. `control` has the commands
-to a worker. `changes` changes the models of all workers, or of none. This module must not know what is
-behind Envoy.
+ready themselves. A worker that stops is restarted, and one that hangs is killed first. `control` has the
+commands to a worker. `changes` changes the models of all workers, or of none. This module must not know
+what is behind Envoy.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
-import signal
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,42 +23,54 @@ from service.core.lifecycle import Phase
 from service.errors import FrontEndFailed
 from service.processes.changes import Changes
 from service.processes.control import WorkerSpec, send
+from service.processes.descriptors import most_connections
+from service.processes.envoy_config import (
+    allow_silence,
+    hide_admin,
+    limit_connections,
+    limit_slow_clients,
+    refuse_undecodable,
+)
+from service.processes.heartbeat import Heartbeat
+from service.processes.tls import use_tls
 from service.processes.tuning import limit_caches, per_processor_caches
 from service.settings import Settings
 
 if TYPE_CHECKING:
-    from pyvoy import PyvoyServer
+    from service.processes.envoy_server import EnvoyServer
 
 APPLICATION: Final = "service.envoy:application"
 CONNECT_POLL_SECONDS: Final = 0.02
 ENVOY_IDLE_SECONDS: Final = 300
 """Envoy's default limit of silence on a request or a stream."""
-RESTART_SECONDS: Final = (0.5, 1.0, 2.0, 5.0, 10.0)
-"""Pauses before a stopped worker restarts: each is longer, until the worker has been ready."""
+TELL_SECONDS: Final = 1
+RESTART_SECONDS: Final = (0.1, 1.0, 2.0, 5.0, 10.0)
+"""Pauses before a stopped worker restarts: each is longer, until the worker has started."""
 
 
 class Workers:
     """The workers of one service, from the first one's start to the last one's end.
 
-    The empty `folder` is for their sockets and their board. `ready` is called when the first worker is ready,
-    with the models' providers and the service's URL.
+    The empty `folder` is for their sockets and their board; all listen on `port`. `ready` is called when the
+    first worker is ready, with the models' providers and the service's URL.
     """
 
     def __init__(
-        self, settings: Settings, folder: Path, *, ready: Callable[[dict[str, str], str], None]
+        self, settings: Settings, folder: Path, *, port: int, ready: Callable[[dict[str, str], str], None]
     ) -> None:
         self._settings: Final = settings
         self._folder: Final = folder
         self._announce: Final = ready
         self._count: Final = settings.worker_count()
-        self._servers: Final[dict[int, PyvoyServer]] = {}
+        self._servers: Final[dict[int, EnvoyServer]] = {}
+        self._watches: Final[dict[int, asyncio.Task[None]]] = {}
         self._log: Final = logs.logger()
         self._changes: Final = Changes(self._socket)
-        self._port = settings.port
+        self._port: Final = port
         self._stopping = False
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop` is set, then drain.
+    async def run(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
+        """Serve until `stop` is set, then leave, unless `hurry` is set, and drain.
 
         Raises:
             FrontEndFailed: the first worker did not start, or no worker is left.
@@ -66,8 +78,6 @@ class Workers:
         if self._count > 1:
             self._board.touch()
         await self._changes.open(self._supervisor)
-        first = await self._start(0)
-        self._port = first.listener_port
         serving = asyncio.ensure_future(self._serve())
         stopped = asyncio.ensure_future(stop.wait())
         try:
@@ -75,32 +85,36 @@ class Workers:
             if serving.done():
                 serving.result()
             self._stopping = True
+            await self._leave(hurry)
             await asyncio.gather(*(self._drain(worker) for worker in list(self._servers)))
         finally:
             self._stopping = True
-            for task in (serving, stopped):
+            tasks = (serving, stopped, *self._watches.values())
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(serving, stopped, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             await asyncio.gather(*(server.stop() for server in self._servers.values()))
             self._changes.close()
 
     async def _serve(self) -> None:
+        await self._start(0)
         await asyncio.gather(self._keep(0), self._start_others())
 
     async def _start_others(self) -> None:
         """Announce the first worker, then start the others and keep them alive."""
         status = await self._ready(0)
         if status["phase"] != Phase.READY:
-            return  # its log and /readyz give the reason, which holds for every worker
+            return  # it is draining
         self._changes.digests = status["digests"]
-        self._announce(status["models"], f"http://{reachable(self._settings.host)}:{self._port}")
+        scheme = "https" if self._settings.tls_cert else "http"
+        self._announce(status["models"], f"{scheme}://{reachable(self._settings.host)}:{self._port}")
         await asyncio.gather(*(self._keep(worker) for worker in range(1, self._count)))
 
     async def _keep(self, worker: int) -> None:
         """Start a worker, and restart it whenever it stops.
 
         Raises:
-            FrontEndFailed: it stopped, and no other worker answers.
+            FrontEndFailed: no other worker answers, and restarts fail one after the other.
         """
         failures = 0
         while True:
@@ -116,50 +130,81 @@ class Workers:
                 return
             self._servers.pop(worker, None)
             self._changes.workers.discard(worker)
-            if not self._servers:
+            if not self._servers and failures == len(RESTART_SECONDS):
                 raise FrontEndFailed(f"the front end {reason}")
             pause = RESTART_SECONDS[min(failures, len(RESTART_SECONDS) - 1)]
             failures += 1
             self._log.error("worker stopped", worker=worker, reason=reason, restart_seconds=pause)
             await asyncio.sleep(pause)
 
-    async def _start(self, worker: int) -> PyvoyServer:
-        from pyvoy import PyvoyServer, StartupError  # noqa: PLC0415 not on every platform
+    async def _start(self, worker: int) -> EnvoyServer:
+        from service.processes.envoy_server import EnvoyServer  # noqa: PLC0415 not on every platform
 
         settings, socket = self._changes.applied_to(self._settings), self._socket(worker)
-        board = self._board if self._count > 1 else None
+        admin = socket.with_suffix(".admin")
         spec = WorkerSpec(
-            index=worker, count=self._count, board=board, control=socket, supervisor=self._supervisor,
+            index=worker,
+            count=self._count,
+            board=self._board if self._count > 1 else None,
+            control=socket,
+            supervisor=self._supervisor,
             digests=self._changes.digests,
-        )  # fmt: skip
-        idle_seconds = max(ENVOY_IDLE_SECONDS, settings.stream_idle_seconds + 60)  # our own limit ends first
-
-        class Server(PyvoyServer):
-            def get_envoy_config(self) -> dict[str, Any]:
-                config = allow_silence(super().get_envoy_config(), idle_seconds=idle_seconds)
-                return limit_caches(config, processors=os.cpu_count() or 1)
-
-        server = Server(
-            APPLICATION,
-            address=settings.host,
-            port=self._port,
-            lifespan=True,
-            log_level="off",  # else a failed start prints Envoy's whole configuration after our reason
-            env=settings.as_environment() | per_processor_caches(os.environ) | spec.as_environment(),
-            # One thread per event loop: a second one would only wait for the GIL.
-            additional_envoy_args=["--concurrency", "1"] if self._count > 1 else None,
-            stdout=None,
-            stderr=None,
         )
+        # One thread per event loop: a second one would only wait for the GIL.
+        threads = ["--concurrency", "1"] if self._count > 1 else []
+        server = EnvoyServer(
+            APPLICATION,
+            host=settings.host,
+            port=self._port,
+            admin=admin,
+            configure=lambda config: self._configure(config, admin=admin),
+            environment=settings.as_environment() | per_processor_caches(os.environ) | spec.as_environment(),
+            arguments=["--drain-time-s", str(math.ceil(settings.lame_duck_seconds)), *threads],
+        )
+        leave_removed_folder()
         socket.unlink(missing_ok=True)
-        try:
-            with interrupts_blocked():
-                await server.start()
-        except StartupError as error:
-            raise FrontEndFailed("did not start; the log has the reason") from error
+        self._watches[worker] = asyncio.ensure_future(self._watch(worker, server))
+        await server.start()
         self._servers[worker] = server
         self._changes.workers.add(worker)
         return server
+
+    def _configure(self, config: dict[str, Any], *, admin: Path) -> dict[str, Any]:
+        settings = self._settings
+        hide_admin(config, socket=admin)
+        # Our own limit ends first.
+        allow_silence(config, idle_seconds=max(ENVOY_IDLE_SECONDS, settings.stream_idle_seconds + 60))
+        limit_slow_clients(config, body_seconds=settings.body_timeout_seconds)
+        limit_connections(config, most=most_connections(settings.max_connections))
+        refuse_undecodable(config)
+        config = use_tls(config, settings, folder=self._folder)
+        return limit_caches(config, processors=os.cpu_count() or 1)
+
+    async def _leave(self, hurry: asyncio.Event) -> None:
+        """Tell load balancers and clients to go elsewhere, while requests are still answered."""
+        await asyncio.gather(*(self._tell_to_leave(worker) for worker in self._servers))
+        ended = asyncio.gather(*(server.wait() for server in self._servers.values()))
+        hurried = asyncio.ensure_future(hurry.wait())
+        seconds = self._settings.lame_duck_seconds
+        await asyncio.wait({ended, hurried}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        hurried.cancel()
+
+    async def _tell_to_leave(self, worker: int) -> None:
+        with suppress(OSError, EOFError, TimeoutError):  # it has ended, has not begun, or hangs
+            async with asyncio.timeout(TELL_SECONDS):
+                await send(self._socket(worker), "leave")
+                await self._servers[worker].close_connections()
+
+    async def _watch(self, worker: int, server: EnvoyServer) -> None:
+        """Kill a worker that hangs, so that it is restarted."""
+        process = await server.process
+        tasks, limit = Path(f"/proc/{process.pid}/task"), self._settings.hang_seconds
+        heartbeat = Heartbeat(self._socket(worker), tasks, limit_seconds=limit)
+        while process.returncode is None:
+            if await heartbeat.beat():
+                self._log.error("worker hung", worker=worker, silent_seconds=heartbeat.silent_seconds)
+                process.kill()
+                return
 
     async def _drain(self, worker: int) -> None:
         """Let a worker finish its requests in flight; it refuses new ones meanwhile."""
@@ -196,23 +241,12 @@ class Workers:
         return self._folder / f"worker-{worker}"
 
 
-def allow_silence(config: dict[str, Any], *, idle_seconds: float) -> dict[str, Any]:
-    """Return Envoy's configuration with streams that may be silent this long."""
-    for listener in config["static_resources"]["listeners"]:
-        for chain in listener["filter_chains"]:
-            for one in chain["filters"]:
-                one["typed_config"]["stream_idle_timeout"] = f"{idle_seconds:.3f}s"
-    return config
-
-
-@contextmanager
-def interrupts_blocked() -> Generator[None]:
-    """Start a process that ignores Ctrl+C: the terminal signals the whole group, and we drain first."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def leave_removed_folder() -> None:
+    """Move to / if the working folder was removed: Envoy does not start there."""
     try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        Path.cwd()
+    except FileNotFoundError:
+        os.chdir("/")
 
 
 def reachable(host: str) -> str:

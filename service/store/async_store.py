@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
+from model.domain import FloatArray
 from service.errors import (
     DeadlineExceeded,
     NoStore,
@@ -25,7 +26,7 @@ from service.errors import (
 )
 from service.store.judgement import Outcome, OutcomeResult, Receipt, VersionJudgement
 from service.store.recorder import FLUSH_SECONDS, Recorder
-from service.store.rows import FleetRow, History, ModelVersion, Place, StoreObserver
+from service.store.rows import FleetRow, History, ModelVersion, Place, Progress, StoreObserver
 
 if TYPE_CHECKING:
     from service.store.store import Store
@@ -40,6 +41,9 @@ MOST_QUESTIONS: Final = 64
 """Questions at a time; behind a slow database more would only wait for their deadline."""
 PATIENCE_SECONDS: Final = 2.0
 """How long a question waits for the first connection, and for the rows before it."""
+
+LOOK_SECONDS: Final = 0.02
+"""Pause between two looks at what other workers have written."""
 
 T = TypeVar("T")
 
@@ -60,6 +64,7 @@ class AsyncStore:
         url: Address of the database; None: the service stores nothing.
         versions: The loaded models, more by `add_model`; the observer counts only their predictions.
         most_rows: Most predictions that wait to be written.
+        progress: Rows that other workers still write; None: other machines may, of which nothing is known.
         explanations: Whether a stored prediction says what it rested on.
         retention_days: Age at which predictions, units and outcomes are deleted.
         timeout_seconds: Time for a question; a late answer is DeadlineExceeded.
@@ -72,6 +77,7 @@ class AsyncStore:
         versions: Sequence[ModelVersion],
         *,
         most_rows: int,
+        progress: Progress | None = None,
         explanations: bool = True,
         retention_days: float,
         timeout_seconds: float,
@@ -85,6 +91,7 @@ class AsyncStore:
         self._versions: Final = [*versions]
         self._loaded: Final = {version.model: version.version for version in versions}
         self._lag_seconds: Final = 2 * flush_seconds
+        self._progress: Final = progress
         self._retention_seconds: Final = retention_days * DAY_SECONDS
         self._purge_at = 0.0
         self._executor: Final = ThreadPoolExecutor(THREADS, thread_name_prefix="units")
@@ -98,6 +105,7 @@ class AsyncStore:
                 explanations=explanations,
                 observer=observer,
                 log=log,
+                progress=None if progress is None else progress.own,
                 chore=self._chore,
                 flush_seconds=flush_seconds,
             )
@@ -125,18 +133,22 @@ class AsyncStore:
             await asyncio.to_thread(self.recorder.close, seconds)
 
     async def fleet(
-        self, models: Sequence[str], *, state: str | None, limit: int, after: Place | None
+        self, models: Sequence[str], *, tenant: str, state: str | None, limit: int, after: Place | None
     ) -> list[FleetRow]:
         """List units by urgency; see `Store.fleet`."""
-        return await self._ask(lambda store: store.fleet(models, state=state, limit=limit, after=after))
+        return await self._ask(
+            lambda store: store.fleet(models, tenant=tenant, state=state, limit=limit, after=after)
+        )
 
-    async def history(self, model: str, unit: str, *, limit: int, before: int | None) -> History:
+    async def history(self, model: str, unit: str, *, tenant: str, limit: int, before: int | None) -> History:
         """Read a page of a unit's history; see `Store.history`.
 
         Raises:
             UnknownUnit: nothing is stored of the unit.
         """
-        found = await self._ask_twice(lambda store: store.history(model, unit, limit=limit, before=before))
+        found = await self._ask_twice(
+            lambda store: store.history(model, unit, tenant=tenant, limit=limit, before=before)
+        )
         if found is None:
             raise _unknown(model, unit)
         return found
@@ -174,12 +186,24 @@ class AsyncStore:
             self._purge_at = monotonic() + PURGE_SECONDS
 
     async def _ask_twice(self, question: Callable[[Store], T | None]) -> T | None:
-        """Ask again after a flush interval: another worker may be about to write the unit."""
+        """Ask again when other workers have written what they had: the unit may be in it."""
+        offered = None if self._progress is None else self._progress.each_living()[:, 0]
         found = await self._ask(question)
-        if found is None:
-            await asyncio.sleep(self._lag_seconds)
-            found = await self._ask(question)
-        return found
+        give_up_at = monotonic() + self._lag_seconds
+        if found is not None or not self._unwritten(offered):
+            return found
+        # Other processes write: there is no event.
+        while self._unwritten(offered) and (left := give_up_at - monotonic()) > 0:  # noqa: ASYNC110
+            await asyncio.sleep(min(left, LOOK_SECONDS))
+        return await self._ask(question)
+
+    def _unwritten(self, offered: FloatArray | None) -> bool:
+        """Return whether some of the rows that were offered before may not be written yet."""
+        return (
+            self._progress is None
+            or offered is None
+            or bool((self._progress.each_living()[:, 1] < offered).any())
+        )
 
     async def _ask(self, question: Callable[[Store], T]) -> T:
         recorder = self.recorder

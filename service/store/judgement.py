@@ -37,6 +37,7 @@ class Outcome:
     cycle: int
     happened_at: float | None
     recorded_at: float
+    tenant: str = ""
 
     def differences(self, other: Outcome) -> list[str]:
         """Name what differs: kind, cycle or time; a missing time differs from none."""

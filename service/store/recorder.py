@@ -33,7 +33,7 @@ FLUSH_SECONDS: Final = 0.5
 """How long a prediction may wait to be written; a shorter wait makes small, costly transactions."""
 BATCH_ROWS: Final = 2000
 """Most rows in a transaction: other processes wait for it."""
-BACK_OFF_SECONDS: Final = (0.2, 15.0)
+BACK_OFF_SECONDS: Final = (0.2, 4.0)
 """First and longest pause after a failure; each is twice the one before."""
 CHORE_SECONDS: Final = 60.0
 """Time between two chores."""
@@ -42,7 +42,7 @@ DECIMALS: Final = 4
 """Of the shares and cycles of an explanation."""
 
 
-Offered = tuple[str, str, int, float, float, float, str, str, float, Grounds | None, str]
+Offered = tuple[str, str, str, int, float, float, float, str, str, float, Grounds | None, str]
 """A row whose explanation is still to be written."""
 
 
@@ -52,6 +52,7 @@ def rows_of(
     predictions: Sequence[Prediction],
     grounds: Mapping[int, Grounds],
     *,
+    tenant: str,
     at: float,
 ) -> list[Offered]:
     """Make rows of the predictions that name unit and last cycle; only they can meet an outcome."""
@@ -62,8 +63,8 @@ def rows_of(
             why = grounds.get(i)
             rows.append(
                 (
-                    model.name, p.unit, int(cycle), p.rul, lower, upper, state, p.health_state.label, at, why,
-                    model.version,
+                    model.name, p.unit, tenant, int(cycle), p.rul, lower, upper, state, p.health_state.label,
+                    at, why, model.version,
                 )
             )  # fmt: skip
     return rows
@@ -124,6 +125,7 @@ class Recorder:
         connect: Opens the store; the writing thread calls it, again after each failure.
         most_rows: Most rows that wait; further ones are dropped.
         explanations: Whether a row says what its prediction rested on.
+        progress: Counts of the rows that were offered and settled, which other workers read.
         chore: Runs on the writing thread every minute, if the database answers.
     """
 
@@ -135,6 +137,7 @@ class Recorder:
         explanations: bool = True,
         observer: StoreObserver,
         log: FilteringBoundLogger,
+        progress: FloatArray | None = None,
         chore: Callable[[Store], None] | None = None,
         flush_seconds: float = FLUSH_SECONDS,
         back_off_seconds: tuple[float, float] = BACK_OFF_SECONDS,
@@ -146,11 +149,13 @@ class Recorder:
         self._briefed: weakref.ref[Answers] | None = None
         self._observer: Final = observer
         self._log: Final = log
+        self._progress: Final[FloatArray] = np.zeros(2) if progress is None else progress
+        self._progress[1] = self._progress[0]  # what a worker before this one offered is lost
         self._chore: Final = chore
         self._flush_seconds: Final = flush_seconds
         self._back_off: Final = back_off_seconds
         self._offered: Final[deque[Offered]] = deque()
-        self._waiting: Final[dict[tuple[str, str, int, str], Offered]] = {}
+        self._waiting: Final[dict[tuple[str, str, str, int, str], Offered]] = {}
         self._wake: Final = threading.Event()
         self._flushed: Final = threading.Condition()
         self._rounds = 0
@@ -164,14 +169,21 @@ class Recorder:
     # On the event loop
 
     def offer(
-        self, model: ModelName, windows: Windows, predictions: Sequence[Prediction], pieces: Sequence[Piece]
+        self,
+        model: ModelName,
+        windows: Windows,
+        predictions: Sequence[Prediction],
+        pieces: Sequence[Piece],
+        *,
+        tenant: str = "",
     ) -> None:
         """Buffer predictions that name unit and last cycle; if not all fit, drop and count them."""
         grounds: dict[int, Grounds] = {}
         if self._explanations:
             grounds = grounds_of(windows, predictions, pieces, self._brief_of)
-        rows = rows_of(model, windows, predictions, grounds, at=time())
+        rows = rows_of(model, windows, predictions, grounds, tenant=tenant, at=time())
         if self.pending_rows + len(rows) <= self._most:
+            self._progress[0] += len(rows)
             self._offered.extend(rows)
         else:
             self._observer.dropped(Drop.FULL, len(rows))
@@ -244,6 +256,7 @@ class Recorder:
         return min(pause, max(0.0, self._gives_up_at - monotonic())) if self._closing else pause
 
     def _round(self) -> None:
+        offered = self._progress[0]
         self._collect()
         try:
             self._store = store = self._store or self._connect()
@@ -254,6 +267,7 @@ class Recorder:
         except Exception as error:  # noqa: BLE001 the thread lives as long as the service
             self._failed(error)
         else:
+            self._progress[1] = offered
             self._succeeded()
         with self._flushed:
             self._rounds += 1
@@ -267,7 +281,7 @@ class Recorder:
             if len(row[1]) > MOST_UNIT_CHARACTERS:
                 self._observer.dropped(Drop.REFUSED, 1)
             else:
-                waiting[*row[:3], row[-1]] = row
+                waiting[*row[:4], row[-1]] = row
             offered.popleft()  # last, so that `pending_rows` is never 0 while a row waits
 
     def _write(self, store: Store, rows: list[Row]) -> None:
@@ -289,7 +303,7 @@ class Recorder:
         else:
             self._observer.wrote(len(rows))
         for row in rows:
-            self._waiting.pop((*row[:3], row[-1]), None)
+            self._waiting.pop((*row[:4], row[-1]), None)
 
     def _do_chore(self, store: Store) -> None:
         if self._chore is not None and monotonic() >= self._chore_at and not self._closing:

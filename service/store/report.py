@@ -36,10 +36,12 @@ def report(database: Database, *, since: float | None = None) -> list[dict[str, 
 
 
 def _of_version(connection: Connection, version: RowMapping, since: float | None) -> dict[str, Any]:
-    judged = and_(PREDICTIONS.c.unit == OUTCOMES.c.unit, PREDICTIONS.c.last_cycle <= OUTCOMES.c.cycle)
+    owned = and_(*(PREDICTIONS.c[key] == OUTCOMES.c[key] for key in ("tenant", "unit")))
+    judged = and_(owned, PREDICTIONS.c.last_cycle <= OUTCOMES.c.cycle)
+    owner_and_unit = (PREDICTIONS.c.tenant + "/" + PREDICTIONS.c.unit).label("unit")
     numbers = (PREDICTIONS.c[name] for name in ("last_cycle", "rul", "lower", "upper"))
     query = (
-        select(PREDICTIONS.c.unit, OUTCOMES.c.kind, OUTCOMES.c.cycle, *numbers)
+        select(owner_and_unit, OUTCOMES.c.kind, OUTCOMES.c.cycle, *numbers)
         .join_from(OUTCOMES, PREDICTIONS, judged)
         .where(OUTCOMES.c.model == version["model"], PREDICTIONS.c.version_id == version["id"])
     )

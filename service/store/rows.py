@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
-from model.domain import RulError
+from model.domain import FloatArray, RulError
 from service.store.judgement import Accuracy, Judgement, Outcome, OutcomeKind, OutcomeResult
 
-Row = tuple[str, str, int, float, float, float, str, str, float, str | None, str]
-"""A prediction: model, unit, last cycle, RUL, lower, upper, RUL state, health state, time, explanation, and
-the version of the model."""
+Row = tuple[str, str, str, int, float, float, float, str, str, float, str | None, str]
+"""Model, unit, tenant, last cycle, RUL, lower, upper, both states, time, explanation, model version."""
 
 MOST_JUDGED: Final = 1000
 """Predictions of each version that a unit's accuracy is of, so that a question reads a bounded number."""
@@ -62,6 +61,19 @@ class ModelVersion:
     version: str
     cap: float
     nominal_coverage: float
+
+
+class Progress(Protocol):
+    """Rows that each worker on this machine has offered and, of those, settled: written or dropped."""
+
+    @property
+    def own(self) -> FloatArray:
+        """Both counts of this worker, [2]; the event loop writes the first, the writing thread the second."""
+        ...
+
+    def each_living(self) -> FloatArray:
+        """Return both counts of each worker, [workers, 2]."""
+        ...
 
 
 class StoreObserver(Protocol):

@@ -1,6 +1,6 @@
 """Tables of the store and the statements that fill them, for SQLite and PostgreSQL.
 
-Model version, unit and last cycle identify a prediction: a newer one replaces it. `units` repeats the
+Model version, tenant, unit and last cycle identify a prediction: a newer one replaces it. `units` repeats the
 latest prediction of each unit, so that listing a fleet reads no history. Times are seconds since 1970.
 A change here needs a migration in `migrations/versions` and a new `HEAD`.
 """
@@ -15,10 +15,12 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Dialect
 
-HEAD: Final = "0002"
+HEAD: Final = "0003"
 """The revision of these tables: a database that has it needs no alembic."""
 
 METADATA: Final = sa.MetaData()
+PREDICTION_KEY: Final = ("version_id", "tenant", "unit", "last_cycle")
+UNIT_KEY: Final = ("tenant", "model", "unit")
 _ANSWER: Final[dict[str, Any]] = {
     "rul": sa.Double,
     "lower": sa.Double,
@@ -31,6 +33,11 @@ _ANSWER: Final[dict[str, Any]] = {
 
 def _columns(**kinds: Any) -> list[sa.Column[Any]]:  # noqa: ANN401 a class of SQLAlchemy's
     return [sa.Column(name, kind, nullable=False) for name, kind in kinds.items()]
+
+
+def _tenant() -> sa.Column[str]:
+    """Make the column of a unit's owner; "" owns the units of keys without a tenant."""
+    return sa.Column("tenant", sa.String, nullable=False, server_default="")
 
 
 REVISION: Final = sa.Table(  # as alembic makes it
@@ -59,29 +66,30 @@ PREDICTIONS: Final = sa.Table(
     sa.Column("scored", sa.Boolean, nullable=False, server_default=sa.false()),
     # JSON (`explanation.Explanation`), of models that explain readings.
     sa.Column("explanation", sa.String),
-    sa.UniqueConstraint("version_id", "unit", "last_cycle"),
+    _tenant(),
+    sa.UniqueConstraint(*PREDICTION_KEY, name="predictions_key"),
 )
 
 UNITS: Final = sa.Table(
     "units",
     METADATA,
-    sa.Column("model", sa.String, primary_key=True),
-    sa.Column("unit", sa.String, primary_key=True),
-    *_columns(version_id=sa.Integer, last_cycle=sa.Integer, **_ANSWER),
+    *_columns(model=sa.String, unit=sa.String, version_id=sa.Integer, last_cycle=sa.Integer, **_ANSWER),
+    _tenant(),
+    sa.PrimaryKeyConstraint(*UNIT_KEY, name="units_pkey"),
 )
 
 OUTCOMES: Final = sa.Table(
     "outcomes",
     METADATA,
-    sa.Column("model", sa.String, primary_key=True),
-    sa.Column("unit", sa.String, primary_key=True),
-    *_columns(kind=sa.String, cycle=sa.Integer),
+    *_columns(model=sa.String, unit=sa.String, kind=sa.String, cycle=sa.Integer),
     sa.Column("happened_at", sa.Double),
     *_columns(recorded_at=sa.Double),
+    _tenant(),
+    sa.PrimaryKeyConstraint(*UNIT_KEY, name="outcomes_pkey"),
 )
 
-PREDICTION_COLUMNS: Final = ("version_id", "unit", "last_cycle", *_ANSWER, "explanation")
-UNIT_COLUMNS: Final = ("model", "unit", "version_id", "last_cycle", *_ANSWER)
+PREDICTION_COLUMNS: Final = ("version_id", "unit", "last_cycle", *_ANSWER, "explanation", "tenant")
+UNIT_COLUMNS: Final = ("model", "unit", "version_id", "last_cycle", *_ANSWER, "tenant")
 
 
 class Upserts:
@@ -97,12 +105,16 @@ class Upserts:
         new, old = insert(PREDICTIONS), PREDICTIONS.c
         not_older = new.excluded.predicted_at >= old.predicted_at
         self._prediction: Final = self._text(
-            new, PREDICTION_COLUMNS, key=3, where=not_older & old.scored.is_(False), dialect=dialect
+            new,
+            PREDICTION_COLUMNS,
+            key=PREDICTION_KEY,
+            where=not_older & old.scored.is_(False),
+            dialect=dialect,
         )
         new, old = insert(UNITS), UNITS.c
         cycle, not_older = new.excluded.last_cycle, new.excluded.predicted_at >= old.predicted_at
         is_later = (cycle > old.last_cycle) | ((cycle == old.last_cycle) & not_older)
-        self._unit: Final = self._text(new, UNIT_COLUMNS, key=2, where=is_later, dialect=dialect)
+        self._unit: Final = self._text(new, UNIT_COLUMNS, key=UNIT_KEY, where=is_later, dialect=dialect)
 
     def predictions(self, connection: Connection, rows: Sequence[Sequence[object]]) -> None:
         """Write rows of `PREDICTION_COLUMNS`, each key once; keep newer and scored ones."""
@@ -121,11 +133,11 @@ class Upserts:
         new: sqlite.Insert | postgresql.Insert,
         columns: tuple[str, ...],
         *,
-        key: int,
+        key: tuple[str, ...],
         where: sa.ColumnElement[bool],
         dialect: Dialect,
     ) -> str:
-        """Compile an upsert of these columns; the first `key` of them are the key."""
+        """Compile an upsert of these columns, which stand as in the table."""
         if self._as_json:
             given = sa.cast(sa.bindparam("rows", type_=sa.String), sa.JSON)
             row = sa.func.json_array_elements(given).column_valued("row")
@@ -134,8 +146,8 @@ class Upserts:
                 for i, name in enumerate(columns)
             ]
             new = new.from_select(list(columns), sa.select(*values))
-        changed = {name: new.excluded[name] for name in columns[key:]}
-        upsert = new.on_conflict_do_update(index_elements=columns[:key], set_=changed, where=where)
+        changed = {name: new.excluded[name] for name in columns if name not in key}
+        upsert = new.on_conflict_do_update(index_elements=key, set_=changed, where=where)
         compiled = upsert.compile(dialect=dialect, column_keys=list(columns))
         if tuple(compiled.positiontup or ()) not in {columns, ("rows",)}:
             raise AssertionError(f"expected the parameters {columns}, got {compiled.positiontup}")

@@ -85,12 +85,13 @@ class Store(Database):
         ids = self._ids
         if any((row[0], row[-1]) not in ids for row in rows):
             self._register_versions()
-        latest = {row[:2]: row for row in ordered}
-        units = [(row[0], row[1], ids[row[0], row[-1]], *row[2:-2]) for row in latest.values()]
+        latest = {row[:3]: row for row in ordered}
+        predictions = [(ids[row[0], row[-1]], row[1], *row[3:-1], row[2]) for row in ordered]
+        units = [(row[0], row[1], ids[row[0], row[-1]], *row[3:-2], row[2]) for row in latest.values()]
         try:
             with self.writing() as connection:
                 self._upserts.units(connection, units)
-                self._upserts.predictions(connection, [(ids[row[0], row[-1]], *row[1:-1]) for row in ordered])
+                self._upserts.predictions(connection, predictions)
         except (DataError, IntegrityError, ValueError, OverflowError) as error:
             raise RowsRefused(f"the database rejects at least one of {len(rows)} predictions") from error
 
@@ -114,19 +115,19 @@ class Store(Database):
             deleted, start = deleted + count, end
 
     def fleet(
-        self, models: Sequence[str], *, state: str | None, limit: int, after: Place | None
+        self, models: Sequence[str], *, tenant: str = "", state: str | None, limit: int, after: Place | None
     ) -> list[FleetRow]:
-        """List the latest prediction of each unit, smallest RUL first.
+        """List the latest prediction of each unit of a tenant, smallest RUL first.
 
         Ended units are left out, unless `state` is `failed` or `removed`.
         """
         order = (UNITS.c.rul, UNITS.c.model, UNITS.c.unit)
-        of_unit = and_(OUTCOMES.c.model == UNITS.c.model, OUTCOMES.c.unit == UNITS.c.unit)
+        of_unit = and_(*(OUTCOMES.c[key] == UNITS.c[key] for key in ("tenant", "model", "unit")))
         query = (
             select(UNITS, VERSIONS.c.version, VERSIONS.c.nominal_coverage, OUTCOMES.c.kind, OUTCOMES.c.cycle)
             .join(VERSIONS, VERSIONS.c.id == UNITS.c.version_id)
             .outerjoin(OUTCOMES, of_unit)
-            .where(UNITS.c.model.in_(models), _in_state(state))
+            .where(UNITS.c.tenant == tenant, UNITS.c.model.in_(models), _in_state(state))
             .order_by(*order)
             .limit(limit)
         )
@@ -135,17 +136,19 @@ class Store(Database):
         with self.reading() as connection:
             return [dict(row) for row in connection.execute(query).mappings()]
 
-    def history(self, model: str, unit: str, *, limit: int, before: int | None) -> History | None:
+    def history(
+        self, model: str, unit: str, *, tenant: str = "", limit: int, before: int | None
+    ) -> History | None:
         """Read one page of a unit's predictions, its outcome and its accuracy; None if nothing is stored.
 
         A page has `limit` predictions, of cycles earlier than `before`.
         """
         with self.reading() as connection:
             versions = {row["id"]: dict(row) for row in _versions(connection, model)}
-            outcome = _known_outcome(connection, model, unit)
+            outcome = _known_outcome(connection, model, unit, tenant)
             # A version has one prediction a cycle: one extra row tells whether another page follows.
-            page = _newest(connection, versions, unit, most=limit + 1, before=before)
-            if outcome is None and not page and not _newest(connection, versions, unit, most=1):
+            page = _newest(connection, versions, unit, tenant, most=limit + 1, before=before)
+            if outcome is None and not page and not _newest(connection, versions, unit, tenant, most=1):
                 return None
             accuracy = {} if outcome is None else _accuracy(connection, versions, outcome)
         return History(outcome, versions, page, accuracy)
@@ -155,17 +158,19 @@ class Store(Database):
 
         Another outcome of the unit is a conflict, unless `replace` is true.
         """
-        key = (UNITS.c.model == outcome.model) & (UNITS.c.unit == outcome.unit)
+        owned = (UNITS.c.tenant == outcome.tenant) & (UNITS.c.model == outcome.model)
+        key = owned & (UNITS.c.unit == outcome.unit)
         with self.writing() as connection:
             # The lock makes two outcomes of one unit that arrive together see each other.
             if connection.execute(select(UNITS.c.unit).where(key).with_for_update()).first() is None:
                 return None
-            known = _known_outcome(connection, outcome.model, outcome.unit)
+            known = _known_outcome(connection, outcome.model, outcome.unit, outcome.tenant)
             if known is not None and not known.differences(outcome):
                 return Receipt(OutcomeResult.UNCHANGED, known)
             if known is not None and not replace:
                 return Receipt(OutcomeResult.CONFLICT, known)
-            connection.execute(delete(OUTCOMES).where(_of_outcome(outcome.model, outcome.unit)))
+            same = _of_outcome(outcome.model, outcome.unit, outcome.tenant)
+            connection.execute(delete(OUTCOMES).where(same))
             row = asdict(outcome) | {"kind": outcome.kind.value}
             connection.execute(insert(OUTCOMES).values(row))
             result = OutcomeResult.CREATED if known is None else OutcomeResult.REPLACED
@@ -199,20 +204,26 @@ def _versions(connection: Connection, model: str) -> Sequence[RowMapping]:
 
 
 def _newest(
-    connection: Connection, versions: Iterable[int], unit: str, *, most: int, before: int | None = None
+    connection: Connection,
+    versions: Iterable[int],
+    unit: str,
+    tenant: str,
+    *,
+    most: int,
+    before: int | None = None,
 ) -> list[dict[str, Any]]:
     """Read at most so many predictions of each version, newest first."""
     found = [
         dict(row)
         for version in versions
-        for row in connection.execute(_of_unit(version, unit, most=most, before=before)).mappings()
+        for row in connection.execute(_of_unit(version, unit, tenant, most=most, before=before)).mappings()
     ]
     return sorted(found, key=lambda row: (-row["last_cycle"], -row["predicted_at"]))
 
 
-def _of_unit(version: int, unit: str, *, most: int, before: int | None) -> Select[Any]:
+def _of_unit(version: int, unit: str, tenant: str, *, most: int, before: int | None) -> Select[Any]:
     """Select the newest predictions of one version; the unique key of the table serves it."""
-    wanted = [PREDICTIONS.c.version_id == version, PREDICTIONS.c.unit == unit]
+    wanted = [PREDICTIONS.c.version_id == version, PREDICTIONS.c.tenant == tenant, PREDICTIONS.c.unit == unit]
     if before is not None:
         wanted.append(PREDICTIONS.c.last_cycle < before)
     return select(PREDICTIONS).where(*wanted).order_by(PREDICTIONS.c.last_cycle.desc()).limit(most)
@@ -223,25 +234,25 @@ def _accuracy(
 ) -> dict[int, Accuracy]:
     found: dict[int, Accuracy] = {}
     for number, version in versions.items():
-        until = _of_unit(number, outcome.unit, most=MOST_JUDGED, before=outcome.cycle + 1)
+        until = _of_unit(number, outcome.unit, outcome.tenant, most=MOST_JUDGED, before=outcome.cycle + 1)
         rows = connection.execute(until.with_only_columns(*_JUDGED_COLUMNS)).all()
         if rows:
             found[number] = accuracy_of(judge_unit([tuple(row) for row in rows], outcome, cap=version["cap"]))
     return found
 
 
-def _of_outcome(model: str, unit: str) -> ColumnElement[bool]:
-    return (OUTCOMES.c.model == model) & (OUTCOMES.c.unit == unit)
+def _of_outcome(model: str, unit: str, tenant: str) -> ColumnElement[bool]:
+    return (OUTCOMES.c.tenant == tenant) & (OUTCOMES.c.model == model) & (OUTCOMES.c.unit == unit)
 
 
-def _known_outcome(connection: Connection, model: str, unit: str) -> Outcome | None:
-    row = connection.execute(select(OUTCOMES).where(_of_outcome(model, unit))).mappings().first()
+def _known_outcome(connection: Connection, model: str, unit: str, tenant: str) -> Outcome | None:
+    row = connection.execute(select(OUTCOMES).where(_of_outcome(model, unit, tenant))).mappings().first()
     return None if row is None else _outcome(row)
 
 
 def _outcome(row: RowMapping) -> Outcome:
-    model, unit, kind, cycle, happened_at, recorded_at = row.values()
-    return Outcome(model, unit, OutcomeKind(kind), cycle, happened_at, recorded_at)
+    model, unit, kind, cycle, happened_at, recorded_at, tenant = row.values()
+    return Outcome(model, unit, OutcomeKind(kind), cycle, happened_at, recorded_at, tenant)
 
 
 def _judge_once(connection: Connection, outcome: Outcome) -> list[VersionJudgement]:
@@ -251,6 +262,7 @@ def _judge_once(connection: Connection, outcome: Outcome) -> list[VersionJudgeme
         update(PREDICTIONS)
         .where(
             PREDICTIONS.c.version_id.in_([version["id"] for version in versions]),
+            PREDICTIONS.c.tenant == outcome.tenant,
             PREDICTIONS.c.unit == outcome.unit,
             PREDICTIONS.c.last_cycle <= outcome.cycle,
             PREDICTIONS.c.scored.is_(False),

@@ -18,14 +18,15 @@ POSTGRESQL: Final = "postgresql+psycopg://"
 
 
 class InvalidStoreUrl(RulError):
-    """The address of the store is malformed, or needs a driver that is not installed."""
+    """The address of the store is malformed or missing, or needs a driver that is not installed."""
 
 
 def store_url(given: str, *, environ: Mapping[str, str] | None = None) -> str:
     """Translate an address for SQLAlchemy; an empty one is a file in the user's state folder.
 
     Raises:
-        InvalidStoreUrl: the database is of another kind, or its driver is not installed.
+        InvalidStoreUrl: the database is of another kind, its driver is not installed, or the user
+            has no home folder.
 
     >>> store_url("postgres://rul:secret@db/rul")
     'postgresql+psycopg://rul:secret@db/rul'
@@ -48,7 +49,17 @@ def store_url(given: str, *, environ: Mapping[str, str] | None = None) -> str:
 
 
 def state_folder(environ: Mapping[str, str]) -> Path:
-    """Find the folder for state, by the XDG base directory specification."""
+    """Find the folder for state, by the XDG base directory specification.
+
+    Raises:
+        InvalidStoreUrl: the user has no home folder.
+    """
     given = environ.get("XDG_STATE_HOME", "")
-    base = Path(given) if given.startswith("/") else Path.home() / ".local" / "state"
-    return base / "rulserve"
+    if given.startswith("/"):
+        return Path(given) / "rulserve"
+    try:
+        return Path.home() / ".local" / "state" / "rulserve"
+    except RuntimeError:
+        raise InvalidStoreUrl(
+            "this user has no home folder: set RUL_STORE_URL or XDG_STATE_HOME, or RUL_STORE=false"
+        ) from None

@@ -9,13 +9,13 @@ not know messages or models.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import contextmanager
 from time import monotonic
 from typing import Final
 
 from service.core.lifecycle import Lifecycle
-from service.errors import DeadlineExceeded, Disconnected, NotReady, Overloaded, StreamIdle
+from service.errors import DeadlineExceeded, Disconnected, NotReady, Overloaded, StreamIdle, Unauthenticated
 
 LEAVING_SECONDS: Final = 0.02  # grpc.aio ends the messages of a caller who leaves, then cancels the call
 
@@ -148,29 +148,35 @@ class Streams:
         self.idle_seconds: Final = idle_seconds
         self._lifecycle: Final = lifecycle
         self._most: Final = most
-        self._open: Final[set[Inbox]] = set()
+        self._open: Final[dict[Inbox, Callable[[], bool]]] = {}
         self._draining = False
         lifecycle.when_draining(self._drain)
 
     @contextmanager
-    def admitted(self, inbox: Inbox) -> Generator[None]:
-        """Count a stream while it lasts.
+    def admitted(self, inbox: Inbox, may_stay: Callable[[], bool]) -> Generator[None]:
+        """Count a stream while it lasts; `may_stay` says whether its key is still valid.
 
         Raises:
             NotReady: the service is starting or draining.
             Overloaded: as many are open as may be.
         """
-        self._lifecycle.check_ready()
+        self._lifecycle.check_answers()
         if len(self._open) >= self._most:
             raise Overloaded(f"{self._most} streams are open, the maximum (RUL_MAX_STREAMS)")
-        self._open.add(inbox)
+        self._open[inbox] = may_stay
         try:
             yield
         finally:
-            self._open.discard(inbox)
+            del self._open[inbox]
             if self._draining and not self._open:
                 self._lifecycle.in_flight -= 1
                 self._lifecycle.ended()
+
+    def end_revoked(self) -> None:
+        """End the streams whose key is not valid any more."""
+        for inbox, may_stay in self._open.items():
+            if not may_stay():
+                inbox.end(Unauthenticated("the API key of the stream was revoked or changed"))
 
     def _drain(self) -> None:
         if not self._open:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from export.bundle import Manifest, find_bundle
 from export.handover import golden_windows, metadata_of
+from export.seal import write_sums
 from export.session import Session, open_bundle
 from export.to_onnx import to_onnx, write_metadata
 from model.amnl import Amnl
@@ -53,6 +54,7 @@ def make_comparable_bundle(folder: Path, *, like: str = "fd001") -> Path:
     to_onnx(Comparable(_config(manifest)), made / "model.onnx")
     write_metadata(made / "model.onnx", metadata_of(manifest))
     golden_windows(Session(made / "model.onnx"), manifest).save(made / "golden.npz")
+    write_sums(made)
     return made
 
 

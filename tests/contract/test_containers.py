@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +66,28 @@ def test_no_two_services_publish_the_same_port(services):
     published = [port["published"] for service in services.values() for port in service["ports"]]
 
     assert len(set(published)) == len(published) == len(SERVICES)
+
+
+@pytest.mark.system
+def test_a_port_is_open_to_this_machine_alone_unless_told_otherwise(services):
+    addresses = {port["host_ip"] for service in services.values() for port in service["ports"]}
+
+    assert addresses == {"127.0.0.1"}
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(("given", "expected"), [("", r"[\w+/]{32}"), ("chosen", "chosen")])
+def test_the_password_of_grafana_is_the_given_one_or_one_that_nobody_knows(services, given, expected):
+    shell, option, script = services["grafana"]["entrypoint"]
+    script = script.replace("$$", "$").replace("exec /run.sh", 'echo "$GF_SECURITY_ADMIN_PASSWORD"')
+
+    environment = {"GF_SECURITY_ADMIN_PASSWORD": given, "PATH": os.environ["PATH"]}
+    shown = subprocess.run(
+        [shell, option, script], env=environment, capture_output=True, text=True, check=True
+    )
+
+    assert services["grafana"]["environment"]["GF_SECURITY_ADMIN_PASSWORD"] == ""
+    assert re.fullmatch(expected, shown.stdout.strip())
 
 
 @pytest.mark.system

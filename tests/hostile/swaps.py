@@ -28,7 +28,8 @@ import httpx
 import numpy as np
 import psutil
 
-from export.bundle import BundleFolder, Golden, find_bundle
+from export.bundle import BundleFolder, find_bundle
+from export.golden import Golden
 from model.domain import FloatArray
 from service.core.runtime import OnnxRuntime
 from service.proto import rul_v1_pb2 as pb

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from export.bundle import Golden
+from export.golden import Golden
 from service.proto import rul_v1_pb2_grpc
 from tests.asking import Asked, golden_windows
 from tests.waiting import wait_until
@@ -28,6 +29,7 @@ START_SECONDS = 60
 STOP_SECONDS = 30
 ANSWER_SECONDS = 30
 COMMAND_SECONDS = 300
+DEFAULTS = {"workers": "1", "lame_duck_seconds": "0"}
 
 
 @dataclass
@@ -68,15 +70,17 @@ def running(
     front_end: str = "envoy",
     ready: bool = True,
     command: Sequence[str] = (RUL, "serve"),
+    tls: ssl.SSLContext | None = None,
+    port: int | None = None,
     **settings: str,
 ) -> Iterator[Server]:
     """`rul serve` with these settings (RUL_ and upper case are added), stopped at the end.
 
     Another command may hold `{port}` where it needs the port.
     """
-    port, grpc_port = free_port(), free_port()
+    port, grpc_port = port or free_port(), free_port()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RUL_")}
-    environment |= {f"RUL_{name.upper()}": value for name, value in {"workers": "1", **settings}.items()}
+    environment |= {f"RUL_{name.upper()}": value for name, value in (DEFAULTS | settings).items()}
     environment |= {
         "RUL_BUNDLES": bundles,
         "RUL_HOST": "127.0.0.1",
@@ -99,7 +103,7 @@ def running(
         )
     server = Server(
         front_end,
-        f"http://127.0.0.1:{port}",
+        f"http{'s' if tls else ''}://127.0.0.1:{port}",
         f"127.0.0.1:{port if front_end == 'envoy' else grpc_port}",
         process,
         log,
@@ -107,7 +111,9 @@ def running(
     try:
         if ready:
             wait_until(
-                lambda: process.poll() is not None or _answers_ready(server), START_SECONDS, what="readiness"
+                lambda: process.poll() is not None or _answers_ready(server, tls),
+                START_SECONDS,
+                what="readiness",
             )
             assert process.poll() is None, f"the service ended:\n{server.output()}"
         yield server
@@ -122,9 +128,10 @@ def running(
                 raise
 
 
-def _answers_ready(server: Server) -> bool:
+def _answers_ready(server: Server, tls: ssl.SSLContext | None) -> bool:
     try:
-        return httpx.get(server.http + "/readyz", timeout=5, trust_env=False).status_code == 200
+        url = server.http + "/readyz"
+        return httpx.get(url, timeout=5, trust_env=False, verify=tls or False).status_code == 200
     except httpx.HTTPError:
         return False
 

@@ -41,7 +41,7 @@ def send(server: Server, windows) -> socket.socket:
     body = json.dumps({"windows": [window.json() for window in windows], "explain": "full"}).encode()
     caller = socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS)
     caller.sendall(
-        b"POST /v1/predict HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\n"
+        b"POST /v1/predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         b"content-length: %d\r\n\r\n" % len(body) + body
     )
     return caller
@@ -125,7 +125,7 @@ def test_a_caller_who_leaves_within_its_body_harms_nobody(narrow, client, window
     for _ in range(5):
         caller = socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS)
         caller.sendall(
-            b"POST /v1/predict HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\n"
+            b"POST /v1/predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
             b'content-length: 1000\r\n\r\n{"windows"'
         )
         reset(caller)

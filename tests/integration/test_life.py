@@ -1,5 +1,6 @@
 """From start to end: what a service that cannot start says, and how one that is told to stop does so."""
 
+import itertools
 import os
 import shutil
 import signal
@@ -12,13 +13,12 @@ from pathlib import Path
 
 import grpc
 import httpx
-import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from export.bundle import Golden
 from service.proto import rul_v1_pb2 as pb
 from service.proto import rul_v1_pb2_grpc
+from tests.broken_bundles import WAYS
 from tests.integration.conftest import (
     ANSWER_SECONDS,
     FRONT_ENDS,
@@ -180,35 +180,26 @@ def test_a_drain_ends_when_its_patience_does(tiny_bundle, tmp_path, windows):
 # What cannot start
 
 
-def damaged(bundle: Path, folder: Path, how: str) -> Path:
-    copy = folder / "damaged"
-    shutil.copytree(bundle, copy)
-    if how == "truncated":
-        os.truncate(copy / "model.onnx", 50_000)
-    elif how == "without golden windows":
-        (copy / "golden.npz").unlink()
-    elif how == "another file":
-        (copy / "model.onnx").write_text("not a model", encoding="utf-8")
-    elif how == "golden windows of another model":
-        golden = Golden.load(copy / "golden.npz")
-        expected = {name: value + np.float32(0.5) for name, value in golden.expected.items()}
-        Golden(golden.readings, golden.lengths, golden.last_cycle, expected).save(copy / "golden.npz")
-    return copy
-
-
 @pytest.mark.parametrize(
-    ("front_end", "how"),
-    [("envoy", "truncated"), ("uvicorn", "without golden windows"), ("envoy", "another file")],
+    ("front_end", "way"),
+    [
+        *itertools.product(
+            FRONT_ENDS, ["truncated: golden.npz", "missing: SHA256SUMS", "golden answers of another model"]
+        ),
+        ("envoy", "no graph"),
+        ("uvicorn", "a link to itself: golden.npz"),
+    ],
 )
-def test_a_damaged_bundle_stops_the_start_with_one_clear_line(front_end, tiny_bundle, tmp_path, how):
-    bundle = damaged(tiny_bundle.path, tmp_path, how)
+def test_a_broken_bundle_ends_the_start_with_one_line(front_end, tiny_bundle, tmp_path, way):
+    bundle = shutil.copytree(tiny_bundle.path, tmp_path / "broken")
+    WAYS[way](bundle)
+
     with running(tmp_path, str(bundle), front_end=front_end, ready=False) as server:
         code = server.process.wait(START_SECONDS)
 
         assert code == 1
-        clear = [line for line in server.output().splitlines() if str(bundle) in line]
-        assert len(clear) == 1
-        assert "export" in clear[0]
+        (line,) = [line for line in server.output().splitlines() if str(bundle) in line]
+        assert "export" in line or "rul convert" in line
         assert "Traceback" not in server.output()
         wait_until(lambda: not left_over(server), STOP_SECONDS, what="end of every process")
 
@@ -220,38 +211,6 @@ def test_a_bundle_that_is_not_there_is_said_with_those_that_are(front_end, tmp_p
         assert code == 1
         assert "no bundle 'no-such-bundle'" in server.output()
         assert "Traceback" not in server.output()
-
-
-def test_golden_windows_that_disagree_keep_it_from_ever_being_ready(
-    front_end, tiny_bundle, tmp_path, windows
-):
-    bundle = damaged(tiny_bundle.path, tmp_path, "golden windows of another model")
-    with running(tmp_path, str(bundle), front_end=front_end, ready=False) as server:
-
-        def readiness() -> httpx.Response | None:
-            reply = httpx.get(server.http + "/readyz", timeout=5, trust_env=False)
-            return reply if "failed" in reply.json()["detail"] else None
-
-        reply = wait_until(readiness, START_SECONDS, what="verdict on the golden windows")
-        predicted = httpx.post(
-            server.http + "/v1/predict", json={"windows": [windows[0].json()]}, trust_env=False
-        )
-        with grpc.insecure_channel(server.grpc) as channel:
-            health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
-            with pytest.raises(grpc.RpcError) as caught:
-                rul_v1_pb2_grpc.RulServiceStub(channel).Predict(
-                    pb.PredictRequest(windows=[windows[0].message()])
-                )
-
-        for answer in (reply, predicted):
-            assert answer.status_code == 503
-            assert answer.headers["retry-after"] == "5"
-            assert answer.headers["content-type"] == "application/problem+json"
-            assert "golden rul[" in answer.json()["detail"]
-            assert "export the model again" in answer.json()["detail"]
-        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-        assert health.status == health_pb2.HealthCheckResponse.NOT_SERVING
-        assert httpx.get(server.http + "/livez", trust_env=False).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ import httpx
 import psutil
 import pytest
 
-from export.bundle import Golden, find_bundle
+from export.bundle import find_bundle
+from export.golden import Golden
 from tests.asking import golden_windows
 from tests.hostile.swaps import faults, measured
 from tests.integration.conftest import running

@@ -10,7 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from export.bundle import Golden, find_bundle
+from export.bundle import find_bundle
+from export.golden import Golden
 from tests.asking import golden_windows
 from tests.integration.conftest import metrics_of, running
 

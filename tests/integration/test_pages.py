@@ -85,11 +85,28 @@ def test_the_documentation_page_loads_everything_from_this_server(http):
     links = re.findall(r'(?:src|href)="([^"]+)"', page.text)
     own = [link for link in links if not link.startswith("data:")]
     assert page.headers["content-type"].startswith("text/html")
-    assert len(own) == 2
+    assert len(own) == 3
     for link in own:
         assert link.startswith("/")
         asset = http.get(link)
-        assert (asset.status_code, len(asset.content) > 1000) == (200, True)
+        assert (asset.status_code, len(asset.content) > 50) == (200, True)
+        assert asset.headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_page_runs_only_scripts_of_this_service_and_fits_into_no_frame(http):
+    page = http.get("/docs")
+
+    policy = page.headers["content-security-policy"]
+    assert {"default-src 'none'", "script-src 'self'", "frame-ancestors 'none'"} <= set(policy.split("; "))
+    assert re.findall(r"<script(?! src=)|\son\w+=|javascript:", page.text) == []
+
+
+@pytest.mark.parametrize("headers", [{"host": "evil.example"}, {"origin": "http://evil.example"}])
+def test_a_web_page_of_another_site_is_refused(http, headers):
+    reply = http.get("/v1/models", headers=headers)
+
+    assert reply.status_code == 403
+    assert "RUL_ALLOWED_HOSTS" in reply.json()["detail"]
 
 
 def test_every_operation_that_the_document_names_answers(http, windows):
@@ -126,5 +143,5 @@ def test_a_path_that_leaves_its_folder_is_not_found(http, path):
 
 
 @pytest.mark.parametrize("headers", [{"authorization": "Bearer wrong"}, {"x-api-key": "é".encode()}])
-def test_a_wrong_key_of_any_characters_is_forbidden(strict, headers):
-    assert httpx.get(strict.http + "/v1/models", headers=headers, trust_env=False).status_code == 403
+def test_a_wrong_key_of_any_characters_is_not_valid(strict, headers):
+    assert httpx.get(strict.http + "/v1/models", headers=headers, trust_env=False).status_code == 401

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from export.seal import read_bundle
 from service.proto import rul_v1_pb2 as pb
 
 EXPLAIN = {"none": pb.EXPLAIN_NONE, "attention": pb.EXPLAIN_ATTENTION, "sensors": pb.EXPLAIN_SENSORS}
@@ -127,5 +128,5 @@ def test_the_answer_names_the_model_by_its_files_digest(http, stub, windows, tin
     by_json = http.post("/v1/predict", json={"windows": [windows[0].json()]}).json()["model"]
     by_message = stub.Predict(pb.PredictRequest(windows=[windows[0].message()])).model
 
-    assert by_json == {"name": "tiny", "version": "1.0.0", "sha256": tiny_bundle.sha256()}
+    assert by_json == {"name": "tiny", "version": "1.0.0", "sha256": read_bundle(tiny_bundle).sha256}
     assert {name: getattr(by_message, name) for name in by_json} == by_json

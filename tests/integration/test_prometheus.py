@@ -20,7 +20,8 @@ import httpx
 import pytest
 import yaml
 
-from export.bundle import Golden
+from export.golden import Golden
+from service.edge.keys import add_key
 from tests.asking import golden_windows
 from tests.integration.conftest import Server, free_port, metrics_of, running
 from tests.mixed_load import Load, Tally, asked
@@ -69,7 +70,7 @@ class Prometheus:
 @pytest.fixture(scope="module")
 def tiny_bundle(tiny_bundles):
     """A model that has every metric: with heads."""
-    return tiny_bundles("evidence")
+    return tiny_bundles("flagship")
 
 
 @pytest.fixture(scope="module")
@@ -125,14 +126,16 @@ def seen(scraped, load) -> Tally:
 
 
 @contextmanager
-def scraping(service: Server, folder: Path) -> Iterator[Prometheus]:
+def scraping(service: Server, folder: Path, key: str = "") -> Iterator[Prometheus]:
     """Our configuration, with the tests' target and pace in place of what a deployment has."""
     config = yaml.safe_load((FOLDER / "prometheus.yml").read_text("utf-8"))
     target = service.http.removeprefix("http://")
     config["global"] = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
     del config["alerting"]
     config["rule_files"] = [str(often_evaluated(path, folder)) for path in RULES]
-    config["scrape_configs"] = [{"job_name": "rulserve", "static_configs": [{"targets": [target]}]}]
+    (folder / "key").write_text(f"{key}\n", "utf-8")
+    ours = {"job_name": "rulserve", "authorization": {"credentials_file": str(folder / "key")}}
+    config["scrape_configs"] = [ours | {"static_configs": [{"targets": [target]}]}]
     file, log, address = folder / "prometheus.yml", folder / "prometheus.log", f"127.0.0.1:{free_port()}"
     file.write_text(yaml.safe_dump(config), "utf-8")
     command = [
@@ -337,3 +340,12 @@ def test_late_and_early_cycles_add_up_to_the_absolute_errors(scraped, seen):
         return abs(sides - errors) / errors
 
     assert wait_until(lambda: difference() < 1e-9, ANSWER_SECONDS)
+
+
+def test_prometheus_scrapes_with_the_key_in_its_file_what_is_closed_to_others(tiny_bundle, tmp_path):
+    file = tmp_path / "keys.toml"
+    key = add_key(file, "prometheus", ["metrics"])
+    with running(tmp_path, str(tiny_bundle.path), keys_file=str(file)) as closed:
+        assert httpx.get(closed.http + "/metrics", trust_env=False).status_code == 401
+        with scraping(closed, tmp_path, key) as api:
+            assert api.values_in_time('up{job="rulserve"} == 1') == [1.0]

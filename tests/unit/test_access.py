@@ -1,11 +1,33 @@
-"""Who may ask."""
+"""Who may ask, and for what."""
 
+import base64
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from time import perf_counter
+
+import grpc
 import pytest
+import structlog
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from service.edge.access import Credentials
-from service.errors import Forbidden, Unauthenticated
+from service.edge.access import NOBODY, Credentials
+from service.edge.hosts import Hosts
+from service.edge.keys import GRANTABLE, InvalidKeys, KeyScope, add_key, read_keys, revoke_key
+from service.errors import Forbidden, ForeignSite, Unauthenticated
+from tests.in_process import ask_grpc, framed, in_process
 
 KEYS = Credentials(["first", "zweiter-schlüssel"])
+
+
+def basic(password: str, user: str = "anybody") -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "keys.toml"
 
 
 @pytest.mark.parametrize(
@@ -19,20 +41,350 @@ KEYS = Credentials(["first", "zweiter-schlüssel"])
     ],
 )
 def test_a_right_key_in_either_header_is_enough(authorization, api_key):
-    KEYS.check(authorization, api_key)
+    assert KEYS.check(KeyScope.PREDICT, authorization, api_key).name == "RUL_API_KEYS"
 
 
-@pytest.mark.parametrize("authorization", ["", "Bearer ", "Basic first", "first"])
+@pytest.mark.parametrize("authorization", ["", "Bearer ", "Basic first", "first", basic("first")])
 def test_no_key_is_not_the_same_as_a_wrong_one(authorization):
     with pytest.raises(Unauthenticated, match="authorization: Bearer KEY"):
-        KEYS.check(authorization, "")
+        KEYS.check(KeyScope.PREDICT, authorization, "")
 
 
 @pytest.mark.parametrize(
     ("authorization", "api_key"), [("Bearer wrong", ""), ("", "firs"), ("", "first "), ("", "é")]
 )
-def test_a_wrong_key_is_forbidden_and_not_repeated(authorization, api_key):
-    with pytest.raises(Forbidden) as caught:
-        KEYS.check(authorization, api_key)
+def test_a_wrong_key_is_refused_and_not_repeated(authorization, api_key):
+    with pytest.raises(Unauthenticated, match="not valid") as caught:
+        KEYS.check(KeyScope.PREDICT, authorization, api_key)
 
     assert "wrong" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "host", [None, "localhost:3000", "127.0.0.1:3000", "[::1]:3000", "10.0.0.7", "rul.plant"]
+)
+def test_a_local_service_answers_under_its_names_and_any_address(host):
+    Hosts(["rul.plant"], any_name=False).check({} if host is None else {b"host": host.encode()})
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:3000", "localhost.evil.example", "[", "127.0.0.1.x"]
+)
+def test_a_name_that_was_made_to_resolve_to_this_machine_is_refused(host):
+    hosts = Hosts(["rul.plant"], any_name=False)
+
+    with pytest.raises(ForeignSite, match="RUL_ALLOWED_HOSTS"):
+        hosts.check({b"host": host.encode()})
+
+    assert hosts.known == set()
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://localhost:8080", "http://["])
+def test_a_page_of_another_site_is_refused(origin):
+    with pytest.raises(ForeignSite, match="RUL_ALLOWED_HOSTS"):
+        Hosts([], any_name=True).check({b"host": b"localhost:3000", b"origin": origin.encode()})
+
+
+@pytest.mark.parametrize("origin", ["http://localhost:3000", "https://rul.plant", "https://rul.plant:8443"])
+def test_the_pages_of_the_service_and_of_listed_sites_may_call_it(origin):
+    Hosts(["rul.plant"], any_name=True).check({b"host": b"localhost:3000", b"origin": origin.encode()})
+
+
+def test_a_service_of_the_network_answers_under_any_name():
+    hosts = Hosts([], any_name=True)
+
+    hosts.check({b"host": b"rulserve.plant:3000"})
+
+    assert b"rulserve.plant:3000" in hosts.known
+
+
+def test_a_browser_may_send_the_key_as_the_password_of_any_user_where_nothing_changes():
+    assert KEYS.check(KeyScope.PAGES, basic("first"), "", basic=True) is not NOBODY
+    assert KEYS.check(KeyScope.PAGES, basic("first", user=""), "", basic=True) is not NOBODY
+
+
+@pytest.mark.parametrize("sent", ["Basic", "Basic !", "Basic /w==", basic(""), "Basic " + "A" * 7])
+def test_a_basic_header_that_cannot_be_read_is_no_key(sent):
+    with pytest.raises(Unauthenticated) as caught:
+        KEYS.check(KeyScope.PAGES, sent, "", basic=True)
+
+    assert caught.value.basic
+
+
+def test_a_key_of_the_settings_does_everything_but_administer():
+    for scope in set(KeyScope) - {KeyScope.ADMIN}:
+        KEYS.check(scope, "", "first")
+
+    with pytest.raises(Forbidden, match=r"expected an API key with scope `admin`, got one with `predict`"):
+        KEYS.check(KeyScope.ADMIN, "", "first")
+
+
+def test_without_keys_everyone_may_ask_for_everything():
+    assert {Credentials([]).check(scope, "", "") for scope in KeyScope} == {NOBODY}
+
+
+def test_an_empty_key_file_lets_nobody_in(file):
+    file.touch()
+
+    with pytest.raises(Unauthenticated):
+        Credentials([], file).check(KeyScope.PREDICT, "", "")
+
+
+def test_open_pages_opens_pages_and_metrics_and_nothing_else():
+    keys = Credentials(["k"], open_pages=True)
+
+    refused = set()
+    for scope in KeyScope:
+        try:
+            keys.check(scope, "", "")
+        except Unauthenticated:
+            refused.add(scope)
+
+    assert refused == set(KeyScope) - {KeyScope.OPEN, KeyScope.PAGES, KeyScope.METRICS}
+
+
+# The key file
+
+
+def test_a_change_of_the_key_file_is_followed(file):
+    first = add_key(file, "first", ["predict"])
+    keys = Credentials([], file)
+    changes = []
+    keys.when_changed(lambda: changes.append(1))
+    granted = keys.check(KeyScope.PREDICT, "", first)
+
+    second = add_key(file, "second", ["admin"], "plant-a")
+    revoke_key(file, "first")
+    keys.reload()
+
+    assert keys.check(KeyScope.ADMIN, "", second).tenant == "plant-a"
+    assert changes == [1]
+    assert not keys.holds(granted, KeyScope.PREDICT)
+    with pytest.raises(Unauthenticated):
+        keys.check(KeyScope.PREDICT, "", first)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[keys",
+        "other = 1",
+        '[keys.a]\nsha256 = "00"\nscopes = ["predict"]',
+        f'[keys.a]\nsha256 = "{"0" * 64}"\nscopes = []',
+        f'[keys.a]\nsha256 = "{"0" * 64}"\nscopes = ["any"]',
+        f'[keys.a]\nsha256 = "{"0" * 64}"\nscopes = ["open"]',
+        f'[keys.a]\nsha256 = "{"0" * 64}"\nscopes = ["predict"]\ntenant = "a b"',
+        f'[keys."\\u001b"]\nsha256 = "{"0" * 64}"\nscopes = ["predict"]',
+        f'[keys.a]\nsha256 = "{"0" * 64}"\nscopes = ["predict"]\nkey = "x"',
+        "".join(f'[keys.{n}]\nsha256 = "{"0" * 64}"\nscopes = ["predict"]\n' for n in "ab"),
+        "x = " + "[" * 5000,
+        None,
+    ],
+)
+def test_a_bad_key_file_keeps_the_old_keys_and_is_logged_once(file, text):
+    key = add_key(file, "a", ["predict"])
+    with structlog.testing.capture_logs() as events:
+        keys = Credentials([], file, log=structlog.get_logger())
+        if text is None:
+            file.unlink()
+        else:
+            file.write_text(text, encoding="utf-8")
+        keys.reload()
+        keys.reload()
+
+    keys.check(KeyScope.PREDICT, "", key)
+    assert [event["event"] for event in events] == ["key file loaded", "key file refused"]
+    assert key not in str(events)
+
+
+def test_the_file_keeps_no_key_and_only_its_owner_reads_it(file):
+    key = add_key(file, "a", ["predict", "predict"], "plant-a")
+
+    assert key not in file.read_text(encoding="utf-8")
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert read_keys(file)["a"].scopes == ("predict",)
+    assert len(key) == len("rul_") + 43  # 256 bits
+    assert [*file.parent.iterdir()] == [file]
+
+
+def test_keys_that_are_added_and_revoked_at_once_are_all_added_and_revoked(file):
+    for name in "abcdefgh":
+        add_key(file, name, ["predict"])
+
+    with ThreadPoolExecutor(8) as pool:
+        changes = [pool.submit(revoke_key, file, name) for name in "abcdefgh"]
+        changes += [pool.submit(add_key, file, name, ["predict"]) for name in "ijklmnop"]
+
+    assert [change.exception() for change in changes] == [None] * 16
+    assert set(read_keys(file)) == set("ijklmnop")
+
+
+@pytest.mark.parametrize(
+    ("name", "scopes", "tenant"),
+    [
+        ("a", ["predict"], ""),
+        ("b", [], ""),
+        ("b", ["any"], ""),
+        ("b\n", ["predict"], ""),
+        ("b", ["admin"], "é"),
+    ],
+)
+def test_a_key_that_makes_no_sense_leaves_the_file_as_it_is(file, name, scopes, tenant):
+    add_key(file, "a", ["predict"])
+    before = file.read_bytes()
+
+    with pytest.raises(InvalidKeys):
+        add_key(file, name, scopes, tenant)
+
+    assert file.read_bytes() == before
+
+
+@given(
+    st.dictionaries(
+        st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True),
+        st.sets(st.sampled_from(GRANTABLE), min_size=1),
+        max_size=5,
+    )
+)
+@settings(deadline=timedelta(seconds=5), max_examples=30)
+def test_what_is_added_is_what_is_read(tmp_path_factory, wanted):
+    file = tmp_path_factory.mktemp("keys") / "keys.toml"
+    file.touch()
+    made = {name: add_key(file, name, scopes) for name, scopes in wanted.items()}
+    keys = Credentials([], file)
+
+    granted = {name: keys.check(KeyScope.ANY, "", key) for name, key in made.items()}
+
+    assert {name: grant.scopes for name, grant in granted.items()} == wanted
+
+
+def test_a_key_among_ten_thousand_is_found_as_fast_as_among_ten(file):
+    few, many = Credentials(map(str, range(10))), Credentials(map(str, range(10_000)))
+
+    def seconds(keys: Credentials) -> float:
+        start = perf_counter()
+        for _ in range(1000):
+            keys.check(KeyScope.PREDICT, "", "7")
+        return perf_counter() - start
+
+    assert min(seconds(many) for _ in range(5)) < 20 * min(seconds(few) for _ in range(5))
+
+
+# Every route
+
+ASKED = {
+    **dict.fromkeys(["POST /v1/predict", "GET /v1/units", "GET /v1/units/a"], "predict"),
+    "POST /v1/units/a/outcomes": "outcomes",
+    **dict.fromkeys(["POST /v2/models/{m}/infer", "POST /v2/models/{m}/versions/1/infer"], "predict"),
+    **dict.fromkeys(["GET /v1/models", "GET /v1/models/{m}", "POST /v2/repository/index"], "any"),
+    **dict.fromkeys(["GET /v2/models/{m}", "GET /v2/models/{m}/ready"], "any"),
+    **dict.fromkeys(["GET /v2/models/{m}/versions/1", "GET /v2/models/{m}/versions/1/ready"], "any"),
+    "GET /metrics": "metrics",
+    **dict.fromkeys(["GET /docs", "GET /openapi.json", "GET /schema.json", "GET /docs/assets/x.js"], "pages"),
+    **dict.fromkeys(["GET /livez", "GET /healthz", "GET /readyz", "GET /v2/health/live"], "open"),
+    **dict.fromkeys(["GET /v2/health/ready", "GET /v2", "GET /v2/", "GET /"], "open"),
+    "rul.v1.RulService/Predict": "predict",
+    "rul.v1.RulService/PredictStream": "ingest",
+    **dict.fromkeys(["rul.v1.RulService/GetModel", "rul.v1.RulService/ListModels"], "any"),
+    "inference.GRPCInferenceService/ModelInfer": "predict",
+    **{
+        f"inference.GRPCInferenceService/{m}": "open" for m in ("ServerLive", "ServerReady", "ServerMetadata")
+    },
+    **{
+        f"inference.GRPCInferenceService/{m}": "any"
+        for m in ("ModelReady", "ModelMetadata", "RepositoryIndex")
+    },
+    **{f"grpc.health.v1.Health/{m}": "open" for m in ("Check", "Watch")},
+    "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": "pages",
+}
+"""Every route and what it asks for, written by hand: the service's own table is compared with it."""
+
+
+def callers(file) -> Iterator[tuple[str | None, set[str]]]:
+    """Keys with every single scope and with all, wrong ones, and none; and what each may ask for."""
+    for scope in GRANTABLE:
+        yield add_key(file, scope, [scope]), {scope.value, "any", "pages", "open"}
+    yield add_key(file, "all", GRANTABLE), set(KeyScope)
+    revoked = add_key(file, "revoked", GRANTABLE)
+    revoke_key(file, "revoked")
+    for wrong in (revoked, "rul_", read_keys(file)["all"].sha256, "all", None):
+        yield wrong, {"open"}
+
+
+async def answer(service, route: str, key: str | None) -> str:
+    """Whether a key gets through: "yes", or why not."""
+    if " " not in route:
+        if route.endswith("/Watch"):  # endless: `Check` is registered by the same rule
+            return "yes"
+        metadata = [("x-api-key", key)] if key else []
+        reply = await ask_grpc(service.grpc, "/" + route, framed(b""), metadata=metadata)
+        refusals = {grpc.StatusCode.UNAUTHENTICATED: "who", grpc.StatusCode.PERMISSION_DENIED: "scope"}
+        return refusals.get(reply.code, "yes")
+    method, path = route.replace("{m}", service.runtime.manifest.name).split(" ")
+    reply = await service.http.request(method, path, headers={"x-api-key": key} if key else {}, content=b"")
+    return {401: "who", 403: "scope"}.get(reply.status_code, "yes")
+
+
+async def test_no_key_gets_through_to_a_route_that_asks_for_more(file):
+    made = [*callers(file)]
+    async with in_process(keys_file=str(file)) as service:
+        got = {(route, key): await answer(service, route, key) for route in ASKED for key, _ in made}
+
+    known = {key for key, may in made if "any" in may}
+    expected = {
+        (route, key): "yes" if scope in may else "scope" if key in known else "who"
+        for route, scope in ASKED.items()
+        for key, may in made
+    }
+    assert got == expected
+
+
+async def test_the_table_above_names_every_route_there_is(file):
+    file.touch()
+    async with in_process(keys_file=str(file)) as service:
+        handlers = {path[1:] for path in service.grpc._handlers}
+        http = service.parts.http
+        of_http = [(e.method, pattern) for pattern, e in http._patterns]
+        named = [route.replace("{m}", "m").split(" ") for route in ASKED if " " in route]
+
+    assert handlers == {route for route in ASKED if " " not in route}
+    assert [
+        (method, pattern.pattern)
+        for method, pattern in of_http
+        if not any(method == given and pattern.match(path) for given, path in named)
+    ] == []
+
+
+async def test_a_refusal_names_the_scope_and_asks_browsers_for_a_password_only_where_nothing_changes(file):
+    key = add_key(file, "line", ["predict"])
+    async with in_process(keys_file=str(file)) as service:
+        page = await service.http.get("/docs")
+        change = await service.http.post("/v1/units/a/outcomes", json={})
+        metrics = await service.http.get("/metrics", headers={"authorization": f"Bearer {key}"})
+        opened = await service.http.get("/docs", auth=("me", key))
+        posted = await service.http.post("/v1/predict", auth=("me", key), json={})
+
+    assert page.headers["www-authenticate"].startswith("Bearer, Basic realm=")
+    assert change.headers["www-authenticate"] == "Bearer"
+    assert "scope `metrics`" in metrics.json()["detail"]
+    assert opened.status_code == 200
+    assert posted.status_code == 401
+
+
+async def test_a_key_is_asked_for_before_the_body_is_read():
+    async with in_process(keys=["k"], max_body_bytes=10) as service:
+        reply = await service.http.post("/v1/predict", content=b"x" * 100)
+
+    assert reply.status_code == 401
+
+
+async def test_the_log_names_the_key_and_never_shows_it(file):
+    key = add_key(file, "line-1", ["predict"])
+    with structlog.testing.capture_logs() as events:
+        async with in_process(keys_file=str(file)) as service:
+            await service.predict_http(headers={"x-api-key": key}, windows=[])
+            await service.http.post("/v1/predict", headers={"x-api-key": key + "x"})
+
+    refused = [event for event in events if event["event"] == "request refused"]
+    assert [event.get("key") for event in refused] == ["line-1", None]
+    assert key not in str(events)

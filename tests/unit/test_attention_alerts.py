@@ -30,9 +30,9 @@ FEEDS = ("ordinary", "zero", "frozen")
 
 @pytest.fixture(scope="module")
 def planted_bundle(tmp_path_factory):
-    """A bundle of `evidence` whose searching head has learnt to find an event."""
+    """A bundle of `flagship` whose searching head has learnt to find an event."""
     folder = tmp_path_factory.mktemp("planted")
-    recipe = {**network_class("evidence").recipe, "learning_rate": 1e-2}
+    recipe = {**network_class("flagship").recipe, "learning_rate": 1e-2}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -40,7 +40,7 @@ def planted_bundle(tmp_path_factory):
             planted_units("event", units=80, context=CONTEXT, seed=0).units,
             planted_fleet("event", context=CONTEXT),
             name="planted",
-            network="evidence",
+            network="flagship",
             config=TrainConfig(seed=0, steps=120, batch=128, **recipe),
             folds=2,
             source=Source("planted events", "0" * 64),

@@ -1,5 +1,6 @@
 """Numbers that several workers add up, and that outlive the worker who wrote them."""
 
+import errno
 import os
 import subprocess
 
@@ -187,3 +188,20 @@ def test_the_children_of_a_model_come_and_go_and_go_on_counting_where_they_were(
     assert after_a_swap == (3, None)
     assert without == (None, None)
     assert (value("rul_things_total", kind="good"), value("rul_heads_count", head="1")) == (3, 1)
+
+
+def test_a_full_file_system_is_an_error_that_names_its_folder(path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+
+    with pytest.raises(FrontEndFailed, match=f"in {path.parent.parent}: No space left on device; .*TMPDIR"):
+        Board(path, worker=0, workers=2)
+
+
+def test_what_is_declared_has_room_in_every_row_and_nothing_else_has(path):
+    board = Board(path, worker=0, workers=2)
+    board.slots("numbers", ROW // 4)
+
+    assert 2 * ROW // 4 * 8 <= path.stat().st_blocks * 512 < 2 * ROW // 2 * 8

@@ -7,9 +7,10 @@ import httpx
 import msgspec
 import numpy as np
 import pytest
+import typer
 from grpc.aio import AioRpcError, Metadata
 
-from rul_client.address import is_loopback
+from rul_client.address import chosen_key, is_loopback
 from rul_client.answers import Answer, Grounds, ModelName, NoAnswer, RemoteModel, Window
 from rul_client.client import ATTEMPTS, MAX_PAUSE_SECONDS, RemoteAnswerer, open_remote, windows_per_request
 from rul_client.errors import RemoteFailed
@@ -144,7 +145,10 @@ async def test_a_server_that_is_not_there_is_one_clear_line_at_once():
     ("response", "line"),
     [
         (problem(422, "A window cannot be read", "bad"), "answered 422: A window cannot be read: bad"),
-        (problem(401, "An API key is required", "none"), r"401: .*: none \(--api-key, or RUL_API_KEY\)"),
+        (
+            problem(401, "An API key is required", "none"),
+            r"401: .*: none \(--key-file, --api-key or RUL_API_KEY\)",
+        ),
         (httpx.Response(404, text="<html>"), "404: no problem document; is this the address of a rulserve"),
         (httpx.Response(200, text="<html>"), "is not rulserve, or a newer version"),
         (good({"unit": "1"}), "is not rulserve, or a newer version: KeyError"),
@@ -174,7 +178,7 @@ async def test_of_several_models_one_must_be_named():
 def test_wide_windows_go_fewer_at_a_time_but_always_one():
     assert windows_per_request(make_manifest(context=60), 20) == 64
     assert windows_per_request(make_manifest(context=10_000), 20) == 13
-    assert windows_per_request(make_manifest(context=10_000_000), 20) == 1
+    assert windows_per_request(make_manifest(context=100_000), 20) == 1
 
 
 @pytest.mark.parametrize(
@@ -263,7 +267,9 @@ async def test_grpc_does_not_wait_for_a_server_that_is_not_there():
 async def test_a_grpc_refusal_is_one_line():
     stub = Stub(refusal(grpc.StatusCode.PERMISSION_DENIED, details="not a key"))
 
-    with pytest.raises(RemoteFailed, match=r"PERMISSION_DENIED: not a key \(--api-key, or RUL_API_KEY\)$"):
+    with pytest.raises(
+        RemoteFailed, match=r"PERMISSION_DENIED: not a key \(--key-file, --api-key or RUL_API_KEY\)$"
+    ):
         await stub.ask([])
 
 
@@ -293,3 +299,12 @@ async def test_the_grounds_of_an_answer_come_by_grpc():
     answer, _ = await Stub(reply).ask([])
 
     assert (answer.top, answer.grounds) == (0, GROUNDS)
+
+
+def test_the_key_in_a_file_is_chosen_before_one_that_is_given_and_loses_its_newline(tmp_path):
+    (tmp_path / "key").write_text("of the file\n", encoding="utf-8")
+
+    assert chosen_key("given", tmp_path / "key") == "of the file"
+    assert chosen_key("given", None) == "given"
+    with pytest.raises(typer.BadParameter, match="cannot be read"):
+        chosen_key("given", tmp_path / "none")

@@ -10,8 +10,10 @@ import pytest
 from onnx import helper
 
 from export.ageing import drift_reference
-from export.bundle import FORMAT, METADATA_KEY, BundleFolder, Golden, InvalidBundle
+from export.bundle import FORMAT, METADATA_KEY, BundleFolder, InvalidBundle
 from export.drift_reference import REFERENCE_KEY, DriftReference
+from export.golden import Golden
+from export.seal import SUMS, read_bundle, write_sums
 from export.session import Session, open_bundle
 from service.core.runtime import OnnxRuntime
 from service.settings import ProviderChoice
@@ -38,6 +40,7 @@ def with_metadata(folder, metadata):
     del graph.metadata_props[:]
     helper.set_model_props(graph, metadata)
     onnx.save(graph, folder.model)
+    write_sums(folder.path)
     return folder
 
 
@@ -77,29 +80,40 @@ def test_a_converted_bundle_has_the_same_graph_manifest_and_golden_windows(older
     assert Session(older.model).metadata == Session(tiny_bundle.model).metadata
     assert older.golden.read_bytes() == golden
     assert sorted(file.name for file in older.path.iterdir()) == [
-        "MODEL_CARD.md", "golden.npz", "model.onnx",
+        "MODEL_CARD.md", "SHA256SUMS", "golden.npz", "model.onnx",
     ]  # fmt: skip
 
 
 def test_a_bundle_of_this_format_is_not_converted(copied):
-    before = copied.sha256()
+    before = copied.model.read_bytes()
 
     result = rul("convert", copied.path)
 
     assert isinstance(result.exception, InvalidBundle)
-    assert f"bundle format {FORMAT}, only 1 can be converted" in str(result.exception)
-    assert copied.sha256() == before
+    assert "there is nothing to convert" in str(result.exception)
+    assert copied.model.read_bytes() == before
+
+
+def test_a_bundle_without_digests_is_refused_with_the_command_that_writes_them(copied, tiny_bundle):
+    (copied.path / SUMS).unlink()
+
+    with pytest.raises(InvalidBundle, match=f"SHA256SUMS is missing; .* `rul convert {copied.path}`"):
+        read_bundle(copied)
+    result = rul("convert", copied.path)
+
+    assert result.exit_code == 0, result.exception
+    assert (copied.path / SUMS).read_bytes() == (tiny_bundle.path / SUMS).read_bytes()
 
 
 def test_a_bundle_whose_golden_windows_do_not_agree_is_not_converted(older):
-    before, golden = older.sha256(), Golden.load(older.golden)
+    before, golden = older.model.read_bytes(), Golden.load(older.golden)
     golden.expected["rul"] += 1
     golden.save(older.golden)
 
     result = rul("convert", older.path)
 
     assert "does not keep: golden rul" in str(result.exception)
-    assert older.sha256() == before
+    assert older.model.read_bytes() == before
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}'], ids=["no JSON", "no object", "no fields"])

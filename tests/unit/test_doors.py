@@ -196,7 +196,7 @@ async def test_a_caller_who_leaves_is_counted_and_its_windows_are_dropped(door):
         assert service.value("rul_requests_total", **labels) == 1
 
 
-@pytest.mark.parametrize("phase", [Phase.STARTING, Phase.DRAINING, Phase.FAILED])
+@pytest.mark.parametrize("phase", [Phase.STARTING, Phase.DRAINING])
 async def test_a_service_that_is_not_ready_lives_and_says_so_at_every_door(phase):
     async with in_process(ready=False) as service:
         service.lifecycle.enter(phase, "for a reason")

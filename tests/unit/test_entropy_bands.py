@@ -56,7 +56,7 @@ def test_bands_hold_every_length_once_and_full_windows_alone(context):
 
 
 def test_a_trained_bundle_has_bands_for_the_attention_and_each_head(tiny_bundles):
-    _, manifest = open_bundle(tiny_bundles("evidence"))
+    _, manifest = open_bundle(tiny_bundles("flagship"))
 
     assert len(manifest.entropy) == 1 + manifest.heads
     for reference in manifest.entropy:

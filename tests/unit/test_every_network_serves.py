@@ -8,7 +8,7 @@ from msgspec import UNSET
 from prometheus_client import CollectorRegistry
 
 from export.attention import bundle_faithfulness
-from export.bundle import Golden
+from export.golden import Golden
 from export.probes import simulated_windows
 from export.session import open_bundle
 from service.core.batcher import MicroBatcher
@@ -21,14 +21,14 @@ from service.core.window import WindowInput
 from service.metrics.metrics import Metrics
 from service.settings import ProviderChoice
 
-NETWORKS = ["flagship", "amnl", "selfattention", "evidence"]
+NETWORKS = ["flagship", "amnl", "selfattention"]
 
 
 @pytest.fixture(params=NETWORKS)
 def runtime(request, tiny_bundles):
     folder = tiny_bundles(request.param)
     runtime = OnnxRuntime.load(folder, provider=ProviderChoice.CPU)
-    replay_golden(runtime, Golden.load(folder.golden))
+    replay_golden(runtime, Golden.load(folder.golden), origin=folder.golden)
     return runtime
 
 
@@ -105,7 +105,7 @@ async def test_contributions_of_sensors_are_the_graphs_where_it_explains_reading
 
 
 async def test_trust_is_the_agreement_that_rul_attention_measures(tiny_bundles, registry, executor):
-    folder = tiny_bundles("evidence")
+    folder = tiny_bundles("flagship")
     runtime = OnnxRuntime.load(folder, provider=ProviderChoice.CPU)
     session, manifest = open_bundle(folder)
     drawn = simulated_windows(manifest, count=40, seed=1)

@@ -1,6 +1,9 @@
 """What surrounds a request: it is counted once, under its code, however it ends."""
 
 import asyncio
+import gc
+import weakref
+from contextlib import nullcontext
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -9,8 +12,10 @@ from service import logs
 from service.core.lifecycle import Lifecycle, Phase
 from service.core.predictor import Predictor
 from service.edge.access import Credentials
+from service.edge.admission import Admission
 from service.edge.exchange import Desk, Exchange
-from service.errors import Disconnected, InvalidWindows, Overloaded, TooLarge
+from service.edge.intake import Intake
+from service.errors import Disconnected, InvalidWindows, MalformedBody, Overloaded, TooLarge
 from service.labels import Route, Transport
 from service.metrics.metrics import Metrics
 
@@ -30,9 +35,11 @@ def desk(registry):
         log_sample=0.1,
         credentials=Credentials([]),
         max_body_bytes=1,
+        intake=Intake(most_bytes=1, seconds=1, expected=nullcontext),
         request_timeout_seconds=1,
         max_streams=1,
         stream_idle_seconds=1,
+        admission=Admission(window_bytes=1, room_windows=1, limit_seconds=1),
     )
 
 
@@ -141,3 +148,36 @@ def test_all_that_is_logged_inside_is_under_the_callers_id(desk):
         assert logs.request_id.get() == outer.request_id == "abc-1"
 
     assert logs.request_id.get() is None
+
+
+class Large:
+    """What a refused request has read."""
+
+
+@pytest.mark.parametrize("cause", [None, ValueError("unreadable")])
+def test_a_refused_request_leaves_nothing_to_the_garbage_collector(desk, cause):
+    gc.disable()
+    try:
+        kept = refused(desk, cause)
+        assert kept() is None
+    finally:
+        gc.enable()
+
+
+def refused(desk, cause):
+    body = Large()
+    kept = weakref.ref(body)
+    with asked(desk) as exchange:
+        try:
+            read(body, cause)
+        except ValueError as error:
+            raise MalformedBody("not readable") from error
+    assert exchange.error is not None
+    return kept
+
+
+def read(body, cause):
+    assert body is not None
+    if cause is not None:
+        raise type(cause)(*cause.args)
+    raise MalformedBody("not readable")

@@ -7,12 +7,14 @@ import onnx
 import pytest
 import torch
 
-from export.bundle import BundleFolder, Golden, InvalidBundle, Manifest
+from export.bundle import BundleFolder, InvalidBundle, Manifest
 from export.card import model_card
+from export.golden import Finding, Golden, replay
 from export.handover import export_bundle
 from export.parity import measure_parity
 from export.probes import probe_windows
-from export.promises import Finding, check_shapes, measure_promises, replay_golden
+from export.promises import check_shapes, measure_promises
+from export.seal import SUMS, read_bundle, write_sums
 from export.session import Session, open_bundle
 from export.to_onnx import to_onnx
 from model.checkpoint import Checkpoint
@@ -36,7 +38,7 @@ def copied(tiny_bundle, tmp_path):
 def test_a_bundle_holds_a_graph_golden_windows_and_a_card(tiny_bundle):
     files = {file.name: file.stat().st_size for file in tiny_bundle.path.iterdir()}
 
-    assert set(files) == {"model.onnx", "golden.npz", "MODEL_CARD.md"}
+    assert set(files) == {"model.onnx", "golden.npz", "MODEL_CARD.md", "SHA256SUMS"}
     assert sum(files.values()) < 5e6
 
 
@@ -53,7 +55,8 @@ def test_the_same_run_exports_the_same_bytes(checkpoint, tmp_path):
     for name in ("one", "two"):
         export_bundle(checkpoint, tmp_path / name, version="1")
 
-    assert BundleFolder(tmp_path / "one").sha256() == BundleFolder(tmp_path / "two").sha256()
+    one, two = (tmp_path / name / SUMS for name in ("one", "two"))
+    assert one.read_bytes() == two.read_bytes()
 
 
 def test_a_version_names_the_weights_where_none_is_given(checkpoint, tmp_path):
@@ -117,12 +120,18 @@ def test_probe_windows_are_of_every_kind(tiny_bundle):
     assert np.isinf(windows.readings).any()
 
 
+def answers_of(session, golden):
+    return session.answer(golden.readings, golden.lengths, golden.last_cycle)
+
+
 def test_golden_windows_replay_to_the_bit(tiny_bundle):
-    session, _ = open_bundle(tiny_bundle)
+    session, manifest = open_bundle(tiny_bundle)
+    golden = Golden.load(tiny_bundle.golden)
 
-    findings = replay_golden(session, Golden.load(tiny_bundle.golden))
+    findings = replay(golden, answers_of(session, golden), manifest)
 
-    assert {finding.worst for finding in findings} == {0.0}
+    assert {finding.worst for finding in findings if finding.promise.startswith("golden")} == {0.0}
+    assert all(finding.kept for finding in findings)
 
 
 def test_golden_windows_cover_short_long_fresh_worn_and_missing(tiny_bundle):
@@ -138,11 +147,12 @@ def test_golden_windows_cover_short_long_fresh_worn_and_missing(tiny_bundle):
 
 
 def test_golden_windows_that_answer_otherwise_are_found(tiny_bundle):
-    session, _ = open_bundle(tiny_bundle)
+    session, manifest = open_bundle(tiny_bundle)
     golden = Golden.load(tiny_bundle.golden)
     golden.expected["rul"][3] += 1.0
 
-    broken = [finding.promise for finding in replay_golden(session, golden) if not finding.kept]
+    found = replay(golden, answers_of(session, golden), manifest)
+    broken = [finding.promise for finding in found if not finding.kept]
 
     assert broken == ["golden rul"]
 
@@ -184,7 +194,7 @@ def test_a_broken_promise_is_found(tiny_bundle, output, change, broken):
 
 
 def test_contributions_of_what_says_nothing_are_found(tiny_bundles):
-    session, manifest = open_bundle(tiny_bundles("evidence"))
+    session, manifest = open_bundle(tiny_bundles("flagship"))
     more = Meddler(session, "sensor_contribution", lambda a, b: a + 0.01)
 
     broken = [finding.promise for finding in measure_promises(more, manifest) if not finding.kept]
@@ -248,6 +258,7 @@ def no_golden_windows(bundle):
 )
 def test_rul_check_refuses_a_damaged_bundle(copied, damage, message):
     damage(copied)
+    write_sums(copied.path)
 
     result = rul("check", copied.path)
 
@@ -274,7 +285,7 @@ def test_rul_evaluate_refuses_a_fleet_with_other_columns(tiny_bundle, tmp_path):
 def test_the_card_holds_the_manifests_figures(tiny_bundle):
     _, manifest = open_bundle(tiny_bundle)
 
-    card = model_card(manifest)
+    card = model_card(manifest, sha256=read_bundle(tiny_bundle).sha256)
 
     assert card == (tiny_bundle.path / "MODEL_CARD.md").read_text(encoding="utf-8")
     assert f"{manifest.metrics['crossvalidation_rmse']:.2f}" in card
@@ -288,7 +299,7 @@ def test_the_card_has_gradient_boosting_and_thirds_where_the_run_has_them(tiny_b
     older = {name: value for name, value in manifest.metrics.items() if not name.startswith(added)}
 
     card, without = (
-        model_card(manifest.model_copy(update={"metrics": m})) for m in (manifest.metrics, older)
+        model_card(manifest.model_copy(update={"metrics": m}), sha256="") for m in (manifest.metrics, older)
     )
 
     assert f"| RMSE of gradient boosting, cycles | {manifest.metrics['boosting_rmse']:.2f} [" in card
@@ -314,7 +325,7 @@ def test_the_card_names_a_few_files_of_the_data(tiny_bundle, files, said):
     names = ", ".join(f"{n}.csv" for n in range(1, files + 1))
     training = manifest.training.model_copy(update={"data_name": names})
 
-    assert said in model_card(manifest.model_copy(update={"training": training}))
+    assert said in model_card(manifest.model_copy(update={"training": training}), sha256="")
 
 
 def test_the_manifest_is_plain_json(tiny_bundle):

@@ -1,13 +1,17 @@
 """Which front end runs, and what an operator is told where none can."""
 
+import asyncio
+import os
 import signal
 import socket
 import threading
+from pathlib import Path
 
 import pytest
 
 from service.errors import FrontEndFailed
-from service.processes import front_end, workers
+from service.processes import envoy_config, front_end, workers
+from service.processes.envoy_server import interrupts_blocked
 from service.settings import FrontEnd, Settings
 
 pytestmark = pytest.mark.usefixtures("no_settings")
@@ -51,23 +55,23 @@ def test_a_taken_port_is_an_error_that_says_what_to_do():
         port = taken.getsockname()[1]
 
         with pytest.raises(FrontEndFailed, match=rf"127\.0\.0\.1:{port}: .*choose another"):
-            front_end._check_free("127.0.0.1", port)
+            front_end._free_port("127.0.0.1", port)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "localhost"])
 def test_a_free_port_is_no_error(host):
-    front_end._check_free(host, 0)
+    front_end._free_port(host, 0)
 
 
 def test_a_host_that_is_not_this_machine_is_an_error():
     with pytest.raises(FrontEndFailed, match=r"192\.0\.2\.1:3000"):
-        front_end._check_free("192.0.2.1", 3000)
+        front_end._free_port("192.0.2.1", 3000)
 
 
 def test_interrupts_are_blocked_only_while_the_front_end_starts():
     assert threading.current_thread() is threading.main_thread()
 
-    with workers.interrupts_blocked():
+    with interrupts_blocked():
         held = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     after = signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
@@ -79,6 +83,46 @@ def test_a_stream_may_be_silent_behind_envoy_for_as_long_as_asked():
     filters = [{"typed_config": {"stat_prefix": "ingress_http"}}]
     config = {"static_resources": {"listeners": [{"filter_chains": [{"filters": filters}]}]}}
 
-    workers.allow_silence(config, idle_seconds=660.0)
+    envoy_config.allow_silence(config, idle_seconds=660.0)
 
     assert filters[0]["typed_config"]["stream_idle_timeout"] == "660.000s"
+
+
+def test_a_port_that_is_taken_between_check_and_start_is_the_reason(monkeypatch):
+    taken = socket.socket()
+
+    class Beaten:
+        def __init__(self, *_args, **_options):
+            taken.bind(("127.0.0.1", port))
+            taken.listen()
+
+        async def run(self, _stop):
+            raise FrontEndFailed("did not start: the log has the reason")
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    monkeypatch.setattr(front_end, "Workers", Beaten)
+
+    reason = rf"cannot listen on 127\.0\.0\.1:{port}: Address already in use"
+    with taken, pytest.raises(FrontEndFailed, match=reason):
+        asyncio.run(front_end._run_envoy(Settings(host="127.0.0.1", port=port)))
+
+
+def test_a_removed_working_folder_is_left(tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    os.chdir(gone)
+    gone.rmdir()
+
+    workers.leave_removed_folder()
+
+    assert Path.cwd() == Path("/")
+
+
+def test_a_working_folder_that_exists_is_kept(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    workers.leave_removed_folder()
+
+    assert Path.cwd() == tmp_path

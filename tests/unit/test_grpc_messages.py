@@ -1,5 +1,7 @@
 """What is read and written on the wire: protobuf itself must find there what it would have put there."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -30,6 +32,7 @@ from service.grpc.predict import (
     window_input,
 )
 from service.proto import rul_v1_pb2 as pb
+from tests.fakes import RULES
 
 numbers = st.lists(st.floats(width=32), max_size=80)
 NAME = ModelName("fd001", "1", "f" * 64)
@@ -143,11 +146,16 @@ def test_a_reply_holds_its_model_and_every_prediction_in_order(given_predictions
     assert [*map(canonical, reply.predictions)] == [*map(canonical, map(message_of, given_predictions))]
 
 
+def rules_of(columns):
+    """The rules of a model with so many columns."""
+    return replace(RULES, names=tuple(map(str, range(columns))))
+
+
 @given(st.none() | texts, st.none() | number, numbers.filter(bool), st.integers(1, 5))
 def test_a_window_by_rows_is_read_exactly(unit, last_cycle, values, columns):
     window = pb.Window(unit=unit, last_cycle=last_cycle, readings=pb.Readings(values=values))
 
-    found = window_input(pb.Window.FromString(window.SerializeToString()), columns)
+    found = window_input(pb.Window.FromString(window.SerializeToString()), rules_of(columns))
 
     assert (found.unit, str(found.last_cycle)) == (unit, str(last_cycle))
     assert found.columns is None
@@ -159,7 +167,9 @@ def test_a_window_by_rows_is_read_exactly(unit, last_cycle, values, columns):
 def test_a_window_by_columns_is_read_exactly(columns):
     series = {name: pb.Series(values=values) for name, values in columns.items()}
 
-    found = window_input(pb.Window(columns=pb.Columns(columns=series)), 3)
+    found = window_input(
+        pb.Window(columns=pb.Columns(columns=series)), replace(RULES, known=frozenset(columns))
+    )
 
     assert found.readings is None
     assert found.columns.keys() == columns.keys()
@@ -170,7 +180,7 @@ def test_a_window_by_columns_is_read_exactly(columns):
 @given(st.binary(max_size=200), st.integers(1, 5))
 def test_any_bytes_are_refused_or_read(raw, columns):
     try:
-        query = predict_query(parsed(pb.PredictRequest, raw), columns)
+        query = predict_query(parsed(pb.PredictRequest, raw), rules_of(columns))
     except MalformedBody:
         return
     assert isinstance(query.windows, list)

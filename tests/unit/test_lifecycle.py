@@ -17,7 +17,7 @@ def make(phase=Phase.READY, *, healthy=True):
 def test_a_service_is_not_ready_before_it_enters_that_phase():
     life = Lifecycle(lambda: True)
 
-    with pytest.raises(NotReady, match="starting: golden windows"):
+    with pytest.raises(NotReady, match="starting: it has just been started"):
         life.check_ready()
     life.enter(Phase.READY)
     life.check_ready()

@@ -6,7 +6,7 @@ from collections import deque
 import pytest
 
 from service.edge.exchange import WATCH_AFTER_SECONDS, Limit
-from service.errors import DeadlineExceeded, Disconnected
+from service.errors import BodyTimeout, DeadlineExceeded, Disconnected
 
 ENDED = {"type": "http.request", "body": b"", "more_body": False}
 LEFT = {"type": "http.disconnect"}
@@ -66,6 +66,40 @@ async def test_a_caller_who_stays_waits_no_longer_than_its_deadline(seconds):
     with pytest.raises(DeadlineExceeded, match=f"within {seconds:g} s"), Limit(seconds, caller.receive):
         await forever()
     caller.left.set()
+
+    assert no_cancellation_is_left()
+
+
+@pytest.mark.parametrize("seconds", [0.0, WATCH_AFTER_SECONDS + 0.01])
+async def test_a_body_that_does_not_come_in_time_ends_its_work(seconds):
+    caller = Caller()
+
+    with (
+        pytest.raises(BodyTimeout, match=f"{seconds:g} s"),
+        Limit(7, caller.receive, reading_seconds=seconds),
+    ):
+        await forever()
+
+    assert caller.asked == 0
+    assert no_cancellation_is_left()
+
+
+@pytest.mark.parametrize("slow", [False, True])
+@pytest.mark.parametrize("seconds", [0.0, WATCH_AFTER_SECONDS + 0.01])
+async def test_once_the_body_has_come_the_time_to_the_answer_counts(seconds, slow):
+    limit = Limit(seconds, reading_seconds=30)
+
+    async def work():
+        if slow:
+            limit._timer.cancel()
+            limit._look()
+        limit.reading_seconds = None
+        if limit.is_late:
+            limit.answer()
+        await forever()
+
+    with pytest.raises(DeadlineExceeded, match=f"within {seconds:g} s"), limit:
+        await work()
 
     assert no_cancellation_is_left()
 

@@ -11,7 +11,8 @@ import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
-from export.bundle import Golden, find_bundle
+from export.bundle import find_bundle
+from export.golden import Golden
 from service import logs
 from service.assembly import build
 from service.core.runtime import OnnxRuntime

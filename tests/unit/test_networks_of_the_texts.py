@@ -33,8 +33,7 @@ VARIANTS = [
     ("selfattention", {"score": "additive", "age": True}),
     ("selfattention", {"relative_positions": True, "score": "additive"}),
     ("selfattention", {"score": "dot"}),
-    ("evidence", {}),
-    ("evidence", {"heads": 1}),
+    ("flagship", {"heads": 1}),
 ]
 CONFIG = TrainConfig(seed=5, steps=12, batch=16, check_every=4, truncations=4)
 

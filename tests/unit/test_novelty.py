@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from model.layers import features_of_change
-from model.network import at_last_cycle
-from model.novelty import Novelty, habits
+from model import novelty as module
+from model.novelty import Novelty
 
 COLUMNS, CYCLES = 4, 30
 
@@ -29,9 +28,7 @@ def statistics(readings, lengths=None):
     observed = valid.unsqueeze(-1) & ~torch.isnan(readings)
     z = torch.where(observed, readings, 0.0)
     z[:, :, 3] = torch.where(observed[:, :, 3], z[:, :, 3] - 7.0, 0.0)
-    return torch.cat(
-        (at_last_cycle(features_of_change(z), lengths), habits(z, readings, observed)), dim=-1
-    ), lengths
+    return module.statistics(z, lengths, readings, observed), lengths
 
 
 @pytest.fixture(scope="module")

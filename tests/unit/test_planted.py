@@ -1,4 +1,4 @@
-"""Planted truth, small: the graph of `evidence` points at what decides when a unit fails."""
+"""Planted truth, small: the graph of `flagship` points at what decides when a unit fails."""
 
 import numpy as np
 import pytest
@@ -53,9 +53,9 @@ def answered(tmp_path_factory):
 def trained(kind):
     fleet = planted_fleet(kind, context=CONTEXT)
     split = train_all(planted_units(kind, units=UNITS, context=CONTEXT, seed=0).units, fleet)
-    recipe = {**network_class("evidence").recipe, "learning_rate": 1e-2}
+    recipe = {**network_class("flagship").recipe, "learning_rate": 1e-2}
     config = TrainConfig(seed=0, steps=200, batch=128, **recipe)
-    trainer, _ = prepare(split, fleet, network="evidence", config=config)
+    trainer, _ = prepare(split, fleet, network="flagship", config=config)
     while not trainer.done:
         trainer.update()
     return trainer.net

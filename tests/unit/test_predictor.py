@@ -15,13 +15,13 @@ from service.core.predictor import LoadedModel, Predictor
 from service.core.queries import Explain, PredictQuery, Trust
 from service.core.rules import WindowRules
 from service.core.runtime import Asked
-from service.core.window import WindowInput
+from service.core.window import LaidOut, WindowInput, lay_out
 from service.errors import (
     InvalidWindows,
     Problem,
 )
 from service.labels import Stage
-from tests.fakes import FakeRuntime, make_manifest, make_windows, window_input
+from tests.fakes import RULES, FakeRuntime, make_manifest, make_windows, window_input
 
 
 class InlineBatcher:
@@ -50,7 +50,7 @@ class FakeRecorder:
     def __init__(self):
         self.offers = []
 
-    def offer(self, model, windows, predictions, pieces):
+    def offer(self, model, windows, predictions, pieces, *, tenant):
         self.offers.append((model, windows.units, predictions))
 
 
@@ -64,9 +64,9 @@ def make_predictor(*manifests, runtime=None, error=None, novelty=0.5, max_reques
     return Predictor(models, max_request_windows=max_request_windows, recorder=recorder)
 
 
-async def ask(*windows, predictor=None, malformed=None, **options):
+async def ask(*windows, predictor=None, parts=None, **options):
     query = PredictQuery(list(windows), **options)
-    return await (predictor or make_predictor()).predict(query, malformed=malformed or {})
+    return await (predictor or make_predictor()).predict(query, parts=parts)
 
 
 async def test_a_full_explanation_says_what_each_sensor_adds():
@@ -213,11 +213,12 @@ async def test_a_refused_request_never_reaches_the_batcher():
 
 
 async def test_a_malformed_window_is_refused_with_what_the_transport_found_in_it():
-    malformed = {1: [Problem("/columns/sensor_1/3", "not_a_number", "expected a number, got 'x'")]}
+    problem = Problem("/columns/sensor_1/3", "not_a_number", "expected a number, got 'x'")
+    parts = [lay_out(window_input(10.0), RULES), LaidOut(None, 0, [problem])]
 
-    reply = await ask(window_input(10.0), WindowInput(), malformed=malformed, partial=True)
+    reply = await ask(window_input(10.0), WindowInput(), parts=parts, partial=True)
     with pytest.raises(InvalidWindows) as caught:
-        await ask(window_input(10.0), WindowInput(), malformed=malformed)
+        await ask(window_input(10.0), WindowInput(), parts=parts)
 
     assert reply.predictions[0].rul == 10.0
     for errors in (reply.predictions[1].error.errors, caught.value.problems):

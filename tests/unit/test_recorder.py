@@ -62,7 +62,7 @@ class FakeStore:
         if any(row[1] in self.refused for row in rows):
             raise RowsRefused("refused") from ValueError("a secret unit")
         self.sizes.append(len(rows))
-        self.kept |= {row[:3]: row for row in rows}
+        self.kept |= {row[:4]: row for row in rows}
 
     def close(self):
         self.closed += 1
@@ -117,7 +117,7 @@ def test_the_reported_prediction_is_the_written_one(recorder, fake, observer, ru
 
     assert recorder.flush(PATIENCE)
     (row,) = fake.kept.values()
-    assert row[:7] == ("fd001", "17", 121, *expected)
+    assert row[:8] == ("fd001", "17", "", 121, *expected)
     assert all(type(value) in {str, int, float} for value in row[:-2])  # nothing keeps the batch alive
     assert row[-2:] == (None, "1")
     assert observer.written == 1
@@ -129,7 +129,7 @@ def explained(fake, observer, **options):
     given = (30.0, {"last_cycle": 121}), (45.0, {"last_cycle": 122})
     recorder.offer(FD001, *answered(*given, manifest=EVIDENT, trust=Trust.SUPPORTED))
     recorder.close(PATIENCE)
-    return fake.kept["fd001", "1", 121][-2]
+    return fake.kept["fd001", "1", "", 121][-2]
 
 
 def test_a_prediction_is_written_with_what_it_rests_on(fake, observer):
@@ -190,7 +190,7 @@ def test_a_repeated_question_takes_one_waiting_row(fake, observer):
 
     recorder.flush(PATIENCE)
     recorder.close(PATIENCE)
-    assert fake.kept["fd001", "1", 100][3] == 19.0
+    assert fake.kept["fd001", "1", "", 100][4] == 19.0
     assert observer.written == 2
 
 
@@ -303,10 +303,26 @@ def test_every_row_is_written_or_counted_whatever_fails(drawn):
         before = observer.drops[Drop.FULL]
         recorder.offer(FD001, *answered((float(rul), {"unit": str(unit), "last_cycle": cycle})))
         if observer.drops[Drop.FULL] == before:
-            offered["fd001", str(unit), cycle] = float(rul)
+            offered["fd001", str(unit), "", cycle] = float(rul)
 
     recorder.close(PATIENCE)
 
-    assert {key: row[3] for key, row in fake.kept.items()} == offered
+    assert {key: row[4] for key, row in fake.kept.items()} == offered
     assert sum(observer.drops.values()) + len(offered) <= len(drawn)
     assert observer.written >= len(offered)
+
+
+def test_what_was_offered_is_settled_once_it_is_written_and_not_before(fake, observer):
+    progress = np.array([5.0, 3.0])
+    recorder = started(fake, observer, progress=progress)
+    assert progress.tolist() == [5, 5]  # a worker before this one was killed
+    fake.gate.clear()
+    recorder.offer("fd001", *answered((1.0, {"unit": "a"}), (1.0, {"unit": "b"}), (1.0, {"unit": "b"})))
+    fake.entered.wait(PATIENCE)
+
+    before = progress.tolist()
+    fake.gate.set()
+    recorder.close(PATIENCE)
+
+    assert before == [8, 5]
+    assert progress.tolist() == [8, 8]

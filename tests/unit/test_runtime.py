@@ -2,14 +2,17 @@
 
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
 
-from export.bundle import METADATA_KEY, BundleFolder, Golden, InvalidBundle, Manifest
+from export.bundle import METADATA_KEY, BundleFolder, InvalidBundle, Manifest
+from export.golden import Golden
 from export.outputs import output_names, output_shapes
+from export.seal import write_sums
 from service.core.runtime import CUDA, OnnxRuntime, replay_golden
 from service.settings import ProviderChoice
 from tests.fakes import FakeRuntime, fake_outputs, make_manifest
@@ -33,6 +36,7 @@ def changed(folder, **update):
     manifest = Manifest.model_validate_json(entry.value).model_copy(update=update)
     entry.value = manifest.model_dump_json()
     onnx.save(graph, folder.model)
+    write_sums(folder.path)
     return folder
 
 
@@ -53,7 +57,7 @@ def test_outputs_have_the_shapes_of_the_contract(runtime):
 
 
 def test_the_golden_windows_agree_here(runtime, tiny_bundle):
-    replay_golden(runtime, Golden.load(tiny_bundle.golden))
+    replay_golden(runtime, Golden.load(tiny_bundle.golden), origin=tiny_bundle.golden)
 
 
 @pytest.mark.parametrize("name", ["rul", "attention", "novelty"])
@@ -64,7 +68,7 @@ def test_a_golden_answer_that_differs_is_named_with_both_values(runtime, tiny_bu
     golden = replace(golden, expected={**golden.expected, name: wrong})
 
     with pytest.raises(InvalidBundle, match=rf"golden {name}\[.*\] is .* answers .* tolerance"):
-        replay_golden(runtime, golden)
+        replay_golden(runtime, golden, origin=tiny_bundle.golden)
 
 
 def test_an_answer_that_is_no_number_does_not_agree():
@@ -77,29 +81,39 @@ def test_an_answer_that_is_no_number_does_not_agree():
     broken.run = lambda *_: replace(outputs, novelty=np.array([np.nan, 0.5]))
 
     with pytest.raises(InvalidBundle, match="novelty"):
-        replay_golden(broken, Golden(readings, lengths, last_cycle, expected))
-
-
-def test_golden_windows_of_another_bundle_are_refused(runtime, tiny_bundle):
-    golden = Golden.load(tiny_bundle.golden)
-    golden = replace(golden, expected={k: v for k, v in golden.expected.items() if k != "rul"})
-
-    with pytest.raises(InvalidBundle, match="do not belong together"):
-        replay_golden(runtime, golden)
+        replay_golden(broken, Golden(readings, lengths, last_cycle, expected), origin=Path("golden.npz"))
 
 
 def test_a_damaged_model_says_what_to_do(copy):
     copy.model.write_bytes(copy.model.read_bytes()[:1000])
+    write_sums(copy.path)
 
     with pytest.raises(InvalidBundle, match=r"model\.onnx: ONNX Runtime cannot open it, export it again"):
         OnnxRuntime.load(copy, provider=ProviderChoice.CPU)
 
 
 def test_a_graph_with_other_columns_than_its_manifest_is_refused(copy, runtime):
-    columns = runtime.manifest.columns[:-1]
+    fields = runtime.manifest.model_dump()
+    for regime in fields["regimes"]:
+        for name in ("mean", "standard_deviation", "histogram_edges"):
+            del regime[name][-1]
+    for rows in (
+        *fields["degradation"]["z"],
+        *fields["degradation"]["spread"],
+        fields["degradation"]["noise"],
+    ):
+        del rows[-1]
+    changes = {
+        "regimes": fields["regimes"],
+        "degradation": fields["degradation"],
+        "columns": fields["columns"][:-1],
+    }
+    fewer = Manifest.model_validate(fields | changes)
 
     with pytest.raises(InvalidBundle, match=r"expected input readings to be .* do not belong together"):
-        OnnxRuntime.load(changed(copy, columns=columns), provider=ProviderChoice.CPU)
+        OnnxRuntime.load(
+            changed(copy, **{name: getattr(fewer, name) for name in changes}), provider=ProviderChoice.CPU
+        )
 
 
 def test_a_graph_without_an_output_that_its_manifest_promises_is_refused(copy, runtime):
@@ -113,6 +127,7 @@ def test_a_model_without_a_manifest_is_refused(copy):
     graph = onnx.load(copy.model)
     del graph.metadata_props[:]
     onnx.save(graph, copy.model)
+    write_sums(copy.path)
 
     with pytest.raises(InvalidBundle, match="not a rulserve model"):
         OnnxRuntime.load(copy, provider=ProviderChoice.CPU)

@@ -142,3 +142,10 @@ def test_a_misspelt_variable_is_noticed():
     environ = {"RUL_MAX_BATCH": "1", "RUL_PORT": "1", "HOME": "/"}
 
     assert unknown_variables(environ) == ["RUL_MAX_BATCH"]
+
+
+def test_an_env_file_that_cannot_be_read_is_an_error_that_says_so(tmp_path):
+    (tmp_path / ".env").write_bytes(b"RUL_PORT=\xff")
+
+    with pytest.raises(InvalidSettings, match=r"cannot read the settings in \.env"):
+        Settings.read()

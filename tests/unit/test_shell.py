@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.edge.admission import Admission
 from service.edge.exchange import Desk
+from service.edge.intake import Intake
 from service.errors import Disconnected, MalformedBody, TooLarge
 from service.http.shell import Endpoint, _body, _wanted_seconds
 from service.labels import Route
@@ -41,7 +43,9 @@ def at_once(whole):
 
 
 def desk(limit=LIMIT):
-    return SimpleNamespace(max_body_bytes=limit, request_timeout_seconds=7.0)
+    admission = Admission(window_bytes=1, room_windows=1, limit_seconds=7.0)
+    intake = Intake(most_bytes=2 * limit, seconds=30, expected=admission.expected)
+    return SimpleNamespace(max_body_bytes=limit, request_timeout_seconds=7.0, intake=intake)
 
 
 def body(receive, limit=LIMIT, **headers):

@@ -13,6 +13,7 @@ from sqlalchemy import event, select, update
 from service.errors import StoreUnavailable
 from service.store.database import Database, engine_of, migrate
 from service.store.judgement import Outcome, OutcomeKind, OutcomeResult
+from service.store.report import report
 from service.store.rows import MOST_JUDGED, ModelVersion, RowsRefused
 from service.store.schema import OUTCOMES, PREDICTIONS, REVISION, UNITS
 from service.store.store import Store
@@ -33,14 +34,23 @@ def store(url):
 
 
 def row(
-    unit="1", cycle=10, rul=50.0, *, at=1000.0, model="fd001", state="estimated", health="healthy", why=None,
+    unit="1",
+    cycle=10,
+    rul=50.0,
+    *,
+    at=1000.0,
+    model="fd001",
+    state="estimated",
+    health="healthy",
+    why=None,
+    tenant="",
     version="1",
-):  # fmt: skip
-    return (model, unit, cycle, rul, rul - 5, rul + 5, state, health, at, why, version)
+):
+    return (model, unit, tenant, cycle, rul, rul - 5, rul + 5, state, health, at, why, version)
 
 
-def failure(cycle=60, *, unit="1", kind=OutcomeKind.FAILED, happened_at=None, recorded_at=2000.0):
-    return Outcome("fd001", unit, kind, cycle, happened_at, recorded_at)
+def failure(cycle=60, *, unit="1", kind=OutcomeKind.FAILED, happened_at=None, recorded_at=2000.0, tenant=""):
+    return Outcome("fd001", unit, kind, cycle, happened_at, recorded_at, tenant)
 
 
 def kept(store, table=PREDICTIONS):
@@ -88,6 +98,70 @@ def test_predictions_of_the_first_revision_are_kept_and_have_no_explanation(url)
     assert (oldest["rul"], oldest["explanation"]) == (50.0, None)
     assert newest["explanation"] == '{"evidence":{}}'
     store.close()
+
+
+SECOND_REVISION = """
+    INSERT INTO model_versions VALUES (1, 'fd001', '1', 125.0, 0.9);
+    INSERT INTO predictions VALUES (1, 1, '7', 10, 50, 45, 55, 'estimated', 'healthy', 1000.0, true, '{}');
+    INSERT INTO units VALUES ('fd001', '7', 1, 10, 50.0, 45.0, 55.0, 'estimated', 'healthy', 1000.0);
+    INSERT INTO outcomes VALUES ('fd001', '7', 'failed', 60, NULL, 2000.0);
+"""
+
+
+def test_rows_without_a_tenant_belong_to_none_after_the_migration(url):
+    database = Database(engine_of(url))
+    with database.writing() as connection:
+        migrate(connection, to="0002")
+        for statement in filter(str.strip, SECOND_REVISION.split(";")):
+            connection.exec_driver_sql(statement)
+    database.close()
+
+    store = Store.open(url, [FD001])
+    found = store.history("fd001", "7", limit=5, before=None)
+
+    assert found.outcome == failure(unit="7")
+    assert (found.predictions[0]["rul"], found.predictions[0]["scored"]) == (50.0, True)
+    assert names(store.fleet(["fd001"], state="failed", limit=9, after=None)) == ["7"]
+    assert store.history("fd001", "7", tenant="plant-a", limit=5, before=None) is None
+    store.close()
+
+
+def test_units_of_one_name_of_two_tenants_are_two_units(store):
+    store.write([row(rul=50.0, tenant="a"), row(rul=20.0, tenant="b"), row(rul=90.0)])
+
+    receipt = store.take_outcome(failure(tenant="a"), replace=False)
+
+    seen = {
+        tenant: store.history("fd001", "1", tenant=tenant, limit=9, before=None) for tenant in ("a", "b", "")
+    }
+    assert {tenant: found.predictions[0]["rul"] for tenant, found in seen.items()} == {
+        "a": 50,
+        "b": 20,
+        "": 90,
+    }
+    assert {tenant: found.outcome for tenant, found in seen.items()} == {
+        "a": receipt.outcome,
+        "b": None,
+        "": None,
+    }
+    assert [len(judged.judgement) for judged in receipt.judgements] == [1]
+    fleets = {
+        t: store.fleet(["fd001"], tenant=t, state=None, limit=9, after=None) for t in ("a", "b", "", "c")
+    }
+    assert {tenant: [found["rul"] for found in fleet] for tenant, fleet in fleets.items()} == {
+        "a": [], "b": [20.0], "": [90.0], "c": [],
+    }  # fmt: skip
+    assert store.take_outcome(failure(tenant="c"), replace=False) is None
+
+
+def test_the_report_compares_each_unit_with_the_outcome_of_its_own_tenant(store):
+    store.write([row(rul=50.0, tenant="a"), row(rul=20.0, tenant="b")])
+    store.take_outcome(failure(60, tenant="a"), replace=False)
+    store.take_outcome(failure(30, tenant="b"), replace=False)
+
+    (version,) = report(store)
+
+    assert (version["failed"], version["predictions"], version["rmse"]) == (2, 2, 0.0)
 
 
 def test_a_newer_prediction_brings_its_own_explanation(store):

@@ -44,3 +44,13 @@ def test_postgresql_without_its_driver_says_what_to_install(monkeypatch):
 
     with pytest.raises(InvalidStoreUrl, match=r"pip install 'rulserve\[postgresql\]'"):
         store_url("postgresql://rul@db/rul")
+
+
+def test_a_user_without_a_home_folder_is_told_what_to_set(monkeypatch):
+    def homeless():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+
+    with pytest.raises(InvalidStoreUrl, match="RUL_STORE_URL or XDG_STATE_HOME"):
+        store_url("", environ={})

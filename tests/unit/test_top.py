@@ -7,7 +7,7 @@ import httpx
 import pytest
 from rich.console import Console
 
-from rul_client.commands.output import printable
+from model.domain import printable
 from rul_client.commands.top.scrape import Samples, Scrape, Scraper
 from rul_client.commands.top.screen import frame, frames
 from rul_client.errors import RemoteFailed

@@ -3,15 +3,18 @@
 import sqlite3
 from contextlib import asynccontextmanager
 
+import numpy as np
 import pytest
 
 from service import logs
+from service.edge.keys import add_key
+from service.errors import UnknownUnit
 from service.http.units import _place, _token
 from service.store.async_store import AsyncStore
 from service.store.judgement import Outcome, OutcomeKind, OutcomeResult, Receipt
 from service.store.rows import History
 from tests.fakes import FakeKeepingObserver, FakeRuntime, make_manifest
-from tests.in_process import in_process, json_window
+from tests.in_process import in_process, json_window, message_window
 
 
 @asynccontextmanager
@@ -118,7 +121,7 @@ class LateStore:
     def __init__(self):
         self.asked = 0
 
-    def history(self, model, unit, *, limit, before):
+    def history(self, model, unit, *, tenant, limit, before):
         self.asked += 1
         return History(None, {}, [], {}) if self.asked > 1 else None
 
@@ -146,13 +149,48 @@ async def test_a_question_waits_for_a_unit_that_another_worker_is_writing(ask):
     store.start()
 
     if ask == "history":
-        await store.history("fake", "17", limit=1, before=None)
+        await store.history("fake", "17", tenant="", limit=1, before=None)
     else:
         outcome = Outcome("fake", "17", OutcomeKind.FAILED, 3, None, 1000.0)
         await store.take_outcome(outcome, replace=False)
 
     assert late.asked == 2
     await store.close(20)
+
+
+class Progress:
+    """Rows of this worker and of another."""
+
+    def __init__(self, *rows):
+        self.rows = np.array(rows, dtype=float)
+        self.own = self.rows[0]
+        self.looks = 0
+
+    def each_living(self):
+        self.looks += 1
+        if self.looks > 3:  # the other worker writes
+            self.rows[1, 1] = self.rows[1, 0]
+        return self.rows.copy()
+
+
+@pytest.mark.parametrize(("rows", "questions"), [(((0, 0), (7, 7)), 1), (((0, 0), (7, 5)), 2)])
+async def test_an_unknown_unit_is_asked_for_again_only_where_a_worker_has_rows_to_write(rows, questions):
+    store = LateStore()
+    asking = AsyncStore(
+        "", [], most_rows=1, retention_days=1, timeout_seconds=20, observer=FakeKeepingObserver(),
+        log=logs.logger(), flush_seconds=20, connect=lambda _url, _versions: store, progress=Progress(*rows),
+    )  # fmt: skip
+    asking.start()
+
+    outcome = Outcome("fake", "17", OutcomeKind.FAILED, 3, None, 1000.0)
+    if questions == 1:
+        with pytest.raises(UnknownUnit):
+            await asking.take_outcome(outcome, replace=False)
+    else:
+        await asking.take_outcome(outcome, replace=False)
+
+    assert store.asked == questions
+    await asking.close(20)
 
 
 @pytest.mark.parametrize(
@@ -225,3 +263,29 @@ def test_the_token_of_a_page_keeps_its_place_exactly():
     row = {"rul": 0.1 + 0.2, "model": "fd001", "unit": "ü/1"}
 
     assert _place(_token(row)) == (0.1 + 0.2, "fd001", "ü/1")
+
+
+async def test_a_tenant_does_not_see_the_units_of_another_by_any_protocol(tmp_path):
+    file = tmp_path / "keys.toml"
+    tenants = ("plant-a", "plant-b", "")
+    scopes = ("predict", "ingest", "outcomes")
+    keys = {tenant: add_key(file, f"of-{tenant}", scopes, tenant) for tenant in tenants}
+    async with keeping(tmp_path, keys_file=str(file)) as service:
+        a, b, nobody = ({"x-api-key": key} for key in keys.values())
+        await service.predict_http(windows=[json_window(40.0, unit="17", last_cycle=9)], headers=a)
+        window = message_window(30.0, unit="18", last_cycle=9)
+        await service.predict_grpc(windows=[window], metadata=[*a.items()])
+
+        async def seen(headers):
+            fleet = (await service.http.get("/v1/units", headers=headers)).json()["units"]
+            statuses = [
+                (await service.http.get(f"/v1/units/{unit}", headers=headers)).status_code
+                for unit in ("17", "18")
+            ]
+            ended = {"kind": "failed", "cycle": 50}
+            outcome = await service.http.post("/v1/units/17/outcomes", json=ended, headers=headers)
+            return [unit["unit"] for unit in fleet], [*statuses, outcome.status_code]
+
+        assert await seen(b) == ([], [404, 404, 404])
+        assert await seen(nobody) == ([], [404, 404, 404])
+        assert await seen(a) == (["18", "17"], [200, 200, 200])

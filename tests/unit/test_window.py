@@ -14,6 +14,7 @@ from service.core.queries import Explain
 from service.core.rules import WindowRules
 from service.core.runtime import Asked
 from service.core.window import LARGEST_CYCLE, WindowInput, check, join, lay_out
+from service.errors import LONGEST_NAME, MAX_PROBLEMS
 from tests.fakes import COLUMNS, RULES, fake_outputs, make_manifest, make_windows, window_input
 
 INF = math.inf
@@ -278,3 +279,30 @@ def test_each_window_of_a_request_is_checked_as_if_it_were_alone(given):
 def values_of(windows, i):
     lists = (windows.last_cycle, windows.sent, windows.first_cycle, windows.imputed_fraction, windows.units)
     return windows.readings[i, : windows.lengths[i]].tobytes(), *(values[i] for values in lists)
+
+
+def test_problems_stop_at_the_hundred_and_first():
+    window = WindowInput(readings=[[0.0]] * 10_000)
+
+    part = lay_out(window, WindowRules.of(make_manifest(), max_window_cycles=10_000))
+
+    assert len(part.problems) == MAX_PROBLEMS + 1
+
+
+def test_each_window_keeps_a_problem_where_there_are_many_before_it():
+    windows = [WindowInput(readings=[[INF] * len(COLUMNS)] * 8) for _ in range(50)]
+
+    _, found = joined(*windows)
+
+    assert len(found) == 50
+    assert sum(map(len, found.values())) <= MAX_PROBLEMS + 1 + 50
+
+
+def test_a_units_name_has_a_limit():
+    longest = window_input(5.0)
+    longest.unit = "é" * LONGEST_NAME
+    longer = window_input(5.0)
+    longer.unit = longest.unit + "é"
+
+    assert checked(longest).units == [longest.unit]
+    assert problems(longer) == {"/unit": "too_long"}

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from rul_client.address import http_address
+from rul_client.address import ApiKey, KeyFile, chosen_key, http_address
 
 PROTOCOLS: Final = ("json", "binary", "grpc", "oip-grpc")
 PROTOCOL_HELP: Final = "json, binary or oip-grpc (Open Inference Protocol), grpc; several with commas."
@@ -25,7 +25,8 @@ def bench(
     grpc: Annotated[str | None, typer.Option(help="HOST:PORT of gRPC, if not that of the URL.")] = None,
     processes: Annotated[int, typer.Option(help="Processes that send requests.", min=1, max=64)] = 1,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
-    api_key: Annotated[str | None, typer.Option(help="The service's API key.", envvar="RUL_API_KEY")] = None,
+    api_key: ApiKey = None,
+    key_file: KeyFile = None,
 ) -> None:
     """Put a running service under load; print windows per second, latency and errors.
 
@@ -45,7 +46,7 @@ def bench(
     from rul_client.commands.bench.run import Target, run_bench  # noqa: PLC0415 only this command needs it
 
     run_bench(
-        Target(url, f"{url.partition(':')[0]}://{grpc}" if grpc else url, api_key),
+        Target(url, f"{url.partition(':')[0]}://{grpc}" if grpc else url, chosen_key(api_key, key_file)),
         [(name, count, size) for name in protocols for size in many[1] for count in many[0]],
         model=model,
         seconds=seconds,

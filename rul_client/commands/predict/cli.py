@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from rul_client.address import any_address
+from rul_client.address import ApiKey, KeyFile, Tls, any_address, chosen_key
 
 
 class TableFormat(StrEnum):
@@ -44,9 +44,13 @@ def predict(
         typer.Option("--format", help="Default: by the suffix of --output; a table on a terminal, else csv."),
     ] = None,
     output: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None,
-    api_key: Annotated[
-        str | None, typer.Option(help="With --url: its API key.", envvar="RUL_API_KEY")
+    api_key: ApiKey = None,
+    key_file: KeyFile = None,
+    ca: Annotated[
+        Path | None, typer.Option(help="With --url: PEM file of its certificate authority.")
     ] = None,
+    cert: Annotated[Path | None, typer.Option(help="With --url: certificate to show it (mTLS), PEM.")] = None,
+    key: Annotated[Path | None, typer.Option(help="With --cert: its private key, PEM.")] = None,
 ) -> None:
     """Predict the remaining useful life of units: one row a cycle, or with --last one row a unit.
 
@@ -66,7 +70,9 @@ def predict(
         raise typer.BadParameter("parquet needs --output FILE", param_hint="--format")
     from rul_client.commands.predict.run import open_answerer, predict_file, run  # noqa: PLC0415 heavy
 
-    answerer = open_answerer(bundle, url, model=model, api_key=api_key)
+    answerer = open_answerer(
+        bundle, url, model=model, api_key=chosen_key(api_key, key_file), tls=Tls(ca, cert, key)
+    )
     run(predict_file(answerer, source, fleet=fleet, last_only=last, form=form, output=output))
 
 

@@ -7,14 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from export.bundle import Golden, find_bundle
+from export.bundle import find_bundle
 from rul_client.answers import Answer, Explain, ModelName, NoAnswer, Window, grounds_of, top_of
 from service.core.batcher import MicroBatcher
+from service.core.bundles import load_bundle
 from service.core.predictor import LoadedModel, Predictor
 from service.core.queries import Explain as Level
 from service.core.queries import Prediction, PredictQuery, Refused
 from service.core.rules import WindowRules
-from service.core.runtime import OnnxRuntime, Runtime, replay_golden
+from service.core.runtime import Runtime
 from service.core.window import WindowInput
 from service.settings import Settings
 
@@ -74,11 +75,8 @@ def answer_of(prediction: Prediction | Refused) -> Answer | NoAnswer:
 @asynccontextmanager
 async def open_offline(bundle: str) -> AsyncGenerator[Offline, None]:
     """Load a bundle, by its name or folder, with the settings of this environment."""
-    settings, folder = Settings.read(), find_bundle(bundle)
-    runtime = OnnxRuntime.load(
-        folder, provider=settings.provider, max_batch_windows=settings.max_batch_windows
-    )
-    replay_golden(runtime, Golden.load(folder.golden))
+    settings = Settings.read()
+    runtime = load_bundle(find_bundle(bundle), settings)
     threads, max_windows = settings.threads(), BATCHES_PER_REQUEST * settings.max_batch_windows
     with ThreadPoolExecutor(threads, thread_name_prefix="inference") as executor:
         batcher = MicroBatcher(

@@ -13,7 +13,8 @@ from typing import IO
 from rich.console import Console
 from rich.progress import Progress
 
-from model.domain import Trajectory
+from model.domain import Trajectory, printable
+from rul_client.address import Tls
 from rul_client.answers import Answerer
 from rul_client.commands.output import NothingAnswered, discard_output, open_output, wide_console
 from rul_client.commands.predict.cli import TableFormat
@@ -24,13 +25,13 @@ from rul_client.commands.predict.writers import CsvWriter, JsonWriter, ParquetWr
 
 
 def open_answerer(
-    bundle: str | None, url: str | None, *, model: str | None, api_key: str | None
+    bundle: str | None, url: str | None, *, model: str | None, api_key: str | None, tls: Tls
 ) -> AbstractAsyncContextManager[Answerer]:
     """Open a bundle in this process, or a model on a server."""
     if url is not None:
         from rul_client.client import open_remote  # noqa: PLC0415 only this branch needs it
 
-        return open_remote(url, model=model, api_key=api_key)
+        return open_remote(url, model=model, api_key=api_key, tls=tls)
     from rul_client.commands.predict.offline import open_offline  # noqa: PLC0415 loads ONNX Runtime
 
     return open_offline(bundle or "")
@@ -75,7 +76,7 @@ async def predict_file(
             writer.close()
     if unanswered:
         count = f"{len(unanswered):,} of {total:,}"
-        errors.print(f"rul: {count} windows have no answer; the first: {unanswered[0]}")
+        errors.print(f"rul: {count} windows have no answer; the first: {printable(unanswered[0])}")
 
 
 def _writer(

@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from model.domain import HEALTH_STATES, RulState, Trajectory
+from model.domain import HEALTH_STATES, RulState, Trajectory, printable
 from rul_client.answers import Answerer
-from rul_client.commands.output import HEALTH_STYLES, printable
+from rul_client.commands.output import HEALTH_STYLES
 from rul_client.commands.predict.rows import Row
 from rul_client.commands.predict.writers import RowWriter
 
@@ -82,7 +82,7 @@ class PeopleTable(RowWriter):
         counts.append(("without an answer", "magenta", self._counts[""]))
         parts = [Text(f"{self._counts.total():,} {self._rows}")]
         parts += [Text(f"{count:,} {name}", style) for name, style, count in counts if count]
-        parts.append(Text(f"model {self._model.name} {self._model.version}", "dim"))
+        parts.append(Text(printable(f"model {self._model.name} {self._model.version}"), "dim"))
         self._console.print()
         self._console.print(self._text(" · ").join(parts), soft_wrap=True)
         if len(self._estimated) > 1:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rul_client.answers import ModelName
+from rul_client.commands.output import csv_cell
 from rul_client.commands.predict.rows import Row, record_of
 
 DECIMALS: Final = 5
@@ -42,7 +43,7 @@ class CsvWriter(RowWriter):
         self._write([columns])
 
     def write(self, rows: Sequence[Row]) -> None:  # noqa: D102 inherited
-        self._write([*_rounded(row, self._columns).values()] for row in rows)
+        self._write([*map(csv_cell, _rounded(row, self._columns).values())] for row in rows)
 
     def _write(self, lines: Iterable[Sequence[object]]) -> None:
         text = io.StringIO(newline="")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rul_client.address import http_address
+from rul_client.address import ApiKey, KeyFile, chosen_key, http_address
 
 
 def top(
@@ -16,7 +16,8 @@ def top(
     url: Annotated[str, typer.Argument(help="http:// or https://HOST:PORT.", callback=http_address)],
     once: Annotated[bool, typer.Option("--once", help="Print one frame, and end.")] = False,
     interval: Annotated[float, typer.Option(help="Seconds between two frames.", min=0.1, max=3600.0)] = 1.0,
-    api_key: Annotated[str | None, typer.Option(help="The service's API key.", envvar="RUL_API_KEY")] = None,
+    api_key: ApiKey = None,
+    key_file: KeyFile = None,
 ) -> None:
     """Watch a running service: traffic, latency, the most urgent units, what each model answers.
 
@@ -30,4 +31,4 @@ def top(
     from rul_client.commands.top.screen import watch  # noqa: PLC0415 only this command needs it
 
     with suppress(KeyboardInterrupt):
-        asyncio.run(watch(url, once=once, interval_seconds=interval, api_key=api_key))
+        asyncio.run(watch(url, once=once, interval_seconds=interval, api_key=chosen_key(api_key, key_file)))

@@ -13,8 +13,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from model.domain import RulState
-from rul_client.commands.output import HEALTH_STYLES, printable
+from model.domain import RulState, printable
+from rul_client.commands.output import HEALTH_STYLES
 from rul_client.commands.top.scrape import Samples, Scrape, Scraper
 from rul_client.errors import RemoteFailed
 from rul_client.http import http_client
@@ -97,7 +97,7 @@ def _head(now: Scrape, grown: Samples, seconds: float, trouble: str) -> list[Tex
     if 0 in samples.by("", "rul_store_up").values():
         wrong.append(Text("store is down", "bold red"))
     if trouble:
-        wrong.append(Text(trouble, "bold red"))
+        wrong.append(Text(printable(trouble), "bold red"))
     return [Text("   ").join(line) for line in (first, load, wrong) if line]
 
 

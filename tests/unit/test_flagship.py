@@ -1,4 +1,4 @@
-"""`evidence`: what its contributions promise, with random weights and after training."""
+"""`flagship`: what its contributions promise, with random weights and after training."""
 
 from dataclasses import replace
 
@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.autograd import gradcheck
 
-from model.evidence import CONTENT_PENALTY, first_mix, first_slopes, penalty, share_of_cycles
+from model.flagship import CONTENT_PENALTY, first_mix, first_slopes, penalty, share_of_cycles
 from model.folds import split_fold
-from model.layers import valid_cycles
+from model.layers import cycles_after, valid_cycles
 from model.losses import rul_loss
 from model.networks import build_network, network_config
 from model.readout import Pools, ReadOut, secant
@@ -28,7 +28,7 @@ EXACT_CYCLES = 1e-3
 @pytest.fixture(scope="module", params=["random weights", "trained"])
 def net(request):
     parts = split_fold(worn_pumps(units=12, seed=2), FLEET, fold=0, folds=3, seed=5, truncations=4)
-    trainer, _ = prepare(parts, FLEET, network="evidence", config=CONFIG, options=SMALL["evidence"])
+    trainer, _ = prepare(parts, FLEET, network="flagship", config=CONFIG, options=SMALL["flagship"])
     while request.param == "trained" and not trainer.done:
         trainer.update()
     return trainer.net.eval()
@@ -94,11 +94,9 @@ def test_a_reading_contributes_its_z_score_times_a_gate(net):
     windows = batch(net)
     with torch.no_grad():
         z, observed, valid = net.standardise(windows[0], windows[1])
-        there = observed * net.is_sensor
         attention = torch.rand(len(z), net.config.heads, z.shape[1]).softmax(-1) * valid[:, None]
-        pools = Pools.of(attention, -net.lag(valid, windows[1]) / net.config.context, there)
-        slope = torch.randn(len(z), net.config.heads + 1, z.shape[2])
-        values = z * there
+        pools, values = net.pool(z, observed, attention.double(), cycles_after(z, windows[1]).double())
+        slope = torch.randn(len(z), net.config.heads + 1, z.shape[2], dtype=torch.float64)
         other = values.clone()
         other[:, 3:] *= -2.0
 
@@ -125,14 +123,14 @@ def test_the_baseline_is_the_answer_to_typical_readings(net):
     unclipped = torch.zeros(1)
     with torch.no_grad():
         net.baseline.copy_(net.reference_rul(unclipped))
-        everything = net.read_out(torch.zeros(1, net.read_out.first.in_features), net.head)
+        everything = net.read_out(torch.zeros(1, net.read_out.first.in_features).double(), net.head)
 
-    torch.testing.assert_close(net.baseline, net.config.cap * everything.value[0])
+    torch.testing.assert_close(net.baseline, (net.config.cap * everything.value[0]).float())
 
 
 def test_pools_are_means_and_the_trend_of_what_was_observed():
     attention = torch.tensor([[[0.2, 0.3, 0.5], [1 / 3, 1 / 3, 1 / 3]]], dtype=torch.float64)
-    place = torch.tensor([[-1.0, -0.5, 0.0]], dtype=torch.float64)
+    place = torch.tensor([[[-1.0, -0.5, 0.0]]], dtype=torch.float64)
     observed = torch.tensor([[[1.0, 1.0], [1.0, 0.0], [1.0, 1.0]]], dtype=torch.float64)
     z = torch.tensor([[[1.0, 6.0], [2.0, 0.0], [3.0, -6.0]]], dtype=torch.float64)
 
@@ -146,7 +144,7 @@ def test_pools_are_means_and_the_trend_of_what_was_observed():
 
 def test_shares_of_pools_are_their_gradient_times_the_readings():
     torch.manual_seed(0)
-    attention, place = torch.rand(3, 4, 6, dtype=torch.float64).softmax(-1), -torch.rand(3, 6).double()
+    attention, place = torch.rand(3, 4, 6, dtype=torch.float64).softmax(-1), -torch.rand(3, 1, 6).double()
     observed = (torch.rand(3, 6, 5) < 0.8).double()
     z = (torch.randn(3, 6, 5).double() * observed).requires_grad_()
     slope = torch.randn(3, 5, 5, dtype=torch.float64)
@@ -179,7 +177,7 @@ def test_a_secant_is_the_slope_of_the_relu_between_two_points():
 def test_gradients_of_pools_and_read_out_are_those_of_finite_differences():
     torch.manual_seed(0)
     read_out, head = ReadOut(5, 6).double(), nn.Linear(6, 1).double()
-    score, place = torch.randn(2, 3, 4).double().requires_grad_(), -torch.rand(2, 4).double()
+    score, place = torch.randn(2, 3, 4).double().requires_grad_(), -torch.rand(2, 1, 4).double()
     observed = (torch.rand(2, 4, 3) < 0.7).double()
     z = torch.randn(2, 4, 3).double().requires_grad_()
     x = torch.randn(3, 5).double().requires_grad_()
@@ -206,7 +204,7 @@ def test_any_number_of_heads_starts_with_one_that_searches(heads):
 
 def test_heads_but_the_searching_one_start_as_plain_recency():
     torch.manual_seed(0)
-    config = network_config(FLEET, network="evidence", regimes=1, options=SMALL["evidence"])
+    config = network_config(FLEET, network="flagship", regimes=1, options=SMALL["flagship"])
     net = build_network(config).eval()
     net.oldest.fill_(100.0)
 
@@ -219,7 +217,7 @@ def test_heads_but_the_searching_one_start_as_plain_recency():
 
 def test_the_searching_head_starts_where_the_convolution_responds():
     torch.manual_seed(0)
-    net = build_network(network_config(FLEET, network="evidence", regimes=1, options=SMALL["evidence"]))
+    net = build_network(network_config(FLEET, network="flagship", regimes=1, options=SMALL["flagship"]))
     quiet = torch.zeros(1, 3 * net.config.hidden)
     loud = quiet.clone()
     loud[:, -net.config.hidden :] = 1.0
@@ -230,7 +228,7 @@ def test_the_searching_head_starts_where_the_convolution_responds():
 
 def test_training_adds_the_penalty_of_content_and_answers_do_not():
     torch.manual_seed(0)
-    net = build_network(network_config(FLEET, network="evidence", regimes=1, options=SMALL["evidence"]))
+    net = build_network(network_config(FLEET, network="flagship", regimes=1, options=SMALL["flagship"]))
     net.oldest.fill_(100.0)
     windows = batch(net)
 
@@ -271,6 +269,6 @@ def test_a_single_reading_has_no_trend():
     observed[0, 17, 0] = 1.0  # one reading
     observed[0, 17:19, 1] = 1.0  # two neighbours
 
-    pools = Pools.of(attention, torch.linspace(-1, 0, 60)[None], observed)
+    pools = Pools.of(attention, torch.linspace(-1, 0, 60)[None, None], observed)
 
-    assert (pools.steep[0] > 0).tolist() == [False, True, False]
+    assert (pools.steep[0, 0] > 0).tolist() == [False, True, False]

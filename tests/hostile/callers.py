@@ -1,0 +1,323 @@
+"""Callers by every protocol whose answers are checked: right, a documented error, or a finding."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import socket
+import struct
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import urlsplit
+
+import grpc
+import httpx
+import msgspec
+import numpy as np
+
+from export.bundle import find_bundle
+from export.golden import Golden
+from rul_client.answers import Answer, Window
+from rul_client.commands.predict.offline import open_offline
+from service.proto import rul_v1_pb2 as pb
+from service.proto import rul_v1_pb2_grpc
+from tests.asking import Asked
+from tests.oip import arrays_of, json_request
+
+BUNDLE: Final = "fd001"
+CLOSE: Final = 1e-3
+"""Most difference from the offline answer, in cycles: batches of other sizes add up in another order."""
+DEADLINE_SECONDS: Final = 10.0
+"""A call that lasts longer is stuck: the service's own deadline is 5 s, the limit of a hung worker 2 s."""
+DOCUMENTED: Final = {408, 429, 503, 504}
+DOCUMENTED_CODES: Final = {
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+UNKNOWN: Final = 404
+STREAM_READINGS: Final = 5
+PACE_SECONDS: Final = 0.01
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A window, and its RUL computed offline from the same bundle."""
+
+    window: Asked
+    rul: float
+
+
+def cases() -> list[Case]:
+    """Cut golden windows to many lengths, and answer them without a server."""
+    golden = Golden.load(find_bundle(BUNDLE).golden)
+    windows = [
+        Asked(rows[:end], float(end))
+        for rows, length in zip(golden.readings, golden.lengths, strict=True)
+        for end in sorted({*range(1, STREAM_READINGS + 1), int(length) // 2, int(length)})
+        if end <= length
+    ]
+    given = [Window(None, window.last_cycle, window.readings) for window in windows]
+
+    async def answered() -> list[float]:
+        async with open_offline(BUNDLE) as offline:
+            answers = await offline.answer(given, "attention")
+        return [answer.rul for answer in answers if isinstance(answer, Answer)]
+
+    return [Case(*pair) for pair in zip(windows, asyncio.run(answered()), strict=True)]
+
+
+@dataclass
+class Ledger:
+    """What all callers saw.
+
+    Attributes:
+        ends: Ends of calls, by protocol and status.
+        findings: What must not happen.
+        losses: When connections were lost: right only beside a fault.
+        seconds: Duration of each right answer, in order.
+        predictions: Stored predictions that an answer showed, with their RUL.
+        outcomes: Outcomes that were acknowledged.
+        answered: Predictions with unit and cycle that were answered; the store may lose the last half second.
+    """
+
+    ends: Counter[tuple[str, str]] = field(default_factory=Counter)
+    findings: list[str] = field(default_factory=list)
+    losses: list[tuple[float, float]] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    predictions: dict[tuple[str, int], float] = field(default_factory=dict)
+    outcomes: dict[str, int] = field(default_factory=dict)
+    answered: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @contextmanager
+    def call(self, protocol: str) -> Iterator[None]:
+        """Time one call and judge how it ends."""
+        start, status = time.monotonic(), "right"
+        try:
+            yield
+        except httpx.TimeoutException:
+            status = "stuck"
+        except httpx.TransportError:
+            status = "connection lost"
+        except grpc.RpcError as error:
+            code = error.code()  # pyright: ignore[reportAttributeAccessIssue]
+            status = code.name if code in DOCUMENTED_CODES else f"undocumented {code.name}: {error}"
+        except _Documented as error:
+            status = str(error)
+        except AssertionError as error:
+            status = f"wrong: {error}"
+        end = time.monotonic()
+        with self.lock:
+            self.ends[protocol, status.split(":")[0]] += 1
+            if status == "right":
+                self.seconds.append(end - start)
+            if status == "connection lost":
+                self.losses.append((start, end))
+            if end - start > DEADLINE_SECONDS or status == "stuck":
+                self.findings.append(f"{protocol}: stuck for {end - start:.1f} s")
+            elif status.startswith(("wrong", "undocumented")):
+                self.findings.append(f"{protocol}: {status}"[:300])
+
+
+class _Documented(Exception):
+    """A documented error of the service."""
+
+
+def _checked(answer: httpx.Response, *expected: int) -> httpx.Response:
+    if answer.status_code in DOCUMENTED:
+        raise _Documented(str(answer.status_code))
+    assert answer.status_code in expected, f"{answer.status_code} {answer.text[:200]}"
+    return answer
+
+
+def _same(got: float, case: Case) -> None:
+    assert abs(got - case.rul) < CLOSE, f"RUL {got}, offline {case.rul}"
+
+
+class HttpCaller:
+    """Predicts for units of its own, reads their history and reports their outcomes."""
+
+    def __init__(self, client: httpx.Client, name: str, ledger: Ledger, given: Sequence[Case]) -> None:
+        self._client, self._name, self._ledger, self._cases = client, name, ledger, given
+
+    def __call__(self, turn: int) -> None:
+        """Ask once."""
+        case, unit = self._cases[turn % len(self._cases)], f"{self._name}-{turn}"
+        cycle = int(case.window.last_cycle or 0)
+        with self._ledger.call("HTTP predict"):
+            body = {"windows": [case.window.json() | {"unit": unit}]}
+            answer = _checked(self._client.post("/v1/predict", json=body), 200)
+            _same(answer.json()["predictions"][0]["rul"], case)
+            self._ledger.answered += 1
+        if turn % 5 == 0:
+            self._read(unit, cycle, case)
+        if turn % 5 == 1:
+            self._report(unit, cycle)
+
+    def _read(self, unit: str, cycle: int, case: Case) -> None:
+        with self._ledger.call("HTTP units"):
+            answer = _checked(self._client.get(f"/v1/units/{unit}"), 200, UNKNOWN)
+            if answer.status_code != UNKNOWN:
+                (stored,) = answer.json()["predictions"]
+                _same(stored["rul"], case)
+                self._ledger.predictions[unit, cycle] = stored["rul"]
+
+    def _report(self, unit: str, cycle: int) -> None:
+        with self._ledger.call("HTTP outcomes"):
+            outcome = {"kind": "failed", "cycle": cycle + 3}
+            answer = _checked(
+                self._client.post(f"/v1/units/{unit}/outcomes", json=outcome), 200, 201, UNKNOWN
+            )
+            if answer.status_code != UNKNOWN:
+                self._ledger.outcomes[unit] = cycle + 3
+
+
+class OipCaller:
+    """Asks by the Open Inference Protocol."""
+
+    def __init__(self, client: httpx.Client, ledger: Ledger, given: Sequence[Case]) -> None:
+        self._client, self._ledger, self._cases = client, ledger, given
+
+    def __call__(self, turn: int) -> None:
+        """Ask once."""
+        case = self._cases[turn % len(self._cases)]
+        arrays = {
+            "readings": case.window.readings[None].astype("<f4"),
+            "last_cycle": np.array([case.window.last_cycle], "<f4"),
+        }
+        with self._ledger.call("OIP infer"):
+            path = f"/v2/models/{BUNDLE}/infer"
+            answer = _checked(self._client.post(path, json=json_request(arrays)), 200)
+            _same(float(arrays_of(answer.content, None)["rul"].ravel()[0]), case)
+
+
+class GrpcCaller:
+    """Asks for two windows a call."""
+
+    def __init__(self, channel: grpc.Channel, ledger: Ledger, given: Sequence[Case]) -> None:
+        self._stub = rul_v1_pb2_grpc.RulServiceStub(channel)
+        self._ledger, self._cases = ledger, given
+
+    def __call__(self, turn: int) -> None:
+        """Ask once; leave every tenth call at once."""
+        pair = [self._cases[(turn + i) % len(self._cases)] for i in range(2)]
+        request = pb.PredictRequest(model=BUNDLE, windows=[case.window.message() for case in pair])
+        if turn % 10 == 0:
+            self._stub.Predict.future(request, timeout=DEADLINE_SECONDS).cancel()
+        with self._ledger.call("gRPC predict"):
+            reply = self._stub.Predict(request, timeout=DEADLINE_SECONDS)
+            for prediction, case in zip(reply.predictions, pair, strict=True):
+                _same(prediction.rul, case)
+
+
+class StreamCaller:
+    """Opens a stream, sends readings of one unit, and leaves; every tenth time in the middle."""
+
+    def __init__(self, channel: grpc.Channel, ledger: Ledger, given: Sequence[Case]) -> None:
+        self._stub = rul_v1_pb2_grpc.RulServiceStub(channel)
+        lives = [case for case in given if len(case.window.readings) <= STREAM_READINGS]
+        self._lives = [lives[i : i + STREAM_READINGS] for i in range(0, len(lives), STREAM_READINGS)]
+        self._ledger = ledger
+
+    def __call__(self, turn: int) -> None:
+        """Open one stream."""
+        life = self._lives[turn % len(self._lives)]
+        sent: queue.Queue[pb.StreamRequest | None] = queue.Queue()
+        try:
+            with self._ledger.call("gRPC stream"):
+                call = self._stub.PredictStream(iter(sent.get, None), timeout=DEADLINE_SECONDS)
+                sent.put(pb.StreamRequest(open=pb.StreamOpen(model=BUNDLE, first_cycle=1)))
+                assert next(call).HasField("opened")
+                for case in life if turn % 10 else life[:2]:
+                    reading = pb.Reading(values=case.window.readings[-1].tolist())
+                    sent.put(pb.StreamRequest(reading=reading))
+                    reply = next(call)
+                    assert reply.HasField("prediction"), str(reply)
+                    _same(reply.prediction.rul, case)
+                if turn % 10 == 0:
+                    call.cancel()
+        finally:
+            sent.put(None)
+
+
+def leave(url: str, body: bytes, sent: int, *, reset: bool) -> None:
+    """Send a part of a request by HTTP and leave, with or without a reset."""
+    address = urlsplit(url)
+    head = (
+        f"POST /v1/predict HTTP/1.1\r\nhost: {address.netloc}\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\n\r\n"
+    ).encode()
+    try:
+        with socket.create_connection((address.hostname, address.port), timeout=2) as connection:
+            if reset:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.sendall((head + body)[:sent])
+    except OSError:  # beside a fault nobody may be there
+        pass
+
+
+def part_of_a_request(given: Sequence[Case], turn: int) -> tuple[bytes, int]:
+    """Choose how much of a request is sent: a half, or all of it."""
+    body = msgspec.json.encode({"windows": [given[turn % len(given)].window.json()]})
+    return body, len(body) // 2 if turn % 2 else len(body) + 4096
+
+
+class Leaver:
+    """Sends a part of a request, or all of it, and does not wait."""
+
+    def __init__(self, url: str, given: Sequence[Case]) -> None:
+        self._url, self._cases = url, given
+
+    def __call__(self, turn: int) -> None:
+        """Leave once."""
+        body, sent = part_of_a_request(self._cases, turn)
+        leave(self._url, body, sent, reset=turn % 3 == 0)
+
+
+@contextmanager
+def asking(url: str, target: str, ledger: Ledger, given: Sequence[Case]) -> Iterator[None]:
+    """Let callers of every kind ask until the block ends."""
+    stop = threading.Event()
+
+    def again(ask: Callable[[int], None]) -> None:
+        turn = 0
+        while not stop.wait(PACE_SECONDS):
+            ask(turn)
+            turn += 1
+
+    limits = httpx.Limits(max_keepalive_connections=0)  # connections of their own reach every worker
+    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 500)]
+    with ExitStack() as stack:
+        clients = [
+            stack.enter_context(
+                httpx.Client(
+                    base_url=url, timeout=DEADLINE_SECONDS, trust_env=False, verify=False, limits=kept
+                )
+            )
+            for kept in (limits, httpx.Limits())
+        ]
+        channels = [stack.enter_context(grpc.insecure_channel(target, options=options)) for _ in range(3)]
+        callers: list[Callable[[int], None]] = [
+            HttpCaller(clients[0], "north", ledger, given),
+            HttpCaller(clients[1], "south", ledger, given),
+            OipCaller(clients[0], ledger, given),
+            GrpcCaller(channels[0], ledger, given),
+            GrpcCaller(channels[1], ledger, given),
+            StreamCaller(channels[2], ledger, given),
+            Leaver(url, given),
+        ]
+        pool = stack.enter_context(ThreadPoolExecutor(len(callers)))
+        running = [pool.submit(again, caller) for caller in callers]
+        try:
+            yield
+        finally:
+            stop.set()
+            for caller in running:
+                caller.result()

@@ -1,0 +1,259 @@
+"""Goodput under more callers than the service can answer, as a table.
+
+    python -m tests.hostile.overload [--seconds 60] [--checkout PATH]
+
+For each protocol and size of calls, 1x is the most callers of whom none is refused; then 1x, 2x, 4x and 8x
+take turns. Refused callers wait for as long as `Retry-After` asks (a second by gRPC); with `--impatient`
+they ask again at once. `/livez` is asked meanwhile by another process, on connections of its own. Callers
+and server share the machine: a cell is marked `*` where the callers took most of a core.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import httpx
+import numpy as np
+import psutil
+import typer
+import uvloop
+
+from tests.benchmarks.front_ends import ROOT, cpu_seconds, serving
+from tests.benchmarks.loads import Load
+from tests.benchmarks.payloads import calls_of
+from tests.hostile.crowds import Ends, closed_loop
+
+FACTORS: Final = (1, 2, 4, 8)
+ANSWERED: Final = ("200", "OK")
+REFUSED: Final = ("429", "RESOURCE_EXHAUSTED")
+ROUND_SECONDS: Final = 15.0
+PROBE_SECONDS: Final = 0.02
+PROBES: Final = 4
+MOST_CALLERS: Final = 128
+"""At 1x: 8x are 1,024 connections, and more would test connections."""
+BUSY: Final = 0.8
+"""Share of a core above which the callers themselves may be the limit."""
+
+
+@dataclass
+class Cell:
+    """Everything measured at one number of callers."""
+
+    callers: int
+    codes: Counter[str] = field(default_factory=Counter[str])
+    seconds: list[float] = field(default_factory=list[float])
+    livez: list[float] = field(default_factory=list[float])
+    elapsed: float = 0.0
+    cpu: float = 0.0
+    server_cpu: float = 0.0
+    peak_bytes: int = 0
+
+    def add(self, ends: Ends, livez: list[float], peak_bytes: int, server_cpu: float) -> None:
+        """Add a round."""
+        self.codes += ends.codes
+        self.seconds += ends.seconds
+        self.livez += livez
+        self.elapsed += ends.elapsed
+        self.cpu += ends.cpu_share * ends.elapsed
+        self.server_cpu += server_cpu
+        self.peak_bytes = max(self.peak_bytes, peak_bytes)
+
+    @property
+    def goodput(self) -> float:
+        """Answered calls a second."""
+        return sum(self.codes[code] for code in ANSWERED) / self.elapsed
+
+    @property
+    def answers_per_cpu_second(self) -> float:
+        """Answered calls for each second of the server's CPU: comparable where other programs take cores."""
+        return sum(self.codes[code] for code in ANSWERED) / self.server_cpu
+
+    @property
+    def refused(self) -> int:
+        """Calls that were refused for want of room."""
+        return sum(self.codes[code] for code in REFUSED)
+
+    @property
+    def failed(self) -> Counter[str]:
+        """Every other end, by code."""
+        return Counter({code: n for code, n in self.codes.items() if code not in (*ANSWERED, *REFUSED)})
+
+
+class Server:
+    """A server under test.
+
+    Attributes:
+        fresh_bytes: Resident memory of its processes before the first load.
+    """
+
+    def __init__(self, address: str, pids: list[int]) -> None:
+        self.address: Final = address
+        self._pids: Final = pids
+        self.fresh_bytes: Final = self.resident_bytes()
+
+    def resident_bytes(self) -> int:
+        """Resident memory of all its processes."""
+        return sum(psutil.Process(pid).memory_info().rss for pid in self._pids)
+
+    def load(self, cell: Cell, load: Load, seconds: float, *, settle: float, is_patient: bool) -> Ends:
+        """Run one round of a cell."""
+        calls = calls_of("fd001", load.protocol, load)
+        busy = cpu_seconds(self._pids)
+        with watched(self) as (livez, peak):
+            ends = uvloop.run(
+                closed_loop(self.address, calls, cell.callers, seconds, settle=settle, is_patient=is_patient)
+            )
+        share = ends.elapsed / (ends.elapsed + settle)
+        cell.add(ends, livez, max(peak), (cpu_seconds(self._pids) - busy) * share)
+        return ends
+
+
+@contextmanager
+def watched(server: Server) -> Generator[tuple[list[float], list[int]]]:
+    """Ask for `/livez` and read the memory until the end of the block."""
+    context = get_context("spawn")
+    near, far = context.Pipe()
+    probe = context.Process(target=_probe, args=(server.address, far), daemon=True)
+    livez: list[float] = []
+    peak = [server.resident_bytes()]
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.wait(0.25):
+            peak.append(server.resident_bytes())
+
+    watcher = threading.Thread(target=look)
+    probe.start()
+    near.recv()
+    watcher.start()
+    try:
+        yield livez, peak
+    finally:
+        stop.set()
+        near.send(None)
+        livez += near.recv()
+        watcher.join()
+        probe.join()
+
+
+def _probe(address: str, pipe: Any) -> None:
+    """Ask for `/livez` on a few connections in turn, so that each worker has one."""
+    waits: list[float] = []
+    clients = [httpx.Client(base_url=f"http://{address}", trust_env=False, timeout=30) for _ in range(PROBES)]
+    for client in clients:
+        client.get("/livez")
+    pipe.send(None)
+    turn = 0
+    while not pipe.poll(PROBE_SECONDS):
+        start = time.perf_counter()
+        try:
+            is_live = clients[turn % PROBES].get("/livez").status_code == 200
+        except httpx.HTTPError:
+            is_live = False
+        waits.append(time.perf_counter() - start if is_live else np.inf)
+        turn += 1
+    pipe.send(waits)
+
+
+def sustainable(server: Server, protocol: str, windows: int, seconds: float) -> int:
+    """Find the most callers, by doubling, of whom none is refused and none fails."""
+    callers = 1
+    while callers < MOST_CALLERS:
+        cell = Cell(2 * callers)
+        load = Load(protocol, cell.callers, windows, realistic=True)
+        server.load(cell, load, seconds, settle=seconds / 2, is_patient=True)
+        if cell.refused or cell.failed:
+            break
+        callers *= 2
+    return callers
+
+
+def measured(server: Server, load: Load, seconds: float, *, callers: int, is_patient: bool) -> list[Cell]:
+    """All factors in turn, in rounds, so that a change of the machine's speed meets each."""
+    rounds = max(1, round(seconds / ROUND_SECONDS))
+    cells = [Cell(callers * factor) for factor in FACTORS]
+    for _ in range(rounds):
+        for cell in cells:
+            each = seconds / rounds
+            server.load(cell, load, each, settle=min(1.0, each / 2), is_patient=is_patient)
+    return cells
+
+
+HEADS: Final = (
+    "load", "callers", "answers/s", "over peak", "per CPU s", "over peak", "p50 ms", "p99 ms", "refused",
+    "5xx and others", "/livez p99 ms", "memory over fresh", "callers' CPU",
+)  # fmt: skip
+
+
+def rows(name: str, cells: list[Cell], fresh_bytes: int) -> list[list[str]]:
+    """The table's rows of one load."""
+    peak = max(cell.goodput for cell in cells) or 1.0
+    best = max(cell.answers_per_cpu_second for cell in cells) or 1.0
+    found: list[list[str]] = []
+    for factor, cell in zip(FACTORS, cells, strict=True):
+        p50, p99 = (1000 * np.quantile(cell.seconds or [np.nan], q) for q in (0.5, 0.99))
+        share, per_second = cell.cpu / cell.elapsed, cell.answers_per_cpu_second
+        figures = [
+            f"{name}, {factor}x",
+            f"{cell.callers}",
+            f"{cell.goodput:.0f}",
+            f"{cell.goodput / peak:.2f}",
+            f"{per_second:.0f}",
+            f"{per_second / best:.2f}",
+            f"{p50:.0f}",
+            f"{p99:.0f}",
+            f"{cell.refused}",
+            ", ".join(f"{code}: {n}" for code, n in cell.failed.items()) or "0",
+            f"{1000 * np.quantile(cell.livez, 0.99):.0f}",
+            f"{cell.peak_bytes / fresh_bytes:.2f}",
+            f"{share:.2f}{'*' if share > BUSY else ''}",
+        ]
+        found.append(figures)
+    return found
+
+
+def main(
+    *,
+    seconds: Annotated[float, typer.Option(min=1, help="Of each number of callers.")] = 5,
+    protocols: str = "json,grpc",
+    windows: str = "1,64",
+    callers: Annotated[int, typer.Option(min=0, help="1x; 0: find it.")] = 0,
+    impatient: Annotated[bool, typer.Option(help="Refused callers ask again at once.")] = False,
+    checkout: Annotated[Path, typer.Option(help="The version that serves.")] = ROOT,
+    output: Path | None = None,
+) -> None:
+    """Measure, and print a table."""
+    found = [_line(HEADS), _line(["---"] * len(HEADS))]
+    print("\n".join(found), flush=True)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        serving("envoy", "fd001", Path(folder), checkout=checkout) as (http, _, pids, _),
+    ):
+        server = Server(http.removeprefix("http://"), pids)
+        for protocol, size in product(protocols.split(","), map(int, windows.split(","))):
+            one = callers or sustainable(server, protocol, size, min(3.0, seconds))
+            load = Load(protocol, one * FACTORS[-1], size, realistic=True)
+            cells = measured(server, load, seconds, callers=one, is_patient=not impatient)
+            name = f"{protocol}, {size} window{'s' if size > 1 else ''}"
+            found += map(_line, rows(name, cells, server.fresh_bytes))
+            print("\n".join(found[-len(cells) :]), flush=True)
+    if output is not None:
+        output.write_text("\n".join([*found, ""]), encoding="utf-8")
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,231 @@
+"""Attack a running service with slow and many clients, and print what it holds before, during and after.
+
+    python -m tests.hostile.slow_clients                              # short, some two minutes
+    python -m tests.hostile.slow_clients --connections 1000 --hold 60 # longer
+
+Each attack runs against a fresh service that asks for a key. The table has the resident memory of all workers
+(MiB), how many of the attack's connections were cut at once and how many are still open at the end, and the
+slowest `/livez` of another caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import httpx
+import psutil
+import typer
+
+from tests.integration.conftest import KEY, Server, running
+
+MIB: Final = 1 << 20
+BODY_BYTES: Final = 16 * MIB
+PART_BYTES: Final = 15 * MIB
+LIVEZ_SECONDS: Final = 5.0
+STREAMS_A_CONNECTION: Final = 100
+PREDICT: Final = "/rul.v1.RulService/Predict"
+WATCH: Final = "/grpc.health.v1.Health/Watch"
+REFLECT: Final = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+DATA, HEADERS, SETTINGS, WINDOW_UPDATE = 0, 1, 4, 8
+"""Types of HTTP/2 frames."""
+FRAME_BYTES: Final = 16_384
+WINDOW_BYTES: Final = 65_535
+INITIAL_WINDOW: Final = 4
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One attack: its clients each open one connection, and keep it."""
+
+    name: str
+    begin: Callable[[str, int], Awaitable[asyncio.StreamReader]]
+    share: float = 1.0
+    """Of the connections that were asked for: bodies take long to send."""
+
+
+_open: list[asyncio.StreamWriter] = []
+
+
+async def connected(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection(host, port)
+    _open.append(writer)
+    return reader, writer
+
+
+async def send_slowly(writer: asyncio.StreamWriter, data: bytes) -> None:
+    """Send until the server stops reading for a second."""
+    writer.write(data)
+    with suppress(OSError, TimeoutError):
+        await asyncio.wait_for(writer.drain(), 1)
+
+
+async def idle(host: str, port: int) -> asyncio.StreamReader:
+    return (await connected(host, port))[0]
+
+
+async def slow_headers(host: str, port: int) -> asyncio.StreamReader:
+    reader, writer = await connected(host, port)
+    writer.write(b"POST /v1/predict HTTP/1.1\r\nhost: a\r\nx-slow: ")
+    return reader
+
+
+def slow_body(key: str) -> Callable[[str, int], Awaitable[asyncio.StreamReader]]:
+    async def begin(host: str, port: int) -> asyncio.StreamReader:
+        reader, writer = await connected(host, port)
+        head = f"POST /v1/predict HTTP/1.1\r\nhost: a\r\n{key}content-type: application/json\r\n"
+        writer.write(f"{head}content-length: {BODY_BYTES}\r\n\r\n".encode())
+        await send_slowly(writer, b" " * PART_BYTES)
+        return reader
+
+    return begin
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def grpc_headers(path: str, key: str = "") -> bytes:
+    """Headers as literals without indexing (RFC 7541, 6.2.2)."""
+    fields = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "a", "te": "trailers",
+              "content-type": "application/grpc"} | ({"x-api-key": key} if key else {})  # fmt: skip
+    return b"".join(
+        b"\x00" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+        for name, value in fields.items()
+    )
+
+
+def streams(
+    path: str, message: bytes, *, count: int, key: str = "", ended: bool = False
+) -> Callable[[str, int], Awaitable[asyncio.StreamReader]]:
+    """Open streams on one connection; each sends the message, and ends its side or not."""
+
+    async def begin(host: str, port: int) -> asyncio.StreamReader:
+        reader, writer = await connected(host, port)
+        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0))
+        block, rooms = grpc_headers(path, key), [WINDOW_BYTES, WINDOW_BYTES]
+        for number in range(count):
+            writer.write(frame(HEADERS, 0x4, 2 * number + 1, block))
+        for number in range(count):
+            stream, sent = 2 * number + 1, 0
+            while sent < len(message):
+                while min(rooms) < FRAME_BYTES:
+                    await asyncio.wait_for(grow(rooms, reader), LIVEZ_SECONDS)
+                part = message[sent : sent + FRAME_BYTES]
+                is_last = ended and sent + len(part) == len(message)
+                await send_slowly(writer, frame(DATA, 0x1 if is_last else 0, stream, part))
+                sent, rooms[:] = sent + len(part), [room - len(part) for room in rooms]
+        return reader
+
+    return begin
+
+
+async def grow(rooms: list[int], reader: asyncio.StreamReader) -> None:
+    """Read one frame; it may widen what the connection and its streams may send."""
+    head = await reader.readexactly(9)
+    payload = await reader.readexactly(int.from_bytes(head[:3], "big"))
+    if head[3] == WINDOW_UPDATE:
+        rooms[head[5:9] != bytes(4)] += int.from_bytes(payload, "big")
+    elif head[3] == SETTINGS:
+        for name, value in struct.iter_unpack(">HI", payload):
+            rooms[1] += value - WINDOW_BYTES if name == INITIAL_WINDOW else 0
+
+
+PARTIAL: Final = struct.pack(">BI", 0, BODY_BYTES - 1) + b"\x00" * PART_BYTES
+EMPTY: Final = struct.pack(">BI", 0, 0)
+ATTACKS: Final = [
+    Attack("idle connections", idle),
+    Attack("slow headers", slow_headers),
+    Attack("slow bodies, no key", slow_body(""), 0.5),
+    Attack("slow bodies, key", slow_body(f"x-api-key: {KEY}\r\n"), 0.5),
+    Attack("gRPC bodies, no key", streams(PREDICT, PARTIAL, count=1), 0.2),
+    Attack("gRPC bodies, key", streams(PREDICT, PARTIAL, count=1, key=KEY), 0.2),
+    Attack("half-open unary streams", streams(PREDICT, b"", count=STREAMS_A_CONNECTION), 0.1),
+    Attack("Health/Watch streams", streams(WATCH, EMPTY, count=STREAMS_A_CONNECTION, ended=True), 0.1),
+    Attack("reflection streams", streams(REFLECT, b"", count=STREAMS_A_CONNECTION), 0.1),
+]
+
+
+def held(server: Server) -> float:
+    """Resident memory of the workers, MiB."""
+    processes = psutil.Process(server.process.pid).children(recursive=True)
+    workers = [process for process in processes if process.name() == "envoy"] or processes
+    return sum(process.memory_info().rss for process in workers) / MIB
+
+
+def livez(server: Server) -> float:
+    """Seconds until a new connection is answered; infinity where it is not."""
+    start = time.monotonic()
+    try:
+        answer = httpx.get(server.http + "/livez", trust_env=False, timeout=LIVEZ_SECONDS, verify=False)
+    except httpx.HTTPError:
+        return float("inf")
+    return time.monotonic() - start if answer.is_success else float("inf")
+
+
+async def closes(reader: asyncio.StreamReader) -> None:
+    with suppress(OSError):
+        while await reader.read(1 << 16):
+            pass
+
+
+async def measure(server: Server, attack: Attack, connections: int, hold: float, after: float) -> str:
+    """Run one attack; return its line of the table."""
+    host, port = server.http.removeprefix("http://").split(":")
+    count = max(1, round(connections * attack.share))
+    before, most, slowest = held(server), 0.0, 0.0
+    begun = asyncio.gather(*(attack.begin(host, int(port)) for _ in range(count)), return_exceptions=True)
+    readers: list[asyncio.Task[None]] = []
+    until = time.monotonic() + hold
+    while time.monotonic() < until or not begun.done():
+        if begun.done() and not readers:
+            found = [r for r in begun.result() if isinstance(r, asyncio.StreamReader)]
+            readers = [asyncio.ensure_future(closes(reader)) for reader in found]
+            until = time.monotonic() + hold
+        slowest = max(slowest, await asyncio.to_thread(livez, server))
+        most = max(most, held(server))
+        await asyncio.sleep(0.2)
+    begun_badly = sum(not isinstance(r, asyncio.StreamReader) for r in begun.result())
+    still_open = sum(not reader.done() for reader in readers)
+    for writer in _open:
+        writer.transport.abort()
+    _open.clear()
+    await asyncio.gather(*readers)
+    await asyncio.sleep(after)
+    return (
+        f"{attack.name:26} {count:6} {begun_badly:6} {before:8.0f} {most:8.0f} {held(server):8.0f}"
+        f" {still_open:6} {slowest * 1000:10.0f}"
+    )
+
+
+def main(
+    *,
+    connections: int = 100,
+    hold: float = 5.0,
+    after: float = 5.0,
+    bundle: str = "fd001",
+    front_end: str = "envoy",
+    only: Annotated[str, typer.Option(help="Attacks whose name holds this text.")] = "",
+) -> None:
+    """Run every attack and print the table."""
+    names = f"{'conns':>6} {'cut':>6} {'before':>8} {'during':>8} {'after':>8} {'open':>6} {'/livez ms':>10}"
+    print(f"{'attack':26} {names}")
+    for attack in [attack for attack in ATTACKS if only in attack.name]:
+        with tempfile.TemporaryDirectory() as folder:
+            settings = {"api_keys": KEY, "front_end": front_end, "log_level": "error"}
+            with running(Path(folder), bundle, **settings) as server:
+                line = asyncio.run(measure(server, attack, connections, hold, after))
+        print(line)
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    typer.run(main)

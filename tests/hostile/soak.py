@@ -1,0 +1,139 @@
+"""Ask for hours, and see whether anything grows: memory, descriptors, threads, latency.
+
+    .venv/dev/bin/python -m tests.hostile.soak --requests 500000
+
+Mixed requests by HTTP, gRPC, Open Inference and streams, with disconnects and the store, each answer checked.
+Prints the slope of memory with its 95 % confidence interval, and ends with status 1 if anything was wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import psutil
+
+from model.domain import FloatArray
+from tests.hostile.callers import BUNDLE, Ledger, asking, cases
+from tests.integration.conftest import running
+
+SAMPLES: Final = 200
+WARM_SHARE: Final = 0.2
+"""First share of the run that is left out: pools, caches and pages of SQLite fill."""
+BLOCKS: Final = 10
+Z95: Final = 2.262
+"""Student's t of nine degrees of freedom: neighbouring samples depend on each other, ten blocks hardly do."""
+GROWTH: Final = 0.05
+"""Share of its memory by which a worker may grow within the run."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """All workers together, after so many requests."""
+
+    requests: int
+    rss: int
+    descriptors: int
+    threads: int
+
+
+def sample(pid: int, ledger: Ledger) -> Sample:
+    """Measure the supervisor and its workers."""
+    family = [psutil.Process(pid), *psutil.Process(pid).children()]
+    return Sample(
+        sum(ledger.ends.values()),
+        sum(one.memory_info().rss for one in family),
+        sum(one.num_fds() for one in family),
+        sum(one.num_threads() for one in family),
+    )
+
+
+def slope_of(samples: list[Sample]) -> tuple[float, float]:
+    """Fit memory over requests: bytes per 1,000 requests, and half the width of the 95 % interval.
+
+    The interval comes from the slopes between means of consecutive blocks.
+    """
+    x = np.array([one.requests for one in samples], float)
+    y = np.array([one.rss for one in samples], float)
+    blocks = [part for part in np.array_split(np.arange(len(x)), BLOCKS) if len(part)]
+    bx: FloatArray = np.array([x[part].mean() for part in blocks])
+    by: FloatArray = np.array([y[part].mean() for part in blocks])
+    slope, intercept = np.polyfit(bx, by, 1)
+    residual = by - (slope * bx + intercept)
+    error = np.sqrt((residual**2).sum() / max(1, len(bx) - 2) / ((bx - bx.mean()) ** 2).sum())
+    return float(slope * 1000), float(Z95 * error * 1000)
+
+
+def findings_of(samples: list[Sample], ledger: Ledger, slope: tuple[float, float]) -> list[str]:
+    """Judge the run."""
+    first, last = samples[0], samples[-1]
+    grown = (slope[0] - slope[1]) * (last.requests - first.requests) / 1000
+    found = list(ledger.findings)
+    if grown > GROWTH * first.rss:
+        found.append(f"memory grew by {grown / 2**20:.1f} MiB at least, of {first.rss / 2**20:.0f} MiB")
+    found += [f"connections lost: {len(ledger.losses)}"] if ledger.losses else []
+    for name in ("descriptors", "threads"):
+        early = max(getattr(one, name) for one in samples[: len(samples) // 2])
+        late = min(getattr(one, name) for one in samples[len(samples) // 2 :])
+        if late > early:
+            found.append(f"{name} grew: never below {late} in the second half, at most {early} in the first")
+    return found
+
+
+def report(samples: list[Sample], ledger: Ledger, slope: tuple[float, float]) -> str:
+    """Write what was measured, as Markdown."""
+    first, last = samples[0], samples[-1]
+    tenth = max(1, len(ledger.seconds) // 10)
+    p99 = [np.quantile(part, 0.99) * 1000 for part in (ledger.seconds[:tenth], ledger.seconds[-tenth:])]
+    middle, width = slope[0] / 1024, slope[1] / 1024
+    rows = {
+        "requests": f"{last.requests:,}",
+        "memory after the warm-up": f"{first.rss / 2**20:.1f} MiB",
+        "memory at the end": f"{last.rss / 2**20:.1f} MiB",
+        "slope of memory, 95 % interval": f"{middle:.2f} ± {width:.2f} KiB per 1,000 requests",
+        "descriptors": f"{first.descriptors} and {last.descriptors}",
+        "threads": f"{first.threads} and {last.threads}",
+        "p99 in the first and the last tenth": f"{p99[0]:.0f} and {p99[1]:.0f} ms",
+    }
+    ends = ", ".join(f"{count} {of} {status}" for (of, status), count in sorted(ledger.ends.items()))
+    return "\n".join(
+        ["| measure | value |", "|---|---|", *(f"| {k} | {v} |" for k, v in rows.items()), "", ends]
+    )
+
+
+def main() -> int:
+    """Read the options and run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--requests", type=int, default=3000)
+    parser.add_argument("--workers", type=int, default=2)
+    options = parser.parse_args()
+    given, ledger, samples = cases(), Ledger(), list[Sample]()
+    with tempfile.TemporaryDirectory(prefix="soak-") as folder:
+        settings = {"workers": str(options.workers), "store_url": f"sqlite:///{folder}/rul.db"}
+        with (
+            running(Path(folder), BUNDLE, **settings) as server,
+            asking(server.http, server.grpc, ledger, given),
+        ):
+            step, due = options.requests / SAMPLES, WARM_SHARE * options.requests
+            while sum(ledger.ends.values()) < options.requests:
+                if server.process.poll() is not None:
+                    raise RuntimeError(server.output()[-3000:])
+                if sum(ledger.ends.values()) >= due:
+                    samples.append(sample(server.process.pid, ledger))
+                    due += step
+                threading.Event().wait(0.05)
+    slope = slope_of(samples)
+    print(report(samples, ledger, slope))
+    findings = findings_of(samples, ledger, slope)
+    print(f"{len(findings)} findings.", *findings[:50], sep="\n")
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""A hostile body never holds the event loop: health is answered while it is handled."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import time
+
+import msgspec
+import pytest
+
+from service.processes.tuning import settle_interpreter
+from service.settings import Settings
+from tests.hostile.bodies import HOSTILE, SIZE, Hostile
+from tests.in_process import InProcess, in_process
+
+LONGEST = 6.0
+"""Longest pause of the event loop over the time to skip the largest body once: about 20 ms."""
+
+DEFAULTS = {
+    name: Settings.model_fields[name].default
+    for name in ("max_batch_windows", "max_request_windows", "max_body_bytes", "max_window_cycles")
+} | {"max_pending_windows": 4096, "request_timeout_seconds": 60.0}
+
+
+async def handle(running: InProcess, hostile: Hostile) -> int | str:
+    """Send a request; the status, by gRPC its number."""
+    headers = [(name.encode(), value.encode()) for name, value in hostile.headers.items()]
+    grpc = hostile.headers.get("content-type") == "application/grpc"
+    scope = {
+        "type": "http",
+        "http_version": "2",
+        "method": "POST",
+        "path": hostile.path,
+        "query_string": b"",
+        "headers": headers,
+        "extensions": {"http.response.trailers": {}},
+    }
+    events = [{"type": "http.request", "body": hostile.body, "more_body": False}]
+    sent = []
+    never = asyncio.Event()
+
+    async def receive():
+        if events:
+            return events.pop()
+        await never.wait()
+        return {}
+
+    async def send(message):
+        sent.append(message)
+
+    await running.parts.handle(scope, receive, send)
+    if not grpc:
+        return sent[0]["status"]
+    (trailers,) = [m["headers"] for m in sent if m["type"] == "http.response.trailers"]
+    return f"grpc {dict(trailers)[b'grpc-status'].decode()}"
+
+
+async def longest_pause(running: InProcess, hostile: Hostile) -> tuple[float, float, int | str]:
+    """CPU seconds of the event loop between two of its turns, at most and in all, and the status."""
+    longest = 0.0
+    start = last = time.thread_time()
+    task = asyncio.ensure_future(handle(running, hostile))
+    while not task.done():
+        await asyncio.sleep(0)
+        now = time.thread_time()
+        longest, last = max(longest, now - last), now
+    return longest, last - start, task.result()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def settled():
+    """Collect garbage as the service does."""
+    usual, interval = gc.get_threshold(), sys.getswitchinterval()
+    settle_interpreter(inference_threads=True)
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*usual)
+    sys.setswitchinterval(interval)
+
+
+@pytest.fixture(scope="module")
+def skip_seconds() -> float:
+    """CPU seconds to skip the largest body once."""
+    body = b"[" + b"1," * (SIZE // 2 - 2) + b"1]"
+    seconds = []
+    for _ in range(5):
+        start = time.thread_time()
+        msgspec.json.decode(body, type=msgspec.Raw)
+        seconds.append(time.thread_time() - start)
+    return min(seconds)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_a_hostile_body_does_not_hold_the_event_loop(name, skip_seconds):
+    hostile = HOSTILE[name]()
+
+    async with in_process(**DEFAULTS) as running:
+        longest, total, status = await longest_pause(running, hostile)
+
+    print(f"{name}: {status}, longest {1e3 * longest:.0f} ms, {1e3 * total:.0f} ms in all")
+    assert longest < LONGEST * skip_seconds
+    assert str(status) not in {"500", "grpc 13", "grpc 2"}

@@ -1,0 +1,20 @@
+"""A rolling restart fails no request: the short run of `rolling`."""
+
+from pathlib import Path
+
+import pytest
+
+from export.bundle import BundleFolder
+from tests.hostile.rolling import roll
+from tests.programs import program
+
+
+@pytest.mark.system
+def test_no_request_fails_while_two_services_restart_in_turn(
+    tiny_bundle: BundleFolder, tmp_path: Path
+) -> None:
+    program("haproxy")
+
+    load = roll(rounds=1, callers=1, lame_duck=3, bundle=str(tiny_bundle.path), folder=tmp_path)
+
+    assert set(load.outcomes) == {("http", "answered"), ("grpc", "answered")}

@@ -1,0 +1,33 @@
+"""The hostile runs, short: every answer is right or a documented error, and nothing acknowledged is lost."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+SECONDS = 600
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the runs read /proc")
+
+
+def run(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", *arguments], capture_output=True, text=True, check=False, timeout=SECONDS
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_chaos_costs_no_answer_and_no_acknowledged_write():
+    output = run("tests.hostile.chaos", "--minutes", "0", "--faults", "8", "--recovery", "60")
+
+    assert "8 faults; calls: " in output
+    assert output.rstrip().endswith("0 findings.")
+
+
+def test_a_soak_leaves_descriptors_and_threads_as_they_were():
+    output = run("tests.hostile.soak", "--requests", "1500")
+
+    assert re.search(r"slope of memory, 95 % interval \| -?[\d.]+ ± [\d.]+ KiB", output)
+    assert "\n0 findings." in output

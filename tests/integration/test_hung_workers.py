@@ -1,0 +1,66 @@
+"""A worker that hangs is replaced, while a worker that computes is left alone."""
+
+import asyncio
+import json
+import os
+import signal
+
+import httpx
+import pytest
+
+from tests.integration.conftest import Server, running
+from tests.integration.test_workers import ask, metric, workers_of
+from tests.waiting import wait_until
+
+PATIENCE = 60
+
+
+@pytest.fixture(scope="module")
+def query(windows):
+    return {"windows": [windows[0].json()]}
+
+
+def hung(server: Server) -> list[dict]:
+    lines = [line for line in server.output().splitlines() if line.startswith("{")]
+    return [event for event in map(json.loads, lines) if event["event"] == "worker hung"]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_worker_that_hangs_is_replaced_and_the_service_answers_again(tiny_bundle, tmp_path, query, workers):
+    settings = {"workers": str(workers), "log_format": "json"}
+    with running(tmp_path, str(tiny_bundle.path), **settings) as server:
+        wait_until(lambda: metric(server, "rul_workers") == workers, PATIENCE, what="every worker")
+        victim = workers_of(server)[-1]
+
+        victim.suspend()
+        wait_until(lambda: not victim.is_running(), PATIENCE, what="the end of the hung worker")
+        wait_until(lambda: metric(server, "rul_workers") == workers, PATIENCE, what="the new worker")
+
+        assert asyncio.run(ask(server, query, 20)) == [200] * 20
+        assert [event["worker"] for event in hung(server)] == [workers - 1]
+        assert server.stop() == 0
+
+
+def test_a_short_pause_of_every_process_restarts_nothing(tiny_bundle, tmp_path, query):
+    with running(tmp_path, str(tiny_bundle.path), workers="2", hang_seconds="1") as server:
+        wait_until(lambda: metric(server, "rul_workers") == 2, PATIENCE, what="both workers")
+        before = workers_of(server)
+
+        os.killpg(server.process.pid, signal.SIGSTOP)
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.get(server.http + "/livez", timeout=3, trust_env=False)
+        os.killpg(server.process.pid, signal.SIGCONT)
+
+        assert asyncio.run(ask(server, query, 20)) == [200] * 20
+        assert workers_of(server) == before
+        assert not hung(server)
+
+
+def test_a_worker_that_hangs_does_not_delay_the_end(tiny_bundle, tmp_path):
+    with running(
+        tmp_path, str(tiny_bundle.path), workers="2", hang_seconds="1000", drain_seconds="0.1"
+    ) as server:
+        wait_until(lambda: metric(server, "rul_workers") == 2, PATIENCE, what="both workers")
+        workers_of(server)[-1].suspend()
+
+        assert server.stop() == 0

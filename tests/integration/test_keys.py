@@ -1,0 +1,181 @@
+"""API keys with scopes, by every protocol, in the real process; and docs/keys.md, command by command."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import grpc
+import httpx
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from service.edge.keys import add_key, revoke_key
+from service.proto import open_inference_pb2, rul_v1_pb2, rul_v1_pb2_grpc
+from tests.integration.conftest import ANSWER_SECONDS, FRONT_ENDS, RUL, Server, rul, running
+from tests.waiting import wait_until
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "keys.md").read_text(encoding="utf-8")
+MAKE, SERVE, USE, CHANGE = re.findall(r"^```bash\n(.*?)^```$", DOCUMENT, flags=re.DOTALL | re.MULTILINE)
+DENIED, UNKNOWN = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED
+
+
+@pytest.fixture(scope="module", params=FRONT_ENDS)
+def guarded(request, tiny_bundle, tmp_path_factory) -> Iterator[tuple[Server, Path]]:
+    """A service of two workers that follows a key file, and the file."""
+    folder = tmp_path_factory.mktemp(f"guarded-{request.param}")
+    file = folder / "keys.toml"
+    file.touch()
+    options = {"keys_file": str(file), "workers": "2", "log_format": "json"}
+    with running(folder, str(tiny_bundle.path), front_end=request.param, **options) as started:
+        yield started, file
+
+
+def status(server: Server, method: str, path: str, key: str | None = None, **options: object) -> int:
+    headers = {"x-api-key": key} if key else {}
+    reply = httpx.request(
+        method, server.http + path, headers=headers, trust_env=False, timeout=ANSWER_SECONDS, **options
+    )
+    return reply.status_code
+
+
+def code(call: Callable[[], object]) -> grpc.StatusCode:
+    try:
+        call()
+    except grpc.RpcError as error:
+        return error.code()
+    return grpc.StatusCode.OK
+
+
+def valid(server: Server, key: str) -> bool:
+    """Whether each worker knows the key: connections are dealt out among them."""
+    return {status(server, "GET", "/v1/models", key) for _ in range(20)} == {200}
+
+
+def invalid(server: Server, key: str) -> bool:
+    return {status(server, "GET", "/v1/models", key) for _ in range(20)} == {401}
+
+
+def test_a_key_does_by_http_what_its_scope_says(guarded):
+    server, file = guarded
+    line = add_key(file, "line", ["predict"])
+    wait_until(lambda: valid(server, line), ANSWER_SECONDS, what="the new key")
+
+    answers = {
+        path: (status(server, method, path), status(server, method, path, line))
+        for method, path in [
+            ("GET", "/v1/units"), ("POST", "/v1/units/1/outcomes"), ("GET", "/metrics"), ("GET", "/docs"),
+            ("GET", "/openapi.json"), ("GET", "/schema.json"), ("GET", "/readyz"),
+        ]
+    }  # fmt: skip
+
+    assert answers == {
+        "/v1/units": (401, 200), "/v1/units/1/outcomes": (401, 403), "/metrics": (401, 403),
+        "/docs": (401, 200), "/openapi.json": (401, 200), "/schema.json": (401, 200), "/readyz": (200, 200),
+    }  # fmt: skip
+    assert httpx.get(server.http + "/docs", auth=("me", line), trust_env=False).status_code == 200
+
+
+def test_a_key_does_by_grpc_what_its_scope_says(guarded):
+    server, file = guarded
+    planner = add_key(file, "planner", ["outcomes"])
+    wait_until(lambda: valid(server, planner), ANSWER_SECONDS, what="the new key")
+    with grpc.insecure_channel(server.grpc) as channel:
+        stub = rul_v1_pb2_grpc.RulServiceStub(channel)
+        health = health_pb2_grpc.HealthStub(channel)
+        reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
+        infer = channel.unary_unary(
+            "/inference.GRPCInferenceService/ModelInfer",
+            request_serializer=open_inference_pb2.ModelInferRequest.SerializeToString,
+        )
+        listing = reflection_pb2.ServerReflectionRequest(list_services="")
+        calls = {
+            "models": lambda **o: stub.ListModels(rul_v1_pb2.ListModelsRequest(), **o),
+            "predict": lambda **o: stub.Predict(rul_v1_pb2.PredictRequest(), **o),
+            "infer": lambda **o: infer(open_inference_pb2.ModelInferRequest(), **o),
+            "stream": lambda **o: list(stub.PredictStream(iter([rul_v1_pb2.StreamRequest()]), **o)),
+            "reflection": lambda **o: list(reflection.ServerReflectionInfo(iter([listing]), **o)),
+            "health": lambda **o: health.Check(health_pb2.HealthCheckRequest(), **o),
+        }
+
+        without = {name: code(call) for name, call in calls.items()}
+        metadata = [("x-api-key", planner)]
+        answers = {name: code(partial(call, metadata=metadata)) for name, call in calls.items()}
+
+    ok = grpc.StatusCode.OK
+    assert without == dict.fromkeys(calls, UNKNOWN) | {"health": ok}
+    assert answers == dict.fromkeys(calls, ok) | dict.fromkeys(["predict", "infer", "stream"], DENIED)
+
+
+def test_a_revoked_key_ends_its_streams_and_a_bad_file_changes_nothing(guarded):
+    server, file = guarded
+    kept = add_key(file, "kept", ["ingest"])
+    lost = add_key(file, "lost", ["ingest"])
+    wait_until(lambda: valid(server, lost), ANSWER_SECONDS, what="the new key")
+    opening = rul_v1_pb2.StreamRequest(open=rul_v1_pb2.StreamOpen(unit="7"))
+    with grpc.insecure_channel(server.grpc) as channel:
+        sent = iter([opening])
+        stream = channel.stream_stream(
+            "/rul.v1.RulService/PredictStream",
+            request_serializer=rul_v1_pb2.StreamRequest.SerializeToString,
+            response_deserializer=rul_v1_pb2.StreamReply.FromString,
+        )(endless(sent), metadata=[("x-api-key", lost)], timeout=ANSWER_SECONDS)
+        assert next(stream).WhichOneof("reply") == "opened"
+
+        revoke_key(file, "lost")
+
+        assert code(lambda: next(stream)) is UNKNOWN
+    wait_until(lambda: invalid(server, lost), ANSWER_SECONDS, what="the end of the key")
+    file.write_text("[keys", encoding="utf-8")
+    wait_until(lambda: "key file refused" in server.output(), ANSWER_SECONDS, what="the event")
+    assert valid(server, kept)
+    assert server.output().count("key file refused") == 1
+    assert not any(key in server.output() for key in (kept, lost))
+
+
+def endless(messages: Iterator[object]) -> Iterator[object]:
+    """These messages on a stream that its caller never ends."""
+    yield from messages
+    threading.Event().wait(ANSWER_SECONDS)
+
+
+def test_a_bad_key_file_ends_the_start_with_one_line(tmp_path):
+    done = rul("serve", "--port", "0", RUL_KEYS_FILE=str(tmp_path / "none.toml"))
+
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "none.toml: No such file" in done.stderr
+
+
+def pasted(text: str, server: Server | None, folder: Path) -> str:
+    """What a block of the document prints in this folder."""
+    text = text if server is None else text.replace("http://localhost:3000", server.http)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RUL_")}
+    path = f"{Path(RUL).parent}{os.pathsep}{clean['PATH']}"
+    return subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", text], cwd=folder, env=clean | {"PATH": path, "NO_PROXY": "*"},
+        capture_output=True, text=True, check=True, timeout=120,
+    ).stdout  # fmt: skip
+
+
+def test_the_commands_of_the_document_do_what_it_says(tiny_bundle, tmp_path):
+    listed = pasted(MAKE, None, tmp_path)
+    assert SERVE == "RUL_KEYS_FILE=keys.toml rul serve --bundle fd001\n"
+    with running(tmp_path, str(tiny_bundle.path), keys_file="keys.toml") as server:
+        assert "rul_" in pasted(USE, server, tmp_path) + (tmp_path / "metrics.txt").read_text("utf-8")
+        line = (tmp_path / "line-1.key").read_text("utf-8").strip()
+        pasted(CHANGE, server, tmp_path)
+        wait_until(lambda: invalid(server, line), ANSWER_SECONDS, what="the end of the key")
+
+    assert [row.split("\t")[:3] for row in listed.splitlines()] == [
+        ["line-1", "predict,ingest", "plant-a"],
+        ["planner", "outcomes", "plant-a"],
+        ["prometheus", "metrics", "-"],
+    ]
+    assert (tmp_path / "line-1.key").stat().st_mode & 0o777 == 0o600

@@ -1,0 +1,27 @@
+"""Overload of the real process; `tests/hostile/overload.py` measures it."""
+
+import asyncio
+
+import pytest
+
+from tests.benchmarks.loads import Load
+from tests.benchmarks.payloads import calls_of
+from tests.hostile.crowds import closed_loop
+from tests.integration.conftest import running
+
+
+@pytest.mark.parametrize(
+    ("protocol", "answered", "refused"), [("json", "200", "429"), ("grpc", "OK", "RESOURCE_EXHAUSTED")]
+)
+def test_too_many_callers_are_answered_or_refused_and_nothing_fails(
+    protocol, answered, refused, tiny_bundle, tmp_path
+):
+    path = str(tiny_bundle.path)
+    calls = calls_of(path, protocol, Load(protocol, 64, 8, realistic=True))
+    settings = {"max_batch_windows": "1", "request_timeout_seconds": "60", "log_level": "error"}
+
+    with running(tmp_path, path, **settings) as server:
+        address = server.http.removeprefix("http://")
+        ends = asyncio.run(closed_loop(address, calls, 64, 3.0, settle=0.0, is_patient=True))
+
+    assert ends.codes.keys() == {answered, refused}

@@ -1,0 +1,102 @@
+"""Slow and many clients, in front of the real process."""
+
+import asyncio
+import resource
+import socket
+import threading
+from contextlib import ExitStack
+
+import grpc
+import httpx
+import pytest
+
+from tests.integration.conftest import FRONT_ENDS, KEY, RUL, Server, running
+from tests.waiting import wait_until
+
+OPEN_FILES = 256
+IDLE = 400
+PREDICT = "/rul.v1.RulService/Predict"
+SECONDS = 30
+HEAD = f"POST /v1/predict HTTP/1.1\r\nhost: a\r\nx-api-key: {KEY}\r\ncontent-type: application/json\r\n"
+
+
+@pytest.fixture(scope="module", params=FRONT_ENDS)
+def server(request, tiny_bundle, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(f"slow-{request.param}")
+    settings = {"api_keys": KEY, "body_timeout_seconds": "0.5", "front_end": request.param}
+    with running(folder, str(tiny_bundle.path), **settings) as started:
+        yield started
+
+
+def connect(server: Server) -> socket.socket:
+    host, port = server.http.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=SECONDS)
+
+
+def call(server: Server, *metadata: tuple[str, str]) -> grpc.RpcError:
+    """The error of a call whose message never comes."""
+    ended = threading.Event()
+
+    def messages():
+        ended.wait(SECONDS)
+        yield from ()
+
+    with grpc.insecure_channel(server.grpc) as channel:
+        predict = channel.stream_unary(PREDICT)
+        with pytest.raises(grpc.RpcError) as caught:
+            predict(messages(), timeout=SECONDS, metadata=metadata)
+        ended.set()
+    return caught.value
+
+
+@pytest.mark.parametrize("part", ["", "{"], ids=["nothing", "a part"])
+def test_a_body_that_does_not_come_is_told_408(server, part):
+    with connect(server) as client:
+        client.sendall(f"{HEAD}content-length: 99\r\n\r\n{part}".encode())
+
+        assert b" 408 " in client.recv(100)
+
+
+def test_a_message_that_does_not_come_ends_its_call(server):
+    assert call(server, ("x-api-key", KEY)).code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+def test_a_call_without_a_key_is_refused_before_its_message(server):
+    assert call(server).code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_a_body_that_comes_after_its_deadline_leaves_no_trace_in_the_log(server):
+    with connect(server) as client:
+        client.sendall(f"{HEAD}content-length: 99\r\n\r\n".encode())
+        assert b" 408 " in client.recv(100)
+
+    assert httpx.get(server.http + "/livez", trust_env=False).status_code == 200
+    assert "Traceback" not in server.output()
+
+
+def test_idle_connections_above_the_limit_of_open_files_do_not_make_it_deaf(tiny_bundle, tmp_path):
+    command = ("bash", "-c", f"ulimit -n {OPEN_FILES}; exec {RUL} serve")
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert hard > IDLE + OPEN_FILES
+
+    with running(tmp_path, str(tiny_bundle.path), command=command) as server, ExitStack() as stack:
+        for _ in range(IDLE):
+            stack.enter_context(connect(server))
+
+        wait_until(lambda: httpx.get(server.http + "/livez", trust_env=False, timeout=1).is_success, SECONDS)
+
+        assert "few connections possible" in server.output()
+
+
+async def test_connections_above_the_limit_are_closed_and_those_below_it_are_served(tiny_bundle, tmp_path):
+    with running(tmp_path, str(tiny_bundle.path), max_connections="20") as server:
+        host, port = server.http.removeprefix("http://").split(":")
+        opened = [await asyncio.open_connection(host, int(port)) for _ in range(30)]
+
+        first, _ = await asyncio.wait(
+            [asyncio.ensure_future(reader.read()) for reader, _ in opened], return_when="FIRST_COMPLETED"
+        )
+        assert first
+        for _, writer in opened:
+            writer.close()
+        wait_until(lambda: httpx.get(server.http + "/livez", trust_env=False).is_success, SECONDS)

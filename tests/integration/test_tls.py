@@ -1,0 +1,134 @@
+"""TLS and mTLS on the one port, with the commands of docs/tls.md; renewal without a restart."""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import Server, rul, running
+from tests.waiting import wait_until
+
+DOCS = (Path(__file__).parents[2] / "docs" / "tls.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```bash\n(.*?)^```$", DOCS, flags=re.DOTALL | re.MULTILINE)
+UNITS = ("simulate", "--units", "2", "--truncate", "--seed", "4", "--output")
+
+
+def sh(script: str, folder: Path) -> str:
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=folder, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A folder with the certificates that the documented commands make."""
+    folder = tmp_path_factory.mktemp("tls")
+    sh(BLOCKS[0], folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def secure(folder, tiny_bundle):
+    names = {"tls_cert": "server.pem", "tls_key": "server.key", "tls_client_ca": "ca.pem"}
+    settings = {setting: str(folder / name) for setting, name in names.items()}
+    context = ssl.create_default_context(cafile=folder / "ca.pem")
+    context.load_cert_chain(folder / "client.pem", folder / "client.key")
+    with running(folder, str(tiny_bundle.path), tls=context, **settings) as server:
+        yield server
+
+
+def port_of(server: Server) -> str:
+    return server.http.rpartition(":")[2]
+
+
+def documented(line: str, server: Server) -> str:
+    """The command of the documentation that contains these words, for this server's port."""
+    (found,) = [one for one in "\n".join(BLOCKS).splitlines() if line in one]
+    return found.replace("localhost:3000", f"localhost:{port_of(server)}")
+
+
+def test_curl_with_a_certificate_is_answered_and_without_one_refused(secure, folder):
+    command = documented("curl", secure)
+
+    assert '"ready"' in sh(command, folder)
+    assert (
+        subprocess.run(
+            [*command.split(" --cert ")[0].split(), f"{secure.http}/readyz"],
+            cwd=folder,
+            capture_output=True,
+            check=False,
+        ).returncode
+        != 0
+    )
+
+
+@pytest.mark.parametrize("scheme", ["https", "grpcs"])
+def test_rul_predict_shows_a_certificate_by_http_and_grpc(scheme, secure, folder, tiny_bundle):
+    rul(*UNITS, folder / "units.csv", "--bundle", tiny_bundle.path)
+    options = documented(f"{scheme}://localhost:3000 --model", secure).split()[1:]
+    given = [str(folder / word) if word.endswith((".pem", ".key", ".csv")) else word for word in options]
+
+    done = rul(*["tiny" if word == "fd001" else word for word in given], "--format", "csv")
+    bare = rul(*given[: given.index("--cert")], "--format", "csv")
+
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 3
+    assert bare.returncode == 1
+    # gRPC's own library says which alert the server sent.
+    (line,) = [line for line in bare.stderr.splitlines() if not re.match(r"E\d{4} ", line)]
+    assert line.startswith("rul: ")
+
+
+def test_a_renewed_certificate_is_shown_without_a_restart(secure, folder):
+    def shown() -> bytes:
+        context = ssl.create_default_context(cafile=folder / "ca.pem")
+        context.load_cert_chain(folder / "client.pem", folder / "client.key")
+        with (
+            socket.create_connection(("127.0.0.1", int(port_of(secure))), timeout=10) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as opened,
+        ):
+            return opened.getpeercert(binary_form=True) or b""
+
+    before = shown()
+    names = BLOCKS[0].splitlines()
+    renew = "\n".join(names[1:4]).replace("server.key", "new.key").replace("server.pem", "new.pem")
+    sh(renew, folder)
+    sh(BLOCKS[3], folder)
+
+    wait_until(lambda: shown() != before, 20, what="the new certificate")
+    assert secure.process.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"RUL_TLS_CERT": "server.pem"}, "both RUL_TLS_CERT and RUL_TLS_KEY"),
+        ({"RUL_TLS_CERT": "none.pem", "RUL_TLS_KEY": "server.key"}, "RUL_TLS_CERT .*No such file"),
+        ({"RUL_TLS_CERT": "server.key", "RUL_TLS_KEY": "server.key"}, "expected PEM"),
+        ({"RUL_TLS_CERT": "client.pem", "RUL_TLS_KEY": "ca.key"}, "the key belongs to another certificate"),
+        (
+            {"RUL_TLS_CERT": "client.pem", "RUL_TLS_KEY": "client.key", "RUL_TLS_CLIENT_CA": "ca.key"},
+            "RUL_TLS_CLIENT_CA .*expected certificates",
+        ),
+        (
+            {"RUL_TLS_CERT": "client.pem", "RUL_TLS_KEY": "client.key", "RUL_FRONT_END": "uvicorn"},
+            "TLS needs the Envoy front end",
+        ),
+    ],
+)
+def test_certificates_that_cannot_be_used_end_the_start_with_one_line(settings, reason, folder):
+    paths = {k: v if k == "RUL_FRONT_END" else str(folder / v) for k, v in settings.items()}
+
+    done = rul("serve", **{"RUL_PORT": "0", "RUL_FRONT_END": "envoy"} | paths)
+
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert re.search(reason, line)

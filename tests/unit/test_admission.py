@@ -1,0 +1,281 @@
+"""Admission: what waits, what is refused, and how much is answered under too many callers."""
+
+import asyncio
+import selectors
+
+import numpy as np
+import pytest
+
+from service.edge.admission import RECEIVING_SECONDS, RETRY_SECONDS, WAIT_SHARE, Admission, Coming, Lane
+from service.errors import Overloaded
+from tests.in_process import in_process, json_window, message_window, until
+
+LIMIT = 5.0
+WORK = 0.02
+REFUSING = 0.0005
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+class Jumping(selectors.DefaultSelector):
+    """Never waits: the time of its loop jumps to the next timer."""
+
+    def __init__(self):
+        super().__init__()
+        self.now = 0.0
+
+    def select(self, timeout=None):
+        if timeout is not None and timeout > 0:
+            self.now += timeout
+        return super().select(0)
+
+
+def simulated(work):
+    """Run a coroutine function, which takes the clock, in time that passes by itself."""
+    selector = Jumping()
+    loop = asyncio.SelectorEventLoop(selector)
+    loop.time = lambda: selector.now
+    try:
+        return loop.run_until_complete(work(loop.time))
+    finally:
+        loop.close()
+
+
+async def crowd(callers, clock, seconds=60.0, size=100):
+    """Waits of answered calls of a closed loop at a server of one core, by when they were answered."""
+    lane, core, answered = Lane(3 * size, LIMIT, clock), asyncio.Lock(), []
+
+    async def call():
+        begun = clock()
+        if lane.line or lane.in_work >= lane.room:
+            try:
+                await lane.wait(size, LIMIT)
+            except Overloaded as error:
+                async with core:
+                    await asyncio.sleep(REFUSING)
+                await asyncio.sleep(error.retry_after_seconds)
+                return
+        else:
+            lane.in_work += size
+        async with core:
+            await asyncio.sleep(WORK)
+        lane.in_work -= size
+        lane.advance()
+        answered.append(clock() - begun)
+
+    async def caller():
+        while clock() < seconds:
+            await call()
+
+    await asyncio.gather(*(caller() for _ in range(callers)))
+    assert lane.in_work == 0
+    return answered
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def lane(clock):
+    """A lane with room for one request of 100 bytes, which is taken."""
+    made = Lane(100, LIMIT, clock)
+    made.in_work = 100
+    return made
+
+
+def leave(lane, size=100):
+    lane.in_work -= size
+    lane.advance()
+
+
+async def queued(lane, *, size=100, limit=LIMIT):
+    task = asyncio.create_task(lane.wait(size, limit))
+    await asyncio.sleep(0)
+    return task
+
+
+@pytest.mark.parametrize(("factor", "share"), [(2, 0.9), (8, 0.9), (32, 0.8)])
+def test_goodput_under_too_many_callers_is_that_of_enough(factor, share):
+    enough = len(simulated(lambda clock: crowd(40, clock)))
+
+    answered = simulated(lambda clock: crowd(40 * factor, clock))
+
+    assert len(answered) > share * enough
+    assert np.quantile(answered, 0.99) < 0.5 * LIMIT
+
+
+async def test_requests_that_wait_work_in_their_order(lane):
+    first, second = await queued(lane), await queued(lane)
+
+    leave(lane)
+    await first
+
+    assert not second.done()
+    leave(lane)
+    await second
+    assert lane.in_work == 100
+
+
+async def test_a_request_that_would_wait_too_long_is_refused_at_once(lane, clock):
+    first = await queued(lane)
+    clock.now = 0.5
+    leave(lane)
+    await first
+    assert lane.bytes_per_second == 200
+    waiting = [await queued(lane) for _ in range(3)]
+
+    with pytest.raises(Overloaded, match="3 requests wait"):
+        await lane.wait(100, LIMIT)
+
+    assert [task.done() for task in waiting] == [False, False, False]
+
+
+async def test_a_short_time_limit_is_a_short_wait(lane, clock):
+    first = await queued(lane)
+    clock.now = 0.5
+    leave(lane)
+    await first
+    second = await queued(lane)
+
+    with pytest.raises(Overloaded):
+        await lane.wait(100, 1.0)
+
+    assert not second.done()
+
+
+async def test_a_request_that_has_waited_too_long_never_works(lane, clock):
+    late, other = await queued(lane, limit=1.0), await queued(lane)
+    clock.now = WAIT_SHARE * 1.0 + 0.01
+
+    leave(lane)
+    await other
+
+    with pytest.raises(Overloaded):
+        await late
+    assert lane.in_work == 100
+
+
+async def test_a_line_is_cut_where_its_speed_shows_that_it_is_too_long(lane, clock):
+    waiting = [await queued(lane) for _ in range(16)]
+    clock.now = 0.25
+
+    leave(lane)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    assert [task.done() for task in waiting] == [True] + 3 * [False] + 12 * [True]
+    assert all(isinstance(task.exception(), Overloaded) for task in waiting[4:])
+
+
+@pytest.mark.parametrize("is_its_turn", [False, True])
+async def test_a_caller_that_leaves_the_line_leaves_no_trace(lane, is_its_turn):
+    leaving, other = await queued(lane), await queued(lane)
+
+    if is_its_turn:
+        leave(lane)
+    leaving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+
+    if not is_its_turn:
+        leave(lane)
+    await other
+    leave(lane)
+    assert (lane.in_work, lane.expected_bytes) == (0, 0)
+
+
+def test_bodies_that_are_being_received_count_as_waiting():
+    admission = Admission(window_bytes=10, room_windows=100, limit_seconds=LIMIT)
+    admission.large.bytes_per_second = 100.0
+
+    with admission.expected(1000):
+        assert admission.large.expected_bytes == 1000
+        with pytest.raises(Overloaded), admission.expected(1000):
+            pass
+
+    assert admission.large.expected_bytes == 0
+
+
+def test_a_slow_body_keeps_no_place(lane, clock):
+    slow, quick = Coming(lane, 10_000), None
+
+    with slow:
+        clock.now = RECEIVING_SECONDS + 0.01
+        quick = Coming(lane, 100)
+        with quick:
+            assert lane.expected_bytes == 100
+
+    assert lane.expected_bytes == 0
+
+
+def test_callers_are_asked_to_return_later_while_most_are_refused(lane, clock):
+    lane.bytes_per_second, asked = 1.0, []
+
+    for second in range(200):
+        clock.now = float(second)
+        for _ in range(10):
+            with pytest.raises(Overloaded) as refusal:
+                lane.check(1000, LIMIT)
+        asked.append(refusal.value.retry_after_seconds)
+
+    assert asked[0] == RETRY_SECONDS[0]
+    assert asked[-1] == RETRY_SECONDS[1]
+    assert asked == sorted(asked)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_one_rule_refuses_by_every_protocol_before_a_request_is_decoded(count):
+    async with in_process() as service:
+        admission = service.desk.admission
+        lane = admission.small if count == 1 else admission.large
+        lane.in_work, lane.bytes_per_second = lane.room, 1.0
+        first = asyncio.create_task(lane.wait(1000, None))
+        await until(lambda: bool(lane.line))
+
+        by_http = await service.predict_http(windows=count * [json_window()])
+        by_grpc = await service.predict_grpc(windows=6 * count * [message_window()])
+
+        assert (by_http.status_code, by_http.headers["retry-after"]) == (429, "1")
+        assert (by_grpc.code.name, by_grpc.metadata["grpc-retry-pushback-ms"]) == (
+            "RESOURCE_EXHAUSTED",
+            "1000",
+        )
+        assert service.runtime.batches == []
+        first.cancel()
+
+
+async def test_small_requests_do_not_wait_behind_large_ones():
+    async with in_process() as service:
+        large = service.desk.admission.large
+        large.in_work = large.room
+        waiting = asyncio.create_task(service.predict_http(windows=20 * [json_window()]))
+        await until(lambda: bool(large.line))
+
+        answer = await service.predict_http()
+
+        assert answer.status_code == 200
+        assert not waiting.done()
+        large.in_work = 0
+        large.advance()
+        assert (await waiting).status_code == 200
+        assert large.in_work == 0
+
+
+async def test_a_request_that_fails_leaves_its_room():
+    async with in_process() as service:
+        service.runtime.failures = 1
+
+        answer = await service.predict_http()
+
+        assert answer.status_code == 500
+        assert service.desk.admission.small.in_work == 0

@@ -1,0 +1,65 @@
+"""A broken bundle is refused with one line that names it, by every command, whatever is broken."""
+
+import shutil
+
+import pytest
+
+from export.bundle import InvalidBundle, find_bundle
+from rul_client.commands.predict.offline import open_offline
+from service.core.bundles import load_bundles
+from service.settings import ProviderChoice, Settings
+from tests.broken_bundles import WAYS
+from tests.commands import rul
+
+pytestmark = pytest.mark.usefixtures("one_thread", "no_settings")
+
+
+@pytest.fixture
+def copied(tiny_bundle, tmp_path):
+    """A bundle that a test may break."""
+    return shutil.copytree(tiny_bundle.path, tmp_path / "broken")
+
+
+def settings(*folders, **more):
+    return Settings.model_construct(
+        bundles=tuple(map(str, folders)), provider=ProviderChoice.CPU, max_batch_windows=32, **more
+    )
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_serving_and_checking_refuse_a_broken_bundle_with_one_line(copied, way):
+    WAYS[way](copied)
+
+    with pytest.raises(InvalidBundle) as served:
+        load_bundles(settings(copied))
+    checked = rul("check", copied).exception
+
+    assert isinstance(checked, InvalidBundle)
+    for line in (str(served.value), str(checked)):
+        assert str(copied) in line
+        assert line.isprintable()
+        assert len(line) < 800
+
+
+@pytest.mark.parametrize("way", ["missing: SHA256SUMS", "zip bomb", "cap too low"])
+async def test_predicting_refuses_a_broken_bundle_with_one_line(copied, way):
+    WAYS[way](copied)
+
+    with pytest.raises(InvalidBundle, match=str(copied)):
+        async with open_offline(str(copied)):
+            pass
+
+
+def test_two_bundles_of_one_name_are_refused_with_both_folders(tiny_bundle, copied):
+    with pytest.raises(InvalidBundle, match="both are named tiny") as refusal:
+        load_bundles(settings(tiny_bundle.path, copied))
+
+    assert {str(tiny_bundle.path), str(copied)} <= set(str(refusal.value).replace(":", " ").split())
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "no\0name", "no-such-bundle", ""])
+def test_a_name_that_cannot_be_found_is_refused_with_one_line(name):
+    with pytest.raises(InvalidBundle) as refusal:
+        find_bundle(name)
+
+    assert "\n" not in str(refusal.value)

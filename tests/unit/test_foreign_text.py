@@ -1,0 +1,68 @@
+"""Text of strangers reaches terminals without control characters, and spreadsheets without formulas."""
+
+import doctest
+import io
+import logging
+import subprocess
+import sys
+
+import pytest
+
+import model.domain
+import rul_client.commands.output
+from rul_client.commands.outcomes import _cell
+from rul_client.commands.output import csv_cell
+from rul_client.commands.predict.rows import COLUMNS, Row
+from rul_client.commands.predict.writers import CsvWriter
+from service import logs
+from service.settings import LogFormat
+
+ESCAPE = "pump\x1b]0;owned\x07\x1b[2J\u202e"
+
+
+@pytest.mark.parametrize("module", [model.domain, rul_client.commands.output])
+def test_the_examples_of_the_docstrings_hold(module):
+    assert doctest.testmod(module).failed == 0
+
+
+def test_an_error_line_has_no_control_characters():
+    code = f"from service.cli import _fail; _fail('unit ' + {ESCAPE!r})"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1
+    assert done.stderr == "rul: unit pump?]0;owned??[2J?\n"
+
+
+@pytest.mark.parametrize("log_format", [LogFormat.CONSOLE, LogFormat.JSON])
+def test_a_log_event_has_no_control_characters_of_its_fields(log_format):
+    stream = io.StringIO()
+    before = logging.getLogger().handlers[:]
+    try:
+        logs.configure(log_format=log_format, stream=stream)
+        logs.logger().warning("odd unit", unit=ESCAPE)
+    finally:
+        logging.getLogger().handlers[:] = before
+
+    written = stream.getvalue()
+    assert "owned" in written
+    assert [part for part in ("\x1b]", "\x1b[2J", "\x07", "\u202e") if part in written] == []
+
+
+def test_a_name_in_the_table_of_outcomes_has_no_control_characters():
+    assert _cell("version", {"version": ESCAPE}).isprintable()
+
+
+@pytest.mark.parametrize("unit", ["=HYPERLINK(1)", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1"])
+def test_a_unit_that_looks_like_a_formula_is_text_in_csv(unit):
+    file = io.BytesIO()
+
+    CsvWriter(file, COLUMNS).write([Row(unit, 3)])
+
+    cell = file.getvalue().decode().split("\n", 1)[1]
+    assert cell.startswith(("'", "\"'"))
+
+
+@pytest.mark.parametrize("value", ["-1", "+5", "1e-3", "pump-1", "pump=1", "", -3.5, 7, None])
+def test_numbers_and_ordinary_names_stay_as_they_are(value):
+    assert csv_cell(value) == value

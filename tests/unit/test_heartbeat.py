@@ -1,0 +1,108 @@
+"""A silent worker hangs if its event loop is blocked; one that computes has more time."""
+
+import asyncio
+
+import pytest
+
+from service.processes.control import Control
+from service.processes.heartbeat import BEATS, PATIENCE, Heartbeat
+
+LIMIT = 0.004
+LOOP, OTHER = "17", "18"
+
+
+@pytest.fixture
+def account(tmp_path):
+    """Write the seconds that a thread has run and waited for a core."""
+
+    def write(thread, ran, waited=0.0):
+        (tmp_path / "task" / thread).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "task" / thread / "schedstat").write_text(f"{ran * 1e9:.0f} {waited * 1e9:.0f} 1\n")
+
+    write(LOOP, 0)
+    write(OTHER, 0)
+    return write
+
+
+@pytest.fixture
+async def heartbeat(tmp_path, account):
+    """The heartbeat of a worker that has replied once and is silent since."""
+
+    async def beat():
+        return LOOP
+
+    control = Control({"beat": beat})
+    await control.open(tmp_path / "worker")
+    made = Heartbeat(tmp_path / "worker", tmp_path / "task", limit_seconds=LIMIT)
+    while made._thread is None:
+        await made.beat()
+    control.close()
+    (tmp_path / "worker").unlink(missing_ok=True)
+    return made
+
+
+async def beats_until_hung(heartbeat, between=lambda: None, *, most=2 * BEATS * PATIENCE):
+    for count in range(1, most + 1):
+        if await heartbeat.beat():
+            return count
+        between()
+    return None
+
+
+async def test_a_worker_that_replies_does_not_hang(tmp_path, account):
+    async def beat():
+        return LOOP
+
+    control = Control({"beat": beat})
+    await control.open(tmp_path / "worker")
+    heartbeat = Heartbeat(tmp_path / "worker", tmp_path / "task", limit_seconds=0.8)
+
+    assert [await heartbeat.beat() for _ in range(BEATS + 1)] == [False] * (BEATS + 1)
+    control.close()
+
+
+async def test_a_blocked_loop_hangs_after_the_limit(heartbeat):
+    assert await beats_until_hung(heartbeat) == BEATS
+
+
+async def test_threads_beside_a_blocked_loop_do_not_hide_it(heartbeat, account):
+    assert await beats_until_hung(heartbeat, lambda: account(OTHER, 1000)) == BEATS
+
+
+@pytest.mark.parametrize("busy", [(1000, 0), (0, 1000)], ids=["computes", "waits for a core"])
+async def test_a_silent_loop_that_is_busy_has_longer(heartbeat, account, busy):
+    account(LOOP, *busy)
+
+    assert await beats_until_hung(heartbeat) == BEATS * PATIENCE
+
+
+async def test_a_silent_loop_without_an_account_has_longer(heartbeat, tmp_path):
+    for file in (tmp_path / "task").glob("*/schedstat"):
+        file.unlink()
+
+    assert await beats_until_hung(heartbeat) == BEATS * PATIENCE
+
+
+async def test_a_start_may_last_as_long_as_any_thread_is_busy(tmp_path, account):
+    seconds = iter(range(0, 10**9, 1000))
+    heartbeat = Heartbeat(tmp_path / "worker", tmp_path / "task", limit_seconds=LIMIT)
+
+    assert await beats_until_hung(heartbeat, lambda: account(OTHER, next(seconds))) is None
+
+
+async def test_a_start_that_does_nothing_hangs(tmp_path, account):
+    heartbeat = Heartbeat(tmp_path / "worker", tmp_path / "task", limit_seconds=LIMIT)
+
+    assert await beats_until_hung(heartbeat) == BEATS * PATIENCE
+
+
+async def test_a_worker_that_accepts_and_never_replies_is_silent(tmp_path, account):
+    async def never(reader, writer):
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_unix_server(never, tmp_path / "worker")
+    heartbeat = Heartbeat(tmp_path / "worker", tmp_path / "task", limit_seconds=LIMIT)
+
+    assert await beats_until_hung(heartbeat) == BEATS * PATIENCE
+    server.close()

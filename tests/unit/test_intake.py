@@ -1,0 +1,129 @@
+"""Bodies that come slowly or together: a deadline, a budget, and no byte before the key."""
+
+import asyncio
+
+import grpc
+import pytest
+
+from service.grpc import health
+from tests.in_process import PREDICT, ask_grpc, framed, in_process, until
+
+STREAM = "/rul.v1.RulService/PredictStream"
+METHODS = (
+    PREDICT,
+    STREAM,
+    "/rul.v1.RulService/GetModel",
+    "/rul.v1.RulService/ListModels",
+    "/inference.GRPCInferenceService/ModelInfer",
+    "/inference.GRPCInferenceService/ModelMetadata",
+)
+REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+WATCH = "/grpc.health.v1.Health/Watch"
+PATHS = ("/v1/predict", "/v1/units/7/outcomes", "/v2/models/fake/infer")
+SHORT = {"body_timeout_seconds": 0.01}
+TYPE = {"content-type": "application/json"}
+PART = framed(b"0" * 3000)[:2000]
+"""The begin of a message."""
+
+
+class Slow:
+    """A body that stops after its first part."""
+
+    def __init__(self, part=b"0" * 2000):
+        self.part = part
+        self.asked = 0
+        self.release = asyncio.Event()
+
+    async def __aiter__(self):
+        self.asked += 1
+        if self.part:
+            yield self.part
+        await self.release.wait()
+
+
+@pytest.mark.parametrize("part", [b"", b"{"], ids=["nothing", "a part"])
+@pytest.mark.parametrize("path", PATHS)
+async def test_an_http_body_that_comes_too_slowly_gets_408(path, part):
+    async with in_process(**SHORT) as service:
+        answer = await service.http.post(path, content=Slow(part), headers=TYPE)
+
+        assert answer.status_code == 408
+        assert service.desk.intake.held == 0
+
+
+@pytest.mark.parametrize("parts", [[], [PART]], ids=["nothing", "a part"])
+@pytest.mark.parametrize("method", [m for m in METHODS if m != STREAM] + ["/grpc.health.v1.Health/Check"])
+async def test_a_message_that_comes_too_slowly_gets_deadline_exceeded(method, parts):
+    async with in_process(**SHORT) as service:
+        answer = await ask_grpc(service.grpc, method, *parts, ended=False)
+
+        assert answer.code is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert service.desk.intake.held == 0
+
+
+async def test_a_message_of_a_stream_that_comes_too_slowly_ends_the_stream():
+    async with in_process(**SHORT) as service:
+        answer = await ask_grpc(service.grpc, STREAM, PART, ended=False)
+
+        assert answer.code is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert service.desk.intake.held == 0
+
+
+async def test_bodies_above_the_budget_get_429_and_those_within_it_go_on():
+    async with in_process(max_reading_bytes=3000) as service:
+        first = Slow()
+        reading = asyncio.create_task(service.http.post("/v1/predict", content=first, headers=TYPE))
+        await until(lambda: service.desk.intake.held == 2000)
+
+        refused = await service.http.post("/v1/predict", content=Slow(), headers=TYPE)
+        by_grpc = await ask_grpc(service.grpc, PREDICT, PART, ended=False)
+        streamed = await ask_grpc(service.grpc, STREAM, PART, ended=False)
+        first.release.set()
+
+        assert refused.status_code == 429
+        assert refused.headers["retry-after"] == "1"
+        assert by_grpc.code is streamed.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert (await reading).status_code == 400
+        assert service.desk.intake.held == 0
+
+
+@pytest.mark.parametrize("method", METHODS)
+async def test_a_message_without_a_key_is_not_read(method):
+    async with in_process(keys=["a-key"]) as service:
+        answer = await ask_grpc(service.grpc, method, ended=False)
+
+        assert answer.code is grpc.StatusCode.UNAUTHENTICATED
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_body_without_a_key_is_not_read(path):
+    async with in_process(keys=["a-key"]) as service:
+        body = Slow()
+
+        answer = await service.http.post(path, content=body, headers=TYPE)
+
+        assert answer.status_code == 401
+        assert body.asked == 0
+
+
+async def test_a_silent_reflection_stream_ends():
+    async with in_process(**SHORT) as service:
+        answer = await ask_grpc(service.grpc, REFLECTION, ended=False)
+
+        assert answer.code is grpc.StatusCode.OK
+        assert answer.messages == []
+
+
+async def test_callers_without_a_key_may_watch_only_so_many(monkeypatch):
+    monkeypatch.setattr(health, "MOST_WATCHERS", 1)
+    leave = asyncio.Event()
+    async with in_process(keys=["a-key"]) as service:
+        first = asyncio.create_task(ask_grpc(service.grpc, WATCH, framed(b""), leaves=leave))
+        await until(lambda: service.health._watchers == 1)
+
+        second = await ask_grpc(service.grpc, WATCH, framed(b""))
+        leave.set()
+        await first
+        await until(lambda: service.health._watchers == 0)
+
+        assert second.code is grpc.StatusCode.RESOURCE_EXHAUSTED
