@@ -18,6 +18,7 @@ from export.golden import Golden
 from tests.asking import golden_windows
 from tests.hostile.swaps import faults, measured
 from tests.integration.conftest import running
+from tests.key_files import key_file
 from tests.other_bundles import renamed
 from tests.waiting import wait_until
 
@@ -36,7 +37,14 @@ def newer(tmp_path_factory):
 
 @pytest.fixture
 def service(tmp_path):
-    with running(tmp_path, "fd001", workers="2", api_keys=KEY, store="false", log_format="json") as started:
+    with running(
+        tmp_path,
+        "fd001",
+        workers="2",
+        keys_file=str(key_file(tmp_path, KEY)),
+        store="false",
+        log_format="json",
+    ) as started:
         wait_until(lambda: "rul_workers 2.0" in get(started, "/metrics").text, 60, what="both workers")
         yield started
 

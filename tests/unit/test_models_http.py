@@ -13,15 +13,18 @@ from structlog.testing import capture_logs
 
 from export.bundle import find_bundle
 from export.golden import Golden
+from export.seal import read_bundle, write_sums
 from service import logs
 from service.assembly import build
 from service.core.runtime import OnnxRuntime
 from service.core.watch import Watch
+from service.edge.keys import GRANTABLE, KeyScope
 from service.processes.control import WorkerSpec
 from service.proto import rul_v1_pb2 as pb
 from service.settings import ProviderChoice, Settings
 from tests.asking import golden_windows
 from tests.in_process import SMALL, framed, unframed, until
+from tests.key_files import key_file
 from tests.other_bundles import renamed
 
 KEY = "an-admins-key"
@@ -59,19 +62,20 @@ class Service:
 
 
 @asynccontextmanager
-async def serving(*bundles, keys=KEY, **settings):
+async def serving(*bundles, keys_file=None, **settings):
     chosen = Settings.model_construct(
         **SMALL | settings,
         bundles=bundles,
         provider=ProviderChoice.CPU,
         store=False,
-        api_keys=SecretStr(keys),
+        api_keys=SecretStr(""),
+        keys_file="" if keys_file is None else str(keys_file),
     )
     parts = build(chosen, worker=WorkerSpec())
     await parts.become_ready(settle=lambda **_: None)
     transport = httpx.ASGITransport(parts.handle)
     async with httpx.AsyncClient(
-        transport=transport, base_url="http://in.process", headers={"x-api-key": KEY}
+        transport=transport, base_url="http://localhost", headers={"x-api-key": KEY}
     ) as client:
         try:
             yield Service(parts, client)
@@ -80,8 +84,8 @@ async def serving(*bundles, keys=KEY, **settings):
 
 
 @pytest.fixture
-async def service():
-    async with serving("fd001") as started:
+async def service(tmp_path):
+    async with serving("fd001", keys_file=key_file(tmp_path, KEY)) as started:
         yield started
 
 
@@ -93,7 +97,7 @@ async def test_a_swap_changes_who_answers_and_every_answer_says_whose_it_is(serv
     after = await service.predict()
     assert changed.status_code == 200, changed.text
     assert changed.json() == {"action": "swap", "model": after["model"], "models": ["fd001"]}
-    assert (after["model"]["version"], after["model"]["sha256"]) == ("2", newer.sha256())
+    assert (after["model"]["version"], after["model"]["sha256"]) == ("2", read_bundle(newer).sha256)
     assert before["model"]["version"] != "2"
     assert before["predictions"] != after["predictions"]
     assert (await service.client.get("/v1/models/fd001")).json()["version"] == "2"
@@ -182,6 +186,7 @@ async def test_a_candidate_whose_golden_windows_disagree_is_refused(service, new
     golden = Golden.load(folder / "golden.npz")
     golden.expected["rul"][0] += 5
     golden.save(folder / "golden.npz")
+    write_sums(folder)
 
     answer = await service.change("POST", "/fd001", folder)
 
@@ -254,17 +259,21 @@ async def test_what_served_is_freed_with_its_last_request(service, newer):
 
 
 async def test_without_keys_nobody_changes_models():
-    async with serving("fd001", keys="") as service:
+    async with serving("fd001") as service:
         refused = await service.change("POST", "", "fd002")
+        listed = await service.client.get("/v1/models")
 
-        assert refused.status_code == 401
-        assert "RUL_API_KEYS" in refused.json()["detail"]
+    assert (refused.status_code, listed.status_code) == (401, 200)
+    assert "RUL_KEYS_FILE" in refused.json()["detail"]
 
 
-async def test_another_key_changes_nothing(service):
-    refused = await service.client.post("/v1/models", json={"bundle": "fd002"}, headers={"x-api-key": "no"})
+async def test_a_key_with_every_other_scope_changes_nothing(tmp_path):
+    file = key_file(tmp_path, KEY, set(GRANTABLE) - {KeyScope.ADMIN})
+    async with serving("fd001", keys_file=file) as service:
+        refused = await service.change("POST", "", "fd002")
+        unknown = await service.client.post("/v1/models", json={}, headers={"x-api-key": "no"})
 
-    assert refused.status_code == 403
+    assert (refused.status_code, unknown.status_code) == (403, 401)
 
 
 async def test_a_change_goes_on_where_its_caller_leaves(service, newer):
