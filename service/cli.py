@@ -7,6 +7,8 @@ it needs when it runs, so that `rul serve` never loads torch.
 from __future__ import annotations
 
 import sys
+import textwrap
+from enum import StrEnum
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Final, NoReturn
@@ -16,8 +18,9 @@ from rich.console import Console
 
 from model.domain import RulError, printable
 from model.version import VERSION
+from service.choices import FrontEnd, LogFormat, LogLevel, ProviderChoice
 from service.keys_cli import register as register_keys
-from service.settings import FrontEnd, LogFormat, LogLevel, ProviderChoice, Settings, env_example
+from service.settings import Settings, as_text, variable_of
 
 SERVE_HELP = """
 Serve bundles by HTTP and gRPC.
@@ -136,3 +139,16 @@ def show_settings(
         Console().print(env_example(), markup=False, highlight=False)
     else:
         output.write_text(env_example(), encoding="utf-8")
+
+
+def env_example() -> str:
+    """Return the text of `.env.example`: every variable, its default and its description."""
+    parts = ["# Every setting with its default. Copy to .env and change what you need.\n"]
+    for name, field in Settings.model_fields.items():
+        kind = field.annotation
+        choices = list(kind) if isinstance(kind, type) and issubclass(kind, StrEnum) else []
+        text = textwrap.wrap(field.description or "", 98, break_long_words=False, break_on_hyphens=False)
+        comment = "\n".join(f"# {line}" for line in text)
+        suffix = f"\n# One of: {', '.join(choices)}." if choices else ""
+        parts.append(f"{comment}{suffix}\n{variable_of(name)}={as_text(field.default)}\n")
+    return "\n".join(parts)

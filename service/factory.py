@@ -65,7 +65,8 @@ def desk_of(  # noqa: PLR0917 - it is where they meet
 def _hosts(settings: Settings) -> Hosts | None:
     if settings.asks_for_keys():
         return None
-    return Hosts(settings.host_names(), any_name=settings.has_any_name())
+    names = settings.host_names()
+    return Hosts(names, any_name=not (names or settings.is_local()))
 
 
 def admission_of(settings: Settings) -> Admission:

@@ -5,11 +5,8 @@ The only module that reads an operator's environment. Settings are read once, fr
 
 from __future__ import annotations
 
-import math
 import os
-import textwrap
 from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -26,52 +23,12 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from export.bundle import BUNDLED
 from model.domain import RulError
+from service.choices import FrontEnd, LogFormat, LogLevel, ProviderChoice, Scheduling
+from service.machine import NVIDIA_DRIVER, usable_cores
 
 PREFIX: Final = "RUL_"
 MOST_WORKERS: Final = 8
 """Most workers by default. On more cores a worker has several: bundles are in memory fewer times."""
-NVIDIA_DRIVER: Final = Path("/dev/nvidiactl")
-
-
-class ProviderChoice(StrEnum):
-    """Where inference runs."""
-
-    AUTO = "auto"
-    CPU = "cpu"
-    CUDA = "cuda"
-    TENSORRT = "tensorrt"
-
-
-class FrontEnd(StrEnum):
-    """The server between the network and the service."""
-
-    AUTO = "auto"
-    ENVOY = "envoy"
-    UVICORN = "uvicorn"
-
-
-class Scheduling(StrEnum):
-    """The scheduling policy of the service's threads."""
-
-    BATCH = "batch"
-    NORMAL = "normal"
-
-
-class LogLevel(StrEnum):
-    """The minimum level of a log event."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-class LogFormat(StrEnum):
-    """The format of a log event."""
-
-    AUTO = "auto"
-    JSON = "json"
-    CONSOLE = "console"
 
 
 class InvalidSettings(RulError):
@@ -343,7 +300,7 @@ class Settings(BaseSettings):
 
     def as_environment(self) -> dict[str, str]:
         """Return the variables that give another process these settings, secrets included."""
-        return {_variable(name): _as_text(getattr(self, name)) for name in type(self).model_fields}
+        return {variable_of(name): as_text(getattr(self, name)) for name in type(self).model_fields}
 
     def threads(self) -> int:
         """Return how many batches run at the same time."""
@@ -353,10 +310,8 @@ class Settings(BaseSettings):
         """Return the number of workers behind Envoy; a GPU has one, which sees the largest batches."""
         if self.workers:
             return self.workers
-        on_gpu = self.provider in {ProviderChoice.CUDA, ProviderChoice.TENSORRT} or (
-            self.provider is ProviderChoice.AUTO and NVIDIA_DRIVER.exists()
-        )
-        return 1 if on_gpu else min(usable_cores(), MOST_WORKERS)
+        has_gpu = NVIDIA_DRIVER.exists() if self.provider is ProviderChoice.AUTO else self.provider != "cpu"
+        return 1 if has_gpu else min(usable_cores(), MOST_WORKERS)
 
     def host_names(self) -> tuple[str, ...]:
         """Return the listed names of the service."""
@@ -365,10 +320,6 @@ class Settings(BaseSettings):
     def is_local(self) -> bool:
         """Return whether only this machine can connect."""
         return self.host == "localhost" or self.host.startswith("127.") or self.host == "::1"
-
-    def has_any_name(self) -> bool:
-        """Return whether callers may use names that are not listed."""
-        return not self.is_local() and not self.host_names()
 
     def keys(self) -> frozenset[str]:
         """Return the accepted API keys; none: no key is required."""
@@ -379,36 +330,14 @@ class Settings(BaseSettings):
         return bool(self.keys() or self.keys_file)
 
 
-def usable_cores(cpu_max: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Return the cores of this process: its affinity, or its container's quota if that is lower."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = cpu_max.read_text(encoding="ascii").split()
-        return max(1, min(cores, math.ceil(int(quota) / int(period))))
-    except (OSError, ValueError):  # no such file, or the quota is "max"
-        return cores
-
-
 def unknown_variables(environ: Mapping[str, str] = os.environ) -> list[str]:
     """Return the variables with our prefix that are no setting: most likely misspelt."""
-    known = {_variable(name) for name in Settings.model_fields}
+    known = {variable_of(name) for name in Settings.model_fields}
     return sorted(name for name in environ if name.upper().startswith(PREFIX) and name.upper() not in known)
 
 
-def env_example() -> str:
-    """Return the text of `.env.example`: every variable, its default and its description."""
-    parts = ["# Every setting with its default. Copy to .env and change what you need.\n"]
-    for name, field in Settings.model_fields.items():
-        kind = field.annotation
-        choices = list(kind) if isinstance(kind, type) and issubclass(kind, StrEnum) else []
-        text = textwrap.wrap(field.description or "", 98, break_long_words=False, break_on_hyphens=False)
-        comment = "\n".join(f"# {line}" for line in text)
-        suffix = f"\n# One of: {', '.join(choices)}." if choices else ""
-        parts.append(f"{comment}{suffix}\n{_variable(name)}={_as_text(field.default)}\n")
-    return "\n".join(parts)
-
-
-def _variable(name: str) -> str:
+def variable_of(name: str) -> str:
+    """Return the environment variable of a field."""
     return f"{PREFIX}{name}".upper()
 
 
@@ -416,7 +345,8 @@ def _parts(text: str) -> tuple[str, ...]:
     return tuple(part for part in (piece.strip() for piece in text.split(",")) if part)
 
 
-def _as_text(value: Any) -> str:  # noqa: ANN401 - a default of any field
+def as_text(value: Any) -> str:  # noqa: ANN401 - a default of any field
+    """Word a value as a variable has it."""
     if isinstance(value, SecretStr):
         return value.get_secret_value()
     if value is None:

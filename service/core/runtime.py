@@ -21,6 +21,7 @@ from export.golden import TOLERANCE, Golden, contributions_add_up, interval_hold
 from export.outputs import MAP, output_shapes
 from export.seal import read_bundle
 from model.domain import FloatArray, IntArray
+from service.choices import ProviderChoice
 from service.core.providers import (
     CPU,
     CUDA,
@@ -33,7 +34,7 @@ from service.core.providers import (
 )
 from service.core.runtime_cuda import BoundSession, bucket
 from service.core.window import Windows
-from service.settings import NVIDIA_DRIVER, ProviderChoice
+from service.machine import NVIDIA_DRIVER
 
 GOLDEN_WINDOWS: Final = 16
 """They come in one batch, however small those of a service are."""

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from service import logs
+from service.choices import FrontEnd, Scheduling
 from service.edge.keys import read_keys
 from service.errors import FrontEndFailed
 from service.processes.descriptors import prepare_descriptors
@@ -23,7 +24,7 @@ from service.processes.folder import service_folder
 from service.processes.tls import check_certificates
 from service.processes.tuning import schedule_as_batch
 from service.processes.workers import Workers
-from service.settings import FrontEnd, Scheduling, Settings
+from service.settings import Settings
 
 SERVICE = "service.app:RulService"
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from service.cli import env_example
 from service.processes.control import WorkerSpec
-from service.settings import Settings, env_example
+from service.settings import Settings
 
 EXAMPLE = Path(__file__).parents[2] / ".env.example"
 

@@ -31,12 +31,13 @@ import psutil
 from export.bundle import BundleFolder, find_bundle
 from export.golden import Golden
 from model.domain import FloatArray
+from service.choices import ProviderChoice
 from service.core.runtime import OnnxRuntime
 from service.proto import rul_v1_pb2 as pb
 from service.proto import rul_v1_pb2_grpc
-from service.settings import ProviderChoice
 from tests.asking import Asked
 from tests.integration.conftest import Server, running
+from tests.key_files import key_file
 from tests.oip import json_request
 from tests.other_bundles import renamed
 from tests.waiting import wait_until
@@ -241,7 +242,7 @@ class Swaps:
 def measured(folder: Path, *, swaps: int, workers: int) -> dict[str, Any]:
     """Start a service, swap under load, stop it."""
     folders = (find_bundle(MODEL), renamed(folder / "newer", "fd003", name=MODEL, version="2"))
-    settings = {"workers": str(workers), "api_keys": KEY, "log_format": "json"}
+    settings = {"workers": str(workers), "keys_file": str(key_file(folder, KEY)), "log_format": "json"}
     with running(folder, MODEL, **settings) as server:
         wait_until(lambda: _workers(server) == workers, LIMIT_SECONDS, what="all workers")
         return Swaps(server, folders).run(swaps)

@@ -37,14 +37,8 @@ def newer(tmp_path_factory):
 
 @pytest.fixture
 def service(tmp_path):
-    with running(
-        tmp_path,
-        "fd001",
-        workers="2",
-        keys_file=str(key_file(tmp_path, KEY)),
-        store="false",
-        log_format="json",
-    ) as started:
+    options = {"workers": "2", "keys_file": str(key_file(tmp_path, KEY)), "store": "false"}
+    with running(tmp_path, "fd001", log_format="json", **options) as started:
         wait_until(lambda: "rul_workers 2.0" in get(started, "/metrics").text, 60, what="both workers")
         yield started
 

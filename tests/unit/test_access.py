@@ -119,8 +119,11 @@ def test_a_key_of_the_settings_does_everything_but_administer():
         KEYS.check(KeyScope.ADMIN, "", "first")
 
 
-def test_without_keys_everyone_may_ask_for_everything():
-    assert {Credentials([]).check(scope, "", "") for scope in KeyScope} == {NOBODY}
+def test_without_keys_everyone_may_ask_for_everything_but_changes_of_the_service():
+    assert {Credentials([]).check(s, "", "") for s in set(KeyScope) - {KeyScope.ADMIN}} == {NOBODY}
+
+    with pytest.raises(Unauthenticated, match="RUL_KEYS_FILE"):
+        Credentials([]).check(KeyScope.ADMIN, "", "")
 
 
 def test_an_empty_key_file_lets_nobody_in(file):

@@ -15,8 +15,8 @@ from export.drift_reference import REFERENCE_KEY, DriftReference
 from export.golden import Golden
 from export.seal import SUMS, read_bundle, write_sums
 from export.session import Session, open_bundle
+from service.choices import ProviderChoice
 from service.core.runtime import OnnxRuntime
-from service.settings import ProviderChoice
 from tests.commands import rul
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -11,6 +11,7 @@ from export.attention import bundle_faithfulness
 from export.golden import Golden
 from export.probes import simulated_windows
 from export.session import open_bundle
+from service.choices import ProviderChoice
 from service.core.batcher import MicroBatcher
 from service.core.explanations import SUPPORTED_AGREEMENT
 from service.core.predictor import LoadedModel, Predictor
@@ -19,7 +20,6 @@ from service.core.rules import WindowRules
 from service.core.runtime import OnnxRuntime, replay_golden
 from service.core.window import WindowInput
 from service.metrics.metrics import Metrics
-from service.settings import ProviderChoice
 
 NETWORKS = ["flagship", "amnl", "selfattention"]
 

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from service.choices import FrontEnd
 from service.errors import FrontEndFailed
 from service.processes import envoy_config, front_end, workers
 from service.processes.envoy_server import interrupts_blocked
-from service.settings import FrontEnd, Settings
+from service.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 

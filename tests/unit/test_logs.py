@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from service import logs
-from service.settings import LogFormat, LogLevel
+from service.choices import LogFormat, LogLevel
 from tests.fakes import FakeRuntime
 from tests.in_process import in_process, json_window
 

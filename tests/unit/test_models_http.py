@@ -16,12 +16,13 @@ from export.golden import Golden
 from export.seal import read_bundle, write_sums
 from service import logs
 from service.assembly import build
+from service.choices import ProviderChoice
 from service.core.runtime import OnnxRuntime
 from service.core.watch import Watch
 from service.edge.keys import GRANTABLE, KeyScope
 from service.processes.control import WorkerSpec
 from service.proto import rul_v1_pb2 as pb
-from service.settings import ProviderChoice, Settings
+from service.settings import Settings
 from tests.asking import golden_windows
 from tests.in_process import SMALL, framed, unframed, until
 from tests.key_files import key_file

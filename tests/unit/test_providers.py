@@ -9,6 +9,7 @@ import pytest
 from export.bundle import InvalidBundle
 from export.outputs import output_shapes
 from export.probes import probe_windows
+from service.choices import ProviderChoice
 from service.core.providers import (
     CPU,
     CUDA,
@@ -20,7 +21,6 @@ from service.core.providers import (
 )
 from service.core.runtime import OnnxRuntime
 from service.core.runtime_cuda import BoundSession, padded
-from service.settings import ProviderChoice
 from tests.fakes import make_manifest
 
 GPU_BUILD = [TENSORRT, CUDA, CPU]

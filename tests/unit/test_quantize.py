@@ -16,8 +16,8 @@ from export.quantization import quantize_weights, rounded
 from export.session import Session, open_bundle
 from model.checkpoint import Checkpoint
 from model.domain import RulError
+from service.choices import ProviderChoice
 from service.core.runtime import OnnxRuntime
-from service.settings import ProviderChoice
 from tests.commands import rul, write_pumps
 from tests.tiny_bundle import make_tiny_run
 

@@ -317,7 +317,7 @@ def test_what_was_offered_is_settled_once_it_is_written_and_not_before(fake, obs
     recorder = started(fake, observer, progress=progress)
     assert progress.tolist() == [5, 5]  # a worker before this one was killed
     fake.gate.clear()
-    recorder.offer("fd001", *answered((1.0, {"unit": "a"}), (1.0, {"unit": "b"}), (1.0, {"unit": "b"})))
+    recorder.offer(FD001, *answered((1.0, {"unit": "a"}), (1.0, {"unit": "b"}), (1.0, {"unit": "b"})))
     fake.entered.wait(PATIENCE)
 
     before = progress.tolist()

@@ -13,8 +13,8 @@ from export.bundle import METADATA_KEY, BundleFolder, InvalidBundle, Manifest
 from export.golden import Golden
 from export.outputs import output_names, output_shapes
 from export.seal import write_sums
+from service.choices import ProviderChoice
 from service.core.runtime import CUDA, OnnxRuntime, replay_golden
-from service.settings import ProviderChoice
 from tests.fakes import FakeRuntime, fake_outputs, make_manifest
 
 

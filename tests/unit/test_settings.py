@@ -6,14 +6,9 @@ import pytest
 from pydantic import ValidationError
 
 from service import settings as module
-from service.settings import (
-    FrontEnd,
-    InvalidSettings,
-    ProviderChoice,
-    Settings,
-    unknown_variables,
-    usable_cores,
-)
+from service.choices import FrontEnd, ProviderChoice
+from service.machine import usable_cores
+from service.settings import InvalidSettings, Settings, unknown_variables
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 
