@@ -32,8 +32,9 @@ from service.labels import (
     failure_code,
 )
 from service.metrics.board import Board
+from service.metrics.buckets import SECONDS, STAGE_SECONDS
 from service.metrics.drift import DriftCollector
-from service.metrics.instruments import SECONDS, STAGE_SECONDS, Processes, Shared
+from service.metrics.instruments import Processes, Shared
 from service.metrics.models import Families, Manifests, ModelMetrics
 from service.metrics.store import StoreMetrics
 

@@ -17,7 +17,7 @@ from service.core.ports import BatchReport
 from service.core.runtime import Runtime
 from service.drift.monitor import DriftMonitor
 from service.labels import Side, Stage
-from service.metrics.instruments import (
+from service.metrics.buckets import (
     CYCLES,
     ERROR_CYCLES,
     FRACTIONS,
@@ -26,9 +26,8 @@ from service.metrics.instruments import (
     STAGE_SECONDS,
     TWENTIETHS,
     WINDOWS,
-    Histogram,
-    Shared,
 )
+from service.metrics.instruments import Histogram, Shared
 
 PART_WINDOWS: Final = 256
 PART_BATCHES: Final = 64

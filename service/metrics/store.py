@@ -10,7 +10,8 @@ import numpy as np
 from prometheus_client.core import GaugeMetricFamily
 
 from model.evaluation import nasa_score
-from service.metrics.instruments import ERROR_CYCLES, Instrument, Shared
+from service.metrics.buckets import ERROR_CYCLES
+from service.metrics.instruments import Instrument, Shared
 from service.store.judgement import Judgement, OutcomeKind, OutcomeResult
 from service.store.rows import Drop
 

@@ -12,7 +12,8 @@ from prometheus_client import CollectorRegistry
 
 from service.errors import FrontEndFailed
 from service.metrics.board import PID, ROW, Board
-from service.metrics.instruments import Buckets, Processes, Shared
+from service.metrics.buckets import Buckets
+from service.metrics.instruments import Processes, Shared
 
 
 @pytest.fixture

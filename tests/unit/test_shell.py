@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from service.edge.admission import Admission
 from service.edge.exchange import Desk
 from service.edge.intake import Intake
+from service.edge.keys import KeyScope
 from service.errors import Disconnected, MalformedBody, TooLarge
 from service.http.shell import Endpoint, _body, _wanted_seconds
 from service.labels import Route
@@ -50,7 +51,7 @@ def desk(limit=LIMIT):
 
 def body(receive, limit=LIMIT, **headers):
     """The body of a request with these headers, underscores for hyphens."""
-    endpoint = Endpoint("POST", "/", Route.OTHER, SimpleNamespace())
+    endpoint = Endpoint("POST", "/", Route.OTHER, SimpleNamespace(), KeyScope.OPEN)
     given_headers = {name.replace("_", "-").encode(): value for name, value in headers.items()}
     return _body(desk(limit), endpoint, given_headers, receive)
 
