@@ -17,7 +17,7 @@ from prometheus_client.utils import floatToGoString
 from export.bundle import find_bundle
 from service.choices import ProviderChoice
 from service.core.runtime import OnnxRuntime
-from service.metrics.instruments import ALL
+from service.metrics.buckets import ALL
 from service.metrics.metrics import Metrics
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "metrics.md"

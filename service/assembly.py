@@ -13,49 +13,41 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import FrameType
 from typing import Any, Final
+from weakref import WeakSet
 
 import grpc.aio
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
+from export.bundle import BundleFolder, InvalidBundle
 from model.domain import RulError
 from service import logs
 from service.core.batcher import MicroBatcher
-from service.core.bundles import load_bundles, warn
+from service.core.bundles import load_bundles, open_candidate, warn
+from service.core.catalog import Catalog
 from service.core.cores import Cores
 from service.core.lifecycle import Lifecycle, Phase
 from service.core.ports import Tracer
 from service.core.predictor import LoadedModel, Predictor
-from service.core.providers import CPU
-from service.core.rules import WindowRules
-from service.core.runtime import Runtime
-from service.edge.access import Credentials
-from service.edge.admission import Admission
+from service.core.runtime import OnnxRuntime, Runtime
+from service.core.watch import Watch
 from service.edge.exchange import Desk
-from service.edge.hosts import Hosts
-from service.edge.intake import Intake
+from service.factory import admission_of, desk_of, store_of, tracer_of
 from service.grpc.call import METADATA
 from service.grpc.over_asgi import GrpcOverAsgi
 from service.grpc.servicers import add_servicers
 from service.http.routes import Schema, http_application
-from service.metrics.board import Board, Slots
+from service.metrics.board import Board
 from service.metrics.metrics import Metrics
+from service.models import Joints
+from service.processes.changes import WorkerChanges
 from service.processes.control import Control, WorkerSpec
 from service.processes.tuning import settle_interpreter
 from service.settings import Settings
 from service.store.async_store import AsyncStore
 from service.store.recorder import FLUSH_SECONDS
-from service.store.rows import ModelVersion
-from service.store.url import SQLITE, store_url
 
-FEW_WINDOWS: Final = 2
-"""Most windows of a batch on the loop of a worker with several cores: waking a thread takes longer."""
-READING_BYTES: Final = 20
-"""A reading as JSON, with 15 digits."""
-BATCHES_IN_WORK: Final = 2
-"""Batches in work for the event loop and for each thread: one runs while the next one is decoded."""
 STORE_SECONDS: Final = 5.0
 """Time to write the last predictions at shutdown."""
 
@@ -65,6 +57,8 @@ class Parts:
     """The running service, from start-up to shutdown; `build` makes it.
 
     Attributes:
+        batchers: Those of the models that serve, and of those whose last requests are not answered yet.
+        catalog: Changes the models that serve.
         http: Answers HTTP over ASGI.
         grpc: Answers gRPC over ASGI.
         handle: Answers both.
@@ -73,9 +67,9 @@ class Parts:
 
     settings: Settings
     worker: WorkerSpec | None
-    runtimes: Sequence[Runtime]
     registry: CollectorRegistry
-    batchers: Mapping[str, MicroBatcher]
+    batchers: WeakSet[MicroBatcher]
+    catalog: Catalog
     store: AsyncStore
     desk: Desk
     executor: Executor
@@ -84,7 +78,8 @@ class Parts:
     def __post_init__(self) -> None:
         """Open both protocols over one desk."""
         self.lifecycle = self.desk.lifecycle
-        self.http = http_application(self.desk, self.registry, self.store, self.schema)
+        self.changes = WorkerChanges(self.catalog, None if self.worker is None else self.worker.supervisor)
+        self.http = http_application(self.desk, self.registry, self.store, self.schema, self.changes.change)
         self.grpc = GrpcOverAsgi(
             max_message_bytes=self.settings.max_body_bytes, metadata=METADATA, intake=self.desk.intake
         )
@@ -95,12 +90,13 @@ class Parts:
         self._control: Control | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._regular: list[asyncio.Task[Any]] = []
+        self._watching: asyncio.Task[Any] | None = None
 
     async def start(self) -> None:
         """Answer health checks at once, and requests when the interpreter has settled."""
         spec = self.worker or WorkerSpec()
         if spec.index == 0:  # the others would log the same
-            warn(self._log, self.settings, {r.manifest.name: r.placement for r in self.runtimes})
+            warn(self._log, self.settings, {name: m.placement for name, m in self._models.items()})
         if self.worker is None:
             self._server = await self._serve_grpc()
             self._drain_on_sigterm()
@@ -111,6 +107,7 @@ class Parts:
                 "ready": partial(self._status, proving),
                 "leave": self._leave,
                 "drain": self._drained,
+                **self.changes.commands(),
             }
             self._control = Control(commands)
             await self._control.open(spec.control)
@@ -120,15 +117,20 @@ class Parts:
             self._run(self.desk.metrics.publish_regularly()),
             self._run(self.desk.credentials.watch()),
         ]
+        if self.settings.bundles_watch is not None and spec.index == 0:
+            watch = Watch(self.settings.bundles_watch, self._models, self.changes.change, self._log)
+            self._watching = self._run(self._watch(watch, proving))
 
     async def stop(self) -> None:
         """Finish requests in flight, for as long as the settings allow, and release everything."""
+        if self._watching is not None:
+            self._watching.cancel()
         await self._drain()
         if self._control is not None:
             self._control.close()
         if self._server is not None:
             await self._server.stop(grace=1)
-        for batcher in self.batchers.values():
+        for batcher in list(self.batchers):
             await batcher.close(drain_seconds=0)
         await self.store.close(STORE_SECONDS)
         self.executor.shutdown(wait=False, cancel_futures=True)
@@ -141,18 +143,28 @@ class Parts:
 
     async def become_ready(self, settle: Callable[..., None] = settle_interpreter) -> None:
         """Settle, then answer requests."""
-        settle(inference_threads=not all(b.runs_on_loop for b in self.batchers.values()))
+        settle(inference_threads=not all(b.runs_on_loop for b in self.batchers))
         self.lifecycle.enter(Phase.READY)
         self.store.start()
         self._advertise(serving=True)
         log = self._log.info if self.worker is None or self.worker.index == 0 else self._log.debug
-        for r in self.runtimes:
-            log("model ready", model=r.manifest.name, version=r.manifest.version, provider=r.provider)
+        for name, model in self._models.items():
+            log("model ready", model=name, version=model.name.version, provider=model.provider)
 
     async def _status(self, proving: asyncio.Task[Any]) -> str:
         await proving
-        models = {runtime.manifest.name: runtime.provider for runtime in self.runtimes}
-        return json.dumps({"phase": self.lifecycle.phase, "models": models})
+        models = {name: model.provider for name, model in self._models.items()}
+        digests = {name: model.name.sha256 for name, model in self._models.items()}
+        return json.dumps({"phase": self.lifecycle.phase, "models": models, "digests": digests})
+
+    async def _watch(self, watch: Watch, proving: asyncio.Task[Any]) -> None:
+        await proving
+        if self.lifecycle.phase is Phase.READY:
+            await watch.run()
+
+    @property
+    def _models(self) -> Mapping[str, LoadedModel]:
+        return self.desk.predictor.models
 
     async def _drained(self) -> str:
         return "drained" if await self._drain() else "gave up"
@@ -222,137 +234,58 @@ def build(
         InvalidBundle: a bundle is damaged or does not fit.
     """
     spec, registry = worker or WorkerSpec(), CollectorRegistry()
-    models = load_bundles(settings) if runtimes is None else runtimes
+    loaded = _loaded(settings, spec) if runtimes is None else []
     board = Board(spec.board, worker=spec.index, workers=spec.count)
-    cores = Cores(board, settings.threads())
-    metrics = Metrics(registry, models, board)
-    progress = board.slots("rows of the store", 2)
-    board.seal()
-    tracer = tracer or _tracer(settings)
-    executor = ThreadPoolExecutor(settings.threads(), "inference")
-    batcher = partial(
-        _batcher, settings, executor=executor, cores=cores, workers=spec.count, metrics=metrics, tracer=tracer
-    )
-    batchers = {runtime.manifest.name: batcher(runtime) for runtime in models}
-    lifecycle = Lifecycle(lambda: all(batcher.healthy for batcher in batchers.values()))
-    metrics.watch_ready(lambda: lifecycle.phase is Phase.READY)
-    store = _store(settings, models, metrics, progress, flush_seconds)
-    loaded_model = partial(LoadedModel.of, max_window_cycles=settings.max_window_cycles)
-    admission = _admission(settings, models)
-    desk = Desk(
-        predictor=Predictor(
-            {r.manifest.name: loaded_model(r, batchers[r.manifest.name]) for r in models},
-            max_request_windows=settings.max_request_windows,
-            recorder=store.recorder,
-        ),
+    metrics = Metrics(registry, [], board)
+    admission, tracer = admission_of(settings), tracer or tracer_of(settings)
+    joints = Joints(
+        settings=settings,
+        executor=ThreadPoolExecutor(settings.threads(), "inference"),
+        cores=Cores(board, settings.threads()),
+        workers=spec.count,
         metrics=metrics,
-        lifecycle=lifecycle,
-        log=logs.logger(),
-        log_sample=settings.log_sample,
-        credentials=_credentials(settings, spec),
-        max_body_bytes=settings.max_body_bytes,
-        intake=Intake(
-            most_bytes=settings.max_reading_bytes,
-            seconds=settings.body_timeout_seconds,
-            expected=admission.expected,
-        ),
-        request_timeout_seconds=settings.request_timeout_seconds,
-        max_streams=settings.max_streams,
-        stream_idle_seconds=settings.stream_idle_seconds,
+        store=store_of(settings, metrics, board.slots("rows of the store", 2), flush_seconds),
         admission=admission,
         tracer=tracer,
-        hosts=_hosts(settings),
     )
-    return Parts(settings, worker, models, registry, batchers, store, desk, executor, schema)
-
-
-def _hosts(settings: Settings) -> Hosts | None:
-    if settings.asks_for_keys():
-        return None
-    names = settings.host_names()
-    return Hosts(names, any_name=not (names or settings.is_local()))
-
-
-def _credentials(settings: Settings, spec: WorkerSpec) -> Credentials:
-    return Credentials(
-        settings.keys(),
-        Path(settings.keys_file) if settings.keys_file else None,
-        open_pages=settings.open_pages,
-        log=logs.logger() if spec.index == 0 else None,  # the others would log the same
+    batchers = joints.batchers
+    models = [joints.serve(runtime) for runtime in runtimes or [runtime for _, runtime in loaded]]
+    lifecycle = Lifecycle(lambda: all(batcher.healthy for batcher in batchers))
+    metrics.watch_ready(lambda: lifecycle.phase is Phase.READY)
+    metrics.watch_pending(lambda: sum(batcher.pending_windows for batcher in batchers))
+    predictor = Predictor(
+        {model.name.name: model for model in models},
+        max_request_windows=settings.max_request_windows,
+        recorder=joints.store.recorder,
     )
-
-
-def _admission(settings: Settings, models: Sequence[Runtime]) -> Admission:
-    readings = max((m.manifest.context * len(m.manifest.columns) for m in models), default=1)
-    batches = BATCHES_IN_WORK * (settings.threads() + 1)
-    return Admission(
-        window_bytes=READING_BYTES * readings,
-        room_windows=batches * settings.max_batch_windows,
-        limit_seconds=settings.request_timeout_seconds,
+    catalog = Catalog(
+        predictor,
+        {runtime.manifest.name: str(folder.path.resolve()) for folder, runtime in loaded},
+        open_=partial(open_candidate, settings),
+        serve=joints.serve,
+        retire=joints.retire,
+        shadow=joints.shadow,
     )
+    desk = desk_of(
+        settings, predictor, metrics, lifecycle, admission, tracer,
+        logs_keys=spec.index == 0,  # the others would log the same
+    )  # fmt: skip
+    return Parts(settings, worker, registry, batchers, catalog, joints.store, desk, joints.executor, schema)
+
+
+def _loaded(settings: Settings, spec: WorkerSpec) -> list[tuple[BundleFolder, OnnxRuntime]]:
+    loaded = load_bundles(settings)
+    changed = {r.manifest.name for _, r in loaded if spec.digests.get(r.manifest.name, r.sha256) != r.sha256}
+    if changed:
+        raise InvalidBundle(
+            f"{', '.join(changed)}: the bundle changed since the other workers loaded it; swap it with "
+            "`rul models swap`, or restart the service"
+        )
+    return loaded
 
 
 async def _beat() -> str:
     return str(threading.get_native_id())
-
-
-def _tracer(settings: Settings) -> Tracer | None:
-    if not settings.tracing:
-        return None
-    from service.tracing.otlp import otlp_tracer  # noqa: PLC0415 OpenTelemetry's SDK, which only tracing needs
-
-    return otlp_tracer(settings.otlp_endpoint, sample=settings.trace_sample)
-
-
-def _batcher(
-    settings: Settings,
-    runtime: Runtime,
-    *,
-    executor: Executor,
-    cores: Cores,
-    workers: int,
-    metrics: Metrics,
-    tracer: Tracer | None,
-) -> MicroBatcher:
-    windows, has_one_core = settings.max_batch_windows, settings.threads() <= workers
-    on_loop = 0 if runtime.provider != CPU else windows if has_one_core else FEW_WINDOWS
-    batcher = MicroBatcher(
-        runtime,
-        WindowRules.of(runtime.manifest, max_window_cycles=settings.max_window_cycles),
-        executor=executor,
-        threads=settings.threads(),
-        max_batch_windows=windows,
-        max_pending_windows=settings.max_pending_windows,
-        observer=metrics.models[runtime.manifest.name],
-        loop_windows=on_loop,
-        cores=cores,
-        tracer=tracer,
-    )
-    metrics.watch_pending(lambda: batcher.pending_windows)
-    return batcher
-
-
-def _store(
-    settings: Settings, models: Sequence[Runtime], metrics: Metrics, progress: Slots, flush_seconds: float
-) -> AsyncStore:
-    manifests = [runtime.manifest for runtime in models]
-    url = store_url(settings.store_url.get_secret_value()) if settings.store else None
-    store = AsyncStore(
-        url,
-        [ModelVersion(m.name, m.version, m.cap, m.nominal_coverage) for m in manifests],
-        most_rows=settings.store_queue_rows,
-        progress=progress if url is not None and url.startswith(SQLITE) else None,
-        explanations=settings.store_explanations,
-        retention_days=settings.store_retention_days,
-        timeout_seconds=settings.request_timeout_seconds,
-        observer=metrics.store,
-        log=logs.logger(),
-        flush_seconds=flush_seconds,
-    )
-    recorder = store.recorder
-    if recorder is not None:
-        metrics.store.watch_pending(lambda: recorder.pending_rows)
-    return store
 
 
 class Host:

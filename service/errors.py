@@ -12,6 +12,8 @@
         ├── Forbidden
         ├── ForeignSite         a web page of another site is behind the request
         ├── UnknownModel
+        ├── ModelConflict       the model is loaded already, or the last one
+        ├── InvalidCandidate    a bundle that cannot serve; nothing has changed
         ├── UnknownUnit         no prediction of it is stored
         ├── NoStore             predictions are not stored
         ├── StoreUnavailable    retry_after_seconds
@@ -126,6 +128,14 @@ class UnknownModel(ServiceError):
     """A model that is not loaded."""
 
 
+class ModelConflict(ServiceError):
+    """A change of the models that does not fit those that serve."""
+
+
+class InvalidCandidate(ServiceError):
+    """A bundle that is damaged or fails its checks; the models that serve stay."""
+
+
 class UnknownUnit(ServiceError):
     """The store has no prediction of the unit."""
 
@@ -229,6 +239,10 @@ STATUS: Final[dict[type[ServiceError], Status]] = {
     Forbidden: Status(403, StatusCode.PERMISSION_DENIED, "The API key lacks a scope", "forbidden"),
     ForeignSite: Status(403, StatusCode.PERMISSION_DENIED, "The request is of another site", "foreign_site"),
     UnknownModel: Status(404, StatusCode.NOT_FOUND, "The model is not loaded", "unknown_model"),
+    ModelConflict: Status(
+        409, StatusCode.ABORTED, "The change does not fit the loaded models", "model_conflict"
+    ),
+    InvalidCandidate: Status(422, _INVALID, "The bundle cannot serve", "invalid_candidate"),
     UnknownUnit: Status(404, StatusCode.NOT_FOUND, "The unit is unknown", "unknown_unit"),
     NoStore: Status(404, StatusCode.UNIMPLEMENTED, "Predictions are not stored", "no_store"),
     StoreUnavailable: Status(503, StatusCode.UNAVAILABLE, "The store is unavailable", "store_unavailable"),

@@ -38,6 +38,7 @@ class Route(StrEnum):
     PREDICT = "/v1/predict"
     MODELS = "/v1/models"
     MODEL = "/v1/models/{name}"
+    SHADOW = "/v1/models/{name}/shadow"
     LIVEZ = "/livez"
     READYZ = "/readyz"
     METRICS = "/metrics"

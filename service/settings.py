@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import (
@@ -50,6 +51,11 @@ class Settings(BaseSettings):
         default=(),
         description="Bundles to load: names of shipped bundles or folders, separated by commas. Empty: every "
         "shipped bundle. Too many: more memory and a slower start. Bundles that are not listed get 404.",
+    )
+    bundles_watch: Path | None = Field(
+        default=None,
+        description="Folder to watch, with a bundle in each subfolder, named as its model. A bundle that "
+        "appears is loaded, one that changes is swapped in; a bad one is logged and refused. Empty: none.",
     )
     bundle_public_key: str = Field(
         default="",
@@ -343,6 +349,8 @@ def as_text(value: Any) -> str:  # noqa: ANN401 - a default of any field
     """Word a value as a variable has it."""
     if isinstance(value, SecretStr):
         return value.get_secret_value()
+    if value is None:
+        return ""
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(value) if isinstance(value, tuple) else str(value)

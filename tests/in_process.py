@@ -104,7 +104,9 @@ class InProcess:
 
     @property
     def batcher(self) -> MicroBatcher:
-        return self.parts.batchers[self.runtime.manifest.name]
+        batcher = self.desk.predictor.models[self.runtime.manifest.name].batcher
+        assert isinstance(batcher, MicroBatcher)
+        return batcher
 
     @property
     def grpc(self) -> GrpcOverAsgi:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 from structlog.typing import FilteringBoundLogger
 
 from export.bundle import BundleFolder, InvalidBundle, find_bundle
+from export.seal import read_bundle
 from service.core.providers import Placement
 from service.core.runtime import OnnxRuntime
 from service.settings import Settings, unknown_variables
 
 
-def load_bundles(settings: Settings) -> list[OnnxRuntime]:
+def load_bundles(settings: Settings) -> list[tuple[BundleFolder, OnnxRuntime]]:
     """Load and prove every bundle that the settings name, on the provider that they ask for.
 
     Raises:
@@ -32,7 +34,7 @@ def load_bundles(settings: Settings) -> list[OnnxRuntime]:
                 "export one with another name"
             )
         loaded[name] = folder, runtime
-    return [runtime for _, runtime in loaded.values()]
+    return [*loaded.values()]
 
 
 def load_bundle(folder: BundleFolder, settings: Settings) -> OnnxRuntime:
@@ -45,8 +47,38 @@ def load_bundle(folder: BundleFolder, settings: Settings) -> OnnxRuntime:
         folder,
         provider=settings.provider,
         max_batch_windows=settings.max_batch_windows,
-        public_key=Path(settings.bundle_public_key) if settings.bundle_public_key else None,
+        public_key=_public_key(settings),
     )
+
+
+def open_candidate(settings: Settings, folder: BundleFolder) -> OnnxRuntime:
+    """Load a bundle that is to serve beside others: its promises hold, and it is warm.
+
+    Raises:
+        InvalidBundle: as `load_bundle`, or it breaks a promise, or changed meanwhile.
+    """
+    from export.promises import measure_promises  # noqa: PLC0415 only a change of the models needs it
+    from export.session import open_contents  # noqa: PLC0415 as above
+
+    runtime = load_bundle(folder, settings)
+    contents = read_bundle(folder, public_key=_public_key(settings))
+    if contents.sha256 != runtime.sha256:
+        raise InvalidBundle(f"{folder.path}: it changed while it was read, try again")
+    session, manifest, golden = open_contents(folder, contents)
+    for finding in measure_promises(session, manifest):
+        if not finding.kept:
+            raise InvalidBundle(
+                f"{folder.path}: {finding.promise}: {finding.worst:.3g}, at most {finding.allowed:.3g} is "
+                "promised: export the model again"
+            )
+    for windows in {1, 2, settings.max_batch_windows}:
+        rows = np.arange(windows) % len(golden.lengths)
+        runtime.run(golden.readings[rows], golden.lengths[rows], golden.last_cycle[rows])
+    return runtime
+
+
+def _public_key(settings: Settings) -> Path | None:
+    return Path(settings.bundle_public_key) if settings.bundle_public_key else None
 
 
 def warn(log: FilteringBoundLogger, settings: Settings, placements: Mapping[str, Placement]) -> None:

@@ -14,7 +14,7 @@ import msgspec
 
 from model.domain import FloatArray
 from service.core.answers import Answers, Piece
-from service.core.queries import Prediction
+from service.core.queries import ModelName, Prediction
 from service.core.window import Windows
 from service.labels import Route, Stage, Transport
 
@@ -113,7 +113,7 @@ class Recorder(Protocol):
 
     def offer(
         self,
-        model: str,
+        model: ModelName,
         windows: Windows,
         predictions: Sequence[Prediction],
         pieces: Sequence[Piece],

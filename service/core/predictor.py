@@ -50,7 +50,7 @@ YIELD_EVERY: Final = 16
 """Windows that are laid out before others may get the loop."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class LoadedModel:
     """A model that is ready to answer."""
 
@@ -89,9 +89,15 @@ class Predictor:
         recorder: Recorder | None = None,
     ) -> None:
         self.models: Final = dict(models)
-        self._only: Final = next(iter(models.values())) if len(models) == 1 else None
+        self._only = next(iter(models.values())) if len(models) == 1 else None
         self.max_request_windows: Final = max_request_windows
         self._recorder: Final = recorder
+
+    def serve(self, models: Mapping[str, LoadedModel]) -> None:
+        """Answer with these models from now on; what has begun ends with the model that it began with."""
+        self.models.clear()
+        self.models.update(models)
+        self._only = next(iter(models.values())) if len(models) == 1 else None
 
     def model(self, name: str | None) -> LoadedModel:
         """The model of this name, or the only one there is.
@@ -204,7 +210,7 @@ class Predictor:
         if stages is not None:
             stages.append((Stage.EXPLAIN, start, perf_counter()))
         if self._recorder is not None:
-            self._recorder.offer(model.name.name, windows, worded, pieces, tenant=tenant)
+            self._recorder.offer(model.name, windows, worded, pieces, tenant=tenant)
         return worded
 
     def check_count(self, windows: int) -> None:

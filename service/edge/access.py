@@ -72,8 +72,13 @@ class Credentials:
             Unauthenticated: a key is needed, and none came or it is not one of ours.
             Forbidden: the key does not have the scope.
         """
-        if not self.asked_for or scope in self._open:
+        if scope in self._open or (not self.asked_for and scope is not KeyScope.ADMIN):
             return NOBODY
+        if not self.asked_for:
+            raise Unauthenticated(
+                "changes need an API key with scope `admin`, and the service has no keys: "
+                "`rul keys add NAME --scope admin` makes one, RUL_KEYS_FILE names its file"
+            )
         given = api_key or _given(authorization, basic=basic)
         if not given:
             raise Unauthenticated(

@@ -48,9 +48,17 @@ class Admission:
     """
 
     def __init__(self, *, window_bytes: int, room_windows: int, limit_seconds: float) -> None:
-        self.small_bytes: Final = FEW_WINDOWS * window_bytes
-        self.small: Final = Lane(room_windows * window_bytes, limit_seconds)
-        self.large: Final = Lane(room_windows * window_bytes, limit_seconds)
+        self._room_windows: Final = room_windows
+        self.small: Final = Lane(0, limit_seconds)
+        self.large: Final = Lane(0, limit_seconds)
+        self.small_bytes = 0
+        self.fit(window_bytes)
+
+    def fit(self, window_bytes: int) -> None:
+        """Make room for a larger model's windows; those of a smaller one change nothing."""
+        self.small_bytes = max(self.small_bytes, FEW_WINDOWS * window_bytes)
+        for lane in (self.small, self.large):
+            lane.room = max(lane.room, self._room_windows * window_bytes)
 
     def expected(self, size: int) -> Coming:
         """Enter this while the body of a request comes in parts; size 0: not known.
@@ -89,7 +97,7 @@ class Lane:
     """
 
     def __init__(self, room: int, limit_seconds: float, clock: Callable[[], float] = perf_counter) -> None:
-        self.room: Final = room
+        self.room = room
         self.in_work = 0
         self.line: Final[deque[Ticket]] = deque()
         self.bytes_per_second = math.inf

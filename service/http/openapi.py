@@ -97,6 +97,11 @@ def _paths() -> dict[str, Any]:
     def get(summary: str, responses: dict[str, Any], **more: object) -> dict[str, Any]:
         return {"get": {"summary": summary, "responses": responses, **more}}
 
+    def change(method: str, summary: str, *errors: int, **more: object) -> dict[str, Any]:
+        responses = _responses(_ref("ChangeBody"), 401, 403, *errors, 409, 422, 503)
+        return {method: {"summary": summary, "responses": responses, **more}}
+
+    bundle = {"required": True, "content": {"application/json": {"schema": _ref("BundleBody")}}}
     return {
         "/v1/predict": {
             "post": {
@@ -105,12 +110,32 @@ def _paths() -> dict[str, Any]:
                 "responses": _responses(_ref("PredictReply"), *refused),
             }
         },
-        "/v1/models": get("Every loaded model", _responses(_ref("ModelsBody"), 401, 403)),
+        "/v1/models": get("Every loaded model", _responses(_ref("ModelsBody"), 401, 403))
+        | change("post", "Load another model", 400, 413, 415, requestBody=bundle),
         "/v1/models/{name}": get(
             "One loaded model with its manifest",
             _responses(_ref("ModelBody"), 401, 403, 404),
             parameters=[name],
-        ),
+        )
+        | change(
+            "post",
+            "Swap a model while requests run",
+            400,
+            404,
+            413,
+            415,
+            requestBody=bundle,
+            parameters=[name],
+        )
+        | change("delete", "Unload a model", 404, parameters=[name]),
+        "/v1/models/{name}/shadow": change(
+            "post",
+            "Ask a candidate beside a model, and measure how far it is off",
+            *(400, 404, 413, 415),
+            requestBody={"required": True, "content": {"application/json": {"schema": _ref("ShadowBody")}}},
+            parameters=[name],
+        )
+        | change("delete", "Ask the candidate no more", 404, parameters=[name]),
         "/readyz": get("Readiness: every golden window agrees", _responses(_ref("ReadyBody"), 503)),
         "/livez": get("Liveness", {"200": {"description": "alive"}}),
         "/metrics": get("Prometheus metrics", _responses({}, 401, 403) | {"200": {"description": "metrics"}}),

@@ -18,6 +18,7 @@ from service.edge.exchange import Desk
 from service.edge.keys import KeyScope
 from service.errors import UnknownRoute
 from service.http import openapi
+from service.http.models import BundleBody, ChangeBody, Changer, ModelBody, ModelsBody, ModelsHttp, ShadowBody
 from service.http.oip import OipHttp
 from service.http.predict import predict
 from service.http.problem import ProblemBody
@@ -31,22 +32,6 @@ PREDICT_PATH: Final = "/v1/predict"
 Schema = Callable[[], dict[str, Any]]
 """Describes the API to clients of BentoML, at /schema.json."""
 MEDIA_TYPES: Final = {".css": b"text/css; charset=utf-8", ".js": b"text/javascript; charset=utf-8"}
-
-
-class ModelBody(msgspec.Struct, frozen=True):
-    """A loaded model: which weights, where they run, and what their manifest says."""
-
-    name: str
-    version: str
-    sha256: str
-    provider: str
-    manifest: msgspec.Raw | dict[str, Any]
-
-
-class ModelsBody(msgspec.Struct, frozen=True):
-    """Every loaded model."""
-
-    models: list[ModelBody]
 
 
 class ReadyModel(msgspec.Struct, frozen=True):
@@ -70,14 +55,14 @@ class ReadyBody(msgspec.Struct, frozen=True):
 
 
 BODIES: Final = (
-    PredictQuery, ModelsBody, ModelBody, ReadyBody, ProblemBody,
+    PredictQuery, ModelsBody, ModelBody, BundleBody, ShadowBody, ChangeBody, ReadyBody, ProblemBody,
     OutcomeReport, OutcomeReply, UnitBody, FleetBody,
 )  # fmt: skip
 """What the routes read and answer, for the OpenAPI document."""
 
 
 class Pages:
-    """What the service says of itself: models, health, metrics, documents."""
+    """What the service says of itself: health, metrics, documents."""
 
     def __init__(self, desk: Desk, registry: CollectorRegistry, schema: Schema) -> None:
         self._desk: Final = desk
@@ -91,8 +76,6 @@ class Pages:
     def endpoints(self) -> list[Endpoint]:
         """List the endpoints."""
         return [
-            Endpoint("GET", "/v1/models", Route.MODELS, self._models, KeyScope.ANY),
-            Endpoint("GET", "/v1/models/{name}", Route.MODEL, self._model, KeyScope.ANY),
             Endpoint("GET", "/livez", Route.LIVEZ, self._livez, KeyScope.OPEN),
             Endpoint("GET", "/healthz", Route.LIVEZ, self._livez, KeyScope.OPEN),
             Endpoint("GET", "/readyz", Route.READYZ, self._readyz, KeyScope.OPEN),
@@ -103,12 +86,6 @@ class Pages:
             Endpoint("GET", "/docs/assets/{name:path}", Route.DOCS, self._asset, KeyScope.PAGES),
             Endpoint("GET", "/", Route.OTHER, self._index, KeyScope.OPEN),
         ]
-
-    async def _models(self, _call: Call) -> Reply:
-        return json_reply(ModelsBody([model_body(model) for model in self._desk.predictor.models.values()]))
-
-    async def _model(self, call: Call) -> Reply:
-        return json_reply(model_body(self._desk.predictor.model(call.path["name"])))
 
     async def _livez(self, _call: Call) -> Reply:
         self._desk.lifecycle.check_alive()
@@ -146,13 +123,16 @@ class Pages:
         return Reply(status=307, media_type=b"", headers=[(b"location", b"/docs")])
 
 
-def http_application(desk: Desk, registry: CollectorRegistry, store: AsyncStore, schema: Schema) -> Shell:
+def http_application(
+    desk: Desk, registry: CollectorRegistry, store: AsyncStore, schema: Schema, change: Changer
+) -> Shell:
     """The ASGI application for everything but gRPC."""
     oip = OipHttp(desk)
     endpoints = [
         Endpoint(
             "POST", PREDICT_PATH, Route.PREDICT, predict, KeyScope.PREDICT, needs_model=True, media_type=JSON
         ),
+        *ModelsHttp(desk, change).endpoints(),
         *UnitsHttp(desk, store).endpoints(),
         *Pages(desk, registry, schema).endpoints(),
         *oip.endpoints(),
@@ -164,14 +144,3 @@ def ready_model(model: LoadedModel) -> ReadyModel:
     """A loaded model as /readyz shows it."""
     placed = model.placement
     return ReadyModel(model.name.name, model.name.version, model.provider, placed.providers, placed.fallback)
-
-
-def model_body(model: LoadedModel) -> ModelBody:
-    """A loaded model as /v1/models shows it."""
-    return ModelBody(
-        model.name.name,
-        model.name.version,
-        model.name.sha256,
-        model.provider,
-        msgspec.Raw(model.manifest.model_dump_json().encode()),
-    )

@@ -35,6 +35,9 @@ from service.labels import Route, Transport
 
 JSON: Final = b"application/json"
 
+CHANGE_SECONDS: Final = 150.0
+"""Longest change of the service: a little more than its workers may take to check a bundle."""
+
 _encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
 
 
@@ -76,7 +79,7 @@ class Endpoint(NamedTuple):
 
     Attributes:
         path: With parameters in braces; `{name:path}` may hold slashes.
-        scope: What it asks of an API key.
+        scope: What it asks of an API key; a change of the service (`admin`) may take as long as one takes.
         needs_model: Whether it is refused while the service starts or drains.
         media_type: What a body must say that it is; None: anything.
     """
@@ -141,7 +144,7 @@ class Shell:
                 or not b"".join(headers.values()).isascii()
             ):
                 check_decodable(scope, headers)
-            if desk.credentials.asked_for:
+            if desk.credentials.asked_for or endpoint.scope is KeyScope.ADMIN:
                 authorization, key = headers.get(b"authorization", b""), headers.get(b"x-api-key", b"")
                 exchange.caller = desk.credentials.check(
                     endpoint.scope,
@@ -153,7 +156,7 @@ class Shell:
                 exchange.admit()
             reads = endpoint.method == "POST"
             # A server says that the caller has left once the body has been read.
-            with desk.limit(_wanted_seconds(headers), receive if reads else None, reads=reads) as limit:
+            with _limit(desk, endpoint, headers, receive if reads else None) as limit:
                 body = b""
                 if reads:
                     body = await _body(desk, endpoint, headers, receive)
@@ -179,15 +182,23 @@ class Shell:
         await send({"type": "http.response.body", "body": b"" if method == "HEAD" else reply.body})
 
     def _match(self, method: str, path: str) -> Found:
-        allowed = ""
+        allowed: list[str] = []
         for pattern, endpoint in self._patterns:
             match = pattern.match(path)
             if match is None:
                 continue
             if method == endpoint.method or (method, endpoint.method) == ("HEAD", "GET"):
                 return endpoint, match.groupdict()
-            allowed = allowed or ("GET, HEAD" if endpoint.method == "GET" else endpoint.method)
-        return (NOT_ALLOWED, {"allowed": allowed}) if allowed else (UNKNOWN, {})
+            allowed.append("GET, HEAD" if endpoint.method == "GET" else endpoint.method)
+        return (NOT_ALLOWED, {"allowed": ", ".join(allowed)}) if allowed else (UNKNOWN, {})
+
+
+def _limit(desk: Desk, endpoint: Endpoint, headers: dict[bytes, bytes], receive: Receive | None) -> Limit:
+    """Limit the time of a request; only one that has a body says when its caller leaves."""
+    reads = receive is not None
+    if endpoint.scope is KeyScope.ADMIN:
+        return Limit(CHANGE_SECONDS, receive, reading_seconds=desk.intake.seconds if reads else None)
+    return desk.limit(_wanted_seconds(headers), receive, reads=reads)
 
 
 async def _body(desk: Desk, endpoint: Endpoint, headers: dict[bytes, bytes], receive: Receive) -> bytes:

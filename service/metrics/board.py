@@ -2,16 +2,17 @@
 
 Each worker writes its own row of a memory-mapped file; a scraped worker sums the rows. A worker that
 dies leaves its row behind, and its successor goes on from there: counts never go back. The processors
-we run on write an aligned float64 whole, so a reader sees the old value or the new one. This module must
-not know what is counted.
+we run on write an aligned float64 whole, so a reader sees the old value or the new one. The workers
+share a list of names, which gives each name its places, so that models may come and go while they run.
+This module must not know what is counted.
 """
 
 from __future__ import annotations
 
+import fcntl
 import math
 import mmap
 import os
-import zlib
 from pathlib import Path
 from typing import Final
 
@@ -23,8 +24,8 @@ from service.errors import FrontEndFailed
 ITEM: Final = np.dtype(np.float64).itemsize
 ROW: Final = 1 << 20
 """Places a worker: eight megabytes of a sparse file, of which only what is declared takes room."""
-DIGEST, PID, HEADER = 0, 1, 2
-"""The first places of each row: what was declared, and by which process."""
+PID, HEADER = 0, 1
+"""The first place of each row holds the process that writes it."""
 
 
 class Slots:
@@ -65,11 +66,7 @@ class Slots:
 
 
 class Board:
-    """The numbers of one worker, and a view of all workers' numbers.
-
-    Every worker declares the same names in the same order, because all load the same bundles; `seal`
-    checks it.
-    """
+    """The numbers of one worker, and a view of all workers' numbers."""
 
     def __init__(self, path: Path | None = None, *, worker: int = 0, workers: int = 1) -> None:
         """Open the board of several workers; without a path, of one worker alone."""
@@ -77,28 +74,45 @@ class Board:
         self._workers: Final = workers
         self._path: Final = path
         self._rows: Final = None if path is None else _mapped(path, workers)
+        self._names: Final = None if path is None else path.with_name(f"{path.name}-names")
+        self._slots: Final[dict[str, Slots]] = {}
+        self._places: Final[dict[str, slice]] = {}
+        self._next, self._read = HEADER, 0
         self._reserve(0, HEADER)
-        self._next = HEADER
-        self._digest = 0
         if self._rows is not None:
             self._rows[worker, PID] = os.getpid()
 
     def slots(self, name: str, size: int) -> Slots:
-        """Reserve places under a name, all 0 when the service starts.
+        """Return the places of a name, all 0 when the service starts; another size has other places.
 
         Raises:
             FrontEndFailed: the board or the file system is full.
         """
-        self._digest = zlib.crc32(f"{name}:{size};".encode(), self._digest)
-        if self._rows is None:
-            return Slots(self, np.zeros((1, size)), 0)
-        start, self._next = self._next, self._next + size
-        if self._next > ROW:
-            raise FrontEndFailed(
-                f"the metrics of so many bundles need more than {ROW} numbers: run fewer bundles a service"
-            )
-        self._reserve(start, size)
-        return Slots(self, self._rows[:, start : self._next], self._worker)
+        key = f"{size} {name}"
+        if key not in self._slots:
+            rows = np.zeros((1, size)) if self._rows is None else self._rows[:, self._place(key, size)]
+            self._slots[key] = Slots(self, rows, self._worker if self._rows is not None else 0)
+        return self._slots[key]
+
+    def _place(self, key: str, size: int) -> slice:
+        """Find a name in the workers' list; the first worker that asks for it appends it."""
+        if key not in self._places and self._names is not None:
+            with self._names.open("a+b") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                file.seek(self._read)
+                for line in file.read().decode().splitlines():
+                    self._assign(line)
+                if key not in self._places:
+                    if self._next + size > ROW:
+                        raise FrontEndFailed(
+                            f"the metrics of so many bundles need more than {ROW} numbers: run fewer bundles "
+                            "a service"
+                        )
+                    self._reserve(self._next, size)
+                    file.write(f"{key}\n".encode())
+                    self._assign(key)
+                self._read = file.tell()
+        return self._places[key]
 
     def _reserve(self, start: int, size: int) -> None:
         """Reserve room for these places of every worker: a page without room ends the process (SIGBUS)."""
@@ -114,21 +128,9 @@ class Board:
                 "free some, or set TMPDIR"
             ) from error
 
-    def seal(self) -> None:
-        """Compare what is declared with the other workers.
-
-        Raises:
-            FrontEndFailed: another worker has declared something else.
-        """
-        if self._rows is None:
-            return
-        others = {int(digest) for digest in self._rows[:, DIGEST] if digest} - {self._digest}
-        if others:
-            raise FrontEndFailed(
-                "this worker has loaded other bundles than the running workers: the bundles changed, "
-                "restart the service"
-            )
-        self._rows[self._worker, DIGEST] = self._digest
+    def _assign(self, key: str) -> None:
+        end = self._next + int(key.partition(" ")[0])
+        self._places[key], self._next = slice(self._next, end), end
 
     def pids(self) -> list[int]:
         """Return the process of each worker; 0 for one that does not live."""

@@ -6,11 +6,11 @@ warning, whichever worker is scraped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from time import monotonic
-from typing import Final, Self
+from typing import Final
+from zlib import crc32
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from structlog.typing import FilteringBoundLogger
@@ -32,7 +32,7 @@ class DriftWarnings:
     Args:
         log: The service's log.
         said: The time of each column's last warning, on a clock that all workers share; 0: never.
-        columns: The places of `said`, as pairs of a model and its column.
+        columns: The columns of the places of `said`.
         clock: That clock.
     """
 
@@ -40,7 +40,7 @@ class DriftWarnings:
         self,
         log: FilteringBoundLogger,
         said: Slots,
-        columns: Sequence[tuple[str, str]],
+        columns: Sequence[str],
         *,
         clock: Callable[[], float] = monotonic,
     ) -> None:
@@ -55,7 +55,7 @@ class DriftWarnings:
             return
         now, latest = self._clock(), self._said.latest()
         for column in drift.drifting:
-            place = self._places[name, column]
+            place = self._places[column]
             if not latest[place] or now - latest[place] >= QUIET_SECONDS:
                 self._said.own[place] = now
                 index = drift.columns[column]
@@ -73,28 +73,27 @@ class DriftCollector(Collector):
     """The gauges of drift, computed when they are scraped; never NaN: 0 until there is enough data.
 
     Attributes:
-        monitors: By the model's name.
+        monitors: Monitor and warnings of each model, by its name.
     """
 
-    def __init__(
-        self, monitors: Mapping[str, DriftMonitor], warnings: DriftWarnings, *, registry: CollectorRegistry
-    ) -> None:
-        self.monitors: Final = dict(monitors)
-        self._warnings: Final = warnings
-        registry.register(self)
+    def __init__(self, shared: Shared) -> None:
+        self._board: Final = shared.board
+        self.monitors: Final[dict[str, tuple[DriftMonitor, DriftWarnings]]] = {}
+        shared.registry.register(self)
 
-    @classmethod
-    def of(cls, models: Sequence[Runtime], shared: Shared) -> Self:
-        """A monitor for each model, counting on the board."""
-        board, workers = shared.board, len(shared.board.pids())
-        monitors: dict[str, DriftMonitor] = {}
-        for model in models:
-            name, reference = model.manifest.name, model.drift_reference
-            slots = board.slots(f"drift of {name}", Layout.of(reference).size)
-            monitors[name] = DriftMonitor(name, reference, slots, workers=workers)
-        columns = [(m.manifest.name, column) for m in models for column in m.drift_reference.names]
-        said = board.slots("columns that drift", len(columns))
-        return cls(monitors, DriftWarnings(logs.logger(), said, columns), registry=shared.registry)
+    def add(self, model: Runtime) -> DriftMonitor:
+        """Make the monitor of a model; what was counted of another version is forgotten."""
+        board, name, reference = self._board, model.manifest.name, model.drift_reference
+        counts = board.slots(f"drift of {name}", Layout.of(reference).size)
+        said = board.slots(f"columns of {name} that drift", len(reference.names))
+        version = board.slots(f"version that {name} drifts from", 1).own
+        digest = crc32(model.sha256.encode())
+        if version[0] != digest:
+            counts.own[:] = said.own[:] = 0.0
+            version[0] = digest
+        monitor = DriftMonitor(name, reference, counts, workers=len(board.pids()))
+        self.monitors[name] = monitor, DriftWarnings(logs.logger(), said, reference.names)
+        return monitor
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
         """The families without samples."""
@@ -103,9 +102,9 @@ class DriftCollector(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """The families with a sample for each model, column and head."""
         families = _families()
-        for name, monitor in self.monitors.items():
+        for name, (monitor, warnings) in self.monitors.items():
             drift = monitor.read()
-            self._warnings.read(name, drift)
+            warnings.read(name, drift)
             for column, index in drift.columns.items():
                 families["column_drift_psi"].add_metric([name, column], index.psi)
             families["column_drift_windows"].add_metric([name], drift.windows)

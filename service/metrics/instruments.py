@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import Final, Generic, TypeVar
@@ -23,73 +22,25 @@ from prometheus_client.utils import floatToGoString
 
 from model.domain import FloatArray
 from service.metrics.board import Board, Slots
+from service.metrics.buckets import Buckets
 
 F = TypeVar("F", bound=Metric)
 Key = tuple[str, ...]
 """The values of one child's labels."""
 
 
-@dataclass(frozen=True, slots=True)
-class Buckets:
-    """Upper ends of a histogram's buckets, ascending, and the reason for them; docs/metrics.md shows both."""
-
-    bounds: tuple[float, ...]
-    reason: str
-
-
-SECONDS: Final = Buckets(
-    (
-        0.0002, 0.0005, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
-        10.0,
-    ),
-    "A bare call of a small network takes 0.4 ms and a caller gives up after seconds: 1-2-5 between, closer "
-    "around a millisecond, where the service should be.",
-)  # fmt: skip
-STAGE_SECONDS: Final = Buckets(
-    (0.00001, 0.00002, 0.00005, 0.0001, *SECONDS.bounds),
-    "Stages are parts of a request: one decade lower, down to what the clock of a busy core can tell.",
-)
-WINDOWS: Final = Buckets(
-    (1, 2, 4, 8, 16, 32, 64, 128, 256, 512),
-    "Powers of two up to the largest batch that a GPU profits from.",
-)
-TWENTIETHS: Final = Buckets(
-    tuple(round(0.05 * i, 2) for i in range(1, 21)),
-    "Ratios: 0.05 steps show a drift of the attention long before it collapses.",
-)
-CYCLES: Final = Buckets(
-    (2, 5, 10, 15, 20, 30, 40, 50, 60, 80, 100, 125, 150, 200, 300, 500, 1000),
-    "RUL and interval widths live between nothing and a cap of some hundred cycles; maintenance is planned "
-    "in tens, and the first ten matter most.",
-)
-LAGS: Final = Buckets(
-    (0.5, 1, 2, 3, 4, 5, 7.5, 10, 15, 20, 25, 30, 40, 50, 75, 100, 150, 200),
-    "Windows have tens of cycles; attention that looks back little differs by single ones.",
-)
-NOVELTY: Final = Buckets(
-    (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0),
-    '1 is the 99.5 % quantile of calibration data, 2 the limit of "out of distribution".',
-)
-FRACTIONS: Final = Buckets(
-    (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0),
-    "Most windows miss nothing; above half the bundles refuse.",
-)
-ERROR_CYCLES: Final = Buckets(
-    (1, 2, 3, 5, 7.5, 10, 15, 20, 25, 30, 40, 50, 75, 100, 150, 200, 300),
-    "A good bundle errs by ten cycles; beyond its cap of some hundred an error cannot grow.",
-)
-ALL: Final = (
-    SECONDS, STAGE_SECONDS, WINDOWS, TWENTIETHS, CYCLES, LAGS, NOVELTY, FRACTIONS, ERROR_CYCLES,
-)  # fmt: skip
-
-
 class Shared:
-    """Declares metrics on a Prometheus registry, and adds them up over the workers on the board."""
+    """Declares metrics on a Prometheus registry, and adds them up over the workers on the board.
+
+    A family with the label `model` has the children of the models that are loaded; labels that are declared
+    without values take them from each model.
+    """
 
     def __init__(self, registry: CollectorRegistry, board: Board | None = None) -> None:
         self.registry: Final = registry
         self.board: Final = board or Board()
         self._published: Final[list[Histogram | Gauge]] = []
+        self._of_models: Final[list[tuple[Mapping[str, Sequence[str]], Counter | Histogram]]] = []
 
     def counter(
         self,
@@ -104,10 +55,12 @@ class Shared:
 
         Those of `when_counted` are shown once they are counted.
         """
-        shown = list(product(*labels.values()) if keys is None else keys)
         family = partial(CounterMetricFamily, name, documentation, labels=tuple(labels))
-        slots = self.board.slots(name, len(shown) + len(when_counted))
-        return Counter(self.registry, family, slots, [*shown, *when_counted], len(shown))
+        made = Counter(self.registry, family, partial(self._slots, name))
+        self._declare(made, keys, labels)
+        if when_counted:
+            made.add([*when_counted], shown=False)
+        return made
 
     def histogram(
         self,
@@ -119,12 +72,35 @@ class Shared:
         **labels: Sequence[str],
     ) -> Histogram:
         """Declare a histogram: a child for each combination of `labels`, or for each of `keys`."""
-        every = product(*labels.values()) if keys is None else keys
         family = partial(HistogramMetricFamily, name, documentation, labels=tuple(labels))
-        slots = {key: self.board.slots(f"{name}{key}", len(buckets.bounds) + 2) for key in every}
-        made = Histogram(self.registry, family, slots, buckets)
+        made = Histogram(self.registry, family, partial(self._slots, name), buckets)
+        self._declare(made, keys, labels)
         self._published.append(made)
         return made
+
+    def _declare(
+        self, made: Counter | Histogram, keys: Iterable[Key] | None, labels: Mapping[str, Sequence[str]]
+    ) -> None:
+        if keys is None and "model" in labels:
+            self._of_models.append((labels, made))
+        else:
+            made.add([*(product(*labels.values()) if keys is None else keys)])
+
+    def _slots(self, name: str, key: object, size: int) -> Slots:
+        return self.board.slots(f"{name}{key}", size)
+
+    def add_model(self, name: str, **given: Sequence[str]) -> None:
+        """Make the children of a model, by the values of its other labels; drop those of an old version."""
+        for labels, made in self._of_models:
+            values = {"model": [name], **given}
+            keys = [*product(*(values.get(label) or of_all for label, of_all in labels.items()))]
+            made.remove(name, but=keys)
+            made.add(keys)
+
+    def remove_model(self, name: str) -> None:
+        """Drop the children of a model; what they have counted stays on the board."""
+        for _, made in self._of_models:
+            made.remove(name)
 
     def gauge(self, name: str, documentation: str, now: Callable[[], float]) -> None:
         """Declare what `now` says of this worker, added over the workers that live."""
@@ -166,21 +142,33 @@ class Child:
 
 
 class Counter(Instrument[CounterMetricFamily]):
-    """Counts what only grows."""
+    """Counts what only grows; children that are added together share a place on the board."""
 
     def __init__(
         self,
         registry: CollectorRegistry,
         family: Callable[[], CounterMetricFamily],
-        slots: Slots,
-        keys: Sequence[Key],
-        shown: int,
+        slots: Callable[[object, int], Slots],
     ) -> None:
-        lock = threading.Lock()
         self._slots: Final = slots
-        self._shown: Final = shown
-        self._children: Final = {key: Child(slots.own, place, lock) for place, key in enumerate(keys)}
+        self._lock: Final = threading.Lock()
+        self._groups: Final[dict[tuple[Key, ...], tuple[Slots, bool]]] = {}
+        self._children: Final[dict[Key, Child]] = {}
         super().__init__(registry, family)
+
+    def add(self, keys: Sequence[Key], *, shown: bool = True) -> None:
+        """Add children; those that are not `shown` are once they are counted."""
+        slots = self._slots(keys, len(keys))
+        self._groups[*keys,] = slots, shown
+        for place, key in enumerate(keys):
+            self._children.setdefault(key, Child(slots.own, place, self._lock))
+
+    def remove(self, model: str, *, but: Sequence[Key] = ()) -> None:
+        """Drop the children whose first label is this model."""
+        for keys in [keys for keys in self._groups if keys[0][0] == model and keys != (*but,)]:
+            del self._groups[keys]
+            for key in keys:
+                del self._children[key]
 
     def labels(self, *values: str) -> Child:
         """Return the child of these label values.
@@ -193,9 +181,10 @@ class Counter(Instrument[CounterMetricFamily]):
     def collect(self) -> Iterator[CounterMetricFamily]:
         """Return the sum over all workers of every child."""
         family = self._family()
-        for place, (key, total) in enumerate(zip(self._children, self._slots.total().tolist(), strict=True)):
-            if place < self._shown or total:
-                family.add_metric(key, total)
+        for keys, (slots, shown) in self._groups.items():
+            for key, total in zip(keys, slots.total().tolist(), strict=True):
+                if shown or total:
+                    family.add_metric(key, total)
         yield family
 
 
@@ -264,13 +253,26 @@ class Histogram(Instrument[HistogramMetricFamily]):
         self,
         registry: CollectorRegistry,
         family: Callable[[], HistogramMetricFamily],
-        slots: Mapping[Key, Slots],
+        slots: Callable[[object, int], Slots],
         buckets: Buckets,
     ) -> None:
-        bounds = np.array(buckets.bounds, dtype=np.float64)
+        self._bounds: Final = np.array(buckets.bounds, dtype=np.float64)
         self._le: Final = [*map(floatToGoString, buckets.bounds), "+Inf"]
-        self._children: Final = {key: HistogramChild(bounds, place) for key, place in slots.items()}
+        self._slots: Final = slots
+        self._children: Final[dict[Key, HistogramChild]] = {}
         super().__init__(registry, family)
+
+    def add(self, keys: Sequence[Key]) -> None:
+        """Add children."""
+        for key in keys:
+            if key not in self._children:
+                slots = self._slots(key, len(self._bounds) + 2)
+                self._children[key] = HistogramChild(self._bounds, slots)
+
+    def remove(self, model: str, *, but: Sequence[Key] = ()) -> None:
+        """Drop the children whose first label is this model; what they have observed is counted."""
+        for key in [key for key in self._children if key[0] == model and key not in but]:
+            self._children.pop(key).publish()
 
     def labels(self, *values: str) -> HistogramChild:
         """Return the child of these label values.

@@ -32,9 +32,10 @@ from service.labels import (
     failure_code,
 )
 from service.metrics.board import Board
+from service.metrics.buckets import SECONDS, STAGE_SECONDS
 from service.metrics.drift import DriftCollector
-from service.metrics.instruments import SECONDS, STAGE_SECONDS, Processes, Shared
-from service.metrics.models import Families, ModelMetrics, declare_manifests
+from service.metrics.instruments import Processes, Shared
+from service.metrics.models import Families, Manifests, ModelMetrics
 from service.metrics.store import StoreMetrics
 
 PUBLISH_SECONDS: Final = 0.25
@@ -59,7 +60,6 @@ class Metrics(Collector):
         self, registry: CollectorRegistry, models: Sequence[Runtime], board: Board | None = None
     ) -> None:
         """Declare everything, with children for each model that is loaded."""
-        names = [model.manifest.name for model in models]
         self.registry: Final = registry
         self._shared: Final = Shared(registry, board)
         self.ended: Final[defaultdict[tuple[Transport, Route, str], list[float]]] = defaultdict(list)
@@ -68,6 +68,7 @@ class Metrics(Collector):
         self._ready: Callable[[], bool] = lambda: False
         self._pending: Final[list[Callable[[], int]]] = []
         self.models: Final[dict[str, ModelMetrics]] = {}
+        self._retired: list[ModelMetrics] = []
         registry.register(self)  # first, so that a scrape counts what waits before it reads anything
         self._declare_requests()
         stage_seconds = self._shared.histogram(
@@ -77,15 +78,43 @@ class Metrics(Collector):
             stage=[stage.value for stage in Stage],
         )
         self.stages: Final = {stage: stage_seconds.labels(stage.value) for stage in Stage}
-        families = Families(self._shared, models, stage_seconds)
+        self._families: Final = Families(self._shared, stage_seconds)
         self._declare_now()
-        self.store: Final = StoreMetrics(self._shared, names)
-        self.drift: Final = DriftCollector.of(models, self._shared)
-        declare_manifests(registry, models)
+        self.store: Final = StoreMetrics(self._shared)
+        self.drift: Final = DriftCollector(self._shared)
+        self._manifests: Final = Manifests(registry)
         Processes(self._shared)
+        self._runtimes: Final[dict[str, Runtime]] = {}
         for model in models:
-            name = model.manifest.name
-            self.models[name] = ModelMetrics(families, model, drift=self.drift.monitors[name])
+            self.add_model(model)
+
+    def add_model(self, model: Runtime) -> ModelMetrics:
+        """Count a model, in the place of an older version; return its observer."""
+        manifest = model.manifest
+        name = manifest.name
+        self._retire(name)
+        heads = ("mean", *map(str, range(manifest.heads)))
+        self._shared.add_model(name, provider=[model.provider], head=heads)
+        observer = ModelMetrics(self._families, model, drift=self.drift.add(model))
+        self.models[name], self._runtimes[name] = observer, model
+        self._manifests.show(self._runtimes.values())
+        return observer
+
+    def remove_model(self, name: str) -> None:
+        """Show nothing of a model any more."""
+        self._retire(name)
+        self.drift.monitors.pop(name)
+        self._runtimes.pop(name)
+        self._shared.remove_model(name)
+        self._manifests.show(self._runtimes.values())
+
+    def _retire(self, name: str) -> None:
+        if name in self.models:
+            retired = self.models.pop(name)
+            while retired.waits:
+                retired.count()
+            retired.retire()
+            self._retired.append(retired)
 
     def _declare_requests(self) -> None:
         routes = [(t, r) for t in Transport for r in Route if r.transport in {None, t}]
@@ -176,9 +205,10 @@ class Metrics(Collector):
 
     def _counts(self) -> Iterator[Callable[[], None]]:
         yield self._count_ended
-        for model in self.models.values():
+        for model in [*self.models.values(), *self._retired]:
             while model.waits:
                 yield model.count
+        self._retired = [model for model in self._retired if model.waits or not model.is_released]
 
     def _count_ended(self) -> None:
         ended = self.ended.copy()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import chain
 from typing import Final
 
@@ -16,17 +17,17 @@ from service.core.ports import BatchReport
 from service.core.runtime import Runtime
 from service.drift.monitor import DriftMonitor
 from service.labels import Side, Stage
-from service.metrics.instruments import (
+from service.metrics.buckets import (
     CYCLES,
+    ERROR_CYCLES,
     FRACTIONS,
     LAGS,
     NOVELTY,
     STAGE_SECONDS,
     TWENTIETHS,
     WINDOWS,
-    Histogram,
-    Shared,
 )
+from service.metrics.instruments import Histogram, Shared
 
 PART_WINDOWS: Final = 256
 PART_BATCHES: Final = 64
@@ -34,15 +35,14 @@ PART_BATCHES: Final = 64
 
 
 class Families:
-    """The metrics of batches, declared for all models."""
+    """The metrics of batches; the models' children come and go with them."""
 
-    def __init__(self, shared: Shared, models: Sequence[Runtime], stage_seconds: Histogram) -> None:
+    def __init__(self, shared: Shared, stage_seconds: Histogram) -> None:
         self.stage_seconds: Final = stage_seconds
         self.inference: Final = shared.histogram(
             "rul_inference_duration_seconds",
             "One run of the graph on one batch.",
             STAGE_SECONDS,
-            keys=[(model.manifest.name, model.provider) for model in models],
             model=(),
             provider=(),
         )
@@ -51,71 +51,82 @@ class Families:
             "rul_cancelled_total",
             "Windows whose caller left, or whose deadline passed, before their answer.",
         )
-        self._declare_attention(shared, models)
-        self._declare_answers(shared, [model.manifest.name for model in models])
+        self._declare_attention(shared)
+        self._declare_answers(shared)
+        self.shadow: Final = shared.histogram(
+            "rul_shadow_absolute_difference_cycles",
+            "Absolute difference of a shadow's RUL from the RUL that was served, in cycles.",
+            ERROR_CYCLES,
+            model=(),
+        )
+        self.shadow_beyond: Final = shared.counter(
+            "rul_shadow_beyond_interval_total",
+            "Windows whose RUL by the shadow is outside the interval that was served.",
+            model=(),
+        )
+        self.shadow_failed: Final = shared.counter(
+            "rul_shadow_failed_total", "Requests that the shadow did not answer.", model=()
+        )
 
-    def _declare_attention(self, shared: Shared, models: Sequence[Runtime]) -> None:
-        names = [model.manifest.name for model in models]
-        heads = {m.manifest.name: ("mean", *map(str, range(m.manifest.heads))) for m in models}
+    def _declare_attention(self, shared: Shared) -> None:
         self.entropy = shared.histogram(
             "rul_attention_entropy_ratio",
             "Attention entropy over its largest value; 0: one cycle has all weight, 1: all have the same.",
             TWENTIETHS,
-            keys=[(name, head) for name in names for head in heads[name]],
             model=(),
             head=(),
         )
         self.peak = shared.histogram(
-            "rul_attention_peak_weight", "Largest attention weight of a window.", TWENTIETHS, model=names
+            "rul_attention_peak_weight", "Largest attention weight of a window.", TWENTIETHS, model=()
         )
         self.first = shared.histogram(
             "rul_attention_first_cycles_weight",
             "Attention weight of the first tenth of a window's cycles; even attention has 0.1.",
             TWENTIETHS,
-            model=names,
+            model=(),
         )
         self.last = shared.histogram(
             "rul_attention_last_cycles_weight",
             "Attention weight of the last tenth of a window's cycles; even attention has 0.1.",
             TWENTIETHS,
-            model=names,
+            model=(),
         )
         self.lag = shared.histogram(
-            "rul_attention_lag_cycles", "Mean lag of the attention behind the last cycle.", LAGS, model=names
+            "rul_attention_lag_cycles", "Mean lag of the attention behind the last cycle.", LAGS, model=()
         )
         self.similarity = shared.histogram(
             "rul_attention_head_similarity_ratio",
             "Mean cosine similarity of each two heads' attention; 1: all heads attend alike.",
             TWENTIETHS,
-            model=names,
+            model=(),
         )
         self.out_of_band = shared.counter(
             "rul_attention_out_of_band_total",
             "Windows whose attention entropy is outside the reference band of their length; low: collapsed, "
             "high: uniform.",
-            model=names,
+            model=(),
             side=[side.value for side in Side],
         )
 
-    def _declare_answers(self, shared: Shared, names: Sequence[str]) -> None:
-        self.rul = shared.histogram("rul_prediction_cycles", "Predicted RUL in cycles.", CYCLES, model=names)
+    def _declare_answers(self, shared: Shared) -> None:
+        self.rul = shared.histogram("rul_prediction_cycles", "Predicted RUL in cycles.", CYCLES, model=())
         self.width = shared.histogram(
             "rul_interval_width_cycles",
             "Upper minus lower bound of the prediction interval, in cycles.",
             CYCLES,
-            model=names,
+            model=(),
         )
         self.states = shared.counter(
             "rul_state_total",
             "Answers by state.",
-            model=names,
+            model=(),
             state=[state.value for state in STATES],
         )
         self.novelty = shared.histogram(
             "rul_novelty_ratio",
             "Distance from the training data; 1 is its 99.5 % quantile.",
             NOVELTY,
-            model=names,
+            model=(),
         )
         self.imputed = shared.histogram(
             "rul_imputed_fraction", "Missing readings over all readings of a window.", FRACTIONS
@@ -132,6 +143,7 @@ class ModelMetrics:
 
     Attributes:
         ran: Takes a batch that has run; `count` counts it.
+        is_released: True where no batch follows.
     """
 
     def __init__(
@@ -145,7 +157,10 @@ class ModelMetrics:
         self._queue: Final = families.stage_seconds.labels(Stage.QUEUE.value)
         self._answered: Final = families.stage_seconds.labels(Stage.INFERENCE.value)
         self._cancelled: Final = families.cancelled.labels()
-        self._drift: Final = drift
+        self._shadow: Final = families.shadow.labels(name)
+        self._shadow_beyond: Final = families.shadow_beyond.labels(name)
+        self._shadow_failed: Final = families.shadow_failed.labels(name)
+        self._drift: DriftMonitor | None = drift
         self._inference: Final = families.inference.labels(name, model.provider)
         self._batch: Final = families.batch.labels()
         self._peak: Final = families.peak.labels(name)
@@ -163,11 +178,29 @@ class ModelMetrics:
         self._low, self._high = (families.out_of_band.labels(name, s.value) for s in (Side.LOW, Side.HIGH))
         self._usual_entropy: Final = model.manifest.entropy[0].limits(model.manifest.context)
         self._waiting: Final[deque[BatchReport]] = deque()
+        self.is_released = False
         self.ran: Final = self._waiting.append
 
     def cancelled(self, windows: int) -> None:
         """Count windows whose caller left before they were answered."""
         self._cancelled.inc(windows)
+
+    def compared(self, difference: Sequence[float], beyond: int) -> None:
+        """Count what a shadow answered."""
+        self._shadow.observe_each(difference)
+        self._shadow_beyond.inc(beyond)
+
+    def shadow_failed(self) -> None:
+        """Count a request that the shadow did not answer."""
+        self._shadow_failed.inc()
+
+    def retire(self) -> None:
+        """Leave drift to the version that takes over; batches in flight are still counted."""
+        self._drift = None
+
+    def release(self) -> None:
+        """Note that no batch follows; called on any thread."""
+        self.is_released = True
 
     @property
     def waits(self) -> bool:
@@ -196,7 +229,8 @@ class ModelMetrics:
             parts, names = zip(*alike, strict=True)
             answers = Answers.joined(parts)
             self._count(answers)
-            self._drift.count(answers, [*chain.from_iterable(names)])
+            if self._drift is not None:
+                self._drift.count(answers, [*chain.from_iterable(names)])
 
     def _predictions(self, report: BatchReport, answers: Answers) -> tuple[Answers, list[str | None]]:
         """The answers of a batch and the units they are for; those to probes are no predictions."""
@@ -234,32 +268,38 @@ class ModelMetrics:
         self._high.inc(int(np.count_nonzero(entropy > highest[lengths])))
 
 
-def declare_manifests(registry: CollectorRegistry, models: Sequence[Runtime]) -> None:
-    """Show what the bundles say of themselves; each worker has loaded the same ones."""
+class Manifests:
+    """Shows what the bundles say of themselves; each worker has loaded the same ones."""
 
-    def gauge(name: str, documentation: str, *labels: str) -> Gauge:
-        return Gauge(name, documentation, labels, registry=registry)
+    def __init__(self, registry: CollectorRegistry) -> None:
+        gauge = partial(Gauge, registry=registry)
+        self._info: Final = gauge(
+            "rul_model_info",
+            "1 for each loaded model; labels are its version, file digest, provider and the order of "
+            "providers.",
+            ("model", "version", "sha256", "provider", "providers"),
+        )
+        self._coverage: Final = gauge(
+            "rul_nominal_coverage_ratio",
+            "Share of outcomes that the model's intervals should hold.",
+            ("model",),
+        )
+        self._band: Final = gauge(
+            "rul_attention_entropy_band_ratio",
+            "Ends of the reference band of the attention entropy ratio of full windows; 0.5 % are beyond "
+            "each.",
+            ("model", "head", "side"),
+        )
 
-    info = gauge(
-        "rul_model_info",
-        "1 for each loaded model; labels are its version, file digest, provider and the order of providers.",
-        *("model", "version", "sha256", "provider", "providers"),
-    )
-    coverage = gauge(
-        "rul_nominal_coverage_ratio",
-        "Share of outcomes that the model's intervals should hold.",
-        "model",
-    )
-    band = gauge(
-        "rul_attention_entropy_band_ratio",
-        "Ends of the reference band of the attention entropy ratio of full windows; 0.5 % are beyond each.",
-        *("model", "head", "side"),
-    )
-    for model in models:
-        manifest, order = model.manifest, ">".join(model.placement.providers)
-        info.labels(manifest.name, manifest.version, model.sha256, model.provider, order).set(1)
-        coverage.labels(manifest.name).set(manifest.nominal_coverage)
-        for reference in manifest.entropy:
-            low, high = reference.limits(manifest.context)
-            band.labels(manifest.name, reference.head, Side.LOW.value).set(low[-1])
-            band.labels(manifest.name, reference.head, Side.HIGH.value).set(high[-1])
+    def show(self, models: Iterable[Runtime]) -> None:
+        """Show these models, and no others."""
+        for family in (self._info, self._coverage, self._band):
+            family.clear()
+        for model in models:
+            manifest, order = model.manifest, ">".join(model.placement.providers)
+            self._info.labels(manifest.name, manifest.version, model.sha256, model.provider, order).set(1)
+            self._coverage.labels(manifest.name).set(manifest.nominal_coverage)
+            for reference in manifest.entropy:
+                low, high = reference.limits(manifest.context)
+                self._band.labels(manifest.name, reference.head, Side.LOW.value).set(low[-1])
+                self._band.labels(manifest.name, reference.head, Side.HIGH.value).set(high[-1])

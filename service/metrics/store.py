@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
@@ -10,7 +10,8 @@ import numpy as np
 from prometheus_client.core import GaugeMetricFamily
 
 from model.evaluation import nasa_score
-from service.metrics.instruments import ERROR_CYCLES, Instrument, Shared
+from service.metrics.buckets import ERROR_CYCLES
+from service.metrics.instruments import Instrument, Shared
 from service.store.judgement import Judgement, OutcomeKind, OutcomeResult
 from service.store.rows import Drop
 
@@ -18,7 +19,7 @@ from service.store.rows import Drop
 class StoreMetrics:
     """Counts predictions and outcomes that are kept, from any thread: a `StoreObserver`."""
 
-    def __init__(self, shared: Shared, models: Sequence[str]) -> None:
+    def __init__(self, shared: Shared) -> None:
         self._pending: Callable[[], int] = int
         self._outcomes: Final = shared.counter(
             "rul_outcomes_total", "Outcomes reported, by kind.", kind=[kind.value for kind in OutcomeKind]
@@ -26,31 +27,31 @@ class StoreMetrics:
         self._hits: Final = shared.counter(
             "rul_coverage_hits_total",
             "Predictions of units that failed, whose interval held the true RUL.",
-            model=models,
+            model=(),
         )
         self._trials: Final = shared.counter(
-            "rul_coverage_trials_total", "Predictions of units that failed.", model=models
+            "rul_coverage_trials_total", "Predictions of units that failed.", model=()
         )
         self._removed: Final = shared.counter(
             "rul_removed_predictions_total",
             "Predictions of units that were removed; contradicted: the unit outlived the interval.",
-            model=models,
+            model=(),
             verdict=("contradicted", "open"),
         )
         self._error: Final = shared.histogram(
             "rul_outcome_absolute_error_cycles",
             "Absolute error of predictions of units that failed, in cycles; prediction and truth are capped.",
             ERROR_CYCLES,
-            model=models,
+            model=(),
         )
         self._sides: Final = shared.counter(
             "rul_outcome_error_cycles_total",
             "Sum of the cycles by which predictions were late or early.",
-            model=models,
+            model=(),
             side=("early", "late"),
         )
         self._nasa: Final = shared.counter(
-            "rul_outcome_nasa_score_total", "NASA scores of predictions of units that failed.", model=models
+            "rul_outcome_nasa_score_total", "NASA scores of predictions of units that failed.", model=()
         )
         self._rows: Final = shared.counter(
             "rul_store_rows_total", "Rows committed to the store.", kind=("prediction", "outcome")

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,9 +93,7 @@ class Inference:
     def __init__(self, predictor: Predictor, lifecycle: Lifecycle) -> None:
         self._predictor: Final = predictor
         self._lifecycle: Final = lifecycle
-        self._signatures: Final = {
-            name: Signature.of(model.manifest) for name, model in predictor.models.items()
-        }
+        self._signatures: Final[WeakKeyDictionary[LoadedModel, Signature]] = WeakKeyDictionary()
 
     def model(self, name: str, version: str = "") -> LoadedModel:
         """The model of this name and, where one is given, exactly this version.
@@ -110,8 +109,11 @@ class Inference:
         return found
 
     def signature(self, model: LoadedModel) -> Signature:
-        """The tensors of a loaded model."""
-        return self._signatures[model.name.name]
+        """The tensors of a loaded model, worked out once."""
+        known = self._signatures.get(model)
+        if known is None:
+            known = self._signatures[model] = Signature.of(model.manifest)
+        return known
 
     @property
     def is_ready(self) -> bool:
@@ -133,7 +135,7 @@ class Inference:
             InvalidTensor: a tensor or a window cannot be read, or an output does not exist.
             TooLarge: more windows than a request may have.
         """
-        signature, rules = self._signatures[model.name.name], model.rules
+        signature, rules = self.signature(model), model.rules
         wanted = signature.wanted(query.outputs)
         arrays = signature.read(query.inputs)
         readings: FloatArray = arrays[READINGS]

@@ -7,7 +7,10 @@ one line and gets one line, on a Unix socket that only its owner can open:
     ready -> the worker's phase and its models, as soon as it knows whether it can answer
     leave -> leaving, when readiness is off; requests are still answered
     drain -> drained | gave up, when requests in flight have finished or the time is over
+    prepare CHANGE -> what would come of a change of the models, once its candidate is checked and warm
+    commit | abort -> the same again: the prepared change is made, or forgotten
 
+A worker that is asked for a change sends `change CHANGE` to its supervisor, which has a socket of its own.
 All workers share the port that clients use, so no worker can be addressed there.
 """
 
@@ -23,7 +26,8 @@ from pydantic import BaseModel, ConfigDict
 
 VARIABLE: Final = "RULSERVE_WORKER"
 
-Commands = Mapping[str, Callable[[], Awaitable[str]]]
+Commands = Mapping[str, Callable[..., Awaitable[str]]]
+"""Functions by the first word of a line; the rest of the line is their argument, where there is any."""
 
 
 class WorkerSpec(BaseModel):
@@ -34,6 +38,8 @@ class WorkerSpec(BaseModel):
         count: Number of workers.
         board: File of the numbers that workers share; None: the worker is alone.
         control: Unix socket of the supervisor's commands; None: there is no supervisor.
+        supervisor: Unix socket of the supervisor itself, likewise.
+        digests: SHA-256 of the bundles that the running workers have loaded, by the model's name.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -42,6 +48,8 @@ class WorkerSpec(BaseModel):
     count: int = 1
     board: Path | None = None
     control: Path | None = None
+    supervisor: Path | None = None
+    digests: dict[str, str] = {}
 
     @classmethod
     def read(cls) -> WorkerSpec | None:
@@ -55,7 +63,7 @@ class WorkerSpec(BaseModel):
 
 
 class Control:
-    """The worker's end of the socket."""
+    """The end of a socket that is asked."""
 
     def __init__(self, commands: Commands) -> None:
         """Answer each command with the line that its function returns."""
@@ -73,12 +81,13 @@ class Control:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            name = (await reader.readline()).decode("utf-8", errors="replace").strip()
+            line = (await reader.readline()).decode("utf-8", errors="replace").strip()
+            name, *argument = line.split(" ", 1)
             command = self._commands.get(name)
-            reply = f"expected {' or '.join(self._commands)}" if command is None else await command()
+            reply = f"expected {' or '.join(self._commands)}" if command is None else await command(*argument)
             writer.write(f"{reply}\n".encode())
             await writer.drain()
-        except OSError:  # the supervisor is gone
+        except OSError:  # whoever asked is gone
             pass
         finally:
             writer.close()

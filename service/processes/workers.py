@@ -3,7 +3,8 @@
 The kernel distributes connections among the processes that listen on a port. The first worker starts
 alone, so that an error is reported once; the others start when it is ready, and listen when they are
 ready themselves. A worker that stops is restarted, and one that hangs is killed first. `control` has the
-commands to a worker. This module must not know what is behind Envoy.
+commands to a worker. `changes` changes the models of all workers, or of none. This module must not know
+what is behind Envoy.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from service import logs
 from service.core.lifecycle import Phase
 from service.errors import FrontEndFailed
+from service.processes.changes import Changes
 from service.processes.control import WorkerSpec, send
 from service.processes.descriptors import most_connections
 from service.processes.envoy_config import (
@@ -63,6 +65,7 @@ class Workers:
         self._servers: Final[dict[int, EnvoyServer]] = {}
         self._watches: Final[dict[int, asyncio.Task[None]]] = {}
         self._log: Final = logs.logger()
+        self._changes: Final = Changes(self._socket)
         self._port: Final = port
         self._stopping = False
 
@@ -74,6 +77,7 @@ class Workers:
         """
         if self._count > 1:
             self._board.touch()
+        await self._changes.open(self._supervisor)
         serving = asyncio.ensure_future(self._serve())
         stopped = asyncio.ensure_future(stop.wait())
         try:
@@ -90,6 +94,7 @@ class Workers:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await asyncio.gather(*(server.stop() for server in self._servers.values()))
+            self._changes.close()
 
     async def _serve(self) -> None:
         await self._start(0)
@@ -100,6 +105,7 @@ class Workers:
         status = await self._ready(0)
         if status["phase"] != Phase.READY:
             return  # it is draining
+        self._changes.digests = status["digests"]
         scheme = "https" if self._settings.tls_cert else "http"
         self._announce(status["models"], f"{scheme}://{reachable(self._settings.host)}:{self._port}")
         await asyncio.gather(*(self._keep(worker) for worker in range(1, self._count)))
@@ -114,7 +120,8 @@ class Workers:
         while True:
             server = self._servers.get(worker)
             try:
-                server = server or await self._start(worker)
+                async with self._changes.none_while_starting():
+                    server = server or await self._start(worker)
                 reason = f"stopped with status {await server.wait()}"
                 failures = 0
             except FrontEndFailed as error:
@@ -122,6 +129,7 @@ class Workers:
             if self._stopping:
                 return
             self._servers.pop(worker, None)
+            self._changes.workers.discard(worker)
             if not self._servers and failures == len(RESTART_SECONDS):
                 raise FrontEndFailed(f"the front end {reason}")
             pause = RESTART_SECONDS[min(failures, len(RESTART_SECONDS) - 1)]
@@ -132,10 +140,16 @@ class Workers:
     async def _start(self, worker: int) -> EnvoyServer:
         from service.processes.envoy_server import EnvoyServer  # noqa: PLC0415 not on every platform
 
-        settings, socket = self._settings, self._socket(worker)
+        settings, socket = self._changes.applied_to(self._settings), self._socket(worker)
         admin = socket.with_suffix(".admin")
-        board = self._board if self._count > 1 else None
-        spec = WorkerSpec(index=worker, count=self._count, board=board, control=socket)
+        spec = WorkerSpec(
+            index=worker,
+            count=self._count,
+            board=self._board if self._count > 1 else None,
+            control=socket,
+            supervisor=self._supervisor,
+            digests=self._changes.digests,
+        )
         # One thread per event loop: a second one would only wait for the GIL.
         threads = ["--concurrency", "1"] if self._count > 1 else []
         server = EnvoyServer(
@@ -152,6 +166,7 @@ class Workers:
         self._watches[worker] = asyncio.ensure_future(self._watch(worker, server))
         await server.start()
         self._servers[worker] = server
+        self._changes.workers.add(worker)
         return server
 
     def _configure(self, config: dict[str, Any], *, admin: Path) -> dict[str, Any]:
@@ -217,6 +232,10 @@ class Workers:
     @property
     def _board(self) -> Path:
         return self._folder / "board"
+
+    @property
+    def _supervisor(self) -> Path:
+        return self._folder / "supervisor"
 
     def _socket(self, worker: int) -> Path:
         return self._folder / f"worker-{worker}"

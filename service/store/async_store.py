@@ -62,7 +62,7 @@ class AsyncStore:
 
     Args:
         url: Address of the database; None: the service stores nothing.
-        versions: The loaded models; the observer counts only their predictions.
+        versions: The loaded models, more by `add_model`; the observer counts only their predictions.
         most_rows: Most predictions that wait to be written.
         progress: Rows that other workers still write; None: other machines may, of which nothing is known.
         explanations: Whether a stored prediction says what it rested on.
@@ -88,7 +88,8 @@ class AsyncStore:
     ) -> None:
         self._timeout_seconds: Final = timeout_seconds
         self._observer: Final = observer
-        self._loaded: Final = {(version.model, version.version) for version in versions}
+        self._versions: Final = [*versions]
+        self._loaded: Final = {version.model: version.version for version in versions}
         self._lag_seconds: Final = 2 * flush_seconds
         self._progress: Final = progress
         self._retention_seconds: Final = retention_days * DAY_SECONDS
@@ -99,7 +100,7 @@ class AsyncStore:
             None
             if url is None
             else Recorder(
-                lambda: connect(url, versions),
+                lambda: connect(url, self._versions),
                 most_rows=most_rows,
                 explanations=explanations,
                 observer=observer,
@@ -109,6 +110,16 @@ class AsyncStore:
                 flush_seconds=flush_seconds,
             )
         )
+
+    def add_model(self, version: ModelVersion) -> None:
+        """Store predictions of a model, in the place of an older version."""
+        if version not in self._versions:
+            self._versions.append(version)
+        self._loaded[version.model] = version.version
+
+    def remove_model(self, name: str) -> None:
+        """Count no outcomes of a model any more."""
+        self._loaded.pop(name, None)
 
     def start(self) -> None:
         """Open the database in the background."""
@@ -165,7 +176,7 @@ class AsyncStore:
 
     def _count(self, judgements: Sequence[VersionJudgement]) -> None:
         for found in judgements:
-            if (found.model, found.version) in self._loaded:
+            if self._loaded.get(found.model) == found.version:
                 self._observer.scored(found.model, found.judgement)
 
     def _chore(self, store: Store) -> None:

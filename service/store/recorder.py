@@ -3,8 +3,8 @@
     offer (event loop) -> bounded buffer -> one thread -> the store
 
 `wrote` counts committed rows only. While the database does not answer, rows wait; rows beyond the limit
-are dropped and counted. Of the waiting predictions of a unit and cycle only the latest is kept, so a
-repeated question takes one row.
+are dropped and counted. Of the waiting predictions of a unit and cycle by one version only the latest is
+kept, so a repeated question takes one row.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from structlog.typing import FilteringBoundLogger
 
 from model.domain import FloatArray
 from service.core.answers import Answers, Piece
-from service.core.queries import Prediction
+from service.core.queries import ModelName, Prediction
 from service.core.window import Windows
 from service.store.explanation import MOST, Grounds, explanation_text
 from service.store.rows import Drop, Row, RowsRefused, StoreObserver
@@ -41,12 +41,12 @@ DECIMALS: Final = 4
 """Of the shares and cycles of an explanation."""
 
 
-Offered = tuple[str, str, str, int, float, float, float, str, str, float, Grounds | None]
+Offered = tuple[str, str, str, int, float, float, float, str, str, float, Grounds | None, str]
 """A row whose explanation is still to be written."""
 
 
 def rows_of(
-    model: str,
+    model: ModelName,
     windows: Windows,
     predictions: Sequence[Prediction],
     grounds: Mapping[int, Grounds],
@@ -61,8 +61,11 @@ def rows_of(
             lower, upper, state = p.interval.lower, p.interval.upper, p.rul_state._value_
             why = grounds.get(i)
             rows.append(
-                (model, p.unit, tenant, int(cycle), p.rul, lower, upper, state, p.health_state.label, at, why)
-            )
+                (
+                    model.name, p.unit, tenant, int(cycle), p.rul, lower, upper, state, p.health_state.label,
+                    at, why, model.version,
+                )
+            )  # fmt: skip
     return rows
 
 
@@ -110,7 +113,8 @@ def grounds_of(
 
 
 def _written(row: Offered) -> Row:
-    return (*row[:-1], None if row[-1] is None else explanation_text(row[-1]))
+    why, version = row[-2:]
+    return (*row[:-2], None if why is None else explanation_text(why), version)
 
 
 class Recorder:
@@ -150,7 +154,7 @@ class Recorder:
         self._flush_seconds: Final = flush_seconds
         self._back_off: Final = back_off_seconds
         self._offered: Final[deque[Offered]] = deque()
-        self._waiting: Final[dict[tuple[str, str, str, int], Offered]] = {}
+        self._waiting: Final[dict[tuple[str, str, str, int, str], Offered]] = {}
         self._wake: Final = threading.Event()
         self._flushed: Final = threading.Condition()
         self._rounds = 0
@@ -165,7 +169,7 @@ class Recorder:
 
     def offer(
         self,
-        model: str,
+        model: ModelName,
         windows: Windows,
         predictions: Sequence[Prediction],
         pieces: Sequence[Piece],
@@ -273,7 +277,7 @@ class Recorder:
         offered, waiting = self._offered, self._waiting
         for _ in range(len(offered)):
             row = offered[0]
-            waiting[row[:4]] = row
+            waiting[*row[:4], row[-1]] = row
             offered.popleft()  # last, so that `pending_rows` is never 0 while a row waits
 
     def _write(self, store: Store, rows: list[Row]) -> None:
@@ -295,7 +299,7 @@ class Recorder:
         else:
             self._observer.wrote(len(rows))
         for row in rows:
-            self._waiting.pop(row[:4], None)
+            self._waiting.pop((*row[:4], row[-1]), None)
 
     def _do_chore(self, store: Store) -> None:
         if self._chore is not None and monotonic() >= self._chore_at and not self._closing:

@@ -10,8 +10,8 @@ from typing import Any, Final, Protocol
 from model.domain import FloatArray, RulError
 from service.store.judgement import Accuracy, Judgement, Outcome, OutcomeKind, OutcomeResult
 
-Row = tuple[str, str, str, int, float, float, float, str, str, float, str | None]
-"""A prediction: model, unit, tenant, last cycle, RUL, lower, upper, both states, time, explanation."""
+Row = tuple[str, str, str, int, float, float, float, str, str, float, str | None, str]
+"""Model, unit, tenant, last cycle, RUL, lower, upper, both states, time, explanation, model version."""
 
 MOST_JUDGED: Final = 1000
 """Predictions of each version that a unit's accuracy is of, so that a question reads a bounded number."""

@@ -41,19 +41,27 @@ class Store(Database):
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
         self._upserts: Final = Upserts(engine.dialect)
-        self._ids: dict[str, int] = {}
+        self._versions: Sequence[ModelVersion] = ()
+        self._ids: Final[dict[tuple[str, str], int]] = {}
 
     @classmethod
     def open(cls, url: str, versions: Sequence[ModelVersion] = ()) -> Self:
-        """Connect, create or migrate the tables, and register the model versions."""
+        """Connect, create or migrate the tables, and register the model versions, also those added later."""
         store = cls(engine_of(url))
         try:
             store.upgrade()
-            store._ids = {version.model: store._register(version) for version in versions}
+            store._versions = versions
+            store._register_versions()
         except BaseException:
             store.close()
             raise
         return store
+
+    def _register_versions(self) -> None:
+        for version in [*self._versions]:
+            key = version.model, version.version
+            if key not in self._ids:
+                self._ids[key] = self._register(version)
 
     def _register(self, version: ModelVersion) -> int:
         where = (VERSIONS.c.model == version.model) & (VERSIONS.c.version == version.version)
@@ -75,9 +83,11 @@ class Store(Database):
         # Sorted, and units first as in `take_outcome`: processes that lock rows crosswise would deadlock.
         ordered = sorted(rows)
         ids = self._ids
+        if any((row[0], row[-1]) not in ids for row in rows):
+            self._register_versions()
         latest = {row[:3]: row for row in ordered}
-        predictions = [(ids[row[0]], row[1], *row[3:], row[2]) for row in ordered]
-        units = [(row[0], row[1], ids[row[0]], *row[3:-1], row[2]) for row in latest.values()]
+        predictions = [(ids[row[0], row[-1]], row[1], *row[3:-1], row[2]) for row in ordered]
+        units = [(row[0], row[1], ids[row[0], row[-1]], *row[3:-2], row[2]) for row in latest.values()]
         try:
             with self.writing() as connection:
                 self._upserts.units(connection, units)

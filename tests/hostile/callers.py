@@ -21,7 +21,8 @@ import httpx
 import msgspec
 import numpy as np
 
-from export.bundle import Golden, find_bundle
+from export.bundle import find_bundle
+from export.golden import Golden
 from rul_client.answers import Answer, Window
 from rul_client.commands.predict.offline import open_offline
 from service.proto import rul_v1_pb2 as pb

@@ -94,13 +94,16 @@ def by_pandas(asked: pd.DataFrame, ends: pd.DataFrame) -> dict[str, float]:
 async def fed(url: str, asked: pd.DataFrame, ends: pd.DataFrame) -> CollectorRegistry:
     """What the service counts, after two workers have written the predictions and one took the outcomes."""
     registry = CollectorRegistry()
+    shared = Shared(registry)
+    observer = StoreMetrics(shared)
+    shared.add_model("fd001")
     store = AsyncStore(
         url, [VERSION], most_rows=PREDICTED, retention_days=10**5, timeout_seconds=PATIENCE,
-        flush_seconds=0.01, observer=StoreMetrics(Shared(registry), ["fd001"]), log=structlog.get_logger(),
+        flush_seconds=0.01, observer=observer, log=structlog.get_logger(),
     )  # fmt: skip
     store.start()
     rows = [
-        ("fd001", r.unit, "", r.last_cycle, r.rul, r.lower, r.upper, "estimated", "healthy", r.at, None)
+        ("fd001", r.unit, "", r.last_cycle, r.rul, r.lower, r.upper, "estimated", "healthy", r.at, None, "1")
         for r in asked.itertuples()
     ]
     await asyncio.to_thread(write_by_two, url, rows)
@@ -188,7 +191,7 @@ def test_to_look_for_a_store_makes_none(tmp_path):
 
 
 def row(unit: str = "1", cycle: int = 10, rul: float = 50.0, *, at: float = 1000.0, why: str | None = None):
-    return ("fd001", unit, "", cycle, rul, rul - 5, rul + 5, "estimated", "healthy", at, why)
+    return ("fd001", unit, "", cycle, rul, rul - 5, rul + 5, "estimated", "healthy", at, why, "1")
 
 
 def kept(store: Store) -> list[tuple]:
@@ -267,7 +270,9 @@ def long_lives(url) -> Iterator[Store]:
     for version in ("1", "2"):
         store = Store.open(url, [ModelVersion("fd001", version, CAP, 0.9)])
         for unit in ("1", "2"):
-            store.write([row(unit, cycle, at=1000.0 + int(version)) for cycle in range(1, 3001)])
+            store.write(
+                [(*row(unit, cycle, at=1000.0 + int(version))[:-1], version) for cycle in range(1, 3001)]
+            )
         store.close()
     store = Store.open(url, [VERSION])
     store.take_outcome(Outcome("fd001", "1", OutcomeKind.FAILED, 3100, None, 2000.0), replace=False)

@@ -119,8 +119,11 @@ def test_a_key_of_the_settings_does_everything_but_administer():
         KEYS.check(KeyScope.ADMIN, "", "first")
 
 
-def test_without_keys_everyone_may_ask_for_everything():
-    assert {Credentials([]).check(scope, "", "") for scope in KeyScope} == {NOBODY}
+def test_without_keys_everyone_may_ask_for_everything_but_changes_of_the_service():
+    assert {Credentials([]).check(s, "", "") for s in set(KeyScope) - {KeyScope.ADMIN}} == {NOBODY}
+
+    with pytest.raises(Unauthenticated, match="RUL_KEYS_FILE"):
+        Credentials([]).check(KeyScope.ADMIN, "", "")
 
 
 def test_an_empty_key_file_lets_nobody_in(file):
@@ -275,6 +278,8 @@ def test_a_key_among_ten_thousand_is_found_as_fast_as_among_ten(file):
 ASKED = {
     **dict.fromkeys(["POST /v1/predict", "GET /v1/units", "GET /v1/units/a"], "predict"),
     "POST /v1/units/a/outcomes": "outcomes",
+    **dict.fromkeys(["POST /v1/models", "POST /v1/models/{m}", "DELETE /v1/models/{m}"], "admin"),
+    **dict.fromkeys(["POST /v1/models/{m}/shadow", "DELETE /v1/models/{m}/shadow"], "admin"),
     **dict.fromkeys(["POST /v2/models/{m}/infer", "POST /v2/models/{m}/versions/1/infer"], "predict"),
     **dict.fromkeys(["GET /v1/models", "GET /v1/models/{m}", "POST /v2/repository/index"], "any"),
     **dict.fromkeys(["GET /v2/models/{m}", "GET /v2/models/{m}/ready"], "any"),

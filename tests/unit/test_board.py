@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from service.errors import FrontEndFailed
-from service.metrics.board import ROW, Board
-from service.metrics.instruments import Buckets, Processes, Shared
+from service.metrics.board import PID, ROW, Board
+from service.metrics.buckets import Buckets
+from service.metrics.instruments import Processes, Shared
 
 
 @pytest.fixture
@@ -42,20 +43,27 @@ def test_a_board_without_a_file_is_its_workers_own():
     assert Board().pids() == [os.getpid()]
 
 
-def test_workers_that_declared_something_else_do_not_mix(path):
+def test_workers_that_declare_other_names_or_sizes_do_not_mix(path):
     first, second = boards(path)
-    first.slots("numbers", 2)
-    second.slots("numbers", 3)
-    first.seal()
+    mine, theirs = first.slots("numbers", 2), second.slots("others", 3)
+    first.slots("others", 3).own[:] = 1
+    second.slots("numbers", 2).own[:] = 2
+    mine.own[:] = 4
 
-    with pytest.raises(FrontEndFailed, match="restart the service"):
-        second.seal()
+    assert mine.total().tolist() == [6, 6]
+    assert theirs.total().tolist() == [1, 1, 1]
+    assert first.slots("numbers", 3).total().tolist() == [0, 0, 0]
 
 
-def test_workers_that_declared_the_same_may_start_again(path):
-    for board in [*boards(path), *boards(path)]:
-        board.slots("numbers", 2)
-        board.seal()
+def test_a_name_keeps_its_places_for_a_worker_that_starts_later(path):
+    first = Board(path, worker=0, workers=2)
+    for name in ("a", "b", "c"):
+        first.slots(name, 2).own[:] = ord(name)
+
+    later = Board(path, worker=1, workers=2)
+
+    assert later.slots("c", 2).total().tolist() == [99, 99]
+    assert later.slots("a", 2).total().tolist() == [97, 97]
 
 
 def test_a_board_that_is_full_is_an_error_that_says_what_to_do(path):
@@ -72,7 +80,7 @@ def test_what_is_so_now_is_added_over_the_workers_that_live(path):
     ended = subprocess.Popen(["true"])
     ended.wait()
 
-    second._rows[1, 1] = ended.pid
+    second._rows[1, PID] = ended.pid
 
     assert mine.total_of_living()[0] == 2
     assert mine.total()[0] == 5
@@ -158,6 +166,29 @@ def test_a_histogram_of_many_workers_is_that_of_all_their_values(tmp_path_factor
     assert registry.get_sample_value("rul_shared_sum") == pytest.approx(
         registry.get_sample_value("rul_alone_sum")
     )
+
+
+def test_the_children_of_a_model_come_and_go_and_go_on_counting_where_they_were():
+    registry = CollectorRegistry()
+    shared = Shared(registry)
+    counter = shared.counter("rul_things_total", "Things.", model=(), kind=["good", "bad"])
+    histogram = shared.histogram("rul_heads", "Heads.", Buckets((1,), "for the test"), model=(), head=())
+
+    def value(name, **labels):
+        return registry.get_sample_value(name, {"model": "a", **labels})
+
+    shared.add_model("a", head=["0", "1"])
+    counter.labels("a", "good").inc(3)
+    histogram.labels("a", "1").observe(0.5)
+    shared.add_model("a", head=["0"])
+    after_a_swap = value("rul_things_total", kind="good"), value("rul_heads_count", head="1")
+    shared.remove_model("a")
+    without = value("rul_things_total", kind="good"), value("rul_heads_count", head="0")
+    shared.add_model("a", head=["0", "1"])
+
+    assert after_a_swap == (3, None)
+    assert without == (None, None)
+    assert (value("rul_things_total", kind="good"), value("rul_heads_count", head="1")) == (3, 1)
 
 
 def test_a_full_file_system_is_an_error_that_names_its_folder(path, monkeypatch):

@@ -35,6 +35,7 @@ from service.drift.monitor import (
 )
 from service.metrics.board import Board
 from service.metrics.drift import QUIET_SECONDS, DriftCollector, DriftWarnings
+from service.metrics.instruments import Shared
 from tests.examples import examples
 from tests.fakes import fake_outputs, make_manifest
 
@@ -264,16 +265,14 @@ def test_a_band_of_all_ages_has_the_deciles_of_training():
     assert old < 0.01  # and none of worn units
 
 
-COLUMNS = [("fake", column.name) for column in MANIFEST.columns]
+COLUMNS = [column.name for column in MANIFEST.columns]
 
 
 def gauges(monitor, board=None, **options):
-    registry = CollectorRegistry()
-    said = (board or Board()).slots("columns that drift", len(COLUMNS))
-    DriftCollector(
-        {monitor.name: monitor}, DriftWarnings(logs.logger(), said, COLUMNS, **options), registry=registry
-    )
-    return registry
+    shared = Shared(CollectorRegistry(), board)
+    said = shared.board.slots("columns that drift", len(COLUMNS))
+    DriftCollector(shared).monitors["fake"] = monitor, DriftWarnings(logs.logger(), said, COLUMNS, **options)
+    return shared.registry
 
 
 def test_a_column_that_drifts_is_told_once_whichever_worker_is_scraped(tmp_path):

@@ -16,7 +16,8 @@ from service.core.ports import BatchReport
 from service.core.providers import Placement
 from service.labels import Route, Transport, codes
 from service.metrics import metrics as metrics_module
-from service.metrics.instruments import Buckets, Shared
+from service.metrics.buckets import Buckets
+from service.metrics.instruments import Shared
 from service.metrics.metrics import Metrics
 from tests.fakes import RULES, FakeRuntime, fake_outputs, make_manifest
 

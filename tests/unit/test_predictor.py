@@ -243,7 +243,7 @@ async def test_answers_are_offered_to_the_recorder_without_what_was_asked_to_exp
 
     reply = await ask(*windows, predictor=make_predictor(recorder=recorder), explain=Explain.FULL)
 
-    assert recorder.offers == [("fake", ["a", "b"], reply.predictions)]
+    assert recorder.offers == [(reply.model, ["a", "b"], reply.predictions)]
 
 
 def many(count):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from service.core.answers import Answers, Piece, prediction
-from service.core.queries import Explain, Trust
+from service.core.queries import Explain, ModelName, Trust
 from service.core.rules import WindowRules
 from service.core.runtime import Asked
 from service.core.window import join, lay_out
@@ -29,6 +29,7 @@ from tests.examples import examples
 from tests.fakes import FakeKeepingObserver, fake_outputs, make_manifest, window_input
 
 PATIENCE = 20
+FD001 = ModelName("fd001", "1", "f" * 64)
 MANIFEST = make_manifest()
 EVIDENT = make_manifest(explains_readings=True)
 
@@ -112,13 +113,13 @@ def answered(*given, manifest=MANIFEST, trust=UNSET):
     [(40.0, (40.0, 35.0, 45.0, "estimated")), (124.0, (125.0, 119.0, 125.0, "at_least_cap"))],
 )
 def test_the_reported_prediction_is_the_written_one(recorder, fake, observer, rul, expected):
-    recorder.offer("fd001", *answered((rul, {"unit": "17", "last_cycle": 121})))
+    recorder.offer(FD001, *answered((rul, {"unit": "17", "last_cycle": 121})))
 
     assert recorder.flush(PATIENCE)
     (row,) = fake.kept.values()
     assert row[:8] == ("fd001", "17", "", 121, *expected)
-    assert all(type(value) in {str, int, float} for value in row[:-1])  # nothing keeps the batch alive
-    assert row[-1] is None
+    assert all(type(value) in {str, int, float} for value in row[:-2])  # nothing keeps the batch alive
+    assert row[-2:] == (None, "1")
     assert observer.written == 1
 
 
@@ -126,9 +127,9 @@ def explained(fake, observer, **options):
     """The explanation that is written for a window of four cycles, the last of which is 121."""
     recorder = started(fake, observer, **options)
     given = (30.0, {"last_cycle": 121}), (45.0, {"last_cycle": 122})
-    recorder.offer("fd001", *answered(*given, manifest=EVIDENT, trust=Trust.SUPPORTED))
+    recorder.offer(FD001, *answered(*given, manifest=EVIDENT, trust=Trust.SUPPORTED))
     recorder.close(PATIENCE)
-    return fake.kept["fd001", "1", "", 121][-1]
+    return fake.kept["fd001", "1", "", 121][-2]
 
 
 def test_a_prediction_is_written_with_what_it_rests_on(fake, observer):
@@ -171,7 +172,7 @@ def test_a_brief_has_the_most_evident_cycles_and_the_heaviest_sensors_first():
 
 @pytest.mark.parametrize("options", [{"unit": None}, {"last_cycle": None}])
 def test_windows_without_unit_or_cycle_are_neither_stored_nor_dropped(recorder, fake, observer, options):
-    recorder.offer("fd001", *answered((40.0, options), (41.0, {})))
+    recorder.offer(FD001, *answered((40.0, options), (41.0, {})))
 
     recorder.flush(PATIENCE)
     assert len(fake.kept) == 1
@@ -181,10 +182,10 @@ def test_windows_without_unit_or_cycle_are_neither_stored_nor_dropped(recorder, 
 def test_a_repeated_question_takes_one_waiting_row(fake, observer):
     recorder = started(fake, observer, most_rows=100)
     fake.gate.clear()
-    recorder.offer("fd001", *answered((40.0, {"unit": "first"})))
+    recorder.offer(FD001, *answered((40.0, {"unit": "first"})))
     assert fake.entered.wait(PATIENCE)
     for rul in range(20):
-        recorder.offer("fd001", *answered((float(rul), {})))
+        recorder.offer(FD001, *answered((float(rul), {})))
     fake.gate.set()
 
     recorder.flush(PATIENCE)
@@ -196,8 +197,8 @@ def test_a_repeated_question_takes_one_waiting_row(fake, observer):
 def test_rows_beyond_the_limit_are_dropped_and_counted_at_once(fake, observer):
     recorder = started(fake, observer, most_rows=3, start=False)
 
-    recorder.offer("fd001", *answered((1.0, {"unit": "a"}), (1.0, {"unit": "b"})))
-    recorder.offer("fd001", *answered((1.0, {"unit": "c"}), (1.0, {"unit": "d"}), (1.0, {"unit": None})))
+    recorder.offer(FD001, *answered((1.0, {"unit": "a"}), (1.0, {"unit": "b"})))
+    recorder.offer(FD001, *answered((1.0, {"unit": "c"}), (1.0, {"unit": "d"}), (1.0, {"unit": None})))
 
     assert recorder.pending_rows == 2
     assert observer.drops == {Drop.FULL: 2}
@@ -205,10 +206,10 @@ def test_rows_beyond_the_limit_are_dropped_and_counted_at_once(fake, observer):
 
 def test_a_store_that_hangs_delays_no_offer(recorder, fake):
     fake.gate.clear()
-    recorder.offer("fd001", *answered((40.0, {"unit": "a"})))
+    recorder.offer(FD001, *answered((40.0, {"unit": "a"})))
     assert fake.entered.wait(PATIENCE)
 
-    recorder.offer("fd001", *answered((40.0, {"unit": "b"})))
+    recorder.offer(FD001, *answered((40.0, {"unit": "b"})))
 
     assert recorder.pending_rows == 2
 
@@ -216,7 +217,7 @@ def test_a_store_that_hangs_delays_no_offer(recorder, fake):
 def test_rows_wait_for_an_unavailable_store(recorder, fake, observer):
     fake.failures = 5
 
-    recorder.offer("fd001", *answered((40.0, {"unit": "a"}), (40.0, {"unit": "b"})))
+    recorder.offer(FD001, *answered((40.0, {"unit": "a"}), (40.0, {"unit": "b"})))
 
     while recorder.pending_rows:
         recorder.flush(PATIENCE)
@@ -239,7 +240,7 @@ def test_a_store_that_cannot_be_opened_yet_is_tried_again(observer):
 
     fake.connect = connect
     recorder = started(fake, observer)
-    recorder.offer("fd001", *answered((40.0, {})))
+    recorder.offer(FD001, *answered((40.0, {})))
 
     while recorder.pending_rows:
         recorder.flush(PATIENCE)
@@ -251,7 +252,7 @@ def test_a_rejected_row_costs_no_other(recorder, fake, observer):
     fake.refused = {"b"}
     given = [(40.0, {"unit": name}) for name in ("a", "b", "c", "d")]
 
-    recorder.offer("fd001", *answered(*given))
+    recorder.offer(FD001, *answered(*given))
 
     recorder.flush(PATIENCE)
     assert sorted(key[1] for key in fake.kept) == ["a", "c", "d"]
@@ -262,7 +263,7 @@ def test_a_rejected_row_costs_no_other(recorder, fake, observer):
 def test_a_long_backlog_is_written_in_bounded_transactions(fake, observer, monkeypatch):
     monkeypatch.setattr("service.store.recorder.BATCH_ROWS", 4)
     recorder = started(fake, observer, start=False)
-    recorder.offer("fd001", *answered(*((40.0, {"unit": str(i)}) for i in range(10))))
+    recorder.offer(FD001, *answered(*((40.0, {"unit": str(i)}) for i in range(10))))
 
     recorder.start()
     recorder.close(PATIENCE)
@@ -273,7 +274,7 @@ def test_a_long_backlog_is_written_in_bounded_transactions(fake, observer, monke
 def test_rows_that_cannot_be_written_at_shutdown_are_dropped_and_counted(fake, observer):
     fake.failures = 10**9
     recorder = started(fake, observer)
-    recorder.offer("fd001", *answered((40.0, {})))
+    recorder.offer(FD001, *answered((40.0, {})))
 
     recorder.close(0.05)
 
@@ -300,7 +301,7 @@ def test_every_row_is_written_or_counted_whatever_fails(drawn):
     for unit, cycle, rul, fails in drawn:
         fake.failures += fails
         before = observer.drops[Drop.FULL]
-        recorder.offer("fd001", *answered((float(rul), {"unit": str(unit), "last_cycle": cycle})))
+        recorder.offer(FD001, *answered((float(rul), {"unit": str(unit), "last_cycle": cycle})))
         if observer.drops[Drop.FULL] == before:
             offered["fd001", str(unit), "", cycle] = float(rul)
 
@@ -316,7 +317,7 @@ def test_what_was_offered_is_settled_once_it_is_written_and_not_before(fake, obs
     recorder = started(fake, observer, progress=progress)
     assert progress.tolist() == [5, 5]  # a worker before this one was killed
     fake.gate.clear()
-    recorder.offer("fd001", *answered((1.0, {"unit": "a"}), (1.0, {"unit": "b"}), (1.0, {"unit": "b"})))
+    recorder.offer(FD001, *answered((1.0, {"unit": "a"}), (1.0, {"unit": "b"}), (1.0, {"unit": "b"})))
     fake.entered.wait(PATIENCE)
 
     before = progress.tolist()

@@ -44,8 +44,9 @@ def row(
     health="healthy",
     why=None,
     tenant="",
+    version="1",
 ):
-    return (model, unit, tenant, cycle, rul, rul - 5, rul + 5, state, health, at, why)
+    return (model, unit, tenant, cycle, rul, rul - 5, rul + 5, state, health, at, why, version)
 
 
 def failure(cycle=60, *, unit="1", kind=OutcomeKind.FAILED, happened_at=None, recorded_at=2000.0, tenant=""):
@@ -360,7 +361,7 @@ def test_a_unit_that_reports_after_its_end_is_back_in_the_fleet(store):
 def test_a_history_has_the_predictions_of_every_version(store, url):
     store.write([row(cycle=10), row(cycle=11)])
     newer = Store.open(url, [ModelVersion("fd001", "2", 130.0, 0.8)])
-    newer.write([row(cycle=11, rul=33.0, at=1001.0), row("another")])
+    newer.write([row(cycle=11, rul=33.0, at=1001.0, version="2"), row("another", version="2")])
 
     found = newer.history("fd001", "1", limit=9, before=None)
 
@@ -368,6 +369,19 @@ def test_a_history_has_the_predictions_of_every_version(store, url):
     seen = [(p["last_cycle"], found.versions[p["version_id"]]["version"]) for p in found.predictions]
     assert seen == [(11, "2"), (11, "1"), (10, "1")]
     newer.close()
+
+
+def test_a_version_that_is_loaded_later_is_registered_with_its_first_prediction(url):
+    versions = [FD001]
+    store = Store.open(url, versions)
+    versions.append(ModelVersion("fd001", "2", 130.0, 0.8))
+
+    store.write([row(), row(version="2", at=1001.0)])
+
+    found = store.history("fd001", "1", limit=9, before=None)
+    assert found is not None
+    assert [found.versions[p["version_id"]]["version"] for p in found.predictions] == ["2", "1"]
+    store.close()
 
 
 def work(store):

@@ -1,0 +1,113 @@
+"""`rul models`: the models of a running service, and their change without a restart."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+from urllib.parse import quote
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from rul_client.address import http_address
+
+CHANGE_SECONDS: Final = 180.0
+"""Longest wait for a change: longer than the service takes to check a bundle or to refuse it."""
+
+Url = Annotated[str, typer.Option(help="The service: http or https://HOST:PORT.", callback=http_address)]
+ApiKey = Annotated[str | None, typer.Option(help="Its API key.", envvar="RUL_API_KEY")]
+Bundle = Annotated[str, typer.Argument(help="A shipped bundle, or a folder on the service's machine.")]
+Name = Annotated[str, typer.Argument(help="Name of a loaded model.")]
+LOCAL: Final = "http://localhost:3000"
+
+models = typer.Typer(
+    no_args_is_help=True, help="List, load, swap, shadow and unload the models of a running service."
+)
+
+
+@models.command("list")
+def list_models(*, url: Url = LOCAL, api_key: ApiKey = None) -> None:
+    """List the models that serve.
+
+    Example: rul models list --url http://localhost:3000
+    """
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in ("model", "version", "sha256", "provider"):
+        table.add_column(heading, no_wrap=True)
+    for found in _ask(url, api_key, "GET")["models"]:
+        table.add_row(found["name"], found["version"], found["sha256"][:12], found["provider"])
+    Console(width=160, highlight=False, markup=False).print(table)
+
+
+@models.command()
+def load(bundle: Bundle, *, url: Url = LOCAL, api_key: ApiKey = None) -> None:
+    """Load another model.
+
+    Example: rul models load fd002
+    """
+    _change(url, api_key, "POST", "", {"bundle": bundle})
+
+
+@models.command()
+def swap(name: Name, bundle: Bundle, *, url: Url = LOCAL, api_key: ApiKey = None) -> None:
+    """Replace a model by another version; requests and streams in flight end with the old one.
+
+    Example: rul models swap fd001 /bundles/fd001-v2
+    """
+    _change(url, api_key, "POST", f"/{quote(name, safe='')}", {"bundle": bundle})
+
+
+@models.command()
+def unload(name: Name, *, url: Url = LOCAL, api_key: ApiKey = None) -> None:
+    """Unload a model; the last one stays.
+
+    Example: rul models unload fd002
+    """
+    _change(url, api_key, "DELETE", f"/{quote(name, safe='')}", None)
+
+
+@models.command()
+def shadow(
+    name: Name,
+    bundle: Bundle,
+    *,
+    share: Annotated[float, typer.Option(help="Share of requests after which it is asked.")] = 0.1,
+    url: Url = LOCAL,
+    api_key: ApiKey = None,
+) -> None:
+    """Ask a candidate beside a model, and measure how far it is off; no answer changes.
+
+    Example: rul models shadow fd001 /bundles/fd001-v2 --share 0.1
+    """
+    _change(url, api_key, "POST", f"/{quote(name, safe='')}/shadow", {"bundle": bundle, "share": share})
+
+
+@models.command()
+def unshadow(name: Name, *, url: Url = LOCAL, api_key: ApiKey = None) -> None:
+    """Ask the candidate no more.
+
+    Example: rul models unshadow fd001
+    """
+    _change(url, api_key, "DELETE", f"/{quote(name, safe='')}/shadow", None)
+
+
+def _change(url: str, api_key: str | None, method: str, path: str, body: Mapping[str, object] | None) -> None:
+    done = _ask(url, api_key, method, path, body)
+    of = done["model"]
+    typer.echo(f"{done['action']}: {of['name']} {of['version']}; models: {', '.join(done['models'])}")
+
+
+def _ask(
+    url: str, api_key: str | None, method: str, path: str = "", body: Mapping[str, object] | None = None
+) -> Any:  # noqa: ANN401 JSON
+    from rul_client.http import http_client, request  # noqa: PLC0415 every `rul` command loads this module
+
+    async def ask() -> bytes:
+        async with http_client(url, api_key, timeout_seconds=CHANGE_SECONDS) as client:
+            sent = None if body is None else msgspec.json.encode(body)
+            return await request(client, method, f"/v1/models{path}", sent)
+
+    return msgspec.json.decode(asyncio.run(ask()))

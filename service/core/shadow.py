@@ -1,0 +1,91 @@
+"""Ask a candidate beside the model that serves, and measure how far it is off; nobody waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextvars import Context
+from dataclasses import replace
+from typing import Final, Protocol
+
+import numpy as np
+
+from service.core.answers import Piece
+from service.core.ports import Batcher, BatchReport
+from service.core.predictor import LoadedModel
+from service.core.window import Windows
+from service.errors import ServiceError
+
+MOST_WAITING: Final = 4
+"""Requests that wait for the candidate; while more would, it is not asked."""
+
+
+class ShadowObserver(Protocol):
+    """Counts comparisons, on the event loop; `service.metrics.models.ModelMetrics` is one."""
+
+    def compared(self, difference: Sequence[float], beyond: int) -> None:
+        """Count absolute differences of RUL in cycles, and the windows beyond the served interval."""
+
+    def shadow_failed(self) -> None:
+        """Count a request that the candidate did not answer."""
+
+
+class Uncounted:
+    """Takes the reports of a candidate's batches: they are no predictions of the service."""
+
+    def ran(self, _report: BatchReport, /) -> None:
+        """Forget the report."""
+
+    def cancelled(self, windows: int) -> None:
+        """Forget the windows."""
+
+
+class Shadow:
+    """A batcher that answers as `serving` does, and asks `candidate` after a share of the requests."""
+
+    def __init__(
+        self, serving: Batcher, candidate: Batcher, *, share: float, observer: ShadowObserver
+    ) -> None:
+        self.serving: Final = serving
+        self._candidate: Final = candidate
+        self._share: Final = share
+        self._observer: Final = observer
+        self._due = 0.0
+        self._waiting: Final[set[asyncio.Task[None]]] = set()
+
+    async def submit(self, windows: Windows) -> list[Piece]:
+        """Answer windows by the model that serves."""
+        pieces = await self.serving.submit(windows)
+        self._due += self._share
+        if self._due >= 1.0 - 1e-9:  # ten tenths are a little less than one
+            self._due -= 1.0
+            if len(self._waiting) < MOST_WAITING:
+                loop = asyncio.get_running_loop()
+                task = loop.create_task(self._compare(windows, pieces), context=Context())  # no trace, no id
+                self._waiting.add(task)
+                task.add_done_callback(self._waiting.discard)
+        return pieces
+
+    async def _compare(self, windows: Windows, pieces: Sequence[Piece]) -> None:
+        try:
+            shadow = _rows(await self._candidate.submit(windows), len(windows.lengths))
+        except ServiceError:
+            self._observer.shadow_failed()
+            return
+        served = _rows(pieces, len(windows.lengths))
+        beyond = (shadow[:, 0] < served[:, 1]) | (shadow[:, 0] > served[:, 2])
+        self._observer.compared(np.abs(shadow[:, 0] - served[:, 0]).tolist(), int(np.count_nonzero(beyond)))
+
+
+def _rows(pieces: Sequence[Piece], windows: int) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    """RUL, lower and upper of each window of a request, [W, 3]."""
+    rows = np.empty((windows, 3))
+    for answers, first, places in pieces:
+        for row, i in enumerate(places, first):
+            rows[i] = (answers.rul[row], *answers.interval[row])
+    return rows
+
+
+def without_shadow(model: LoadedModel) -> LoadedModel:
+    """Return the model as it was before a candidate was asked beside it."""
+    return replace(model, batcher=model.batcher.serving) if isinstance(model.batcher, Shadow) else model

@@ -1,0 +1,109 @@
+"""Make the parts of the service that settings describe; `service.assembly` joins them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from service import logs
+from service.core.lifecycle import Lifecycle
+from service.core.ports import Tracer
+from service.core.predictor import Predictor
+from service.edge.access import Credentials
+from service.edge.admission import Admission
+from service.edge.exchange import Desk
+from service.edge.hosts import Hosts
+from service.edge.intake import Intake
+from service.metrics.board import Slots
+from service.metrics.metrics import Metrics
+from service.settings import Settings
+from service.store.async_store import AsyncStore
+from service.store.url import SQLITE, store_url
+
+BATCHES_IN_WORK: Final = 2
+"""Batches in work for the event loop and for each thread: one runs while the next one is decoded."""
+
+
+def desk_of(  # noqa: PLR0917 - it is where they meet
+    settings: Settings,
+    predictor: Predictor,
+    metrics: Metrics,
+    lifecycle: Lifecycle,
+    admission: Admission,
+    tracer: Tracer | None,
+    *,
+    logs_keys: bool,
+) -> Desk:
+    """Make the desk of both transports; one worker of a service logs what happens to the key file."""
+    return Desk(
+        predictor=predictor,
+        metrics=metrics,
+        lifecycle=lifecycle,
+        log=logs.logger(),
+        log_sample=settings.log_sample,
+        credentials=Credentials(
+            settings.keys(),
+            Path(settings.keys_file) if settings.keys_file else None,
+            open_pages=settings.open_pages,
+            log=logs.logger() if logs_keys else None,
+        ),
+        max_body_bytes=settings.max_body_bytes,
+        intake=Intake(
+            most_bytes=settings.max_reading_bytes,
+            seconds=settings.body_timeout_seconds,
+            expected=admission.expected,
+        ),
+        request_timeout_seconds=settings.request_timeout_seconds,
+        max_streams=settings.max_streams,
+        stream_idle_seconds=settings.stream_idle_seconds,
+        admission=admission,
+        tracer=tracer,
+        hosts=_hosts(settings),
+    )
+
+
+def _hosts(settings: Settings) -> Hosts | None:
+    if settings.asks_for_keys():
+        return None
+    names = settings.host_names()
+    return Hosts(names, any_name=not (names or settings.is_local()))
+
+
+def admission_of(settings: Settings) -> Admission:
+    """Make the admission of requests; each model that serves makes room for its windows."""
+    batches = BATCHES_IN_WORK * (settings.threads() + 1)
+    return Admission(
+        window_bytes=1,
+        room_windows=batches * settings.max_batch_windows,
+        limit_seconds=settings.request_timeout_seconds,
+    )
+
+
+def tracer_of(settings: Settings) -> Tracer | None:
+    """Make the tracer that the settings ask for."""
+    if not settings.tracing:
+        return None
+    from service.tracing.otlp import otlp_tracer  # noqa: PLC0415 OpenTelemetry's SDK, which only tracing needs
+
+    return otlp_tracer(settings.otlp_endpoint, sample=settings.trace_sample)
+
+
+def store_of(settings: Settings, metrics: Metrics, progress: Slots, flush_seconds: float) -> AsyncStore:
+    """Make the store of predictions, which knows no model yet."""
+    url = store_url(settings.store_url.get_secret_value()) if settings.store else None
+    store = AsyncStore(
+        url,
+        [],
+        most_rows=settings.store_queue_rows,
+        progress=progress if url is not None and url.startswith(SQLITE) else None,
+        explanations=settings.store_explanations,
+        retention_days=settings.store_retention_days,
+        timeout_seconds=settings.request_timeout_seconds,
+        observer=metrics.store,
+        log=logs.logger(),
+        flush_seconds=flush_seconds,
+    )
+    recorder = store.recorder
+    if recorder is not None:
+        metrics.store.watch_pending(lambda: recorder.pending_rows)
+    return store

@@ -1,0 +1,137 @@
+"""Routes of `/v1/models`: the models that serve, and their change while requests run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+
+from service.core.changes import Action, Change, Changed
+from service.core.predictor import LoadedModel
+from service.core.queries import ModelName
+from service.edge.exchange import Desk
+from service.edge.keys import KeyScope
+from service.http.problem import UNREADABLE, unreadable
+from service.http.shell import JSON, Call, Endpoint, Handler, Reply, json_reply
+from service.labels import Route
+
+Body = TypeVar("Body")
+Changer = Callable[[Change], Awaitable[Changed]]
+
+
+class ModelBody(msgspec.Struct, frozen=True):
+    """A loaded model: which weights, where they run, and what their manifest says."""
+
+    name: str
+    version: str
+    sha256: str
+    provider: str
+    manifest: msgspec.Raw | dict[str, Any]
+
+
+class ModelsBody(msgspec.Struct, frozen=True):
+    """Every loaded model."""
+
+    models: list[ModelBody]
+
+
+class BundleBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The bundle to load: the name of a shipped one, or a folder on the service's machine."""
+
+    bundle: str
+
+
+class ShadowBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The bundle to ask beside a model, and the share of requests after which it is asked."""
+
+    bundle: str
+    share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.1
+
+
+class ChangeBody(msgspec.Struct, frozen=True):
+    """A change that was made: the model that it concerned, and the names of those that serve now."""
+
+    action: Action
+    model: ModelName | None
+    models: list[str]
+
+
+class ModelsHttp:
+    """Lists the models, and hands changes of them on."""
+
+    def __init__(self, desk: Desk, change: Changer) -> None:
+        self._desk: Final = desk
+        self._change: Final = change
+        self._changing: Final[set[asyncio.Future[Changed]]] = set()
+
+    def endpoints(self) -> list[Endpoint]:
+        """List the endpoints."""
+        return [
+            Endpoint("GET", "/v1/models", Route.MODELS, self._list, KeyScope.ANY),
+            Endpoint("GET", "/v1/models/{name}", Route.MODEL, self._show, KeyScope.ANY),
+            _changing("POST", "/v1/models", Route.MODELS, self._load),
+            _changing("POST", "/v1/models/{name}", Route.MODEL, self._swap),
+            _changing("DELETE", "/v1/models/{name}", Route.MODEL, self._unload),
+            _changing("POST", "/v1/models/{name}/shadow", Route.SHADOW, self._shadow),
+            _changing("DELETE", "/v1/models/{name}/shadow", Route.SHADOW, self._unshadow),
+        ]
+
+    async def _list(self, _call: Call) -> Reply:
+        return json_reply(ModelsBody([model_body(model) for model in self._desk.predictor.models.values()]))
+
+    async def _show(self, call: Call) -> Reply:
+        return json_reply(model_body(self._desk.predictor.model(call.path["name"])))
+
+    async def _load(self, call: Call) -> Reply:
+        return await self._make(Change(Action.LOAD, bundle=_body(call, BundleBody).bundle))
+
+    async def _swap(self, call: Call) -> Reply:
+        return await self._make(Change(Action.SWAP, call.path["name"], _body(call, BundleBody).bundle))
+
+    async def _unload(self, call: Call) -> Reply:
+        return await self._make(Change(Action.UNLOAD, call.path["name"]))
+
+    async def _shadow(self, call: Call) -> Reply:
+        given = _body(call, ShadowBody)
+        return await self._make(Change(Action.SHADOW, call.path["name"], given.bundle, given.share))
+
+    async def _unshadow(self, call: Call) -> Reply:
+        return await self._make(Change(Action.UNSHADOW, call.path["name"]))
+
+    async def _make(self, change: Change) -> Reply:
+        """Make a change, to its end also where the caller leaves."""
+        making = asyncio.ensure_future(self._change(change))
+        self._changing.add(making)
+        making.add_done_callback(self._ended)
+        changed = await asyncio.shield(making)
+        return json_reply(ChangeBody(change.action, changed.model, list(changed.bundles)))
+
+    def _ended(self, making: asyncio.Future[Changed]) -> None:
+        self._changing.discard(making)
+        if not making.cancelled():
+            making.exception()  # a caller who has left does not ask for it
+
+
+def _changing(method: str, path: str, route: Route, handler: Handler) -> Endpoint:
+    media_type = JSON if method == "POST" else None
+    return Endpoint(method, path, route, handler, KeyScope.ADMIN, needs_model=True, media_type=media_type)
+
+
+def _body(call: Call, kind: type[Body]) -> Body:
+    try:
+        return msgspec.json.decode(call.body, type=kind)
+    except UNREADABLE as error:
+        raise unreadable(error) from error
+
+
+def model_body(model: LoadedModel) -> ModelBody:
+    """A loaded model as /v1/models shows it."""
+    return ModelBody(
+        model.name.name,
+        model.name.version,
+        model.name.sha256,
+        model.provider,
+        msgspec.Raw(model.manifest.model_dump_json().encode()),
+    )

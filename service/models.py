@@ -1,0 +1,86 @@
+"""Join a model to all that serves it, at start and while the service runs."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, replace
+from typing import Final
+from weakref import WeakSet, finalize
+
+from service.core.batcher import MicroBatcher
+from service.core.cores import Cores
+from service.core.ports import BatchObserver, Tracer
+from service.core.predictor import LoadedModel
+from service.core.providers import CPU
+from service.core.rules import WindowRules
+from service.core.runtime import Runtime
+from service.core.shadow import Shadow, Uncounted
+from service.edge.admission import Admission
+from service.metrics.metrics import Metrics
+from service.settings import Settings
+from service.store.async_store import AsyncStore
+from service.store.rows import ModelVersion
+
+FEW_WINDOWS: Final = 2
+"""Most windows of a batch on the loop of a worker with several cores: waking a thread takes longer."""
+READING_BYTES: Final = 20
+"""A reading as JSON, with 15 digits."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Joints:
+    """Joins a model to all that serves it, and parts it from that again."""
+
+    settings: Settings
+    executor: Executor
+    cores: Cores
+    workers: int
+    metrics: Metrics
+    store: AsyncStore
+    admission: Admission
+    tracer: Tracer | None
+    batchers: WeakSet[MicroBatcher] = field(default_factory=WeakSet)
+
+    def serve(self, runtime: Runtime) -> LoadedModel:
+        """Count, store and batch for a model, in the place of an older version."""
+        manifest, settings = runtime.manifest, self.settings
+        observer = self.metrics.add_model(runtime)
+        batcher = self._batcher(runtime, observer)
+        finalize(batcher, observer.release)
+        self.batchers.add(batcher)
+        self.admission.fit(READING_BYTES * manifest.context * len(manifest.columns))
+        self.store.add_model(
+            ModelVersion(manifest.name, manifest.version, manifest.cap, manifest.nominal_coverage)
+        )
+        return LoadedModel.of(runtime, batcher, max_window_cycles=settings.max_window_cycles)
+
+    def shadow(self, serving: LoadedModel, runtime: Runtime, share: float) -> LoadedModel:
+        """Ask a candidate beside a model that serves, on threads alone."""
+        batcher = self._batcher(runtime, Uncounted(), on_loop=False)
+        self.batchers.add(batcher)
+        observer = self.metrics.models[serving.name.name]
+        return replace(serving, batcher=Shadow(serving.batcher, batcher, share=share, observer=observer))
+
+    def retire(self, name: str) -> None:
+        """Show no metrics of a model and count no outcomes of it."""
+        self.metrics.remove_model(name)
+        self.store.remove_model(name)
+
+    def _batcher(self, runtime: Runtime, observer: BatchObserver, *, on_loop: bool = True) -> MicroBatcher:
+        settings = self.settings
+        windows, has_one_core = settings.max_batch_windows, settings.threads() <= self.workers
+        most_on_loop = (
+            0 if runtime.provider != CPU or not on_loop else windows if has_one_core else FEW_WINDOWS
+        )
+        return MicroBatcher(
+            runtime,
+            WindowRules.of(runtime.manifest, max_window_cycles=settings.max_window_cycles),
+            executor=self.executor,
+            threads=settings.threads(),
+            max_batch_windows=windows,
+            max_pending_windows=settings.max_pending_windows,
+            observer=observer,
+            loop_windows=most_on_loop if on_loop and runtime.provider == CPU else 0,
+            cores=self.cores,
+            tracer=self.tracer,
+        )

@@ -1,0 +1,153 @@
+"""Change the models of all workers of a service, or of none.
+
+Every worker checks and warms the candidate first. If all can serve it, all switch; if one refuses, none does.
+A worker that starts later starts with the models of the last change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from service import logs
+from service.core.changes import Change, Changed
+from service.errors import InvalidCandidate, NotReady, ServiceError
+from service.processes.control import Commands, Control, send
+from service.settings import Settings
+
+if TYPE_CHECKING:  # it loads ONNX Runtime, which the supervisor does without
+    from service.core.catalog import Catalog
+
+PREPARE_SECONDS: Final = 120.0
+"""Longest check of a candidate by a worker."""
+COMMIT_SECONDS: Final = 5.0
+"""Longest switch of a worker, which has nothing left to load."""
+
+
+class Changes:
+    """The changes of one service: its supervisor's part of them.
+
+    Attributes:
+        workers: Those that serve.
+        digests: SHA-256 of the bundles that they have loaded, by the model's name.
+    """
+
+    def __init__(self, socket: Callable[[int], Path]) -> None:
+        """Ask workers at these sockets."""
+        self._socket: Final = socket
+        self._control: Final = Control({"change": self._change})
+        self._quiet: Final = asyncio.Condition()
+        self._starting = 0
+        self._bundles: tuple[str, ...] = ()
+        self.workers: Final[set[int]] = set()
+        self.digests: dict[str, str] = {}
+
+    async def open(self, path: Path) -> None:
+        """Listen for workers that are asked for a change."""
+        await self._control.open(path)
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._control.close()
+
+    def applied_to(self, settings: Settings) -> Settings:
+        """Return the settings of a worker that starts now."""
+        return settings.model_copy(update={"bundles": self._bundles}) if self._bundles else settings
+
+    @asynccontextmanager
+    async def none_while_starting(self) -> AsyncGenerator[None]:
+        """Let a worker start while nothing changes: it would start with the old models."""
+        async with self._quiet:
+            self._starting += 1
+        try:
+            yield
+        finally:
+            async with self._quiet:
+                self._starting -= 1
+                self._quiet.notify_all()
+
+    async def _change(self, change: str) -> str:
+        async with self._quiet:
+            await self._quiet.wait_for(lambda: not self._starting)
+            prepared = await self._all(f"prepare {change}", PREPARE_SECONDS)
+            refused = next((changed for changed in prepared if changed.error), None)
+            if not prepared:
+                refused = Changed.refused(NotReady("no worker answers; try again later"))
+            elif refused is None and any(changed != prepared[0] for changed in prepared):
+                refused = Changed.refused(
+                    InvalidCandidate("workers read different files: the bundle changed")
+                )
+            if refused is not None:
+                await self._all("abort", COMMIT_SECONDS)
+                return _text(refused)
+            changed = prepared[0]
+            self._bundles, self.digests = tuple(changed.bundles.values()), changed.digests
+            for failed in await self._all("commit", COMMIT_SECONDS):
+                if failed.error:
+                    logs.logger().error("change of models failed in a worker", reason=failed.detail)
+            return _text(changed)
+
+    async def _all(self, command: str, seconds: float) -> list[Changed]:
+        """Ask every worker; one that has ended is left out, because it starts again with the last change."""
+
+        async def one(worker: int) -> Changed | None:
+            try:
+                async with asyncio.timeout(seconds):
+                    return msgspec.json.decode(await send(self._socket(worker), command), type=Changed)
+            except TimeoutError:
+                return Changed.refused(NotReady(f"worker {worker} did not answer within {seconds:g} s"))
+            except (OSError, EOFError):
+                return None
+
+        replies = await asyncio.gather(*(one(worker) for worker in self.workers))
+        return [reply for reply in replies if reply is not None]
+
+
+class WorkerChanges:
+    """A worker's part of the changes; a service of one process makes them alone."""
+
+    def __init__(self, catalog: Catalog, supervisor: Path | None) -> None:
+        """Change this catalog when the supervisor at this socket says so; None: there is none."""
+        self._catalog: Final = catalog
+        self._supervisor: Final = supervisor
+
+    async def change(self, change: Change) -> Changed:
+        """Change the models that serve, in every worker or in none.
+
+        Raises:
+            UnknownModel, ModelConflict, InvalidCandidate: it is refused, and nothing has changed.
+            NotReady: the supervisor does not answer.
+        """
+        if self._supervisor is None:
+            return await self._catalog.change(change)
+        try:
+            reply = await send(self._supervisor, f"change {_text(change)}")
+        except (OSError, EOFError) as error:
+            raise NotReady("the supervisor of the workers does not answer") from error
+        return msgspec.json.decode(reply, type=Changed).checked()
+
+    def commands(self) -> Commands:
+        """Return what the supervisor may ask."""
+        return {"prepare": self._prepare, "commit": self._commit, "abort": self._abort}
+
+    async def _prepare(self, change: str) -> str:
+        try:
+            return _text(await self._catalog.prepare(msgspec.json.decode(change, type=Change)))
+        except ServiceError as error:
+            return _text(Changed.refused(error))
+
+    async def _commit(self) -> str:
+        return _text(self._catalog.commit())
+
+    async def _abort(self) -> str:
+        self._catalog.abort()
+        return _text(Changed())
+
+
+def _text(of: Change | Changed) -> str:
+    return msgspec.json.encode(of).decode()

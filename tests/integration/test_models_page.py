@@ -1,0 +1,124 @@
+"""docs/models.md is true: its commands change a real service of two workers, and all of it or none."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from export.bundle import find_bundle
+from export.golden import Golden
+from tests.asking import golden_windows
+from tests.hostile.swaps import faults, measured
+from tests.integration.conftest import running
+from tests.key_files import key_file
+from tests.other_bundles import renamed
+from tests.waiting import wait_until
+
+PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+COMMANDS, REQUESTS = re.findall(
+    r"^```bash\n(.*?)^```$", PAGE.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE
+)
+KEY = "an-admins-key"
+SECONDS = 200
+
+
+@pytest.fixture(scope="module")
+def newer(tmp_path_factory):
+    return renamed(tmp_path_factory.mktemp("bundles") / "fd001-v2", "fd003", name="fd001", version="2").path
+
+
+@pytest.fixture
+def service(tmp_path):
+    options = {"workers": "2", "keys_file": str(key_file(tmp_path, KEY)), "store": "false"}
+    with running(tmp_path, "fd001", log_format="json", **options) as started:
+        wait_until(lambda: "rul_workers 2.0" in get(started, "/metrics").text, 60, what="both workers")
+        yield started
+
+
+def get(service, path):
+    """Ask over a new connection, which the kernel deals to either worker."""
+    return httpx.get(service.http + path, headers={"x-api-key": KEY}, trust_env=False, timeout=SECONDS)
+
+
+def versions(service):
+    """The version that answers, of many connections: both workers are asked."""
+    window = golden_windows(Golden.load(find_bundle("fd001").golden))[0].json()
+    found = set()
+    for _ in range(24):
+        answer = httpx.post(
+            f"{service.http}/v1/predict",
+            json={"windows": [window], "model": "fd001", "explain": "none"},
+            headers={"x-api-key": KEY}, trust_env=False, timeout=SECONDS,
+        )  # fmt: skip
+        assert answer.status_code == 200, answer.text
+        found.add(answer.json()["model"]["version"])
+    return found
+
+
+def pasted(text, service, newer):
+    text = text.replace("/bundles/fd001-v2", str(newer)).replace("http://localhost:3000", service.http)
+    text = re.sub(r"^(rul models \w+.*)$", rf"\1 --url {service.http}", text, flags=re.MULTILINE)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", text],
+        env=environment | {"PATH": path, "RUL_API_KEY": KEY},
+        capture_output=True, text=True, check=False, timeout=SECONDS,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_commands_of_the_page_change_every_worker(service, newer):
+    said = pasted(COMMANDS, service, newer)
+
+    assert re.findall(r"^(\w+): (\w+) ", said, re.MULTILINE) == [
+        ("load", "fd002"), ("shadow", "fd001"), ("unshadow", "fd001"), ("swap", "fd001"), ("unload", "fd002")
+    ]  # fmt: skip
+    assert versions(service) == {"2"}
+    (old,) = {found["version"] for found in get(service, "/v1/models").json()["models"]}
+    assert old == "2"
+    by_http = pasted(REQUESTS, service, newer).replace("}{", "}\n{").splitlines()
+    assert [json.loads(line)["action"] for line in by_http] == ["load", "swap", "unload"]
+
+
+def test_a_bad_candidate_is_refused_by_all_workers_and_a_worker_that_restarts_has_the_last_change(
+    service, newer, tmp_path
+):
+    bad = tmp_path / "bad"
+    shutil.copytree(newer, bad)
+    (bad / "golden.npz").write_bytes(b"damaged")
+    before = versions(service)
+
+    refused = subprocess.run(
+        [Path(sys.executable).with_name("rul"), "models", "swap", "fd001", bad, "--url", service.http],
+        env=os.environ | {"RUL_API_KEY": KEY}, capture_output=True, text=True, check=False, timeout=SECONDS,
+    )  # fmt: skip
+    still = versions(service)
+    pasted("rul models swap fd001 /bundles/fd001-v2", service, newer)
+    children = psutil.Process(service.process.pid).children()
+    victim = next(child for child in children if "envoy" in child.name())
+    os.kill(victim.pid, signal.SIGKILL)
+    wait_until(lambda: not victim.is_running(), 10, what="the end of the worker")
+    wait_until(lambda: "rul_workers 2.0" in get(service, "/metrics").text, 60, what="the new worker")
+
+    assert refused.returncode == 1
+    assert "golden.npz" in refused.stderr
+    assert still == before
+    assert "2" not in before
+    assert versions(service) == {"2"}
+
+
+def test_swaps_under_load_fail_no_request_and_mix_no_answer(tmp_path):
+    found = measured(tmp_path, swaps=4, workers=1)
+
+    assert found["answers"].total() > 0
+    assert [fault for fault in faults(found) if "memory" not in fault] == []  # four swaps say nothing of it

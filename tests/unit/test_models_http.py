@@ -1,0 +1,378 @@
+"""Models are loaded, swapped and unloaded while requests run; a bad candidate changes nothing."""
+
+import asyncio
+import gc
+import shutil
+import weakref
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+from pydantic import SecretStr
+from structlog.testing import capture_logs
+
+from export.bundle import find_bundle
+from export.golden import Golden
+from export.seal import read_bundle, write_sums
+from service import logs
+from service.assembly import build
+from service.choices import ProviderChoice
+from service.core.runtime import OnnxRuntime
+from service.core.watch import Watch
+from service.edge.keys import GRANTABLE, KeyScope
+from service.processes.control import WorkerSpec
+from service.proto import rul_v1_pb2 as pb
+from service.settings import Settings
+from tests.asking import golden_windows
+from tests.in_process import SMALL, framed, unframed, until
+from tests.key_files import key_file
+from tests.other_bundles import renamed
+
+KEY = "an-admins-key"
+FD001 = find_bundle("fd001")
+FD001_VERSION = OnnxRuntime.load(FD001, provider=ProviderChoice.CPU).manifest.version
+WINDOW = golden_windows(Golden.load(FD001.golden))[0]
+
+
+@pytest.fixture(scope="module")
+def newer(tmp_path_factory):
+    """Version 2 of fd001: the graph of fd003, which answers otherwise."""
+    return renamed(tmp_path_factory.mktemp("newer") / "any", "fd003", name="fd001", version="2")
+
+
+class Service:
+    """A running application and its client."""
+
+    def __init__(self, parts, client):
+        self.parts, self.client = parts, client
+
+    async def change(self, method, path="", bundle=None):
+        body = None if bundle is None else {"bundle": str(bundle)}
+        return await self.client.request(method, f"/v1/models{path}", json=body)
+
+    async def predict(self, **options):
+        answer = await self.client.post("/v1/predict", json={"windows": [WINDOW.json()]} | options)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def version(self):
+        return (await self.predict())["model"]["version"]
+
+    def value(self, name, **labels):
+        return self.parts.registry.get_sample_value(name, labels)
+
+
+@asynccontextmanager
+async def serving(*bundles, keys_file=None, **settings):
+    chosen = Settings.model_construct(
+        **SMALL | settings,
+        bundles=bundles,
+        provider=ProviderChoice.CPU,
+        store=False,
+        api_keys=SecretStr(""),
+        keys_file="" if keys_file is None else str(keys_file),
+    )
+    parts = build(chosen, worker=WorkerSpec())
+    await parts.become_ready(settle=lambda **_: None)
+    transport = httpx.ASGITransport(parts.handle)
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://localhost", headers={"x-api-key": KEY}
+    ) as client:
+        try:
+            yield Service(parts, client)
+        finally:
+            await parts.stop()
+
+
+@pytest.fixture
+async def service(tmp_path):
+    async with serving("fd001", keys_file=key_file(tmp_path, KEY)) as started:
+        yield started
+
+
+async def test_a_swap_changes_who_answers_and_every_answer_says_whose_it_is(service, newer):
+    before = await service.predict()
+
+    changed = await service.change("POST", "/fd001", newer.path)
+
+    after = await service.predict()
+    assert changed.status_code == 200, changed.text
+    assert changed.json() == {"action": "swap", "model": after["model"], "models": ["fd001"]}
+    assert (after["model"]["version"], after["model"]["sha256"]) == ("2", read_bundle(newer).sha256)
+    assert before["model"]["version"] != "2"
+    assert before["predictions"] != after["predictions"]
+    assert (await service.client.get("/v1/models/fd001")).json()["version"] == "2"
+    assert (await service.client.get("/readyz")).json()["models"][0]["version"] == "2"
+    assert (await service.client.get("/v2/models/fd001")).json()["versions"] == ["2"]
+
+
+async def test_a_request_in_flight_ends_with_the_model_that_it_began_with(service, newer):
+    old = service.parts.desk.predictor.models["fd001"]
+    executor = service.parts.executor
+    expected = await service.predict(explain="none")
+    gate = asyncio.Event()
+    submit, submitted = old.batcher.submit, asyncio.Event()
+
+    class Slow:
+        async def submit(self, windows):
+            submitted.set()
+            await gate.wait()
+            return await submit(windows)
+
+    object.__setattr__(old, "batcher", Slow())
+    asking = asyncio.create_task(service.predict(explain="none"))
+    await submitted.wait()
+    await service.change("POST", "/fd001", newer.path)
+    assert await service.version() == "2"
+    gate.set()
+
+    assert await asking == expected
+    assert executor is service.parts.executor
+
+
+async def test_a_stream_goes_on_with_the_model_that_it_was_opened_with(service, newer):
+    sent, received = asyncio.Queue(), asyncio.Queue()
+    headers = [(b"content-type", b"application/grpc"), (b"x-api-key", KEY.encode())]
+    path = "/rul.v1.RulService/PredictStream"
+    scope = {"type": "http", "http_version": "2", "method": "POST", "path": path, "headers": headers}
+    talking = asyncio.create_task(service.parts.grpc(scope, sent.get, received.put))
+
+    async def ask(**message):
+        body = framed(pb.StreamRequest(**message).SerializeToString())
+        sent.put_nowait({"type": "http.request", "body": body, "more_body": True})
+        while (event := await received.get())["type"] != "http.response.body":
+            pass
+        return pb.StreamReply.FromString(unframed(event["body"])[0])
+
+    reading = pb.Reading(values=WINDOW.readings[0].tolist(), cycle=1)
+    opened = await ask(open=pb.StreamOpen())
+    await service.change("POST", "/fd001", newer.path)
+    answered = await ask(reading=reading)
+    sent.put_nowait({"type": "http.request", "body": b"", "more_body": False})
+    await talking
+
+    async def asked(path):
+        async with serving(str(path)) as other:
+            readings = [WINDOW.json()["readings"][0]]
+            return (await other.predict(windows=[{"readings": readings, "last_cycle": 1}]))["predictions"][0]
+
+    assert opened.opened.model.version == FD001_VERSION
+    assert answered.prediction.interval.lower == pytest.approx(
+        (await asked("fd001"))["interval"]["lower"], abs=1e-3
+    )
+    assert (await asked("fd001"))["interval"] != (await asked(newer.path))["interval"]
+
+
+@pytest.mark.parametrize(("broken", "kept"), [("model.onnx", 0), ("model.onnx", 5000), ("golden.npz", 0)])
+async def test_a_damaged_candidate_is_refused_with_its_reason_while_the_old_one_serves(
+    service, newer, tmp_path, broken, kept
+):
+    """`kept` bytes are left of a file."""
+    folder = tmp_path / "damaged"
+    shutil.copytree(newer.path, folder)
+    (folder / broken).write_bytes((newer.path / broken).read_bytes()[:kept])
+    before = await service.predict()
+
+    answer = await service.change("POST", "/fd001", folder)
+
+    assert answer.status_code == 422
+    assert answer.json()["type"].endswith("invalid_candidate")
+    assert str(folder) in answer.json()["detail"]
+    assert await service.predict() == before
+
+
+async def test_a_candidate_whose_golden_windows_disagree_is_refused(service, newer, tmp_path):
+    folder = tmp_path / "wrong"
+    shutil.copytree(newer.path, folder)
+    golden = Golden.load(folder / "golden.npz")
+    golden.expected["rul"][0] += 5
+    golden.save(folder / "golden.npz")
+    write_sums(folder)
+
+    answer = await service.change("POST", "/fd001", folder)
+
+    assert (answer.status_code, await service.version()) == (422, FD001_VERSION)
+    assert "golden rul" in answer.json()["detail"]
+
+
+async def test_changes_that_do_not_fit_are_refused(service, newer, tmp_path):
+    refused = [
+        await service.change("POST", "", "fd001"),
+        await service.change("POST", "/fd001", "fd002"),
+        await service.change("POST", "/other", "fd002"),
+        await service.change("DELETE", "/fd001"),
+        await service.change("DELETE", "/other"),
+        await service.change("POST", "/fd001", tmp_path / "nowhere"),
+        await service.client.post("/v1/models", json={"bundel": "fd002"}),
+    ]
+
+    assert [answer.status_code for answer in refused] == [409, 422, 404, 409, 404, 422, 400]
+    assert await service.version() == FD001_VERSION
+
+
+async def test_a_model_is_loaded_and_unloaded_and_leaves_no_series(service):
+    assert (await service.change("POST", "", "fd002")).json()["models"] == ["fd001", "fd002"]
+    assert (await service.predict(model="fd002"))["model"]["name"] == "fd002"
+    infer = await service.client.get("/v2/models/fd002/ready")
+    shown = service.value("rul_prediction_cycles_count", model="fd002")
+
+    assert (await service.change("DELETE", "/fd002")).status_code == 200
+
+    assert (infer.status_code, shown) == (200, 1)
+    assert service.value("rul_prediction_cycles_count", model="fd002") is None
+    gone = await service.client.post("/v1/predict", json={"windows": [WINDOW.json()], "model": "fd002"})
+    assert gone.status_code == 404
+    text = (await service.client.get("/metrics")).text
+    assert 'model="fd002"' not in text
+    assert (await service.predict())["model"]["name"] == "fd001"  # the only one again
+
+
+async def test_counters_go_on_and_drift_begins_anew_with_a_swap(service, newer):
+    for _ in range(3):
+        await service.predict()
+    before = service.value("rul_prediction_cycles_count", model="fd001")
+    drift = service.value("rul_column_drift_windows", model="fd001")
+
+    await service.change("POST", "/fd001", newer.path)
+    begun = service.value("rul_column_drift_windows", model="fd001")
+    await service.predict()
+
+    assert (before, drift, begun) == (3, 3, 0)
+    assert service.value("rul_prediction_cycles_count", model="fd001") == 4
+    assert service.value("rul_column_drift_windows", model="fd001") == 1
+    info = [s for f in service.parts.registry.collect() if f.name == "rul_model_info" for s in f.samples]
+    assert [s.labels["version"] for s in info] == ["2"]
+
+
+async def test_what_served_is_freed_with_its_last_request(service, newer):
+    old = service.parts.desk.predictor.models["fd001"]
+    freed = [weakref.ref(old), weakref.ref(old.batcher), weakref.ref(old.batcher._runtime)]
+    await service.predict()
+    del old
+    gc.disable()  # reference counting alone frees it
+    try:
+        await service.change("POST", "/fd001", newer.path)
+        await service.predict()
+        service.parts.desk.metrics.publish()
+        assert [ref() for ref in freed] == [None] * 3
+    finally:
+        gc.enable()
+
+
+async def test_without_keys_nobody_changes_models():
+    async with serving("fd001") as service:
+        refused = await service.change("POST", "", "fd002")
+        listed = await service.client.get("/v1/models")
+
+    assert (refused.status_code, listed.status_code) == (401, 200)
+    assert "RUL_KEYS_FILE" in refused.json()["detail"]
+
+
+async def test_a_key_with_every_other_scope_changes_nothing(tmp_path):
+    file = key_file(tmp_path, KEY, set(GRANTABLE) - {KeyScope.ADMIN})
+    async with serving("fd001", keys_file=file) as service:
+        refused = await service.change("POST", "", "fd002")
+        unknown = await service.client.post("/v1/models", json={}, headers={"x-api-key": "no"})
+
+    assert (refused.status_code, unknown.status_code) == (403, 401)
+
+
+async def test_a_change_goes_on_where_its_caller_leaves(service, newer):
+    asking = asyncio.create_task(service.change("POST", "/fd001", newer.path))
+    await until(service.parts.catalog._changing.locked)
+    asking.cancel()
+
+    await until(lambda: service.parts.desk.predictor.models["fd001"].name.version == "2")
+
+
+async def test_a_path_lists_the_methods_of_all_its_endpoints(service):
+    assert (await service.client.put("/v1/models")).headers["allow"] == "GET, HEAD, POST"
+
+
+async def test_a_watched_folder_loads_what_appears_and_swaps_what_changes(service, newer, tmp_path):
+    watch = Watch(tmp_path, service.parts.desk.predictor.models, service.parts.changes.change, logs.logger())
+
+    async def look_twice():
+        await watch.look()
+        once = await service.version() if len(service.parts.desk.predictor.models) == 1 else None
+        await watch.look()
+        return once
+
+    shutil.copytree(newer.path, tmp_path / "fd001")
+    before = await look_twice()
+    swapped = await service.version()
+    shutil.copytree(find_bundle("fd002").path, tmp_path / "fd002")
+    await look_twice()
+
+    assert (before, swapped) == (FD001_VERSION, "2")
+    assert [*service.parts.desk.predictor.models] == ["fd001", "fd002"]
+
+
+async def test_a_bad_bundle_in_a_watched_folder_is_logged_once_and_changes_nothing(service, newer, tmp_path):
+    watch = Watch(tmp_path, service.parts.desk.predictor.models, service.parts.changes.change, logs.logger())
+    shutil.copytree(newer.path, tmp_path / "fd001")
+    (tmp_path / "fd001" / "golden.npz").write_bytes(b"damaged")
+    (tmp_path / "half").mkdir()
+
+    with capture_logs() as said:
+        for _ in range(4):
+            await watch.look()
+
+    assert [line["event"] for line in said] == ["candidate refused"]
+    assert "golden.npz" in said[0]["reason"]
+    assert await service.version() == FD001_VERSION
+
+
+async def test_a_shadow_changes_no_answer_and_is_measured(service, newer):
+    before = await service.predict()
+    begun = await service.client.post(
+        "/v1/models/fd001/shadow", json={"bundle": str(newer.path), "share": 0.5}
+    )
+
+    during = [await service.predict() for _ in range(4)]
+    await until(lambda: service.value("rul_shadow_absolute_difference_cycles_count", model="fd001") == 2)
+    ended = await service.client.delete("/v1/models/fd001/shadow")
+    again = await service.client.delete("/v1/models/fd001/shadow")
+    for _ in range(4):
+        await service.predict()
+
+    assert (begun.status_code, begun.json()["model"]["version"]) == (200, "2")
+    assert during == [before] * 4
+    difference = abs(before["predictions"][0]["rul"] - (await asked(newer))["rul"])
+    seen = service.value("rul_shadow_absolute_difference_cycles_sum", model="fd001")
+    assert seen == pytest.approx(2 * difference, abs=1e-3)
+    assert (ended.status_code, again.status_code) == (200, 409)
+    assert service.value("rul_shadow_absolute_difference_cycles_count", model="fd001") == 2
+    assert service.value("rul_prediction_cycles_count", model="fd001") == 9  # a shadow predicts nothing
+
+
+async def asked(bundle):
+    async with serving(str(bundle.path)) as other:
+        return (await other.predict())["predictions"][0]
+
+
+async def test_a_shadow_that_fails_harms_no_answer_and_is_counted(service, newer, monkeypatch):
+    before = await service.predict()
+    await service.client.post("/v1/models/fd001/shadow", json={"bundle": str(newer.path), "share": 1.0})
+    candidate = service.parts.desk.predictor.models["fd001"].batcher._candidate
+    monkeypatch.setattr(candidate._runtime, "_names", ["no such output"])
+
+    assert await service.predict() == before
+
+    await until(lambda: service.value("rul_shadow_failed_total", model="fd001") == 1)
+    assert await service.predict() == before
+
+
+async def test_a_swap_ends_a_shadow_and_a_shadow_reads_what_the_model_reads(service, newer):
+    shadow = {"bundle": str(newer.path), "share": 1}
+    refused = [
+        await service.client.post("/v1/models/fd001/shadow", json=body)
+        for body in ({"bundle": "fd002"}, {**shadow, "share": 0}, {**shadow, "share": 2})
+    ]
+    await service.client.post("/v1/models/fd001/shadow", json=shadow)
+
+    await service.change("POST", "/fd001", newer.path)
+
+    assert [answer.status_code for answer in refused] == [422, 400, 400]
+    assert (await service.client.delete("/v1/models/fd001/shadow")).status_code == 409
+    assert await service.version() == "2"
