@@ -321,3 +321,10 @@ def short(value: object) -> str:
     """Shorten a client's value for an error message."""
     text = repr(value[:80] if isinstance(value, str | bytes | list | tuple) else value)
     return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def release_frames(error: BaseException | None) -> None:
+    """Forget the frames that an error passed: they hold it, the request and its body until the next GC."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__

@@ -5,8 +5,6 @@ The only module that reads an operator's environment. Settings are read once, fr
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -328,12 +326,6 @@ class Settings(BaseSettings):
     def asks_for_keys(self) -> bool:
         """Return whether a request needs an API key."""
         return bool(self.keys() or self.keys_file)
-
-
-def unknown_variables(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Return the variables with our prefix that are no setting: most likely misspelt."""
-    known = {variable_of(name) for name in Settings.model_fields}
-    return sorted(name for name in environ if name.upper().startswith(PREFIX) and name.upper() not in known)
 
 
 def variable_of(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from export.bundle import BundleFolder, InvalidBundle, find_bundle
 from export.seal import read_bundle
 from service.core.providers import Placement
 from service.core.runtime import OnnxRuntime
-from service.settings import Settings, unknown_variables
+from service.settings import PREFIX, Settings, variable_of
 
 
 def load_bundles(settings: Settings) -> list[tuple[BundleFolder, OnnxRuntime]]:
@@ -92,3 +93,9 @@ def warn(log: FilteringBoundLogger, settings: Settings, placements: Mapping[str,
     asked = settings.provider.value
     for (provider, reason), models in elsewhere.items():
         log.warning("provider fallback", asked=asked, provider=provider, reason=reason, models=models)
+
+
+def unknown_variables(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Return the variables with our prefix that are no setting: most likely misspelt."""
+    known = {variable_of(name) for name in Settings.model_fields}
+    return sorted(name for name in environ if name.upper().startswith(PREFIX) and name.upper() not in known)

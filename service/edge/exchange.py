@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Final, Self
@@ -14,9 +15,18 @@ from service.core.ports import Stages, Tracer
 from service.core.predictor import Predictor
 from service.edge.access import NOBODY, Credentials
 from service.edge.admission import Admission, Lane
+from service.edge.asgi import Receive
 from service.edge.hosts import Hosts
 from service.edge.intake import Intake
-from service.errors import STATUS, BodyTimeout, DeadlineExceeded, Disconnected, RuntimeFailed, status_of
+from service.errors import (
+    STATUS,
+    BodyTimeout,
+    DeadlineExceeded,
+    Disconnected,
+    RuntimeFailed,
+    release_frames,
+    status_of,
+)
 from service.labels import CLIENT_GONE, SUCCESS, Route, Transport
 from service.metrics.metrics import Metrics
 from service.streams.life import Streams
@@ -147,7 +157,7 @@ class Exchange:
             self._trace.end(code=self.code, error=error, windows=self.windows)
         logs.request_id.reset(self._token)
         if self.error is not None:
-            _release_frames(self.error)
+            release_frames(self.error)
         return kept
 
     def _release(self) -> None:
@@ -183,65 +193,34 @@ class Exchange:
             desk.log.warning("request refused", error=type(error).__name__, **fields)
 
 
-def _release_frames(error: BaseException | None) -> None:
-    """Forget the frames that an error passed: they hold it, the request and its body until the next GC."""
-    while error is not None:
-        error.__traceback__ = None
-        error = error.__cause__ or error.__context__
-
-
+@dataclass(kw_only=True, eq=False)
 class Desk:
-    """The shared parts that both transports need to answer a request.
+    """The shared parts that both transports need to answer a request."""
 
-    Args:
-        log_sample: The share of answered requests that are logged; refused and failed ones always are.
+    predictor: Predictor
+    metrics: Metrics
+    lifecycle: Lifecycle
+    log: logs.FilteringBoundLogger
+    log_sample: float  # The share of answered requests that are logged; refused and failed ones always are
+    credentials: Credentials
+    max_body_bytes: int
+    intake: Intake
+    request_timeout_seconds: float
+    max_streams: int
+    stream_idle_seconds: float
+    admission: Admission
+    tracer: Tracer | None = None
+    hosts: Hosts | None = None
 
-    Attributes:
-        large_requests: Held while a large body is decoded: together they have a share of the event loop.
-    """
-
-    def __init__(
-        self,
-        *,
-        predictor: Predictor,
-        metrics: Metrics,
-        lifecycle: Lifecycle,
-        log: logs.FilteringBoundLogger,
-        log_sample: float,
-        credentials: Credentials,
-        max_body_bytes: int,
-        intake: Intake,
-        request_timeout_seconds: float,
-        max_streams: int,
-        stream_idle_seconds: float,
-        admission: Admission,
-        tracer: Tracer | None = None,
-        hosts: Hosts | None = None,
-    ) -> None:
-        self.admission: Final = admission
-        self.predictor: Final = predictor
-        self.metrics: Final = metrics
-        self.lifecycle: Final = lifecycle
-        self.credentials: Final = credentials
-        self.hosts: Final = hosts
-        self.max_body_bytes: Final = max_body_bytes
-        self.intake: Final = intake
-        self.request_timeout_seconds: Final = request_timeout_seconds
-        self.large_requests: Final = asyncio.Lock()
-        self.streams: Final = Streams(lifecycle, most=max_streams, idle_seconds=stream_idle_seconds)
-        credentials.when_changed(self.streams.end_revoked)
-        self.tracer: Final = tracer
-        self.log: Final = log
-        self.log_sample: Final = log_sample
+    def __post_init__(self) -> None:
+        """Open the streams, and end those whose key is revoked."""
+        # Held while a large body is decoded: together they have a share of the event loop.
+        self.large_requests = asyncio.Lock()
+        self.streams = Streams(self.lifecycle, most=self.max_streams, idle_seconds=self.stream_idle_seconds)
+        self.credentials.when_changed(self.streams.end_revoked)
         self._log_due = 0.0
 
-    def limit(
-        self,
-        seconds: float | None,
-        receive: Callable[[], Awaitable[Mapping[str, Any]]] | None,
-        *,
-        reads: bool = False,
-    ) -> Limit:
+    def limit(self, seconds: float | None, receive: Receive | None, *, reads: bool = False) -> Limit:
         """Limit a request to the settings' time, or to `seconds` where that is less; see `Limit`."""
         most = self.request_timeout_seconds
         reading = self.intake.seconds if reads else None
@@ -279,7 +258,7 @@ class Limit:
     def __init__(
         self,
         seconds: float | None,
-        receive: Callable[[], Awaitable[Mapping[str, Any]]] | None = None,
+        receive: Receive | None = None,
         *,
         reading_seconds: float | None = None,
     ) -> None:

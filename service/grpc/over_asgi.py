@@ -17,20 +17,18 @@ from time import monotonic
 from typing import Any, Final, NoReturn, Self
 
 import grpc
-from google.protobuf.message import DecodeError
 
-from service.edge.asgi import Application, Message, Receive, Scope, Send, check_decodable, header, inflated
+from service.edge.asgi import Application, Message, Receive, Scope, Send, check_decodable
 from service.edge.exchange import Limit
 from service.edge.intake import Intake, Share
 from service.errors import Disconnected, MalformedBody, TooLarge
 from service.grpc.failure import Aborted, Metadata, failure
+from service.grpc.messages import decoded
 from service.grpc.timeout import deadline
 
 Names = Sequence[tuple[bytes, str]]
 
 PREFIX: Final = struct.Struct(">BI")  # compressed?, length
-MOST_FOREIGN_BYTES: Final = 64 * 1024  # a message of health or reflection
-Decode = Callable[[bytes], Any]
 Encode = Callable[[Any], bytes] | None
 
 PLAIN: Final = (b"content-type", b"application/grpc")
@@ -73,7 +71,10 @@ class Messages:
         compressed, length = PREFIX.unpack_from(buffer)
         message = bytes(memoryview(buffer)[PREFIX.size : PREFIX.size + length])
         del buffer[: PREFIX.size + length]
-        return await asyncio.to_thread(self._inflated, message) if compressed else message
+        if not compressed:
+            return message
+        encoding = header(self._scope, b"grpc-encoding")
+        return await asyncio.to_thread(inflated_message, message, encoding, max_bytes=self._max_bytes)
 
     async def _rest(self) -> None:
         """Read the rest of a message that has begun."""
@@ -114,16 +115,6 @@ class Messages:
         if length > self._max_bytes:
             raise TooLarge(f"the message has {length} bytes, the service reads {self._max_bytes} at most")
         return length
-
-    def _inflated(self, message: bytes) -> bytes:
-        encoding = header(self._scope, b"grpc-encoding")
-        if encoding != b"gzip":
-            raise Aborted(
-                grpc.StatusCode.UNIMPLEMENTED,
-                f"expected message encoding gzip or identity, got {encoding.decode('latin-1')!r}",
-                [("grpc-accept-encoding", "identity,gzip")],
-            )
-        return inflated(message, "gzip", self._max_bytes)
 
 
 async def first(messages: AsyncIterator[bytes]) -> bytes:
@@ -277,7 +268,7 @@ class GrpcOverAsgi:
             else:
                 message = await messages.only()
                 response = await handler.unary_unary(
-                    message if decode is None else _decoded(decode, message), call
+                    message if decode is None else decoded(decode, message), call
                 )
             body = framed(response if encode is None else encode(response))
             trailers = [OK, *_pairs(call.trailing)]
@@ -317,11 +308,11 @@ class GrpcOverAsgi:
         decode = handler.request_deserializer
         if handler.unary_stream is not None:
             message = await requests.only()
-            request = message if decode is None else _decoded(decode, message)
+            request = message if decode is None else decoded(decode, message)
             with Limit(None, receive):
                 await _write_all(handler.unary_stream(request, call), call)
         else:
-            incoming = (_decoded(decode, message) async for message in requests) if decode else requests
+            incoming = (decoded(decode, message) async for message in requests) if decode else requests
             answers = handler.stream_stream(incoming, call)
             # As in grpc.aio: a method yields its answers, or writes them and returns nothing.
             await (answers if isawaitable(answers) else _write_all(answers, call))
@@ -332,15 +323,6 @@ def _speaks_grpc(scope: Scope) -> bool:
     if scope["http_version"][:1] == "1" or "http.response.trailers" not in scope.get("extensions", ()):
         return False
     return any(key == PLAIN[0] and value.startswith(PLAIN[1]) for key, value in scope["headers"])
-
-
-def _decoded(decode: Decode, message: bytes) -> Any:  # noqa: ANN401 a message of any method
-    if len(message) > MOST_FOREIGN_BYTES:
-        raise TooLarge(f"expected a message of at most {MOST_FOREIGN_BYTES} bytes, got {len(message)}")
-    try:
-        return decode(message)
-    except DecodeError as error:
-        raise MalformedBody(f"the message cannot be read: {error}") from error
 
 
 async def _write_all(responses: AsyncIterator[Any], call: StreamCall) -> None:

@@ -7,8 +7,9 @@ from pydantic import ValidationError
 
 from service import settings as module
 from service.choices import FrontEnd, ProviderChoice
+from service.core.bundles import unknown_variables
 from service.machine import usable_cores
-from service.settings import InvalidSettings, Settings, unknown_variables
+from service.settings import InvalidSettings, Settings
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 
