@@ -18,12 +18,12 @@ from typing import Any, Final, NoReturn, Self
 
 import grpc
 
-from service.edge.asgi import Application, Message, Receive, Scope, Send, check_decodable
+from service.edge.asgi import Application, Message, Receive, Scope, Send, check_decodable, header
 from service.edge.exchange import Limit
 from service.edge.intake import Intake, Share
 from service.errors import Disconnected, MalformedBody, TooLarge
 from service.grpc.failure import Aborted, Metadata, failure
-from service.grpc.messages import decoded
+from service.grpc.messages import decoded, inflated_message
 from service.grpc.timeout import deadline
 
 Names = Sequence[tuple[bytes, str]]

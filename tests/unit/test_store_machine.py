@@ -28,7 +28,20 @@ ROWS = st.dictionaries(
 
 def rows_of(given):
     return [
-        ("fd001", unit, "", cycle, float(rul), rul - 5.0, rul + 5.0, "estimated", "healthy", float(at), None)
+        (
+            "fd001",
+            unit,
+            "",
+            cycle,
+            float(rul),
+            rul - 5.0,
+            rul + 5.0,
+            "estimated",
+            "healthy",
+            float(at),
+            None,
+            "1",
+        )
         for (unit, cycle), (rul, at) in given.items()
     ]
 
