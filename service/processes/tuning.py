@@ -7,8 +7,10 @@ memory per processor if glibc leaves restartable sequences (rseq) to it, and els
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
+import signal
 import sys
 from collections.abc import Mapping
 from typing import Any, Final
@@ -24,6 +26,9 @@ MAX_CACHE_BYTES: Final = 3 << 19
 RELEASE_BYTES: Final = 32 << 20
 RELEASE_SECONDS: Final = 1
 """TCMalloc returns this much free memory to the system, this often."""
+
+PR_SET_PDEATHSIG: Final = 1
+"""Number of the option in Linux' prctl."""
 
 COLLECT_AFTER_OBJECTS: Final = 20_000
 SWITCH_SECONDS: Final = 0.0005
@@ -66,6 +71,13 @@ def schedule_as_batch() -> bool:
     except OSError:  # a sandbox forbids it
         return False
     return True
+
+
+def end_with_parent() -> None:
+    """Ask the kernel to end this process when the one that started it dies (Linux)."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def settle_interpreter(*, inference_threads: bool) -> None:

@@ -6,6 +6,7 @@ import signal
 import psutil
 
 from tests.integration.conftest import RUL, running
+from tests.waiting import wait_until
 
 PATIENCE = 60
 
@@ -17,7 +18,9 @@ def test_workers_end_with_their_supervisor_and_the_next_start_removes_its_folder
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
     with running(tmp_path, str(tiny_bundle.path), workers="2") as server:
-        workers = psutil.Process(server.process.pid).children()
+        supervisor = psutil.Process(server.process.pid)
+        wait_until(lambda: len(supervisor.children()) == 2, PATIENCE, what="two workers")
+        workers = supervisor.children()
         os.kill(server.process.pid, signal.SIGKILL)
         server.process.wait()
         _, alive = psutil.wait_procs(workers, timeout=PATIENCE)

@@ -102,7 +102,7 @@ def ask(client: httpx.Client, window) -> str:
 
 def test_grpc_callers_who_cancel_take_their_windows_with_them(narrow, windows):
     cancelled = sample(narrow, "rul_cancelled_total")
-    large = pb.PredictRequest(windows=[windows[0].message()] * WINDOWS, explain=pb.EXPLAIN_FULL)
+    large = pb.PredictRequest(windows=[windows[0].message()] * (10 * WINDOWS), explain=pb.EXPLAIN_FULL)
     with grpc.insecure_channel(narrow.grpc) as channel:
         stub = rul_v1_pb2_grpc.RulServiceStub(channel)
         leavers = [stub.Predict.future(large) for _ in range(LEAVERS)]

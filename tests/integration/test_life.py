@@ -38,10 +38,10 @@ REFUSED_SECONDS = 0.3
 """While uvicorn drains, its supervisor's socket still takes connections that nobody answers."""
 
 PATIENT = {
-    "request_timeout_seconds": "25",
     "drain_seconds": "25",
     "inference_threads": "1",
     "max_batch_windows": "1",
+    "request_timeout_seconds": "120",  # requests wait undecoded for a fifth of it at most
     "max_request_windows": str(LONG),
     "log_level": "warning",
 }

@@ -29,7 +29,11 @@ OUTPUTS = [
     "health_state",
     "attention",
     "contribution",
+    "head_attention",
     "novelty",
+    "sensor_contribution",
+    "window_contribution",
+    "evidence",
 ]
 FIND_KSERVE = "import importlib.util as u; print(u.find_spec('kserve') or '')"
 

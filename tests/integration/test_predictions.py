@@ -117,7 +117,9 @@ def test_baseline_and_contributions_add_up_to_the_rul_where_it_is_not_clipped(ht
     added = 0
     for prediction in by_http(http, windows):
         attention = prediction["attention"]
-        total = attention["baseline"] + math.fsum(attention["contributions"])
+        total = (
+            attention["baseline"] + math.fsum(attention["contributions"]) + attention["window_contribution"]
+        )
         assert prediction["rul"] == pytest.approx(min(max(total, 0), CAP), abs=1e-3)
         added += 0 < total < CAP
 

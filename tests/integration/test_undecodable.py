@@ -21,7 +21,10 @@ def status(server, target: bytes, headers: bytes = b"", method: bytes = b"GET") 
     """The status of a request that no client would send."""
     url = urlsplit(server.http)
     with socket.create_connection((url.hostname, url.port), timeout=5) as connection:
-        head = b"%s %s HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 0\r\n" % (method, target)
+        head = b"%s %s HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 0\r\n" % (
+            method,
+            target,
+        )
         connection.sendall(head + headers + b"\r\n")
         return int(connection.makefile("rb").readline().split()[1])
 
