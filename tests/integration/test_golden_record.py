@@ -31,13 +31,19 @@ def player_of(request, tmp_path_factory):
         )
 
 
+TOO_LARGE = {"refusals: grpc, message too large", "refusals: grpc, message that inflates"}
+"""Beside uvicorn the library refuses these before the service knows of them, so they have no request id."""
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_an_answer_is_the_recorded_one(player_of, name):
+def test_an_answer_is_the_recorded_one(player_of, name, request):
     case = CASES[name]
 
     answers = player_of(case["service"]).play([step["asked"] for step in case["steps"]])
 
-    assert differences(answers, [step["answer"] for step in case["steps"]]) == []
+    found = differences(answers, [step["answer"] for step in case["steps"]])
+    is_refused_by_library = name in TOO_LARGE and "[uvicorn" in request.node.name
+    assert found == (["/0/x-request-id: missing"] if is_refused_by_library else [])
 
 
 @pytest.mark.parametrize(
