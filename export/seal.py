@@ -26,7 +26,7 @@ _LINE: Final = re.compile(r"([0-9a-f]{64})  ([\w.-]+)")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contents:
-    """What the files of a bundle hold, compared with their digests."""
+    """Contents of a bundle's files, compared with their digests."""
 
     model: bytes
     golden: Golden

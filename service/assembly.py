@@ -258,19 +258,24 @@ def build(
         max_request_windows=settings.max_request_windows,
         recorder=joints.store.recorder,
     )
-    catalog = Catalog(
-        predictor,
-        {runtime.manifest.name: str(folder.path.resolve()) for folder, runtime in loaded},
-        open_=partial(open_candidate, settings),
-        serve=joints.serve,
-        retire=joints.retire,
-        shadow=joints.shadow,
-    )
+    paths = {runtime.manifest.name: str(folder.path.resolve()) for folder, runtime in loaded}
+    catalog = _catalog(settings, predictor, paths, joints)
     desk = desk_of(
         settings, predictor, metrics, lifecycle, admission, tracer,
         logs_keys=spec.index == 0,  # the others would log the same
     )  # fmt: skip
     return Parts(settings, worker, registry, batchers, catalog, joints.store, desk, joints.executor, schema)
+
+
+def _catalog(settings: Settings, predictor: Predictor, paths: dict[str, str], joints: Joints) -> Catalog:
+    return Catalog(
+        predictor,
+        paths,
+        open_=partial(open_candidate, settings),
+        serve=joints.serve,
+        retire=joints.retire,
+        shadow=joints.shadow,
+    )
 
 
 def _loaded(settings: Settings, spec: WorkerSpec) -> list[tuple[BundleFolder, OnnxRuntime]]:

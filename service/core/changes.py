@@ -1,4 +1,4 @@
-"""What workers and their supervisor tell each other of a change of models; needs no ONNX Runtime."""
+"""Messages about a change of models, between workers and their supervisor; needs no ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from service.errors import (
 
 
 class Action(StrEnum):
-    """What a change does."""
+    """Kinds of change."""
 
     LOAD = "load"
     SWAP = "swap"
@@ -43,7 +43,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """What came of a change, or why it was refused.
+    """Result of a change, or the reason for its refusal.
 
     Attributes:
         model: The model that was loaded, swapped in or unloaded, or that is or was a shadow.
@@ -64,7 +64,7 @@ class Changed(msgspec.Struct, frozen=True):
         return cls(error=status_of(error).code, detail=public_detail(error))
 
     def checked(self) -> Changed:
-        """Return what came of it.
+        """Return the result.
 
         Raises:
             ServiceError: the change was refused.

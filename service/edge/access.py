@@ -1,4 +1,4 @@
-"""Who may ask for what: the one place that checks API keys, for every protocol."""
+"""API keys and their scopes: the one place that checks them, for every protocol."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Credentials:
     ) -> None:
         """Accept the keys of the settings, which have every scope but `admin`, and those of a key file.
 
-        `open_pages` lifts the key of pages and metrics. What happens to the file is logged.
+        `open_pages` lifts the key of pages and metrics. Changes of the file are logged.
         """
         scopes = frozenset(GRANTABLE) - {KeyScope.ADMIN}
         self._fixed: Final = {digest_of(key): Grant(SETTING, scopes, "", digest_of(key)) for key in keys}
@@ -62,7 +62,7 @@ class Credentials:
         """Check the headers `authorization: Bearer KEY` and `x-api-key: KEY`; one of them is enough.
 
         Args:
-            scope: What the route asks for.
+            scope: Scope of the route.
             authorization: Header of this name, or "".
             api_key: Header `x-api-key`, or "".
             basic: Whether `authorization` may also be HTTP Basic, with the key as password and any user. For

@@ -139,19 +139,15 @@ class Shell:
             hosts = desk.hosts
             if hosts is not None and (headers.get(b"host") not in hosts.known or b"origin" in headers):
                 hosts.check(headers)
-            if (
-                b"%" in (scope.get("raw_path") or b"") + scope["query_string"]
-                or not b"".join(headers.values()).isascii()
-            ):
+            has_escapes = b"%" in (scope.get("raw_path") or b"") + scope["query_string"]
+            if has_escapes or not b"".join(headers.values()).isascii():
                 check_decodable(scope, headers)
             if desk.credentials.asked_for or endpoint.scope is KeyScope.ADMIN:
-                authorization, key = headers.get(b"authorization", b""), headers.get(b"x-api-key", b"")
-                exchange.caller = desk.credentials.check(
-                    endpoint.scope,
-                    authorization.decode("latin-1"),
-                    key.decode("latin-1"),
-                    basic=endpoint.method == "GET",
-                )
+                given = [
+                    headers.get(name, b"").decode("latin-1") for name in (b"authorization", b"x-api-key")
+                ]
+                basic = endpoint.method == "GET"
+                exchange.caller = desk.credentials.check(endpoint.scope, *given, basic=basic)
             if endpoint.needs_model:
                 exchange.admit()
             reads = endpoint.method == "POST"
