@@ -51,12 +51,16 @@ class Trust(StrEnum):
 
 
 class PredictQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """A request for predictions, in the shape that clients send."""
+    """A request for predictions, in the shape that clients send.
+
+    `store`: False keeps its predictions out of the store and of the fleet.
+    """
 
     windows: list[WindowInput]
     model: str | None = None
     explain: Explain = Explain.ATTENTION
     partial: bool = False
+    store: bool = True
 
 
 class Interval(msgspec.Struct, frozen=True):

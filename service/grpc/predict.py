@@ -103,7 +103,13 @@ async def _read_large(predictor: Predictor, raw: bytes) -> tuple[PredictQuery, l
 def predict_query(request: pb.PredictRequest, rules: WindowRules) -> PredictQuery:
     """A request, to a model with these rules."""
     windows = [window_input(window, rules) for window in request.windows]
-    return PredictQuery(windows, request.model or None, explain_of(request.explain), request.partial)
+    return PredictQuery(
+        windows,
+        request.model or None,
+        explain_of(request.explain),
+        request.partial,
+        stored(request),
+    )
 
 
 def window_input(window: pb.Window, rules: WindowRules) -> WindowInput:
@@ -121,6 +127,11 @@ def window_input(window: pb.Window, rules: WindowRules) -> WindowInput:
         # Values that fill no whole rows stay one, which the window's check then counts.
         given.readings = [values] if values.size % columns else values.reshape(-1, columns)
     return given
+
+
+def stored(request: pb.PredictRequest | pb.StreamOpen) -> bool:
+    """Whether predictions are kept; they are where the field is left out."""
+    return request.store or not request.HasField("store")
 
 
 def explain_of(value: int, pointer: str = "/explain") -> Explain:
