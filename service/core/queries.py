@@ -17,7 +17,12 @@ from service.core.window import WindowInput
 from service.errors import Problem
 
 CautionCode = Literal[
-    "out_of_range", "truncated_to_context", "last_cycle_unknown", "attention_collapsed", "attention_uniform"
+    "out_of_range",
+    "missing_column",
+    "truncated_to_context",
+    "last_cycle_unknown",
+    "attention_collapsed",
+    "attention_uniform",
 ]
 
 

@@ -192,6 +192,22 @@ async def test_a_reading_out_of_range_is_warned_of_before_what_else_there_is_to_
     ]
 
 
+@pytest.mark.parametrize("values", [None, [None] * 12], ids=["left out", "null"])
+async def test_a_column_without_a_reading_is_warned_of_and_one_with_gaps_is_not(values):
+    window = window_input(cycles=12)
+    window.columns["setting_1"][:11] = [None] * 11
+    del window.columns["sensor_2"]
+    if values is not None:
+        window.columns["sensor_2"] = values
+
+    reply = await ask(window, predictor=make_predictor(make_manifest(max_missing_fraction=0.7)))
+
+    missing = [w for w in reply.predictions[0].warnings if w.code == "missing_column"]
+    assert [(warning.column, warning.detail) for warning in missing] == [
+        ("sensor_2", "the window has no reading of sensor_2: treated as missing")
+    ]
+
+
 async def test_bad_windows_refuse_the_whole_request_and_each_is_pointed_at():
     bad = window_input()
     bad.columns["sensor_1"][3] = math.inf
