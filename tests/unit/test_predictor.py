@@ -278,6 +278,12 @@ async def test_many_windows_are_answered_in_their_order():
     assert [i for i, p in enumerate(reply.predictions) if p.imputed_fraction] == [70]
 
 
+async def test_units_may_be_numbered():
+    reply = await ask(window_input(unit=17), WindowInput(18), partial=True)
+
+    assert [p.unit for p in reply.predictions] == ["17", "18"]
+
+
 async def test_a_query_lets_go_of_its_windows_once_they_are_laid_out():
     query = PredictQuery([window_input(10.0)])
 
