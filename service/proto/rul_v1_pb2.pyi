@@ -21,16 +21,18 @@ EXPLAIN_FULL: Explain
 EXPLAIN_SENSORS: Explain
 
 class PredictRequest(_message.Message):
-    __slots__ = ("model", "explain", "partial", "windows")
+    __slots__ = ("model", "explain", "partial", "windows", "store")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     EXPLAIN_FIELD_NUMBER: _ClassVar[int]
     PARTIAL_FIELD_NUMBER: _ClassVar[int]
     WINDOWS_FIELD_NUMBER: _ClassVar[int]
+    STORE_FIELD_NUMBER: _ClassVar[int]
     model: str
     explain: Explain
     partial: bool
     windows: _containers.RepeatedCompositeFieldContainer[Window]
-    def __init__(self, model: _Optional[str] = ..., explain: _Optional[_Union[Explain, str]] = ..., partial: _Optional[bool] = ..., windows: _Optional[_Iterable[_Union[Window, _Mapping]]] = ...) -> None: ...
+    store: bool
+    def __init__(self, model: _Optional[str] = ..., explain: _Optional[_Union[Explain, str]] = ..., partial: _Optional[bool] = ..., windows: _Optional[_Iterable[_Union[Window, _Mapping]]] = ..., store: _Optional[bool] = ...) -> None: ...
 
 class Window(_message.Message):
     __slots__ = ("unit", "last_cycle", "columns", "readings")
@@ -239,20 +241,22 @@ class StreamRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[StreamOpen, _Mapping]] = ..., reading: _Optional[_Union[Reading, _Mapping]] = ...) -> None: ...
 
 class StreamOpen(_message.Message):
-    __slots__ = ("model", "unit", "explain", "first_cycle", "columns", "readings")
+    __slots__ = ("model", "unit", "explain", "first_cycle", "columns", "readings", "store")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     UNIT_FIELD_NUMBER: _ClassVar[int]
     EXPLAIN_FIELD_NUMBER: _ClassVar[int]
     FIRST_CYCLE_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     READINGS_FIELD_NUMBER: _ClassVar[int]
+    STORE_FIELD_NUMBER: _ClassVar[int]
     model: str
     unit: str
     explain: Explain
     first_cycle: float
     columns: Columns
     readings: Readings
-    def __init__(self, model: _Optional[str] = ..., unit: _Optional[str] = ..., explain: _Optional[_Union[Explain, str]] = ..., first_cycle: _Optional[float] = ..., columns: _Optional[_Union[Columns, _Mapping]] = ..., readings: _Optional[_Union[Readings, _Mapping]] = ...) -> None: ...
+    store: bool
+    def __init__(self, model: _Optional[str] = ..., unit: _Optional[str] = ..., explain: _Optional[_Union[Explain, str]] = ..., first_cycle: _Optional[float] = ..., columns: _Optional[_Union[Columns, _Mapping]] = ..., readings: _Optional[_Union[Readings, _Mapping]] = ..., store: _Optional[bool] = ...) -> None: ...
 
 class Reading(_message.Message):
     __slots__ = ("cycle", "values", "columns")

@@ -16,7 +16,7 @@ from service.http.careful import Careful
 from service.http.problem import unreadable
 from service.labels import Route
 from tests.fakes import FakeRuntime
-from tests.in_process import in_process
+from tests.in_process import in_process, json_window
 
 
 async def test_readiness_says_on_which_providers_a_model_runs_and_why_not_on_others():
@@ -57,6 +57,45 @@ async def test_a_number_that_is_too_large_is_left_to_the_windows_check():
 
     (problem,) = reply.json()["errors"]
     assert (problem["pointer"], problem["code"]) == ("/windows/0/readings/0/1", "non_finite")
+
+
+@pytest.mark.parametrize("beside", [[], [{"unit": 18, "columns": {"sensor_1": ["x"]}}]])
+async def test_an_integer_is_the_name_of_a_unit(beside):
+    async with in_process() as service:
+        reply = await service.predict_http(windows=[json_window() | {"unit": 17}, *beside], partial=True)
+
+    assert [p["unit"] for p in reply.json()["predictions"]] == ["17", "18"][: 1 + len(beside)]
+
+
+@pytest.mark.parametrize(("unit", "digits"), [("9" * 257, 257), ("-" + "9" * 300, 301)])
+async def test_an_integer_of_too_many_digits_is_no_name(unit, digits):
+    body = b'{"windows": [{"unit": %s, "readings": [[1, 1, 1]]}]}' % unit.encode()
+    async with in_process() as service:
+        reply = await service.http.post(
+            "/v1/predict", content=body, headers={"content-type": "application/json"}
+        )
+
+    (problem,) = reply.json()["errors"]
+    assert (problem["pointer"], problem["code"]) == ("/windows/0/unit", "too_long")
+    assert problem["detail"].endswith(f"got {digits}")
+
+
+async def test_a_value_outside_a_closed_set_is_refused_with_the_set():
+    async with in_process() as service:
+        reply = await service.predict_http(explain="ful")
+
+    (problem,) = reply.json()["errors"]
+    expected = "expected one of none, attention, sensors, full, got 'ful'"
+    assert (problem["pointer"], problem["detail"]) == ("/explain", expected)
+
+
+@pytest.mark.parametrize("unit", [1.5, True, ["17"]])
+async def test_other_values_are_no_names(unit):
+    async with in_process() as service:
+        reply = await service.predict_http(windows=[json_window() | {"unit": unit}])
+
+    assert reply.status_code == 400
+    assert reply.json()["errors"][0]["pointer"] == "/windows/0/unit"
 
 
 @pytest.mark.parametrize("beside", ["1e999", "1"])
