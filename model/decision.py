@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -174,6 +175,7 @@ def cost_curve(life: RemainingLife, costs: Costs, *, age: float) -> CostCurve:
     return CostCurve(life.in_cycles, rate, costs.failure / (float(lived[-1]) + life.beyond))
 
 
+@lru_cache(maxsize=1024)
 def best_fixed_age(fleet: FleetLife, costs: Costs) -> float | None:
     """Find the age at which to stop every unit of a fleet; None where running to failure is cheaper."""
     new = remaining_life({}, (0.0, 0.0), fleet, coverage=0.5, cap=math.inf, age=0.0)

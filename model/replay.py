@@ -77,10 +77,9 @@ def cross_fitted_lives(
 def compare(held: HeldOut, costs: Costs) -> Comparison:
     """Replay every policy on every life at these costs."""
     ends = np.array([end_of(life) for life in held.lives])
-    ages = {id(fleet): best_fixed_age(fleet, costs) for fleet in held.fixed}
     stops = {
         "ours": np.array([_our_stop(held, i, costs) for i in range(len(held.lives))]),
-        "fixed age": np.array([ages[id(fleet)] or np.inf for fleet in held.fixed]),
+        "fixed age": np.array([best_fixed_age(fleet, costs) or np.inf for fleet in held.fixed]),
         "run to failure": np.full(len(ends), np.inf),
         "perfect foresight": ends - 1.0,
     }

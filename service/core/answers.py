@@ -32,6 +32,7 @@ from service.core.queries import (
     CYCLE_UNKNOWN,
     Attention,
     Caution,
+    Decision,
     Explain,
     HealthState,
     Interval,
@@ -268,6 +269,7 @@ def prediction(
     explain: Explain,
     sensor_contributions: dict[str, float] | UnsetType = UNSET,
     trust: Trust | UnsetType = UNSET,
+    decision: Decision | UnsetType | None = UNSET,
 ) -> Prediction:
     """Word the answer in this row of its batch, to window `i` of its request."""
     answers, manifest = piece.answers, piece.answers.manifest
@@ -298,6 +300,7 @@ def prediction(
         shown,
         sensor_contributions,
         trust,
+        decision,
     )
 
 
