@@ -43,6 +43,7 @@ class Route(StrEnum):
     READYZ = "/readyz"
     METRICS = "/metrics"
     OUTCOMES = "/v1/units/{unit}/outcomes"
+    DECISION = "/v1/units/{unit}/decision"
     UNIT = "/v1/units/{unit}"
     UNITS = "/v1/units"
     OPENAPI = "/openapi.json"

@@ -12,7 +12,7 @@ import msgspec
 from model.version import VERSION
 from service.core.queries import ModelName, Prediction, Refused
 from service.errors import STATUS
-from service.http import oip_openapi, units_bodies
+from service.http import decisions, oip_openapi, units_bodies
 
 PAGE: Final = """<!doctype html>
 <html lang="en">
@@ -85,7 +85,10 @@ def document(types: Sequence[type]) -> dict[str, Any]:
         },
         "components": {"schemas": components, "securitySchemes": security},
         "security": [{}, {"bearer": []}, {"apiKey": []}],
-        "paths": _paths() | units_bodies.paths(_ref, _responses) | oip_openapi.paths(_ref, _responses),
+        "paths": _paths()
+        | units_bodies.paths(_ref, _responses)
+        | decisions.paths(_ref, _responses)
+        | oip_openapi.paths(_ref, _responses),
     }
 
 

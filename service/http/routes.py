@@ -18,6 +18,7 @@ from service.edge.exchange import Desk
 from service.edge.keys import KeyScope
 from service.errors import UnknownRoute
 from service.http import openapi
+from service.http.decisions import DecisionsHttp, UnitDecision
 from service.http.models import BundleBody, ChangeBody, Changer, ModelBody, ModelsBody, ModelsHttp, ShadowBody
 from service.http.oip import OipHttp
 from service.http.predict import predict
@@ -56,7 +57,7 @@ class ReadyBody(msgspec.Struct, frozen=True):
 
 BODIES: Final = (
     PredictQuery, ModelsBody, ModelBody, BundleBody, ShadowBody, ChangeBody, ReadyBody, ProblemBody,
-    OutcomeReport, OutcomeReply, UnitBody, FleetBody,
+    OutcomeReport, OutcomeReply, UnitBody, FleetBody, UnitDecision,
 )  # fmt: skip
 """What the routes read and answer, for the OpenAPI document."""
 
@@ -133,6 +134,7 @@ def http_application(
             "POST", PREDICT_PATH, Route.PREDICT, predict, KeyScope.PREDICT, needs_model=True, media_type=JSON
         ),
         *ModelsHttp(desk, change).endpoints(),
+        *DecisionsHttp(desk, store).endpoints(),
         *UnitsHttp(desk, store).endpoints(),
         *Pages(desk, registry, schema).endpoints(),
         *oip.endpoints(),
