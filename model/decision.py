@@ -14,12 +14,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 
-from model.domain import FloatArray, InvalidData
+from model.domain import NEAR_CAP, FloatArray, InvalidData
 
 MOST_POINTS: Final = 4096
 """Most points of a curve; a longer life has points several cycles apart."""
@@ -103,49 +103,72 @@ class FleetLife:
         within = np.log(np.interp(age, self._lives, self._survival))
         return within - self._hazard * np.maximum(age - self._lives[-1], 0.0)
 
+    def new_unit(self) -> RemainingLife:
+        """Return the life of a unit of age 0."""
+        in_cycles = _grid(self.longest)
+        survival = self.reached(0.0, in_cycles)
+        return RemainingLife(in_cycles, survival, float(survival[-1]) * self.mean_beyond)
+
+    def reached(self, age: float, in_cycles: FloatArray) -> FloatArray:
+        """Compute P(life > age + t) of units that reached this age, for each t."""
+        return np.exp(self.log_survival(age + in_cycles) - self.log_survival(np.array(age)))
+
+
+class Forecast(NamedTuple):
+    """What an answer says of the RUL, in cycles."""
+
+    rul: float
+    lower: float  # P(RUL <= lower) is half of what the interval does not cover
+    upper: float  # Likewise above; at the cap it means "at least"
+    failure_probability: Mapping[int, float]  # P(RUL <= h) by horizon h
+
 
 def remaining_life(
-    failure_probability: Mapping[int, float],
-    interval: tuple[float, float],
-    fleet: FleetLife,
-    *,
-    coverage: float,
-    cap: float,
-    age: float,
+    forecast: Forecast, fleet: FleetLife, *, coverage: float, cap: float, age: float
 ) -> RemainingLife:
     """Join everything that an answer says about the RUL to one monotone survival function.
 
-    The points are P(RUL <= h) at the horizons and both ends of the interval; a running unit has not
-    failed yet. Above the cap an answer says only "at least", so beyond the last point below the cap
-    the unit lives as those units of the fleet that reached its age.
+    Between its points the log-odds of failing are linear, and below the first they fall as from the
+    estimate to the lower bound: calibration has too few errors to measure rarer failures. A running unit
+    has not failed yet. Above the cap an answer says only "at least", so beyond the last point below the
+    cap the unit lives as those units of the fleet that reached its age.
     """
-    times, failed = _known_points(failure_probability, interval, coverage=coverage, cap=cap)
-    end = max(times[-1], fleet.longest - age)
-    step = max(1, math.ceil(end / MOST_POINTS))
-    in_cycles = np.arange(math.ceil(end / step) + 1) * float(step)
-    reached, last = fleet.log_survival(age + np.maximum(in_cycles, times[-1])), np.array(age + times[-1])
-    survival = (1.0 - np.interp(in_cycles, times, failed)) * np.exp(reached - fleet.log_survival(last))
+    tail = (1.0 - coverage) / 2.0
+    if forecast.rul >= NEAR_CAP * cap:
+        forecast = forecast._replace(rul=cap)
+    times, odds = _known_points(forecast, tail=tail, cap=cap)
+    slope = -_log_odds(tail) / max(forecast.rul - forecast.lower, 1.0)
+    times, odds = [0.0, *times], [odds[0] - slope * times[0], *odds]
+    in_cycles = _grid(max(times[-1], fleet.longest - age))
+    survival = 1.0 / (1.0 + np.exp(np.interp(in_cycles, times, odds)))
+    survival /= survival[0]
+    survival *= fleet.reached(age + times[-1], np.maximum(in_cycles - times[-1], 0.0))
     return RemainingLife(in_cycles, survival, float(survival[-1]) * fleet.mean_beyond)
 
 
-def _known_points(
-    failure_probability: Mapping[int, float], interval: tuple[float, float], *, coverage: float, cap: float
-) -> tuple[list[float], list[float]]:
-    """Return times below the cap and P(failed by then), both rising, from (0, 0) on."""
-    tail = (1.0 - coverage) / 2.0
-    lower, upper = interval
-    points = [*((float(h), p) for h, p in failure_probability.items()), (lower, tail), (upper, 1.0 - tail)]
-    times, failed = [0.0], [0.0]
-    for time, probability in sorted(points):
-        if not 0 < time < cap:
-            continue
-        highest = min(max(failed[-1], probability), 1.0)
-        if time == times[-1]:
-            failed[-1] = highest
-        else:
-            times.append(time)
-            failed.append(highest)
-    return times, failed
+def _grid(end: float) -> FloatArray:
+    """Return whole cycles from 0 to at least `end`, equally spaced."""
+    step = max(1, math.ceil(end / MOST_POINTS))
+    return np.arange(max(1, math.ceil(end / step)) + 1) * float(step)
+
+
+def _known_points(forecast: Forecast, *, tail: float, cap: float) -> tuple[list[float], list[float]]:
+    """Return times up to the cap and log-odds of failing by then, both rising; at least one."""
+    stated = [(float(h), p) for h, p in forecast.failure_probability.items() if tail < p < 1.0 - tail]
+    points = [*stated, (forecast.upper, 1.0 - tail), (forecast.rul, 0.5)]
+    points = [(forecast.lower, tail), *(point for point in points if point[0] < cap)]
+    times: list[float] = []
+    odds: list[float] = []
+    for time, probability in sorted(point for point in points if point[0] > 0):
+        if times and time == times[-1]:
+            del times[-1], odds[-1]
+        times.append(time)
+        odds.append(max([_log_odds(probability), *odds[-1:]]))
+    return (times, odds) if times else ([1.0], [_log_odds(1.0 - tail)])
+
+
+def _log_odds(probability: float) -> float:
+    return math.log(probability / (1.0 - probability))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -178,6 +201,5 @@ def cost_curve(life: RemainingLife, costs: Costs, *, age: float) -> CostCurve:
 @lru_cache(maxsize=1024)
 def best_fixed_age(fleet: FleetLife, costs: Costs) -> float | None:
     """Find the age at which to stop every unit of a fleet; None where running to failure is cheaper."""
-    new = remaining_life({}, (0.0, 0.0), fleet, coverage=0.5, cap=math.inf, age=0.0)
-    curve = cost_curve(new, costs, age=0.0)
+    curve = cost_curve(fleet.new_unit(), costs, age=0.0)
     return None if curve.best is None else float(curve.in_cycles[curve.best])

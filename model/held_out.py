@@ -52,4 +52,5 @@ def _life(fold: Fold, known: Mapping[str, Trajectory], unit: str, every: int) ->
     with torch.no_grad():
         answers = fold.net.distribution(torch.from_numpy(rul), torch.from_numpy(read.scale))
     interval, failure = (each.numpy() for each in answers[:2])
-    return Life(unit, windows.last_cycle, windows.rul, rul, *interval.T, failure)
+    lower, upper = interval.T
+    return Life(unit, windows.last_cycle, windows.rul, rul, lower, upper, failure)

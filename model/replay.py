@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from model.decision import Costs, FleetLife, best_fixed_age, cost_curve, remaining_life
+from model.decision import Costs, FleetLife, Forecast, best_fixed_age, cost_curve, remaining_life
 from model.domain import FloatArray, IntArray, InvalidData
 from model.evaluation import Figure, bootstrapped
 from model.prognostics import Life
@@ -42,13 +42,13 @@ class Comparison:
 
     costs: Costs
     units: int
-    cost_per_cycle: dict[str, Figure]  # By policy, see `POLICIES`; in units of the planned cost
+    cost_per_cycle: dict[str, Figure]  # By policy, see `POLICIES`
     saved: Figure  # 1 - ours / fixed age, paired
     failures: dict[str, float]  # Share of lives that end in failure, by policy
     cycles: dict[str, float]  # Mean cycles lived, by policy
 
 
-POLICIES: Final = ("ours", "fixed age", "run to failure", "perfect foresight")
+POLICIES: Final = ("ours", "fixed age", "run to failure", "foresight")
 
 
 def end_of(life: Life) -> float:
@@ -81,13 +81,11 @@ def compare(held: HeldOut, costs: Costs) -> Comparison:
         "ours": np.array([_our_stop(held, i, costs) for i in range(len(held.lives))]),
         "fixed age": np.array([best_fixed_age(fleet, costs) or np.inf for fleet in held.fixed]),
         "run to failure": np.full(len(ends), np.inf),
-        "perfect foresight": ends - 1.0,
+        "foresight": ends - 1.0,
     }
     lived = {name: np.minimum(stop, ends) for name, stop in stops.items()}
     failed = {name: stop >= ends for name, stop in stops.items()}
-    spent = {
-        name: np.where(each, costs.failure, costs.planned) / costs.planned for name, each in failed.items()
-    }
+    spent = {name: np.where(each, costs.failure, costs.planned) for name, each in failed.items()}
 
     def rate(name: str) -> Callable[[IntArray], float]:
         return lambda rows: float(spent[name][rows].sum() / lived[name][rows].sum())
@@ -123,14 +121,8 @@ def _our_stop(held: HeldOut, i: int, costs: Costs) -> float:
 def _advised(held: HeldOut, i: int, row: int, costs: Costs) -> float | None:
     life, age = held.lives[i], float(held.lives[i].cycle[row])
     probabilities = dict(zip(held.horizons, life.failure_probability[row].tolist(), strict=True))
-    remaining = remaining_life(
-        probabilities,
-        (float(life.lower[row]), float(life.upper[row])),
-        held.fleets[i],
-        coverage=held.coverage,
-        cap=held.cap,
-        age=age,
-    )
+    forecast = Forecast(float(life.rul[row]), float(life.lower[row]), float(life.upper[row]), probabilities)
+    remaining = remaining_life(forecast, held.fleets[i], coverage=held.coverage, cap=held.cap, age=age)
     curve = cost_curve(remaining, costs, age=age)
     return None if curve.best is None else float(curve.in_cycles[curve.best])
 

@@ -21,6 +21,7 @@ from export.bundle import Manifest
 from export.drift_reference import STUCK_CYCLES
 from model.domain import (
     HEALTH_STATES,
+    NEAR_CAP,
     NOVELTY_LIMIT,
     BoolArray,
     FloatArray,
@@ -44,10 +45,6 @@ from service.core.runtime import Asked, Outputs
 from service.core.window import Windows
 
 T = TypeVar("T", Asked, Outputs)
-
-NEAR_CAP: Final = 0.98
-"""Share of the cap from which an answer is "at least the cap". Every RUL above the cap has the label cap,
-so the network's answers for new units scatter just below it, and their digits mean nothing."""
 
 STATES: Final = tuple(RulState)
 _ESTIMATED, _AT_LEAST_CAP, _INSUFFICIENT, _OUT = range(len(STATES))

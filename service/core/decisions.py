@@ -5,14 +5,13 @@ This module must not know requests; `model.decision` has the mathematics.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from export.bundle import Manifest
-from model.decision import CostCurve, Costs, FleetLife, best_fixed_age, cost_curve, remaining_life
+from model.decision import CostCurve, Costs, FleetLife, Forecast, best_fixed_age, cost_curve, remaining_life
 from model.domain import RulState
 from service.core.answers import Answers
 from service.core.queries import Decision
@@ -25,14 +24,11 @@ class Standing(msgspec.Struct, frozen=True):
     """What a stored or fresh prediction says of a unit.
 
     Attributes:
-        failure_probability: By horizon.
-        interval: Lower and upper.
         age: The unit's cycle number; NaN = unknown.
     """
 
     state: RulState
-    failure_probability: Mapping[int, float]
-    interval: tuple[float, float]
+    forecast: Forecast
     age: float
 
 
@@ -55,7 +51,8 @@ class Planner:
             return UNSET
         lower, upper = answers.interval[row]
         probabilities = dict(zip(self._horizons, answers.failure_probability[row], strict=True))
-        found = self.plan(Standing(answers.states[row], probabilities, (lower, upper), last_cycle), costs)
+        forecast = Forecast(answers.rul[row], lower, upper, probabilities)
+        found = self.plan(Standing(answers.states[row], forecast, last_cycle), costs)
         return None if found is None else found[0]
 
     def plan(self, standing: Standing, costs: Costs) -> tuple[Decision, CostCurve] | None:
@@ -63,14 +60,7 @@ class Planner:
         age = standing.age
         if standing.state not in ADVISED or not age >= 1:
             return None
-        life = remaining_life(
-            standing.failure_probability,
-            standing.interval,
-            self._fleet,
-            coverage=self._coverage,
-            cap=self._cap,
-            age=age,
-        )
+        life = remaining_life(standing.forecast, self._fleet, coverage=self._coverage, cap=self._cap, age=age)
         curve = cost_curve(life, costs, age=age)
         best, fixed = curve.best, best_fixed_age(self._fleet, costs)
         act_in = None if best is None else int(curve.in_cycles[best])

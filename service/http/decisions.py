@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from model.decision import CostCurve, Costs, InvalidCosts
+from model.decision import CostCurve, Costs, Forecast, InvalidCosts
 from model.domain import RulState
 from service.core.decisions import Standing
 from service.core.queries import Decision
@@ -102,8 +102,8 @@ def _standing(row: FleetRow) -> Standing:
     """Read a stored prediction; one of an earlier version has no failure probabilities."""
     stored = row.get("failure_probability")
     probabilities = {} if stored is None else msgspec.json.decode(stored, type=dict[int, float])
-    state = RulState(row["rul_state"])
-    return Standing(state, probabilities, (row["lower"], row["upper"]), row["last_cycle"])
+    forecast = Forecast(row["rul"], row["lower"], row["upper"], probabilities)
+    return Standing(RulState(row["rul_state"]), forecast, row["last_cycle"])
 
 
 def _shown(curve: CostCurve) -> Curve:
