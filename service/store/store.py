@@ -27,7 +27,8 @@ from service.store.judgement import (
     accuracy_of,
     judge_unit,
 )
-from service.store.rows import MOST_JUDGED, FleetRow, History, ModelVersion, Place, Row, RowsRefused
+from service.store.readings import Readings
+from service.store.rows import MOST_JUDGED, READINGS_PER_UNIT, FleetRow, History, ModelVersion, Place, Row, RowsRefused
 from service.store.schema import OUTCOMES, PREDICTIONS, UNITS, VERSIONS, Upserts
 
 PURGE_ROWS: Final = 5000
@@ -38,16 +39,19 @@ _JUDGED_COLUMNS: Final = tuple(PREDICTIONS.c[name] for name in ("last_cycle", "r
 class Store(Database):
     """The open store. Every method raises StoreUnavailable if the database does not answer."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, *, readings_per_unit: int = READINGS_PER_UNIT) -> None:
         super().__init__(engine)
         self._upserts: Final = Upserts(engine.dialect)
+        self.readings: Final = Readings(self, most=readings_per_unit)
         self._versions: Sequence[ModelVersion] = ()
         self._ids: Final[dict[tuple[str, str], int]] = {}
 
     @classmethod
-    def open(cls, url: str, versions: Sequence[ModelVersion] = ()) -> Self:
+    def open(
+        cls, url: str, versions: Sequence[ModelVersion] = (), *, readings_per_unit: int = READINGS_PER_UNIT
+    ) -> Self:
         """Connect, create or migrate the tables, and register the model versions, also those added later."""
-        store = cls(engine_of(url))
+        store = cls(engine_of(url), readings_per_unit=readings_per_unit)
         try:
             store.upgrade()
             store._versions = versions
@@ -86,8 +90,10 @@ class Store(Database):
         if any((row[0], row[-1]) not in ids for row in rows):
             self._register_versions()
         latest = {row[:3]: row for row in ordered}
-        predictions = [(ids[row[0], row[-1]], row[1], *row[3:-1], row[2]) for row in ordered]
-        units = [(row[0], row[1], ids[row[0], row[-1]], *row[3:-2], row[2]) for row in latest.values()]
+        predictions = [
+            (ids[row[0], row[-1]], row[1], *row[3:-3], row[-2], row[2], row[-3]) for row in ordered
+        ]
+        units = [(row[0], row[1], ids[row[0], row[-1]], *row[3:-3], row[2], row[-3]) for row in latest.values()]
         try:
             with self.writing() as connection:
                 self._upserts.units(connection, units)
