@@ -124,9 +124,7 @@ class UnitWindows:
         key, rules = UnitKey(tenant, model.name.name, unit), model.rules
         newest = await self._store.newest(key, rules.names, most=rules.context, until=until)
         windows = windows_of(newest, unit, rules)
-        (prediction,) = await self._predictor.answer(
-            model, windows, Explain.FULL, tenant=tenant, store=False
-        )
+        (prediction,) = await self._predictor.answer(model, windows, Explain.FULL, tenant=tenant, store=False)
         return UnitReply(model.name, prediction)
 
 
@@ -223,9 +221,7 @@ def check_name(unit: str, pointer: str = "/unit") -> None:
 
 def _cycle_problems(cycle: float | None, pointer: str) -> Iterable[Problem]:
     if cycle is not None and not (0 <= cycle <= LARGEST_CYCLE and cycle == int(cycle)):
-        yield Problem(
-            pointer, "bad_cycle", f"expected a whole number from 0 to {LARGEST_CYCLE}, got {cycle}"
-        )
+        yield Problem(pointer, "bad_cycle", f"expected a whole number from 0 to {LARGEST_CYCLE}, got {cycle}")
 
 
 def _check_count(count: int, rules: WindowRules, pointer: str) -> None:

@@ -32,6 +32,7 @@ from service.store.rows import (
     READINGS_PER_UNIT,
     Append,
     Appended,
+    FleetFilter,
     FleetRow,
     History,
     ModelVersion,
@@ -39,6 +40,7 @@ from service.store.rows import (
     Progress,
     StoreObserver,
     Stretch,
+    Summary,
     UnitKey,
 )
 
@@ -65,7 +67,9 @@ LOOK_SECONDS: Final = 0.02
 T = TypeVar("T")
 
 
-def open_store(url: str, versions: Sequence[ModelVersion], *, readings_per_unit: int = READINGS_PER_UNIT) -> Store:
+def open_store(
+    url: str, versions: Sequence[ModelVersion], *, readings_per_unit: int = READINGS_PER_UNIT
+) -> Store:
     """Open the database; loads SQLAlchemy."""
     from service.store.store import Store  # noqa: PLC0415 loaded by the thread that opens it
 
@@ -151,13 +155,13 @@ class AsyncStore:
         if self.recorder is not None:
             await asyncio.to_thread(self.recorder.close, seconds)
 
-    async def fleet(
-        self, models: Sequence[str], *, tenant: str, state: str | None, limit: int, after: Place | None
-    ) -> list[FleetRow]:
+    async def fleet(self, chosen: FleetFilter, *, limit: int, after: Place | None = None) -> list[FleetRow]:
         """List units by urgency; see `Store.fleet`."""
-        return await self._ask(
-            lambda store: store.fleet(models, tenant=tenant, state=state, limit=limit, after=after)
-        )
+        return await self._ask(lambda store: store.fleet(chosen, limit=limit, after=after))
+
+    async def summary(self, chosen: FleetFilter) -> Summary:
+        """Count units; see `Store.summary`."""
+        return await self._ask(lambda store: store.summary(chosen))
 
     async def history(self, model: str, unit: str, *, tenant: str, limit: int, before: int | None) -> History:
         """Read a page of a unit's history; see `Store.history`.

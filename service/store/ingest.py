@@ -53,7 +53,9 @@ class Ingest:
             StoreUnavailable: the database does not answer.
         """
         if len(self._waiting) >= MOST_WAITING:
-            raise Overloaded(f"{len(self._waiting)} requests wait for the store, its maximum; try again later")
+            raise Overloaded(
+                f"{len(self._waiting)} requests wait for the store, its maximum; try again later"
+            )
         result: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
         self._waiting.append((request, result))
         if self._writing is None or self._writing.done():

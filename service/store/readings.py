@@ -107,7 +107,9 @@ class Readings:
         """Read the last readings up to a cycle, in the order of these columns."""
         with self._database.reading() as connection:
             found = _read(connection, _NEWEST, key, most=most, until=until)
-            return self._stretch(connection, {cycle: (columns_id, v) for cycle, columns_id, v in found}, columns)
+            return self._stretch(
+                connection, {cycle: (columns_id, v) for cycle, columns_id, v in found}, columns
+            )
 
     def _append(
         self, connection: Connection, requests: Sequence[Append], at: float

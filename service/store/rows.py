@@ -24,8 +24,29 @@ READINGS_PER_UNIT: Final = 10_000
 """Most readings of a unit that are kept, by default."""
 
 FleetRow = Mapping[str, Any]
-"""Latest prediction of a unit: the columns of `units`, with `version`, `nominal_coverage`, and `kind` and
-`cycle` of its outcome."""
+"""Latest prediction of a unit: the columns of `units`, with `version`, `nominal_coverage`, `kind` and
+`cycle` of its outcome, `last_reading_at`, RULs of the `recent` predictions and their `trend`."""
+
+
+class FleetFilter(NamedTuple):
+    """Which units of a fleet: of these models, in this state, named so, predicted since.
+
+    Ended units are left out, unless `state` is `failed` or `removed`.
+    """
+
+    models: Sequence[str]
+    tenant: str = ""
+    state: str | None = None
+    name: str | None = None
+    changed_since: float | None = None
+
+
+class Summary(NamedTuple):
+    """Figures of a fleet: units, units by state, and expected failures by model and horizon."""
+
+    units: int
+    states: Mapping[str, int]
+    fails_within: Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
