@@ -104,8 +104,8 @@ class ModelsHttp:
 
     async def _show(self, call: Call) -> Reply:
         model = self._desk.predictor.model(call.path["name"])
-        summary = msgspec.structs.astuple(ModelSummary.of(model))
-        return json_reply(ModelBody(*summary, msgspec.Raw(model.manifest.model_dump_json().encode())))
+        manifest = msgspec.Raw(model.manifest.model_dump_json().encode())
+        return json_reply(ModelBody(**msgspec.structs.asdict(ModelSummary.of(model)), manifest=manifest))
 
     async def _load(self, call: Call) -> Reply:
         return await self._make(Change(Action.LOAD, bundle=_body(call, BundleBody).bundle))
