@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.sql.expression import ColumnElement
 
-from model.domain import HEALTH_STATES
+from model.domain import HEALTH_LABELS
 from service.store.database import Database, engine_of
 from service.store.judgement import (
     Accuracy,
@@ -195,7 +195,7 @@ def _in_state(state: str | None) -> ColumnElement[bool]:
         return running
     if state in list(OutcomeKind):
         return OUTCOMES.c.kind == state
-    column = UNITS.c.health_state if state in HEALTH_STATES else UNITS.c.rul_state
+    column = UNITS.c.health_state if state in HEALTH_LABELS else UNITS.c.rul_state
     return and_(running, column == state)
 
 
