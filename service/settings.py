@@ -236,8 +236,9 @@ class Settings(BaseSettings):
     )
     store_readings_per_unit: PositiveInt = Field(
         default=10_000,
-        description="Maximum readings of a unit to keep, the newest ones; models read the last ones alone. Too "
-        "high: the database grows, by some 130 bytes per reading of 17 columns. Too low: histories are short.",
+        description="Maximum readings of a unit to keep, the newest ones. Too high: the database grows, by "
+        "some 130 bytes per reading of 17 columns. Too low: histories are short; below the model's context, "
+        "windows too.",
     )
     log_level: LogLevel = Field(
         default=LogLevel.INFO, description="Minimum log level. debug logs details of single requests."

@@ -89,7 +89,7 @@ class UnitWindows:
         stages: Stages | None = None,
         tenant: str = "",
     ) -> CyclesReply:
-        """Commit readings, all or none, and predict for the unit; without `store` nobody keeps the prediction.
+        """Commit readings, all or none, and predict for the unit; `store` keeps the prediction too.
 
         Raises:
             CycleConflict: a cycle has another reading; nothing is stored.

@@ -11,17 +11,17 @@ from sqlalchemy import ColumnElement, Double, and_, case, cast, func, select, tu
 from sqlalchemy.dialects.postgresql import JSON
 from sqlalchemy.engine import Connection
 
-from model.domain import HEALTH_STATES, RulState
+from model.domain import HEALTH_LABELS, RulState
 from service.store.judgement import OutcomeKind
 from service.store.rows import FleetFilter, FleetRow, Place, Summary
 from service.store.schema import OUTCOMES, PREDICTIONS, READINGS, UNIT_KEY, UNITS, VERSIONS
 
 RECENT: Final = 30
 """Predictions from which the trend of a unit is taken."""
-_OUT: Final = RulState.OUT_OF_DISTRIBUTION.value
 _ENDS: Final = UNITS.outerjoin(OUTCOMES, and_(*(OUTCOMES.c[key] == UNITS.c[key] for key in UNIT_KEY)))
-_STATE: Final = case((UNITS.c.rul_state == _OUT, _OUT), else_=UNITS.c.health_state)
-"""A health state means nothing where the readings are unlike those of training."""
+# Earlier versions stored a health state of readings that are unlike the training data too.
+_IS_UNLIKE: Final = UNITS.c.rul_state == RulState.OUT_OF_DISTRIBUTION.value
+_STATE: Final = case((_IS_UNLIKE, HEALTH_LABELS[-1]), else_=UNITS.c.health_state)
 _ORDER: Final = (UNITS.c.lower, UNITS.c.model, UNITS.c.unit)
 _LAST_READING: Final = (
     select(READINGS.c.received_at)
@@ -79,8 +79,8 @@ def read_summary(connection: Connection, chosen: FleetFilter) -> Summary:
     """Count the chosen units by state, and expect how many fail within each horizon of each model."""
     where = _conditions(chosen)
     counts = select(_STATE, func.count()).select_from(_ENDS).where(*where).group_by(_STATE)
-    states: dict[str, int] = dict.fromkeys((*HEALTH_STATES, _OUT), 0)
-    states |= {state: count for state, count in connection.execute(counts)}
+    states: dict[str, int] = dict.fromkeys(HEALTH_LABELS, 0)
+    states |= {row[0]: row[1] for row in connection.execute(counts)}
     names, text = _functions(connection), UNITS.c.failure_probability
     given = cast(text, JSON) if names is _POSTGRESQL else text
     each = getattr(func, names.each)(given).table_valued("key", "value", joins_implicitly=True)
@@ -89,10 +89,8 @@ def read_summary(connection: Connection, chosen: FleetFilter) -> Summary:
     fails: dict[str, dict[str, float]] = {}
     for model, horizon, units in connection.execute(sums.where(*where).group_by(UNITS.c.model, each.c.key)):
         fails.setdefault(model, {})[horizon] = round(units, 2)
-    by_horizon = {
-        model: dict(sorted(found.items(), key=lambda at: int(at[0]))) for model, found in fails.items()
-    }
-    return Summary(sum(states.values()), states, by_horizon)
+    in_order = {model: dict(sorted(of.items(), key=lambda one: int(one[0]))) for model, of in fails.items()}
+    return Summary(sum(states.values()), states, in_order)
 
 
 def _functions(connection: Connection) -> _Functions:
@@ -115,15 +113,15 @@ def _in_state(state: str | None) -> ColumnElement[bool]:
     running = OUTCOMES.c.kind.is_(None)
     if state is None:
         return running
-    return running & ((_STATE if state in HEALTH_STATES else UNITS.c.rul_state) == state)
+    return running & ((_STATE if state in HEALTH_LABELS else UNITS.c.rul_state) == state)
 
 
 def _with_trend(row: dict[str, Any]) -> FleetRow:
     """Replace the JSON of the recent predictions by their RULs in cycle order and their slope."""
-    given = row["recent"] or []  # PostgreSQL decodes it
-    pairs = sorted(
-        msgspec.json.decode(given, type=list[tuple[int, float]]) if isinstance(given, str) else given
-    )
+    given = row["recent"] or []
+    if isinstance(given, str):  # PostgreSQL's driver decodes it
+        given = msgspec.json.decode(given, type=list[tuple[int, float]])
+    pairs = sorted(given)
     row["recent"], row["trend"] = [rul for _, rul in pairs], slope(pairs)
     return row
 

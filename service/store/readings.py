@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-from sqlalchemy import ColumnElement, bindparam, delete, insert, select
+from sqlalchemy import ColumnElement, Select, bindparam, delete, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
@@ -160,13 +160,12 @@ class Readings:
         """
         if unit.asked < request.context:
             found = _read(connection, _NEWEST, request.key, most=request.context, until=LARGEST_CYCLE)
-            unit.rows |= {cycle: (columns_id, values) for cycle, columns_id, values in found}
+            unit.rows |= found
             unit.asked = request.context
-            unit.since = min(unit.since, found[-1][0] if len(found) == request.context else 0)
+            unit.since = min(unit.since, min(found) if len(found) == request.context else 0)
         cycles = _numbered(request, max(unit.rows, default=0))
         if (first := min(cycles)) < unit.since:
-            found = _read(connection, _BETWEEN, request.key, first=first, last=unit.since - 1)
-            unit.rows |= {cycle: (columns_id, values) for cycle, columns_id, values in found}
+            unit.rows |= _read(connection, _BETWEEN, request.key, first=first, last=unit.since - 1)
             unit.since = first
         return self._added(connection, unit, request, cycles)
 
@@ -224,8 +223,11 @@ class Readings:
         self._ids[columns], self._names[found] = found, columns
 
 
-def _read(connection: Connection, query: Any, key: UnitKey, **given: int) -> Sequence[Any]:  # noqa: ANN401 of SQLAlchemy
-    return connection.execute(query, {**key._asdict(), **given}).all()
+def _read(
+    connection: Connection, query: Select[tuple[int, int, bytes]], key: UnitKey, **given: int
+) -> dict[int, Stored]:
+    rows = connection.execute(query, {**key._asdict(), **given})
+    return {cycle: (columns_id, values) for cycle, columns_id, values in rows}
 
 
 def _numbered(request: Append, last: int) -> list[int]:

@@ -1,8 +1,8 @@
 """Tables of the store and the statements that fill them, for SQLite and PostgreSQL.
 
 Model version, tenant, unit and last cycle identify a prediction: a newer one replaces it. `units` repeats the
-latest prediction of each unit, so that listing a fleet reads no history. Tenant, model, unit and cycle identify
-a reading, which never changes. Times are seconds since 1970.
+latest prediction of each unit, so that listing a fleet reads no history. Tenant, model, unit and cycle
+identify a reading, which never changes. Times are seconds since 1970.
 A change here needs a migration in `migrations/versions` and a new `HEAD`.
 """
 

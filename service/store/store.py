@@ -16,6 +16,7 @@ from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.sql.expression import ColumnElement
 
 from service.store.database import Database, engine_of
+from service.store.fleet import read_fleet, read_summary
 from service.store.judgement import (
     Accuracy,
     Outcome,
