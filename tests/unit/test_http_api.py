@@ -48,6 +48,32 @@ async def test_every_route_of_http_is_counted_under_a_label_of_its_own():
                 assert count == 1, route
 
 
+PREDICTED = ("/v1/predict", "/v2/models/{name}/infer", "/v2/models/{name}/versions/{version}/infer")
+
+
+async def test_every_example_of_the_docs_is_answered(tmp_path):
+    async with in_process(store=f"sqlite:///{tmp_path}/rul.db") as service:
+        paths = (await service.http.get("/openapi.json")).json()["paths"]
+        answers = []
+        for path in (*PREDICTED, "/v1/units/{unit}/outcomes"):
+            examples = paths[path]["post"]["requestBody"]["content"]["application/json"]["examples"]
+            for example in list(examples.values())[:1]:
+                url = path.format(name="fake", version="1", unit="17")
+                answers.append(await service.http.post(url, json=example["value"]))
+
+    assert [answer.status_code for answer in answers] == [200] * 4, [a.text for a in answers]
+
+
+async def test_the_examples_of_a_prediction_are_the_same_window_by_name_and_by_row():
+    async with in_process() as service:
+        body = (await service.http.get("/openapi.json")).json()["paths"]["/v1/predict"]["post"]["requestBody"]
+        examples = body["content"]["application/json"]["examples"]
+        answers = [await service.http.post("/v1/predict", json=each["value"]) for each in examples.values()]
+
+    one, other = (answer.json()["predictions"][0] for answer in answers)
+    assert one["rul"] == other["rul"]
+
+
 async def test_a_number_that_is_too_large_is_left_to_the_windows_check():
     async with in_process() as service:
         body = b'{"windows": [{"readings": [[1, 1e999, 1]]}]}'
