@@ -39,6 +39,7 @@ class Route(StrEnum):
     MODELS = "/v1/models"
     MODEL = "/v1/models/{name}"
     SHADOW = "/v1/models/{name}/shadow"
+    MONITORING = "/v1/models/{name}/monitoring"
     LIVEZ = "/livez"
     READYZ = "/readyz"
     METRICS = "/metrics"

@@ -20,6 +20,7 @@ from service.errors import UnknownRoute
 from service.http import openapi
 from service.http.events import EventsHttp
 from service.http.models import BundleBody, ChangeBody, Changer, ModelBody, ModelsBody, ModelsHttp, ShadowBody
+from service.http.monitoring import MonitoringBody, MonitoringHttp
 from service.http.oip import OipHttp
 from service.http.page import PageHttp
 from service.http.predict import predict
@@ -58,7 +59,7 @@ class ReadyBody(msgspec.Struct, frozen=True):
 
 BODIES: Final = (
     PredictQuery, ModelsBody, ModelBody, BundleBody, ShadowBody, ChangeBody, ReadyBody, ProblemBody,
-    OutcomeReport, OutcomeReply, UnitBody, FleetBody,
+    OutcomeReport, OutcomeReply, UnitBody, FleetBody, MonitoringBody,
 )  # fmt: skip
 """What the routes read and answer, for the OpenAPI document."""
 
@@ -131,6 +132,7 @@ def http_application(
             "POST", PREDICT_PATH, Route.PREDICT, predict, KeyScope.PREDICT, needs_model=True, media_type=JSON
         ),
         *ModelsHttp(desk, change).endpoints(),
+        *MonitoringHttp(desk).endpoints(),
         *UnitsHttp(desk, store).endpoints(),
         *EventsHttp(desk, store).endpoints(),
         *PageHttp().endpoints(),
