@@ -88,12 +88,12 @@ class EventsHttp:
 
     async def _open(self, call: Call) -> Reply:
         if len(self._listeners) >= MOST_LISTENERS:
-            raise Overloaded(f"{MOST_LISTENERS} event streams are open, the most of a worker; try again later")
+            raise Overloaded(
+                f"{MOST_LISTENERS} event streams are open, the most of a worker; try again later"
+            )
         caller = call.exchange.caller
         await self._changed(caller.tenant, time())  # a store that does not answer refuses the stream
-        return Reply(
-            media_type=b"text/event-stream", headers=HEADERS, stream=self._stream(Listener(caller))
-        )
+        return Reply(media_type=b"text/event-stream", headers=HEADERS, stream=self._stream(Listener(caller)))
 
     async def _stream(self, listener: Listener) -> AsyncGenerator[bytes, None]:
         self._listeners.add(listener)

@@ -74,7 +74,7 @@ class StoreMetrics:
             "rul_outcome_nasa_score_total", "NASA scores of predictions of units that failed.", model=()
         )
         self._rows: Final = shared.counter(
-            "rul_store_rows_total", "Rows committed to the store.", kind=("prediction", "outcome")
+            "rul_store_rows_total", "Rows committed to the store.", kind=("prediction", "outcome", "reading")
         )
         self._drops: Final = shared.counter(
             "rul_store_dropped_total",
@@ -106,6 +106,10 @@ class StoreMetrics:
     def wrote(self, rows: int) -> None:
         """Count predictions that are committed."""
         self._rows.labels("prediction").inc(rows)
+
+    def ingested(self, rows: int) -> None:
+        """Count readings that are committed."""
+        self._rows.labels("reading").inc(rows)
 
     def dropped(self, reason: Drop, rows: int) -> None:
         """Count predictions that are not kept."""
