@@ -26,7 +26,7 @@ SUFFIXES: Final = {".parquet": "parquet", ".pq": "parquet", ".json": "json", ".t
 
 def predict(
     *,
-    source: Annotated[Path, typer.Option("--input", help="C-MAPSS text, CSV or Parquet; or a folder.")],
+    source: Annotated[Path, typer.Option("--input", help="CSV, text, .xlsx, Parquet, Feather; or a folder.")],
     bundle: Annotated[str | None, typer.Option(help="Predict here: a bundle's name or folder.")] = None,
     url: Annotated[
         str | None,
@@ -56,8 +56,9 @@ def predict(
 
     By a running service (http or grpc): rul predict --url http://localhost:3000 --input units.csv --last
 
-    Readings are C-MAPSS text, CSV or Parquet with columns `unit`, `cycle` and those of the model. If your
-    file names its columns differently, describe it in a TOML file and pass that as --fleet.
+    Readings are CSV, C-MAPSS text, .xlsx, Parquet or Feather, packed (.gz) or not, with columns `unit`,
+    `cycle` and those of the model. If your file names its columns differently, describe it in a TOML file
+    (`rul fleet init` writes a first one) and pass that as --fleet.
     """
     if (bundle is None) == (url is None):
         raise typer.BadParameter("give one of --bundle and --url", param_hint="--bundle / --url")
