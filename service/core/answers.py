@@ -306,6 +306,8 @@ def _cautions(answers: Answers, row: int, windows: Windows, i: int) -> list[Caut
     found: list[Caution] = []
     if answers.is_out_of_range[row]:
         found += _out_of_range(windows, i, answers.rules)
+    if windows.imputed_fraction[i] * len(answers.rules.names) > 0.99:  # as much as a column is missing
+        found += _missing_columns(windows, i, answers.rules)
     if windows.sent[i] > windows.lengths[i]:
         detail = f"the model reads the last {windows.lengths[i]} of {windows.sent[i]} cycles"
         found.append(Caution("truncated_to_context", detail))
@@ -335,6 +337,13 @@ def _out_of_range(windows: Windows, i: int, rules: WindowRules) -> Iterator[Caut
             f"{high[f]:g}, the range of the training data and a margin"
         )
         yield Caution("out_of_range", detail, rules.names[f])
+
+
+def _missing_columns(windows: Windows, i: int, rules: WindowRules) -> Iterator[Caution]:
+    """One warning a column without any reading in the window."""
+    for f in np.flatnonzero(np.isnan(windows.readings[i]).all(axis=0)).tolist():
+        detail = f"the window has no reading of {rules.names[f]}: treated as missing"
+        yield Caution("missing_column", detail, rules.names[f])
 
 
 def _outside(readings: FloatArray, rules: WindowRules) -> BoolArray:

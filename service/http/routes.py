@@ -68,7 +68,8 @@ class Pages:
         self._desk: Final = desk
         self._registry: Final = registry
         self._bentoml: Final = schema
-        self._openapi: Final = json_reply(openapi.document(BODIES))
+        manifest = next(iter(desk.predictor.models.values())).manifest
+        self._openapi: Final = json_reply(openapi.document(BODIES, manifest))
         self._assets: Final[dict[str, Path]] = {
             path.name: path for path in openapi.assets().iterdir() if path.suffix in MEDIA_TYPES
         }
