@@ -37,7 +37,7 @@ ROWS = [
     Row("pump 8", 12, 125.0, "at_least_cap", 104.0, 125.0, "healthy", 0.9, 12),
     Row("pump 9", 1, None, None, None, None, None, None, None),
     Row("pump 10", 90, 3.5, "estimated", 0.0, 9.0, "critical", None, 90),
-    Row("pump 11", 5, 60.0, "out_of_distribution", 10.0, 90.0, "healthy", 0.4, 5),
+    Row("pump 11", 5, 60.0, "out_of_distribution", 10.0, 90.0, "unknown", 0.4, 5),
 ]
 EVIDENT = make_manifest(explains_readings=True)
 GROUNDS = Grounds("sensor_2", -12.25, "sensor_1", 3.5, "supported", (0.25, 0.875))
@@ -115,7 +115,7 @@ def test_the_command_costs_nothing_until_it_runs():
     ],
 )
 def test_the_format_follows_the_suffix_and_the_terminal(output, terminal, form):
-    assert format_of(output, terminal=terminal) is form
+    assert format_of(output, None, terminal=terminal) is form
 
 
 # Files
@@ -338,10 +338,10 @@ def test_models_that_explain_readings_show_what_an_answer_rests_on():
     assert re.search(r" 30  sensor_2 -12.2, sensor_1 \+3.5 +0.25 0.88 +supported", line)
 
 
-def test_a_narrow_terminal_keeps_the_evident_cycle_and_its_sensors():
+def test_a_narrow_terminal_keeps_the_interval_and_the_failure_probabilities():
     heading, *lines = people_text(width=80, rows=EVIDENT_ROWS, manifest=EVIDENT).splitlines()
 
-    assert {"RUL", "health", "evident", "sensors,"} <= set(heading.split())
+    assert {"RUL", "interval", "health", "fails"} <= set(heading.split())
     assert max(map(len, lines[:3])) <= 80
 
 
@@ -354,7 +354,10 @@ def test_only_one_row_a_unit_has_a_column_for_trust():
 def test_what_it_amounts_to_stands_below():
     *_, counts, urgent = people_text().splitlines()
 
-    assert counts == "5 units · 1 critical · 1 degrading · 2 healthy · 1 without an answer · model fake 1.0"
+    assert counts == (
+        "5 units · 1 critical · 1 degrading · 1 healthy · 1 unknown: readings unlike the training data · "
+        "1 without an answer · model fake 1.0"
+    )
     assert urgent == "fewest cycles left: pump 10 (3.5), pump 7 (38.2)"
 
 
@@ -387,3 +390,30 @@ def test_health_has_its_colour():
     assert "\x1b[1;31m" in text
     assert "\x1b[33m" in text
     assert "\x1b[32m" in text
+
+
+# Frictions of a first day
+
+
+@pytest.mark.parametrize(
+    ("output", "form", "words"),
+    [
+        ("rul.xlsx", None, "expected .csv, .parquet, .pq, .json, .txt, got .xlsx"),
+        ("rul.xlsx", "csv", "expected .csv, got .xlsx"),
+        ("rul.csv.gz", None, "got .gz"),
+        ("rul.parquet", "json", "expected .json, got .parquet"),
+        ("rul.dat", None, "got .dat"),
+    ],
+)
+def test_an_output_says_what_it_is_or_is_refused(predict, tmp_path, output, form, words):
+    chosen = [] if form is None else ["--format", form]
+
+    result = predict("--bundle", "fd001", "--input", "a.csv", "--output", tmp_path / output, *chosen)
+
+    assert result.exit_code == 2
+    assert words in " ".join(result.stderr.split())
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unknown_suffix_is_written_in_the_format_that_is_named():
+    assert format_of(Path("rul.dat"), TableFormat.JSON, terminal=True) is TableFormat.JSON

@@ -21,7 +21,9 @@ class TableFormat(StrEnum):
     JSON = "json"
 
 
-SUFFIXES: Final = {".parquet": "parquet", ".pq": "parquet", ".json": "json", ".txt": "table"}
+SUFFIXES: Final = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet", ".json": "json", ".txt": "table"}
+NOT_WRITTEN: Final = (".xlsx", ".xls", ".feather", ".arrow", ".gz", ".zip")
+"""Suffixes that would tell an untruth about every format."""
 
 
 def predict(
@@ -64,7 +66,7 @@ def predict(
         raise typer.BadParameter("give one of --bundle and --url", param_hint="--bundle / --url")
     if model is not None and url is None:
         raise typer.BadParameter("a bundle holds one model: --model needs --url", param_hint="--model")
-    form = form or format_of(output, terminal=sys.stdout.isatty())
+    form = format_of(output, form, terminal=sys.stdout.isatty())
     if form is TableFormat.PARQUET and output is None:
         raise typer.BadParameter("parquet needs --output FILE", param_hint="--format")
     from rul_client.commands.predict.run import open_answerer, predict_file, run  # noqa: PLC0415 heavy
@@ -75,8 +77,17 @@ def predict(
     run(predict_file(answerer, source, fleet=fleet, last_only=last, form=form, output=output))
 
 
-def format_of(output: Path | None, *, terminal: bool) -> TableFormat:
-    """Choose the format by the suffix of the output; a table on a terminal, else CSV."""
-    if output is None:
-        return TableFormat.TABLE if terminal else TableFormat.CSV
-    return TableFormat(SUFFIXES.get(output.suffix.lower(), "csv"))
+def format_of(output: Path | None, form: TableFormat | None, *, terminal: bool) -> TableFormat:
+    """Choose the format: the given one, that of the output's suffix, a table on a terminal, or CSV.
+
+    Raises:
+        BadParameter: the suffix says another format, or one that is not written.
+    """
+    suffix = "" if output is None else output.suffix.lower()
+    if not suffix:
+        return form or (TableFormat.TABLE if output is None and terminal else TableFormat.CSV)
+    named = SUFFIXES.get(suffix, form)
+    if named is None or suffix in NOT_WRITTEN or named != (form or named):
+        wanted = ", ".join(each for each, of in SUFFIXES.items() if of == (form or of))
+        raise typer.BadParameter(f"{output}: expected {wanted}, got {suffix}", param_hint="--output")
+    return TableFormat(named)

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from model.domain import HEALTH_STATES, RulState, Trajectory, printable
 from rul_client.answers import Answerer
-from rul_client.commands.output import HEALTH_STYLES
+from rul_client.commands.output import HEALTH_STYLES, UNKNOWN
 from rul_client.commands.predict.rows import Row
 from rul_client.commands.predict.writers import RowWriter
 
@@ -27,7 +27,7 @@ URGENT: Final = 5
 MAX_SENSOR: Final = 16
 UNSUPPORTED: Final = "unsupported"
 EXPENDABLE: Final = (
-    "drawing", "top cycle", "entropy", "trust", "state", "failure", "interval", "evidence", "sensors",
+    "drawing", "top cycle", "entropy", "trust", "state", "sensors", "evidence", "failure", "interval",
 )  # fmt: skip
 """Columns that a narrow terminal loses, the first first."""
 LEFT: Final = ("unit", "drawing", "health", "sensors", "trust", "state")
@@ -79,7 +79,11 @@ class PeopleTable(RowWriter):
 
     def close(self) -> None:  # noqa: D102 inherited
         counts = [(state, HEALTH_STYLES[state], self._counts[state]) for state in reversed(HEALTH_STATES)]
-        counts.append(("without an answer", "magenta", self._counts[""]))
+        unlike = f"{UNKNOWN}: readings unlike the training data"
+        counts += [
+            (unlike, "magenta", self._counts[UNKNOWN]),
+            ("without an answer", "magenta", self._counts[""]),
+        ]
         parts = [Text(f"{self._counts.total():,} {self._rows}")]
         parts += [Text(f"{count:,} {name}", style) for name, style, count in counts if count]
         parts.append(Text(printable(f"model {self._model.name} {self._model.version}"), "dim"))
