@@ -39,6 +39,7 @@ class Route(StrEnum):
     MODELS = "/v1/models"
     MODEL = "/v1/models/{name}"
     SHADOW = "/v1/models/{name}/shadow"
+    SIMULATED = "/v1/models/{name}/simulated"
     LIVEZ = "/livez"
     READYZ = "/readyz"
     METRICS = "/metrics"

@@ -18,7 +18,16 @@ from service.edge.exchange import Desk
 from service.edge.keys import KeyScope
 from service.errors import UnknownRoute
 from service.http import openapi
-from service.http.models import BundleBody, ChangeBody, Changer, ModelBody, ModelsBody, ModelsHttp, ShadowBody
+from service.http.models import (
+    BundleBody,
+    ChangeBody,
+    Changer,
+    ModelBody,
+    ModelsBody,
+    ModelsHttp,
+    ShadowBody,
+    SimulatedBody,
+)
 from service.http.oip import OipHttp
 from service.http.predict import predict
 from service.http.problem import ProblemBody
@@ -55,8 +64,8 @@ class ReadyBody(msgspec.Struct, frozen=True):
 
 
 BODIES: Final = (
-    PredictQuery, ModelsBody, ModelBody, BundleBody, ShadowBody, ChangeBody, ReadyBody, ProblemBody,
-    OutcomeReport, OutcomeReply, UnitBody, FleetBody,
+    PredictQuery, ModelsBody, ModelBody, BundleBody, ShadowBody, SimulatedBody, ChangeBody, ReadyBody,
+    ProblemBody, OutcomeReport, OutcomeReply, UnitBody, FleetBody,
 )  # fmt: skip
 """What the routes read and answer, for the OpenAPI document."""
 
