@@ -48,6 +48,8 @@ class Route(StrEnum):
     UNITS = "/v1/units"
     OPENAPI = "/openapi.json"
     DOCS = "/docs"
+    PAGE = "/page"
+    EVENTS = "/v1/events"
     V2 = "/v2"
     V2_LIVE = "/v2/health/live"
     V2_READY = "/v2/health/ready"

@@ -29,6 +29,7 @@ from service.http.models import (
     SimulatedBody,
 )
 from service.http.oip import OipHttp
+from service.http.page import PageHttp
 from service.http.predict import predict
 from service.http.problem import ProblemBody
 from service.http.shell import JSON, Call, Endpoint, Reply, Shell, json_reply
@@ -93,7 +94,6 @@ class Pages:
             Endpoint("GET", "/schema.json", Route.OPENAPI, self._schema, KeyScope.PAGES),
             Endpoint("GET", "/docs", Route.DOCS, self._docs, KeyScope.PAGES),
             Endpoint("GET", "/docs/assets/{name:path}", Route.DOCS, self._asset, KeyScope.PAGES),
-            Endpoint("GET", "/", Route.OTHER, self._index, KeyScope.OPEN),
         ]
 
     async def _livez(self, _call: Call) -> Reply:
@@ -128,9 +128,6 @@ class Pages:
         content = openapi.START.encode() if path is None else path.read_bytes()
         return Reply(content, media_type=MEDIA_TYPES[Path(name).suffix], headers=openapi.SECURITY)
 
-    async def _index(self, _call: Call) -> Reply:
-        return Reply(status=307, media_type=b"", headers=[(b"location", b"/docs")])
-
 
 def http_application(
     desk: Desk, registry: CollectorRegistry, store: AsyncStore, schema: Schema, change: Changer
@@ -143,6 +140,7 @@ def http_application(
         ),
         *ModelsHttp(desk, change).endpoints(),
         *UnitsHttp(desk, store).endpoints(),
+        *PageHttp().endpoints(),
         *Pages(desk, registry, schema).endpoints(),
         *oip.endpoints(),
     ]
