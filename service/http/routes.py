@@ -18,6 +18,7 @@ from service.edge.exchange import Desk
 from service.edge.keys import KeyScope
 from service.errors import UnknownRoute
 from service.http import openapi
+from service.http.events import EventsHttp
 from service.http.models import (
     BundleBody,
     ChangeBody,
@@ -140,6 +141,7 @@ def http_application(
         ),
         *ModelsHttp(desk, change).endpoints(),
         *UnitsHttp(desk, store).endpoints(),
+        *EventsHttp(desk, store).endpoints(),
         *PageHttp().endpoints(),
         *Pages(desk, registry, schema).endpoints(),
         *oip.endpoints(),
