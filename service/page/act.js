@@ -22,7 +22,7 @@ export function actPanel({ ask, onAct, signal }) {
       waiting = setTimeout(load, PAUSE_MS);
     },
   });
-  const root = h("div", { class: "figure act" }, h("h2", {}, "When to act"), words,
+  const root = h("section", { class: "figure act", "aria-label": "When to act" }, h("h2", {}, "When to act"), words,
     h("label", { for: "costs", class: "small" }, "A failure costs ", ratio, " a planned stop"), slider);
   let waiting = null;
   let turn = 0;

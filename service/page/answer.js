@@ -13,13 +13,13 @@ const STATES = {
 };
 
 /** How long and how sure; `last` is the unit's last cycle. */
-export function figures(prediction, { last, cap }) {
+export function figures(prediction, { last, cap, ended = false }) {
   const { interval, rul_state: state } = prediction;
   const capped = state === "at_least_cap";
   const around = Math.round(last + prediction.rul);
   return [
     h("div", { class: "figure" },
-      h("h2", {}, "Cycles left"),
+      h("h2", {}, ended ? "Cycles left, as last answered" : "Cycles left"),
       h("p", { class: "big" }, rulText(prediction)),
       h("p", { class: "muted" }, capped ? `beyond cycle ${around}; the model counts no further` : `until about cycle ${around}`)),
     h("div", { class: "figure" },
@@ -43,7 +43,7 @@ function band({ rul, interval }, cap) {
 function risks(probabilities = {}) {
   const tone = (value) => (value >= 0.5 ? "critical" : value >= 0.1 ? "degrading" : "healthy");
   return h("ul", { class: "bars" }, Object.entries(probabilities).map(([horizon, value]) =>
-    h("li", {}, h("span", {}, `${horizon} cycles`), h("span", { class: `bar ${tone(value)}`, style: { "--size": value } }), h("span", { class: "num" }, percent(value)))));
+    h("li", {}, h("span", {}, `${horizon} cycles`), h("span", { class: `gauge ${tone(value)}`, style: { "--size": value } }), h("span", { class: "num" }, percent(value)))));
 }
 
 /** Why: the sentence, its clauses, the trust and the warnings. */

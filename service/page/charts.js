@@ -224,7 +224,7 @@ function cycleAxis(ticks) {
   };
 }
 
-function valueAxis(stack, { unit = "", ends = false }) {
+function valueAxis(stack, { ends = false, tick = significant, height = 110 }) {
   return {
     stroke: () => colour("--muted"),
     grid: { show: !ends, stroke: () => colour("--line"), width: 1 },
@@ -232,9 +232,9 @@ function valueAxis(stack, { unit = "", ends = false }) {
     size: stack.gutter,
     gap: 6,
     font: FONT,
-    space: 28,
+    space: height < 100 ? 20 : 28,
     splits: ends ? (u) => inner(u.scales.y) : undefined,
-    values: (_u, splits) => splits.map((at) => significant(at) + (at === splits.at(-1) && unit ? ` ${unit}` : "")),
+    values: (_u, splits) => splits.map((at) => (at === 0 ? "0" : tick(at))),
   };
 }
 
@@ -416,9 +416,9 @@ function largest(rows) {
 
 function fitted(ctx, text, room) {
   if (ctx.measureText(text).width <= room) return text;
-  let kept = text;
-  while (kept && ctx.measureText(`${kept}…`).width > room) kept = kept.slice(0, -1);
-  return `${kept}…`;
+  let kept = text; // names of sensors differ at their ends
+  while (kept && ctx.measureText(`…${kept}`).width > room) kept = kept.slice(1);
+  return `…${kept}`;
 }
 
 function ticksOf([low, high], most) {

@@ -3,8 +3,7 @@
 // life = { model: manifest, predictions: [{ cycle, rul, lower, upper, truth }] ascending, readings: { cycles, columns },
 //          prediction: an explained answer, at: its last cycle, end: { kind, cycle } | null }
 
-import { heatmap, Stack, traces, uplot } from "./charts.js";
-import { colour } from "./charts.js";
+import { colour, heatmap, Stack, traces, uplot } from "./charts.js";
 import { h, put } from "./dom.js";
 import { number, percent, significant, signed } from "./format.js";
 
@@ -104,7 +103,7 @@ function rulChart(stack, facts, state) {
   if (failed && past.at(-1).cycle < facts.end.cycle) past.push({ cycle: facts.end.cycle, truth: 0 });
   const values = (name) => past.map((one) => one[name] ?? null);
   const hasTruth = past.some((one) => one.truth !== undefined);
-  const top = Math.max(facts.model.cap, ...past.map((one) => one.upper ?? 0)) * 1.04;
+  const top = Math.max(facts.model.cap, ...past.map((one) => one.upper ?? 0)) * 1.12;
   const series = [
     { label: "upper", values: values("upper"), width: 0, spans: true },
     { label: "lower", values: values("lower"), width: 0, spans: true },
@@ -186,10 +185,8 @@ function whyCharts(stack, facts) {
       { label: "adds", values: side(1), stroke: "--adds", fill: "--adds", bars: true, width: 0 },
       { label: "takes", values: side(-1), stroke: "--takes", fill: "--takes", bars: true, width: 0 },
     ],
-    range: (_u, low, high) => {
-      const most = Math.max(Math.abs(low ?? 0), Math.abs(high ?? 0), 0.01);
-      return [low < 0 ? -most * 1.1 : 0, high > 0 ? most * 1.1 : 0.0];
-    },
+    range: (_u, low, high) => [Math.min(0, low ?? 0) * 1.1 - 0.01, Math.max(0, high ?? 0) * 1.1 + 0.01],
+    tick: signed,
     label: `Contribution of each of the last ${cycles.length} cycles; ${extreme(cycles, contributions)}.`,
     word: (i) => signed(contributions[i]),
   });
@@ -202,6 +199,7 @@ function whyCharts(stack, facts) {
     cycles,
     series: shares,
     range: (_u, _low, high) => [0, (high || 1) * 1.1],
+    tick: percent,
     label: `${evidence ? "Evidence" : "Attention"} of each of the last ${cycles.length} cycles; most at cycle ${cycles[largestAt(evidence ?? weights)]}.`,
     word: (i) => (evidence ? `evidence ${percent(evidence[i], 1)}, ` : "") + `attention ${percent(weights[i], 1)}`,
   });
@@ -265,10 +263,9 @@ function sensorCharts(stack, facts) {
       { label: name, values: columns[name] ?? cycles.map(() => null), stroke: "--trace" },
     ];
     traces(stack, {
-      title: name,
+      title: unit ? `${name}, ${unit}` : name,
       note: [description, weight !== undefined && `${signed(weight)} cycles in all`].filter(Boolean).join(" · "),
       height: 74,
-      unit,
       ends: true,
       cycles,
       series,
@@ -326,7 +323,7 @@ function headsAt(rows, at, cycle) {
   return [
     h("h3", {}, `At cycle ${cycle}`),
     h("ul", { class: "bars" }, rows.map(({ name, values }) =>
-      h("li", {}, h("span", {}, name), h("span", { class: "bar share", style: { "--size": values[at] / most } }), h("span", { class: "num" }, percent(values[at], 1))))),
+      h("li", {}, h("span", {}, name), h("span", { class: "gauge share", style: { "--size": values[at] / most } }), h("span", { class: "num" }, percent(values[at], 1))))),
   ];
 }
 

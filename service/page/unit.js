@@ -74,14 +74,15 @@ class UnitView {
     if (this.context.signal.aborted) return charts.destroy();
     this.charts?.destroy();
     this.charts = charts;
-    const answer = h("section", { class: "card answer", "aria-label": "Answer" }, figures(prediction, { last: cycle, cap: manifest.cap }));
-    if (!known.outcome && !this.at) answer.append(this.act());
+    const answer = h("div", { class: "card answer" },
+      h("section", { class: "figures", "aria-label": "Answer" }, figures(prediction, { last: cycle, cap: manifest.cap, ended: known.outcome !== null })),
+      h("section", { class: "why", "aria-label": "Why" }, reasons(prediction), explained.why && h("p", { class: "muted" }, explained.why)),
+      !known.outcome && !this.at && this.act());
     put(this.root,
       this.head(prediction, last),
       this.at && this.past(last),
       known.outcome && this.end(),
       answer,
-      h("section", { class: "card why", "aria-label": "Why" }, reasons(prediction), explained.why && h("p", { class: "muted" }, explained.why)),
       h("div", { class: "columns" }, h("section", { class: "card charts", "aria-label": "Life" }, charts.root), charts.side));
   }
 
