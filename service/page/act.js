@@ -38,8 +38,8 @@ export function actPanel({ ask, onAct, signal }) {
     try {
       const found = await ask({ planned: 1, failure: chosen() });
       if (mine !== turn || signal.aborted) return;
-      put(words, verdict(found));
-      onAct(found.decision.act_at_cycle);
+      put(words, found.decision ? verdict(found) : h("p", { class: "muted" }, "No advice: the age is unknown, or the answer is no basis for one."));
+      onAct(found.decision?.act_at_cycle ?? null);
     } catch (error) {
       if (error.name === "AbortError" || mine !== turn) return;
       if (error.status === 404) root.remove();
@@ -53,15 +53,21 @@ export function actPanel({ ask, onAct, signal }) {
 }
 
 function verdict({ decision, curve }) {
-  const now = decision.act_in_cycles <= 0;
-  const saved = 1 - decision.cost_per_cycle / decision.run_to_failure_cost_per_cycle;
+  const { act_in_cycles: ahead, act_at_cycle: at } = decision;
+  const [headline, meaning] = at === null ? ["Run to failure", "no planned stop costs less"]
+    : ahead <= 0 ? ["Act now", "each further cycle costs more than it earns"]
+    : [`Cycle ${number(at)}`, `in ${number(ahead)} cycles`];
   return [
-    h("p", { class: "middle" }, now ? "Act now" : `Cycle ${number(decision.act_at_cycle)}`),
-    h("p", { class: "muted" },
-      now ? "every further cycle costs more than it earns" : `in ${number(decision.act_in_cycles)} cycles`,
-      saved > 0.005 && `; ${percent(saved)} below running to failure`),
+    h("p", { class: "middle" }, headline),
+    h("p", { class: "muted" }, meaning),
+    h("ul", { class: "costs" }, compared(decision, "run_to_failure_cost_per_cycle", "running to failure"), compared(decision, "fixed_interval_cost_per_cycle", "a fixed interval")),
     curve?.in_cycles?.length > 1 && costCurve(curve, decision),
   ];
+}
+
+function compared(decision, name, words) {
+  const saved = 1 - decision.cost_per_cycle / decision[name];
+  return Number.isFinite(saved) && saved > 0.005 && h("li", {}, h("strong", {}, `${percent(saved)} cheaper`), ` than ${words}`);
 }
 
 function costCurve({ in_cycles: cycles, cost_per_cycle: costs }, { act_in_cycles: best }) {
@@ -73,7 +79,7 @@ function costCurve({ in_cycles: cycles, cost_per_cycle: costs }, { act_in_cycles
   const points = cycles.map((cycle, i) => `${x(cycle).toFixed(2)},${y(costs[i]).toFixed(2)}`).join(" ");
   return h("div", { class: "curve" },
     svg("svg", { viewBox: "0 0 100 32", preserveAspectRatio: "none", "aria-hidden": "true" },
-      svg("line", { x1: x(best), x2: x(best), y1: 0, y2: 32, class: "best" }),
+      best !== null && svg("line", { x1: x(best), x2: x(best), y1: 0, y2: 32, class: "best" }),
       svg("polyline", { points, class: "cost" })),
     h("p", { class: "ends muted" }, h("span", {}, "now"), h("span", {}, "expected cost per cycle"), h("span", {}, `+${number(cycles.at(-1))}`)));
 }

@@ -38,10 +38,10 @@ export function moment(time) {
   return time ? new Date(time).toLocaleString() : "";
 }
 
-/** A reading, to at most five significant digits; a dash where it is missing. */
+/** A reading, to at most six significant digits; a dash where it is missing. */
 export function significant(value) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
-  return Number(value.toPrecision(5)).toLocaleString("en", { maximumFractionDigits: 6 }).replace("-", MINUS);
+  return Number(value.toPrecision(6)).toLocaleString("en", { maximumFractionDigits: 6 }).replace("-", MINUS);
 }
 
 /** A signed number of cycles: "+3.2", "−12". */

@@ -52,6 +52,7 @@ function factsOf(life) {
   const interval = prediction.interval;
   const lived = Math.max(...seen) - Math.min(...seen);
   const reach = Math.min(interval.upper, Math.max(40, 0.6 * lived));
+  const fails = life.fails ?? 0;
   const ahead = life.end ? Math.max(0, life.end.cycle - Math.max(...seen)) : reach;
   const weights = (name) => new Map((attention?.cycles ?? []).map((cycle, i) => [cycle, attention[name]?.[i] ?? null]));
   const explained = explanation?.cycles ?? attention?.cycles;
@@ -66,7 +67,7 @@ function factsOf(life) {
     explainedPlace: new Map((explanation?.cycles ?? []).map((cycle, i) => [cycle, i])),
     sensors: sensorsByWeight(life),
     first: Math.min(...seen),
-    last: Math.ceil(Math.max(...seen) + ahead),
+    last: Math.max(fails, Math.ceil(Math.max(...seen) + ahead)),
     latest: Math.max(...seen),
   };
 }
@@ -127,6 +128,7 @@ function rulChart(stack, facts, state) {
       paintZone(u, ctx, facts.model.health_bounds.critical_below);
       if (facts.end) paintMark(u, ctx, facts.end.cycle, facts.end.kind, "--ink");
       else paintAhead(u, ctx, facts);
+      if (facts.fails) paintMark(u, ctx, facts.fails, "fails", "--muted");
       if (state.act !== null && !facts.end) paintMark(u, ctx, state.act, `act at ${state.act}`, "--accent");
     },
   });
