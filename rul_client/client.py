@@ -52,7 +52,8 @@ async def open_remote(
         else:
             channel = await stack.enter_async_context(grpc_channel(url, tls=tls))
             server = GrpcTransport(rul_v1_pb2_grpc.RulServiceStub(channel), url, api_key)
-        found = choose(await with_retries(server.models, sleep=sleep), model, url)
+        name = choose(await with_retries(server.models, sleep=sleep), model, url)
+        found = await with_retries(lambda: server.model(name), sleep=sleep)
         yield RemoteAnswerer(server, found, sleep=sleep)
 
 
@@ -93,12 +94,12 @@ def windows_per_request(manifest: Manifest, bytes_per_reading: int) -> int:
     return max(1, min(MAX_WINDOWS, REQUEST_BYTES // window_bytes))
 
 
-def choose(models: Sequence[RemoteModel], wanted: str | None, url: str) -> RemoteModel:
+def choose(models: Sequence[str], wanted: str | None, url: str) -> str:
     """Pick the named model, or the only one."""
-    names = ", ".join(sorted(model.name.name for model in models)) or "none"
+    names = ", ".join(sorted(models)) or "none"
     if wanted is None and len(models) > 1:
         raise RemoteFailed(f"{url} serves several models ({names}): choose one with --model")
-    for model in models:
-        if wanted in {None, model.name.name}:
-            return model
+    for name in models:
+        if wanted in {None, name}:
+            return name
     raise RemoteFailed(f"{url} serves no model {wanted!r}, only {names}")

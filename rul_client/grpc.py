@@ -38,13 +38,16 @@ class GrpcTransport:
         self._url: Final = url
         self._metadata: Final = [("x-api-key", api_key)] if api_key else []
 
-    async def models(self) -> list[RemoteModel]:
-        """List the server's models."""
+    async def models(self) -> list[str]:
+        """List the names of the server's models."""
         reply = await self._call(self._stub.ListModels, pb.ListModelsRequest())
-        references = [m.reference for m in reply.models]
-        names = [ModelName(each.name, each.version, each.sha256) for each in references]
-        texts = [m.manifest_json for m in reply.models]
-        return [RemoteModel.parse(*each, self._url) for each in zip(names, texts, strict=True)]
+        return [found.reference.name for found in reply.models]
+
+    async def model(self, name: str) -> RemoteModel:
+        """Describe one of the server's models."""
+        found = await self._call(self._stub.GetModel, pb.GetModelRequest(name=name))
+        of = found.reference
+        return RemoteModel.parse(ModelName(of.name, of.version, of.sha256), found.manifest_json, self._url)
 
     async def predict(
         self, model: str, windows: Sequence[Window], explain: Explain

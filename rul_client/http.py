@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
+from urllib.parse import quote
 
 import httpx
 import msgspec
@@ -25,14 +26,21 @@ class HttpTransport:
         self._client: Final = client
         self._url: Final = url
 
-    async def models(self) -> list[RemoteModel]:
-        """List the server's models."""
+    async def models(self) -> list[str]:
+        """List the names of the server's models."""
         content = await request(self._client, "GET", "/v1/models")
         try:
-            found = msgspec.json.decode(content)["models"]
-            names = [ModelName(m["name"], m["version"], m["sha256"]) for m in found]
-            texts = [msgspec.json.encode(m["manifest"]) for m in found]
-            return [RemoteModel.parse(*each, self._url) for each in zip(names, texts, strict=True)]
+            return [found["name"] for found in msgspec.json.decode(content)["models"]]
+        except (LookupError, TypeError, ValueError) as error:
+            raise RemoteFailed(f"{self._url} is not rulserve, or a newer version: {error!r}") from error
+
+    async def model(self, name: str) -> RemoteModel:
+        """Describe one of the server's models."""
+        content = await request(self._client, "GET", f"/v1/models/{quote(name, safe='')}")
+        try:
+            found = msgspec.json.decode(content)
+            of = ModelName(found["name"], found["version"], found["sha256"])
+            return RemoteModel.parse(of, msgspec.json.encode(found["manifest"]), self._url)
         except (LookupError, TypeError, ValueError) as error:
             raise RemoteFailed(f"{self._url} is not rulserve, or a newer version: {error!r}") from error
 

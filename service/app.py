@@ -52,6 +52,7 @@ class RulService:
         model: str | None = None,
         explain: Explain = Explain.ATTENTION,
         partial: bool = False,  # noqa: FBT001, FBT002 a field of the request
+        store: bool = True,  # noqa: FBT001, FBT002 as above
     ) -> dict[str, Any]:
         """Predict the remaining useful life of windows of readings."""
         raise NotImplementedError  # for BentoML's schema: `Front` answers requests before BentoML routes them

@@ -150,7 +150,9 @@ class Predictor:
         if problems:
             return await self._partly(model, query, windows, problems, stages, tenant=tenant)
         query.windows = []  # while a request waits, its lists would hold thirty bytes a reading
-        answered = [] if windows is None else await self.answer(model, windows, query.explain, stages, tenant)
+        answered: list[Prediction] = []
+        if windows is not None:
+            answered = await self.answer(model, windows, query.explain, stages, tenant, store=query.store)
         return PredictReply(model.name, cast("list[Prediction | Refused]", answered))
 
     async def _partly(
@@ -169,12 +171,12 @@ class Predictor:
             InvalidWindows: `partial` is not set.
         """
         placed = {i: [p.below(f"/windows/{i}") for p in found] for i, found in problems.items()}
-        units = [window.unit for window in query.windows]
+        units = [window.name for window in query.windows]
         if not query.partial:
             raise _invalid(placed, len(units))
         answered: list[Prediction] = []
         if windows is not None:
-            answered = await self.answer(model, windows, query.explain, stages, tenant)
+            answered = await self.answer(model, windows, query.explain, stages, tenant, store=query.store)
         in_order = iter(answered)
         return PredictReply(
             model.name,
@@ -188,8 +190,10 @@ class Predictor:
         explain: Explain,
         stages: Stages | None = None,
         tenant: str = "",
+        *,
+        store: bool = True,
     ) -> list[Prediction]:
-        """Answer checked windows, in their order.
+        """Answer checked windows, in their order; without `store` nobody keeps the answers.
 
         Raises:
             Overloaded, NotReady, RuntimeFailed: as the batcher says.
@@ -209,7 +213,7 @@ class Predictor:
         worded = cast("list[Prediction]", answered)
         if stages is not None:
             stages.append((Stage.EXPLAIN, start, perf_counter()))
-        if self._recorder is not None:
+        if store and self._recorder is not None:
             self._recorder.offer(model.name, windows, worded, pieces, tenant=tenant)
         return worded
 

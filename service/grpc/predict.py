@@ -103,7 +103,13 @@ async def _read_large(predictor: Predictor, raw: bytes) -> tuple[PredictQuery, l
 def predict_query(request: pb.PredictRequest, rules: WindowRules) -> PredictQuery:
     """A request, to a model with these rules."""
     windows = [window_input(window, rules) for window in request.windows]
-    return PredictQuery(windows, request.model or None, explain_of(request.explain), request.partial)
+    return PredictQuery(
+        windows,
+        request.model or None,
+        explain_of(request.explain),
+        request.partial,
+        stored(request),
+    )
 
 
 def window_input(window: pb.Window, rules: WindowRules) -> WindowInput:
@@ -123,6 +129,11 @@ def window_input(window: pb.Window, rules: WindowRules) -> WindowInput:
     return given
 
 
+def stored(request: pb.PredictRequest | pb.StreamOpen) -> bool:
+    """Whether predictions are kept; they are where the field is left out."""
+    return request.store or not request.HasField("store")
+
+
 def explain_of(value: int, pointer: str = "/explain") -> Explain:
     """Convert the enum's value.
 
@@ -130,7 +141,7 @@ def explain_of(value: int, pointer: str = "/explain") -> Explain:
         MalformedBody: it has no such value.
     """
     if value not in EXPLAIN:
-        detail = f"expected a value of rul.v1.Explain, got {value}"
+        detail = f"expected one of {', '.join(pb.Explain.keys())}, got {value}"
         raise MalformedBody(detail, [Problem(pointer, "shape", detail)])
     return EXPLAIN[value]
 

@@ -33,7 +33,7 @@ from service.errors import (
     status_of,
 )
 from service.grpc.call import Context, caller_of, end_failed, parsed, serialized
-from service.grpc.predict import explain_of, fill, model_reference, window_input
+from service.grpc.predict import explain_of, fill, model_reference, stored, window_input
 from service.labels import Route, Stage, Transport
 from service.proto import rul_v1_pb2 as pb
 from service.streams.life import Inbox
@@ -48,6 +48,7 @@ class Opened:
     unit: str | None
     explain: Explain
     window: StreamWindow
+    store: bool
 
 
 class StreamServicer:
@@ -113,7 +114,8 @@ class StreamServicer:
             raise InvalidWindow(detail, [Problem("/open/unit", "too_long", detail)])
         first_cycle = given.first_cycle if given.HasField("first_cycle") else None
         window.begin(_history(given, model), first_cycle=first_cycle)
-        return Opened(model, given.unit if given.HasField("unit") else None, explain, window)
+        unit = given.unit if given.HasField("unit") else None
+        return Opened(model, unit, explain, window, stored(given))
 
     async def _answer(self, raw: bytes, opened: Opened, context: Context, stream: Exchange) -> bytes:
         desk, kept, reply = self._desk, False, b""
@@ -129,7 +131,12 @@ class StreamServicer:
             with desk.limit(context.time_remaining(), None) as limit:
                 await exchange.begin(len(raw), limit)
                 (prediction,) = await desk.predictor.answer(
-                    opened.model, window, opened.explain, exchange.stages, stream.caller.tenant
+                    opened.model,
+                    window,
+                    opened.explain,
+                    exchange.stages,
+                    stream.caller.tenant,
+                    store=opened.store,
                 )
             start = perf_counter()
             message = pb.StreamReply()

@@ -29,7 +29,7 @@ NULL: Final = Raw(b"null")
 
 
 class _Window(msgspec.Struct, forbid_unknown_fields=True):
-    unit: str | None = None
+    unit: str | int | None = None
     last_cycle: Raw = NULL
     columns: Raw = NULL
     readings: Raw = NULL
@@ -40,6 +40,7 @@ class _Outline(msgspec.Struct, forbid_unknown_fields=True):
     model: str | None = None
     explain: Explain = Explain.ATTENTION
     partial: bool = False
+    store: bool = True
 
 
 _outline: Final = msgspec.json.Decoder(_Outline)
@@ -102,7 +103,8 @@ class Careful:
             parts.append(part)
             windows.append(WindowInput(window.unit, window.last_cycle, None, window.readings and []))
             await self._turns.give()
-        return PredictQuery(windows, outline.model, outline.explain, outline.partial), parts
+        query = PredictQuery(windows, outline.model, outline.explain, outline.partial, outline.store)
+        return query, parts
 
     async def _window(self, given: _Window) -> WindowInput:
         window = WindowInput(given.unit)

@@ -29,6 +29,7 @@ from service.http.models import (
     ShadowBody,
     SimulatedBody,
 )
+from service.http.monitoring import MonitoringBody, MonitoringHttp
 from service.http.oip import OipHttp
 from service.http.page import PageHttp
 from service.http.predict import predict
@@ -67,7 +68,7 @@ class ReadyBody(msgspec.Struct, frozen=True):
 
 BODIES: Final = (
     PredictQuery, ModelsBody, ModelBody, BundleBody, ShadowBody, SimulatedBody, ChangeBody, ReadyBody,
-    ProblemBody, OutcomeReport, OutcomeReply, UnitBody, FleetBody,
+    ProblemBody, OutcomeReport, OutcomeReply, UnitBody, FleetBody, MonitoringBody,
 )  # fmt: skip
 """What the routes read and answer, for the OpenAPI document."""
 
@@ -79,7 +80,8 @@ class Pages:
         self._desk: Final = desk
         self._registry: Final = registry
         self._bentoml: Final = schema
-        self._openapi: Final = json_reply(openapi.document(BODIES))
+        manifest = next(iter(desk.predictor.models.values())).manifest
+        self._openapi: Final = json_reply(openapi.document(BODIES, manifest))
         self._assets: Final[dict[str, Path]] = {
             path.name: path for path in openapi.assets().iterdir() if path.suffix in MEDIA_TYPES
         }
@@ -140,6 +142,7 @@ def http_application(
             "POST", PREDICT_PATH, Route.PREDICT, predict, KeyScope.PREDICT, needs_model=True, media_type=JSON
         ),
         *ModelsHttp(desk, change).endpoints(),
+        *MonitoringHttp(desk).endpoints(),
         *UnitsHttp(desk, store).endpoints(),
         *EventsHttp(desk, store).endpoints(),
         *PageHttp().endpoints(),

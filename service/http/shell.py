@@ -89,7 +89,7 @@ class Endpoint(NamedTuple):
         path: With parameters in braces; `{name:path}` may hold slashes.
         scope: What it asks of an API key; a change of the service (`admin`) may take as long as one takes.
         needs_model: Whether it is refused while the service starts or drains.
-        media_type: What a body must say that it is; None: anything.
+        media_type: What a body must say that it is, or one of several; None: anything.
     """
 
     method: str
@@ -98,7 +98,7 @@ class Endpoint(NamedTuple):
     handler: Handler
     scope: KeyScope
     needs_model: bool = False
-    media_type: bytes | None = None
+    media_type: bytes | tuple[bytes, ...] | None = None
 
 
 def json_reply(body: object) -> Reply:
@@ -220,6 +220,11 @@ async def _send_parts(stream: AsyncGenerator[bytes, None], receive: Receive, sen
         await stream.aclose()
 
 
+def media_type_of(headers: Mapping[bytes, bytes]) -> bytes:
+    """Return what a body says that it is; b"": nothing."""
+    return headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+
+
 def _limit(desk: Desk, endpoint: Endpoint, headers: dict[bytes, bytes], receive: Receive | None) -> Limit:
     """Limit the time of a request; only one that has a body says when its caller leaves."""
     reads = receive is not None
@@ -241,10 +246,10 @@ async def _body(desk: Desk, endpoint: Endpoint, headers: dict[bytes, bytes], rec
     """
     given, wanted, limit = headers.get(b"content-type", b""), endpoint.media_type, desk.max_body_bytes
     if wanted is not None and given != wanted:
-        media_type = given.partition(b";")[0].strip().lower()
-        if media_type != wanted:
+        media_type, read = media_type_of(headers), wanted if isinstance(wanted, tuple) else (wanted,)
+        if media_type not in read:
             shown = media_type.decode("latin-1") or "none"
-            raise UnsupportedMedia(f"expected content-type {wanted.decode()}, got {shown}")
+            raise UnsupportedMedia(f"expected content-type {b' or '.join(read).decode()}, got {shown}")
     announced = headers.get(b"content-length", b"")
     if announced.isdigit() and int(announced) > limit:
         raise TooLarge(f"expected a body of at most {limit} bytes, got {int(announced)}")

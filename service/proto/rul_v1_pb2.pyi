@@ -21,16 +21,18 @@ EXPLAIN_FULL: Explain
 EXPLAIN_SENSORS: Explain
 
 class PredictRequest(_message.Message):
-    __slots__ = ("model", "explain", "partial", "windows")
+    __slots__ = ("model", "explain", "partial", "windows", "store")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     EXPLAIN_FIELD_NUMBER: _ClassVar[int]
     PARTIAL_FIELD_NUMBER: _ClassVar[int]
     WINDOWS_FIELD_NUMBER: _ClassVar[int]
+    STORE_FIELD_NUMBER: _ClassVar[int]
     model: str
     explain: Explain
     partial: bool
     windows: _containers.RepeatedCompositeFieldContainer[Window]
-    def __init__(self, model: _Optional[str] = ..., explain: _Optional[_Union[Explain, str]] = ..., partial: _Optional[bool] = ..., windows: _Optional[_Iterable[_Union[Window, _Mapping]]] = ...) -> None: ...
+    store: bool
+    def __init__(self, model: _Optional[str] = ..., explain: _Optional[_Union[Explain, str]] = ..., partial: _Optional[bool] = ..., windows: _Optional[_Iterable[_Union[Window, _Mapping]]] = ..., store: _Optional[bool] = ...) -> None: ...
 
 class Window(_message.Message):
     __slots__ = ("unit", "last_cycle", "columns", "readings")
@@ -221,14 +223,30 @@ class ListModelsReply(_message.Message):
     def __init__(self, models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("reference", "provider", "manifest_json")
+    __slots__ = ("reference", "provider", "manifest_json", "columns", "context", "cap", "horizons")
     REFERENCE_FIELD_NUMBER: _ClassVar[int]
     PROVIDER_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_JSON_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    CAP_FIELD_NUMBER: _ClassVar[int]
+    HORIZONS_FIELD_NUMBER: _ClassVar[int]
     reference: ModelReference
     provider: str
     manifest_json: str
-    def __init__(self, reference: _Optional[_Union[ModelReference, _Mapping]] = ..., provider: _Optional[str] = ..., manifest_json: _Optional[str] = ...) -> None: ...
+    columns: _containers.RepeatedCompositeFieldContainer[ModelColumn]
+    context: int
+    cap: float
+    horizons: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, reference: _Optional[_Union[ModelReference, _Mapping]] = ..., provider: _Optional[str] = ..., manifest_json: _Optional[str] = ..., columns: _Optional[_Iterable[_Union[ModelColumn, _Mapping]]] = ..., context: _Optional[int] = ..., cap: _Optional[float] = ..., horizons: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ModelColumn(_message.Message):
+    __slots__ = ("name", "unit")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    unit: str
+    def __init__(self, name: _Optional[str] = ..., unit: _Optional[str] = ...) -> None: ...
 
 class StreamRequest(_message.Message):
     __slots__ = ("open", "reading")
@@ -239,20 +257,22 @@ class StreamRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[StreamOpen, _Mapping]] = ..., reading: _Optional[_Union[Reading, _Mapping]] = ...) -> None: ...
 
 class StreamOpen(_message.Message):
-    __slots__ = ("model", "unit", "explain", "first_cycle", "columns", "readings")
+    __slots__ = ("model", "unit", "explain", "first_cycle", "columns", "readings", "store")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     UNIT_FIELD_NUMBER: _ClassVar[int]
     EXPLAIN_FIELD_NUMBER: _ClassVar[int]
     FIRST_CYCLE_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     READINGS_FIELD_NUMBER: _ClassVar[int]
+    STORE_FIELD_NUMBER: _ClassVar[int]
     model: str
     unit: str
     explain: Explain
     first_cycle: float
     columns: Columns
     readings: Readings
-    def __init__(self, model: _Optional[str] = ..., unit: _Optional[str] = ..., explain: _Optional[_Union[Explain, str]] = ..., first_cycle: _Optional[float] = ..., columns: _Optional[_Union[Columns, _Mapping]] = ..., readings: _Optional[_Union[Readings, _Mapping]] = ...) -> None: ...
+    store: bool
+    def __init__(self, model: _Optional[str] = ..., unit: _Optional[str] = ..., explain: _Optional[_Union[Explain, str]] = ..., first_cycle: _Optional[float] = ..., columns: _Optional[_Union[Columns, _Mapping]] = ..., readings: _Optional[_Union[Readings, _Mapping]] = ..., store: _Optional[bool] = ...) -> None: ...
 
 class Reading(_message.Message):
     __slots__ = ("cycle", "values", "columns")

@@ -54,7 +54,9 @@ class Server:
 
     def __call__(self, request):
         if request.url.path == "/v1/models":
-            return httpx.Response(200, json={"models": [model_entry(name) for name in self.models]})
+            return httpx.Response(200, json={"models": [{"name": name} for name in self.models]})
+        if request.url.path.startswith("/v1/models/"):
+            return httpx.Response(200, json=model_entry(request.url.path.removeprefix("/v1/models/")))
         self.requests.append(request)
         response = self.responses.pop(0)
         if isinstance(response, Exception):

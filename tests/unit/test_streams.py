@@ -177,6 +177,17 @@ async def test_an_error_that_no_later_reading_could_mend_ends_the_stream(message
     assert detail in caller.trailers["grpc-message"]
 
 
+@pytest.mark.parametrize(("options", "stored"), [({}, ["7"]), ({"store": False}, [])])
+async def test_a_stream_keeps_its_predictions_unless_told_otherwise(tmp_path, options, stored):
+    async with in_process(store=f"sqlite:///{tmp_path}/rul.db") as service, calling(service) as caller:
+        await opened(caller, first_cycle=1, **options)
+        await caller.ask(reading())
+
+        fleet = (await service.http.get("/v1/units")).json()["units"]
+
+    assert [unit["unit"] for unit in fleet] == stored
+
+
 async def test_no_stream_is_opened_before_the_service_is_ready():
     async with in_process(ready=False) as service, calling(service) as caller:
         await caller.rest()

@@ -15,6 +15,7 @@ from service.store.judgement import Outcome, OutcomeKind, OutcomeResult, Receipt
 from service.store.rows import History
 from tests.fakes import FakeKeepingObserver, FakeRuntime, make_manifest
 from tests.in_process import in_process, json_window, message_window
+from tests.oip import json_request
 
 
 @asynccontextmanager
@@ -87,6 +88,56 @@ async def test_models_that_do_not_explain_readings_leave_no_explanation(service)
     (prediction,) = (await service.http.get("/v1/units/17")).json()["predictions"]
 
     assert "explanation" not in prediction
+
+
+async def fleet(service):
+    return [unit["unit"] for unit in (await service.http.get("/v1/units")).json()["units"]]
+
+
+async def test_units_of_unknown_health_are_filtered_as_such_and_not_as_healthy(tmp_path):
+    runtime = FakeRuntime()
+    async with keeping(tmp_path, runtime=runtime) as service:
+        await predicted(service, ("known", 100, 120.0))
+        runtime.novelty = 3.0
+        await predicted(service, ("strange", 100, 120.0))
+
+        found = [
+            [unit["unit"] for unit in (await service.http.get(f"/v1/units?state={state}")).json()["units"]]
+            for state in ("healthy", "unknown", "out_of_distribution")
+        ]
+
+    assert found == [["known"], ["strange"], ["strange"]]
+
+
+@pytest.mark.parametrize("beside", [[], [{"columns": {"sensor_1": ["x"]}}]])
+async def test_a_prediction_that_is_not_to_be_stored_is_answered_and_leaves_no_unit(service, beside):
+    await predicted(service, ("stored", 100, 52.0))
+
+    windows = [json_window(52.0, unit="tried"), *beside]
+    answered = await service.predict_http(windows=windows, partial=True, store=False)
+    by_grpc = await service.predict_grpc(windows=[message_window(unit="tried")], store=False)
+
+    assert answered.json()["predictions"][0]["rul"] == 52.0
+    assert len(by_grpc.messages) == 1
+    assert await fleet(service) == ["stored"]
+
+
+async def test_by_grpc_a_prediction_is_stored_unless_told_otherwise(service):
+    await service.predict_grpc(windows=[message_window(unit="by default")])
+    await service.predict_grpc(windows=[message_window(unit="as told")], store=True)
+
+    assert sorted(await fleet(service)) == ["as told", "by default"]
+
+
+async def test_what_is_inferred_by_the_open_protocol_is_never_stored(service):
+    arrays = {"readings": np.ones((1, 4, 3), np.float32), "last_cycle": np.array([100], np.float32)}
+
+    answered = await service.http.post(
+        "/v2/models/fake/infer", json=json_request(arrays, parameters={"store": False})
+    )
+
+    assert answered.status_code == 200
+    assert await fleet(service) == []
 
 
 async def test_the_same_outcome_again_is_answered_the_same_and_counted_once(service):

@@ -194,8 +194,10 @@ async def ready_models(
     """Find the named model, or all, of a service that is ready."""
     async with http_client(target.url, target.api_key, tls=target.tls, transport=transport) as client:
         await request(client, "GET", "/readyz")
-        models = await HttpTransport(client, target.url).models()
-    return models if model is None else [choose(models, model, target.url)]
+        server = HttpTransport(client, target.url)
+        names = await server.models()
+        wanted = names if model is None else [choose(names, model, target.url)]
+        return [await server.model(name) for name in wanted]
 
 
 def summarise(tallies: Sequence[Tally], windows: int) -> Measured:
