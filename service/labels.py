@@ -40,6 +40,7 @@ class Route(StrEnum):
     MODELS = "/v1/models"
     MODEL = "/v1/models/{name}"
     SHADOW = "/v1/models/{name}/shadow"
+    SIMULATED = "/v1/models/{name}/simulated"
     MONITORING = "/v1/models/{name}/monitoring"
     LIVEZ = "/livez"
     READYZ = "/readyz"
