@@ -49,6 +49,7 @@ class Route(StrEnum):
     CYCLES = "/v1/units/{unit}/cycles"
     EXPLANATION = "/v1/units/{unit}/explanation"
     RENAME = "/v1/units/{unit}/rename"
+    DECISION = "/v1/units/{unit}/decision"
     UNIT = "/v1/units/{unit}"
     UNITS = "/v1/units"
     OPENAPI = "/openapi.json"

@@ -20,7 +20,7 @@ from service.http import units_bodies as bodies
 from service.http.shell import Call, Endpoint, Reply
 from service.labels import Route
 from service.store.async_store import AsyncStore
-from service.store.rows import FleetRow
+from service.store.rows import FleetFilter, FleetRow
 
 POLL_SECONDS: Final = 1.0
 HEARTBEAT_SECONDS: Final = 15.0
@@ -144,9 +144,8 @@ class EventsHttp:
                     listener.offer(b"event: units\ndata: " + data + b"\n\n")
 
     async def _changed(self, tenant: str, since: float) -> list[FleetRow]:
-        models = list(self._desk.predictor.models)
-        rows = await self._store.fleet(models, tenant=tenant, state=None, limit=MOST_UNITS, after=None)
-        return [row for row in rows if row["predicted_at"] > since]
+        chosen = FleetFilter([*self._desk.predictor.models], tenant, changed_since=since)
+        return await self._store.fleet(chosen, limit=MOST_UNITS)
 
 
 def _end(listener: Listener) -> None:

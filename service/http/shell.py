@@ -175,17 +175,7 @@ class Shell:
             allowed = parameters["allowed"] if endpoint is NOT_ALLOWED else ""
             status, media_type, more, body = problem(exchange.error, exchange.request_id, path, allowed)
             reply = Reply(body, status, media_type, more)
-        answer = [
-            *([(b"content-type", reply.media_type)] if reply.media_type else ()),
-            *([(b"content-length", b"%d" % len(reply.body))] if reply.stream is None else ()),
-            (b"x-request-id", exchange.request_id.encode("latin-1")),
-            *reply.headers,
-        ]
-        await send({"type": "http.response.start", "status": reply.status, "headers": answer})
-        if reply.stream is not None and method != "HEAD":
-            await _send_parts(reply.stream, receive, send)
-        # Not every ASGI server drops the body of an answer to HEAD by itself.
-        await send({"type": "http.response.body", "body": b"" if method == "HEAD" else reply.body})
+        await _send(reply, exchange.request_id, method, receive, send)
 
     def _match(self, method: str, path: str) -> Found:
         allowed: list[str] = []
@@ -199,12 +189,28 @@ class Shell:
         return (NOT_ALLOWED, {"allowed": ", ".join(allowed)}) if allowed else (UNKNOWN, {})
 
 
+async def _send(reply: Reply, request_id: str, method: str, receive: Receive, send: Send) -> None:
+    """Send an answer: whole, or in parts until they or the caller end."""
+    stream = reply.stream
+    headers = [
+        *([(b"content-type", reply.media_type)] if reply.media_type else ()),
+        *([(b"content-length", b"%d" % len(reply.body))] if stream is None else ()),
+        (b"x-request-id", request_id.encode("latin-1")),
+        *reply.headers,
+    ]
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    if stream is not None and method != "HEAD":
+        await _send_parts(stream, receive, send)
+    # Not every ASGI server drops the body of an answer to HEAD by itself.
+    await send({"type": "http.response.body", "body": b"" if method == "HEAD" else reply.body})
+
+
 async def _send_parts(stream: AsyncGenerator[bytes, None], receive: Receive, send: Send) -> None:
     """Send the parts of a body until they or the caller end."""
 
     async def left() -> None:
-        while (await receive())["type"] != "http.disconnect":
-            await asyncio.sleep(LOOK_SECONDS)  # pyvoy says at once that the caller is still there
+        while (await receive())["type"] != "http.disconnect":  # noqa: ASYNC110 the server has no event
+            await asyncio.sleep(LOOK_SECONDS)  # pyvoy answers at once while the caller is there
 
     async def parts() -> None:
         async for part in stream:
