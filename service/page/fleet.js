@@ -71,18 +71,20 @@ class Fleet {
 
   // ---- data
 
-  query(more = {}) {
-    return { ...this.filter, ...more };
+  /** Read a page of the units that fit the filter. */
+  read(more) {
+    return this.context.api.get("/v1/units", { ...this.filter, ...more }, { signal: this.context.signal });
   }
 
   /** Read the first page, or as many units as are shown already. */
   async load(limit = PAGE) {
     const turn = (this.turn = {});
     try {
-      const page = await this.context.api.get("/v1/units", this.query({ limit }), { signal: this.context.signal });
+      const [page, every] = await Promise.all([this.read({ limit }), this.filter.state ? this.read({ limit: 1, state: "" }) : null]);
       if (turn !== this.turn) return; // the filter has changed meanwhile
       this.units.clear();
       this.takePage(page);
+      this.takeSummary(page.summary, every?.summary);
       this.draw();
     } catch (error) {
       if (error.name === "AbortError" || turn !== this.turn) return;
@@ -97,7 +99,7 @@ class Fleet {
     this.loadingMore = true;
     const turn = this.turn;
     try {
-      const page = await this.context.api.get("/v1/units", this.query({ limit: PAGE, after: this.next }), { signal: this.context.signal });
+      const page = await this.read({ limit: PAGE, after: this.next });
       if (turn !== this.turn) return;
       this.takePage(page);
       this.draw();
@@ -108,10 +110,15 @@ class Fleet {
     }
   }
 
-  takePage({ units, next, summary }) {
+  takePage({ units, next }) {
     for (const unit of units) this.units.set(keyOf(unit), unit);
     this.next = next;
-    if (summary) this.summary = summary;
+  }
+
+  /** Take the summary of the units that fit, and of those in every state. */
+  takeSummary(fitting, every) {
+    this.total = fitting?.units;
+    this.summary = every ?? fitting;
   }
 
   takeModels(models) {
@@ -137,7 +144,6 @@ class Fleet {
       if (!this.fits(unit)) this.units.delete(key);
       else if (known || !this.next || unit.interval.lower < last) this.units.set(key, { ...known, ...unit, changed: true });
     }
-    this.stale = true;
     this.draw();
   }
 
@@ -149,17 +155,18 @@ class Fleet {
     return !unit.outcome;
   }
 
-  /** Read the summary again when units have changed. */
+  /** Read the summary again; where units have come or gone, the list too. */
   async refresh() {
-    if (!this.stale || this.paused || document.hidden) return;
-    this.stale = false;
+    if (this.paused || document.hidden || !this.units.size) return;
+    const before = this.total;
     try {
-      const { summary } = await this.context.api.get("/v1/units", this.query({ limit: 1 }), { signal: this.context.signal });
-      if (summary) this.summary = summary;
-      this.drawSummary();
+      const [fitting, every] = await Promise.all([this.read({ limit: 1 }), this.filter.state ? this.read({ limit: 1, state: "" }) : null]);
+      this.takeSummary(fitting.summary, every?.summary);
     } catch {
-      this.stale = true; // the next time
+      return; // the next time
     }
+    if (this.total !== before) await this.load(Math.min(1000, Math.max(PAGE, this.units.size)));
+    else this.drawSummary();
   }
 
   // ---- what a person does
@@ -214,10 +221,11 @@ class Fleet {
       put(this.parts.body, this.nothing());
     } else {
       if (!this.table) put(this.parts.body, (this.table = this.header()));
-      this.table.setAttribute("aria-rowcount", this.next ? -1 : units.length + 1);
+      this.table.setAttribute("aria-rowcount", this.next ? (this.total ?? -2) + 1 : units.length + 1);
     }
     this.list.set(units);
-    this.parts.count.textContent = this.next ? `${number(units.length)} most urgent loaded` : `${number(units.length)} ${units.length === 1 ? "unit" : "units"}`;
+    const total = this.next ? this.total : units.length;
+    this.parts.count.textContent = total === undefined ? `${number(units.length)} most urgent` : `${number(total)} ${total === 1 ? "unit" : "units"}, most urgent first`;
   }
 
   header() {

@@ -19,7 +19,7 @@ export const STATES = {
 export function stateOf(unit) {
   const health = unit.health_state?.label ?? unit.health_state;
   if (unit.outcome) return unit.outcome.kind ?? unit.outcome;
-  if (unit.rul_state === "out_of_distribution") return "out_of_distribution";
+  if (unit.rul_state === "out_of_distribution" || health === "unknown") return "out_of_distribution";
   if (unit.rul_state === "insufficient_history" && health === "healthy") return "insufficient_history";
   return health;
 }
