@@ -8,14 +8,15 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 import msgspec
+import numpy as np
 from msgspec import UNSET, Meta, UnsetType
 
-from model.domain import HEALTH_LABELS, RulState
+from model.domain import HEALTH_LABELS, FloatArray, RulState
 from service.core.queries import Interval
 from service.core.window import LARGEST_CYCLE
 from service.store.explanation import Explanation, read_explanation
 from service.store.judgement import Accuracy, Outcome, OutcomeKind, OutcomeResult, judge_unit
-from service.store.rows import FleetRow, History
+from service.store.rows import FleetRow, History, Stretch
 
 STATES: Final = (*HEALTH_LABELS, *(state.value for state in RulState), *(kind.value for kind in OutcomeKind))
 """Filters of a fleet: health states, RUL states, kinds of outcomes."""
@@ -87,6 +88,7 @@ class PastPrediction(msgspec.Struct, frozen=True):
     rul: float
     rul_state: str
     interval: Interval
+    failure_probability: dict[str, float]
     health_state: str
     predicted_at: datetime
     explanation: Explanation | UnsetType = UNSET
@@ -95,10 +97,17 @@ class PastPrediction(msgspec.Struct, frozen=True):
     covered: bool | UnsetType = UNSET
 
 
-class UnitBody(msgspec.Struct, frozen=True, kw_only=True):
-    """One unit: its outcome, the accuracy of its predictions, and the predictions, newest first.
+class ReadingsBody(msgspec.Struct, frozen=True):
+    """Stored readings: cycle numbers, ascending, and the values of each column; null = missing."""
 
-    `next` is the `before` of the next page.
+    cycles: list[int]
+    columns: dict[str, list[float | None]]
+
+
+class UnitBody(msgspec.Struct, frozen=True, kw_only=True):
+    """One unit: its outcome, the accuracy of its predictions, predictions, newest first, and readings.
+
+    `next` is the `before` of the next page, which has earlier cycles.
     """
 
     unit: str
@@ -106,6 +115,7 @@ class UnitBody(msgspec.Struct, frozen=True, kw_only=True):
     outcome: OutcomeBody | None
     scores: list[ScoreBody]
     predictions: list[PastPrediction]
+    readings: ReadingsBody
     next: int | None
 
 
@@ -115,8 +125,34 @@ class OutcomeReply(UnitBody, frozen=True):
     result: OutcomeResult
 
 
+class DeletedRows(msgspec.Struct, frozen=True):
+    """Rows that were deleted with a unit."""
+
+    readings: int
+    predictions: int
+
+
+class DeletedBody(msgspec.Struct, frozen=True):
+    """A unit that is deleted."""
+
+    unit: str
+    model: str
+    deleted: DeletedRows
+
+
+class RenameBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The new name of a unit."""
+
+    to: str
+    model: str | None = None
+
+
 class FleetUnit(msgspec.Struct, frozen=True):
-    """Latest prediction of a unit."""
+    """Latest prediction of a unit.
+
+    `recent`: RULs of its last 30 predictions in cycle order; `trend`: their slope, in cycles of RUL a cycle.
+    `last_reading_at`: when its last stored reading came; null where readings are not stored.
+    """
 
     unit: str
     model: str
@@ -125,22 +161,42 @@ class FleetUnit(msgspec.Struct, frozen=True):
     rul: float
     rul_state: str
     interval: Interval
+    failure_probability: dict[str, float]
     health_state: str
     predicted_at: datetime
+    last_reading_at: datetime | None
+    trend: float | None
+    recent: list[float]
     outcome: OutcomeKind | None
 
 
-class FleetBody(msgspec.Struct, frozen=True):
-    """Units by urgency, smallest RUL first; `next` is the `after` of the next page."""
+class SummaryBody(msgspec.Struct, frozen=True):
+    """Units on all pages: how many, how many in each health state, and how many are expected to fail.
+
+    `fails_within`: the sum of the failure probabilities, by model and horizon in cycles.
+    """
+
+    units: int
+    states: dict[str, int]
+    fails_within: dict[str, dict[str, float]]
+
+
+class FleetBody(msgspec.Struct):
+    """Units by urgency, smallest lower bound first; `next` is the `after` of the next page.
+
+    The first page has a `summary`.
+    """
 
     units: list[FleetUnit]
     next: str | None
+    summary: SummaryBody | UnsetType = UNSET
 
 
 def _answer(row: FleetRow, coverage: float) -> dict[str, Any]:
     return {
         **{name: row[name] for name in ("last_cycle", "rul", "rul_state", "health_state")},
         "interval": Interval(coverage, row["lower"], row["upper"]),
+        "failure_probability": _probabilities(row["failure_probability"]),
         "predicted_at": _moment(row["predicted_at"]),
     }
 
@@ -150,16 +206,25 @@ def fleet_unit(row: FleetRow) -> FleetUnit:
     return FleetUnit(
         **{name: row[name] for name in ("unit", "model", "version")},
         **_answer(row, row["nominal_coverage"]),
+        last_reading_at=None if (at := row["last_reading_at"]) is None else _moment(at),
+        **{name: row[name] for name in ("trend", "recent")},
         outcome=None if row["kind"] is None else OutcomeKind(row["kind"]),
     )
 
 
-def unit_body(model: str, unit: str, known: History, *, limit: int) -> UnitBody:
-    """Make one page of a unit's history."""
+def unit_body(
+    model: str, unit: str, known: History, *, columns: tuple[str, ...] = (), limit: int
+) -> UnitBody:
+    """Make one page of a unit's history; its readings have these columns."""
     page = list(known.predictions[:limit])
     # Versions that predicted at the same cycle share a page: the next one begins below it.
     page += [row for row in known.predictions[limit:] if row["last_cycle"] == page[-1]["last_cycle"]]
-    more = len(page) < len(known.predictions)
+    ends = [page[-1]["last_cycle"]] if len(page) < len(known.predictions) else []
+    if len(known.readings.cycles) > limit:
+        ends.append(known.readings.cycles[-limit])
+    following = max(ends, default=None)
+    if following is not None:
+        page = [row for row in page if row["last_cycle"] >= following]
     errors = {} if known.outcome is None else _errors(page, known.versions, known.outcome)
 
     def past(row: FleetRow) -> PastPrediction:
@@ -180,13 +245,39 @@ def unit_body(model: str, unit: str, known: History, *, limit: int) -> UnitBody:
         outcome=None if known.outcome is None else _outcome_body(known.outcome),
         scores=[score(*found) for found in known.accuracy.items()],
         predictions=[past(row) for row in page],
-        next=page[-1]["last_cycle"] if more else None,
+        readings=_readings(known.readings, columns, first=following or 0),
+        next=following,
     )
 
 
 def _outcome_body(outcome: Outcome) -> OutcomeBody:
     happened = None if outcome.happened_at is None else _moment(outcome.happened_at)
     return OutcomeBody(outcome.kind, outcome.cycle, happened, _moment(outcome.recorded_at))
+
+
+def _readings(stretch: Stretch, columns: tuple[str, ...], *, first: int) -> ReadingsBody:
+    cycles = [cycle for cycle in stretch.cycles if cycle >= first]
+    values = stretch.values[len(stretch.cycles) - len(cycles) :]
+    lists = shortest(values).T.tolist()
+    by_name = {name: [v if v == v else None for v in of] for name, of in zip(columns, lists, strict=True)}  # noqa: PLR0124 NaN
+    return ReadingsBody(cycles, by_name)
+
+
+def shortest(values: FloatArray) -> FloatArray:
+    """Turn float32 numbers into float64 ones that equal them in float32 and mostly have few digits.
+
+    >>> shortest(np.array([641.82, 8138.62], np.float32)).tolist()
+    [641.82, 8138.62]
+    """
+    exact = values.astype(np.float64)
+    with np.errstate(divide="ignore"):
+        digits = np.clip(6 - np.floor(np.log10(np.abs(exact))), -22, 22)
+    short = np.round(exact * 10.0**digits) / 10.0**digits
+    return np.where(short.astype(np.float32) == values, short, exact)
+
+
+def _probabilities(text: str | None) -> dict[str, float]:
+    return {} if text is None else msgspec.json.decode(text, type=dict[str, float])
 
 
 def _moment(seconds: float) -> datetime:
