@@ -195,7 +195,7 @@ def cost_curve(life: RemainingLife, costs: Costs, *, age: float) -> CostCurve:
     lived = age + life.lived()
     spent = costs.planned * life.survival + costs.failure * (1.0 - life.survival)
     rate = np.divide(spent, lived, out=np.full_like(spent, np.inf), where=lived > 0)
-    return CostCurve(life.in_cycles, rate, costs.failure / (float(lived[-1]) + life.beyond))
+    return CostCurve(life.in_cycles, rate, costs.failure / float(lived[-1] + life.beyond))
 
 
 @lru_cache(maxsize=1024)
