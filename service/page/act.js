@@ -56,7 +56,7 @@ function verdict({ decision, curve }) {
   const { act_in_cycles: ahead, act_at_cycle: at } = decision;
   const [headline, meaning] = at === null ? ["Run to failure", "no planned stop costs less"]
     : ahead <= 0 ? ["Act now", "each further cycle costs more than it earns"]
-    : [`Cycle ${number(at)}`, `in ${number(ahead)} cycles`];
+    : [`Cycle ${number(at)}`, `in ${number(ahead)} ${ahead === 1 ? "cycle" : "cycles"}`];
   return [
     h("p", { class: "middle" }, headline),
     h("p", { class: "muted" }, meaning),

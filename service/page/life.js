@@ -73,16 +73,17 @@ function factsOf(life) {
   };
 }
 
-/** The sensors, those that move the answer most first. */
+/** The sensors: those that the sentence names, then those that move the answer most. */
 function sensorsByWeight({ model, prediction }) {
-  const weigh = ({ name }) => Math.abs(prediction.sensor_contributions?.[name] ?? 0);
+  const named = (prediction.explanation?.clauses ?? []).map((clause) => clause.column).reverse();
+  const weigh = ({ name }) => 1e6 * (named.indexOf(name) + 1) + Math.abs(prediction.sensor_contributions?.[name] ?? 0);
   return model.columns.filter((column) => column.role === "sensor").sort((a, b) => weigh(b) - weigh(a));
 }
 
 /** The decimals that tell readings apart: two to three digits of how a column varies within a regime. */
 function decimalsOf({ columns, regimes }) {
   const spread = (i) => Math.min(...regimes.map((regime) => regime.standard_deviation[i]).filter((one) => one > 1e-9));
-  return Object.fromEntries(columns.map(({ name }, i) => [name, Math.min(5, Math.max(0, Math.ceil(1 - Math.log10(spread(i))) || 0))]));
+  return Object.fromEntries(columns.map(({ name }, i) => [name, Math.min(5, Math.max(0, Math.ceil(0.7 - Math.log10(spread(i))) || 0))]));
 }
 
 /** A reading of a column as text. */
@@ -95,7 +96,7 @@ function window_(facts) {
 }
 
 function toolbar(stack, facts) {
-  if (!facts.explained || facts.explained.length < 3) return null;
+  if (!facts.explained || facts.explained.length < 3 || facts.explained[0] === facts.first) return null;
   const whole = h("button", { type: "button", class: "segment", onclick: () => stack.zoom(null) }, "Whole life");
   const last = h("button", { type: "button", class: "segment", onclick: () => stack.zoom(window_(facts)) }, `Last ${facts.explained.length} cycles`);
   stack.onZoom = ([low]) => {
@@ -294,7 +295,7 @@ function sensorCharts(stack, facts) {
     });
   };
   const [shown, rest] = [facts.sensors.slice(0, FEW_SENSORS), facts.sensors.slice(FEW_SENSORS)];
-  stack.root.append(h("h3", { class: "cycle-title" }, "Sensors", h("span", { class: "muted" }, " those that move the answer most first; shaded: healthy range")));
+  stack.root.append(h("h3", { class: "cycle-title" }, "Sensors", h("span", { class: "muted" }, " that move the answer most; shaded: healthy range")));
   shown.forEach(draw);
   if (!rest.length) return null;
   const more = h("button", {
