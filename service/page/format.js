@@ -38,11 +38,6 @@ export function moment(time) {
   return time ? new Date(time).toLocaleString() : "";
 }
 
-/** A reading, to at most six significant digits; a dash where it is missing. */
-export function significant(value) {
-  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
-  return Number(value.toPrecision(6)).toLocaleString("en", { maximumFractionDigits: 6 }).replace("-", MINUS);
-}
 
 /** A signed number of cycles: "+3.2", "−12". */
 export function signed(value) {
