@@ -19,12 +19,12 @@ from typer.testing import CliRunner
 from model.domain import Column, InvalidData, Schema, Trajectory
 from model.fleet import Fleet, fleet_toml
 from model.writers import csv_text, write_parquet
-from rul_client.answers import Grounds, ModelName
+from rul_client.answers import ModelName
 from rul_client.cli import register
 from rul_client.commands.output import CannotWrite, open_output
 from rul_client.commands.predict.cli import TableFormat, format_of
 from rul_client.commands.predict.input_file import read_units
-from rul_client.commands.predict.rows import COLUMNS, Row, columns_of
+from rul_client.commands.predict.rows import COLUMNS, Grounds, Row, columns_of
 from rul_client.commands.predict.table import PeopleTable
 from rul_client.commands.predict.writers import CsvWriter, JsonWriter, ParquetWriter
 from tests.fakes import make_manifest

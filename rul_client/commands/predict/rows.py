@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import islice, zip_longest
@@ -10,7 +11,22 @@ from typing import Any, Final, NamedTuple
 
 from export.bundle import Manifest
 from model.domain import Trajectory
-from rul_client.answers import Answer, Answerer, Explain, Grounds, NoAnswer, Window
+from rul_client.answers import Answerer, Explain, Prediction, Refused
+from rul_client.readings import Window
+
+
+class Grounds(NamedTuple):
+    """The two sensors that weigh most, in signed cycles of RUL, and the failure probability at each horizon.
+
+    `trust` is None where it was not asked for.
+    """
+
+    top_sensor: str | None
+    top_sensor_cycles: float | None
+    second_sensor: str | None
+    second_sensor_cycles: float | None
+    trust: str | None
+    failure: tuple[float, ...]
 
 
 class Row(NamedTuple):
@@ -63,11 +79,30 @@ class _Place(NamedTuple):
         readings = self.trajectory.readings[self.start : self.stop]
         return Window(self.trajectory.unit, float(self.last_cycle), readings)
 
-    def row(self, answer: Answer | NoAnswer) -> Row:
-        if isinstance(answer, NoAnswer):
+    def row(self, answer: Prediction | Refused) -> Row:
+        if isinstance(answer, Refused):
             return Row(self.trajectory.unit, self.last_cycle)
-        top_cycle = int(self.trajectory.cycles[self.start + answer.top])
-        return Row(self.trajectory.unit, self.last_cycle, *answer[:-2], top_cycle, answer.grounds)
+        attention = answer.attention
+        if attention is None:
+            raise AssertionError("attention was asked for and is missing")
+        weights = attention.evidence or attention.weights
+        top = weights.index(max(weights))
+        return Row(
+            self.trajectory.unit, self.last_cycle, answer.rul, answer.rul_state, answer.interval.lower,
+            answer.interval.upper, answer.health_state.label, attention.entropy_ratio,
+            int(self.trajectory.cycles[self.start + top]), grounds_of(answer),
+        )  # fmt: skip
+
+
+def grounds_of(answer: Prediction) -> Grounds | None:
+    """Choose the sensors that weigh most; None where the answer has no sensors."""
+    sensors = answer.sensor_contributions
+    if not sensors:
+        return None
+    most = heapq.nlargest(2, sensors.items(), key=lambda sensor: abs(sensor[1]))
+    (first, first_cycles), (second, second_cycles) = (*most, (None, None))[:2]
+    failure = tuple(answer.failure_probability.values())
+    return Grounds(first, first_cycles, second, second_cycles, answer.trust, failure)
 
 
 def window_count(trajectories: Sequence[Trajectory], *, last_only: bool) -> int:
@@ -88,7 +123,7 @@ async def rows(
     if answerer.manifest.explains_readings:
         explain = "full" if last_only else "sensors"
     places = _places(trajectories, answerer.manifest.context, last_only=last_only)
-    waiting: deque[tuple[list[_Place], asyncio.Task[list[Answer | NoAnswer]]]] = deque()
+    waiting: deque[tuple[list[_Place], asyncio.Task[list[Prediction | Refused]]]] = deque()
     try:
         while True:
             while len(waiting) < answerer.max_in_flight:
@@ -103,7 +138,7 @@ async def rows(
             unanswered += [
                 f"unit {place.trajectory.unit}, cycle {place.last_cycle}: {answer.detail}"
                 for place, answer in pairs
-                if isinstance(answer, NoAnswer)
+                if isinstance(answer, Refused)
             ]
             yield [place.row(answer) for place, answer in pairs]
     finally:
