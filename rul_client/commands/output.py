@@ -14,7 +14,12 @@ from rich.console import Console
 
 from model.domain import RulError
 
-HEALTH_STYLES: Final = {"healthy": "green", "degrading": "yellow", "critical": "bold red"}
+HEALTH_STYLES: Final = {
+    "healthy": "green",
+    "degrading": "yellow",
+    "critical": "bold red",
+    "unknown": "magenta",
+}
 FILE_WIDTH: Final = 200
 FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 """Beginnings of a text that spreadsheets take for a formula."""

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from export.bundle import Manifest
 from export.drift_reference import STUCK_CYCLES
 from model.domain import (
+    HEALTH_LABELS,
     HEALTH_STATES,
     NOVELTY_LIMIT,
     BoolArray,
@@ -175,8 +176,9 @@ class Answers:
 
     @cached_property
     def health_label(self) -> list[int]:
-        """The most probable state."""
-        return self.outputs.health_state.argmax(axis=1).tolist()
+        """The most probable state, or unknown, as indices into `HEALTH_LABELS`."""
+        likely = self.outputs.health_state.argmax(axis=1)
+        return np.where(self.outputs.novelty > NOVELTY_LIMIT, len(HEALTH_STATES), likely).tolist()
 
     @cached_property
     def attention(self) -> list[list[float]]:
@@ -292,7 +294,7 @@ def prediction(
         answers.states[row],
         Interval(manifest.nominal_coverage, lower, upper),
         dict(zip(answers.rules.horizons, answers.failure_probability[row], strict=True)),
-        HealthState(HEALTH_STATES[answers.health_label[row]], dict(zip(HEALTH_STATES, health, strict=True))),
+        HealthState(HEALTH_LABELS[answers.health_label[row]], dict(zip(HEALTH_STATES, health, strict=True))),
         windows.imputed_fraction[i],
         _cautions(answers, row, windows, i),
         shown,
@@ -306,6 +308,8 @@ def _cautions(answers: Answers, row: int, windows: Windows, i: int) -> list[Caut
     found: list[Caution] = []
     if answers.is_out_of_range[row]:
         found += _out_of_range(windows, i, answers.rules)
+    if windows.imputed_fraction[i] * len(answers.rules.names) > 0.99:  # as much as a column is missing
+        found += _missing_columns(windows, i, answers.rules)
     if windows.sent[i] > windows.lengths[i]:
         detail = f"the model reads the last {windows.lengths[i]} of {windows.sent[i]} cycles"
         found.append(Caution("truncated_to_context", detail))
@@ -335,6 +339,13 @@ def _out_of_range(windows: Windows, i: int, rules: WindowRules) -> Iterator[Caut
             f"{high[f]:g}, the range of the training data and a margin"
         )
         yield Caution("out_of_range", detail, rules.names[f])
+
+
+def _missing_columns(windows: Windows, i: int, rules: WindowRules) -> Iterator[Caution]:
+    """One warning a column without any reading in the window."""
+    for f in np.flatnonzero(np.isnan(windows.readings[i]).all(axis=0)).tolist():
+        detail = f"the window has no reading of {rules.names[f]}: treated as missing"
+        yield Caution("missing_column", detail, rules.names[f])
 
 
 def _outside(readings: FloatArray, rules: WindowRules) -> BoolArray:

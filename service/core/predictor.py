@@ -171,7 +171,7 @@ class Predictor:
             InvalidWindows: `partial` is not set.
         """
         placed = {i: [p.below(f"/windows/{i}") for p in found] for i, found in problems.items()}
-        units = [window.unit for window in query.windows]
+        units = [window.name for window in query.windows]
         if not query.partial:
             raise _invalid(placed, len(units))
         answered: list[Prediction] = []

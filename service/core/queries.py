@@ -17,7 +17,12 @@ from service.core.window import WindowInput
 from service.errors import Problem
 
 CautionCode = Literal[
-    "out_of_range", "truncated_to_context", "last_cycle_unknown", "attention_collapsed", "attention_uniform"
+    "out_of_range",
+    "missing_column",
+    "truncated_to_context",
+    "last_cycle_unknown",
+    "attention_collapsed",
+    "attention_uniform",
 ]
 
 
@@ -72,7 +77,10 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 class HealthState(msgspec.Struct, frozen=True):
-    """The most probable health state, and the probability of each."""
+    """The most probable health state, and the probability of each.
+
+    The label is `unknown` where the readings are unlike the training data, as in `out_of_distribution`.
+    """
 
     label: str
     probabilities: dict[str, float]

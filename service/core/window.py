@@ -28,13 +28,18 @@ class WindowInput(msgspec.Struct, forbid_unknown_fields=True):
     """A window as a client sends it: well-formed, nothing more.
 
     Either `columns` (name to T values) or `readings` (T rows of F values, schema order, or in this process
-    an array [T, F]). None and NaN mean missing.
+    an array [T, F]). None and NaN mean missing. `name` is the unit as text: 17 is "17".
     """
 
-    unit: str | None = None
+    unit: str | int | None = None
     last_cycle: float | None = None
     columns: dict[str, list[float | None]] | None = None
     readings: list[list[float | None]] | None = None
+
+    @property
+    def name(self) -> str | None:
+        """Return the unit's name; many sources number their units."""
+        return str(self.unit) if isinstance(self.unit, int) else self.unit
 
 
 class Windows(msgspec.Struct, frozen=True, eq=False):
@@ -203,8 +208,9 @@ def lay_out(given: WindowInput, rules: WindowRules, *, most: int = MAX_PROBLEMS 
 
     At most `most` problems are worded.
     """
-    if given.unit is not None and len(given.unit) > LONGEST_NAME:
-        detail = f"expected a name of at most {LONGEST_NAME} characters, got {len(given.unit)}"
+    name = given.name
+    if name is not None and len(name) > LONGEST_NAME:
+        detail = f"expected a name of at most {LONGEST_NAME} characters, got {len(name)}"
         return LaidOut(None, 0, [Problem("/unit", "too_long", detail)])
     if given.readings is None:
         return _from_columns(given.columns or {}, rules, most)
@@ -240,7 +246,7 @@ def join(
             readings.append(part.readings)
             sent.append(part.sent)
             last_cycle.append(last)
-            units.append(window.unit)
+            units.append(window.name)
     if not rows:
         return None, problems
     windows, defects = check(_stacked(readings), sent, last_cycle, rules, units=units)

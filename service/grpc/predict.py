@@ -141,7 +141,7 @@ def explain_of(value: int, pointer: str = "/explain") -> Explain:
         MalformedBody: it has no such value.
     """
     if value not in EXPLAIN:
-        detail = f"expected a value of rul.v1.Explain, got {value}"
+        detail = f"expected one of {', '.join(pb.Explain.keys())}, got {value}"
         raise MalformedBody(detail, [Problem(pointer, "shape", detail)])
     return EXPLAIN[value]
 

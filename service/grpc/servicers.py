@@ -64,7 +64,10 @@ class RulServicer:
 
     async def _get_model(self, raw: bytes, _exchange: Exchange, _limit: Limit) -> pb.Model:
         """Describe one model."""
-        return _model(self._desk.predictor.model(parsed(pb.GetModelRequest, raw).name))
+        model = self._desk.predictor.model(parsed(pb.GetModelRequest, raw).name)
+        described = _model(model)
+        described.manifest_json = model.manifest.model_dump_json()
+        return described
 
     async def _list_models(self, raw: bytes, _exchange: Exchange, _limit: Limit) -> pb.ListModelsReply:
         """Describe every model."""
@@ -121,8 +124,12 @@ def add_servicers(server: Any, desk: Desk) -> Health:  # noqa: ANN401 grpc.aio.S
 
 
 def _model(model: LoadedModel) -> pb.Model:
+    manifest = model.manifest
     return pb.Model(
         reference=model_reference(model.name),
         provider=model.provider,
-        manifest_json=model.manifest.model_dump_json(),
+        columns=[pb.ModelColumn(name=column.name, unit=column.unit) for column in manifest.columns],
+        context=manifest.context,
+        cap=manifest.cap,
+        horizons=manifest.horizons,
     )

@@ -29,7 +29,7 @@ NULL: Final = Raw(b"null")
 
 
 class _Window(msgspec.Struct, forbid_unknown_fields=True):
-    unit: str | None = None
+    unit: str | int | None = None
     last_cycle: Raw = NULL
     columns: Raw = NULL
     readings: Raw = NULL

@@ -21,20 +21,41 @@ Body = TypeVar("Body")
 Changer = Callable[[Change], Awaitable[Changed]]
 
 
-class ModelBody(msgspec.Struct, frozen=True):
-    """A loaded model: which weights, where they run, and what their manifest says."""
+class ModelSummary(msgspec.Struct, frozen=True):
+    """A loaded model: which weights, where they run, and what they read and answer.
+
+    `columns` maps the name of each column, in order, to its engineering unit. `context`: most cycles read.
+    `cap`: a RUL above it is "at least". `horizons`: of failure probabilities, in cycles.
+    """
 
     name: str
     version: str
     sha256: str
     provider: str
+    columns: dict[str, str]
+    context: int
+    cap: float
+    horizons: list[int]
+
+    @classmethod
+    def of(cls, model: LoadedModel) -> ModelSummary:
+        """Summarise a loaded model."""
+        name, manifest = model.name, model.manifest
+        columns = {column.name: column.unit for column in manifest.columns}
+        of_manifest = columns, manifest.context, manifest.cap, manifest.horizons
+        return cls(name.name, name.version, name.sha256, model.provider, *of_manifest)
+
+
+class ModelBody(ModelSummary, frozen=True):
+    """A loaded model with its whole manifest."""
+
     manifest: msgspec.Raw | dict[str, Any]
 
 
 class ModelsBody(msgspec.Struct, frozen=True):
-    """Every loaded model."""
+    """Every loaded model; `GET /v1/models/{name}` has its manifest."""
 
-    models: list[ModelBody]
+    models: list[ModelSummary]
 
 
 class BundleBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -79,10 +100,12 @@ class ModelsHttp:
         ]
 
     async def _list(self, _call: Call) -> Reply:
-        return json_reply(ModelsBody([model_body(model) for model in self._desk.predictor.models.values()]))
+        return json_reply(ModelsBody([ModelSummary.of(m) for m in self._desk.predictor.models.values()]))
 
     async def _show(self, call: Call) -> Reply:
-        return json_reply(model_body(self._desk.predictor.model(call.path["name"])))
+        model = self._desk.predictor.model(call.path["name"])
+        manifest = msgspec.Raw(model.manifest.model_dump_json().encode())
+        return json_reply(ModelBody(**msgspec.structs.asdict(ModelSummary.of(model)), manifest=manifest))
 
     async def _load(self, call: Call) -> Reply:
         return await self._make(Change(Action.LOAD, bundle=_body(call, BundleBody).bundle))
@@ -124,14 +147,3 @@ def _body(call: Call, kind: type[Body]) -> Body:
         return msgspec.json.decode(call.body, type=kind)
     except UNREADABLE as error:
         raise unreadable(error) from error
-
-
-def model_body(model: LoadedModel) -> ModelBody:
-    """A loaded model as /v1/models shows it."""
-    return ModelBody(
-        model.name.name,
-        model.name.version,
-        model.name.sha256,
-        model.provider,
-        msgspec.Raw(model.manifest.model_dump_json().encode()),
-    )

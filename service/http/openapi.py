@@ -9,10 +9,12 @@ from typing import Any, Final
 
 import msgspec
 
+from export.bundle import Manifest
 from model.version import VERSION
 from service.core.queries import ModelName, Prediction, Refused
 from service.errors import STATUS
 from service.http import oip_openapi, units_bodies
+from service.http.examples import add_examples
 
 PAGE: Final = """<!doctype html>
 <html lang="en">
@@ -53,11 +55,12 @@ def assets() -> Path:
     return Path(spec.origin).parent / "_internal" / "server" / "static_content"
 
 
-def document(types: Sequence[type]) -> dict[str, Any]:
+def document(types: Sequence[type], manifest: Manifest) -> dict[str, Any]:
     """Describe the API by OpenAPI 3.1.
 
     Args:
         types: What the routes read and answer, beside the predictions themselves.
+        manifest: The model that examples of requests are for.
     """
     _, components = msgspec.json.schema_components(
         [*types, *oip_openapi.BODIES, ModelName, Prediction, Refused],
@@ -71,6 +74,8 @@ def document(types: Sequence[type]) -> dict[str, Any]:
         "required": ["model", "predictions"],
         "properties": {"model": _ref("ModelName"), "predictions": {"type": "array", "items": answer}},
     }
+    paths = _paths() | units_bodies.paths(_ref, _responses) | oip_openapi.paths(_ref, _responses)
+    add_examples(paths, manifest)
     security = {
         "bearer": {"type": "http", "scheme": "bearer"},
         "apiKey": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -85,7 +90,7 @@ def document(types: Sequence[type]) -> dict[str, Any]:
         },
         "components": {"schemas": components, "securitySchemes": security},
         "security": [{}, {"bearer": []}, {"apiKey": []}],
-        "paths": _paths() | units_bodies.paths(_ref, _responses) | oip_openapi.paths(_ref, _responses),
+        "paths": paths,
     }
 
 

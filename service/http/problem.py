@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from enum import StrEnum
 from typing import Final
 
 import msgspec
 
+from service.core.queries import Explain
 from service.errors import (
     MalformedBody,
     Problem,
@@ -17,9 +19,12 @@ from service.errors import (
     retry_after_seconds,
     status_of,
 )
+from service.store.judgement import OutcomeKind
 
 PROBLEM: Final = b"application/problem+json"
 MOST_DETAIL: Final = 300
+ENUMS: Final[dict[str, type[StrEnum]]] = {"/explain": Explain, "/kind": OutcomeKind}
+"""Fields with a closed set of values, by their pointers: msgspec does not name the values."""
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Errors of a JSON body that cannot be decoded, or has another shape."""
 
@@ -66,6 +71,8 @@ def unreadable(error: Exception, below: str = "") -> MalformedBody:
 
     >>> unreadable(msgspec.ValidationError("Expected `str`, got `int` - at `$.windows[3].unit`")).detail
     '/windows/3/unit: Expected `str`, got `int`'
+    >>> unreadable(msgspec.ValidationError("Invalid enum value 'lost' - at `$.kind`")).detail
+    "/kind: expected one of failed, removed, got 'lost'"
     """
     if not isinstance(error, msgspec.ValidationError):
         return MalformedBody(f"the body is not JSON: {error}")
@@ -74,4 +81,6 @@ def unreadable(error: Exception, below: str = "") -> MalformedBody:
     detail = detail if len(detail) <= MOST_DETAIL else f"{detail[:MOST_DETAIL]}..."  # it may quote a value
     plain = path.rstrip("`").removeprefix("$").replace("[...]", "")  # msgspec does not name the key
     pointer = below + plain.replace("[", "/").replace("]", "").replace(".", "/")
+    if (values := ENUMS.get(pointer)) is not None:
+        detail = detail.replace("Invalid enum value", f"expected one of {', '.join(values)}, got", 1)
     return MalformedBody(f"{pointer or 'the body'}: {detail}", [Problem(pointer, "shape", detail)])

@@ -223,14 +223,30 @@ class ListModelsReply(_message.Message):
     def __init__(self, models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("reference", "provider", "manifest_json")
+    __slots__ = ("reference", "provider", "manifest_json", "columns", "context", "cap", "horizons")
     REFERENCE_FIELD_NUMBER: _ClassVar[int]
     PROVIDER_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_JSON_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    CAP_FIELD_NUMBER: _ClassVar[int]
+    HORIZONS_FIELD_NUMBER: _ClassVar[int]
     reference: ModelReference
     provider: str
     manifest_json: str
-    def __init__(self, reference: _Optional[_Union[ModelReference, _Mapping]] = ..., provider: _Optional[str] = ..., manifest_json: _Optional[str] = ...) -> None: ...
+    columns: _containers.RepeatedCompositeFieldContainer[ModelColumn]
+    context: int
+    cap: float
+    horizons: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, reference: _Optional[_Union[ModelReference, _Mapping]] = ..., provider: _Optional[str] = ..., manifest_json: _Optional[str] = ..., columns: _Optional[_Iterable[_Union[ModelColumn, _Mapping]]] = ..., context: _Optional[int] = ..., cap: _Optional[float] = ..., horizons: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ModelColumn(_message.Message):
+    __slots__ = ("name", "unit")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    unit: str
+    def __init__(self, name: _Optional[str] = ..., unit: _Optional[str] = ...) -> None: ...
 
 class StreamRequest(_message.Message):
     __slots__ = ("open", "reading")

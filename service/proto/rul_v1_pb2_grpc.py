@@ -82,7 +82,7 @@ class RulServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListModels(self, request, context):
-        """Every loaded model with its manifest.
+        """Every loaded model, without its manifest: GetModel has it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -5,8 +5,9 @@ import pytest
 from service.errors import STATUS
 from service.http.openapi import document
 from service.http.routes import BODIES
+from tests.fakes import make_manifest
 
-DOCUMENT = document(BODIES)
+DOCUMENT = document(BODIES, make_manifest())
 OPERATIONS = {
     f"{method} {path}": operation
     for path, operations in DOCUMENT["paths"].items()

@@ -32,7 +32,7 @@ def normalised(value: Any, name: str = "") -> Any:
     """An answer without what is not compared, its numbers in eight digits."""
     if name in FREE or (name in {"error", "next"} and isinstance(value, str) and value):
         return ANY
-    if name == "manifest_json":
+    if name == "manifest_json" and value:
         return normalised(json.loads(value), "manifest")
     if name == "manifest":
         columns = [column["name"] for column in value["columns"]]

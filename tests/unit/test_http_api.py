@@ -16,7 +16,7 @@ from service.http.careful import Careful
 from service.http.problem import unreadable
 from service.labels import Route
 from tests.fakes import FakeRuntime
-from tests.in_process import in_process
+from tests.in_process import in_process, json_window
 
 
 async def test_readiness_says_on_which_providers_a_model_runs_and_why_not_on_others():
@@ -48,6 +48,32 @@ async def test_every_route_of_http_is_counted_under_a_label_of_its_own():
                 assert count == 1, route
 
 
+PREDICTED = ("/v1/predict", "/v2/models/{name}/infer", "/v2/models/{name}/versions/{version}/infer")
+
+
+async def test_every_example_of_the_docs_is_answered(tmp_path):
+    async with in_process(store=f"sqlite:///{tmp_path}/rul.db") as service:
+        paths = (await service.http.get("/openapi.json")).json()["paths"]
+        answers = []
+        for path in (*PREDICTED, "/v1/units/{unit}/outcomes"):
+            examples = paths[path]["post"]["requestBody"]["content"]["application/json"]["examples"]
+            for example in list(examples.values())[:1]:
+                url = path.format(name="fake", version="1", unit="17")
+                answers.append(await service.http.post(url, json=example["value"]))
+
+    assert [answer.status_code for answer in answers] == [200] * 4, [a.text for a in answers]
+
+
+async def test_the_examples_of_a_prediction_are_the_same_window_by_name_and_by_row():
+    async with in_process() as service:
+        body = (await service.http.get("/openapi.json")).json()["paths"]["/v1/predict"]["post"]["requestBody"]
+        examples = body["content"]["application/json"]["examples"]
+        answers = [await service.http.post("/v1/predict", json=each["value"]) for each in examples.values()]
+
+    one, other = (answer.json()["predictions"][0] for answer in answers)
+    assert one["rul"] == other["rul"]
+
+
 async def test_a_number_that_is_too_large_is_left_to_the_windows_check():
     async with in_process() as service:
         body = b'{"windows": [{"readings": [[1, 1e999, 1]]}]}'
@@ -57,6 +83,45 @@ async def test_a_number_that_is_too_large_is_left_to_the_windows_check():
 
     (problem,) = reply.json()["errors"]
     assert (problem["pointer"], problem["code"]) == ("/windows/0/readings/0/1", "non_finite")
+
+
+@pytest.mark.parametrize("beside", [[], [{"unit": 18, "columns": {"sensor_1": ["x"]}}]])
+async def test_an_integer_is_the_name_of_a_unit(beside):
+    async with in_process() as service:
+        reply = await service.predict_http(windows=[json_window() | {"unit": 17}, *beside], partial=True)
+
+    assert [p["unit"] for p in reply.json()["predictions"]] == ["17", "18"][: 1 + len(beside)]
+
+
+@pytest.mark.parametrize(("unit", "digits"), [("9" * 257, 257), ("-" + "9" * 300, 301)])
+async def test_an_integer_of_too_many_digits_is_no_name(unit, digits):
+    body = b'{"windows": [{"unit": %s, "readings": [[1, 1, 1]]}]}' % unit.encode()
+    async with in_process() as service:
+        reply = await service.http.post(
+            "/v1/predict", content=body, headers={"content-type": "application/json"}
+        )
+
+    (problem,) = reply.json()["errors"]
+    assert (problem["pointer"], problem["code"]) == ("/windows/0/unit", "too_long")
+    assert problem["detail"].endswith(f"got {digits}")
+
+
+async def test_a_value_outside_a_closed_set_is_refused_with_the_set():
+    async with in_process() as service:
+        reply = await service.predict_http(explain="ful")
+
+    (problem,) = reply.json()["errors"]
+    expected = "expected one of none, attention, sensors, full, got 'ful'"
+    assert (problem["pointer"], problem["detail"]) == ("/explain", expected)
+
+
+@pytest.mark.parametrize("unit", [1.5, True, ["17"]])
+async def test_other_values_are_no_names(unit):
+    async with in_process() as service:
+        reply = await service.predict_http(windows=[json_window() | {"unit": unit}])
+
+    assert reply.status_code == 400
+    assert reply.json()["errors"][0]["pointer"] == "/windows/0/unit"
 
 
 @pytest.mark.parametrize("beside", ["1e999", "1"])

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 import shutil
 import weakref
 from contextlib import asynccontextmanager
@@ -24,7 +25,7 @@ from service.processes.control import WorkerSpec
 from service.proto import rul_v1_pb2 as pb
 from service.settings import Settings
 from tests.asking import golden_windows
-from tests.in_process import SMALL, framed, unframed, until
+from tests.in_process import SMALL, ask_grpc, framed, unframed, until
 from tests.key_files import key_file
 from tests.other_bundles import renamed
 
@@ -104,6 +105,40 @@ async def test_a_swap_changes_who_answers_and_every_answer_says_whose_it_is(serv
     assert (await service.client.get("/v1/models/fd001")).json()["version"] == "2"
     assert (await service.client.get("/readyz")).json()["models"][0]["version"] == "2"
     assert (await service.client.get("/v2/models/fd001")).json()["versions"] == ["2"]
+
+
+async def test_the_list_is_short_and_the_manifest_is_one_call_further(service):
+    listed = await service.client.get("/v1/models")
+    shown = (await service.client.get("/v1/models/fd001")).json()
+
+    (entry,) = listed.json()["models"]
+    manifest = shown.pop("manifest")
+    assert len(listed.content) < 1000
+    assert entry == shown
+    assert entry["columns"] == {column["name"]: column["unit"] for column in manifest["columns"]}
+    assert [entry["context"], entry["cap"], entry["horizons"]] == [
+        manifest[name] for name in ("context", "cap", "horizons")
+    ]
+
+
+async def test_by_grpc_the_list_has_no_manifest_either(service):
+    async def ask(method, message):
+        metadata = [("x-api-key", KEY)]
+        body = framed(message.SerializeToString())
+        return await ask_grpc(service.parts.grpc, f"/rul.v1.RulService/{method}", body, metadata=metadata)
+
+    listed = await ask("ListModels", pb.ListModelsRequest())
+    shown = await ask("GetModel", pb.GetModelRequest(name="fd001"))
+
+    (entry,) = pb.ListModelsReply.FromString(listed.messages[0]).models
+    model = pb.Model.FromString(shown.messages[0])
+    manifest = json.loads(model.manifest_json)
+    assert entry.manifest_json == ""
+    assert list(entry.columns) == list(model.columns)
+    assert [(column.name, column.unit) for column in entry.columns] == [
+        (column["name"], column["unit"]) for column in manifest["columns"]
+    ]
+    assert (entry.context, entry.cap) == (manifest["context"], manifest["cap"])
 
 
 async def test_a_request_in_flight_ends_with_the_model_that_it_began_with(service, newer):

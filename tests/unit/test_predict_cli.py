@@ -37,7 +37,7 @@ ROWS = [
     Row("pump 8", 12, 125.0, "at_least_cap", 104.0, 125.0, "healthy", 0.9, 12),
     Row("pump 9", 1, None, None, None, None, None, None, None),
     Row("pump 10", 90, 3.5, "estimated", 0.0, 9.0, "critical", None, 90),
-    Row("pump 11", 5, 60.0, "out_of_distribution", 10.0, 90.0, "healthy", 0.4, 5),
+    Row("pump 11", 5, 60.0, "out_of_distribution", 10.0, 90.0, "unknown", 0.4, 5),
 ]
 EVIDENT = make_manifest(explains_readings=True)
 GROUNDS = Grounds("sensor_2", -12.25, "sensor_1", 3.5, "supported", (0.25, 0.875))
@@ -354,7 +354,9 @@ def test_only_one_row_a_unit_has_a_column_for_trust():
 def test_what_it_amounts_to_stands_below():
     *_, counts, urgent = people_text().splitlines()
 
-    assert counts == "5 units · 1 critical · 1 degrading · 2 healthy · 1 without an answer · model fake 1.0"
+    assert counts == (
+        "5 units · 1 unknown · 1 critical · 1 degrading · 1 healthy · 1 without an answer · model fake 1.0"
+    )
     assert urgent == "fewest cycles left: pump 10 (3.5), pump 7 (38.2)"
 
 

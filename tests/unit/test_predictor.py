@@ -170,6 +170,16 @@ async def test_the_state_says_how_the_number_may_be_read(rul, cycles, novelty, s
     assert reply.predictions[0].rul_state is state
 
 
+@pytest.mark.parametrize("cycles", [1, 4])
+@pytest.mark.parametrize(("novelty", "label"), [(1.9, "healthy"), (2.1, "unknown")])
+async def test_the_health_of_readings_unlike_the_training_data_is_unknown(cycles, novelty, label):
+    reply = await ask(window_input(120.0, cycles=cycles), predictor=make_predictor(novelty=novelty))
+
+    health = reply.predictions[0].health_state
+    assert health.label == label
+    assert health.probabilities["healthy"] == pytest.approx(0.96)
+
+
 @pytest.mark.parametrize(
     ("band", "code"), [((0.0, 0.9), "attention_uniform"), ((1.1, 1.2), "attention_collapsed")]
 )
@@ -189,6 +199,22 @@ async def test_a_reading_out_of_range_is_warned_of_before_what_else_there_is_to_
         "truncated_to_context",
         "last_cycle_unknown",
         "attention_uniform",
+    ]
+
+
+@pytest.mark.parametrize("values", [None, [None] * 12], ids=["left out", "null"])
+async def test_a_column_without_a_reading_is_warned_of_and_one_with_gaps_is_not(values):
+    window = window_input(cycles=12)
+    window.columns["setting_1"][:11] = [None] * 11
+    del window.columns["sensor_2"]
+    if values is not None:
+        window.columns["sensor_2"] = values
+
+    reply = await ask(window, predictor=make_predictor(make_manifest(max_missing_fraction=0.7)))
+
+    missing = [w for w in reply.predictions[0].warnings if w.code == "missing_column"]
+    assert [(warning.column, warning.detail) for warning in missing] == [
+        ("sensor_2", "the window has no reading of sensor_2: treated as missing")
     ]
 
 
@@ -260,6 +286,12 @@ async def test_many_windows_are_answered_in_their_order():
     assert [p.unit for p in reply.predictions] == [str(i) for i in range(150)]
     assert [p.rul for p in reply.predictions] == [float(i % 100) for i in range(150)]
     assert [i for i, p in enumerate(reply.predictions) if p.imputed_fraction] == [70]
+
+
+async def test_units_may_be_numbered():
+    reply = await ask(window_input(unit=17), WindowInput(18), partial=True)
+
+    assert [p.unit for p in reply.predictions] == ["17", "18"]
 
 
 async def test_a_query_lets_go_of_its_windows_once_they_are_laid_out():

@@ -143,7 +143,8 @@ class Answers:
         self.answers = {
             "/metrics": httpx.Response(200, text=NOW),
             "/readyz": httpx.Response(503, json={"status": 503, "detail": "the service is starting"}),
-            "/v1/models": httpx.Response(200, json={"models": [FD001]}),
+            "/v1/models": httpx.Response(200, json={"models": [{"name": "fd001"}]}),
+            "/v1/models/fd001": httpx.Response(200, json=FD001),
             "/v1/units": httpx.Response(404, json={"status": 404}),
         } | {f"/{name.replace('__', '/')}": answer for name, answer in answers.items()}
         self.asked = []

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from model.domain import HEALTH_STATES, RulState, Trajectory, printable
+from model.domain import HEALTH_LABELS, RulState, Trajectory, printable
 from rul_client.answers import Answerer
 from rul_client.commands.output import HEALTH_STYLES
 from rul_client.commands.predict.rows import Row
@@ -78,7 +78,7 @@ class PeopleTable(RowWriter):
         self._console.print(table)
 
     def close(self) -> None:  # noqa: D102 inherited
-        counts = [(state, HEALTH_STYLES[state], self._counts[state]) for state in reversed(HEALTH_STATES)]
+        counts = [(state, HEALTH_STYLES[state], self._counts[state]) for state in reversed(HEALTH_LABELS)]
         counts.append(("without an answer", "magenta", self._counts[""]))
         parts = [Text(f"{self._counts.total():,} {self._rows}")]
         parts += [Text(f"{count:,} {name}", style) for name, style, count in counts if count]
@@ -98,7 +98,7 @@ class PeopleTable(RowWriter):
             "RUL": self._number,
             "interval": max(2 * self._number + 3, len(self._headings["interval"])),
             "drawing": DRAWING[1],
-            "health": max(map(len, HEALTH_STATES)) + 2,
+            "health": max(map(len, HEALTH_LABELS)) + 2,
             "entropy": 7,
             **self._grounds_widths(),
             "state": max(map(len, RulState)),

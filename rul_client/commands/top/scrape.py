@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote
 
 import httpx
 import msgspec
@@ -18,8 +19,8 @@ from rul_client.http import request
 UNITS_PATH: Final = "/v1/units?limit=10"
 UNCOUNTED: Final = frozenset(
     {
-        "/livez", "/readyz", "/metrics", "/v1/models", "/v1/units", "/v2/health/live", "/v2/health/ready",
-        "grpc.health.v1.Health", "rul.v1.RulService/PredictStream",
+        "/livez", "/readyz", "/metrics", "/v1/models", "/v1/models/{name}", "/v1/units",
+        "/v2/health/live", "/v2/health/ready", "grpc.health.v1.Health", "rul.v1.RulService/PredictStream",
     }
 )  # fmt: skip
 """Routes of probes, of `rul top` itself, and of streams: their readings are counted one by one."""
@@ -114,12 +115,16 @@ class Scraper:
             samples = Samples.parse((await request(self._client, "GET", "/metrics")).decode())
             loaded = samples.by("sha256", "rul_model_info")
             if loaded != self._loaded:
-                models = msgspec.json.decode(await request(self._client, "GET", "/v1/models"))["models"]
-                self._models, self._loaded = models, loaded
+                names = [model["name"] for model in (await self._decoded("/v1/models"))["models"]]
+                self._models = [await self._decoded(f"/v1/models/{quote(name, safe='')}") for name in names]
+                self._loaded = loaded
         except (ValueError, LookupError, TypeError) as error:
             raise RemoteFailed(f"{self._url} is not rulserve, or a newer version: {error}") from error
         said = "ready" if ready.get("status") == "ready" else str(ready.get("detail", "readiness unknown"))
         return Scrape(self._url, self._clock(), samples, said, self._models, units)
+
+    async def _decoded(self, path: str) -> Any:  # noqa: ANN401 JSON
+        return msgspec.json.decode(await request(self._client, "GET", path))
 
     async def _get(self, path: str) -> dict[str, Any]:
         """Fetch a path; empty if it cannot be read, so that the rest is shown."""
