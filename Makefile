@@ -75,7 +75,7 @@ demo: setup ## simulate, train, export, check, serve and predict in under two mi
 .PHONY: test
 test: setup ## every test
 	$(BIN)/python -m pytest -n auto --dist loadfile tests/unit tests/contract
-	$(BIN)/python -m pytest tests/integration tests/hostile tests/gpu
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/integration tests/hostile tests/gpu
 
 .PHONY: test-unit test-long test-integration test-gpu bench bench-peers
 test-unit: setup ## one module at a time

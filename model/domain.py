@@ -24,6 +24,8 @@ BoolArray = NDArray[np.bool_]
 Role = Literal["setting", "sensor"]
 
 HEALTH_STATES: Final = ("healthy", "degrading", "critical")
+HEALTH_LABELS: Final = (*HEALTH_STATES, "unknown")
+"""Labels of answers; `unknown` is that of readings unlike the training data."""
 
 
 class RulError(Exception):

@@ -9,6 +9,12 @@ from urllib.parse import urlsplit
 
 import typer
 
+from rul_client.errors import RemoteFailed
+
+
+class InvalidAddress(typer.BadParameter, RemoteFailed):
+    """An address that no client understands; wrong usage of a command."""
+
 
 class Tls(NamedTuple):
     """PEM files of a TLS connection.
@@ -41,7 +47,7 @@ def _checked(url: str, schemes: tuple[str, ...]) -> str:
             return url
     except ValueError:  # the port is no number
         pass
-    raise typer.BadParameter(f"expected {', '.join(schemes)}://HOST:PORT, got {url!r}")
+    raise InvalidAddress(f"expected {', '.join(schemes)}://HOST:PORT, got {url!r}")
 
 
 ApiKey = Annotated[str | None, typer.Option(help="With a service: its API key.", envvar="RUL_API_KEY")]

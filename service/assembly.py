@@ -261,7 +261,7 @@ def build(
     paths = {runtime.manifest.name: str(folder.path.resolve()) for folder, runtime in loaded}
     catalog = _catalog(settings, predictor, paths, joints)
     desk = desk_of(
-        settings, predictor, metrics, lifecycle, admission, tracer,
+        settings, predictor, joints.store, metrics, lifecycle, admission, tracer,
         logs_keys=spec.index == 0,  # the others would log the same
     )  # fmt: skip
     return Parts(settings, worker, registry, batchers, catalog, joints.store, desk, joints.executor, schema)

@@ -19,6 +19,7 @@
         ├── StoreUnavailable    retry_after_seconds
         ├── CycleConflict       a reading of a cycle that is already recorded
         ├── OutcomeConflict     another outcome of the unit is known
+        ├── UnitConflict        another unit has the name
         ├── StreamIdle
         ├── UnknownRoute
         ├── MethodNotAllowed
@@ -154,8 +155,12 @@ class OutcomeConflict(InvalidRequest):
     """The unit has a different outcome in the store."""
 
 
-class CycleConflict(ServiceError):
-    """A reading whose cycle is not after the unit's last one."""
+class CycleConflict(InvalidRequest):
+    """A reading of a cycle that has another one, or, in a stream, is not after the last one."""
+
+
+class UnitConflict(InvalidRequest):
+    """A new name that another unit has."""
 
 
 class StreamIdle(ServiceError):
@@ -248,6 +253,7 @@ STATUS: Final[dict[type[ServiceError], Status]] = {
     StoreUnavailable: Status(503, StatusCode.UNAVAILABLE, "The store is unavailable", "store_unavailable"),
     OutcomeConflict: Status(409, StatusCode.ABORTED, "A different outcome is stored", "outcome_conflict"),
     CycleConflict: Status(409, StatusCode.ABORTED, "The cycle is already recorded", "cycle_conflict"),
+    UnitConflict: Status(409, StatusCode.ABORTED, "Another unit has the name", "unit_conflict"),
     # Not DEADLINE_EXCEEDED: it is the caller that was late.
     StreamIdle: Status(408, StatusCode.ABORTED, "The stream was idle", "stream_idle"),
     UnknownRoute: Status(404, StatusCode.UNIMPLEMENTED, "The path does not exist", "unknown_route"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -17,8 +18,9 @@ from service.edge.intake import Intake
 from service.metrics.board import Slots
 from service.metrics.metrics import Metrics
 from service.settings import Settings
-from service.store.async_store import AsyncStore
+from service.store.async_store import AsyncStore, open_store
 from service.store.url import SQLITE, store_url
+from service.units import UnitWindows
 
 BATCHES_IN_WORK: Final = 2
 """Batches in work for the event loop and for each thread: one runs while the next one is decoded."""
@@ -27,6 +29,7 @@ BATCHES_IN_WORK: Final = 2
 def desk_of(  # noqa: PLR0917 - it is where they meet
     settings: Settings,
     predictor: Predictor,
+    store: AsyncStore,
     metrics: Metrics,
     lifecycle: Lifecycle,
     admission: Admission,
@@ -57,6 +60,7 @@ def desk_of(  # noqa: PLR0917 - it is where they meet
         max_streams=settings.max_streams,
         stream_idle_seconds=settings.stream_idle_seconds,
         admission=admission,
+        units=UnitWindows(predictor, store),
         tracer=tracer,
         hosts=_hosts(settings),
     )
@@ -102,6 +106,7 @@ def store_of(settings: Settings, metrics: Metrics, progress: Slots, flush_second
         observer=metrics.store,
         log=logs.logger(),
         flush_seconds=flush_seconds,
+        connect=partial(open_store, readings_per_unit=settings.store_readings_per_unit),
     )
     recorder = store.recorder
     if recorder is not None:

@@ -21,6 +21,7 @@ from service.errors import (
     ServiceError,
     TooLarge,
     Unauthenticated,
+    UnitConflict,
     status_of,
 )
 
@@ -39,14 +40,20 @@ class Route(StrEnum):
     MODELS = "/v1/models"
     MODEL = "/v1/models/{name}"
     SHADOW = "/v1/models/{name}/shadow"
+    MONITORING = "/v1/models/{name}/monitoring"
     LIVEZ = "/livez"
     READYZ = "/readyz"
     METRICS = "/metrics"
     OUTCOMES = "/v1/units/{unit}/outcomes"
+    CYCLES = "/v1/units/{unit}/cycles"
+    EXPLANATION = "/v1/units/{unit}/explanation"
+    RENAME = "/v1/units/{unit}/rename"
     UNIT = "/v1/units/{unit}"
     UNITS = "/v1/units"
     OPENAPI = "/openapi.json"
     DOCS = "/docs"
+    PAGE = "/page"
+    EVENTS = "/v1/events"
     V2 = "/v2"
     V2_LIVE = "/v2/health/live"
     V2_READY = "/v2/health/ready"
@@ -55,6 +62,7 @@ class Route(StrEnum):
     V2_INFER = "/v2/models/{name}/infer"
     V2_INDEX = "/v2/repository/index"
     GRPC_PREDICT = "rul.v1.RulService/Predict"
+    GRPC_APPEND = "rul.v1.RulService/AppendCycles"
     GRPC_STREAM = "rul.v1.RulService/PredictStream"
     GRPC_READING = "rul.v1.RulService/PredictStream/reading"
     GRPC_LIST_MODELS = "rul.v1.RulService/ListModels"
@@ -76,7 +84,7 @@ class Route(StrEnum):
 PREDICTS: Final = frozenset(
     {
         Route.PREDICT, Route.GRPC_PREDICT, Route.V2_INFER, Route.GRPC_INFER, Route.GRPC_STREAM,
-        Route.GRPC_READING,
+        Route.GRPC_READING, Route.CYCLES, Route.GRPC_APPEND,
     }
 )  # fmt: skip
 
@@ -108,6 +116,7 @@ REJECTED: Final[dict[type[ServiceError], str]] = {
     InvalidRequest: "invalid",
     CycleConflict: "conflict",
     OutcomeConflict: "conflict",
+    UnitConflict: "conflict",
     Unauthenticated: "unauthenticated",
     Forbidden: "forbidden",
 }

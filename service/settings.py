@@ -234,6 +234,12 @@ class Settings(BaseSettings):
         description="Maximum predictions in a worker that wait to be stored; more are dropped and counted. "
         "Too high: memory grows by 400 bytes each while the database is away. Too low: bursts are dropped.",
     )
+    store_readings_per_unit: PositiveInt = Field(
+        default=10_000,
+        description="Maximum readings of a unit to keep, the newest ones. Too high: the database grows, by "
+        "some 130 bytes per reading of 17 columns. Too low: histories are short; below the model's context, "
+        "windows too.",
+    )
     log_level: LogLevel = Field(
         default=LogLevel.INFO, description="Minimum log level. debug logs details of single requests."
     )

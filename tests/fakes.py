@@ -200,6 +200,7 @@ class FakeKeepingObserver:
 
     def __init__(self) -> None:
         self.written = 0
+        self.readings = 0
         self.drops: Counter[str] = Counter()
         self.ups: list[bool] = []
         self.outcomes: list[tuple[OutcomeKind, OutcomeResult]] = []
@@ -207,6 +208,9 @@ class FakeKeepingObserver:
 
     def wrote(self, rows: int) -> None:
         self.written += rows
+
+    def ingested(self, rows: int) -> None:
+        self.readings += rows
 
     def dropped(self, reason: str, rows: int) -> None:
         self.drops[reason] += rows

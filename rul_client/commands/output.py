@@ -12,12 +12,14 @@ from typing import IO, Final
 
 from rich.console import Console
 
-from model.domain import RulError, RulState
+from model.domain import RulError
 
-UNKNOWN: Final = "unknown"
 HEALTH_STYLES: Final = {
-    "healthy": "green", "degrading": "yellow", "critical": "bold red", UNKNOWN: "magenta"
-}  # fmt: skip
+    "healthy": "green",
+    "degrading": "yellow",
+    "critical": "bold red",
+    "unknown": "magenta",
+}
 FILE_WIDTH: Final = 200
 FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 """Beginnings of a text that spreadsheets take for a formula."""
@@ -61,15 +63,6 @@ def wide_console(file: IO[str], *, is_file: bool = False) -> Console:
     """A console as wide as the terminal; 200 columns for a file or a pipe."""
     width = FILE_WIDTH if is_file else shutil.get_terminal_size(fallback=(FILE_WIDTH, 50)).columns
     return Console(file=file, width=width, highlight=False, markup=False)
-
-
-def shown_health(health: str, rul_state: str) -> str:
-    """Return the health state to show: unknown where readings are unlike the training data.
-
-    >>> shown_health("healthy", "out_of_distribution"), shown_health("healthy", "estimated")
-    ('unknown', 'healthy')
-    """
-    return UNKNOWN if rul_state == RulState.OUT_OF_DISTRIBUTION else health
 
 
 def csv_cell(value: object) -> object:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from export.bundle import Manifest
 from export.drift_reference import STUCK_CYCLES
 from model.domain import (
+    HEALTH_LABELS,
     HEALTH_STATES,
     NOVELTY_LIMIT,
     BoolArray,
@@ -175,8 +176,9 @@ class Answers:
 
     @cached_property
     def health_label(self) -> list[int]:
-        """The most probable state."""
-        return self.outputs.health_state.argmax(axis=1).tolist()
+        """The most probable state, or unknown, as indices into `HEALTH_LABELS`."""
+        likely = self.outputs.health_state.argmax(axis=1)
+        return np.where(self.outputs.novelty > NOVELTY_LIMIT, len(HEALTH_STATES), likely).tolist()
 
     @cached_property
     def attention(self) -> list[list[float]]:
@@ -292,7 +294,7 @@ def prediction(
         answers.states[row],
         Interval(manifest.nominal_coverage, lower, upper),
         dict(zip(answers.rules.horizons, answers.failure_probability[row], strict=True)),
-        HealthState(HEALTH_STATES[answers.health_label[row]], dict(zip(HEALTH_STATES, health, strict=True))),
+        HealthState(HEALTH_LABELS[answers.health_label[row]], dict(zip(HEALTH_STATES, health, strict=True))),
         windows.imputed_fraction[i],
         _cautions(answers, row, windows, i),
         shown,

@@ -77,7 +77,10 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 class HealthState(msgspec.Struct, frozen=True):
-    """The most probable health state, and the probability of each."""
+    """The most probable health state, and the probability of each.
+
+    The label is `unknown` where the readings are unlike the training data, as in `out_of_distribution`.
+    """
 
     label: str
     probabilities: dict[str, float]

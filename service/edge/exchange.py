@@ -30,6 +30,7 @@ from service.errors import (
 from service.labels import CLIENT_GONE, SUCCESS, Route, Transport
 from service.metrics.metrics import Metrics
 from service.streams.life import Streams
+from service.units import UnitWindows
 
 WATCH_AFTER_SECONDS: Final = 0.1
 """How long a request runs before the service asks whether its caller is still there. Asking is a task and,
@@ -209,6 +210,7 @@ class Desk:
     max_streams: int
     stream_idle_seconds: float
     admission: Admission
+    units: UnitWindows
     tracer: Tracer | None = None
     hosts: Hosts | None = None
 

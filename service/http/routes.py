@@ -18,8 +18,11 @@ from service.edge.exchange import Desk
 from service.edge.keys import KeyScope
 from service.errors import UnknownRoute
 from service.http import openapi
+from service.http.events import EventsHttp
 from service.http.models import BundleBody, ChangeBody, Changer, ModelBody, ModelsBody, ModelsHttp, ShadowBody
+from service.http.monitoring import MonitoringBody, MonitoringHttp
 from service.http.oip import OipHttp
+from service.http.page import PageHttp
 from service.http.predict import predict
 from service.http.problem import ProblemBody
 from service.http.shell import JSON, Call, Endpoint, Reply, Shell, json_reply
@@ -56,7 +59,7 @@ class ReadyBody(msgspec.Struct, frozen=True):
 
 BODIES: Final = (
     PredictQuery, ModelsBody, ModelBody, BundleBody, ShadowBody, ChangeBody, ReadyBody, ProblemBody,
-    OutcomeReport, OutcomeReply, UnitBody, FleetBody,
+    OutcomeReport, OutcomeReply, UnitBody, FleetBody, MonitoringBody,
 )  # fmt: skip
 """What the routes read and answer, for the OpenAPI document."""
 
@@ -85,7 +88,6 @@ class Pages:
             Endpoint("GET", "/schema.json", Route.OPENAPI, self._schema, KeyScope.PAGES),
             Endpoint("GET", "/docs", Route.DOCS, self._docs, KeyScope.PAGES),
             Endpoint("GET", "/docs/assets/{name:path}", Route.DOCS, self._asset, KeyScope.PAGES),
-            Endpoint("GET", "/", Route.OTHER, self._index, KeyScope.OPEN),
         ]
 
     async def _livez(self, _call: Call) -> Reply:
@@ -120,9 +122,6 @@ class Pages:
         content = openapi.START.encode() if path is None else path.read_bytes()
         return Reply(content, media_type=MEDIA_TYPES[Path(name).suffix], headers=openapi.SECURITY)
 
-    async def _index(self, _call: Call) -> Reply:
-        return Reply(status=307, media_type=b"", headers=[(b"location", b"/docs")])
-
 
 def http_application(
     desk: Desk, registry: CollectorRegistry, store: AsyncStore, schema: Schema, change: Changer
@@ -134,7 +133,10 @@ def http_application(
             "POST", PREDICT_PATH, Route.PREDICT, predict, KeyScope.PREDICT, needs_model=True, media_type=JSON
         ),
         *ModelsHttp(desk, change).endpoints(),
+        *MonitoringHttp(desk).endpoints(),
         *UnitsHttp(desk, store).endpoints(),
+        *EventsHttp(desk, store).endpoints(),
+        *PageHttp().endpoints(),
         *Pages(desk, registry, schema).endpoints(),
         *oip.endpoints(),
     ]

@@ -15,6 +15,7 @@ from service.edge.exchange import Desk
 from service.edge.keys import KeyScope
 from service.errors import InvalidRequest, Problem
 from service.http import units_bodies as bodies
+from service.http import units_cycles
 from service.http.problem import UNREADABLE, unreadable
 from service.http.shell import JSON, Call, Endpoint, Reply, json_reply
 from service.http.units_bodies import MOST, STATES, FleetBody, OutcomeReply, OutcomeReport
@@ -46,6 +47,15 @@ class UnitsHttp:
                 KeyScope.OUTCOMES,
                 needs_model=True,
                 media_type=JSON,
+            ),
+            Endpoint(
+                "POST",
+                "/v1/units/{unit:path}/cycles",
+                Route.CYCLES,
+                units_cycles.append,
+                KeyScope.INGEST,
+                needs_model=True,
+                media_type=units_cycles.MEDIA_TYPES,
             ),
             Endpoint("GET", "/v1/units/{unit:path}", Route.UNIT, self.unit, KeyScope.PREDICT),
         ]

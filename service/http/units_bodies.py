@@ -10,14 +10,14 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from model.domain import HEALTH_STATES, RulState
+from model.domain import HEALTH_LABELS, RulState
 from service.core.queries import Interval
 from service.core.window import LARGEST_CYCLE
 from service.store.explanation import Explanation, read_explanation
 from service.store.judgement import Accuracy, Outcome, OutcomeKind, OutcomeResult, judge_unit
 from service.store.rows import FleetRow, History
 
-STATES: Final = (*HEALTH_STATES, *(state.value for state in RulState), *(kind.value for kind in OutcomeKind))
+STATES: Final = (*HEALTH_LABELS, *(state.value for state in RulState), *(kind.value for kind in OutcomeKind))
 """Filters of a fleet: health states, RUL states, kinds of outcomes."""
 
 MOST: Final = 1000

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from structlog.typing import FilteringBoundLogger
 
 from model.domain import FloatArray
+from service.core.window import LARGEST_CYCLE
 from service.errors import (
     DeadlineExceeded,
     NoStore,
@@ -24,11 +25,27 @@ from service.errors import (
     StoreUnavailable,
     UnknownUnit,
 )
+from service.store.ingest import Ingest
 from service.store.judgement import Outcome, OutcomeResult, Receipt, VersionJudgement
 from service.store.recorder import FLUSH_SECONDS, Recorder
-from service.store.rows import FleetRow, History, ModelVersion, Place, Progress, StoreObserver
+from service.store.rows import (
+    READINGS_PER_UNIT,
+    Append,
+    Appended,
+    FleetFilter,
+    FleetRow,
+    History,
+    ModelVersion,
+    Place,
+    Progress,
+    StoreObserver,
+    Stretch,
+    Summary,
+    UnitKey,
+)
 
 if TYPE_CHECKING:
+    from service.store.readings import Readings
     from service.store.store import Store
 
 DAY_SECONDS: Final = 86_400
@@ -42,17 +59,21 @@ MOST_QUESTIONS: Final = 64
 PATIENCE_SECONDS: Final = 2.0
 """How long a question waits for the first connection, and for the rows before it."""
 
+NO_ANSWER: Final = "the store of predictions does not answer; try again later"
+
 LOOK_SECONDS: Final = 0.02
 """Pause between two looks at what other workers have written."""
 
 T = TypeVar("T")
 
 
-def open_store(url: str, versions: Sequence[ModelVersion]) -> Store:
+def open_store(
+    url: str, versions: Sequence[ModelVersion], *, readings_per_unit: int = READINGS_PER_UNIT
+) -> Store:
     """Open the database; loads SQLAlchemy."""
     from service.store.store import Store  # noqa: PLC0415 loaded by the thread that opens it
 
-    return Store.open(url, versions)
+    return Store.open(url, versions, readings_per_unit=readings_per_unit)
 
 
 class AsyncStore:
@@ -66,7 +87,7 @@ class AsyncStore:
         most_rows: Most predictions that wait to be written.
         progress: Rows that other workers still write; None: other machines may, of which nothing is known.
         explanations: Whether a stored prediction says what it rested on.
-        retention_days: Age at which predictions, units and outcomes are deleted.
+        retention_days: Age at which predictions, units, outcomes and readings are deleted.
         timeout_seconds: Time for a question; a late answer is DeadlineExceeded.
         connect: Opens the database, on the writing thread.
     """
@@ -110,6 +131,7 @@ class AsyncStore:
                 flush_seconds=flush_seconds,
             )
         )
+        self._ingest: Final = Ingest(self._readings, observer.ingested)
 
     def add_model(self, version: ModelVersion) -> None:
         """Store predictions of a model, in the place of an older version."""
@@ -129,16 +151,17 @@ class AsyncStore:
     async def close(self, seconds: float) -> None:
         """Write the waiting predictions, for so long at most; answer no more questions."""
         self._executor.shutdown(wait=False, cancel_futures=True)
+        self._ingest.close()
         if self.recorder is not None:
             await asyncio.to_thread(self.recorder.close, seconds)
 
-    async def fleet(
-        self, models: Sequence[str], *, tenant: str, state: str | None, limit: int, after: Place | None
-    ) -> list[FleetRow]:
+    async def fleet(self, chosen: FleetFilter, *, limit: int, after: Place | None = None) -> list[FleetRow]:
         """List units by urgency; see `Store.fleet`."""
-        return await self._ask(
-            lambda store: store.fleet(models, tenant=tenant, state=state, limit=limit, after=after)
-        )
+        return await self._ask(lambda store: store.fleet(chosen, limit=limit, after=after))
+
+    async def summary(self, chosen: FleetFilter) -> Summary:
+        """Count units; see `Store.summary`."""
+        return await self._ask(lambda store: store.summary(chosen))
 
     async def history(self, model: str, unit: str, *, tenant: str, limit: int, before: int | None) -> History:
         """Read a page of a unit's history; see `Store.history`.
@@ -151,6 +174,24 @@ class AsyncStore:
         )
         if found is None:
             raise _unknown(model, unit)
+        return found
+
+    async def append(self, request: Append) -> Appended:
+        """Commit readings and return the unit's newest ones; see `Ingest.append`."""
+        self._check_on()
+        return await self._ingest.append(request)
+
+    async def newest(
+        self, key: UnitKey, columns: tuple[str, ...], *, most: int, until: int = LARGEST_CYCLE
+    ) -> Stretch:
+        """Read a unit's last readings up to a cycle; see `Readings.newest`.
+
+        Raises:
+            UnknownUnit: there is none.
+        """
+        found = await self._ask(lambda store: store.readings.newest(key, columns, most=most, until=until))
+        if not found.cycles:
+            raise UnknownUnit(f"no reading of unit {key.unit[:64]!r} for model {key.model!r} is stored")
         return found
 
     async def take_outcome(self, outcome: Outcome, *, replace: bool) -> Receipt:
@@ -205,10 +246,19 @@ class AsyncStore:
             or bool((self._progress.each_living()[:, 1] < offered).any())
         )
 
-    async def _ask(self, question: Callable[[Store], T]) -> T:
-        recorder = self.recorder
-        if recorder is None:
+    def _check_on(self) -> Recorder:
+        if self.recorder is None:
             raise NoStore("the service stores no predictions; start it with RUL_STORE=true")
+        return self.recorder
+
+    def _readings(self) -> Readings:
+        store = None if self.recorder is None else self.recorder.opened(PATIENCE_SECONDS)
+        if store is None:
+            raise StoreUnavailable(NO_ANSWER)
+        return store.readings
+
+    async def _ask(self, question: Callable[[Store], T]) -> T:
+        recorder = self._check_on()
         if self._asking >= MOST_QUESTIONS:
             raise Overloaded(f"{self._asking} queries wait for the store, its maximum; try again later")
 
@@ -216,7 +266,7 @@ class AsyncStore:
             # An answer of this process is visible to the next question.
             store = recorder.flush(PATIENCE_SECONDS)
             if store is None:
-                raise StoreUnavailable("the store of predictions does not answer; try again later")
+                raise StoreUnavailable(NO_ANSWER)
             return question(store)
 
         self._asking += 1

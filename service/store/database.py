@@ -13,7 +13,7 @@ from time import monotonic, sleep
 from typing import Any, Final
 
 from sqlalchemy import create_engine, event, insert, inspect, select, text
-from sqlalchemy.engine import Connection, Engine, make_url
+from sqlalchemy.engine import Connection, Dialect, Engine, make_url
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -36,6 +36,11 @@ class Database:
 
     def __init__(self, engine: Engine) -> None:
         self._engine: Final = engine
+
+    @property
+    def dialect(self) -> Dialect:
+        """SQLite's or PostgreSQL's."""
+        return self._engine.dialect
 
     def close(self) -> None:
         """Close every connection."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from time import monotonic, time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
 import numpy as np
 from structlog.typing import FilteringBoundLogger
 
@@ -38,11 +39,13 @@ BACK_OFF_SECONDS: Final = (0.2, 4.0)
 CHORE_SECONDS: Final = 60.0
 """Time between two chores."""
 DECIMALS: Final = 4
-"""Of the shares and cycles of an explanation."""
+"""Of failure probabilities, and of the shares and cycles of an explanation."""
 
 
-Offered = tuple[str, str, str, int, float, float, float, str, str, float, Grounds | None, str]
-"""A row whose explanation is still to be written."""
+Offered = tuple[
+    str, str, str, int, float, float, float, str, str, float, dict[str, float], Grounds | None, str
+]
+"""A row whose failure probabilities and explanation are still to be written."""
 
 
 def rows_of(
@@ -63,7 +66,7 @@ def rows_of(
             rows.append(
                 (
                     model.name, p.unit, tenant, int(cycle), p.rul, lower, upper, state, p.health_state.label,
-                    at, why, model.version,
+                    at, p.failure_probability, why, model.version,
                 )
             )  # fmt: skip
     return rows
@@ -113,8 +116,9 @@ def grounds_of(
 
 
 def _written(row: Offered) -> Row:
-    why, version = row[-2:]
-    return (*row[:-2], None if why is None else explanation_text(why), version)
+    probability, why, version = row[-3:]
+    fails = msgspec.json.encode({horizon: round(value, DECIMALS) for horizon, value in probability.items()})
+    return (*row[:-3], fails.decode(), None if why is None else explanation_text(why), version)
 
 
 class Recorder:
@@ -222,6 +226,12 @@ class Recorder:
                 lambda: self._rounds and (not self.pending_rows or not self._store or self._rounds >= wanted),
                 seconds,
             )
+            return self._store
+
+    def opened(self, seconds: float) -> Store | None:
+        """Return the open store; None while it does not answer. Waits for the first try to open it alone."""
+        with self._flushed:
+            self._flushed.wait_for(lambda: self._rounds, seconds)
             return self._store
 
     def close(self, seconds: float) -> None:

@@ -2,26 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from model.domain import FloatArray, RulError
 from service.store.judgement import Accuracy, Judgement, Outcome, OutcomeKind, OutcomeResult
 
-Row = tuple[str, str, str, int, float, float, float, str, str, float, str | None, str]
-"""Model, unit, tenant, last cycle, RUL, lower, upper, both states, time, explanation, model version."""
+Row = tuple[str, str, str, int, float, float, float, str, str, float, str | None, str | None, str]
+"""Model, unit, tenant, last cycle, RUL, lower, upper, both states, time, failure probabilities, explanation,
+model version."""
 
 MOST_JUDGED: Final = 1000
 """Predictions of each version that a unit's accuracy is of, so that a question reads a bounded number."""
 
 Place = tuple[float, str, str]
-"""End of a page of the fleet: RUL, model, unit."""
+"""End of a page of the fleet: lower bound of the RUL, model, unit."""
+
+READINGS_PER_UNIT: Final = 10_000
+"""Most readings of a unit that are kept, by default."""
 
 FleetRow = Mapping[str, Any]
-"""Latest prediction of a unit: the columns of `units`, with `version`, `nominal_coverage`, and `kind` and
-`cycle` of its outcome."""
+"""Latest prediction of a unit: the columns of `units`, with `version`, `nominal_coverage`, `kind` and
+`cycle` of its outcome, `last_reading_at`, RULs of the `recent` predictions and their `trend`."""
+
+
+class FleetFilter(NamedTuple):
+    """Which units of a fleet: of these models, in this state, named so, predicted since.
+
+    Ended units are left out, unless `state` is `failed` or `removed`.
+    """
+
+    models: Sequence[str]
+    tenant: str = ""
+    state: str | None = None
+    name: str | None = None
+    changed_since: float | None = None
+
+
+class Summary(NamedTuple):
+    """Figures of a fleet: units, units by state, and expected failures by model and horizon."""
+
+    units: int
+    states: Mapping[str, int]
+    fails_within: Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +64,48 @@ class History:
     versions: Mapping[int, Mapping[str, Any]]
     predictions: Sequence[Mapping[str, Any]]
     accuracy: Mapping[int, Accuracy]
+
+
+class UnitKey(NamedTuple):
+    """A unit of one tenant."""
+
+    tenant: str
+    model: str
+    unit: str
+
+
+class Stretch(NamedTuple):
+    """Some readings of a unit: cycle numbers [N], ascending, and float32 [N, F], NaN = missing."""
+
+    cycles: list[int]
+    values: FloatArray
+
+
+class Append(NamedTuple):
+    """A request to store readings.
+
+    Attributes:
+        columns: The F column names of `values`.
+        context: Most cycles of the window that the answer has.
+        cycles: Cycle number of each reading; None: the next one.
+        values: float32 [N, F], NaN = missing.
+        pointer: Names the place of a value in the request, from the reading's place and the column.
+    """
+
+    key: UnitKey
+    columns: tuple[str, ...]
+    context: int
+    cycles: Sequence[int | None]
+    values: FloatArray
+    pointer: Callable[[int, str], str]
+
+
+class Appended(NamedTuple):
+    """Committed readings: how many are new or were there, and the unit's newest readings then."""
+
+    stored: int
+    repeated: int
+    newest: Stretch
 
 
 class RowsRefused(RulError):
@@ -81,6 +148,9 @@ class StoreObserver(Protocol):
 
     def wrote(self, rows: int) -> None:
         """Count committed predictions."""
+
+    def ingested(self, rows: int) -> None:
+        """Count committed readings."""
 
     def dropped(self, reason: Drop, rows: int) -> None:
         """Count predictions that will not be stored."""

@@ -1,7 +1,8 @@
 """Tables of the store and the statements that fill them, for SQLite and PostgreSQL.
 
 Model version, tenant, unit and last cycle identify a prediction: a newer one replaces it. `units` repeats the
-latest prediction of each unit, so that listing a fleet reads no history. Times are seconds since 1970.
+latest prediction of each unit, so that listing a fleet reads no history. Tenant, model, unit and cycle
+identify a reading, which never changes. Times are seconds since 1970.
 A change here needs a migration in `migrations/versions` and a new `HEAD`.
 """
 
@@ -15,12 +16,13 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Dialect
 
-HEAD: Final = "0003"
+HEAD: Final = "0004"
 """The revision of these tables: a database that has it needs no alembic."""
 
 METADATA: Final = sa.MetaData()
 PREDICTION_KEY: Final = ("version_id", "tenant", "unit", "last_cycle")
 UNIT_KEY: Final = ("tenant", "model", "unit")
+READING_KEY: Final = (*UNIT_KEY, "cycle")
 _ANSWER: Final[dict[str, Any]] = {
     "rul": sa.Double,
     "lower": sa.Double,
@@ -38,6 +40,11 @@ def _columns(**kinds: Any) -> list[sa.Column[Any]]:  # noqa: ANN401 a class of S
 def _tenant() -> sa.Column[str]:
     """Make the column of a unit's owner; "" owns the units of keys without a tenant."""
     return sa.Column("tenant", sa.String, nullable=False, server_default="")
+
+
+def _failure_probability() -> sa.Column[str]:
+    """Make the column of probabilities by horizon, a JSON object; rows of earlier revisions have none."""
+    return sa.Column("failure_probability", sa.String)
 
 
 REVISION: Final = sa.Table(  # as alembic makes it
@@ -67,6 +74,7 @@ PREDICTIONS: Final = sa.Table(
     # JSON (`explanation.Explanation`), of models that explain readings.
     sa.Column("explanation", sa.String),
     _tenant(),
+    _failure_probability(),
     sa.UniqueConstraint(*PREDICTION_KEY, name="predictions_key"),
 )
 
@@ -75,6 +83,7 @@ UNITS: Final = sa.Table(
     METADATA,
     *_columns(model=sa.String, unit=sa.String, version_id=sa.Integer, last_cycle=sa.Integer, **_ANSWER),
     _tenant(),
+    _failure_probability(),
     sa.PrimaryKeyConstraint(*UNIT_KEY, name="units_pkey"),
 )
 
@@ -88,8 +97,29 @@ OUTCOMES: Final = sa.Table(
     sa.PrimaryKeyConstraint(*UNIT_KEY, name="outcomes_pkey"),
 )
 
-PREDICTION_COLUMNS: Final = ("version_id", "unit", "last_cycle", *_ANSWER, "explanation", "tenant")
-UNIT_COLUMNS: Final = ("model", "unit", "version_id", "last_cycle", *_ANSWER, "tenant")
+COLUMN_LISTS: Final = sa.Table(
+    "column_lists",
+    METADATA,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("names", sa.String, nullable=False, unique=True),  # JSON
+)
+
+READINGS: Final = sa.Table(
+    "readings",
+    METADATA,
+    _tenant(),
+    *_columns(model=sa.String, unit=sa.String, cycle=sa.Integer, columns_id=sa.Integer),
+    # float32, little-endian, in the order of the column list; NaN = missing.
+    *_columns(values=sa.LargeBinary, received_at=sa.Double),
+    sa.PrimaryKeyConstraint(*READING_KEY, name="readings_pkey"),
+    sa.Index("readings_received_at", "received_at"),
+    sqlite_with_rowid=False,  # the cycles of a unit lie beside each other: a window is two or three pages
+)
+
+PREDICTION_COLUMNS: Final = (
+    "version_id", "unit", "last_cycle", *_ANSWER, "explanation", "tenant", "failure_probability"
+)  # fmt: skip
+UNIT_COLUMNS: Final = ("model", "unit", "version_id", "last_cycle", *_ANSWER, "tenant", "failure_probability")
 
 
 class Upserts:

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final, Self
 
-from sqlalchemy import RowMapping, Select, and_, delete, func, insert, or_, select, tuple_, update
+from sqlalchemy import RowMapping, Select, delete, func, insert, select, update
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.sql.expression import ColumnElement
 
-from model.domain import HEALTH_STATES
 from service.store.database import Database, engine_of
+from service.store.fleet import read_fleet, read_summary
 from service.store.judgement import (
     Accuracy,
     Outcome,
@@ -27,7 +27,17 @@ from service.store.judgement import (
     accuracy_of,
     judge_unit,
 )
-from service.store.rows import MOST_JUDGED, FleetRow, History, ModelVersion, Place, Row, RowsRefused
+from service.store.readings import Readings
+from service.store.rows import (
+    MOST_JUDGED,
+    READINGS_PER_UNIT,
+    FleetRow,
+    History,
+    ModelVersion,
+    Place,
+    Row,
+    RowsRefused,
+)
 from service.store.schema import OUTCOMES, PREDICTIONS, UNITS, VERSIONS, Upserts
 
 PURGE_ROWS: Final = 5000
@@ -38,16 +48,19 @@ _JUDGED_COLUMNS: Final = tuple(PREDICTIONS.c[name] for name in ("last_cycle", "r
 class Store(Database):
     """The open store. Every method raises StoreUnavailable if the database does not answer."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, *, readings_per_unit: int = READINGS_PER_UNIT) -> None:
         super().__init__(engine)
         self._upserts: Final = Upserts(engine.dialect)
+        self.readings: Final = Readings(self, most=readings_per_unit)
         self._versions: Sequence[ModelVersion] = ()
         self._ids: Final[dict[tuple[str, str], int]] = {}
 
     @classmethod
-    def open(cls, url: str, versions: Sequence[ModelVersion] = ()) -> Self:
+    def open(
+        cls, url: str, versions: Sequence[ModelVersion] = (), *, readings_per_unit: int = READINGS_PER_UNIT
+    ) -> Self:
         """Connect, create or migrate the tables, and register the model versions, also those added later."""
-        store = cls(engine_of(url))
+        store = cls(engine_of(url), readings_per_unit=readings_per_unit)
         try:
             store.upgrade()
             store._versions = versions
@@ -86,8 +99,12 @@ class Store(Database):
         if any((row[0], row[-1]) not in ids for row in rows):
             self._register_versions()
         latest = {row[:3]: row for row in ordered}
-        predictions = [(ids[row[0], row[-1]], row[1], *row[3:-1], row[2]) for row in ordered]
-        units = [(row[0], row[1], ids[row[0], row[-1]], *row[3:-2], row[2]) for row in latest.values()]
+        predictions = [
+            (ids[row[0], row[-1]], row[1], *row[3:-3], row[-2], row[2], row[-3]) for row in ordered
+        ]
+        units = [
+            (row[0], row[1], ids[row[0], row[-1]], *row[3:-3], row[2], row[-3]) for row in latest.values()
+        ]
         try:
             with self.writing() as connection:
                 self._upserts.units(connection, units)
@@ -114,27 +131,15 @@ class Store(Database):
                 return deleted
             deleted, start = deleted + count, end
 
-    def fleet(
-        self, models: Sequence[str], *, tenant: str = "", state: str | None, limit: int, after: Place | None
-    ) -> list[FleetRow]:
-        """List the latest prediction of each unit of a tenant, smallest RUL first.
-
-        Ended units are left out, unless `state` is `failed` or `removed`.
-        """
-        order = (UNITS.c.rul, UNITS.c.model, UNITS.c.unit)
-        of_unit = and_(*(OUTCOMES.c[key] == UNITS.c[key] for key in ("tenant", "model", "unit")))
-        query = (
-            select(UNITS, VERSIONS.c.version, VERSIONS.c.nominal_coverage, OUTCOMES.c.kind, OUTCOMES.c.cycle)
-            .join(VERSIONS, VERSIONS.c.id == UNITS.c.version_id)
-            .outerjoin(OUTCOMES, of_unit)
-            .where(UNITS.c.tenant == tenant, UNITS.c.model.in_(models), _in_state(state))
-            .order_by(*order)
-            .limit(limit)
-        )
-        if after is not None:
-            query = query.where(tuple_(*order) > tuple_(*after))
+    def fleet(self, chosen: FleetFilter, *, limit: int, after: Place | None = None) -> list[FleetRow]:
+        """List the latest prediction of each chosen unit, smallest lower bound first."""
         with self.reading() as connection:
-            return [dict(row) for row in connection.execute(query).mappings()]
+            return read_fleet(connection, chosen, limit=limit, after=after)
+
+    def summary(self, chosen: FleetFilter) -> Summary:
+        """Count the chosen units by state, and expect how many fail within each horizon of each model."""
+        with self.reading() as connection:
+            return read_summary(connection, chosen)
 
     def history(
         self, model: str, unit: str, *, tenant: str = "", limit: int, before: int | None
@@ -186,17 +191,6 @@ class Store(Database):
             with self.writing() as connection:
                 judgements += _judge_once(connection, outcome)
         return judgements
-
-
-def _in_state(state: str | None) -> ColumnElement[bool]:
-    # A unit with cycles after its outcome is in service again.
-    running: Any = or_(OUTCOMES.c.cycle.is_(None), OUTCOMES.c.cycle < UNITS.c.last_cycle)
-    if state is None:
-        return running
-    if state in list(OutcomeKind):
-        return OUTCOMES.c.kind == state
-    column = UNITS.c.health_state if state in HEALTH_STATES else UNITS.c.rul_state
-    return and_(running, column == state)
 
 
 def _versions(connection: Connection, model: str) -> Sequence[RowMapping]:

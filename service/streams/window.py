@@ -123,32 +123,42 @@ class StreamWindow:
         return number
 
 
-def reading_values(values: Sequence[float], columns: Mapping[str, float], rules: WindowRules) -> FloatArray:
+def reading_values(
+    values: Sequence[float], columns: Mapping[str, float | None], rules: WindowRules, *, at: str = AT
+) -> FloatArray:
     """One reading, float32 [F], from numbers in schema order or by the names of their columns; NaN = missing.
+
+    `at` is where it stands in its request.
 
     Raises:
         InvalidWindow: with every problem that was found.
     """
     if values and columns:
-        raise _invalid(AT, "wrong_columns", "expected values or columns, got both")
+        raise _invalid(at, "wrong_columns", "expected values or columns, got both")
     if columns:
-        return _by_name(columns, rules)
+        return named_values(columns, rules, at=at)
     if len(values) != len(rules.names):
         wanted = f"expected {len(rules.names)} values ({', '.join(rules.names)}), got {len(values)}"
-        raise _invalid(f"{AT}/values", "wrong_columns", wanted)
+        raise _invalid(f"{at}/values", "wrong_columns", wanted)
     read = np.array(values, dtype=np.float32)
     if np.count_nonzero(np.isinf(read)):
-        _check_finite(read, rules, [f"{AT}/values/{i}" for i in range(len(read))])
+        _check_finite(read, rules, [f"{at}/values/{i}" for i in range(len(read))])
     return read
 
 
-def _by_name(columns: Mapping[str, float], rules: WindowRules) -> FloatArray:
+def named_values(columns: Mapping[str, float | None], rules: WindowRules, *, at: str = AT) -> FloatArray:
+    """One reading, float32 [F], by the names of its columns; None, NaN and what is left out are missing.
+
+    Raises:
+        InvalidWindow: with every problem that was found.
+    """
     unknown = sorted(columns.keys() - rules.known)
     if unknown:
         details = {escaped(name): f"the model has no column {name[:40]!r}" for name in unknown}
-        raise _refusal([Problem(f"{AT}/columns/{n}", "unknown_column", text) for n, text in details.items()])
-    read = np.array([columns.get(name, math.nan) for name in rules.names], np.float32)
-    _check_finite(read, rules, [f"{AT}/columns/{escaped(name)}" for name in rules.names])
+        raise _refusal([Problem(f"{at}/columns/{n}", "unknown_column", text) for n, text in details.items()])
+    with np.errstate(over="ignore"):
+        read = np.array([columns.get(name, math.nan) for name in rules.names], np.float64).astype(np.float32)
+    _check_finite(read, rules, [f"{at}/columns/{escaped(name)}" for name in rules.names])
     return read
 
 

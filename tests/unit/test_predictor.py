@@ -170,6 +170,16 @@ async def test_the_state_says_how_the_number_may_be_read(rul, cycles, novelty, s
     assert reply.predictions[0].rul_state is state
 
 
+@pytest.mark.parametrize("cycles", [1, 4])
+@pytest.mark.parametrize(("novelty", "label"), [(1.9, "healthy"), (2.1, "unknown")])
+async def test_the_health_of_readings_unlike_the_training_data_is_unknown(cycles, novelty, label):
+    reply = await ask(window_input(120.0, cycles=cycles), predictor=make_predictor(novelty=novelty))
+
+    health = reply.predictions[0].health_state
+    assert health.label == label
+    assert health.probabilities["healthy"] == pytest.approx(0.96)
+
+
 @pytest.mark.parametrize(
     ("band", "code"), [((0.0, 0.9), "attention_uniform"), ((1.1, 1.2), "attention_collapsed")]
 )

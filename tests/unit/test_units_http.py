@@ -94,6 +94,21 @@ async def fleet(service):
     return [unit["unit"] for unit in (await service.http.get("/v1/units")).json()["units"]]
 
 
+async def test_units_of_unknown_health_are_filtered_as_such_and_not_as_healthy(tmp_path):
+    runtime = FakeRuntime()
+    async with keeping(tmp_path, runtime=runtime) as service:
+        await predicted(service, ("known", 100, 120.0))
+        runtime.novelty = 3.0
+        await predicted(service, ("strange", 100, 120.0))
+
+        found = [
+            [unit["unit"] for unit in (await service.http.get(f"/v1/units?state={state}")).json()["units"]]
+            for state in ("healthy", "unknown", "out_of_distribution")
+        ]
+
+    assert found == [["known"], ["strange"], ["strange"]]
+
+
 @pytest.mark.parametrize("beside", [[], [{"columns": {"sensor_1": ["x"]}}]])
 async def test_a_prediction_that_is_not_to_be_stored_is_answered_and_leaves_no_unit(service, beside):
     await predicted(service, ("stored", 100, 52.0))

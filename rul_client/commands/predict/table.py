@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from model.domain import HEALTH_STATES, RulState, Trajectory, printable
+from model.domain import HEALTH_LABELS, RulState, Trajectory, printable
 from rul_client.answers import Answerer
-from rul_client.commands.output import HEALTH_STYLES, UNKNOWN
+from rul_client.commands.output import HEALTH_STYLES
 from rul_client.commands.predict.rows import Row
 from rul_client.commands.predict.writers import RowWriter
 
@@ -31,6 +31,7 @@ EXPENDABLE: Final = (
 )  # fmt: skip
 """Columns that a narrow terminal loses, the first first."""
 LEFT: Final = ("unit", "drawing", "health", "sensors", "trust", "state")
+REASONS: Final = {"unknown": "unknown: readings unlike the training data"}
 DOUBTFUL: Final = (RulState.INSUFFICIENT_HISTORY, RulState.OUT_OF_DISTRIBUTION)
 ASCII: Final = str.maketrans({"≥": ">=", "\N{EN DASH}": "-", "─": "-", "●": "o", "·": "-"})
 
@@ -78,14 +79,12 @@ class PeopleTable(RowWriter):
         self._console.print(table)
 
     def close(self) -> None:  # noqa: D102 inherited
-        counts = [(state, HEALTH_STYLES[state], self._counts[state]) for state in reversed(HEALTH_STATES)]
-        unlike = f"{UNKNOWN}: readings unlike the training data"
-        counts += [
-            (unlike, "magenta", self._counts[UNKNOWN]),
-            ("without an answer", "magenta", self._counts[""]),
-        ]
+        counts = [(state, HEALTH_STYLES[state], self._counts[state]) for state in reversed(HEALTH_LABELS)]
+        counts.append(("without an answer", "magenta", self._counts[""]))
         parts = [Text(f"{self._counts.total():,} {self._rows}")]
-        parts += [Text(f"{count:,} {name}", style) for name, style, count in counts if count]
+        parts += [
+            Text(f"{count:,} {REASONS.get(name, name)}", style) for name, style, count in counts if count
+        ]
         parts.append(Text(printable(f"model {self._model.name} {self._model.version}"), "dim"))
         self._console.print()
         self._console.print(self._text(" · ").join(parts), soft_wrap=True)
@@ -102,9 +101,10 @@ class PeopleTable(RowWriter):
             "RUL": self._number,
             "interval": max(2 * self._number + 3, len(self._headings["interval"])),
             "drawing": DRAWING[1],
-            "health": max(map(len, HEALTH_STATES)) + 2,
+            "health": max(map(len, HEALTH_LABELS)) + 2,
             "entropy": 7,
             **self._grounds_widths(),
+            "failure": max(5 * len(self._manifest.horizons) - 1, len(self._headings["failure"])),
             "state": max(map(len, RulState)),
         }
 
@@ -123,7 +123,7 @@ class PeopleTable(RowWriter):
             return {"top cycle": 9}
         names = [column.name for column in self._manifest.columns if column.role == "sensor"]
         sensor = min(MAX_SENSOR, max(map(len, names), default=0)) + len(" +12.3")
-        widths = {"evidence": 0, "sensors": 2 * sensor + 2, "failure": 5 * len(self._manifest.horizons) - 1}
+        widths = {"evidence": 0, "sensors": 2 * sensor + 2}
         widths = {name: max(width, len(self._headings[name])) for name, width in widths.items()}
         return widths | ({"trust": len(UNSUPPORTED)} if self._last_only else {})
 
@@ -136,7 +136,6 @@ class PeopleTable(RowWriter):
         return {
             "evidence": Text(str(row.top_cycle)),
             "sensors": Text(", ".join(filter(None, (first, second)))),
-            "failure": Text(" ".join(f"{probability:.2f}" for probability in grounds.failure)),
             "trust": Text(grounds.trust or "", "magenta" if grounds.trust == UNSUPPORTED else "dim"),
         }
 
@@ -156,6 +155,7 @@ class PeopleTable(RowWriter):
             "health": self._text(f"● {health}", style),
             "entropy": Text("" if row.entropy_ratio is None else f"{row.entropy_ratio:.2f}"),
             **self._grounds_cells(row),
+            "failure": Text(" ".join(f"{probability:.2f}" for probability in row.failure)),
             "state": Text(state.replace("_", " "), "magenta" if doubtful else "dim"),
         }
 

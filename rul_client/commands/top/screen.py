@@ -15,7 +15,7 @@ from rich.text import Text
 
 from model.domain import RulState, printable
 from rul_client.address import Tls
-from rul_client.commands.output import HEALTH_STYLES, shown_health
+from rul_client.commands.output import HEALTH_STYLES
 from rul_client.commands.top.scrape import Samples, Scrape, Scraper
 from rul_client.errors import RemoteFailed
 from rul_client.http import http_client
@@ -168,8 +168,7 @@ def _units(units: list[dict[str, Any]]) -> Table:
     table = _table("unit", "model", "cycle", "RUL", "interval", "health", "state")
     for given in units:
         unit = {key: value for key, value in given.items() if value is not None}
-        state = str(unit.get("rul_state", ""))
-        health = shown_health(str(unit.get("health_state", "")), state)
+        state, health = str(unit.get("rul_state", "")), str(unit.get("health_state", ""))
         interval: dict[str, float] = unit.get("interval", {})
         low, high = (number(interval.get(end, math.nan)) for end in ("lower", "upper"))
         table.add_row(

@@ -1,0 +1,203 @@
+"""`POST /v1/units/{unit}/cycles`: readings as JSON, one by one or by columns, or as CSV."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+from collections.abc import Callable, Mapping
+from io import StringIO
+from time import perf_counter
+from typing import Final
+
+import msgspec
+
+from service.core.queries import Explain
+from service.core.rules import WindowRules
+from service.core.turns import LARGE_BYTES
+from service.errors import MalformedBody, Problem, TooLarge, short
+from service.http.problem import UNREADABLE, unreadable
+from service.http.shell import JSON, Call, Reply, json_reply, media_type_of
+from service.labels import Stage
+from service.units import Given, given_columns, given_rows
+
+CSV: Final = b"text/csv"
+MOST_BYTES: Final = 4 * LARGE_BYTES
+"""Some thousand readings; decoding more would hold up other requests."""
+MEDIA_TYPES: Final = (JSON, CSV)
+
+Values = list[float | None]
+
+
+class Reading(msgspec.Struct, forbid_unknown_fields=True):
+    """One reading: values by column; what is left out or null is missing.
+
+    Without `cycle` it is the one after the unit's last, 1 for a new unit.
+    """
+
+    columns: dict[str, float | None]
+    cycle: int | None = None
+
+
+class CyclesQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """Readings of a unit: `readings` one by one, a single one (`cycle`, `columns`), or `cycles` and `columns`.
+
+    `store`: False keeps the prediction out of the store, not the readings.
+    """
+
+    model: str | None = None
+    explain: Explain = Explain.NONE
+    store: bool = True
+    readings: list[Reading] | None = None
+    cycle: int | None = None
+    cycles: list[int] | None = None
+    columns: dict[str, float | Values | None] | None = None
+
+    def given(self, rules: WindowRules) -> Given:
+        """Lay out the readings for a model.
+
+        Raises:
+            MalformedBody: the body has none, or mixes forms.
+            InvalidWindow: with every problem that was found.
+        """
+        forms = (self.readings is not None, self.columns is not None)
+        if forms == (True, False) and self.cycle is None and self.cycles is None:
+            rows = [(reading.cycle, (), reading.columns) for reading in self.readings or ()]
+            return given_rows(rows, rules, "/readings/{}".format)
+        lists = {name: values for name, values in (self.columns or {}).items() if isinstance(values, list)}
+        if forms == (False, True) and self.cycles is None and not lists:
+            one = {name: value for name, value in (self.columns or {}).items() if not isinstance(value, list)}
+            return given_rows([(self.cycle, (), one)], rules, lambda _: "")
+        if forms == (False, True) and self.cycle is None and len(lists) == len(self.columns or {}):
+            return given_columns(self.cycles, lists, rules)
+        detail = (
+            "expected `readings`, or `cycle` and `columns` with a number each, or `cycles` and `columns` with "
+            "a list each; got a mixture or none"
+        )
+        raise MalformedBody(detail, [Problem("", "shape", detail)])
+
+
+_json: Final = msgspec.json.Decoder(CyclesQuery)
+
+
+class CsvQuery(msgspec.Struct):
+    """Readings of a unit as CSV, with the options of the address."""
+
+    cycles: list[int] | None
+    columns: dict[str, Values]
+    model: str | None = None
+    explain: Explain = Explain.NONE
+    store: bool = True
+
+    def given(self, rules: WindowRules) -> Given:
+        """Lay out the readings for a model."""
+        return given_columns(self.cycles, self.columns, rules)
+
+
+Query = CyclesQuery | CsvQuery
+
+
+async def append(call: Call) -> Reply:
+    """Answer `POST /v1/units/{unit}/cycles`: store readings of one unit and predict for it."""
+    exchange, predictor, start = call.exchange, call.desk.predictor, perf_counter()
+    size = len(call.body)
+    if size > MOST_BYTES:
+        raise TooLarge(f"expected a body of at most {MOST_BYTES} bytes, got {size}; send readings in parts")
+
+    def read() -> tuple[Query, Given]:
+        query = decoded(call.body, call.query, is_csv=media_type_of(call.headers) == CSV)
+        return query, query.given(predictor.model(query.model).rules)
+
+    if size > LARGE_BYTES:
+        async with call.desk.large_requests:
+            query, given = await asyncio.to_thread(read)
+    else:
+        query, given = read()
+    exchange.stages.append((Stage.DECODE, start, perf_counter()))
+    exchange.windows = 1
+    reply = await call.desk.units.append(
+        predictor.model(query.model),
+        call.path["unit"],
+        given,
+        explain=query.explain,
+        store=query.store,
+        stages=exchange.stages,
+        tenant=exchange.caller.tenant,
+    )
+    start = perf_counter()
+    body = json_reply(reply)
+    exchange.stages.append((Stage.ENCODE, start, perf_counter()))
+    return body
+
+
+def decoded(body: bytes, options: Mapping[str, str], *, is_csv: bool) -> Query:
+    """Decode a body; CSV takes model, explain and store from the address.
+
+    Raises:
+        MalformedBody: the body has another shape, or an option is unknown.
+    """
+    known = ("model", "explain", "store") if is_csv else ()
+    unknown = next((name for name in options if name not in known), None)
+    if unknown is not None:
+        wanted = ", ".join(known) or "no parameters; the body has the options"
+        detail = f"expected {wanted}, got {short(unknown)}"
+        raise MalformedBody(detail, [Problem(f"/{unknown[:32]}", "unknown_parameter", detail)])
+    try:
+        if not is_csv:
+            return _json.decode(body)
+        cycles, columns = read_csv(body.decode("utf-8-sig"))
+        return msgspec.convert({**options, "cycles": cycles, "columns": columns}, CsvQuery, strict=False)
+    except UNREADABLE as error:
+        raise unreadable(error) from error
+
+
+def read_csv(text: str) -> tuple[list[int] | None, dict[str, Values]]:
+    """Read readings in a table with a header; `cycle` is optional, an empty field is missing.
+
+    Raises:
+        MalformedBody: a field is no number, or a row has another number of fields.
+    """
+    rows = csv.reader(StringIO(text), strict=True)
+    try:
+        header = [name.strip() for name in next(rows, [])]
+        if len(set(header)) < len(header) or not header:
+            raise _malformed(1, "expected a header with each column once")
+        table: list[list[float | int | None]] = [[] for _ in header]
+        readers = [_cycle if name == "cycle" else _number for name in header]
+        for row in rows:
+            if row:
+                _add_row(table, readers, row, rows.line_num)
+    except csv.Error as error:
+        raise _malformed(rows.line_num, str(error)) from error
+    columns = dict(zip(header, table, strict=True))
+    cycles = columns.pop("cycle", None)
+    return cycles, columns  # pyright: ignore[reportReturnType] `_cycle` makes whole numbers
+
+
+def _add_row(
+    table: list[list[float | int | None]],
+    readers: list[Callable[[str], float | int | None]],
+    row: list[str],
+    line: int,
+) -> None:
+    if len(row) != len(table):
+        raise _malformed(line, f"expected {len(table)} fields, as the header has, got {len(row)}")
+    for values, read, field in zip(table, readers, row, strict=True):
+        try:
+            values.append(read(field.strip()))
+        except (ValueError, OverflowError):
+            raise _malformed(line, f"expected a number, got {short(field)}") from None
+
+
+def _number(field: str) -> float | None:
+    return float(field) if field else None
+
+
+def _cycle(field: str) -> int:
+    number = float(field)
+    if number != int(number):
+        raise ValueError
+    return int(number)
+
+
+def _malformed(line: int, detail: str) -> MalformedBody:
+    return MalformedBody(f"line {line}: {detail}", [Problem(f"/lines/{line}", "shape", detail)])

@@ -1,0 +1,139 @@
+"""The fleet by urgency: the latest prediction of each running unit, and figures of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+from sqlalchemy import ColumnElement, Double, and_, case, cast, func, select, tuple_
+from sqlalchemy.dialects.postgresql import JSON
+from sqlalchemy.engine import Connection
+
+from model.domain import HEALTH_LABELS, RulState
+from service.store.judgement import OutcomeKind
+from service.store.rows import FleetFilter, FleetRow, Place, Summary
+from service.store.schema import OUTCOMES, PREDICTIONS, READINGS, UNIT_KEY, UNITS, VERSIONS
+
+RECENT: Final = 30
+"""Predictions from which the trend of a unit is taken."""
+_ENDS: Final = UNITS.outerjoin(OUTCOMES, and_(*(OUTCOMES.c[key] == UNITS.c[key] for key in UNIT_KEY)))
+# Earlier versions stored a health state of readings that are unlike the training data too.
+_IS_UNLIKE: Final = UNITS.c.rul_state == RulState.OUT_OF_DISTRIBUTION.value
+_STATE: Final = case((_IS_UNLIKE, HEALTH_LABELS[-1]), else_=UNITS.c.health_state)
+_ORDER: Final = (UNITS.c.lower, UNITS.c.model, UNITS.c.unit)
+_LAST_READING: Final = (
+    select(READINGS.c.received_at)
+    .where(*(READINGS.c[key] == UNITS.c[key] for key in UNIT_KEY))
+    .order_by(READINGS.c.cycle.desc())
+    .limit(1)
+    .scalar_subquery()
+)
+_SAME: Final = tuple(PREDICTIONS.c[key] == UNITS.c[key] for key in ("version_id", "tenant", "unit"))
+_LATEST: Final = (
+    select(PREDICTIONS.c.last_cycle, PREDICTIONS.c.rul)
+    .where(*_SAME)
+    .order_by(PREDICTIONS.c.last_cycle.desc())
+    .limit(RECENT)
+    .correlate(UNITS)
+    .subquery()
+)
+
+
+class _Functions(NamedTuple):
+    """Names of a dialect's functions on JSON."""
+
+    array: str
+    gather: str
+    each: str
+
+
+_SQLITE: Final = _Functions("json_array", "json_group_array", "json_each")
+_POSTGRESQL: Final = _Functions("json_build_array", "json_agg", "json_each_text")
+
+
+def read_fleet(
+    connection: Connection, chosen: FleetFilter, *, limit: int, after: Place | None
+) -> list[FleetRow]:
+    """List the latest prediction of each chosen unit, smallest lower bound first."""
+    names = _functions(connection)
+    pair = getattr(func, names.array)(_LATEST.c.last_cycle, _LATEST.c.rul)
+    recent = select(getattr(func, names.gather)(pair)).select_from(_LATEST).scalar_subquery()
+    query = (
+        select(
+            UNITS, VERSIONS.c.version, VERSIONS.c.nominal_coverage, OUTCOMES.c.kind, OUTCOMES.c.cycle,
+            _LAST_READING.label("last_reading_at"), recent.label("recent"),
+        )
+        .select_from(_ENDS.join(VERSIONS, VERSIONS.c.id == UNITS.c.version_id))
+        .where(*_conditions(chosen))
+        .order_by(*_ORDER)
+        .limit(limit)
+    )  # fmt: skip
+    if after is not None:
+        query = query.where(tuple_(*_ORDER) > tuple_(*after))
+    return [_with_trend(dict(row)) for row in connection.execute(query).mappings()]
+
+
+def read_summary(connection: Connection, chosen: FleetFilter) -> Summary:
+    """Count the chosen units by state, and expect how many fail within each horizon of each model."""
+    where = _conditions(chosen)
+    counts = select(_STATE, func.count()).select_from(_ENDS).where(*where).group_by(_STATE)
+    states: dict[str, int] = dict.fromkeys(HEALTH_LABELS, 0)
+    states |= {row[0]: row[1] for row in connection.execute(counts)}
+    names, text = _functions(connection), UNITS.c.failure_probability
+    given = cast(text, JSON) if names is _POSTGRESQL else text
+    each = getattr(func, names.each)(given).table_valued("key", "value", joins_implicitly=True)
+    expected = func.sum(cast(each.c.value, Double))
+    sums = select(UNITS.c.model, each.c.key, expected).select_from(_ENDS, each)
+    fails: dict[str, dict[str, float]] = {}
+    for model, horizon, units in connection.execute(sums.where(*where).group_by(UNITS.c.model, each.c.key)):
+        fails.setdefault(model, {})[horizon] = round(units, 2)
+    in_order = {model: dict(sorted(of.items(), key=lambda one: int(one[0]))) for model, of in fails.items()}
+    return Summary(sum(states.values()), states, in_order)
+
+
+def _functions(connection: Connection) -> _Functions:
+    return _POSTGRESQL if connection.dialect.name == "postgresql" else _SQLITE
+
+
+def _conditions(chosen: FleetFilter) -> list[ColumnElement[bool]]:
+    found = [UNITS.c.tenant == chosen.tenant, UNITS.c.model.in_(chosen.models), _in_state(chosen.state)]
+    if chosen.name is not None:
+        found.append(UNITS.c.unit.icontains(chosen.name, autoescape=True))
+    if chosen.changed_since is not None:
+        found.append(UNITS.c.predicted_at > chosen.changed_since)
+    return found
+
+
+def _in_state(state: str | None) -> ColumnElement[bool]:
+    if state in list(OutcomeKind):
+        return OUTCOMES.c.kind == state
+    # An ended unit stays out, whatever is predicted later.
+    running = OUTCOMES.c.kind.is_(None)
+    if state is None:
+        return running
+    return running & ((_STATE if state in HEALTH_LABELS else UNITS.c.rul_state) == state)
+
+
+def _with_trend(row: dict[str, Any]) -> FleetRow:
+    """Replace the JSON of the recent predictions by their RULs in cycle order and their slope."""
+    given = row["recent"] or []
+    if isinstance(given, str):  # PostgreSQL's driver decodes it
+        given = msgspec.json.decode(given, type=list[tuple[int, float]])
+    pairs = sorted(given)
+    row["recent"], row["trend"] = [rul for _, rul in pairs], slope(pairs)
+    return row
+
+
+def slope(pairs: Sequence[tuple[int, float]]) -> float | None:
+    """Return the least-squares slope of RUL over cycles; None for fewer than two.
+
+    >>> slope([(10, 50.0), (11, 49.0), (12, 48.0)])
+    -1.0
+    """
+    if len(pairs) < 2:
+        return None
+    cycle, rul = np.array(pairs, np.float64).T
+    off = cycle - cycle.mean()
+    return round(float(off @ rul / (off @ off)), 4)

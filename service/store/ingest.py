@@ -1,0 +1,103 @@
+"""Group commit: requests with readings that wait together share a transaction, on a thread of their own.
+
+    append (event loop) -> waiting requests -> one thread, one transaction -> each its result
+
+A result is there after the commit. While a transaction is written, the next one's requests gather: the
+busier the service, the fewer commits a reading costs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from time import time
+from typing import TYPE_CHECKING, Final
+
+from service.errors import Overloaded, StoreUnavailable
+from service.store.rows import Append, Appended
+
+if TYPE_CHECKING:
+    from service.store.readings import Readings
+
+MOST_WAITING: Final = 2000
+"""Requests that wait; behind a slow database more would only wait for their deadline."""
+GROUP_READINGS: Final = 1000
+"""Readings from which a transaction is full: other processes wait for it."""
+
+Result = Appended | Exception
+
+
+class Ingest:
+    """Appends readings for the event loop.
+
+    Args:
+        opened: Returns the readings of the open store, on any thread; raises StoreUnavailable.
+        committed: Hears how many new readings were committed, on the event loop.
+    """
+
+    def __init__(self, opened: Callable[[], Readings], committed: Callable[[int], None]) -> None:
+        self._opened: Final = opened
+        self._committed: Final = committed
+        self._executor: Final = ThreadPoolExecutor(1, thread_name_prefix="readings")
+        self._waiting: Final[deque[tuple[Append, asyncio.Future[Appended]]]] = deque()
+        self._writing: asyncio.Task[None] | None = None
+
+    async def append(self, request: Append) -> Appended:
+        """Commit readings, all or none, and return the unit's newest ones.
+
+        Raises:
+            CycleConflict: a cycle has another reading.
+            Overloaded: too many requests wait.
+            StoreUnavailable: the database does not answer.
+        """
+        if len(self._waiting) >= MOST_WAITING:
+            raise Overloaded(
+                f"{len(self._waiting)} requests wait for the store, its maximum; try again later"
+            )
+        result: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        self._waiting.append((request, result))
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.ensure_future(self._write_all())
+        return await result
+
+    def close(self) -> None:
+        """Take no more readings."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def _write_all(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._waiting:
+            group = self._group()
+            results: Sequence[Result]
+            try:
+                results = await loop.run_in_executor(self._executor, self._write, [r for r, _ in group])
+            except Exception as error:  # noqa: BLE001 each caller hears of it
+                results = [error] * len(group)
+            self._committed(sum(r.stored for r in results if isinstance(r, Appended)))
+            for (_, caller), result in zip(group, results, strict=True):
+                if caller.done():
+                    continue
+                if isinstance(result, Appended):
+                    caller.set_result(result)
+                else:
+                    caller.set_exception(result)
+
+    def _group(self) -> list[tuple[Append, asyncio.Future[Appended]]]:
+        group: list[tuple[Append, asyncio.Future[Appended]]] = []
+        readings = 0
+        while self._waiting and readings < GROUP_READINGS:
+            request, caller = self._waiting.popleft()
+            if not caller.done():  # it may have left
+                group.append((request, caller))
+                readings += len(request.cycles)
+        return group
+
+    def _write(self, requests: Sequence[Append]) -> Sequence[Result]:
+        try:
+            return self._opened().append(requests, at=time())
+        except StoreUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 values that the database rejects: whose, each one alone tells
+            return [error] if len(requests) == 1 else [self._write([one])[0] for one in requests]

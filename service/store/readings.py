@@ -1,0 +1,255 @@
+"""Readings of units in the database: appended once, never changed, read as windows and pages.
+
+Requests that are appended together share a transaction and stand for themselves in it: one that conflicts
+stores nothing and disturbs no other. Calls block; this module must not know models or protocols.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import nlargest
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from sqlalchemy import ColumnElement, Select, bindparam, delete, insert, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Connection
+
+from model.domain import FloatArray
+from service.core.window import LARGEST_CYCLE
+from service.errors import (
+    MAX_PROBLEMS,
+    CycleConflict,
+    InvalidRequest,
+    Problem,
+    ServiceError,
+    StoreUnavailable,
+    listed,
+)
+from service.store.database import Database
+from service.store.rows import READINGS_PER_UNIT, Append, Appended, Stretch, UnitKey
+from service.store.schema import COLUMN_LISTS, READINGS
+
+FLOAT32: Final = np.dtype("<f4")
+TRIES: Final = 5
+"""Tries of a transaction that others overtake; each finds what they wrote."""
+
+Stored = tuple[int, bytes]
+"""Column list and values of a reading."""
+
+
+class _Overtaken(Exception):
+    """Another process wrote one of the cycles in the meantime."""
+
+
+@dataclass(slots=True)
+class _Unit:
+    """Stored readings of a unit: all of `since` and later."""
+
+    rows: dict[int, Stored] = field(default_factory=dict[int, Stored])
+    since: int = LARGEST_CYCLE + 1
+    asked: int = 0
+
+
+_KEY: Final[tuple[ColumnElement[bool], ...]] = tuple(
+    READINGS.c[name] == bindparam(name) for name in UnitKey._fields
+)
+_ROW: Final = select(READINGS.c.cycle, READINGS.c.columns_id, READINGS.c["values"])
+_NEWEST: Final = (
+    _ROW.where(*_KEY, READINGS.c.cycle <= bindparam("until"))
+    .order_by(READINGS.c.cycle.desc())
+    .limit(bindparam("most"))
+)
+_BETWEEN: Final = _ROW.where(*_KEY, READINGS.c.cycle.between(bindparam("first"), bindparam("last")))
+_KEPT_SINCE: Final = (
+    select(READINGS.c.cycle)
+    .where(*_KEY)
+    .order_by(READINGS.c.cycle.desc())
+    .limit(1)
+    .offset(bindparam("most"))
+    .scalar_subquery()
+)
+_TRIM: Final = delete(READINGS).where(*_KEY, READINGS.c.cycle <= _KEPT_SINCE)
+
+
+class Readings:
+    """Readings of all units in one database; at most `most` newest cycles of each are kept."""
+
+    def __init__(self, database: Database, *, most: int = READINGS_PER_UNIT) -> None:
+        self._database: Final = database
+        self._most: Final = most
+        insert_new = postgresql.insert if database.dialect.name == "postgresql" else sqlite.insert
+        self._insert: Final = insert_new(READINGS).on_conflict_do_nothing()
+        self._ids: Final[dict[tuple[str, ...], int]] = {}
+        self._names: Final[dict[int, tuple[str, ...]]] = {}
+
+    def append(self, requests: Sequence[Append], *, at: float) -> list[Appended | ServiceError]:
+        """Commit the readings of all requests together; each has its own result.
+
+        Raises:
+            StoreUnavailable: the database does not answer; nothing is stored.
+        """
+        for columns in {request.columns for request in requests}:
+            self._register(columns)
+        for _ in range(TRIES):
+            try:
+                with self._database.writing() as connection:
+                    return self._append(connection, requests, at)
+            except _Overtaken:
+                continue
+        raise StoreUnavailable("other processes write readings of the same cycles; try again later")
+
+    def newest(
+        self, key: UnitKey, columns: tuple[str, ...], *, most: int, until: int = LARGEST_CYCLE
+    ) -> Stretch:
+        """Read the last readings up to a cycle, in the order of these columns."""
+        with self._database.reading() as connection:
+            found = _read(connection, _NEWEST, key, most=most, until=until)
+            return self._stretch(
+                connection, {cycle: (columns_id, v) for cycle, columns_id, v in found}, columns
+            )
+
+    def _append(
+        self, connection: Connection, requests: Sequence[Append], at: float
+    ) -> list[Appended | ServiceError]:
+        units: dict[UnitKey, _Unit] = {}
+        rows: list[dict[str, Any]] = []
+        results: list[Appended | ServiceError] = []
+        for request in requests:
+            unit = units.setdefault(request.key, _Unit())
+            try:
+                fresh = self._take(connection, unit, request)
+            except ServiceError as error:
+                results.append(error)
+                continue
+            key = request.key._asdict()
+            rows += [
+                {**key, "cycle": cycle, "columns_id": row[0], "values": row[1], "received_at": at}
+                for cycle, row in fresh.items()
+            ]
+            newest = {cycle: unit.rows[cycle] for cycle in nlargest(request.context, unit.rows)}
+            window = self._stretch(connection, newest, request.columns)
+            results.append(Appended(len(fresh), len(request.cycles) - len(fresh), window))
+        self._write(connection, rows)
+        for key, unit in units.items():
+            if unit.rows and max(unit.rows) >= self._most:
+                connection.execute(_TRIM, {**key._asdict(), "most": self._most})
+        return results
+
+    def _write(self, connection: Connection, rows: list[dict[str, Any]]) -> None:
+        """Insert rows, in an order that lets processes wait for each other and never crosswise.
+
+        Raises:
+            _Overtaken: one of them is there.
+        """
+        if not rows:
+            return
+        rows.sort(key=lambda row: (row["tenant"], row["model"], row["unit"], row["cycle"]))
+        kept = connection.execution_options(preserve_rowcount=True)
+        if kept.execute(self._insert, rows).rowcount != len(rows):
+            raise _Overtaken
+
+    def _take(self, connection: Connection, unit: _Unit, request: Append) -> dict[int, Stored]:
+        """Add a request to what is known of its unit; return its new readings by cycle.
+
+        Raises:
+            CycleConflict: a cycle has another reading; nothing is added.
+            InvalidRequest: there is no next cycle.
+        """
+        if unit.asked < request.context:
+            found = _read(connection, _NEWEST, request.key, most=request.context, until=LARGEST_CYCLE)
+            unit.rows |= found
+            unit.asked = request.context
+            unit.since = min(unit.since, min(found) if len(found) == request.context else 0)
+        cycles = _numbered(request, max(unit.rows, default=0))
+        if (first := min(cycles)) < unit.since:
+            unit.rows |= _read(connection, _BETWEEN, request.key, first=first, last=unit.since - 1)
+            unit.since = first
+        return self._added(connection, unit, request, cycles)
+
+    def _added(
+        self, connection: Connection, unit: _Unit, request: Append, cycles: Sequence[int]
+    ) -> dict[int, Stored]:
+        fresh: dict[int, Stored] = {}
+        problems: list[Problem] = []
+        columns_id, size = self._ids[request.columns], FLOAT32.itemsize * len(request.columns)
+        block = request.values.astype(FLOAT32, copy=False).tobytes()
+        for i, cycle in enumerate(cycles):
+            given = columns_id, block[size * i : size * (i + 1)]
+            known = fresh.get(cycle) or unit.rows.get(cycle)
+            if known is None:
+                fresh[cycle] = given
+            elif known != given and len(problems) <= MAX_PROBLEMS:
+                stored = self._values(connection, known, request.columns)
+                problems += _differences(request, i, cycle, stored)
+        if problems:
+            raise CycleConflict(f"{problems[0].pointer}: {problems[0].detail}", listed(problems))
+        unit.rows |= fresh
+        return fresh
+
+    def _stretch(
+        self, connection: Connection, rows: Mapping[int, Stored], columns: tuple[str, ...]
+    ) -> Stretch:
+        cycles = sorted(rows)
+        ordered = [rows[cycle] for cycle in cycles]
+        if {columns_id for columns_id, _ in ordered} == {self._ids.get(columns)}:
+            values = np.frombuffer(b"".join([values for _, values in ordered]), FLOAT32)
+            return Stretch(cycles, values.reshape(-1, len(columns)))
+        values = np.empty((len(cycles), len(columns)), np.float32)
+        for to, row in zip(values, ordered, strict=True):
+            to[:] = self._values(connection, row, columns)
+        return Stretch(cycles, values)
+
+    def _values(self, connection: Connection, row: Stored, columns: tuple[str, ...]) -> FloatArray:
+        """Bring a reading, float32 [F], into the order of these columns; those that it lacks are NaN."""
+        columns_id, values = row
+        if columns_id not in self._names:
+            names = connection.scalar(select(COLUMN_LISTS.c.names).where(COLUMN_LISTS.c.id == columns_id))
+            self._names[columns_id] = tuple(msgspec.json.decode(names or "[]", type=list[str]))
+        by_name = dict(zip(self._names[columns_id], np.frombuffer(values, FLOAT32), strict=True))
+        return np.array([by_name.get(name, np.nan) for name in columns], np.float32)
+
+    def _register(self, columns: tuple[str, ...]) -> None:
+        """Find or make the id of a column list."""
+        if columns in self._ids:
+            return
+        names = msgspec.json.encode(columns).decode()
+        with self._database.locked() as connection:
+            known = select(COLUMN_LISTS.c.id).where(COLUMN_LISTS.c.names == names)
+            row = insert(COLUMN_LISTS).values(names=names).returning(COLUMN_LISTS.c.id)
+            found = connection.scalar(known) or connection.execute(row).scalar_one()
+        self._ids[columns], self._names[found] = found, columns
+
+
+def _read(
+    connection: Connection, query: Select[tuple[int, int, bytes]], key: UnitKey, **given: int
+) -> dict[int, Stored]:
+    rows = connection.execute(query, {**key._asdict(), **given})
+    return {cycle: (columns_id, values) for cycle, columns_id, values in rows}
+
+
+def _numbered(request: Append, last: int) -> list[int]:
+    """Number the readings that name no cycle: each follows the unit's last one then."""
+    cycles: list[int] = []
+    for i, cycle in enumerate(request.cycles):
+        number = last + 1 if cycle is None else cycle
+        if number > LARGEST_CYCLE:
+            raise InvalidRequest(f"reading {i}: no cycle follows {last}, the largest number")
+        last = max(last, number)
+        cycles.append(number)
+    return cycles
+
+
+def _differences(request: Append, i: int, cycle: int, stored: FloatArray) -> Iterable[Problem]:
+    """Compare a reading with the stored one, column by column; missing equals missing."""
+    given = request.values[i]
+    for f in np.flatnonzero((given != stored) & ~(np.isnan(given) & np.isnan(stored))).tolist():
+        name = request.columns[f]
+        detail = f"cycle {cycle} has {name} = {_shown(stored[f])}, got {_shown(given[f])}"
+        yield Problem(request.pointer(i, name), "cycle_conflict", detail)
+
+
+def _shown(value: np.float32) -> str:
+    return "none" if np.isnan(value) else str(value)

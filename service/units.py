@@ -1,0 +1,237 @@
+"""Units whose readings the service keeps: readings in, the unit's window and prediction out, on any protocol.
+
+The store is the truth: a window is read from it with every request, so any worker may take any reading, and
+order, repeats and restarts change no answer. This module must not know HTTP or messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from model.domain import FloatArray
+from service.core.ports import Stages
+from service.core.predictor import LoadedModel, Predictor
+from service.core.queries import Explain, ModelName, Prediction, WindowError
+from service.core.rules import WindowRules
+from service.core.window import LARGEST_CYCLE, WindowInput, Windows, check, lay_out
+from service.errors import (
+    LONGEST_NAME,
+    MAX_PROBLEMS,
+    STATUS,
+    InvalidRequest,
+    InvalidWindow,
+    Problem,
+    escaped,
+    listed,
+)
+from service.store.async_store import AsyncStore
+from service.store.rows import Append, Stretch, UnitKey
+from service.streams.window import reading_values
+
+
+class Given(NamedTuple):
+    """Readings of a request, in the model's order.
+
+    Attributes:
+        cycles: Cycle number of each; None: the next one.
+        values: float32 [N, F], NaN = missing.
+        pointer: Names the place of a value in the request, from the reading's place and the column.
+    """
+
+    cycles: Sequence[int | None]
+    values: FloatArray
+    pointer: Callable[[int, str], str]
+
+
+class CyclesReply(msgspec.Struct, frozen=True):
+    """A unit after its readings are stored.
+
+    `stored` readings are new, `repeated` ones were there. `prediction` is of the window that ends at
+    `last_cycle`; null where the model cannot answer it, which `refusal` explains.
+    """
+
+    unit: str
+    model: ModelName
+    stored: int
+    repeated: int
+    last_cycle: int
+    prediction: Prediction | None
+    refusal: WindowError | None
+
+
+class UnitReply(msgspec.Struct, frozen=True):
+    """The prediction of a stored unit, with its explanation."""
+
+    model: ModelName
+    prediction: Prediction
+
+
+class UnitWindows:
+    """Stores readings of units and answers for the windows that they make."""
+
+    def __init__(self, predictor: Predictor, store: AsyncStore) -> None:
+        self._predictor: Final = predictor
+        self._store: Final = store
+
+    async def append(
+        self,
+        model: LoadedModel,
+        unit: str,
+        given: Given,
+        *,
+        explain: Explain = Explain.NONE,
+        store: bool = True,
+        stages: Stages | None = None,
+        tenant: str = "",
+    ) -> CyclesReply:
+        """Commit readings, all or none, and predict for the unit; `store` keeps the prediction too.
+
+        Raises:
+            CycleConflict: a cycle has another reading; nothing is stored.
+            InvalidRequest: the name cannot be kept.
+            NoStore, StoreUnavailable: the readings cannot be kept.
+            Overloaded, NotReady, RuntimeFailed: as store and batcher say; the readings may be stored.
+        """
+        check_name(unit)
+        rules = model.rules
+        key = UnitKey(tenant, model.name.name, unit)
+        request = Append(key, rules.names, rules.context, given.cycles, given.values, given.pointer)
+        stored, repeated, newest = await self._store.append(request)
+        prediction, refusal = None, None
+        try:
+            windows = windows_of(newest, unit, rules)
+        except InvalidWindow as error:
+            refusal = WindowError(STATUS[InvalidWindow].title, error.detail, listed(error.problems))
+        else:
+            (prediction,) = await self._predictor.answer(model, windows, explain, stages, tenant, store=store)
+        last = newest.cycles[-1]
+        return CyclesReply(unit, model.name, stored, repeated, last, prediction, refusal)
+
+    async def explanation(
+        self, model: LoadedModel, unit: str, *, until: int = LARGEST_CYCLE, tenant: str = ""
+    ) -> UnitReply:
+        """Explain the prediction of a unit as it stood at a cycle, which is not stored again.
+
+        Raises:
+            UnknownUnit: no reading of it up to there is stored.
+            InvalidWindow: the model cannot answer its window.
+        """
+        key, rules = UnitKey(tenant, model.name.name, unit), model.rules
+        newest = await self._store.newest(key, rules.names, most=rules.context, until=until)
+        windows = windows_of(newest, unit, rules)
+        (prediction,) = await self._predictor.answer(model, windows, Explain.FULL, tenant=tenant, store=False)
+        return UnitReply(model.name, prediction)
+
+
+def windows_of(newest: Stretch, unit: str, rules: WindowRules) -> Windows:
+    """Make the window that ends at a unit's last stored cycle; cycles without a reading are missing.
+
+    Args:
+        newest: The newest stored readings, at least as many as the context if there are so many.
+        unit: The unit's name.
+        rules: What the model asks.
+
+    Raises:
+        InvalidWindow: too much of it is missing.
+    """
+    last = newest.cycles[-1]
+    first = max(newest.cycles[0], last - rules.context + 1)
+    cycles = np.array(newest.cycles) - first
+    readings = np.full((1, last - first + 1, len(rules.names)), np.nan, np.float32)
+    readings[0, cycles[cycles >= 0]] = newest.values[cycles >= 0]
+    windows, defects = check(readings, [last - first + 1], [float(last)], rules, units=[unit])
+    if defects:  # each reading is sound by itself
+        detail = f"cycles {first} to {last}: " + "; ".join(defect.detail for defect in defects)
+        raise InvalidWindow(detail, [Problem("/readings", defect.code, defect.detail) for defect in defects])
+    return windows
+
+
+def given_rows(
+    rows: Sequence[tuple[float | None, Sequence[float], Mapping[str, float | None]]],
+    rules: WindowRules,
+    at: Callable[[int], str],
+) -> Given:
+    """Lay out readings one by one: cycle, values in schema order, or columns by name.
+
+    Raises:
+        InvalidWindow: with every problem that was found.
+    """
+    _check_count(len(rows), rules, "/readings")
+    cycles: list[int | None] = []
+    read: list[FloatArray] = []
+    problems: list[Problem] = []
+    for i, (cycle, values, columns) in enumerate(rows):
+        if len(problems) > MAX_PROBLEMS:
+            break
+        problems += _cycle_problems(cycle, f"{at(i)}/cycle")
+        cycles.append(None if cycle is None or problems else int(cycle))
+        try:
+            # A reading without any value is a missing one.
+            given = columns if columns or values else dict.fromkeys(rules.names)
+            read.append(reading_values(values, given, rules, at=at(i)))
+        except InvalidWindow as error:
+            problems += error.problems
+    _check_none(problems)
+    return Given(cycles, np.stack(read), lambda i, name: f"{at(i)}/columns/{escaped(name)}")
+
+
+def given_columns(
+    cycles: Sequence[int] | None, columns: Mapping[str, list[float | None]], rules: WindowRules
+) -> Given:
+    """Lay out readings column by column.
+
+    Raises:
+        InvalidWindow: with every problem that was found.
+    """
+    known: Mapping[str, Any] = columns if cycles is None else {**columns, "": cycles}
+    count = max(map(len, known.values()), default=0)
+    _check_count(count, rules, "/columns")
+    part = lay_out(WindowInput(columns={**columns}), replace(rules, context=rules.max_cycles))
+    problems = list(part.problems)
+    if cycles is not None:
+        if len(cycles) != count or part.sent not in {0, count}:
+            detail = f"expected as many cycles as readings ({part.sent}), got {len(cycles)}"
+            problems.append(Problem("/cycles", "wrong_length", detail))
+        for i, cycle in enumerate(cycles):
+            problems += _cycle_problems(cycle, f"/cycles/{i}")
+    values = np.empty((0, 0), np.float32) if part.readings is None else part.readings
+    for i, f in np.argwhere(np.isinf(values))[: MAX_PROBLEMS + 1].tolist():
+        detail = f"expected a finite float32 for {rules.names[f]}, got {values[i, f]:g}"
+        problems.append(Problem(f"/columns/{escaped(rules.names[f])}/{i}", "non_finite", detail))
+    _check_none(problems)
+    numbers = [None] * count if cycles is None else cycles
+    return Given(numbers, values, lambda i, name: f"/columns/{escaped(name)}/{i}")
+
+
+def check_name(unit: str, pointer: str = "/unit") -> None:
+    """Check that a unit can be stored under a name.
+
+    Raises:
+        InvalidRequest: it is empty, too long, or has a character that no database keeps.
+    """
+    if not 0 < len(unit) <= LONGEST_NAME or "\0" in unit:
+        detail = f"expected a name of 1 to {LONGEST_NAME} characters without NUL, got {len(unit)}"
+        raise InvalidRequest(f"{pointer}: {detail}", [Problem(pointer, "bad_name", detail)])
+
+
+def _cycle_problems(cycle: float | None, pointer: str) -> Iterable[Problem]:
+    if cycle is not None and not (0 <= cycle <= LARGEST_CYCLE and cycle == int(cycle)):
+        yield Problem(pointer, "bad_cycle", f"expected a whole number from 0 to {LARGEST_CYCLE}, got {cycle}")
+
+
+def _check_count(count: int, rules: WindowRules, pointer: str) -> None:
+    if not 0 < count <= rules.max_cycles:
+        code = "too_long" if count else "empty"
+        detail = f"expected 1 to {rules.max_cycles} readings, got {count}"
+        raise InvalidWindow(f"{pointer}: {detail}", [Problem(pointer, code, detail)])
+
+
+def _check_none(problems: Sequence[Problem]) -> None:
+    if problems:
+        text = "; ".join(f"{p.pointer}: {p.detail}" for p in problems[:3])
+        raise InvalidWindow(text, listed(problems))
