@@ -12,7 +12,9 @@ from time import perf_counter
 from typing import Final, cast
 
 from export.bundle import Manifest
+from model.decision import Costs
 from service.core.answers import prediction
+from service.core.decisions import Planner
 from service.core.explanations import NO_GROUNDS, Explainer, Grounds
 from service.core.ports import Batcher, Recorder, Stages
 from service.core.providers import Placement
@@ -61,10 +63,13 @@ class LoadedModel:
     rules: WindowRules
     name: ModelName
     explainer: Explainer
+    planner: Planner
 
     @classmethod
-    def of(cls, runtime: Runtime, batcher: Batcher, *, max_window_cycles: int) -> LoadedModel:
-        """What `Predictor` needs of a model, worked out once."""
+    def of(
+        cls, runtime: Runtime, batcher: Batcher, *, max_window_cycles: int, costs: Costs | None = None
+    ) -> LoadedModel:
+        """What `Predictor` needs of a model, worked out once; `costs` serve requests that name none."""
         manifest = runtime.manifest
         rules = WindowRules.of(manifest, max_window_cycles=max_window_cycles)
         return cls(
@@ -75,6 +80,7 @@ class LoadedModel:
             rules,
             ModelName(manifest.name, manifest.version, runtime.sha256),
             Explainer(manifest, rules, batcher),
+            Planner(manifest, costs),
         )
 
 
@@ -152,7 +158,9 @@ class Predictor:
         query.windows = []  # while a request waits, its lists would hold thirty bytes a reading
         answered: list[Prediction] = []
         if windows is not None:
-            answered = await self.answer(model, windows, query.explain, stages, tenant, store=query.store)
+            answered = await self.answer(
+                model, windows, query.explain, stages, tenant, store=query.store, costs=query.costs
+            )
         return PredictReply(model.name, cast("list[Prediction | Refused]", answered))
 
     async def _partly(
@@ -176,7 +184,9 @@ class Predictor:
             raise _invalid(placed, len(units))
         answered: list[Prediction] = []
         if windows is not None:
-            answered = await self.answer(model, windows, query.explain, stages, tenant, store=query.store)
+            answered = await self.answer(
+                model, windows, query.explain, stages, tenant, store=query.store, costs=query.costs
+            )
         in_order = iter(answered)
         return PredictReply(
             model.name,
@@ -192,6 +202,7 @@ class Predictor:
         tenant: str = "",
         *,
         store: bool = True,
+        costs: Costs | None = None,
     ) -> list[Prediction]:
         """Answer checked windows, in their order; without `store` nobody keeps the answers.
 
@@ -207,8 +218,16 @@ class Predictor:
         for piece in pieces:
             for row, i in enumerate(piece.places, piece.first):
                 sensors, trust = grounds.get(i, NO_GROUNDS)
+                decision = model.planner.of_answer(piece.answers, row, windows.last_cycle[i], costs)
                 answered[i] = prediction(
-                    piece, row, windows, i, explain=explain, sensor_contributions=sensors, trust=trust
+                    piece,
+                    row,
+                    windows,
+                    i,
+                    explain=explain,
+                    sensor_contributions=sensors,
+                    trust=trust,
+                    decision=decision,
                 )
         worded = cast("list[Prediction]", answered)
         if stages is not None:

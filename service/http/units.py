@@ -62,11 +62,11 @@ class UnitsHttp:
 
     async def fleet(self, call: Call) -> Reply:
         """Answer `GET /v1/units`."""
-        query = _query(call, {"model", "limit", "state", "after"})
+        query = read_query(call, {"model", "limit", "state", "after"})
         models = [self._model(query["model"])] if "model" in query else list(self._desk.predictor.models)
         limit, state = _limit(query), query.get("state")
         if state is not None and state not in STATES:
-            raise _wrong("/state", f"expected one of {', '.join(STATES)}, got {state[:32]!r}")
+            raise wrong("/state", f"expected one of {', '.join(STATES)}, got {state[:32]!r}")
         after = _place(query["after"]) if "after" in query else None
         tenant = call.exchange.caller.tenant
         rows = await self._store.fleet(models, tenant=tenant, state=state, limit=limit + 1, after=after)
@@ -75,7 +75,7 @@ class UnitsHttp:
 
     async def unit(self, call: Call) -> Reply:
         """Answer `GET /v1/units/{unit}`."""
-        query = _query(call, {"model", "limit", "before"})
+        query = read_query(call, {"model", "limit", "before"})
         model, unit = self._model(query.get("model")), call.path["unit"]
         limit, before = _limit(query), _whole(query, "before", most=LARGEST_CYCLE + 1)
         tenant = call.exchange.caller.tenant
@@ -103,15 +103,20 @@ class UnitsHttp:
         except UNREADABLE as error:
             raise unreadable(error) from error
         if not 1 <= given.cycle <= LARGEST_CYCLE:
-            raise _wrong("/cycle", f"expected 1 to {LARGEST_CYCLE}, got {given.cycle}", "bad_cycle")
+            raise wrong("/cycle", f"expected 1 to {LARGEST_CYCLE}, got {given.cycle}", "bad_cycle")
         return given
 
 
-def _query(call: Call, known: set[str]) -> Mapping[str, str]:
+def read_query(call: Call, known: set[str]) -> Mapping[str, str]:
+    """Read the parameters of a path.
+
+    Raises:
+        InvalidRequest: there are others.
+    """
     unknown = sorted(set(call.query) - known)
     if unknown:
         names = ", ".join(sorted(known))
-        raise _wrong(f"/{unknown[0][:32]}", f"expected {names}, got {unknown[0][:32]!r}", "unknown_parameter")
+        raise wrong(f"/{unknown[0][:32]}", f"expected {names}, got {unknown[0][:32]!r}", "unknown_parameter")
     return dict(call.query)
 
 
@@ -126,7 +131,7 @@ def _whole(query: Mapping[str, str], name: str, *, most: int) -> int | None:
     # Nine digits hold every limit; int() of a million digits would take seconds.
     number = int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else 0
     if not 1 <= number <= most:
-        raise _wrong(f"/{name}", f"expected a whole number from 1 to {most}, got {text[:32]!r}")
+        raise wrong(f"/{name}", f"expected a whole number from 1 to {most}, got {text[:32]!r}")
     return number
 
 
@@ -139,8 +144,9 @@ def _place(token: str) -> Place:
     try:
         return msgspec.json.decode(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)), type=Place)
     except (binascii.Error, msgspec.DecodeError, ValueError):
-        raise _wrong("/after", f"expected the `next` of the previous page, got {token[:32]!r}") from None
+        raise wrong("/after", f"expected the `next` of the previous page, got {token[:32]!r}") from None
 
 
-def _wrong(pointer: str, detail: str, code: str = "bad_parameter") -> InvalidRequest:
+def wrong(pointer: str, detail: str, code: str = "bad_parameter") -> InvalidRequest:
+    """Make the refusal of a parameter or field."""
     return InvalidRequest(f"{pointer}: {detail}", [Problem(pointer, code, detail)])

@@ -23,7 +23,7 @@ STATES: Final = (*HEALTH_LABELS, *(state.value for state in RulState), *(kind.va
 MOST: Final = 1000
 """Most entries on a page."""
 _CYCLE: Final = {"minimum": 1, "maximum": LARGEST_CYCLE}
-_NO_STORE: Final = (
+NO_STORE: Final = (
     "404 `no_store` if the service stores no predictions (RUL_STORE=false), 503 `store_unavailable` while "
     "the database does not answer; predictions themselves continue."
 )
@@ -214,12 +214,12 @@ def _errors(
 def paths(ref: Callable[[str], dict[str, str]], responses: Callable[..., dict[str, Any]]) -> dict[str, Any]:
     """Describe the paths for OpenAPI, with the document's own references and error responses."""
     name = {"type": "string"}
-    unit = _parameter("unit", "Name of the unit.", name, where="path")
-    limit = _parameter("limit", "Most entries on a page; 100 by default.", _whole(1, MOST))
-    model = _parameter("model", "A loaded model.", name)
-    state = _parameter("state", "Only units in this state.", {"enum": list(STATES)})
-    after = _parameter("after", "The `next` of the previous page.", name)
-    before = _parameter("before", "Only predictions of earlier cycles.", _whole(1, LARGEST_CYCLE))
+    unit = parameter("unit", "Name of the unit.", name, where="path")
+    limit = parameter("limit", "Most entries on a page; 100 by default.", _whole(1, MOST))
+    model = parameter("model", "A loaded model.", name)
+    state = parameter("state", "Only units in this state.", {"enum": list(STATES)})
+    after = parameter("after", "The `next` of the previous page.", name)
+    before = parameter("before", "Only predictions of earlier cycles.", _whole(1, LARGEST_CYCLE))
     refused = (401, 403, 404, 422, 429, 500, 503, 504)
     body = {"required": True, "content": {"application/json": {"schema": ref("OutcomeReport")}}}
 
@@ -227,7 +227,7 @@ def paths(ref: Callable[[str], dict[str, str]], responses: Callable[..., dict[st
         summary: str, description: str, parameters: list[Any], answer: str, *codes: int, **more: object
     ) -> dict[str, Any]:
         answers = responses(ref(answer), *codes, *refused)
-        said = {"summary": summary, "description": f"{description} {_NO_STORE}"}
+        said = {"summary": summary, "description": f"{description} {NO_STORE}"}
         return {**said, "parameters": parameters, **more, "responses": answers}
 
     fleet = operation(
@@ -255,9 +255,8 @@ def paths(ref: Callable[[str], dict[str, str]], responses: Callable[..., dict[st
     return found | {"/v1/units/{unit}/outcomes": {"post": outcome}}
 
 
-def _parameter(
-    name: str, description: str, schema: dict[str, Any], *, where: str = "query"
-) -> dict[str, Any]:
+def parameter(name: str, description: str, schema: dict[str, Any], *, where: str = "query") -> dict[str, Any]:
+    """Describe a parameter for OpenAPI."""
     required = where == "path"
     return {"name": name, "in": where, "required": required, "description": description, "schema": schema}
 

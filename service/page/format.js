@@ -37,3 +37,16 @@ export function age(time, now = Date.now()) {
 export function moment(time) {
   return time ? new Date(time).toLocaleString() : "";
 }
+
+/** A reading, to at most six significant digits; a dash where it is missing. */
+export function significant(value) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+  return Number(value.toPrecision(6)).toLocaleString("en", { maximumFractionDigits: 6 }).replace("-", MINUS);
+}
+
+/** A signed number of cycles: "+3.2", "−12". */
+export function signed(value) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+  const size = Math.abs(value);
+  return `${value < 0 ? MINUS : "+"}${size.toFixed(size >= 9.95 ? 0 : size >= 0.995 ? 1 : 2)}`;
+}

@@ -265,9 +265,7 @@ def test_a_folder_without_such_a_file_says_what_it_has(tmp_path):
 def test_columns_that_are_missing_are_listed_beside_those_of_the_file_and_fleet_is_offered(tmp_path):
     path = csv_file(tmp_path / "p.csv", ("pump", "day", "load", "vib", "bar"))
 
-    with pytest.raises(
-        InvalidData, match="cycle, unit; the file has pump, day, load, vib"
-    ) as caught:
+    with pytest.raises(InvalidData, match="cycle, unit; the file has pump, day, load, vib") as caught:
         read_units(path, MANIFEST, fleet=None)
 
     assert "--fleet" in str(caught.value)

@@ -31,7 +31,7 @@ EXPENDABLE: Final = (
 )  # fmt: skip
 """Columns that a narrow terminal loses, the first first."""
 LEFT: Final = ("unit", "drawing", "health", "sensors", "trust", "state")
-REASONS: Final = {"unknown": "unknown: readings unlike the training data"}
+COUNTED: Final = {"unknown": "unknown: readings unlike the training data"}
 DOUBTFUL: Final = (RulState.INSUFFICIENT_HISTORY, RulState.OUT_OF_DISTRIBUTION)
 ASCII: Final = str.maketrans({"≥": ">=", "\N{EN DASH}": "-", "─": "-", "●": "o", "·": "-"})
 
@@ -79,7 +79,10 @@ class PeopleTable(RowWriter):
         self._console.print(table)
 
     def close(self) -> None:  # noqa: D102 inherited
-        counts = [(state, HEALTH_STYLES[state], self._counts[state]) for state in reversed(HEALTH_LABELS)]
+        counts = [
+            (COUNTED.get(state, state), HEALTH_STYLES[state], self._counts[state])
+            for state in reversed(HEALTH_LABELS)
+        ]
         counts.append(("without an answer", "magenta", self._counts[""]))
         parts = [Text(f"{self._counts.total():,} {self._rows}")]
         parts += [
