@@ -85,9 +85,7 @@ class PeopleTable(RowWriter):
         ]
         counts.append(("without an answer", "magenta", self._counts[""]))
         parts = [Text(f"{self._counts.total():,} {self._rows}")]
-        parts += [
-            Text(f"{count:,} {REASONS.get(name, name)}", style) for name, style, count in counts if count
-        ]
+        parts += [Text(f"{count:,} {name}", style) for name, style, count in counts if count]
         parts.append(Text(printable(f"model {self._model.name} {self._model.version}"), "dim"))
         self._console.print()
         self._console.print(self._text(" · ").join(parts), soft_wrap=True)
