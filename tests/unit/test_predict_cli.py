@@ -322,7 +322,7 @@ def test_the_table_names_what_has_no_answer_and_what_is_strange():
 
 
 def test_the_interval_is_drawn_on_a_line_from_0_to_the_cap():
-    lines = people_text(width=130).splitlines()
+    lines = people_text(width=150).splitlines()
 
     start = lines[0].index("0", lines[0].index("interval"))
     assert lines[0][start : start + 25] == "0" + "125".rjust(24)
