@@ -23,12 +23,9 @@ def paths(ref: Callable[[str], dict[str, str]], responses: Callable[..., dict[st
     model = _parameter("model", "A loaded model.", name)
     state = _parameter("state", "Only units in this state.", {"enum": list(STATES)})
     after = _parameter("after", "The `next` of the previous page.", name)
-    before = _parameter(
-        "before", "Only predictions and readings of earlier cycles.", _whole(1, LARGEST_CYCLE)
-    )
-    cycle = _parameter(
-        "cycle", "The last cycle of the window; by default the unit's.", _whole(1, LARGEST_CYCLE)
-    )
+    number = {"type": "integer", "minimum": 1, "maximum": LARGEST_CYCLE}
+    before = _parameter("before", "Only predictions and readings of earlier cycles.", number)
+    cycle = _parameter("cycle", "The last cycle of the window; by default the unit's.", number)
     part = _parameter("q", "Only units whose name contains this text.", name)
     since = {"type": "string", "format": "date-time"}
     changed = _parameter("changed_since", "Only units with a prediction after this time.", since)
@@ -67,8 +64,8 @@ def paths(ref: Callable[[str], dict[str, str]], responses: Callable[..., dict[st
     )
     cycles = operation(
         "Store readings of a unit, and predict for it",
-        "Readings are stored before the answer, all or none. A cycle again with the same reading changes "
-        "nothing, with another one it is a conflict. Order does not matter. CSV has a header with `cycle` and "
+        "Readings are stored before the answer, all or none. The same reading again changes nothing, another "
+        "one of a stored cycle is a conflict. Order does not matter. CSV has a header with `cycle` and "
         "columns; its address may have `model`, `explain` and `store`.",
         [unit],
         "CyclesReply",
