@@ -25,6 +25,7 @@ from service.core.queries import (
     PredictQuery,
     PredictReply,
     Refused,
+    WindowError,
 )
 from service.core.rules import WindowRules
 from service.core.turns import LARGE_BYTES, Turns
@@ -194,10 +195,7 @@ def fill(message: pb.Prediction, given: Prediction | Refused) -> None:
     if given.unit is not None:
         message.unit = given.unit
     if isinstance(given, Refused):
-        error = message.error
-        error.title, error.detail = given.error.title, given.error.detail
-        for p in given.error.errors:
-            error.errors.add(pointer=p.pointer, code=p.code, detail=p.detail)
+        fill_error(message.error, given.error)
         return
     message.rul, message.rul_state = given.rul, given.rul_state
     interval, health = message.interval, message.health_state
@@ -217,6 +215,13 @@ def fill(message: pb.Prediction, given: Prediction | Refused) -> None:
         message.sensor_contributions.update(given.sensor_contributions)
     if given.trust is not UNSET:
         message.trust = given.trust
+
+
+def fill_error(message: pb.WindowError, given: WindowError) -> None:
+    """Set the fields of the reason why a window has no answer."""
+    message.title, message.detail = given.title, given.detail
+    for p in given.errors:
+        message.errors.add(pointer=p.pointer, code=p.code, detail=p.detail)
 
 
 def _fill_attention(message: pb.Attention, given: Attention) -> None:

@@ -13,7 +13,7 @@ from export.bundle import Manifest
 from model.version import VERSION
 from service.core.queries import ModelName, Prediction, Refused
 from service.errors import STATUS
-from service.http import oip_openapi, units_bodies
+from service.http import oip_openapi, units_openapi
 from service.http.examples import add_examples
 
 PAGE: Final = """<!doctype html>
@@ -74,7 +74,7 @@ def document(types: Sequence[type], manifest: Manifest) -> dict[str, Any]:
         "required": ["model", "predictions"],
         "properties": {"model": _ref("ModelName"), "predictions": {"type": "array", "items": answer}},
     }
-    paths = _paths() | units_bodies.paths(_ref, _responses) | oip_openapi.paths(_ref, _responses)
+    paths = _paths() | units_openapi.paths(_ref, _responses) | oip_openapi.paths(_ref, _responses)
     add_examples(paths, manifest)
     security = {
         "bearer": {"type": "http", "scheme": "bearer"},
