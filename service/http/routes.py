@@ -68,12 +68,8 @@ class ReadyBody(msgspec.Struct, frozen=True):
 
 BODIES: Final = (
     PredictQuery, ModelsBody, ModelBody, BundleBody, ShadowBody, ChangeBody, ReadyBody, ProblemBody,
-<<<<<<< HEAD
-    OutcomeReport, OutcomeReply, UnitBody, FleetBody, MonitoringBody,
-=======
     OutcomeReport, OutcomeReply, UnitBody, FleetBody, CyclesQuery, CyclesReply, UnitReply, RenameBody,
-    DeletedBody,
->>>>>>> w-units
+    DeletedBody, MonitoringBody,
 )  # fmt: skip
 """What the routes read and answer, for the OpenAPI document."""
 
