@@ -13,11 +13,13 @@ from typing import Final, cast
 
 from export.bundle import Manifest
 from service.core.answers import prediction
-from service.core.explanations import NO_GROUNDS, Explainer, Grounds
+from service.core.explanations import Explainer
 from service.core.ports import Batcher, Recorder, Stages
 from service.core.providers import Placement
 from service.core.queries import (
+    NO_GROUNDS,
     Explain,
+    Grounds,
     ModelName,
     Prediction,
     PredictQuery,
@@ -202,10 +204,8 @@ class Predictor:
         answered: list[Prediction | None] = [None] * len(windows.lengths)
         for piece in pieces:
             for row, i in enumerate(piece.places, piece.first):
-                sensors, trust = grounds.get(i, NO_GROUNDS)
-                answered[i] = prediction(
-                    piece, row, windows, i, explain=explain, sensor_contributions=sensors, trust=trust
-                )
+                of_window = grounds.get(i, NO_GROUNDS)
+                answered[i] = prediction(piece, row, windows, i, explain=explain, grounds=of_window)
         worded = cast("list[Prediction]", answered)
         if stages is not None:
             stages.append((Stage.EXPLAIN, start, perf_counter()))

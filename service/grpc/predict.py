@@ -14,12 +14,14 @@ from typing import Any, Final
 
 import numpy as np
 from msgspec import UNSET
+from msgspec.structs import asdict
 
 from model.domain import FloatArray
 from service.core.predictor import Predictor
 from service.core.queries import (
     Attention,
     Explain,
+    Explanation,
     ModelName,
     Prediction,
     PredictQuery,
@@ -202,10 +204,34 @@ def fill(message: pb.Prediction, given: Prediction | Refused) -> None:
         message.warnings.add(code=caution.code, column=caution.column or "", detail=caution.detail)
     if given.attention is not UNSET:
         _fill_attention(message.attention, given.attention)
+    _fill_grounds(message, given)
+
+
+def _fill_grounds(message: pb.Prediction, given: Prediction) -> None:
     if given.sensor_contributions is not UNSET:
         message.sensor_contributions.update(given.sensor_contributions)
     if given.trust is not UNSET:
         message.trust = given.trust
+    if given.explanation is not UNSET:
+        _fill_explanation(message.explanation, given.explanation)
+
+
+def _fill_explanation(message: pb.Explanation, given: Explanation) -> None:
+    message.columns.extend(given.columns)
+    message.MergeFromString(packed(2, given.cycles))
+    for column, cycles in given.contributions.items():
+        message.contributions[column].MergeFromString(packed(1, cycles))
+    for column, usual in given.usual.items():
+        message.usual[column].MergeFromString(packed(1, usual.lower) + packed(2, usual.upper))
+    message.sentence = given.sentence
+    for clause in given.clauses:
+        message.clauses.add(**asdict(clause))
+    if given.together is not None:
+        message.together.CopyFrom(pb.Together(**asdict(given.together)))
+    if given.agreement is not None:
+        message.agreement = given.agreement
+    message.needed_agreement, message.judged_cycles = given.needed_agreement, given.judged_cycles
+    message.skill, message.needed_skill = given.skill, given.needed_skill
 
 
 def _fill_attention(message: pb.Attention, given: Attention) -> None:
