@@ -7,13 +7,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from export.bundle import find_bundle
+import numpy as np
+from msgspec import UnsetType
+
+from export.bundle import Manifest, find_bundle
+from export.explanation_picture import Explained
+from model.domain import FloatArray, Trajectory
 from rul_client.answers import Answer, Explain, ModelName, NoAnswer, Window, grounds_of, top_of
 from service.core.batcher import MicroBatcher
 from service.core.bundles import load_bundle
 from service.core.predictor import LoadedModel, Predictor
 from service.core.queries import Explain as Level
-from service.core.queries import Prediction, PredictQuery, Refused
+from service.core.queries import Explanation, Prediction, PredictQuery, Refused, Trust
 from service.core.rules import WindowRules
 from service.core.runtime import Runtime
 from service.core.window import WindowInput
@@ -21,6 +26,9 @@ from service.settings import Settings
 
 BATCHES_PER_REQUEST: Final = 16
 """A request sorts its windows into batches of similar length; larger requests need less padding."""
+
+MOST_LIFE: Final = 400
+"""Most answers before an explained one."""
 
 
 class Unobserved:
@@ -51,6 +59,67 @@ class Offline:
         given = [WindowInput(w.unit, w.last_cycle, None, w.readings) for w in windows]  # pyright: ignore[reportArgumentType]
         reply = await self._predictor.predict(PredictQuery(given, explain=Level(explain), partial=True))
         return [answer_of(prediction) for prediction in reply.predictions]
+
+    async def explained(self, trajectory: Trajectory) -> Explained:
+        """Explain the answer at a unit's last cycle, with the answers at the cycles before it."""
+        context, cycles = self.manifest.context, trajectory.cycles.tolist()
+        ends = range(max(1, len(cycles) - MOST_LIFE + 1), len(cycles) + 1)
+        windows = [
+            Window(trajectory.unit, cycles[end - 1], trajectory.readings[max(0, end - context) : end])
+            for end in ends
+        ]
+        life: list[tuple[float, float, float, float]] = []
+        for start in range(0, len(windows), self.windows_per_request):
+            some = windows[start : start + self.windows_per_request]
+            for window, answer in zip(some, await self.answer(some, "attention"), strict=True):
+                if isinstance(answer, Answer):
+                    life.append((window.last_cycle, answer.rul, answer.lower, answer.upper))
+        last = WindowInput(trajectory.unit, windows[-1].last_cycle, None, windows[-1].readings)  # pyright: ignore[reportArgumentType]
+        reply = await self._predictor.predict(PredictQuery([last], explain=Level.FULL))
+        return explained_of(reply.predictions[0], self.manifest, windows[-1], np.array(life))
+
+
+def explained_of(
+    prediction: Prediction | Refused, manifest: Manifest, window: Window, life: FloatArray
+) -> Explained:
+    """Take what the picture of an answer shows; `life` is [N, 4], cycle, RUL and its interval."""
+    if isinstance(prediction, Refused) or not prediction.explanation or not prediction.attention:
+        raise AssertionError("a full explanation was asked for and is missing")
+    given, attention, interval = prediction.explanation, prediction.attention, prediction.interval
+    names = list(given.columns)
+    column = {each.name: each for each in manifest.columns}
+    places = [manifest.schema_of_columns.names.index(name) for name in names]
+    state = prediction.rul_state.value.replace("_", " ")
+    return Explained(
+        title=f"{manifest.name}: unit {window.unit} at cycle {window.last_cycle:g}: RUL {prediction.rul:.0f} "
+        f"cycles, {state} ({interval.coverage:.0%}: {interval.lower:.0f} to {interval.upper:.0f})",
+        sentence=given.sentence,
+        trust=trust_words(prediction.trust, given),
+        cap=manifest.cap,
+        life=life,
+        coverage=interval.coverage,
+        cycles=np.array(given.cycles),
+        names=names,
+        units=[column[name].unit for name in names],
+        readings=window.readings[-len(given.cycles) :, places],
+        lower=np.array([given.usual[name].lower for name in names]).T,
+        upper=np.array([given.usual[name].upper for name in names]).T,
+        contributions=np.array([given.contributions[name] for name in names]).T,
+        ranking=np.array(attention.evidence or attention.weights),
+        ranked_by="evidence" if attention.evidence else "attention",
+        since={clause.column: clause.since_cycle for clause in given.clauses},
+    )
+
+
+def trust_words(trust: Trust | UnsetType, given: Explanation) -> str:
+    """Word the verdict and its figures."""
+    said = f"Trust: {trust.value if trust else 'not judged'}. "
+    if given.agreement is not None:
+        said += (
+            f"Evidence agrees with hiding each of {given.judged_cycles} cycles: {given.agreement:.2f} "
+            f"({given.needed_agreement:g} needed). "
+        )
+    return f"{said}Skill in the average life: {given.skill:.2f} ({given.needed_skill:g} needed)."
 
 
 def answer_of(prediction: Prediction | Refused) -> Answer | NoAnswer:
