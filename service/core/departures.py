@@ -109,7 +109,8 @@ def account(
     found = sorted(found, key=lambda each: -abs(each[0].cycles))[:MOST_CLAUSES]
     left, at_once = [names[each.column] for each in departed], None
     if len(departed) > 1 and _is_confirmed(sum(added), answer, without[-1]):
-        at_once = _together(left, answer, without[-1])
+        since = [first_cycle + each.start for each in departed]
+        at_once = _together(left, since, answer, without[-1])
     said = [text if n else each.text for n, (each, text) in enumerate(found)]
     if at_once is not None:
         said.append(at_once.text)
@@ -145,13 +146,13 @@ def _clause(
     return made, f"{name} {side} {since} {effect} (without it: {without})"
 
 
-def _together(columns: list[str], answer: Estimate, without: Estimate) -> Together:
+def _together(columns: list[str], since: list[int], answer: Estimate, without: Estimate) -> Together:
     text = (
         f"Together, the {len(columns)} sensors outside their healthy range "
         f"{_effect('take', 'add', answer, without)}; without them the estimate would be {without}, "
         f"not {answer}"
     )
-    return Together(columns, answer.rul - without.rul, without.rul, text)
+    return Together(columns, since, answer.rul - without.rul, without.rul, text)
 
 
 def _effect(takes: str, adds: str, answer: Estimate, without: Estimate) -> str:

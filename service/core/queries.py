@@ -112,9 +112,10 @@ class Clause(msgspec.Struct, frozen=True):
 
 
 class Together(msgspec.Struct, frozen=True):
-    """The same of all sensors outside their healthy range at once."""
+    """The same of all sensors outside their healthy range at once, each since its cycle."""
 
     columns: list[str]
+    since_cycles: list[int]
     cycles: float
     without: float
     text: str

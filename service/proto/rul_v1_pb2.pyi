@@ -198,16 +198,18 @@ class Clause(_message.Message):
     def __init__(self, column: _Optional[str] = ..., side: _Optional[str] = ..., since_cycle: _Optional[int] = ..., cycles: _Optional[float] = ..., without: _Optional[float] = ..., text: _Optional[str] = ...) -> None: ...
 
 class Together(_message.Message):
-    __slots__ = ("columns", "cycles", "without", "text")
+    __slots__ = ("columns", "since_cycles", "cycles", "without", "text")
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    SINCE_CYCLES_FIELD_NUMBER: _ClassVar[int]
     CYCLES_FIELD_NUMBER: _ClassVar[int]
     WITHOUT_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     columns: _containers.RepeatedScalarFieldContainer[str]
+    since_cycles: _containers.RepeatedScalarFieldContainer[int]
     cycles: float
     without: float
     text: str
-    def __init__(self, columns: _Optional[_Iterable[str]] = ..., cycles: _Optional[float] = ..., without: _Optional[float] = ..., text: _Optional[str] = ...) -> None: ...
+    def __init__(self, columns: _Optional[_Iterable[str]] = ..., since_cycles: _Optional[_Iterable[int]] = ..., cycles: _Optional[float] = ..., without: _Optional[float] = ..., text: _Optional[str] = ...) -> None: ...
 
 class Interval(_message.Message):
     __slots__ = ("coverage", "lower", "upper")

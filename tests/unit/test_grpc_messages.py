@@ -92,7 +92,9 @@ def explanations(draw):
     clause = st.builds(
         Clause, texts, st.sampled_from(["above", "below"]), st.integers(0, 2**24), number, number, texts
     )
-    together = st.builds(Together, st.lists(texts, max_size=3), number, number, texts)
+    together = st.builds(
+        Together, st.lists(texts, max_size=3), st.lists(st.integers(0, 99), max_size=3), number, number, texts
+    )
     return Explanation(
         [*by_name],
         draw(st.lists(st.integers(0, 2**24), max_size=5)),
