@@ -110,12 +110,21 @@ def _paths() -> dict[str, Any]:
 
     bundle = {"required": True, "content": {"application/json": {"schema": _ref("BundleBody")}}}
     return {
-        "/v1/predict": {
-            "post": {
-                "summary": "Remaining useful life of each unit, in cycles",
-                "requestBody": query,
-                "responses": _responses(_ref("PredictReply"), *refused),
+        **{
+            path: {
+                "post": {
+                    "summary": summary,
+                    "requestBody": query,
+                    "responses": _responses(_ref("PredictReply"), *refused),
+                }
             }
+            for path, summary in (
+                ("/v1/predict", "Remaining useful life of each unit, in cycles"),
+                (
+                    "/v1/explain",
+                    "The same with `explain` full: why, in numbers and words",
+                ),
+            )
         },
         "/v1/models": get("Every loaded model", _responses(_ref("ModelsBody"), 401, 403))
         | change("post", "Load another model", 400, 413, 415, requestBody=bundle),
