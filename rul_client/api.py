@@ -85,7 +85,8 @@ class AsyncClient:
         transport: httpx.AsyncBaseTransport | None = None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        self.url: Final = any_address(url)
+        any_address(url)
+        self.url: Final = url
         self._attempts: Final = attempts
         self._sleep: Final = sleep
         is_grpc = url.startswith("grpc")
