@@ -28,7 +28,7 @@ def test_units_of_the_demo_age_fail_and_are_replaced_and_the_service_knows(url):
     done = rul("demo", "--url", url, *FLEET, "--seconds", "10")
 
     assert (done.returncode, done.stderr) == (0, "")
-    failed, removed = map(int, re.search(r"(\d+) failed, (\d+) removed", done.stdout).groups())
+    failed = int(re.search(r"(\d+) failed", done.stdout)[1])
     assert failed > 0
     with Client(url) as client:
         ended = client.fleet(state="failed", limit=1000).units
