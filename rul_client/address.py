@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import typer
 
 from rul_client.errors import RemoteFailed
+
+LOCAL: Final = "http://localhost:3000"
 
 
 class InvalidAddress(typer.BadParameter, RemoteFailed):

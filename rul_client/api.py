@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from export.bundle import Manifest
-from rul_client.address import Tls, any_address
+from rul_client.address import LOCAL, Tls, any_address
 from rul_client.answers import (
     Appended,
     Explain,
@@ -39,7 +39,6 @@ from rul_client.http import TIMEOUT_SECONDS, http_client, request
 from rul_client.readings import Frame, Readings, Window, windows_in, windows_of
 from service.http.units_bodies import FleetBody, OutcomeReply, UnitBody
 
-LOCAL: Final = "http://localhost:3000"
 MAX_WINDOWS: Final = 64
 REQUEST_BYTES: Final = 8 * 1024 * 1024
 """Half of what a server reads by default; wide or long windows go fewer at a time."""

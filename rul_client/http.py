@@ -10,7 +10,7 @@ import httpx
 import msgspec
 
 from rul_client.address import Tls, is_loopback
-from rul_client.errors import KEY_HINT, RemoteFailed, Retryable
+from rul_client.errors import KEY_HINT, Rejected, RemoteFailed, Retryable
 
 TIMEOUT_SECONDS: Final = 60.0
 
@@ -82,4 +82,5 @@ def _refuse(url: str, response: httpx.Response) -> NoReturn:
     if response.status_code in {429, 503}:
         after = response.headers.get("retry-after", "")
         raise Retryable(message, float(after) if after.isdecimal() else None)
-    raise RemoteFailed(message)
+    is_ours = response.status_code in {400, 404, 409, 413, 415, 422}
+    raise (Rejected if is_ours else RemoteFailed)(message)

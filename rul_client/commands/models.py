@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from rul_client.address import http_address
+from rul_client.address import LOCAL, http_address
 
 if TYPE_CHECKING:
     from rul_client.api import AsyncClient
@@ -24,7 +24,6 @@ Url = Annotated[str, typer.Option(help="The service: http or https://HOST:PORT."
 ApiKey = Annotated[str | None, typer.Option(help="Its API key.", envvar="RUL_API_KEY")]
 Bundle = Annotated[str, typer.Argument(help="A shipped bundle, or a folder on the service's machine.")]
 Name = Annotated[str, typer.Argument(help="Name of a loaded model.")]
-LOCAL: Final = "http://localhost:3000"
 
 models = typer.Typer(
     no_args_is_help=True, help="List, load, swap, shadow and unload the models of a running service."

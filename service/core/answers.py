@@ -22,6 +22,7 @@ from export.drift_reference import STUCK_CYCLES
 from model.domain import (
     HEALTH_LABELS,
     HEALTH_STATES,
+    NEAR_CAP,
     NOVELTY_LIMIT,
     BoolArray,
     FloatArray,
@@ -33,6 +34,7 @@ from service.core.queries import (
     CYCLE_UNKNOWN,
     Attention,
     Caution,
+    Decision,
     Explain,
     HealthState,
     Interval,
@@ -44,10 +46,6 @@ from service.core.runtime import Asked, Outputs
 from service.core.window import Windows
 
 T = TypeVar("T", Asked, Outputs)
-
-NEAR_CAP: Final = 0.98
-"""Share of the cap from which an answer is "at least the cap". Every RUL above the cap has the label cap,
-so the network's answers for new units scatter just below it, and their digits mean nothing."""
 
 STATES: Final = tuple(RulState)
 _ESTIMATED, _AT_LEAST_CAP, _INSUFFICIENT, _OUT = range(len(STATES))
@@ -270,6 +268,7 @@ def prediction(
     explain: Explain,
     sensor_contributions: dict[str, float] | UnsetType = UNSET,
     trust: Trust | UnsetType = UNSET,
+    decision: Decision | UnsetType | None = UNSET,
 ) -> Prediction:
     """Word the answer in this row of its batch, to window `i` of its request."""
     answers, manifest = piece.answers, piece.answers.manifest
@@ -300,6 +299,7 @@ def prediction(
         shown,
         sensor_contributions,
         trust,
+        decision,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from model.decision import Costs
 from model.domain import RulState
 from service.core.window import WindowInput
 from service.errors import Problem
@@ -58,7 +59,8 @@ class Trust(StrEnum):
 class PredictQuery(msgspec.Struct, forbid_unknown_fields=True):
     """A request for predictions, in the shape that clients send.
 
-    `store`: False keeps its predictions out of the store and of the fleet.
+    `store`: False keeps its predictions out of the store and of the fleet. `costs` of a planned stop and
+    of a failure add a `decision` to each prediction.
     """
 
     windows: list[WindowInput]
@@ -66,6 +68,23 @@ class PredictQuery(msgspec.Struct, forbid_unknown_fields=True):
     explain: Explain = Explain.ATTENTION
     partial: bool = False
     store: bool = True
+    costs: Costs | None = None
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """The planned stop with the lowest expected cost per cycle of this unit's life.
+
+    `act_at_cycle` and `act_in_cycles` are null where running to failure costs least. The fixed interval
+    is the best age at which to stop every unit of the training fleet; its cost is that of this unit
+    stopped at that age, or now if it is older.
+    """
+
+    act_at_cycle: int | None
+    act_in_cycles: int | None
+    cost_per_cycle: float
+    run_to_failure_cost_per_cycle: float
+    fixed_interval_cost_per_cycle: float
+    costs: Costs
 
 
 class Interval(msgspec.Struct, frozen=True):
@@ -109,7 +128,8 @@ class Prediction(msgspec.Struct, frozen=True):
     """The answer to one window.
 
     `sensor_contributions` come with `explain` sensors and full. `trust` comes with full, from models that
-    explain readings.
+    explain readings. `decision` comes with costs; null where the answer is no ground for one: strange
+    data, too little history, or an unknown last cycle.
     """
 
     unit: str | None
@@ -123,6 +143,7 @@ class Prediction(msgspec.Struct, frozen=True):
     attention: Attention | UnsetType = UNSET
     sensor_contributions: dict[str, float] | UnsetType = UNSET
     trust: Trust | UnsetType = UNSET
+    decision: Decision | UnsetType | None = UNSET
 
 
 class WindowError(msgspec.Struct, frozen=True):

@@ -15,16 +15,19 @@ from typing import Any, Final
 import numpy as np
 from msgspec import UNSET
 
+from model.decision import Costs, InvalidCosts
 from model.domain import FloatArray
 from service.core.predictor import Predictor
 from service.core.queries import (
     Attention,
+    Decision,
     Explain,
     ModelName,
     Prediction,
     PredictQuery,
     PredictReply,
     Refused,
+    WindowError,
 )
 from service.core.rules import WindowRules
 from service.core.turns import LARGE_BYTES, Turns
@@ -109,6 +112,7 @@ def predict_query(request: pb.PredictRequest, rules: WindowRules) -> PredictQuer
         explain_of(request.explain),
         request.partial,
         stored(request),
+        costs_of(request),
     )
 
 
@@ -132,6 +136,20 @@ def window_input(window: pb.Window, rules: WindowRules) -> WindowInput:
 def stored(request: pb.PredictRequest | pb.StreamOpen) -> bool:
     """Whether predictions are kept; they are where the field is left out."""
     return request.store or not request.HasField("store")
+
+
+def costs_of(request: pb.PredictRequest | pb.StreamOpen, pointer: str = "/costs") -> Costs | None:
+    """Read the costs of a request, if it has some.
+
+    Raises:
+        MalformedBody: a cost is no number above 0, or a failure costs no more than a planned stop.
+    """
+    if not request.HasField("costs"):
+        return None
+    try:
+        return Costs(request.costs.planned, request.costs.failure)
+    except InvalidCosts as error:
+        raise MalformedBody(f"{pointer}: {error}", [Problem(pointer, "shape", str(error))]) from None
 
 
 def explain_of(value: int, pointer: str = "/explain") -> Explain:
@@ -194,10 +212,7 @@ def fill(message: pb.Prediction, given: Prediction | Refused) -> None:
     if given.unit is not None:
         message.unit = given.unit
     if isinstance(given, Refused):
-        error = message.error
-        error.title, error.detail = given.error.title, given.error.detail
-        for p in given.error.errors:
-            error.errors.add(pointer=p.pointer, code=p.code, detail=p.detail)
+        fill_error(message.error, given.error)
         return
     message.rul, message.rul_state = given.rul, given.rul_state
     interval, health = message.interval, message.health_state
@@ -211,12 +226,35 @@ def fill(message: pb.Prediction, given: Prediction | Refused) -> None:
     message.imputed_fraction = given.imputed_fraction
     for caution in given.warnings:
         message.warnings.add(code=caution.code, column=caution.column or "", detail=caution.detail)
+    _fill_grounds(message, given)
+
+
+def _fill_grounds(message: pb.Prediction, given: Prediction) -> None:
+    """Set the fields that only some requests ask for."""
     if given.attention is not UNSET:
         _fill_attention(message.attention, given.attention)
     if given.sensor_contributions is not UNSET:
         message.sensor_contributions.update(given.sensor_contributions)
     if given.trust is not UNSET:
         message.trust = given.trust
+    if given.decision:
+        _fill_decision(message.decision, given.decision)
+
+
+def _fill_decision(message: pb.Decision, given: Decision) -> None:
+    if given.act_at_cycle is not None and given.act_in_cycles is not None:
+        message.act_at_cycle, message.act_in_cycles = given.act_at_cycle, given.act_in_cycles
+    message.cost_per_cycle = given.cost_per_cycle
+    message.run_to_failure_cost_per_cycle = given.run_to_failure_cost_per_cycle
+    message.fixed_interval_cost_per_cycle = given.fixed_interval_cost_per_cycle
+    message.costs.planned, message.costs.failure = given.costs.planned, given.costs.failure
+
+
+def fill_error(message: pb.WindowError, given: WindowError) -> None:
+    """Set the fields of the reason why a window has no answer."""
+    message.title, message.detail = given.title, given.detail
+    for p in given.errors:
+        message.errors.add(pointer=p.pointer, code=p.code, detail=p.detail)
 
 
 def _fill_attention(message: pb.Attention, given: Attention) -> None:

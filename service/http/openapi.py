@@ -13,7 +13,7 @@ from export.bundle import Manifest
 from model.version import VERSION
 from service.core.queries import ModelName, Prediction, Refused
 from service.errors import STATUS
-from service.http import oip_openapi, units_bodies
+from service.http import decisions, oip_openapi, units_openapi
 from service.http.examples import add_examples
 
 PAGE: Final = """<!doctype html>
@@ -74,7 +74,9 @@ def document(types: Sequence[type], manifest: Manifest) -> dict[str, Any]:
         "required": ["model", "predictions"],
         "properties": {"model": _ref("ModelName"), "predictions": {"type": "array", "items": answer}},
     }
-    paths = _paths() | units_bodies.paths(_ref, _responses) | oip_openapi.paths(_ref, _responses)
+    paths = _paths()
+    for module in (units_openapi, decisions, oip_openapi):
+        paths |= module.paths(_ref, _responses)
     add_examples(paths, manifest)
     security = {
         "bearer": {"type": "http", "scheme": "bearer"},
@@ -141,6 +143,11 @@ def _paths() -> dict[str, Any]:
             parameters=[name],
         )
         | change("delete", "Ask the candidate no more", 404, parameters=[name]),
+        "/v1/models/{name}/simulated": get(
+            "A simulated unit of a model, from its first cycle to its failure",
+            _responses(_ref("SimulatedBody"), 401, 403, 404, 422),
+            parameters=[name, {"name": "seed", "in": "query", "schema": {"type": "integer", "minimum": 0}}],
+        ),
         "/readyz": get("Readiness: every golden window agrees", _responses(_ref("ReadyBody"), 503)),
         "/livez": get("Liveness", {"200": {"description": "alive"}}),
         "/metrics": get("Prometheus metrics", _responses({}, 401, 403) | {"200": {"description": "metrics"}}),

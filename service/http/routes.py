@@ -18,8 +18,18 @@ from service.edge.exchange import Desk
 from service.edge.keys import KeyScope
 from service.errors import UnknownRoute
 from service.http import openapi
+from service.http.decisions import DecisionsHttp, UnitDecision
 from service.http.events import EventsHttp
-from service.http.models import BundleBody, ChangeBody, Changer, ModelBody, ModelsBody, ModelsHttp, ShadowBody
+from service.http.models import (
+    BundleBody,
+    ChangeBody,
+    Changer,
+    ModelBody,
+    ModelsBody,
+    ModelsHttp,
+    ShadowBody,
+    SimulatedBody,
+)
 from service.http.monitoring import MonitoringBody, MonitoringHttp
 from service.http.oip import OipHttp
 from service.http.page import PageHttp
@@ -27,9 +37,18 @@ from service.http.predict import predict
 from service.http.problem import ProblemBody
 from service.http.shell import JSON, Call, Endpoint, Reply, Shell, json_reply
 from service.http.units import UnitsHttp
-from service.http.units_bodies import FleetBody, OutcomeReply, OutcomeReport, UnitBody
+from service.http.units_bodies import (
+    DeletedBody,
+    FleetBody,
+    OutcomeReply,
+    OutcomeReport,
+    RenameBody,
+    UnitBody,
+)
+from service.http.units_cycles import CyclesQuery
 from service.labels import Route
 from service.store.async_store import AsyncStore
+from service.units import CyclesReply, UnitReply
 
 PREDICT_PATH: Final = "/v1/predict"
 Schema = Callable[[], dict[str, Any]]
@@ -58,8 +77,9 @@ class ReadyBody(msgspec.Struct, frozen=True):
 
 
 BODIES: Final = (
-    PredictQuery, ModelsBody, ModelBody, BundleBody, ShadowBody, ChangeBody, ReadyBody, ProblemBody,
-    OutcomeReport, OutcomeReply, UnitBody, FleetBody, MonitoringBody,
+    PredictQuery, ModelsBody, ModelBody, BundleBody, ShadowBody, SimulatedBody, ChangeBody, ReadyBody,
+    ProblemBody, OutcomeReport, OutcomeReply, UnitBody, FleetBody, MonitoringBody, UnitDecision,
+    CyclesQuery, CyclesReply, UnitReply, RenameBody, DeletedBody,
 )  # fmt: skip
 """What the routes read and answer, for the OpenAPI document."""
 
@@ -134,6 +154,7 @@ def http_application(
         ),
         *ModelsHttp(desk, change).endpoints(),
         *MonitoringHttp(desk).endpoints(),
+        *DecisionsHttp(desk, store).endpoints(),
         *UnitsHttp(desk, store).endpoints(),
         *EventsHttp(desk, store).endpoints(),
         *PageHttp().endpoints(),

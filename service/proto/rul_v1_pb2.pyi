@@ -21,18 +21,28 @@ EXPLAIN_FULL: Explain
 EXPLAIN_SENSORS: Explain
 
 class PredictRequest(_message.Message):
-    __slots__ = ("model", "explain", "partial", "windows", "store")
+    __slots__ = ("model", "explain", "partial", "windows", "store", "costs")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     EXPLAIN_FIELD_NUMBER: _ClassVar[int]
     PARTIAL_FIELD_NUMBER: _ClassVar[int]
     WINDOWS_FIELD_NUMBER: _ClassVar[int]
     STORE_FIELD_NUMBER: _ClassVar[int]
+    COSTS_FIELD_NUMBER: _ClassVar[int]
     model: str
     explain: Explain
     partial: bool
     windows: _containers.RepeatedCompositeFieldContainer[Window]
     store: bool
-    def __init__(self, model: _Optional[str] = ..., explain: _Optional[_Union[Explain, str]] = ..., partial: _Optional[bool] = ..., windows: _Optional[_Iterable[_Union[Window, _Mapping]]] = ..., store: _Optional[bool] = ...) -> None: ...
+    costs: Costs
+    def __init__(self, model: _Optional[str] = ..., explain: _Optional[_Union[Explain, str]] = ..., partial: _Optional[bool] = ..., windows: _Optional[_Iterable[_Union[Window, _Mapping]]] = ..., store: _Optional[bool] = ..., costs: _Optional[_Union[Costs, _Mapping]] = ...) -> None: ...
+
+class Costs(_message.Message):
+    __slots__ = ("planned", "failure")
+    PLANNED_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    planned: float
+    failure: float
+    def __init__(self, planned: _Optional[float] = ..., failure: _Optional[float] = ...) -> None: ...
 
 class Window(_message.Message):
     __slots__ = ("unit", "last_cycle", "columns", "readings")
@@ -90,7 +100,7 @@ class ModelReference(_message.Message):
     def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., sha256: _Optional[str] = ...) -> None: ...
 
 class Prediction(_message.Message):
-    __slots__ = ("unit", "rul", "rul_state", "interval", "failure_probability", "health_state", "attention", "imputed_fraction", "warnings", "sensor_contributions", "error", "trust")
+    __slots__ = ("unit", "rul", "rul_state", "interval", "failure_probability", "health_state", "attention", "imputed_fraction", "warnings", "sensor_contributions", "error", "trust", "decision")
     class FailureProbabilityEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -117,6 +127,7 @@ class Prediction(_message.Message):
     SENSOR_CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     TRUST_FIELD_NUMBER: _ClassVar[int]
+    DECISION_FIELD_NUMBER: _ClassVar[int]
     unit: str
     rul: float
     rul_state: str
@@ -129,7 +140,24 @@ class Prediction(_message.Message):
     sensor_contributions: _containers.ScalarMap[str, float]
     error: WindowError
     trust: str
-    def __init__(self, unit: _Optional[str] = ..., rul: _Optional[float] = ..., rul_state: _Optional[str] = ..., interval: _Optional[_Union[Interval, _Mapping]] = ..., failure_probability: _Optional[_Mapping[int, float]] = ..., health_state: _Optional[_Union[HealthState, _Mapping]] = ..., attention: _Optional[_Union[Attention, _Mapping]] = ..., imputed_fraction: _Optional[float] = ..., warnings: _Optional[_Iterable[_Union[Warning, _Mapping]]] = ..., sensor_contributions: _Optional[_Mapping[str, float]] = ..., error: _Optional[_Union[WindowError, _Mapping]] = ..., trust: _Optional[str] = ...) -> None: ...
+    decision: Decision
+    def __init__(self, unit: _Optional[str] = ..., rul: _Optional[float] = ..., rul_state: _Optional[str] = ..., interval: _Optional[_Union[Interval, _Mapping]] = ..., failure_probability: _Optional[_Mapping[int, float]] = ..., health_state: _Optional[_Union[HealthState, _Mapping]] = ..., attention: _Optional[_Union[Attention, _Mapping]] = ..., imputed_fraction: _Optional[float] = ..., warnings: _Optional[_Iterable[_Union[Warning, _Mapping]]] = ..., sensor_contributions: _Optional[_Mapping[str, float]] = ..., error: _Optional[_Union[WindowError, _Mapping]] = ..., trust: _Optional[str] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ...) -> None: ...
+
+class Decision(_message.Message):
+    __slots__ = ("act_at_cycle", "act_in_cycles", "cost_per_cycle", "run_to_failure_cost_per_cycle", "fixed_interval_cost_per_cycle", "costs")
+    ACT_AT_CYCLE_FIELD_NUMBER: _ClassVar[int]
+    ACT_IN_CYCLES_FIELD_NUMBER: _ClassVar[int]
+    COST_PER_CYCLE_FIELD_NUMBER: _ClassVar[int]
+    RUN_TO_FAILURE_COST_PER_CYCLE_FIELD_NUMBER: _ClassVar[int]
+    FIXED_INTERVAL_COST_PER_CYCLE_FIELD_NUMBER: _ClassVar[int]
+    COSTS_FIELD_NUMBER: _ClassVar[int]
+    act_at_cycle: int
+    act_in_cycles: int
+    cost_per_cycle: float
+    run_to_failure_cost_per_cycle: float
+    fixed_interval_cost_per_cycle: float
+    costs: Costs
+    def __init__(self, act_at_cycle: _Optional[int] = ..., act_in_cycles: _Optional[int] = ..., cost_per_cycle: _Optional[float] = ..., run_to_failure_cost_per_cycle: _Optional[float] = ..., fixed_interval_cost_per_cycle: _Optional[float] = ..., costs: _Optional[_Union[Costs, _Mapping]] = ...) -> None: ...
 
 class Interval(_message.Message):
     __slots__ = ("coverage", "lower", "upper")
@@ -257,7 +285,7 @@ class StreamRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[StreamOpen, _Mapping]] = ..., reading: _Optional[_Union[Reading, _Mapping]] = ...) -> None: ...
 
 class StreamOpen(_message.Message):
-    __slots__ = ("model", "unit", "explain", "first_cycle", "columns", "readings", "store")
+    __slots__ = ("model", "unit", "explain", "first_cycle", "columns", "readings", "store", "costs")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     UNIT_FIELD_NUMBER: _ClassVar[int]
     EXPLAIN_FIELD_NUMBER: _ClassVar[int]
@@ -265,6 +293,7 @@ class StreamOpen(_message.Message):
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     READINGS_FIELD_NUMBER: _ClassVar[int]
     STORE_FIELD_NUMBER: _ClassVar[int]
+    COSTS_FIELD_NUMBER: _ClassVar[int]
     model: str
     unit: str
     explain: Explain
@@ -272,7 +301,8 @@ class StreamOpen(_message.Message):
     columns: Columns
     readings: Readings
     store: bool
-    def __init__(self, model: _Optional[str] = ..., unit: _Optional[str] = ..., explain: _Optional[_Union[Explain, str]] = ..., first_cycle: _Optional[float] = ..., columns: _Optional[_Union[Columns, _Mapping]] = ..., readings: _Optional[_Union[Readings, _Mapping]] = ..., store: _Optional[bool] = ...) -> None: ...
+    costs: Costs
+    def __init__(self, model: _Optional[str] = ..., unit: _Optional[str] = ..., explain: _Optional[_Union[Explain, str]] = ..., first_cycle: _Optional[float] = ..., columns: _Optional[_Union[Columns, _Mapping]] = ..., readings: _Optional[_Union[Readings, _Mapping]] = ..., store: _Optional[bool] = ..., costs: _Optional[_Union[Costs, _Mapping]] = ...) -> None: ...
 
 class Reading(_message.Message):
     __slots__ = ("cycle", "values", "columns")
@@ -322,3 +352,35 @@ class StreamError(_message.Message):
     errors: _containers.RepeatedCompositeFieldContainer[Problem]
     kept: bool
     def __init__(self, code: _Optional[int] = ..., title: _Optional[str] = ..., detail: _Optional[str] = ..., errors: _Optional[_Iterable[_Union[Problem, _Mapping]]] = ..., kept: _Optional[bool] = ...) -> None: ...
+
+class AppendCyclesRequest(_message.Message):
+    __slots__ = ("model", "unit", "explain", "store", "readings")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    EXPLAIN_FIELD_NUMBER: _ClassVar[int]
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    READINGS_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    unit: str
+    explain: Explain
+    store: bool
+    readings: _containers.RepeatedCompositeFieldContainer[Reading]
+    def __init__(self, model: _Optional[str] = ..., unit: _Optional[str] = ..., explain: _Optional[_Union[Explain, str]] = ..., store: _Optional[bool] = ..., readings: _Optional[_Iterable[_Union[Reading, _Mapping]]] = ...) -> None: ...
+
+class AppendCyclesReply(_message.Message):
+    __slots__ = ("unit", "model", "stored", "repeated", "last_cycle", "prediction", "refusal")
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    REPEATED_FIELD_NUMBER: _ClassVar[int]
+    LAST_CYCLE_FIELD_NUMBER: _ClassVar[int]
+    PREDICTION_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    unit: str
+    model: ModelReference
+    stored: int
+    repeated: int
+    last_cycle: int
+    prediction: Prediction
+    refusal: WindowError
+    def __init__(self, unit: _Optional[str] = ..., model: _Optional[_Union[ModelReference, _Mapping]] = ..., stored: _Optional[int] = ..., repeated: _Optional[int] = ..., last_cycle: _Optional[int] = ..., prediction: _Optional[_Union[Prediction, _Mapping]] = ..., refusal: _Optional[_Union[WindowError, _Mapping]] = ...) -> None: ...

@@ -149,7 +149,7 @@ async def test_rows_of_a_model_that_explains_readings_say_what_they_rest_on(exec
     each, _ = await asked([unit(cycles=12)], offline)
 
     assert (last.top_cycle, last.grounds.top_sensor, last.grounds.top_sensor_cycles) == (12, "sensor_1", 11)
-    assert len(last.grounds.failure) == len(runtime.manifest.horizons)
+    assert len(last.failure) == len(runtime.manifest.horizons)
     assert last.grounds.trust == "supported"
     assert each[-1].grounds == last.grounds._replace(trust=None)
 
@@ -157,8 +157,8 @@ async def test_rows_of_a_model_that_explains_readings_say_what_they_rest_on(exec
 @pytest.mark.parametrize(
     ("sensors", "named"),
     [
-        ({"a": 1.0, "b": -3.0, "c": 2.0}, Grounds("b", -3.0, "c", 2.0, "supported", (0.5,))),
-        ({"a": 1.0}, Grounds("a", 1.0, None, None, "supported", (0.5,))),
+        ({"a": 1.0, "b": -3.0, "c": 2.0}, Grounds("b", -3.0, "c", 2.0, "supported")),
+        ({"a": 1.0}, Grounds("a", 1.0, None, None, "supported")),
         ({}, None),
     ],
 )

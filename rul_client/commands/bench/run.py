@@ -158,6 +158,7 @@ def run_bench(
     *,
     model: str | None,
     identical: bool,
+    store: bool,
     seconds: float,
     processes: int,
     json_file: Path | None,
@@ -171,7 +172,7 @@ def run_bench(
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as executor, status:
         for protocol, callers, windows in scenarios:
             status.update(f"{protocol}, {callers} callers, {windows} windows a call")
-            calls = calls_of(protocol, pools, windows, identical=identical)
+            calls = calls_of(protocol, pools, windows, identical=identical, store=store)
             used = min(callers, processes)
             shares = [callers // used + (i < callers % used) for i in range(used)]
             tallies = list(executor.map(partial(load, calls, target, seconds=seconds), shares))

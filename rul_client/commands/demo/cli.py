@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
-from rul_client.address import ApiKey, Ca, Cert, CertKey, KeyFile, Tls, any_address, chosen_key
-
-LOCAL: Final = "http://localhost:3000"
+from rul_client.address import LOCAL, ApiKey, Ca, Cert, CertKey, KeyFile, Tls, any_address, chosen_key
 
 
 def demo(
