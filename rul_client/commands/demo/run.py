@@ -17,17 +17,19 @@ from rich.table import Table
 from rich.text import Text
 
 from export.bundle import Manifest
-from model.domain import Trajectory
 from model.simulation import simulate
 from rul_client.answers import Prediction
 from rul_client.api import AsyncClient
 from rul_client.commands.output import HEALTH_STYLES
+from rul_client.readings import Window
 
 MAX_IN_FLIGHT: Final = 8
 REMOVED: Final = 0.2
 """Share of units that are removed before they fail."""
 DECIMALS: Final = 4
 SHOWN: Final = 8
+PAST_CYCLES: Final = 5
+"""Between predictions of the life that a unit has behind it when the demo begins."""
 
 
 class Machine:
@@ -43,9 +45,10 @@ class Machine:
     def __init__(self, name: str, manifest: Manifest, rng: np.random.Generator, *, is_new: bool) -> None:
         self.name: Final = name
         self.model: Final = manifest.name
+        self._context: Final = manifest.context
         self._columns: Final = manifest.schema_of_columns.names
         (life,) = simulate(manifest, manifest.schema_of_columns, units=1, seed=int(rng.integers(2**32)))
-        self._life: Final[Trajectory] = life
+        self._readings: Final = life.readings.astype(np.float64).round(DECIMALS)
         is_removed = bool(rng.random() < REMOVED)
         self.kind: Final = "removed" if is_removed else "failed"
         self.end: Final = max(1, round(len(life) * rng.uniform(0.6, 0.95))) if is_removed else len(life)
@@ -55,9 +58,17 @@ class Machine:
 
     def readings(self, until: int) -> tuple[list[int], dict[str, list[float]]]:
         """Return the cycles after `age`, up to this one, and their values by column."""
-        rows = self._life.readings[self.age : until].astype(np.float64).round(DECIMALS)
-        columns = dict(zip(self._columns, rows.T.tolist(), strict=True))
+        columns = dict(zip(self._columns, self._readings[self.age : until].T.tolist(), strict=True))
         return list(range(self.age + 1, until + 1)), columns
+
+    def past(self) -> list[Window]:
+        """Return windows of the cycles before `first`, for predictions that the service would have stored."""
+        ends = range((self.first - 1) % PAST_CYCLES, self.first, PAST_CYCLES)
+        return [
+            Window(self.name, end, self._readings[max(0, end - self._context) : end], self._columns)
+            for end in ends
+            if end
+        ]
 
 
 class Demo:
@@ -87,6 +98,8 @@ class Demo:
         until = max(machine.age + 1, machine.first)
         cycles, columns = machine.readings(until)
         async with self._free:
+            if machine.age == 0 and (past := machine.past()):
+                await self._client.predict(past, model=machine.model, explain="none", partial=True)
             known = await self._client.append(machine.name, columns, cycle=cycles, model=machine.model)
             machine.age, machine.latest = until, known.prediction
             self.counts["readings"] += len(cycles)
