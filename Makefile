@@ -75,7 +75,7 @@ demo: $(SERVE)/.made-$(ACCELERATOR) ## a simulated fleet against the service, wh
 tour: setup ## simulate, train, export, check, serve and predict in under two minutes (PORT=...)
 	tools/tour $(CURDIR)/$(BIN) $(PORT)
 
-screenshots: setup ## docs/images: pictures of the page, from a demo with fixed seeds (CHROMIUM=...)
+screenshots: setup ## docs/images: pictures of the page, from a demo with a fixed seed
 	$(BIN)/python -m tools.screenshots
 
 .PHONY: test
