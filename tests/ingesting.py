@@ -1,8 +1,8 @@
-"""Readings as they come from the field: out of order and repeated; and what a whole window would answer."""
+"""Readings as they come from the field: out of order and repeated; and the answers of whole windows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import httpx
@@ -24,23 +24,22 @@ def disordered(cycles: Sequence[int], rng: np.random.Generator) -> list[int]:
     return [cycle for _, cycle in sorted(late)]
 
 
-def mixed(lives: Sequence[Sequence[Any]], rng: np.random.Generator) -> list[Any]:
-    """Merge sequences in random order; each keeps its own."""
-    turns = rng.permutation([i for i, life in enumerate(lives) for _ in life])
-    parts = [iter(life) for life in lives]
-    return [next(parts[i]) for i in turns]
-
-
 def reading(unit: Trajectory, cycle: int, names: Sequence[str]) -> dict[str, Any]:
     """One reading of a unit as JSON has it."""
     row = unit.readings[int(np.searchsorted(unit.cycles, cycle))]
     return {"cycle": int(cycle), "columns": dict(zip(names, map(float, row), strict=True))}
 
 
-def whole(unit: Trajectory, names: Sequence[str]) -> dict[str, Any]:
-    """A unit's whole life as one window for /v1/predict."""
-    columns = {name: list(map(float, of)) for name, of in zip(names, unit.readings.T, strict=True)}
-    return {"unit": unit.unit, "last_cycle": int(unit.cycles[-1]), "columns": columns}
+def whole(unit: Trajectory, names: Sequence[str], known: Collection[int] = ()) -> dict[str, Any]:
+    """A unit's life as one window for /v1/predict: all of it, or `known` cycles and the gaps between."""
+    shown = sorted(known) if known else unit.cycles.tolist()
+    every = np.full((shown[-1] - shown[0] + 1, unit.readings.shape[1]), np.nan)
+    every[np.array(shown) - shown[0]] = unit.readings[np.searchsorted(unit.cycles, shown)]
+    columns = {
+        name: [None if np.isnan(value) else float(value) for value in of]
+        for name, of in zip(names, every.T, strict=True)
+    }
+    return {"unit": unit.unit, "last_cycle": shown[-1], "columns": columns}
 
 
 def answers(http: httpx.Client, model: str, windows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
