@@ -8,6 +8,7 @@ import httpx
 import numpy as np
 
 from tests.tiny_bundle import FLEET, pumps
+from tests.waiting import wait_until
 
 SECONDS: Final = 120
 A_REQUEST: Final = 500
@@ -24,9 +25,19 @@ def fill(base: str, *, units: int, seed: int = 7, earlier: tuple[int, ...] = EAR
     ends = [int(rng.integers(20, len(life.cycles) + 1)) for life in lives]
     with httpx.Client(base_url=base, timeout=SECONDS, trust_env=False) as client:
         for back in earlier:
-            windows = [window(i, life, end - back) for i, (life, end) in enumerate(zip(lives, ends, strict=True))]
+            windows = [
+                window(i, life, end - back) for i, (life, end) in enumerate(zip(lives, ends, strict=True))
+            ]
             for start in range(0, units, A_REQUEST):
                 predict(client, windows[start : start + A_REQUEST])
+        # Another worker may write what this one was asked.
+        wait_until(lambda: stored(client) >= units, SECONDS, what="stored predictions")
+
+
+def stored(client: httpx.Client) -> int:
+    """How many units run."""
+    found: int = client.get("/v1/units", params={"limit": 1}).json()["summary"]["units"]
+    return found
 
 
 def window(number: int, life: Any, end: int) -> dict[str, Any]:
