@@ -24,7 +24,9 @@ def fill(base: str, *, units: int, seed: int = 7, earlier: tuple[int, ...] = EAR
     ends = [int(rng.integers(20, len(life.cycles) + 1)) for life in lives]
     with httpx.Client(base_url=base, timeout=SECONDS, trust_env=False) as client:
         for back in earlier:
-            windows = [window(i, life, end - back) for i, (life, end) in enumerate(zip(lives, ends, strict=True))]
+            windows = [
+                window(i, life, end - back) for i, (life, end) in enumerate(zip(lives, ends, strict=True))
+            ]
             for start in range(0, units, A_REQUEST):
                 predict(client, windows[start : start + A_REQUEST])
 

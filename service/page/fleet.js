@@ -244,7 +244,7 @@ class Fleet {
   row(unit) {
     const state = stateOf(unit);
     const tone = STATES[state]?.tone ?? "neutral";
-    const chance = unit.failure_probability?.[this.horizon];
+    const chance = state === "unknown" ? undefined : unit.failure_probability?.[this.horizon];
     const seen = unit.last_reading_at ?? unit.predicted_at;
     const cell = (name, props, ...content) => h("div", { class: `cell ${name}`, role: "cell", ...props }, content);
     const row = h(
@@ -388,7 +388,7 @@ function spark(unit) {
 
 function trend(unit) {
   if (unit.trend === null || unit.trend === undefined) return h("span", { class: "slope muted" }, "–");
-  const text = `${unit.trend > 0 ? "+" : ""}${number(unit.trend, 1)}`;
+  const text = `${unit.trend >= 0.05 ? "+" : ""}${number(unit.trend, 1)}`;
   return h("span", { class: `slope ${unit.trend < -1.5 ? "fast" : ""}`, title: `RUL changes by ${text} cycles each cycle; ${number(-1)} is ordinary wear` }, text);
 }
 

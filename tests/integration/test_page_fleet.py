@@ -190,12 +190,14 @@ def test_a_paused_list_stays_as_it_is(opened, service):
     page.get_by_role("button", name="Pause").click()
     expect(page.locator("#live")).to_have_text("Paused")
     made = window(0, pumps(units=1, seed=99)[0], 31) | {"unit": f"later-{opened.look.width}"}
-    with httpx.Client(base_url=service.http, trust_env=False) as client:
-        with client.stream("GET", "/v1/events") as events:
-            lines = events.iter_lines()
-            next(lines)
-            predict(httpx.Client(base_url=service.http, trust_env=False), [made])
-            assert any(made["unit"] in line for line in lines)
+    with (
+        httpx.Client(base_url=service.http, trust_env=False) as client,
+        client.stream("GET", "/v1/events") as events,
+    ):
+        lines = events.iter_lines()
+        next(lines)
+        predict(client, [made])
+        assert any(made["unit"] in line for line in lines)
     assert rows(page).count() == 0
     page.get_by_role("button", name="Resume").click()
 
@@ -213,5 +215,7 @@ def test_a_thousand_units_are_painted(opened, capsys):
     paint = opened.page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
 
     with capsys.disabled():
-        print(f"\n{opened.look}: first paint after {paint:.0f} ms, rows of {UNITS} units after {shown:.0f} ms")
+        print(
+            f"\n{opened.look}: first paint after {paint:.0f} ms, rows of {UNITS} units after {shown:.0f} ms"
+        )
     assert 0 < paint < shown

@@ -195,10 +195,10 @@ def test_a_fleet_whose_units_live_alike_is_stopped_just_before():
     assert best_fixed_age(fleet, Costs(1.0, 50.0)) == 100.0
 
 
-def test_a_fleet_whose_units_fail_early_or_late_is_never_stopped_between():
+def test_a_fleet_whose_units_fail_early_or_late_is_not_stopped_between():
     fleet = FleetLife([1.0] * 6 + [1000.0] * 5)
 
-    assert best_fixed_age(fleet, Costs(1.0, 1.001)) is None
+    assert best_fixed_age(fleet, Costs(1.0, 1.001)) == 1000.0
 
 
 @pytest.mark.parametrize(
