@@ -339,8 +339,8 @@ function headsAt(rows, at, cycle) {
   const most = Math.max(...rows.map((row) => row.values[at]), 1e-9);
   return [
     h("h3", {}, `At cycle ${cycle}`),
-    h("ul", { class: "bars" }, rows.map(({ name, values }) =>
-      h("li", {}, h("span", {}, name), h("span", { class: "gauge share", style: { "--size": values[at] / most } }), h("span", { class: "num" }, percent(values[at], 1))))),
+    h("ul", { class: "risks" }, rows.map(({ name, values }) =>
+      h("li", {}, h("span", {}, name), h("span", { class: "risk share", style: { "--size": values[at] / most } }), h("span", { class: "num" }, percent(values[at], 1))))),
   ];
 }
 
@@ -388,7 +388,7 @@ function cycleFacts(facts, cycle) {
     ["Evidence", facts.byCycle.evidence.get(cycle) != null && percent(facts.byCycle.evidence.get(cycle), 1)],
     ["Attention", facts.byCycle.attention.has(cycle) && percent(facts.byCycle.attention.get(cycle), 1)],
   ].filter(([, value]) => value);
-  return rows.length > 0 && h("dl", { class: "facts" }, rows.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+  return rows.length > 0 && h("dl", { class: "cycle-facts" }, rows.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
 }
 
 function readingsAt(facts, cycle, marked) {

@@ -65,7 +65,7 @@ def csv(life, *, cycles, names=None, separator=",", unit="A", skip=()):
 
 
 def answer(page):
-    return int(re.search(r"\d+", page.locator(".big").inner_text())[0])
+    return int(re.search(r"\d+", page.locator(".answer-rul").inner_text())[0])
 
 
 @each_look

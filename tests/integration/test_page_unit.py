@@ -72,12 +72,12 @@ def test_a_unit_says_how_long_how_sure_why_and_when_to_act(opened):
     page = show(opened, "worn")
 
     answer = page.get_by_role("region", name="Answer")
-    expect(answer.locator(".big")).to_have_text(re.compile(r"^\d+$"))
-    expect(answer.locator(".middle")).to_have_text(re.compile(r"^\d+ to \d+$"))
-    expect(answer.locator(".bars li")).to_have_count(3)
+    expect(answer.locator(".answer-rul")).to_have_text(re.compile(r"^\d+$"))
+    expect(answer.locator(".answer-middle")).to_have_text(re.compile(r"^\d+ to \d+$"))
+    expect(answer.locator(".risks li")).to_have_count(3)
     expect(page.get_by_role("region", name="Why").locator(".sentence")).to_contain_text("healthy range")
     expect(page.get_by_role("region", name="Why").locator(".trust")).to_contain_text("Explanation")
-    expect(page.get_by_role("region", name="When to act").locator(".middle")).not_to_be_empty()
+    expect(page.get_by_role("region", name="When to act").locator(".answer-middle")).not_to_be_empty()
     opened.check_fits()
     opened.check_accessible()
     opened.shoot("unit", whole=True)
@@ -167,7 +167,7 @@ def test_an_answer_of_the_past_is_explained_from_the_readings_until_then(opened,
     page = show(opened, "worn", query="?cycle=100")
 
     past = http.get("/v1/units/worn/explanation?model=fd001&cycle=100").json()["prediction"]
-    expect(page.locator(".big")).to_have_text(re.compile(str(round(past["rul"]))))
+    expect(page.locator(".answer-rul")).to_have_text(re.compile(str(round(past["rul"]))))
     expect(page.get_by_text("The answer as it was at cycle 100.")).to_be_visible()
     opened.shoot("unit-past")
     page.get_by_role("link", name=re.compile("To the latest")).click()
