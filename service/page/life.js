@@ -91,8 +91,9 @@ function worded(facts, name, value) {
   return number(value, facts.decimals[name]);
 }
 
-function window_(facts) {
-  return [facts.explained[0] - 0.5, facts.explained.at(-1) + 0.5];
+/** The explained cycles, and a quarter as many ahead. */
+function window_({ explained, last }) {
+  return [explained[0] - 0.5, Math.min(last, explained.at(-1) + 0.25 * explained.length) + 0.5];
 }
 
 function toolbar(stack, facts) {
@@ -312,7 +313,7 @@ function sensorCharts(stack, facts) {
 
 function headView(stack, facts, load) {
   const place = h("div", {});
-  const details = h("details", { class: "fold" }, h("summary", {}, "Head by head: pick a cycle, see which head looks there"), place);
+  const details = h("details", { class: "fold" }, h("summary", {}, "Head by head: pick a cycle, see where it looks"), place);
   details.addEventListener("toggle", async () => {
     if (!details.open || place.hasChildNodes()) return;
     put(place, h("p", { class: "muted" }, "Loading"));

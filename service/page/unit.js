@@ -16,6 +16,7 @@ export async function show(root, params, context) {
   const at = Number(params.query?.get("cycle")) || null;
   const { api, signal } = context;
   const path = `/v1/units/${encodeURIComponent(unit)}`;
+  root.classList.add("unit");
   put(root, loading(`Loading unit ${unit}`));
   const [known, loaded, explained] = await Promise.all([
     api.get(path, { model, limit: MOST }, { signal }),
