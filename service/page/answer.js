@@ -50,7 +50,7 @@ export function reasons(prediction) {
   return [
     h("h2", {}, "Why"),
     sentence ? h("p", { class: "sentence" }, sentence) : h("p", { class: "muted" }, "This model gives no reasons for its answers."),
-    more.length > 0 && h("ul", { class: "clauses" }, more.map((clause) => h("li", { class: clause.cycles < 0 ? "takes" : "adds" }, clauseText(clause)))),
+    more.length > 0 && h("ul", { class: "clauses" }, more.map((clause) => h("li", { class: clause.cycles < 0 ? "takes" : "adds" }, clauseText(clause, explanation.cycles[0])))),
     explanation?.together && h("p", { class: "small" }, `${explanation.together.text}.`),
     trust && h("p", { class: `trust ${trust}` }, h("strong", {}, `Explanation ${trust}`), h("span", { class: "muted" }, ` ${grounds(trust, explanation)}`)),
     warnings.length > 0 && h("ul", { class: "warnings", "aria-label": "Warnings" }, warnings.map(({ code, detail, column }) =>
@@ -58,8 +58,8 @@ export function reasons(prediction) {
   ];
 }
 
-function clauseText({ column, side, since_cycle: since, cycles, without }) {
-  return [h("strong", {}, column), ` ${side} since cycle ${since} `, h("strong", {}, signed(cycles)), h("span", { class: "muted" }, ` · without it ${number(without)}`)];
+function clauseText({ column, side, since_cycle: since, cycles, without }, first) {
+  return [h("strong", {}, column), ` ${side} since cycle ${since}${since === first ? " or earlier" : ""} `, h("strong", {}, signed(cycles)), h("span", { class: "muted" }, ` · without it ${number(without)}`)];
 }
 
 /** What the trust rests on, with the figures where there are some. */
