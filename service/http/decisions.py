@@ -16,7 +16,7 @@ from service.edge.keys import KeyScope
 from service.errors import UnknownUnit
 from service.http.shell import Call, Endpoint, Reply, json_reply
 from service.http.units import read_query, wrong
-from service.http.units_bodies import NO_STORE, parameter
+from service.http.units_openapi import NO_STORE, parameter
 from service.labels import Route
 from service.store.async_store import AsyncStore
 from service.store.rows import FleetRow

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
@@ -24,10 +24,6 @@ STATES: Final = (*HEALTH_LABELS, *(state.value for state in RulState), *(kind.va
 MOST: Final = 1000
 """Most entries on a page."""
 _CYCLE: Final = {"minimum": 1, "maximum": LARGEST_CYCLE}
-NO_STORE: Final = (
-    "404 `no_store` if the service stores no predictions (RUL_STORE=false), 503 `store_unavailable` while "
-    "the database does not answer; predictions themselves continue."
-)
 
 
 class OutcomeReport(msgspec.Struct, forbid_unknown_fields=True):
@@ -300,57 +296,3 @@ def _errors(
             if found.failed[i] or found.contradicted[i]:
                 shown["covered"] = bool(found.held[i])
     return errors
-
-
-def paths(ref: Callable[[str], dict[str, str]], responses: Callable[..., dict[str, Any]]) -> dict[str, Any]:
-    """Describe the paths for OpenAPI, with the document's own references and error responses."""
-    name = {"type": "string"}
-    unit = parameter("unit", "Name of the unit.", name, where="path")
-    limit = parameter("limit", "Most entries on a page; 100 by default.", _whole(1, MOST))
-    model = parameter("model", "A loaded model.", name)
-    state = parameter("state", "Only units in this state.", {"enum": list(STATES)})
-    after = parameter("after", "The `next` of the previous page.", name)
-    before = parameter("before", "Only predictions of earlier cycles.", _whole(1, LARGEST_CYCLE))
-    refused = (401, 403, 404, 422, 429, 500, 503, 504)
-    body = {"required": True, "content": {"application/json": {"schema": ref("OutcomeReport")}}}
-
-    def operation(
-        summary: str, description: str, parameters: list[Any], answer: str, *codes: int, **more: object
-    ) -> dict[str, Any]:
-        answers = responses(ref(answer), *codes, *refused)
-        said = {"summary": summary, "description": f"{description} {NO_STORE}"}
-        return {**said, "parameters": parameters, **more, "responses": answers}
-
-    fleet = operation(
-        "The fleet by urgency: the latest prediction of each unit, smallest RUL first",
-        "Ended units appear only if `state` is failed or removed.",
-        [model, state, limit, after],
-        "FleetBody",
-    )
-    history = operation(
-        "One unit: its predictions, its outcome, and their accuracy",
-        "Predictions come newest first, in pages; `scores` is of the last 1,000 of each version before the "
-        "outcome. `model` may be omitted if one is loaded.",
-        [unit, model, limit, before],
-        "UnitBody",
-    )
-    outcome = operation(
-        "Report an outcome: the unit failed, or was removed while it ran",
-        "The same outcome again changes nothing; another one is a conflict, unless `replace` is true.",
-        [unit],
-        "OutcomeReply",
-        *(400, 409, 413, 415),
-        requestBody=body,
-    )
-    found = {"/v1/units": {"get": fleet}, "/v1/units/{unit}": {"get": history}}
-    return found | {"/v1/units/{unit}/outcomes": {"post": outcome}}
-
-
-def parameter(name: str, description: str, schema: dict[str, Any], *, where: str = "query") -> dict[str, Any]:
-    """Describe a parameter for OpenAPI."""
-    required = where == "path"
-    return {"name": name, "in": where, "required": required, "description": description, "schema": schema}
-
-
-def _whole(least: int, most: int) -> dict[str, Any]:
-    return {"type": "integer", "minimum": least, "maximum": most}

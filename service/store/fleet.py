@@ -90,7 +90,7 @@ def read_summary(connection: Connection, chosen: FleetFilter) -> Summary:
     sums = select(UNITS.c.model, each.c.key, expected).select_from(_ENDS, each)
     fails: dict[str, dict[str, float]] = {}
     for model, horizon, units in connection.execute(sums.where(*where).group_by(UNITS.c.model, each.c.key)):
-        fails.setdefault(model, {})[horizon] = round(units, 2)
+        fails.setdefault(model, {})[horizon] = round(float(units), 2)
     in_order = {model: dict(sorted(of.items(), key=lambda one: int(one[0]))) for model, of in fails.items()}
     return Summary(sum(states.values()), states, in_order)
 

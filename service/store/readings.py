@@ -233,7 +233,7 @@ class Readings:
 
 
 def _read(
-    connection: Connection, query: Select[tuple[int, int, bytes]], key: UnitKey, **given: int
+    connection: Connection, query: Select[int, int, bytes], key: UnitKey, **given: int
 ) -> dict[int, Stored]:
     rows = connection.execute(query, {**key._asdict(), **given})
     return {cycle: (columns_id, values) for cycle, columns_id, values in rows}

@@ -45,8 +45,8 @@ class Summary(NamedTuple):
     """Figures of a fleet: units, units by state, and expected failures by model and horizon."""
 
     units: int
-    states: Mapping[str, int]
-    fails_within: Mapping[str, Mapping[str, float]]
+    states: dict[str, int]
+    fails_within: dict[str, dict[str, float]]
 
 
 class UnitKey(NamedTuple):
