@@ -148,6 +148,14 @@ def _paths() -> dict[str, Any]:
             _responses(_ref("SimulatedBody"), 401, 403, 404, 422),
             parameters=[name, {"name": "seed", "in": "query", "schema": {"type": "integer", "minimum": 0}}],
         ),
+        "/v1/models/{name}/canary": change(
+            "post",
+            "Let a candidate answer a share of the requests, within bounds",
+            *(400, 404, 413, 415),
+            requestBody={"required": True, "content": {"application/json": {"schema": _ref("CanaryBody")}}},
+            parameters=[name],
+        )
+        | change("delete", "Let the candidate answer no more", 404, parameters=[name]),
         "/readyz": get("Readiness: every golden window agrees", _responses(_ref("ReadyBody"), 503)),
         "/livez": get("Liveness", {"200": {"description": "alive"}}),
         "/metrics": get("Prometheus metrics", _responses({}, 401, 403) | {"200": {"description": "metrics"}}),
