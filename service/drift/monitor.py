@@ -68,6 +68,7 @@ class Drift:
         columns: By the column's name; its worst regime.
         prediction: Of predicted RULs.
         entropy: By head.
+        entropy_shares: Shares of windows below, within and above the reference band, by head.
         unseen: Share of last readings that are in no operating regime; 0 where data is short.
     """
 
@@ -75,6 +76,7 @@ class Drift:
     columns: dict[str, Index]
     prediction: Index
     entropy: dict[str, Index]
+    entropy_shares: dict[str, tuple[float, ...]]
     unseen: float
 
     @property
@@ -131,6 +133,10 @@ def drift_of(total: _Array, reference: DriftReference, layout: Layout) -> Drift:
         prediction=_prediction(totals, reference, level, repeats),
         entropy={
             head: _index(counts, np.array(ENTROPY_SHARES), level, repeats)
+            for head, counts in zip(reference.heads, totals.entropy, strict=True)
+        },
+        entropy_shares={
+            head: tuple((counts / max(counts.sum(), 1.0)).tolist())
             for head, counts in zip(reference.heads, totals.entropy, strict=True)
         },
         unseen=totals.unseen / totals.windows if totals.windows >= ENOUGH else 0.0,

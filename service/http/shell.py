@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -38,16 +38,24 @@ JSON: Final = b"application/json"
 CHANGE_SECONDS: Final = 150.0
 """Longest change of the service: a little more than its workers may take to check a bundle."""
 
+LOOK_SECONDS: Final = 1.0
+"""Pause between two looks at whether the reader of a stream has left."""
+
 _encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """An answer on its way out."""
+    """An answer on its way out.
+
+    Attributes:
+        stream: The body in parts, for as long as the caller stays; in the place of `body`.
+    """
 
     body: bytes = b""
     status: int = 200
     media_type: bytes = JSON
     headers: Sequence[tuple[bytes, bytes]] = ()
+    stream: AsyncGenerator[bytes, None] | None = None
 
 
 class Call(msgspec.Struct, frozen=True, eq=False):
@@ -167,15 +175,7 @@ class Shell:
             allowed = parameters["allowed"] if endpoint is NOT_ALLOWED else ""
             status, media_type, more, body = problem(exchange.error, exchange.request_id, path, allowed)
             reply = Reply(body, status, media_type, more)
-        answer = [
-            *([(b"content-type", reply.media_type)] if reply.media_type else ()),
-            (b"content-length", b"%d" % len(reply.body)),
-            (b"x-request-id", exchange.request_id.encode("latin-1")),
-            *reply.headers,
-        ]
-        await send({"type": "http.response.start", "status": reply.status, "headers": answer})
-        # Not every ASGI server drops the body of an answer to HEAD by itself.
-        await send({"type": "http.response.body", "body": b"" if method == "HEAD" else reply.body})
+        await _send(reply, exchange.request_id, method, receive, send)
 
     def _match(self, method: str, path: str) -> Found:
         allowed: list[str] = []
@@ -187,6 +187,43 @@ class Shell:
                 return endpoint, match.groupdict()
             allowed.append("GET, HEAD" if endpoint.method == "GET" else endpoint.method)
         return (NOT_ALLOWED, {"allowed": ", ".join(allowed)}) if allowed else (UNKNOWN, {})
+
+
+async def _send(reply: Reply, request_id: str, method: str, receive: Receive, send: Send) -> None:
+    """Send an answer: whole, or in parts until they or the caller end."""
+    stream = reply.stream
+    headers = [
+        *([(b"content-type", reply.media_type)] if reply.media_type else ()),
+        *([(b"content-length", b"%d" % len(reply.body))] if stream is None else ()),
+        (b"x-request-id", request_id.encode("latin-1")),
+        *reply.headers,
+    ]
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    if stream is not None and method != "HEAD":
+        await _send_parts(stream, receive, send)
+    # Not every ASGI server drops the body of an answer to HEAD by itself.
+    await send({"type": "http.response.body", "body": b"" if method == "HEAD" else reply.body})
+
+
+async def _send_parts(stream: AsyncGenerator[bytes, None], receive: Receive, send: Send) -> None:
+    """Send the parts of a body until they or the caller end."""
+
+    async def left() -> None:
+        while (await receive())["type"] != "http.disconnect":  # noqa: ASYNC110 the server has no event
+            await asyncio.sleep(LOOK_SECONDS)  # pyvoy answers at once while the caller is there
+
+    async def parts() -> None:
+        async for part in stream:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+
+    # A server may be about to hand over the disconnect, so nothing cancels the wait for it: see Limit.
+    leaving, sending = asyncio.ensure_future(left()), asyncio.ensure_future(parts())
+    try:
+        await asyncio.wait({leaving, sending}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        await stream.aclose()
 
 
 def media_type_of(headers: Mapping[bytes, bytes]) -> bytes:

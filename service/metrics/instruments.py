@@ -178,6 +178,13 @@ class Counter(Instrument[CounterMetricFamily]):
         """
         return self._children[values]
 
+    def total(self, *values: str) -> float:
+        """Return the sum over all workers of one child; 0 of one that was not declared."""
+        for keys, (slots, _) in self._groups.items():
+            if values in keys:
+                return float(slots.total()[keys.index(values)])
+        return 0.0
+
     def collect(self) -> Iterator[CounterMetricFamily]:
         """Return the sum over all workers of every child."""
         family = self._family()

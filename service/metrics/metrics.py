@@ -49,6 +49,7 @@ class Metrics(Collector):
         models: The observer of each model's batches, by its name.
         store: Counts what is kept.
         drift: Drift of each model.
+        families: What is counted of batches and answers.
         in_flight: Requests that have begun and not ended, streams left out.
         open_streams: Streams of readings that are open.
         ended: Seconds of each request that has ended, by transport, route and code.
@@ -78,7 +79,7 @@ class Metrics(Collector):
             stage=[stage.value for stage in Stage],
         )
         self.stages: Final = {stage: stage_seconds.labels(stage.value) for stage in Stage}
-        self._families: Final = Families(self._shared, stage_seconds)
+        self.families: Final = Families(self._shared, stage_seconds)
         self._declare_now()
         self.store: Final = StoreMetrics(self._shared)
         self.drift: Final = DriftCollector(self._shared)
@@ -95,7 +96,7 @@ class Metrics(Collector):
         self._retire(name)
         heads = ("mean", *map(str, range(manifest.heads)))
         self._shared.add_model(name, provider=[model.provider], head=heads)
-        observer = ModelMetrics(self._families, model, drift=self.drift.add(model))
+        observer = ModelMetrics(self.families, model, drift=self.drift.add(model))
         self.models[name], self._runtimes[name] = observer, model
         self._manifests.show(self._runtimes.values())
         return observer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from prometheus_client.core import GaugeMetricFamily
@@ -14,6 +14,26 @@ from service.metrics.buckets import ERROR_CYCLES
 from service.metrics.instruments import Instrument, Shared
 from service.store.judgement import Judgement, OutcomeKind, OutcomeResult
 from service.store.rows import Drop
+
+
+class Judged(NamedTuple):
+    """Predictions of one model that outcomes have judged since the service started.
+
+    Attributes:
+        trials: Predictions of units that failed.
+        hits: Of those, intervals that held the true RUL.
+        absolute_error: Sum, in cycles.
+        error: Sum of predicted less true RUL, in cycles.
+        contradicted: Predictions of removed units that outlived the interval.
+        open: Predictions of other removed units.
+    """
+
+    trials: float
+    hits: float
+    absolute_error: float
+    error: float
+    contradicted: float
+    open: float
 
 
 class StoreMetrics:
@@ -63,6 +83,18 @@ class StoreMetrics:
         )
         shared.gauge("rul_store_pending_rows", "Predictions that wait to be written.", self._pending_rows)
         self._up: Final = _Up(shared)
+
+    def judged(self, model: str) -> Judged:
+        """Return what all workers have counted of a model's predictions against outcomes."""
+        errors = self._error.labels(model).total()
+        late, early = (self._sides.total(model, side) for side in ("late", "early"))
+        return Judged(
+            self._trials.total(model),
+            self._hits.total(model),
+            float(errors[-1]),
+            late - early,
+            *(self._removed.total(model, verdict) for verdict in ("contradicted", "open")),
+        )
 
     def _pending_rows(self) -> float:
         return self._pending()

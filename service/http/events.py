@@ -1,0 +1,160 @@
+"""Route `/v1/events`: units that changed, as server-sent events.
+
+One look at the store a second for each tenant that listens, whatever the number of listeners.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from time import time
+from typing import Final
+
+import msgspec
+
+from service.core.lifecycle import Phase
+from service.edge.exchange import Desk
+from service.edge.keys import Grant, KeyScope
+from service.errors import Overloaded, ServiceError
+from service.http import units_bodies as bodies
+from service.http.shell import Call, Endpoint, Reply
+from service.labels import Route
+from service.store.async_store import AsyncStore
+from service.store.rows import FleetFilter, FleetRow
+
+POLL_SECONDS: Final = 1.0
+HEARTBEAT_SECONDS: Final = 15.0
+OVERLAP_SECONDS: Final = 5.0
+"""How long after its prediction a row may be written: each look goes so far back."""
+MOST_LISTENERS: Final = 100
+"""Open streams of a worker."""
+MOST_WAITING: Final = 16
+"""Events that a slow listener may have waiting; it is disconnected after them, and connects again."""
+MOST_UNITS: Final = 1000
+"""Units of one event."""
+
+HEADERS: Final = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
+Event = bytes | None
+"""What is sent; None ends the stream."""
+
+
+class Listener:
+    """One open stream."""
+
+    def __init__(self, caller: Grant) -> None:
+        self.caller: Final = caller
+        self.waiting: Final[asyncio.Queue[Event]] = asyncio.Queue(MOST_WAITING)
+        self.is_slow = False
+
+    def offer(self, event: Event) -> None:
+        """Hand over an event."""
+        try:
+            self.waiting.put_nowait(event)
+        except asyncio.QueueFull:
+            self.is_slow = True
+
+
+class Seen:
+    """What a tenant's listeners have been told.
+
+    Attributes:
+        since: Time of the next look.
+    """
+
+    def __init__(self) -> None:
+        self.since = time()
+        self._told: dict[tuple[str, str], float] = {}
+
+    def news(self, rows: list[FleetRow]) -> list[FleetRow]:
+        """Return the rows that were not told yet."""
+        found = [row for row in rows if self._told.get((row["model"], row["unit"])) != row["predicted_at"]]
+        self._told = {(row["model"], row["unit"]): row["predicted_at"] for row in rows}
+        return found
+
+
+class EventsHttp:
+    """Tells listeners which units have new predictions.
+
+    Attributes:
+        listeners: The open streams.
+    """
+
+    def __init__(self, desk: Desk, store: AsyncStore, *, poll_seconds: float = POLL_SECONDS) -> None:
+        self._desk: Final = desk
+        self._store: Final = store
+        self._poll_seconds: Final = poll_seconds
+        self.listeners: Final[set[Listener]] = set()
+        self._seen: Final[dict[str, Seen]] = {}
+        self._polling: asyncio.Task[None] | None = None
+
+    def endpoints(self) -> list[Endpoint]:
+        """List the endpoints."""
+        return [Endpoint("GET", "/v1/events", Route.EVENTS, self._open, KeyScope.PREDICT, needs_model=True)]
+
+    async def _open(self, call: Call) -> Reply:
+        if len(self.listeners) >= MOST_LISTENERS:
+            raise Overloaded(
+                f"{MOST_LISTENERS} event streams are open, the most of a worker; try again later"
+            )
+        caller = call.exchange.caller
+        await self._changed(caller.tenant, time())  # a store that does not answer refuses the stream
+        return Reply(media_type=b"text/event-stream", headers=HEADERS, stream=self._stream(Listener(caller)))
+
+    async def _stream(self, listener: Listener) -> AsyncGenerator[bytes, None]:
+        self.listeners.add(listener)
+        self._seen.setdefault(listener.caller.tenant, Seen())
+        if self._polling is None or self._polling.done():
+            self._polling = asyncio.ensure_future(self._poll())
+        try:
+            yield b": open\n\n"
+            while (event := await self._next(listener)) is not None:
+                yield event
+        finally:
+            self.listeners.discard(listener)
+
+    async def _next(self, listener: Listener) -> Event:
+        try:
+            return await asyncio.wait_for(listener.waiting.get(), HEARTBEAT_SECONDS)
+        except TimeoutError:
+            return b": heartbeat\n\n"
+
+    async def _poll(self) -> None:
+        """Look at the store while anybody listens."""
+        while self.listeners:
+            await asyncio.sleep(self._poll_seconds)
+            for listener in [*self.listeners]:
+                if listener.is_slow or not self._may_stay(listener.caller):
+                    self.listeners.discard(listener)
+                    _end(listener)
+            for tenant in {listener.caller.tenant for listener in self.listeners}:
+                await self._tell(tenant)
+        self._seen.clear()
+
+    def _may_stay(self, caller: Grant) -> bool:
+        answers = self._desk.lifecycle.phase is Phase.READY
+        return answers and self._desk.credentials.holds(caller, KeyScope.PREDICT)
+
+    async def _tell(self, tenant: str) -> None:
+        seen, now = self._seen[tenant], time()
+        try:
+            rows = await self._changed(tenant, seen.since)
+        except ServiceError:
+            return  # the next look goes back to the same time
+        seen.since = now - OVERLAP_SECONDS
+        news = seen.news(rows)
+        if news:
+            data = msgspec.json.encode([bodies.fleet_unit(row) for row in news])
+            for listener in self.listeners:
+                if listener.caller.tenant == tenant:
+                    listener.offer(b"event: units\ndata: " + data + b"\n\n")
+
+    async def _changed(self, tenant: str, since: float) -> list[FleetRow]:
+        chosen = FleetFilter([*self._desk.predictor.models], tenant, changed_since=since)
+        return await self._store.fleet(chosen, limit=MOST_UNITS)
+
+
+def _end(listener: Listener) -> None:
+    """End a stream, also one whose events nobody takes."""
+    if listener.waiting.full():
+        listener.waiting.get_nowait()
+    listener.offer(None)

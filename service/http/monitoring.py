@@ -1,0 +1,144 @@
+"""Route `/v1/models/{name}/monitoring`: drift, attention entropy and coverage of a model as it serves."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from service.core.answers import STATES
+from service.core.predictor import LoadedModel
+from service.core.queries import ModelName
+from service.drift.monitor import ENOUGH, UNSEEN_LIMIT, Drift, Index
+from service.edge.exchange import Desk
+from service.edge.keys import KeyScope
+from service.http.shell import Call, Endpoint, Reply, json_reply
+from service.labels import Route
+from service.metrics.store import Judged
+
+
+class DriftIndex(msgspec.Struct, frozen=True):
+    """A population stability index; above `limit` is drift, not chance."""
+
+    psi: float
+    limit: float
+    drifting: bool
+
+
+class EntropyBody(msgspec.Struct, frozen=True):
+    """Attention entropy ratio of a head, or of the mean over heads.
+
+    Attributes:
+        mean: Over all windows since the service started; null without any.
+        low, high: Reference band of full windows, with 99 % of training.
+        below, above: Shares of the sliding window's windows outside the band of their length.
+    """
+
+    head: str
+    mean: float | None
+    low: float
+    high: float
+    below: float
+    above: float
+    drift: DriftIndex
+
+
+class CoverageBody(msgspec.Struct, frozen=True):
+    """Predictions that outcomes have judged since the service started; errors in cycles.
+
+    Attributes:
+        predictions: Of units that failed.
+        covered: Of those, intervals that held the true RUL.
+        removed: Predictions of units that were removed while they ran.
+        contradicted: Of those, intervals that the unit outlived.
+    """
+
+    nominal: float
+    predictions: int
+    covered: int
+    coverage: float | None
+    mean_absolute_error: float | None
+    bias: float | None
+    removed: int
+    contradicted: int
+
+
+class MonitoringBody(msgspec.Struct, frozen=True):
+    """A model as it serves, all workers together.
+
+    Attributes:
+        windows: Windows in the sliding window of drift; below `enough` nothing is said.
+        columns: Drift of each column, in its worst operating regime.
+        unseen: Share of last readings far from every operating regime.
+        states: Answers by RUL state since the service started.
+    """
+
+    model: ModelName
+    windows: int
+    enough: int
+    columns: dict[str, DriftIndex]
+    prediction: DriftIndex
+    unseen: float
+    unseen_limit: float
+    entropy: list[EntropyBody]
+    states: dict[str, int]
+    coverage: CoverageBody
+
+
+class MonitoringHttp:
+    """Shows what metrics count of one model."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk: Final = desk
+
+    def endpoints(self) -> list[Endpoint]:
+        """List the endpoints."""
+        path = "/v1/models/{name}/monitoring"
+        return [Endpoint("GET", path, Route.MONITORING, self._show, KeyScope.METRICS)]
+
+    async def _show(self, call: Call) -> Reply:
+        model = self._desk.predictor.model(call.path["name"])
+        metrics, name = self._desk.metrics, model.name.name
+        metrics.publish()  # what this worker has not counted yet
+        drift = metrics.drift.monitors[name][0].read()
+        states = {state.value: int(metrics.families.states.total(name, state.value)) for state in STATES}
+        body = MonitoringBody(
+            model=model.name,
+            windows=drift.windows,
+            enough=ENOUGH,
+            columns={column: _index(index) for column, index in drift.columns.items()},
+            prediction=_index(drift.prediction),
+            unseen=drift.unseen,
+            unseen_limit=UNSEEN_LIMIT,
+            entropy=self._entropy(model, drift),
+            states=states,
+            coverage=_coverage(model.manifest.nominal_coverage, metrics.store.judged(name)),
+        )
+        return json_reply(body)
+
+    def _entropy(self, model: LoadedModel, drift: Drift) -> list[EntropyBody]:
+        found: list[EntropyBody] = []
+        for reference in model.manifest.entropy:
+            low, high = reference.limits(model.manifest.context)
+            total = self._desk.metrics.families.entropy.labels(model.name.name, reference.head).total()
+            count = float(total[:-1].sum())
+            mean = float(total[-1]) / count if count else None
+            below, _, above = drift.entropy_shares[reference.head]
+            band = float(low[-1]), float(high[-1])
+            index = _index(drift.entropy[reference.head])
+            found.append(EntropyBody(reference.head, mean, *band, below, above, index))
+        return found
+
+
+def _index(index: Index) -> DriftIndex:
+    return DriftIndex(index.psi, index.limit, index.drifting)
+
+
+def _coverage(nominal: float, judged: Judged) -> CoverageBody:
+    trials = judged.trials
+    shares = (judged.hits / trials, judged.absolute_error / trials, judged.error / trials) if trials else ()
+    coverage, absolute, bias = shares or (None, None, None)
+    removed = int(judged.contradicted + judged.open)
+    return CoverageBody(
+        nominal, int(trials), int(judged.hits), coverage, absolute, bias, removed, int(judged.contradicted)
+    )

@@ -1,0 +1,124 @@
+// The shell: router, theme, key. A view is a module with `async show(root, params, context)`.
+
+import { api, onKeyChange, onKeyNeeded, setKey } from "./api.js";
+import { announce, h, put } from "./dom.js";
+import { failed } from "./parts.js";
+
+const ROUTES = [
+  { pattern: /^\/$/, view: "fleet", title: () => "Fleet", load: () => import("./fleet.js") },
+  { pattern: /^\/unit\/([^/]*)\/([^/]*)$/, view: "fleet", names: ["model", "unit"], title: (p) => p.unit, load: () => import("./unit.js") },
+  { pattern: /^\/try$/, view: "try", title: () => "Try", load: () => import("./try.js") },
+  { pattern: /^\/models(?:\/([^/]*))?$/, view: "models", names: ["model"], title: (p) => p.model ?? "Models", load: () => import("./models.js") },
+];
+
+const main = document.getElementById("main");
+let leave = new AbortController();
+let shown = null;
+
+function parse(hash) {
+  const [path, search = ""] = hash.replace(/^#/, "").split("?");
+  for (const route of ROUTES) {
+    const match = route.pattern.exec(path || "/");
+    if (!match) continue;
+    const named = (route.names ?? []).map((name, i) => [name, match[i + 1] && decodeURIComponent(match[i + 1])]);
+    return { route, params: { ...Object.fromEntries(named), query: new URLSearchParams(search) } };
+  }
+  return null;
+}
+
+async function render() {
+  if (location.hash === "#main") return; // the skip link
+  leave.abort();
+  leave = new AbortController();
+  const { signal } = leave;
+  const found = parse(location.hash);
+  for (const link of document.querySelectorAll("nav [data-view]")) {
+    const isHere = link.dataset.view === found?.route.view;
+    isHere ? link.setAttribute("aria-current", "page") : link.removeAttribute("aria-current");
+  }
+  live("");
+  if (!found) {
+    put(main, h("div", { class: "empty" }, h("h1", {}, "No such page"), h("p", {}, h("a", { href: "#/" }, "To the fleet"))));
+    return;
+  }
+  const title = found.route.title(found.params);
+  document.title = `${title} · rulserve`;
+  const moved = shown !== null && shown !== location.hash.split("?")[0];
+  shown = location.hash.split("?")[0];
+  const root = put(main, h("div", { class: `view ${found.route.view}` })).firstChild;
+  if (moved) {
+    scrollTo(0, 0);
+    main.focus({ preventScroll: true });
+    announce(title);
+  }
+  const context = { api, signal, announce, live, navigate: (hash) => (location.hash = hash) };
+  try {
+    const module = await found.route.load();
+    if (!signal.aborted) await module.show(root, found.params, context);
+  } catch (error) {
+    if (!signal.aborted && error.name !== "AbortError") put(root, failed(error, render));
+  }
+}
+
+/** Say how fresh the view is: "live", "waiting", "paused" or "". */
+function live(state) {
+  const place = document.getElementById("live");
+  const text = { live: "Live", waiting: "Connecting", paused: "Paused" }[state] ?? "";
+  place.dataset.state = state;
+  if (place.textContent !== text) place.textContent = text;
+}
+
+function setUpTheme() {
+  const button = document.getElementById("theme");
+  const name = () => {
+    const dark = document.documentElement.dataset.theme === "dark";
+    button.setAttribute("aria-label", dark ? "Use light colours" : "Use dark colours");
+    button.title = button.getAttribute("aria-label");
+    button.dataset.icon = dark ? "sun" : "moon";
+  };
+  button.addEventListener("click", () => window.toggleTheme());
+  document.addEventListener("themechange", name);
+  name();
+}
+
+/** Ask for a key in a dialog; null where the person closes it. */
+function keyDialog(why) {
+  return new Promise((resolve) => {
+    const field = h("input", { id: "key-field", type: "password", autocomplete: "off", spellcheck: "false", required: true, "aria-describedby": "key-note" });
+    const close = (value) => {
+      dialog.close();
+      dialog.remove();
+      resolve(value);
+    };
+    const form = h(
+      "form",
+      { method: "dialog", onsubmit: (event) => (event.preventDefault(), close(field.value.trim())) },
+      h("h2", { id: "key-title" }, "API key"),
+      h("p", { id: "key-note" }, "This service asks for a key. The page keeps it in memory until you close or reload it, and stores it nowhere."),
+      why && h("p", { class: "error", role: "alert" }, why),
+      h("label", { for: "key-field" }, "Key"),
+      field,
+      h("div", { class: "actions" }, h("button", { type: "button", class: "ghost", onclick: () => close(null) }, "Cancel"), h("button", { class: "primary" }, "Use key")),
+    );
+    const dialog = h("dialog", { "aria-labelledby": "key-title", oncancel: (event) => (event.preventDefault(), close(null)) }, form);
+    document.body.append(dialog);
+    dialog.showModal();
+    field.focus();
+  });
+}
+
+function setUpKey() {
+  const button = document.getElementById("key");
+  onKeyNeeded(keyDialog);
+  onKeyChange((known) => (button.hidden = !known));
+  button.textContent = "Forget key";
+  button.addEventListener("click", () => {
+    setKey("");
+    render();
+  });
+}
+
+setUpTheme();
+setUpKey();
+addEventListener("hashchange", render);
+render();

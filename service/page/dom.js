@@ -1,0 +1,66 @@
+// Builds elements. Text is always a text node: nothing that a unit is called can become markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/**
+ * Make an element. `props`: attributes by name; `class`, `dataset`, `style` (an object, by CSSOM: the
+ * policy forbids style attributes), `onclick` and the like take functions; null and false are left out.
+ * Children: nodes, text, arrays; null and false are left out.
+ */
+export function h(tag, props = {}, ...children) {
+  return fill(document.createElement(tag), props, children);
+}
+
+/** Make an SVG element; as `h`. */
+export function svg(tag, props = {}, ...children) {
+  return fill(document.createElementNS(SVG, tag), props, children);
+}
+
+function fill(element, props, children) {
+  for (const [name, value] of Object.entries(props ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "dataset") Object.assign(element.dataset, value);
+    else if (name === "style") setStyle(element, value);
+    else if (name === "value" || name === "checked") element[name] = value;
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  append(element, children);
+  return element;
+}
+
+function setStyle(element, style) {
+  for (const [name, value] of Object.entries(style)) element.style.setProperty(name, value);
+}
+
+function append(parent, children) {
+  for (const child of children.flat(Infinity)) {
+    if (child === null || child === undefined || child === false) continue;
+    parent.append(child instanceof Node ? child : String(child));
+  }
+}
+
+/** Replace what an element holds. */
+export function put(parent, ...children) {
+  parent.replaceChildren();
+  append(parent, children);
+  return parent;
+}
+
+/** Say something to screen readers. */
+export function announce(text) {
+  const place = document.getElementById("announcer");
+  if (place) place.textContent = text;
+}
+
+/** Load a classic script of this service once. */
+const scripts = new Map();
+export function script(source) {
+  if (!scripts.has(source)) {
+    const loading = new Promise((resolve, reject) => {
+      document.head.append(h("script", { src: source, onload: resolve, onerror: reject }));
+    });
+    scripts.set(source, loading);
+  }
+  return scripts.get(source);
+}

@@ -1,0 +1,403 @@
+// The fleet by urgency: summary, filters, one row a unit. Rows follow the events of the service.
+
+import { follow } from "./api.js";
+import { h, put, svg } from "./dom.js";
+import { age, moment, number, percent, rulText } from "./format.js";
+import { RowList } from "./list.js";
+import { STATES, badge, empty, failed, loading, stateOf } from "./parts.js";
+
+const PAGE = 200; // units of one request
+const REFRESH_SECONDS = 10;
+const FILTERS = ["critical", "degrading", "healthy", "unknown", "insufficient_history"];
+
+const keyOf = (unit) => `${unit.model}\n${unit.unit}`;
+const hashOf = (unit) => `#/unit/${encodeURIComponent(unit.model)}/${encodeURIComponent(unit.unit)}`;
+const byUrgency = (a, b) => a.interval.lower - b.interval.lower || compare(a.model, b.model) || compare(a.unit, b.unit);
+const compare = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
+
+export async function show(root, params, context) {
+  await new Fleet(root, params.query, context).start();
+}
+
+class Fleet {
+  constructor(root, query, context) {
+    Object.assign(this, { root, context });
+    this.filter = { q: query.get("q") ?? "", state: query.get("state") ?? "", model: query.get("model") ?? "" };
+    this.horizon = null;
+    this.units = new Map();
+    this.next = null;
+    this.summary = null;
+    this.models = [];
+    this.scale = new Map(); // cycles at the right end of a model's interval bands
+    this.paused = false;
+    this.parts = this.build();
+  }
+
+  async start() {
+    const { signal } = this.context;
+    put(this.root, this.parts.head, this.parts.summary, this.parts.tools, this.parts.body);
+    const models = this.context.api.get("/v1/models", {}, { signal }).then((found) => this.takeModels(found.models), () => {});
+    await this.load();
+    void models;
+    every(signal, 5, () => this.tick());
+    every(signal, REFRESH_SECONDS, () => this.refresh());
+    addEventListener("keydown", (event) => this.shortcut(event), { signal });
+    void follow({ signal, onEvent: (name, data) => name === "units" && this.take(data), onState: (state) => this.fresh(state) });
+  }
+
+  build() {
+    const { signal } = this.context;
+    this.list = new RowList({
+      key: keyOf, row: (unit) => this.row(unit), signal,
+      height: () => (matchMedia("(max-width: 860px)").matches ? 112 : 48),
+      onEnd: () => this.more(),
+    });
+    const search = h("input", {
+      type: "search", id: "search", placeholder: "Search units", "aria-label": "Search units by name", value: this.filter.q, autocomplete: "off", spellcheck: "false", "aria-keyshortcuts": "/",
+      oninput: (event) => this.typed(event.target.value),
+    });
+    const model = h("select", { "aria-label": "Model", onchange: (event) => this.choose({ model: event.target.value }) }, h("option", { value: "" }, "All models"));
+    const pause = h("button", { type: "button", class: "ghost", "aria-pressed": "false", onclick: () => this.pause() }, "Pause");
+    const count = h("p", { class: "count muted small", role: "status" });
+    return {
+      search, model, pause, count,
+      head: h("div", { class: "head" }, h("h1", {}, "Fleet"), count),
+      summary: h("section", { class: "summary", "aria-label": "Summary" }),
+      tools: h("div", { class: "toolbar" }, h("div", { class: "search" }, search, h("kbd", { "aria-hidden": "true" }, "/")), model, h("span", { class: "space" }), pause),
+      body: h("section", { class: "fleet-list", "aria-label": "Units by urgency" }, loading("Loading the fleet")),
+    };
+  }
+
+  // ---- data
+
+  /** Read a page of the units that fit the filter. */
+  read(more) {
+    return this.context.api.get("/v1/units", { ...this.filter, ...more }, { signal: this.context.signal });
+  }
+
+  /** Read the first page, or as many units as are shown already. */
+  async load(limit = PAGE) {
+    const turn = (this.turn = {});
+    try {
+      const [page, every] = await Promise.all([this.read({ limit }), this.filter.state ? this.read({ limit: 1, state: "" }) : null]);
+      if (turn !== this.turn) return; // the filter has changed meanwhile
+      this.units.clear();
+      this.takePage(page);
+      this.takeSummary(page.summary, every?.summary);
+      this.draw();
+    } catch (error) {
+      if (error.name === "AbortError" || turn !== this.turn) return;
+      put(this.parts.summary);
+      put(this.parts.body, error.status === 404 ? noStore(error) : failed(error, () => this.load()));
+      this.table = null;
+    }
+  }
+
+  async more() {
+    if (!this.next || this.loadingMore) return;
+    this.loadingMore = true;
+    const turn = this.turn;
+    try {
+      const page = await this.read({ limit: PAGE, after: this.next });
+      if (turn !== this.turn) return;
+      this.takePage(page);
+      this.draw();
+    } catch (error) {
+      if (error.name !== "AbortError") this.context.announce(error.message);
+    } finally {
+      this.loadingMore = false;
+    }
+  }
+
+  takePage({ units, next }) {
+    for (const unit of units) this.units.set(keyOf(unit), unit);
+    this.next = next;
+  }
+
+  /** Take the summary of the units that fit, and of those in every state. */
+  takeSummary(fitting, every) {
+    this.total = fitting?.units;
+    this.summary = every ?? fitting;
+  }
+
+  takeModels(models) {
+    this.models = models.map((model) => model.name).sort();
+    const chosen = this.filter.model;
+    put(this.parts.model, h("option", { value: "" }, "All models"), this.models.map((name) => h("option", { value: name, selected: name === chosen }, name)));
+    this.parts.model.hidden = this.models.length < 2;
+    for (const model of models) {
+      const cap = model.cap ?? model.manifest?.cap;
+      if (cap) this.scale.set(model.name, cap);
+    }
+    if (this.scale.size) this.list.redraw();
+  }
+
+  /** Take units that the service says have changed. */
+  take(changed) {
+    if (this.paused) return;
+    let last = -Infinity;
+    if (this.next) for (const unit of this.units.values()) last = Math.max(last, unit.interval.lower);
+    for (const unit of changed) {
+      const key = keyOf(unit);
+      const known = this.units.get(key);
+      if (!this.fits(unit)) this.units.delete(key);
+      else if (known || !this.next || unit.interval.lower < last) this.units.set(key, { ...known, ...unit, changed: true });
+    }
+    this.draw();
+  }
+
+  fits(unit) {
+    const { q, state, model } = this.filter;
+    if (model && unit.model !== model) return false;
+    if (q && !unit.unit.toLowerCase().includes(q.toLowerCase())) return false;
+    if (state) return stateOf(unit) === state || unit.rul_state === state;
+    return !unit.outcome;
+  }
+
+  /** Read the summary again; where units have come or gone, the list too. */
+  async refresh() {
+    if (this.paused || document.hidden || !this.units.size) return;
+    const before = this.total;
+    try {
+      const [fitting, every] = await Promise.all([this.read({ limit: 1 }), this.filter.state ? this.read({ limit: 1, state: "" }) : null]);
+      this.takeSummary(fitting.summary, every?.summary);
+    } catch {
+      return; // the next time
+    }
+    if (this.total !== before) await this.load(Math.min(1000, Math.max(PAGE, this.units.size)));
+    else this.drawSummary();
+  }
+
+  // ---- what a person does
+
+  typed(text) {
+    clearTimeout(this.typing);
+    this.typing = setTimeout(() => this.choose({ q: text.trim() }), 200);
+  }
+
+  choose(change) {
+    Object.assign(this.filter, change);
+    const search = new URLSearchParams(Object.entries(this.filter).filter(([, value]) => value));
+    history.replaceState(null, "", search.size ? `#/?${search}` : "#/");
+    this.parts.search.value = this.filter.q;
+    this.parts.model.value = this.filter.model;
+    scrollTo(0, 0);
+    return this.load();
+  }
+
+  pause() {
+    this.paused = !this.paused;
+    this.parts.pause.setAttribute("aria-pressed", this.paused);
+    this.parts.pause.textContent = this.paused ? "Resume" : "Pause";
+    this.fresh(this.connection);
+    if (!this.paused) this.load(Math.min(1000, Math.max(PAGE, this.units.size)));
+  }
+
+  fresh(connection) {
+    if (connection === "live" && this.connection === "waiting") this.load(Math.min(1000, Math.max(PAGE, this.units.size)));
+    this.connection = connection;
+    this.parts.pause.hidden = connection === "off";
+    this.context.live(connection === "off" ? "" : this.paused ? "paused" : connection);
+  }
+
+  shortcut(event) {
+    if (event.key !== "/" || event.ctrlKey || event.metaKey || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
+    event.preventDefault();
+    this.parts.search.focus();
+    this.parts.search.select();
+  }
+
+  // ---- what is drawn
+
+  draw() {
+    const units = [...this.units.values()].sort(byUrgency);
+    this.horizon ??= middle(Object.keys(units[0]?.failure_probability ?? {}).map(Number));
+    for (const unit of units) {
+      if (!(this.scale.get(unit.model) >= unit.interval.upper)) this.scale.set(unit.model, unit.interval.upper);
+    }
+    this.drawSummary();
+    if (!units.length) {
+      this.table = null;
+      put(this.parts.body, this.nothing());
+    } else {
+      if (!this.table) put(this.parts.body, (this.table = this.header()));
+      this.table.setAttribute("aria-rowcount", this.next ? (this.total ?? -2) + 1 : units.length + 1);
+    }
+    this.list.set(units);
+    const total = this.next ? this.total : units.length;
+    this.parts.count.textContent = total === undefined ? `${number(units.length)} most urgent` : `${number(total)} ${total === 1 ? "unit" : "units"}, most urgent first`;
+  }
+
+  header() {
+    const cell = (name, ...text) => h("div", { class: `cell ${name}`, role: "columnheader" }, text);
+    this.fails = cell("fails", this.horizonText());
+    return h(
+      "div", { class: "table card", role: "table", "aria-label": "Units by urgency" },
+      h("div", { class: "row heads", role: "row" }, cell("unit", "Unit"), cell("state", "State"), cell("rul", "RUL"), cell("range", "Interval, cycles"), this.fails, cell("trend", "Trend"), cell("cycle", "Cycle"), cell("age", "Age")),
+      this.list.element,
+    );
+  }
+
+  horizonText() {
+    return this.horizon === null ? "Fails" : `Fails in ${this.horizon}`;
+  }
+
+  row(unit) {
+    const state = stateOf(unit);
+    const tone = STATES[state]?.tone ?? "neutral";
+    const chance = state === "unknown" ? undefined : unit.failure_probability?.[this.horizon];
+    const seen = unit.last_reading_at ?? unit.predicted_at;
+    const cell = (name, props, ...content) => h("div", { class: `cell ${name}`, role: "cell", ...props }, content);
+    const row = h(
+      "div", { class: `row ${tone}`, role: "row" },
+      cell("unit", {}, h("a", { href: hashOf(unit) }, unit.unit), h("span", { class: "muted small model" }, unit.model)),
+      cell("state", {}, badge(state)),
+      cell("rul", { title: "Estimated remaining useful life, in cycles" }, h("b", {}, rulText(unit)), h("span", { class: "word muted" }, " cycles left")),
+      cell("range", { title: `${percent(unit.interval.coverage)} interval, in cycles` }, h("span", { class: "ends muted" }, ends(unit)), band(unit, this.scale.get(unit.model), state)),
+      cell("fails", { title: chance === undefined ? null : `Probability of failure within ${this.horizon} cycles` }, percent(chance), h("span", { class: "word muted" }, ` in ${this.horizon ?? "–"}`)),
+      cell("trend", {}, spark(unit), trend(unit)),
+      cell("cycle", {}, number(unit.last_cycle)),
+      cell("age", { title: moment(seen) }, h("time", { datetime: seen }, age(seen)), h("span", { class: "word muted" }, " ago")),
+    );
+    if (unit.changed) {
+      unit.changed = false;
+      row.classList.add("changed");
+    }
+    return row;
+  }
+
+  tick() {
+    for (const place of this.root.querySelectorAll("time")) {
+      const text = age(place.dateTime);
+      if (place.textContent !== text) place.textContent = text;
+    }
+  }
+
+  drawSummary() {
+    const { summary } = this;
+    if (!summary || (!summary.units && !this.filter.state)) return put(this.parts.summary);
+    const states = Object.entries(summary.states).filter(([state, n]) => n > 0 || FILTERS.slice(0, 3).includes(state));
+    states.sort(([a], [b]) => FILTERS.indexOf(a) - FILTERS.indexOf(b));
+    put(
+      this.parts.summary,
+      h(
+        "div", { class: "card states" },
+        h("div", { class: "title" }, h("span", {}, "Units"), h("b", {}, number(summary.units))),
+        h("div", { class: "stack", "aria-hidden": "true" }, states.map(([state, n]) => n > 0 && h("span", { class: STATES[state]?.tone ?? "neutral", style: { "flex-grow": n } }))),
+        h("div", { class: "chips", role: "group", "aria-label": "Filter by state" }, states.map(([state, n]) => this.chip(state, n)), this.ended()),
+      ),
+      this.failing(summary.fails_within ?? {}),
+    );
+  }
+
+  chip(state, count) {
+    const chosen = this.filter.state === state;
+    return h(
+      "button", { type: "button", class: `chip ${STATES[state]?.tone ?? "neutral"}`, "aria-pressed": String(chosen), onclick: () => this.choose({ state: chosen ? "" : state }) },
+      h("span", { class: "mark", "aria-hidden": "true" }, STATES[state]?.mark ?? "·"), STATES[state]?.label ?? state, count !== null && h("b", {}, number(count)),
+    );
+  }
+
+  /** Ended units are out of the list, unless they are asked for. */
+  ended() {
+    return h("span", { class: "ended" }, ["failed", "removed"].map((state) => this.chip(state, null)));
+  }
+
+  /** How many units are expected to fail within each horizon; models with other horizons stand apart. */
+  failing(byModel) {
+    const groups = new Map();
+    for (const [model, expected] of Object.entries(byModel)) {
+      const horizons = Object.keys(expected).map(Number).sort((a, b) => a - b);
+      if (!horizons.length) continue;
+      const name = horizons.join();
+      const group = groups.get(name) ?? { models: [], horizons, sums: horizons.map(() => 0) };
+      group.models.push(model);
+      horizons.forEach((horizon, i) => (group.sums[i] += expected[horizon]));
+      groups.set(name, group);
+    }
+    if (!groups.size) return null;
+    const several = groups.size > 1;
+    return h(
+      "div", { class: "card failing" },
+      h("div", { class: "title" }, h("span", {}, "Expected to fail within")),
+      [...groups.values()].map((group) =>
+        h("div", { class: "horizons", role: "group", "aria-label": several ? group.models.join(", ") : "Horizon of the column" }, several && h("span", { class: "muted small of" }, group.models.join(", ")), group.horizons.map((horizon, i) => this.horizonButton(horizon, group.sums[i]))),
+      ),
+    );
+  }
+
+  horizonButton(horizon, expected) {
+    const text = expected > 0 && expected < 9.95 ? number(expected, 1) : number(expected);
+    return h(
+      "button", { type: "button", "aria-pressed": String(horizon === this.horizon), title: "Show this probability in the list", onclick: () => this.chooseHorizon(horizon) },
+      h("b", {}, text), h("span", { class: "muted small" }, `${horizon} cycles`),
+    );
+  }
+
+  chooseHorizon(horizon) {
+    this.horizon = horizon;
+    if (this.table) this.fails.textContent = this.horizonText();
+    this.drawSummary();
+    this.list.redraw();
+  }
+
+  nothing() {
+    const { q, state, model } = this.filter;
+    if (q || state || model) {
+      return empty("No unit matches", h("p", { class: "muted" }, "Nothing in the fleet fits this search and filter."), h("p", {}, h("button", { type: "button", onclick: () => this.choose({ q: "", state: "", model: "" }) }, "Show all units")));
+    }
+    return empty(
+      "No units yet",
+      h("p", { class: "muted" }, "A unit appears here with its first reading or prediction. Send a reading, or fill the fleet with a simulation:"),
+      h("pre", { class: "code", tabindex: "0" }, `curl ${location.origin}/v1/units/pump-17/cycles \\\n  -H 'content-type: application/json' \\\n  -d '{"cycle": 1, "columns": {"sensor_2": 641.8, …}}'`),
+      h("p", {}, h("a", { class: "button", href: "#/try" }, "Try a prediction")),
+    );
+  }
+}
+
+function noStore(error) {
+  return empty("This service keeps no units", h("p", { class: "muted" }, error.detail), h("p", {}, h("a", { class: "button", href: "#/try" }, "Try a prediction")));
+}
+
+/** The interval as a bar on 0..scale with the RUL as a mark in it. */
+function band(unit, scale, state) {
+  const { lower, upper } = unit.interval;
+  const at = (cycles) => `${Math.min(100, (100 * cycles) / (scale || 1))}%`;
+  const width = `max(4px, ${Math.min(100, (100 * (upper - lower)) / (scale || 1))}%)`;
+  return h(
+    "div", { class: `band ${state === "unknown" ? "doubt" : ""}`, "aria-hidden": "true" },
+    h("span", { class: "bar-range", style: { left: at(lower), width } }),
+    h("span", { class: "bar-point", style: { left: at(unit.rul) } }),
+  );
+}
+
+/** The ends of the interval; at the cap its upper end is open. */
+function ends(unit) {
+  const { lower, upper } = unit.interval;
+  return unit.rul_state === "at_least_cap" ? `${number(lower)}+` : `${number(lower)}–${number(upper)}`;
+}
+
+/** The unit's last RULs as a line. */
+function spark(unit) {
+  const values = unit.recent ?? [];
+  if (values.length < 2) return h("span", { class: "spark none", "aria-hidden": "true" });
+  const top = Math.max(...values) || 1;
+  const points = values.map((value, i) => `${((i / (values.length - 1)) * 76 + 2).toFixed(1)},${(22 - (value / top) * 20).toFixed(1)}`);
+  const [x, y] = points.at(-1).split(",");
+  return svg("svg", { class: "spark", viewBox: "0 0 80 24", "aria-hidden": "true" }, svg("polyline", { points: points.join(" ") }), svg("circle", { cx: x, cy: y, r: 2.2 }));
+}
+
+function trend(unit) {
+  if (unit.trend === null || unit.trend === undefined) return h("span", { class: "slope muted" }, "–");
+  const text = `${unit.trend >= 0.05 ? "+" : ""}${number(unit.trend, 1)}`;
+  return h("span", { class: `slope ${unit.trend < -1.5 ? "fast" : ""}`, title: `RUL changes by ${text} cycles each cycle; ${number(-1)} is ordinary wear` }, text);
+}
+
+function middle(numbers) {
+  return numbers.length ? numbers.sort((a, b) => a - b)[Math.floor((numbers.length - 1) / 2)] : null;
+}
+
+function every(signal, seconds, run) {
+  const timer = setInterval(run, 1000 * seconds);
+  signal.addEventListener("abort", () => clearInterval(timer), { once: true });
+}

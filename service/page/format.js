@@ -1,0 +1,48 @@
+// Numbers and times as text. Figures are tabular; nothing is shown more exactly than it is known.
+
+const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const MINUS = "\u2212";
+
+/** A number with so many decimals, and a real minus sign; a dash where there is none. */
+export function number(value, decimals = 0) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+  const format = decimals === 0 ? WHOLE : new Intl.NumberFormat("en", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
+  return format.format(value).replace(/^-(?=[0.]*$)/, "").replace("-", MINUS); // no minus before 0.0
+}
+
+/** A probability or share in percent. */
+export function percent(value, decimals = 0) {
+  if (value === null || value === undefined) return "–";
+  if (decimals === 0 && value > 0 && value < 0.005) return "<1%";
+  if (decimals === 0 && value < 1 && value > 0.995) return ">99%";
+  return `${number(100 * value, decimals)}%`;
+}
+
+/** The RUL as it may be shown: at the cap it is "at least", of readings unlike training a question. */
+export function rulText(unit) {
+  if (unit.rul_state === "out_of_distribution") return `${number(unit.rul)}?`;
+  return unit.rul_state === "at_least_cap" ? `≥ ${number(unit.rul)}` : number(unit.rul);
+}
+
+/** How long ago: "12 s", "3 min", "5 h", "2 d". */
+export function age(time, now = Date.now()) {
+  if (!time) return "–";
+  const seconds = Math.max(0, (now - Date.parse(time)) / 1000);
+  if (seconds < 60) return `${Math.floor(seconds)} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
+  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h`;
+  return `${Math.floor(seconds / 86400)} d`;
+}
+
+/** A time as the reader's clock shows it. */
+export function moment(time) {
+  return time ? new Date(time).toLocaleString() : "";
+}
+
+
+/** A signed number of cycles: "+3.2", "−12". */
+export function signed(value) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+  const size = Math.abs(value);
+  return `${value < 0 ? MINUS : "+"}${size.toFixed(size >= 9.95 ? 0 : size >= 0.995 ? 1 : 2)}`;
+}

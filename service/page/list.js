@@ -1,0 +1,95 @@
+// A list of any length: only the rows near the viewport are in the document.
+
+import { h } from "./dom.js";
+
+const BEYOND = 8; // rows kept above and below the viewport
+
+/**
+ * Rows of one height below each other, in the page's own scroll.
+ *
+ * `key(item)`, `row(item)` -> element, `height()` -> pixels, `onEnd()` when the end comes near.
+ */
+export class RowList {
+  constructor({ key, row, height, onEnd, signal }) {
+    Object.assign(this, { key, row, height, onEnd });
+    this.items = [];
+    this.shown = new Map(); // key -> { element, item }
+    this.element = h("div", { class: "rows", role: "rowgroup" });
+    this.draw = this.draw.bind(this);
+    addEventListener("scroll", () => this.later(), { passive: true, signal });
+    addEventListener("resize", () => this.later(), { signal });
+    this.element.addEventListener("keydown", (event) => this.move(event));
+  }
+
+  /** Show these items, in this order. */
+  set(items) {
+    this.items = items;
+    this.draw();
+  }
+
+  later() {
+    this.frame ??= requestAnimationFrame(this.draw);
+  }
+
+  /** Forget what was drawn: rows look different now. */
+  redraw() {
+    for (const { element } of this.shown.values()) element.remove();
+    this.shown.clear();
+    this.draw();
+  }
+
+  draw() {
+    cancelAnimationFrame(this.frame);
+    this.frame = undefined;
+    const height = this.height();
+    this.element.style.height = `${this.items.length * height}px`;
+    const top = -this.element.getBoundingClientRect().top;
+    const first = Math.max(0, Math.floor(top / height) - BEYOND);
+    const last = Math.min(this.items.length, Math.ceil((top + innerHeight) / height) + BEYOND);
+    const wanted = new Map();
+    for (let i = first; i < last; i++) wanted.set(this.key(this.items[i]), i);
+    const focused = document.activeElement?.closest?.("[data-key]")?.dataset.key;
+    for (const [key, { element, item }] of this.shown) {
+      if (wanted.has(key) && this.items[wanted.get(key)] === item) continue;
+      if (wanted.has(key) || key !== focused) element.remove();
+      this.shown.delete(key);
+    }
+    let before = null;
+    for (const [key, i] of wanted) {
+      const known = this.shown.get(key);
+      const element = known?.element ?? this.made(key, this.items[i]);
+      element.style.transform = `translateY(${i * height}px)`;
+      element.setAttribute("aria-rowindex", i + 2);
+      // In the document's order as on the screen: tab and screen readers follow it.
+      const place = before ? before.nextSibling : this.element.firstChild;
+      if (element !== place) this.element.insertBefore(element, place);
+      before = element;
+    }
+    if (focused && wanted.has(focused) && !this.element.contains(document.activeElement)) this.link(focused)?.focus({ preventScroll: true });
+    if (last >= this.items.length - 2 * BEYOND) this.onEnd();
+  }
+
+  made(key, item) {
+    const element = this.row(item);
+    element.dataset.key = key;
+    this.shown.set(key, { element, item });
+    return element;
+  }
+
+  link(key) {
+    return this.shown.get(key)?.element.querySelector("a");
+  }
+
+  /** Move through the rows by the arrow keys. */
+  move(event) {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    const key = event.target.closest("[data-key]")?.dataset.key;
+    if (!step || key === undefined) return;
+    const at = this.items.findIndex((item) => this.key(item) === key) + step;
+    if (at < 0 || at >= this.items.length) return;
+    event.preventDefault();
+    const link = this.link(this.key(this.items[at]));
+    link?.focus();
+    link?.closest("[data-key]").scrollIntoView({ block: "nearest" });
+  }
+}

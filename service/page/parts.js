@@ -1,0 +1,54 @@
+// Pieces that several views show: states, errors, loading, empty.
+
+import { h } from "./dom.js";
+
+export const STATES = {
+  critical: { label: "Critical", tone: "critical", mark: "▲" },
+  degrading: { label: "Degrading", tone: "degrading", mark: "◆" },
+  healthy: { label: "Healthy", tone: "healthy", mark: "●" },
+  unknown: { label: "Unlike training", tone: "unknown", mark: "?" },
+  out_of_distribution: { label: "Unlike training", tone: "unknown", mark: "?" },
+  insufficient_history: { label: "Little history", tone: "neutral", mark: "○" },
+  failed: { label: "Failed", tone: "neutral", mark: "✕" },
+  removed: { label: "Removed", tone: "neutral", mark: "–" },
+};
+
+/**
+ * The state that a unit is shown in. Readings unlike the training data make every other state a guess, and
+ * too short a history makes "healthy" one.
+ */
+export function stateOf(unit) {
+  const health = unit.health_state?.label ?? unit.health_state;
+  if (unit.outcome) return unit.outcome.kind ?? unit.outcome;
+  if (unit.rul_state === "out_of_distribution" || health === "unknown") return "unknown";
+  if (unit.rul_state === "insufficient_history" && health === "healthy") return "insufficient_history";
+  return health;
+}
+
+/** The state as a badge: word, colour and mark. */
+export function badge(state) {
+  const { label, tone, mark } = STATES[state] ?? { label: state, tone: "neutral", mark: "·" };
+  return h("span", { class: `badge ${tone}` }, h("span", { class: "mark", "aria-hidden": "true" }, mark), label);
+}
+
+/** What went wrong, and a way to try again. */
+export function failed(error, again) {
+  return h(
+    "div",
+    { class: "empty", role: "alert" },
+    h("h2", {}, error.title ?? "Something went wrong"),
+    h("p", {}, error.detail || error.message),
+    error.errors?.length > 0 && h("ul", { class: "problems" }, error.errors.map((e) => h("li", {}, h("code", {}, e.pointer || "/"), " ", e.detail))),
+    error.requestId && h("p", { class: "muted" }, "Request ", h("code", {}, error.requestId)),
+    again && h("p", {}, h("button", { type: "button", onclick: again }, "Try again")),
+  );
+}
+
+/** A place where nothing is, what that means, and what to do. */
+export function empty(title, ...children) {
+  return h("div", { class: "empty" }, h("h2", {}, title), children);
+}
+
+export function loading(text = "Loading") {
+  return h("p", { class: "loading", role: "status" }, text);
+}
