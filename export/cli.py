@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from export import attention_cli, evaluate_cli, simulate_cli
+from export import attention_cli, decide_cli, evaluate_cli, simulate_cli
 from export.bundle import InvalidBundle, find_bundle
 from export.drift_reference import DriftReference
 from export.golden import replay
@@ -53,12 +53,13 @@ Example: rul check fd001
 
 
 def register(app: typer.Typer) -> None:
-    """Add `export`, `convert`, `check`, `attention`, `evaluate` and `simulate`."""
+    """Add `export`, `convert`, `check`, `attention`, `evaluate`, `decide` and `simulate`."""
     app.command("export", help=EXPORT_HELP)(export_command)
     app.command(help=CONVERT_HELP)(convert)
     app.command(help=CHECK_HELP)(check)
     app.command(help=attention_cli.HELP)(attention_cli.attention)
     app.command(help=evaluate_cli.HELP)(evaluate_cli.evaluate)
+    app.command(help=decide_cli.HELP)(decide_cli.decide)
     app.command("simulate", help=simulate_cli.HELP)(simulate_cli.simulate_command)
 
 

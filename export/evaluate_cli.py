@@ -107,7 +107,7 @@ def evaluate(
             sep="\n",
         )
     else:
-        units = _failed_units(session, manifest, trajectories, kind)
+        units = with_known_failure(session, manifest, trajectories, kind)
         windows = labelled_windows(units, manifest, truncations=truncations, seed=seed)
         Console().print(*_window_tables(session, manifest, windows), sep="\n")
         _judge_lives(session, manifest, units, plot)
@@ -115,7 +115,7 @@ def evaluate(
         Console(stderr=True).print(CAUTION, highlight=False)
 
 
-def _failed_units(
+def with_known_failure(
     session: Session, manifest: Manifest, trajectories: Sequence[Trajectory], kind: Fleet
 ) -> list[Trajectory]:
     """Return the units with a known failure; say how many others are left out."""

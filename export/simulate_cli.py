@@ -15,6 +15,7 @@ import typer
 from export.bundle import Manifest, find_bundle
 from model.domain import RulError, Trajectory
 from model.fleet import Fleet, fleet_of_schema, fleet_toml
+from model.simulation import json_columns, simulate
 
 HELP = """
 Simulate units from a bundle's reference statistics, for demos, load and tests without data.
@@ -71,7 +72,6 @@ def simulate_command(
             param_hint="--fleet",
         )
     from export.session import open_bundle  # noqa: PLC0415 - loads ONNX Runtime
-    from model.simulation import simulate  # noqa: PLC0415
 
     _, manifest = open_bundle(find_bundle(bundle))
     made = simulate(manifest, manifest.schema_of_columns, units=units, seed=seed, truncate=truncate)
@@ -108,11 +108,7 @@ def request_body(manifest: Manifest, trajectories: Sequence[Trajectory]) -> byte
         {
             "unit": trajectory.unit,
             "last_cycle": int(trajectory.cycles[-1]),
-            "columns": {
-                # The shortest text that reads back as the same float32.
-                column.name: [None if x != x else float(str(x)) for x in trajectory.readings[:, i]]  # noqa: PLR0124
-                for i, column in enumerate(manifest.columns)
-            },
+            "columns": json_columns(trajectory, manifest.schema_of_columns),
         }
         for trajectory in trajectories
     ]

@@ -33,10 +33,11 @@ def read_true_ruls(path: Path, units: Sequence[str]) -> dict[str, float]:
     Raises:
         InvalidData: the file cannot be read, or its units are not those of the data.
     """
-    from model.tables import SUFFIXES, read_table  # noqa: PLC0415 with PyArrow
+    from model.files import format_of  # noqa: PLC0415 as below
+    from model.tables import read_table  # noqa: PLC0415 with PyArrow
 
-    form = SUFFIXES.get(path.suffix.lower(), "cmapss")
-    if form == "cmapss":
+    form = format_of(path, "cmapss")
+    if form is None or form == "cmapss":
         return _one_a_line(path, units)
     table = read_table(path, form=form, numbers=["rul"], text="unit")
     found: dict[str, float] = {}

@@ -66,6 +66,11 @@ NOVELTY_LIMIT: Final = 2.0
 one good window in 200 is above 1 by chance; chance is an unlikely reason for twice that distance."""
 
 
+NEAR_CAP: Final = 0.98
+"""Share of the cap from which an answer is "at least the cap". Every RUL above the cap has the label cap,
+so the network's answers for new units scatter just below it, and their digits mean nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """One setting or sensor, with the engineering unit of its readings."""

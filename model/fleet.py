@@ -19,7 +19,7 @@ from msgspec import UNSET, UnsetType
 from model.domain import Column, InvalidData, Schema
 from model.fleet_keys import check_keys, plain_error
 
-Format = Literal["cmapss", "csv", "parquet"]
+Format = Literal["cmapss", "csv", "parquet", "feather", "xlsx"]
 FORMATS: Final[tuple[Format, ...]] = get_args(Format)
 CONFIGS: Final = Path(__file__).parent / "configs"
 ONE_FILE_A_UNIT: Final = "file"
@@ -76,7 +76,7 @@ class Fleet:
     name: str  # Short name, such as `cmapss`
     schema: Schema  # Columns that the model reads, settings first
     sources: tuple[str, ...]  # Name of each column in a file, in schema order
-    format: Format = "csv"  # Format of a file with an unknown suffix (not `.csv`, `.parquet`, `.txt`)
+    format: Format = "csv"  # Format of files in a folder, and of a file with an unknown suffix
     unit_column: str = "unit"  # Column with the unit's name; `file` where each file is one unit
     cycle_column: str | None = "cycle"  # Column with the cycle number; None: the row's number, from 1
     failure: FailureRule | None = None  # Rule for failed units; None: every unit ran to failure

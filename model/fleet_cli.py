@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from model.domain import RulError
-from model.fleet import fleet_named
+from model.fleet import FORMATS, fleet_named
 
 INSPECT_HELP: Final = """
 Inspect a fleet's data before training.
@@ -61,7 +61,7 @@ def inspect(
 
 
 def init(
-    data: Annotated[list[Path], typer.Argument(help="Files or folders of readings: CSV, Parquet, C-MAPSS.")],
+    data: Annotated[list[Path], typer.Argument(help="Files or folders of readings.")],
     *,
     out: Annotated[Path, typer.Option(help="TOML file to write.")] = Path("fleet.toml"),
     name: Annotated[
@@ -70,14 +70,13 @@ def init(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the TOML file.")] = False,
 ) -> None:
     """Write a fleet file; see INIT_HELP."""
+    from model.files import files_with  # noqa: PLC0415 with PyArrow
     from model.fleet_draft import draft_fleet  # noqa: PLC0415 with PyArrow
     from model.fleet_draft_text import draft_toml, guesses  # noqa: PLC0415 with PyArrow
-    from model.readers import files_with  # noqa: PLC0415 with PyArrow
-    from model.tables import SUFFIXES  # noqa: PLC0415 with PyArrow
 
     if out.exists() and not overwrite:
         raise FleetExists(f"{out}: the file exists: choose another --out, or use --overwrite")
-    draft = draft_fleet(files_with(data, SUFFIXES))
+    draft = draft_fleet(files_with(data, FORMATS))
     out.write_text(draft_toml(draft, name=name or out.stem), encoding="utf-8")
     fleet_named(out)  # what is written can be read
     following = shlex.join(["rul", "inspect", str(out), *map(str, data)])

@@ -15,9 +15,11 @@ from typing import Final
 import numpy as np
 
 from model.domain import FloatArray, IntArray, InvalidData, Role
+from model.files import format_of
 from model.fleet import ONE_FILE_A_UNIT, FailureRule, Format
 from model.inspection import QUANTILES, Suggested, common_end, nice, suggest
-from model.tables import SUFFIXES, read_columns
+from model.readers import number_within
+from model.tables import read_columns, seconds_of
 
 UNIT_WORDS: Final = frozenset(
     {"unit", "engine", "machine", "asset", "equipment", "pump", "cell", "battery", "serial", "device",
@@ -25,7 +27,7 @@ UNIT_WORDS: Final = frozenset(
 )  # fmt: skip
 CYCLE_WORDS: Final = frozenset(
     {"cycle", "cycles", "time", "day", "hour", "week", "minute", "second", "step", "index", "age", "t", "run",
-     "flight"}
+     "flight", "date", "datetime", "timestamp"}
 )  # fmt: skip
 SETTING_WORDS: Final = frozenset(
     {"setting", "speed", "load", "ambient", "altitude", "mach", "throttle", "command", "setpoint", "mode",
@@ -71,15 +73,14 @@ def draft_fleet(files: Sequence[Path]) -> Draft:
     Raises:
         InvalidData: a file cannot be read, or no column of numbers is left for the model.
     """
-    form = SUFFIXES.get(files[0].suffix.lower(), "csv")
-    columns, file, partial = _joined(
-        [read_columns(path, form=SUFFIXES.get(path.suffix.lower(), form)) for path in files]
-    )
+    form = format_of(files[0]) or "csv"
+    columns, file, partial = _joined([read_columns(path, form=format_of(path) or form) for path in files])
     unit_column, unit = guess_unit(columns, file)
     rows = _rows_of(unit)
-    cycle_column = guess_cycle({k: v for k, v in columns.items() if k != unit_column}, rows)
+    numbered = {k: _numbered(v, unit) for k, v in columns.items() if k != unit_column}
+    cycle_column = guess_cycle(numbered, rows)
     if cycle_column is not None:
-        cycle = np.asarray(columns[cycle_column], dtype=np.float64)
+        cycle = np.asarray(numbered[cycle_column], dtype=np.float64)
         rows = [own[np.argsort(cycle[own], kind="stable")] for own in rows]
         spans = [float(cycle[own[-1]] - cycle[own[0]] + 1) for own in rows]
     else:
@@ -238,6 +239,16 @@ def _joined(
 def _rows_of(unit: IntArray) -> list[IntArray]:
     order = np.argsort(unit, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(unit[order])) + 1)
+
+
+def _numbered(values: FloatArray | list[str], unit: IntArray) -> FloatArray | list[str]:
+    """Number the rows of each unit in order of a column of dates; other columns stay."""
+    if not isinstance(values, list):
+        return values
+    known = {text: seconds_of(text) for text in set(values)}
+    if None in known.values():
+        return values
+    return number_within(unit, np.array([known[text] for text in values])).astype(np.float64)
 
 
 def _whole(values: FloatArray) -> bool:

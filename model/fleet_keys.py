@@ -39,12 +39,14 @@ class Key:
 
 KEYS: Final = (
     Key(TOP, "name", REQUIRED, "Name of the fleet.", "Short, lower case."),
-    Key(TOP, "format", REQUIRED, '"csv", "parquet" or "cmapss" (NASA\'s text without a header).',
-        "Files with a known suffix are read by their suffix; a folder is read for files of this format."),
+    Key(TOP, "format", REQUIRED, '"csv", "parquet", "feather", "xlsx", or "cmapss": NASA\'s text.',
+        "A file with a known suffix is read by it, a `.txt` by its first line; `.gz` is unpacked. A folder "
+        "is read for files of this format, with the folders in it."),
     Key(TOP, "unit", REQUIRED, 'Column that names the unit; "file" where each file is one unit.',
         "One machine, or one life of it: a repaired unit that starts a new life needs a new name."),
-    Key(TOP, "cycle", "rows are counted from 1", "Column with the cycle number, whole numbers that rise.",
-        "RUL and all keys below are in these cycles. Rows may be in any order; no cycle may appear twice."),
+    Key(TOP, "cycle", "rows are counted from 1", "Column of whole numbers that rise, or of dates.",
+        "RUL and all keys below are in these cycles. Rows may be in any order; no cycle may appear twice. "
+        "Dates number each unit's readings 1, 2, .. in order of time, so files must hold whole lives."),
     Key(TOP, "cap", "125.0", "RUL in cycles above which an answer is \"at least\".",
         "About where wear begins to show. Too high: the model guesses from the average life. "
         "Too low: it warns late. `rul inspect` suggests one."),

@@ -1,14 +1,16 @@
-"""Readers of trajectories from C-MAPSS text, CSV and Parquet, as a fleet describes them.
+"""Readers of trajectories from files of any format of `model.files`, as a fleet describes them.
 
 Each unit gives one `Trajectory`: cycles in order, readings in schema order, NaN where a value is
-missing or infinite. Errors name file, line and column. This module must not know torch.
+missing or infinite. Dates in the cycle column number a unit's readings 1, 2, .. in order of time. Errors
+name file, line and column. This module must not know torch.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -16,8 +18,9 @@ from typing import Final
 import numpy as np
 
 from model.domain import BoolArray, FloatArray, IntArray, InvalidData, Trajectory
+from model.files import bare_path, files_with, format_of
 from model.fleet import ONE_FILE_A_UNIT, Fleet
-from model.tables import SUFFIXES, Table, read_table
+from model.tables import Table, read_table
 
 logger = logging.getLogger(__name__)
 
@@ -86,35 +89,12 @@ def read_rows(
 
 
 def data_files(path: Path | Sequence[Path], fleet: Fleet) -> list[Path]:
-    """List the files of `path`, by name within a folder.
+    """List the files of `path`, by path within a folder.
 
     Raises:
         InvalidData: there is no such file, or no file of the fleet's format in a folder.
     """
-    paths = [path] if isinstance(path, Path) else list(path)
-    return files_with(paths, {suffix for suffix, form in SUFFIXES.items() if form == fleet.format})
-
-
-def files_with(paths: Sequence[Path], suffixes: Collection[str]) -> list[Path]:
-    """List files, and those with one of these suffixes in folders.
-
-    Raises:
-        InvalidData: there is no such file, or no such file in a folder.
-    """
-    files: list[Path] = []
-    for each in paths:
-        if each.is_dir():
-            found = sorted(f for f in each.iterdir() if f.suffix.lower() in suffixes and f.name[0] != ".")
-            if not found:
-                raise InvalidData(f"{each}: no {' or '.join(sorted(suffixes))} file in this folder")
-            files += found
-        elif each.exists():
-            files.append(each)
-        else:
-            raise InvalidData(f"{each}: no such file")
-    if not files:
-        raise InvalidData("no file to read was given")
-    return files
+    return files_with([path] if isinstance(path, Path) else path, {fleet.format})
 
 
 def data_sha256(paths: Iterable[Path]) -> str:
@@ -148,8 +128,9 @@ class Rows:
         ]
         places: dict[str, int] = {}
         codes: list[IntArray] = []
+        names = _unit_names(files)
         for file, table in zip(files, tables, strict=True):
-            labels = table.labels if fleet.unit_column != ONE_FILE_A_UNIT else (file.stem,)
+            labels = table.labels if fleet.unit_column != ONE_FILE_A_UNIT else (names[file],)
             own = np.array([places.setdefault(label, len(places)) for label in labels], dtype=np.int64)
             codes.append(own[table.codes])
         unit = np.concatenate(codes)
@@ -157,12 +138,11 @@ class Rows:
             readings = np.concatenate(
                 [np.stack([t.numbers[s] for s in fleet.sources], axis=1).astype(np.float32) for t in tables]
             )
-        cycles = [_whole_cycles(t, fleet.cycle_column) for t in tables]
         return cls(
             tables=tuple(tables),
             units=tuple(places),
             unit=unit,
-            cycle=np.concatenate(cycles) if fleet.cycle_column else _count_within(unit),
+            cycle=_cycles(tables, fleet.cycle_column, unit),
             readings=readings,
             failure=np.concatenate([_failure_values(t, fleet, with_failure=with_failure) for t in tables]),
         )
@@ -228,11 +208,12 @@ def _read_file(file: Path, fleet: Fleet, *, allow_absent: bool, with_failure: bo
         numbers.append(fleet.failure.column)
     return read_table(
         file,
-        form=SUFFIXES.get(file.suffix.lower(), fleet.format),
+        form=format_of(file, fleet.format) or fleet.format,
         numbers=numbers,
         text=None if fleet.unit_column == ONE_FILE_A_UNIT else fleet.unit_column,
         optional=fleet.sources if allow_absent else (),
-        keys=_keys(fleet),
+        date=fleet.cycle_column,
+        keys={} if allow_absent else _keys(fleet),
     )
 
 
@@ -257,9 +238,34 @@ def _failure_values(table: Table, fleet: Fleet, *, with_failure: bool) -> FloatA
     return np.full(len(table.codes), np.nan)
 
 
-def _whole_cycles(table: Table, column: str | None) -> IntArray:
+def _unit_names(files: Sequence[Path]) -> dict[Path, str]:
+    """Name the unit of each file: the file's name, and its folder's before it where names repeat."""
+    stems = {file: bare_path(file).stem for file in files}
+    shared = Counter(stems.values())
+    return {
+        file: stem if shared[stem] == 1 else f"{file.absolute().parent.name}_{stem}"
+        for file, stem in stems.items()
+    }
+
+
+def _cycles(tables: Sequence[Table], column: str | None, unit: IntArray) -> IntArray:
+    """Return the cycle of each row, of `unit` [n]; numbered within the unit without a column or by dates."""
     if column is None:
-        return np.zeros(len(table.codes), dtype=np.int64)
+        return number_within(unit, np.arange(len(unit)))
+    if not any(table.is_dated for table in tables):
+        return np.concatenate([_whole_cycles(table, column) for table in tables])
+    number = next((table for table in tables if not table.is_dated), None)
+    if number is not None:
+        raise InvalidData(
+            f"{number.locate(0)}, column {column!r}: expected a date as in other files, got a number"
+        )
+    logger.warning(
+        "column %r holds dates: readings of each unit are numbered from 1 in order of time", column
+    )
+    return number_within(unit, np.concatenate([table.numbers[column] for table in tables]))
+
+
+def _whole_cycles(table: Table, column: str) -> IntArray:
     cycle = table.numbers[column]
     wrong = np.flatnonzero(~((cycle >= 0) & (cycle < 2**53) & (cycle == np.floor(cycle))))
     if len(wrong):
@@ -271,13 +277,13 @@ def _whole_cycles(table: Table, column: str | None) -> IntArray:
     return cycle.astype(np.int64)
 
 
-def _count_within(unit: IntArray) -> IntArray:
-    """Number the rows of each unit: 1, 2, .. in file order."""
-    order = np.argsort(unit, kind="stable")
-    starts = np.flatnonzero(np.diff(unit[order], prepend=-1))
-    counts = np.arange(len(unit)) - np.repeat(starts, np.diff(starts, append=len(unit))) + 1
+def number_within(unit: IntArray, place: FloatArray | IntArray) -> IntArray:
+    """Number the rows of each unit 1, 2, .. in order of `place` [n]; equal places have the same number."""
+    order = np.lexsort((place, unit))
+    starts = np.diff(unit[order], prepend=-1) != 0
+    count = np.cumsum(starts | (np.diff(place[order], prepend=-np.inf) != 0))
     numbered = np.empty(len(unit), dtype=np.int64)
-    numbered[order] = counts
+    numbered[order] = count - np.maximum.accumulate(np.where(starts, count - 1, 0))
     return numbered
 
 

@@ -42,10 +42,12 @@ from model.domain import FloatArray, Trajectory
 from model.evaluation import Figure, figures
 from model.fleet import Fleet
 from model.folds import Split, held_out_windows, split_fold, train_all
+from model.held_out import held_out_lives
 from model.network import RulNetwork
 from model.networks import build_network, fleet_for, network_config
 from model.prognostics import THIRDS, by_answer
 from model.reference import Reference, fit_reference
+from model.replay import save_held_out
 from model.stages import Stages, mean_curve
 from model.training import Check, TrainConfig, Trainer, Watcher
 from model.version import VERSION
@@ -112,6 +114,15 @@ def train_run(
     }
     checkpoint = Checkpoint(name, net.config, net.state_dict(), json.loads(json.dumps(known)))
     checkpoint.save(folder)
+    lives, of_fold = held_out_lives(behind, trajectories)
+    save_held_out(
+        folder,
+        lives,
+        of_fold,
+        horizons=net.config.horizons,
+        coverage=net.config.coverage,
+        cap=net.config.cap,
+    )
     stages.done()
     return checkpoint, mean_curve(curves)
 

@@ -90,6 +90,15 @@ def simulate(
     return made
 
 
+def json_columns(trajectory: Trajectory, schema: Schema) -> dict[str, list[float | None]]:
+    """List the readings of each column as JSON has them; missing readings are None."""
+    return {
+        # The shortest text that reads back as the same float32.
+        name: [None if x != x else float(str(x)) for x in trajectory.readings[:, i]]  # noqa: PLR0124
+        for i, name in enumerate(schema.names)
+    }
+
+
 def _unit(
     reference: ReferenceStatistics, *, name: str, schema: Schema, rng: np.random.Generator
 ) -> Trajectory:

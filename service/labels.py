@@ -37,9 +37,11 @@ class Route(StrEnum):
     """What was asked for: a pattern, never a path."""
 
     PREDICT = "/v1/predict"
+    EXPLAIN = "/v1/explain"
     MODELS = "/v1/models"
     MODEL = "/v1/models/{name}"
     SHADOW = "/v1/models/{name}/shadow"
+    SIMULATED = "/v1/models/{name}/simulated"
     MONITORING = "/v1/models/{name}/monitoring"
     LIVEZ = "/livez"
     READYZ = "/readyz"
@@ -48,6 +50,7 @@ class Route(StrEnum):
     CYCLES = "/v1/units/{unit}/cycles"
     EXPLANATION = "/v1/units/{unit}/explanation"
     RENAME = "/v1/units/{unit}/rename"
+    DECISION = "/v1/units/{unit}/decision"
     UNIT = "/v1/units/{unit}"
     UNITS = "/v1/units"
     OPENAPI = "/openapi.json"
@@ -83,7 +86,7 @@ class Route(StrEnum):
 
 PREDICTS: Final = frozenset(
     {
-        Route.PREDICT, Route.GRPC_PREDICT, Route.V2_INFER, Route.GRPC_INFER, Route.GRPC_STREAM,
+        Route.PREDICT, Route.EXPLAIN, Route.GRPC_PREDICT, Route.V2_INFER, Route.GRPC_INFER, Route.GRPC_STREAM,
         Route.GRPC_READING, Route.CYCLES, Route.GRPC_APPEND,
     }
 )  # fmt: skip

@@ -52,7 +52,12 @@ class Joints:
         self.store.add_model(
             ModelVersion(manifest.name, manifest.version, manifest.cap, manifest.nominal_coverage)
         )
-        return LoadedModel.of(runtime, batcher, max_window_cycles=settings.max_window_cycles)
+        return LoadedModel.of(
+            runtime,
+            batcher,
+            max_window_cycles=settings.max_window_cycles,
+            costs=settings.costs_of(manifest.name),
+        )
 
     def shadow(self, serving: LoadedModel, runtime: Runtime, share: float) -> LoadedModel:
         """Ask a candidate beside a model that serves, on threads alone."""

@@ -20,6 +20,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from export.bundle import BUNDLED
+from model.decision import Costs
 from model.domain import RulError
 from service.choices import FrontEnd, LogFormat, LogLevel, ProviderChoice, Scheduling
 from service.machine import NVIDIA_DRIVER, usable_cores
@@ -240,6 +241,12 @@ class Settings(BaseSettings):
         "some 130 bytes per reading of 17 columns. Too low: histories are short; below the model's context, "
         "windows too.",
     )
+    costs: str = Field(
+        default="",
+        description="Costs of a planned stop and of a failure, MODEL=PLANNED:FAILURE or PLANNED:FAILURE for "
+        "all models, separated by commas: each prediction then says when to act (docs/when_to_act.md). "
+        "Empty: only requests with costs get a decision. Failure too high: stops come early. Too low: late.",
+    )
     log_level: LogLevel = Field(
         default=LogLevel.INFO, description="Minimum log level. debug logs details of single requests."
     )
@@ -277,6 +284,12 @@ class Settings(BaseSettings):
     @classmethod
     def _split(cls, value: object) -> object:
         return _parts(value) if isinstance(value, str) else value
+
+    @field_validator("costs")
+    @classmethod
+    def _check_costs(cls, value: str) -> str:
+        _costs(value)
+        return value
 
     @classmethod
     def read(cls) -> Settings:
@@ -321,6 +334,11 @@ class Settings(BaseSettings):
         """Return the listed names of the service."""
         return _parts(self.allowed_hosts)
 
+    def costs_of(self, model: str) -> Costs | None:
+        """Return the costs of a model, else those of all models."""
+        known = _costs(self.costs)
+        return known.get(model, known.get(""))
+
     def is_local(self) -> bool:
         """Return whether only this machine can connect."""
         return self.host == "localhost" or self.host.startswith("127.") or self.host == "::1"
@@ -337,6 +355,12 @@ class Settings(BaseSettings):
 def variable_of(name: str) -> str:
     """Return the environment variable of a field."""
     return f"{PREFIX}{name}".upper()
+
+
+def _costs(text: str) -> dict[str, Costs]:
+    """Read costs by the name of their model; "" stands for every other model."""
+    pairs = [part.rpartition("=") for part in _parts(text)]
+    return {model.strip(): Costs.read(costs) for model, _, costs in pairs}
 
 
 def _parts(text: str) -> tuple[str, ...]:

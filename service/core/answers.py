@@ -22,6 +22,7 @@ from export.drift_reference import STUCK_CYCLES
 from model.domain import (
     HEALTH_LABELS,
     HEALTH_STATES,
+    NEAR_CAP,
     NOVELTY_LIMIT,
     BoolArray,
     FloatArray,
@@ -31,23 +32,21 @@ from model.domain import (
 )
 from service.core.queries import (
     CYCLE_UNKNOWN,
+    NO_GROUNDS,
     Attention,
     Caution,
+    Decision,
     Explain,
+    Grounds,
     HealthState,
     Interval,
     Prediction,
-    Trust,
 )
 from service.core.rules import WindowRules
 from service.core.runtime import Asked, Outputs
 from service.core.window import Windows
 
 T = TypeVar("T", Asked, Outputs)
-
-NEAR_CAP: Final = 0.98
-"""Share of the cap from which an answer is "at least the cap". Every RUL above the cap has the label cap,
-so the network's answers for new units scatter just below it, and their digits mean nothing."""
 
 STATES: Final = tuple(RulState)
 _ESTIMATED, _AT_LEAST_CAP, _INSUFFICIENT, _OUT = range(len(STATES))
@@ -268,8 +267,8 @@ def prediction(
     i: int,
     *,
     explain: Explain,
-    sensor_contributions: dict[str, float] | UnsetType = UNSET,
-    trust: Trust | UnsetType = UNSET,
+    grounds: Grounds = NO_GROUNDS,
+    decision: Decision | UnsetType | None = UNSET,
 ) -> Prediction:
     """Word the answer in this row of its batch, to window `i` of its request."""
     answers, manifest = piece.answers, piece.answers.manifest
@@ -298,8 +297,8 @@ def prediction(
         windows.imputed_fraction[i],
         _cautions(answers, row, windows, i),
         shown,
-        sensor_contributions,
-        trust,
+        *grounds,
+        decision,
     )
 
 

@@ -11,13 +11,20 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Final, cast
 
+from msgspec import UNSET
+
 from export.bundle import Manifest
+from model.decision import Costs
 from service.core.answers import prediction
-from service.core.explanations import NO_GROUNDS, Explainer, Grounds
+from service.core.decisions import Planner
+from service.core.explanations import Explainer
 from service.core.ports import Batcher, Recorder, Stages
 from service.core.providers import Placement
 from service.core.queries import (
+    NO_GROUNDS,
+    Decision,
     Explain,
+    Grounds,
     ModelName,
     Prediction,
     PredictQuery,
@@ -61,10 +68,13 @@ class LoadedModel:
     rules: WindowRules
     name: ModelName
     explainer: Explainer
+    planner: Planner
 
     @classmethod
-    def of(cls, runtime: Runtime, batcher: Batcher, *, max_window_cycles: int) -> LoadedModel:
-        """What `Predictor` needs of a model, worked out once."""
+    def of(
+        cls, runtime: Runtime, batcher: Batcher, *, max_window_cycles: int, costs: Costs | None = None
+    ) -> LoadedModel:
+        """What `Predictor` needs of a model, worked out once; `costs` serve requests that name none."""
         manifest = runtime.manifest
         rules = WindowRules.of(manifest, max_window_cycles=max_window_cycles)
         return cls(
@@ -75,6 +85,7 @@ class LoadedModel:
             rules,
             ModelName(manifest.name, manifest.version, runtime.sha256),
             Explainer(manifest, rules, batcher),
+            Planner(manifest, costs),
         )
 
 
@@ -152,7 +163,9 @@ class Predictor:
         query.windows = []  # while a request waits, its lists would hold thirty bytes a reading
         answered: list[Prediction] = []
         if windows is not None:
-            answered = await self.answer(model, windows, query.explain, stages, tenant, store=query.store)
+            answered = await self.answer(
+                model, windows, query.explain, stages, tenant, store=query.store, costs=query.costs
+            )
         return PredictReply(model.name, cast("list[Prediction | Refused]", answered))
 
     async def _partly(
@@ -176,7 +189,9 @@ class Predictor:
             raise _invalid(placed, len(units))
         answered: list[Prediction] = []
         if windows is not None:
-            answered = await self.answer(model, windows, query.explain, stages, tenant, store=query.store)
+            answered = await self.answer(
+                model, windows, query.explain, stages, tenant, store=query.store, costs=query.costs
+            )
         in_order = iter(answered)
         return PredictReply(
             model.name,
@@ -192,6 +207,7 @@ class Predictor:
         tenant: str = "",
         *,
         store: bool = True,
+        costs: Costs | None = None,
     ) -> list[Prediction]:
         """Answer checked windows, in their order; without `store` nobody keeps the answers.
 
@@ -202,13 +218,16 @@ class Predictor:
         grounds: dict[int, Grounds] = {}
         if explain in BY_SENSORS:
             grounds = await model.explainer.grounds(windows, pieces, judge=explain is Explain.FULL)
+        decisions: dict[int, Decision | None] = {}
+        if (costs := costs or model.planner.costs) is not None:
+            decisions = await model.planner.of_pieces(windows, pieces, costs)
         start = perf_counter()
         answered: list[Prediction | None] = [None] * len(windows.lengths)
         for piece in pieces:
             for row, i in enumerate(piece.places, piece.first):
-                sensors, trust = grounds.get(i, NO_GROUNDS)
+                of_window, decision = grounds.get(i, NO_GROUNDS), decisions.get(i, UNSET)
                 answered[i] = prediction(
-                    piece, row, windows, i, explain=explain, sensor_contributions=sensors, trust=trust
+                    piece, row, windows, i, explain=explain, grounds=of_window, decision=decision
                 )
         worded = cast("list[Prediction]", answered)
         if stages is not None:

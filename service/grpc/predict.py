@@ -14,12 +14,16 @@ from typing import Any, Final
 
 import numpy as np
 from msgspec import UNSET
+from msgspec.structs import asdict
 
+from model.decision import Costs, InvalidCosts
 from model.domain import FloatArray
 from service.core.predictor import Predictor
 from service.core.queries import (
     Attention,
+    Decision,
     Explain,
+    Explanation,
     ModelName,
     Prediction,
     PredictQuery,
@@ -110,6 +114,7 @@ def predict_query(request: pb.PredictRequest, rules: WindowRules) -> PredictQuer
         explain_of(request.explain),
         request.partial,
         stored(request),
+        costs_of(request),
     )
 
 
@@ -133,6 +138,20 @@ def window_input(window: pb.Window, rules: WindowRules) -> WindowInput:
 def stored(request: pb.PredictRequest | pb.StreamOpen) -> bool:
     """Whether predictions are kept; they are where the field is left out."""
     return request.store or not request.HasField("store")
+
+
+def costs_of(request: pb.PredictRequest | pb.StreamOpen, pointer: str = "/costs") -> Costs | None:
+    """Read the costs of a request, if it has some.
+
+    Raises:
+        MalformedBody: a cost is no number above 0, or a failure costs no more than a planned stop.
+    """
+    if not request.HasField("costs"):
+        return None
+    try:
+        return Costs(request.costs.planned, request.costs.failure)
+    except InvalidCosts as error:
+        raise MalformedBody(f"{pointer}: {error}", [Problem(pointer, "shape", str(error))]) from None
 
 
 def explain_of(value: int, pointer: str = "/explain") -> Explain:
@@ -209,12 +228,48 @@ def fill(message: pb.Prediction, given: Prediction | Refused) -> None:
     message.imputed_fraction = given.imputed_fraction
     for caution in given.warnings:
         message.warnings.add(code=caution.code, column=caution.column or "", detail=caution.detail)
+    _fill_grounds(message, given)
+
+
+def _fill_grounds(message: pb.Prediction, given: Prediction) -> None:
+    """Set the fields that only some requests ask for."""
     if given.attention is not UNSET:
         _fill_attention(message.attention, given.attention)
     if given.sensor_contributions is not UNSET:
         message.sensor_contributions.update(given.sensor_contributions)
     if given.trust is not UNSET:
         message.trust = given.trust
+    if given.decision:
+        _fill_decision(message.decision, given.decision)
+    if given.explanation is not UNSET:
+        _fill_explanation(message.explanation, given.explanation)
+
+
+def _fill_explanation(message: pb.Explanation, given: Explanation) -> None:
+    message.columns.extend(given.columns)
+    message.MergeFromString(packed(2, given.cycles))
+    for column, cycles in given.contributions.items():
+        message.contributions[column].MergeFromString(packed(1, cycles))
+    for column, usual in given.usual.items():
+        message.usual[column].MergeFromString(packed(1, usual.lower) + packed(2, usual.upper))
+    message.sentence = given.sentence
+    for clause in given.clauses:
+        message.clauses.add(**asdict(clause))
+    if given.together is not None:
+        message.together.CopyFrom(pb.Together(**asdict(given.together)))
+    if given.agreement is not None:
+        message.agreement = given.agreement
+    message.needed_agreement, message.judged_cycles = given.needed_agreement, given.judged_cycles
+    message.skill, message.needed_skill = given.skill, given.needed_skill
+
+
+def _fill_decision(message: pb.Decision, given: Decision) -> None:
+    if given.act_at_cycle is not None and given.act_in_cycles is not None:
+        message.act_at_cycle, message.act_in_cycles = given.act_at_cycle, given.act_in_cycles
+    message.cost_per_cycle = given.cost_per_cycle
+    message.run_to_failure_cost_per_cycle = given.run_to_failure_cost_per_cycle
+    message.fixed_interval_cost_per_cycle = given.fixed_interval_cost_per_cycle
+    message.costs.planned, message.costs.failure = given.costs.planned, given.costs.failure
 
 
 def fill_error(message: pb.WindowError, given: WindowError) -> None:

@@ -15,6 +15,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
+from model.decision import Costs
 from service.core.predictor import LoadedModel
 from service.core.queries import Explain
 from service.core.window import WindowInput
@@ -33,7 +34,7 @@ from service.errors import (
     status_of,
 )
 from service.grpc.call import Context, caller_of, end_failed, parsed, serialized
-from service.grpc.predict import explain_of, fill, model_reference, stored, window_input
+from service.grpc.predict import costs_of, explain_of, fill, model_reference, stored, window_input
 from service.labels import Route, Stage, Transport
 from service.proto import rul_v1_pb2 as pb
 from service.streams.life import Inbox
@@ -49,6 +50,7 @@ class Opened:
     explain: Explain
     window: StreamWindow
     store: bool
+    costs: Costs | None
 
 
 class StreamServicer:
@@ -115,7 +117,8 @@ class StreamServicer:
         first_cycle = given.first_cycle if given.HasField("first_cycle") else None
         window.begin(_history(given, model), first_cycle=first_cycle)
         unit = given.unit if given.HasField("unit") else None
-        return Opened(model, unit, explain, window, stored(given))
+        costs = costs_of(given, "/open/costs")
+        return Opened(model, unit, explain, window, stored(given), costs)
 
     async def _answer(self, raw: bytes, opened: Opened, context: Context, stream: Exchange) -> bytes:
         desk, kept, reply = self._desk, False, b""
@@ -137,6 +140,7 @@ class StreamServicer:
                     exchange.stages,
                     stream.caller.tenant,
                     store=opened.store,
+                    costs=opened.costs,
                 )
             start = perf_counter()
             message = pb.StreamReply()

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from model.decision import Costs
 from service.core.predictor import Predictor
 from service.core.queries import Explain, PredictQuery
 from service.core.turns import LARGE_BYTES, Turns
@@ -41,6 +42,7 @@ class _Outline(msgspec.Struct, forbid_unknown_fields=True):
     explain: Explain = Explain.ATTENTION
     partial: bool = False
     store: bool = True
+    costs: Costs | None = None
 
 
 _outline: Final = msgspec.json.Decoder(_Outline)
@@ -103,7 +105,9 @@ class Careful:
             parts.append(part)
             windows.append(WindowInput(window.unit, window.last_cycle, None, window.readings and []))
             await self._turns.give()
-        query = PredictQuery(windows, outline.model, outline.explain, outline.partial, outline.store)
+        query = PredictQuery(
+            windows, outline.model, outline.explain, outline.partial, outline.store, outline.costs
+        )
         return query, parts
 
     async def _window(self, given: _Window) -> WindowInput:

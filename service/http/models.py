@@ -8,16 +8,19 @@ from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
+from model.simulation import json_columns, simulate
 from service.core.changes import Action, Change, Changed
 from service.core.predictor import LoadedModel
 from service.core.queries import ModelName
 from service.edge.exchange import Desk
 from service.edge.keys import KeyScope
+from service.errors import InvalidRequest, Problem
 from service.http.problem import UNREADABLE, unreadable
 from service.http.shell import JSON, Call, Endpoint, Handler, Reply, json_reply
 from service.labels import Route
 
 Body = TypeVar("Body")
+SEED_DIGITS: Final = 9
 Changer = Callable[[Change], Awaitable[Changed]]
 
 
@@ -79,6 +82,15 @@ class ChangeBody(msgspec.Struct, frozen=True):
     models: list[str]
 
 
+class SimulatedBody(msgspec.Struct, frozen=True):
+    """A simulated unit that runs to failure at the last of its `cycles`; null = missing."""
+
+    model: ModelName
+    seed: int
+    cycles: list[int]
+    columns: dict[str, list[float | None]]
+
+
 class ModelsHttp:
     """Lists the models, and hands changes of them on."""
 
@@ -92,6 +104,9 @@ class ModelsHttp:
         return [
             Endpoint("GET", "/v1/models", Route.MODELS, self._list, KeyScope.ANY),
             Endpoint("GET", "/v1/models/{name}", Route.MODEL, self._show, KeyScope.ANY),
+            Endpoint(
+                "GET", "/v1/models/{name}/simulated", Route.SIMULATED, self._simulated, KeyScope.PREDICT
+            ),
             _changing("POST", "/v1/models", Route.MODELS, self._load),
             _changing("POST", "/v1/models/{name}", Route.MODEL, self._swap),
             _changing("DELETE", "/v1/models/{name}", Route.MODEL, self._unload),
@@ -106,6 +121,13 @@ class ModelsHttp:
         model = self._desk.predictor.model(call.path["name"])
         manifest = msgspec.Raw(model.manifest.model_dump_json().encode())
         return json_reply(ModelBody(**msgspec.structs.asdict(ModelSummary.of(model)), manifest=manifest))
+
+    async def _simulated(self, call: Call) -> Reply:
+        model, text = self._desk.predictor.model(call.path["name"]), call.query.get("seed", "0")
+        if not (text.isascii() and text.isdigit() and len(text) <= SEED_DIGITS):
+            detail = f"expected a whole number of at most {SEED_DIGITS} digits, got {text[:32]!r}"
+            raise InvalidRequest(f"/seed: {detail}", [Problem("/seed", "bad_parameter", detail)])
+        return json_reply(await asyncio.to_thread(simulated_body, model, int(text)))
 
     async def _load(self, call: Call) -> Reply:
         return await self._make(Change(Action.LOAD, bundle=_body(call, BundleBody).bundle))
@@ -147,3 +169,10 @@ def _body(call: Call, kind: type[Body]) -> Body:
         return msgspec.json.decode(call.body, type=kind)
     except UNREADABLE as error:
         raise unreadable(error) from error
+
+
+def simulated_body(model: LoadedModel, seed: int) -> SimulatedBody:
+    """Simulate the first unit of `rul simulate` with this seed."""
+    schema = model.manifest.schema_of_columns
+    (unit,) = simulate(model.manifest, schema, units=1, seed=seed)
+    return SimulatedBody(model.name, seed, unit.cycles.tolist(), json_columns(unit, schema))

@@ -13,7 +13,7 @@ from export.bundle import Manifest
 from model.version import VERSION
 from service.core.queries import ModelName, Prediction, Refused
 from service.errors import STATUS
-from service.http import oip_openapi, units_openapi
+from service.http import decisions, oip_openapi, units_openapi
 from service.http.examples import add_examples
 
 PAGE: Final = """<!doctype html>
@@ -78,7 +78,9 @@ def document(types: Sequence[type], manifest: Manifest) -> dict[str, Any]:
         "required": ["model", "predictions"],
         "properties": {"model": _ref("ModelName"), "predictions": {"type": "array", "items": answer}},
     }
-    paths = _paths() | units_openapi.paths(_ref, _responses) | oip_openapi.paths(_ref, _responses)
+    paths = _paths()
+    for module in (units_openapi, decisions, oip_openapi):
+        paths |= module.paths(_ref, _responses)
     add_examples(paths, manifest)
     security = {
         "bearer": {"type": "http", "scheme": "bearer"},
@@ -112,12 +114,21 @@ def _paths() -> dict[str, Any]:
 
     bundle = {"required": True, "content": {"application/json": {"schema": _ref("BundleBody")}}}
     return {
-        "/v1/predict": {
-            "post": {
-                "summary": "Remaining useful life of each unit, in cycles",
-                "requestBody": query,
-                "responses": _responses(_ref("PredictReply"), *refused),
+        **{
+            path: {
+                "post": {
+                    "summary": summary,
+                    "requestBody": query,
+                    "responses": _responses(_ref("PredictReply"), *refused),
+                }
             }
+            for path, summary in (
+                ("/v1/predict", "Remaining useful life of each unit, in cycles"),
+                (
+                    "/v1/explain",
+                    "The same with `explain` full: why, in numbers and words",
+                ),
+            )
         },
         "/v1/models": get("Every loaded model", _responses(_ref("ModelsBody"), 401, 403))
         | change("post", "Load another model", 400, 413, 415, requestBody=bundle),
@@ -145,6 +156,11 @@ def _paths() -> dict[str, Any]:
             parameters=[name],
         )
         | change("delete", "Ask the candidate no more", 404, parameters=[name]),
+        "/v1/models/{name}/simulated": get(
+            "A simulated unit of a model, from its first cycle to its failure",
+            _responses(_ref("SimulatedBody"), 401, 403, 404, 422),
+            parameters=[name, {"name": "seed", "in": "query", "schema": {"type": "integer", "minimum": 0}}],
+        ),
         "/v1/models/{name}/monitoring": get(
             "Drift, attention entropy and coverage of a model as it serves, all workers together",
             _responses(_ref("MonitoringBody"), 401, 403, 404),

@@ -63,13 +63,13 @@ class UnitsHttp:
 
     async def fleet(self, call: Call) -> Reply:
         """Answer `GET /v1/units`."""
-        query = _query(call, {"model", "limit", "state", "after", "q", "changed_since"})
+        query = read_query(call, {"model", "limit", "state", "after", "q", "changed_since"})
         models = (
             [self._model(query["model"]).name.name] if "model" in query else [*self._desk.predictor.models]
         )
         limit, state = _limit(query), query.get("state")
         if state is not None and state not in STATES:
-            raise _wrong("/state", f"expected one of {', '.join(STATES)}, got {state[:32]!r}")
+            raise wrong("/state", f"expected one of {', '.join(STATES)}, got {state[:32]!r}")
         chosen = FleetFilter(models, call.exchange.caller.tenant, state, _text(query, "q"), _since(query))
         after = _place(query["after"]) if "after" in query else None
         rows = await self._store.fleet(chosen, limit=limit + 1, after=after)
@@ -81,14 +81,14 @@ class UnitsHttp:
 
     async def unit(self, call: Call) -> Reply:
         """Answer `GET /v1/units/{unit}`."""
-        query = _query(call, {"model", "limit", "before"})
+        query = read_query(call, {"model", "limit", "before"})
         limit, before = _limit(query), _whole(query, "before", most=LARGEST_CYCLE + 1)
         body = await self._unit(call, self._model(query.get("model")), limit=limit, before=before)
         return json_reply(body)
 
     async def explanation(self, call: Call) -> Reply:
         """Answer `GET /v1/units/{unit}/explanation`."""
-        query = _query(call, {"model", "cycle"})
+        query = read_query(call, {"model", "cycle"})
         until = _whole(query, "cycle", most=LARGEST_CYCLE) or LARGEST_CYCLE
         model, tenant = self._model(query.get("model")), call.exchange.caller.tenant
         call.exchange.windows = 1
@@ -97,7 +97,7 @@ class UnitsHttp:
 
     async def delete(self, call: Call) -> Reply:
         """Answer `DELETE /v1/units/{unit}`."""
-        key = self._key(call, self._model(_query(call, {"model"}).get("model")))
+        key = self._key(call, self._model(read_query(call, {"model"}).get("model")))
         rows = bodies.DeletedRows(*await self._store.delete(key))
         return json_reply(bodies.DeletedBody(key.unit, key.model, rows))
 
@@ -113,7 +113,7 @@ class UnitsHttp:
         """Answer `POST /v1/units/{unit}/outcomes`."""
         given = _decoded(self._report, call.body)
         if not 1 <= given.cycle <= LARGEST_CYCLE:
-            raise _wrong("/cycle", f"expected 1 to {LARGEST_CYCLE}, got {given.cycle}", "bad_cycle")
+            raise wrong("/cycle", f"expected 1 to {LARGEST_CYCLE}, got {given.cycle}", "bad_cycle")
         model = self._model(given.model)
         tenant, name, unit = self._key(call, model)
         happened = None if given.time is None else given.time.timestamp()
@@ -153,11 +153,16 @@ def _decoded(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:
         raise unreadable(error) from error
 
 
-def _query(call: Call, known: set[str]) -> Mapping[str, str]:
+def read_query(call: Call, known: set[str]) -> Mapping[str, str]:
+    """Read the parameters of a path.
+
+    Raises:
+        InvalidRequest: there are others.
+    """
     unknown = sorted(set(call.query) - known)
     if unknown:
         names = ", ".join(sorted(known))
-        raise _wrong(f"/{unknown[0][:32]}", f"expected {names}, got {unknown[0][:32]!r}", "unknown_parameter")
+        raise wrong(f"/{unknown[0][:32]}", f"expected {names}, got {unknown[0][:32]!r}", "unknown_parameter")
     return dict(call.query)
 
 
@@ -172,14 +177,14 @@ def _whole(query: Mapping[str, str], name: str, *, most: int) -> int | None:
     # Nine digits hold every limit; int() of a million digits would take seconds.
     number = int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else 0
     if not 1 <= number <= most:
-        raise _wrong(f"/{name}", f"expected a whole number from 1 to {most}, got {text[:32]!r}")
+        raise wrong(f"/{name}", f"expected a whole number from 1 to {most}, got {text[:32]!r}")
     return number
 
 
 def _text(query: Mapping[str, str], name: str) -> str | None:
     text = query.get(name)
     if text is not None and (len(text) > LONGEST_NAME or "\0" in text):
-        raise _wrong(f"/{name}", f"expected at most {LONGEST_NAME} characters without NUL, got {len(text)}")
+        raise wrong(f"/{name}", f"expected at most {LONGEST_NAME} characters without NUL, got {len(text)}")
     return text
 
 
@@ -192,7 +197,7 @@ def _since(query: Mapping[str, str]) -> float | None:
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is None:
-        raise _wrong("/changed_since", f"expected a time such as 2026-03-01T12:00:00Z, got {text[:40]!r}")
+        raise wrong("/changed_since", f"expected a time such as 2026-03-01T12:00:00Z, got {text[:40]!r}")
     return moment.timestamp()
 
 
@@ -205,8 +210,9 @@ def _place(token: str) -> Place:
     try:
         return msgspec.json.decode(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)), type=Place)
     except (binascii.Error, msgspec.DecodeError, ValueError):
-        raise _wrong("/after", f"expected the `next` of the previous page, got {token[:32]!r}") from None
+        raise wrong("/after", f"expected the `next` of the previous page, got {token[:32]!r}") from None
 
 
-def _wrong(pointer: str, detail: str, code: str = "bad_parameter") -> InvalidRequest:
+def wrong(pointer: str, detail: str, code: str = "bad_parameter") -> InvalidRequest:
+    """Make the refusal of a parameter or field."""
     return InvalidRequest(f"{pointer}: {detail}", [Problem(pointer, code, detail)])

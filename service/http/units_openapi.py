@@ -8,7 +8,7 @@ from typing import Any, Final
 from service.core.window import LARGEST_CYCLE
 from service.http.units_bodies import MOST, STATES
 
-_NO_STORE: Final = (
+NO_STORE: Final = (
     "404 `no_store` if the service stores no predictions (RUL_STORE=false), 503 `store_unavailable` while "
     "the database does not answer; predictions themselves continue."
 )
@@ -17,18 +17,18 @@ _NO_STORE: Final = (
 def paths(ref: Callable[[str], dict[str, str]], responses: Callable[..., dict[str, Any]]) -> dict[str, Any]:
     """Describe the paths for OpenAPI, with the document's own references and error responses."""
     name = {"type": "string"}
-    unit = _parameter("unit", "Name of the unit.", name, where="path")
+    unit = parameter("unit", "Name of the unit.", name, where="path")
     most = {"type": "integer", "minimum": 1, "maximum": MOST}
-    limit = _parameter("limit", "Most entries on a page; 100 by default.", most)
-    model = _parameter("model", "A loaded model.", name)
-    state = _parameter("state", "Only units in this state.", {"enum": list(STATES)})
-    after = _parameter("after", "The `next` of the previous page.", name)
+    limit = parameter("limit", "Most entries on a page; 100 by default.", most)
+    model = parameter("model", "A loaded model.", name)
+    state = parameter("state", "Only units in this state.", {"enum": list(STATES)})
+    after = parameter("after", "The `next` of the previous page.", name)
     number = {"type": "integer", "minimum": 1, "maximum": LARGEST_CYCLE}
-    before = _parameter("before", "Only predictions and readings of earlier cycles.", number)
-    cycle = _parameter("cycle", "The last cycle of the window; by default the unit's.", number)
-    part = _parameter("q", "Only units whose name contains this text.", name)
+    before = parameter("before", "Only predictions and readings of earlier cycles.", number)
+    cycle = parameter("cycle", "The last cycle of the window; by default the unit's.", number)
+    part = parameter("q", "Only units whose name contains this text.", name)
     since = {"type": "string", "format": "date-time"}
-    changed = _parameter("changed_since", "Only units with a prediction after this time.", since)
+    changed = parameter("changed_since", "Only units with a prediction after this time.", since)
     refused, written = (401, 403, 404, 422, 429, 500, 503, 504), (400, 409, 413, 415)
 
     def body(schema: str, **others: object) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def paths(ref: Callable[[str], dict[str, str]], responses: Callable[..., dict[st
         summary: str, description: str, parameters: list[Any], answer: str, *codes: int, **more: object
     ) -> dict[str, Any]:
         answers = responses(ref(answer), *codes, *refused)
-        said = {"summary": summary, "description": f"{description} {_NO_STORE}"}
+        said = {"summary": summary, "description": f"{description} {NO_STORE}"}
         return {**said, "parameters": parameters, **more, "responses": answers}
 
     fleet = operation(
@@ -103,8 +103,7 @@ def paths(ref: Callable[[str], dict[str, str]], responses: Callable[..., dict[st
     }
 
 
-def _parameter(
-    name: str, description: str, schema: dict[str, Any], *, where: str = "query"
-) -> dict[str, Any]:
+def parameter(name: str, description: str, schema: dict[str, Any], *, where: str = "query") -> dict[str, Any]:
+    """Describe a parameter."""
     required = where == "path"
     return {"name": name, "in": where, "required": required, "description": description, "schema": schema}

@@ -1,9 +1,430 @@
-// Charts: uPlot, loaded when the first one is drawn.
+// Charts on one cycle axis: uPlot for traces, a canvas for the heatmap, one cursor for all.
+// This module knows cycles and numbers; it must not know units, models or requests.
 
-import { script } from "./dom.js";
+import { h, script } from "./dom.js";
+import { number } from "./format.js";
 
-/** uPlot's constructor. */
+const NARROW = 640;
+const RIGHT = 12;
+const AXIS = 22;
+const PIN_DASH = [3, 3];
+const FONT = "11px system-ui, sans-serif";
+
+/** uPlot's constructor, loaded when the first chart is drawn. */
 export async function uplot() {
   await script("/page/vendor/uPlot.iife.min.js");
   return window.uPlot;
+}
+
+const palette = new Map();
+document.addEventListener("themechange", () => palette.clear());
+
+/** The value of a CSS colour variable in the theme that is shown. */
+export function colour(name) {
+  if (!palette.has(name)) palette.set(name, getComputedStyle(document.documentElement).getPropertyValue(name).trim());
+  return palette.get(name);
+}
+
+/**
+ * A stack of charts with the same cycle axis, cursor, pin and zoom.
+ *
+ * `onCycle(cycle, pinned)` hears of the cycle under the cursor, and of the pinned one when the cursor leaves.
+ */
+export class Stack {
+  constructor(uPlot, { first, last, onCycle = () => {} }) {
+    this.uPlot = uPlot;
+    this.full = [first - 0.5, last + 0.5];
+    this.range = [...this.full];
+    this.pinned = null;
+    this.onCycle = onCycle;
+    this.parts = [];
+    this.root = h("div", { class: "cycle-stack" });
+    this.resized = new ResizeObserver(() => this.resize());
+    this.resized.observe(this.root);
+    this.themed = () => this.redraw();
+    document.addEventListener("themechange", this.themed);
+  }
+
+  get gutter() {
+    return this.root.clientWidth < NARROW ? 54 : 92;
+  }
+
+  get width() {
+    return Math.max(200, this.root.clientWidth);
+  }
+
+  /** Add a chart or heatmap: `{ figure, resize(), redraw(), point(cycle) }`. */
+  add(part) {
+    this.parts.push(part);
+    this.root.append(part.figure);
+    return part;
+  }
+
+  resize() {
+    if (this.drawnWidth === this.width) return;
+    this.drawnWidth = this.width;
+    for (const part of this.parts) part.resize();
+    this.onZoom?.(this.range);
+    this.point(this.pinned);
+  }
+
+  redraw() {
+    for (const part of this.parts) part.redraw();
+  }
+
+  /** Zoom every part; null shows everything. */
+  zoom(range) {
+    const [low, high] = range ?? this.full;
+    if (high - low < 3) return;
+    this.range = [low, high];
+    this.refresh();
+  }
+
+  refresh() {
+    this.redraw();
+    this.onZoom?.(this.range);
+    this.point(this.pinned);
+  }
+
+  /** Move the cursor of every part; null returns to the pinned cycle. */
+  point(cycle) {
+    const shown = cycle ?? this.pinned;
+    for (const part of this.parts) part.point(shown);
+    this.onCycle(shown, shown === this.pinned);
+  }
+
+  /** Keep the cursor at a cycle, and show it where a zoom hides it. */
+  pin(cycle) {
+    this.pinned = cycle;
+    if (cycle < this.range[0] || cycle > this.range[1]) this.range = [...this.full];
+    this.refresh();
+  }
+
+  destroy() {
+    this.resized.disconnect();
+    document.removeEventListener("themechange", this.themed);
+    for (const part of this.parts) part.destroy();
+  }
+}
+
+/**
+ * A chart of traces.
+ *
+ * `cycles` [N] ascending; `series`: `{ label, values [N], stroke, width, dash, bars }` with colour variables;
+ * `bands`: `{ upper, lower, fill }` by places in `series`. `paint(u, context)` draws beneath the series.
+ */
+export function traces(stack, options) {
+  const { title, note = "", label, height = 110, cycles, series, bands = [], range, ticks = false, paint } = options;
+  const plot = h("div", { class: "plot", role: "img", "aria-label": label });
+  const readout = h("span", { class: "readout", "aria-hidden": "true" });
+  const figure = h(
+    "figure", { class: `chart ${options.kind ?? ""}` },
+    h("figcaption", {}, h("span", { class: "chart-title" }, title), note && h("span", { class: "chart-note" }, note), readout),
+    plot,
+  );
+  const { uPlot } = stack;
+  let chart = null;
+
+  const paintable = (u) => {
+    const { ctx, bbox } = u;
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+    ctx.clip();
+    paint?.(u, ctx);
+    ctx.restore();
+  };
+  const line = (one) => ({
+    label: one.label,
+    stroke: one.stroke ? () => colour(one.stroke) : undefined,
+    fill: one.fill ? () => colour(one.fill) : undefined,
+    width: one.width ?? 1.5,
+    dash: one.dash,
+    points: { show: one.points ?? false, size: 4 },
+    spanGaps: one.spans ?? false,
+    paths: one.bars ? uPlot.paths.bars({ size: [0.8, 14, 1] }) : undefined,
+  });
+
+  function make() {
+    chart?.destroy();
+    chart = new uPlot(
+      {
+        width: stack.width,
+        height,
+        legend: { show: false },
+        padding: [6, RIGHT, ticks ? 0 : 4, 0],
+        scales: { x: { time: false, range: () => stack.range }, y: { range: range ?? padded } },
+        series: [{}, ...series.map(line)],
+        bands: bands.map(({ upper, lower, fill }) => ({ series: [upper + 1, lower + 1], fill: () => colour(fill) })),
+        axes: [cycleAxis(ticks), valueAxis(stack, options)],
+        cursor: {
+          y: false,
+          drag: { x: true, y: false, setScale: false },
+          points: { show: series.every((one) => !one.bars), size: 5 },
+          bind: { dblclick: () => () => stack.zoom(null) },
+        },
+        hooks: {
+          drawClear: [paintable],
+          draw: [(u) => drawPin(u, stack)],
+          setSelect: [(u) => zoomTo(u, stack)],
+        },
+      },
+      [cycles, ...series.map((one) => one.values)],
+      plot,
+    );
+    const cycleAt = (event) => nearest(cycles, chart.posToVal(event.clientX - chart.over.getBoundingClientRect().left, "x"));
+    chart.over.addEventListener("pointermove", (event) => stack.point(cycleAt(event)));
+    chart.over.addEventListener("pointerleave", () => stack.point(null));
+    chart.over.addEventListener("click", (event) => stack.pin(cycleAt(event)));
+  }
+
+  return stack.add({
+    figure,
+    readout,
+    resize: make,
+    redraw: () => chart?.setData(chart.data),
+    point(cycle) {
+      if (!chart) return;
+      const left = cycle === null ? -10 : chart.valToPos(cycle, "x");
+      chart.setCursor({ left, top: cycle === null ? -10 : 1 }, false);
+      const at = cycles.indexOf(cycle);
+      readout.textContent = at < 0 || !options.word ? "" : options.word(at);
+    },
+    destroy: () => chart?.destroy(),
+  });
+}
+
+/** Take the entry of an ascending list that is nearest to a value. */
+export function nearest(cycles, value) {
+  let low = 0;
+  let high = cycles.length - 1;
+  while (high - low > 1) {
+    const middle = (low + high) >> 1;
+    if (cycles[middle] <= value) low = middle;
+    else high = middle;
+  }
+  return value - cycles[low] <= cycles[high] - value ? cycles[low] : cycles[high];
+}
+
+function padded(_u, low, high) {
+  if (low === null || high === null) return [0, 1];
+  const slack = (high - low || Math.abs(high) || 1) * 0.08;
+  return [low - slack, high + slack];
+}
+
+function cycleAxis(ticks) {
+  return {
+    stroke: () => colour("--muted"),
+    grid: { stroke: () => colour("--line"), width: 1 },
+    ticks: { show: ticks, stroke: () => colour("--line"), size: 4 },
+    size: ticks ? 24 : 0,
+    gap: 2,
+    font: FONT,
+    values: ticks ? (_u, splits) => splits.map((at) => (Number.isInteger(at) ? at : "")) : () => [],
+  };
+}
+
+function valueAxis(stack, { ends = false, tick = number, height = 110 }) {
+  return {
+    stroke: () => colour("--muted"),
+    grid: { show: !ends, stroke: () => colour("--line"), width: 1 },
+    ticks: { show: false },
+    size: stack.gutter,
+    gap: 6,
+    font: FONT,
+    space: height < 100 ? 20 : 28,
+    splits: ends ? (u) => inner(u.scales.y) : undefined,
+    values: (_u, splits) => splits.map((at) => (at === 0 ? "0" : tick(at))),
+  };
+}
+
+function inner({ min, max }) {
+  const slack = (max - min) * 0.14;
+  return [min + slack, max - slack];
+}
+
+function drawPin(u, stack) {
+  if (stack.pinned === null) return;
+  const x = Math.round(u.valToPos(stack.pinned, "x", true));
+  const { ctx, bbox } = u;
+  if (x < bbox.left || x > bbox.left + bbox.width) return;
+  ctx.save();
+  ctx.strokeStyle = colour("--ink");
+  ctx.globalAlpha = 0.55;
+  ctx.setLineDash(PIN_DASH.map((part) => part * devicePixelRatio));
+  ctx.beginPath();
+  ctx.moveTo(x, bbox.top);
+  ctx.lineTo(x, bbox.top + bbox.height);
+  ctx.stroke();
+  ctx.restore();
+}
+
+function zoomTo(u, stack) {
+  const { left, width } = u.select;
+  if (width < 8) return;
+  u.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
+  stack.zoom([u.posToVal(left, "x"), u.posToVal(left + width, "x")]);
+}
+
+/**
+ * A heatmap of rows by cycle; a click or the arrow keys pick a cell.
+ *
+ * `rows`: `{ name, values [T] }` at `cycles` [T]; colours go from `--takes` below zero to `--adds` above, or from
+ * nothing to `--share` where `isShare`. `onCell(row, cycle)` hears of the picked cell, `word(row, at)` words it.
+ */
+export function heatmap(stack, options) {
+  const { title, note = "", label, cycles, rows, rowHeight = 16, isShare = false, onCell = () => {}, word } = options;
+  const canvas = h("canvas", {
+    class: "heatmap", tabindex: "0", role: "application", "aria-roledescription": "heatmap",
+    "aria-label": `${label} Arrow keys move between cells.`,
+  });
+  const said = h("span", { class: "unseen", role: "status" });
+  const readout = h("span", { class: "readout", "aria-hidden": "true" });
+  const figure = h(
+    "figure", { class: "chart" },
+    h("figcaption", {}, h("span", { class: "chart-title" }, title), note && h("span", { class: "chart-note" }, note), readout),
+    canvas, said,
+  );
+  const most = largest(rows);
+  let picked = { row: 0, at: cycles.length - 1 };
+  let hovered = null;
+
+  const place = (cycle) => {
+    const [low, high] = stack.range;
+    return stack.gutter + ((cycle - low) / (high - low)) * (stack.width - stack.gutter - RIGHT);
+  };
+
+  function draw() {
+    const { width, gutter } = stack;
+    const height = rows.length * rowHeight + AXIS;
+    const scale = devicePixelRatio;
+    canvas.width = width * scale;
+    canvas.height = height * scale;
+    canvas.style.width = `${width}px`;
+    canvas.style.height = `${height}px`;
+    const ctx = canvas.getContext("2d");
+    ctx.scale(scale, scale);
+    ctx.font = FONT;
+    ctx.textBaseline = "middle";
+    const [text, muted, surface] = ["--ink", "--muted", "--sunken"].map((name) => colour(name));
+    const [adds, takes] = isShare ? [colour("--share"), null] : [colour("--adds"), colour("--takes")];
+    rows.forEach((row, r) => {
+      ctx.fillStyle = r === picked.row ? text : muted;
+      ctx.textAlign = "right";
+      ctx.fillText(fitted(ctx, row.name, gutter - 10), gutter - 6, (r + 0.5) * rowHeight);
+    });
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(gutter, 0, width - gutter - RIGHT, height);
+    ctx.clip();
+    cycles.forEach((cycle, at) => {
+      const [left, right] = [place(cycle - 0.5), place(cycle + 0.5)];
+      rows.forEach((row, r) => {
+        const value = row.values[at];
+        ctx.globalAlpha = 1;
+        ctx.fillStyle = surface;
+        ctx.fillRect(left, r * rowHeight, right - left + 0.3, rowHeight - 1);
+        if (!value) return;
+        ctx.globalAlpha = Math.min(1, Math.abs(value) / most) ** 0.7;
+        ctx.fillStyle = value > 0 ? adds : takes;
+        ctx.fillRect(left, r * rowHeight, right - left + 0.3, rowHeight - 1);
+      });
+    });
+    ctx.globalAlpha = 1;
+    const cycle = cycles[picked.at];
+    ctx.strokeStyle = text;
+    ctx.lineWidth = 1.5;
+    ctx.strokeRect(place(cycle - 0.5) - 0.5, picked.row * rowHeight - 0.5, place(cycle + 0.5) - place(cycle - 0.5) + 1, rowHeight);
+    if (hovered !== null) {
+      ctx.globalAlpha = 0.5;
+      ctx.lineWidth = 1;
+      ctx.beginPath();
+      ctx.moveTo(place(hovered), 0);
+      ctx.lineTo(place(hovered), rows.length * rowHeight);
+      ctx.stroke();
+    }
+    ctx.restore();
+    ctx.fillStyle = muted;
+    ctx.textAlign = "center";
+    for (const at of ticksOf(stack.range, (width - gutter) / 60)) {
+      ctx.fillText(String(at), place(at), rows.length * rowHeight + AXIS / 2);
+    }
+  }
+
+  function pick(row, at, pins = true) {
+    picked = { row: clamp(row, rows.length), at: clamp(at, cycles.length) };
+    const cycle = cycles[picked.at];
+    said.textContent = word(rows[picked.row], picked.at);
+    readout.textContent = said.textContent;
+    if (pins) stack.pin(cycle);
+    draw();
+    onCell(rows[picked.row], cycle);
+  }
+
+  const cellAt = (event) => {
+    const box = canvas.getBoundingClientRect();
+    const [low, high] = stack.range;
+    const share = (event.clientX - box.left - stack.gutter) / (stack.width - stack.gutter - RIGHT);
+    const cycle = nearest(cycles, low + share * (high - low));
+    return [clamp(Math.floor((event.clientY - box.top) / rowHeight), rows.length), cycles.indexOf(cycle)];
+  };
+  canvas.addEventListener("click", (event) => pick(...cellAt(event)));
+  canvas.addEventListener("pointermove", (event) => {
+    const [row, at] = cellAt(event);
+    stack.point(cycles[at]);
+    readout.textContent = word(rows[row], at);
+  });
+  canvas.addEventListener("pointerleave", () => {
+    stack.point(null);
+    readout.textContent = word(rows[picked.row], picked.at);
+  });
+  canvas.addEventListener("keydown", (event) => {
+    const moves = {
+      ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1],
+      PageUp: [0, -10], PageDown: [0, 10], Home: [0, -Infinity], End: [0, Infinity],
+    };
+    const move = moves[event.key];
+    if (!move) return;
+    event.preventDefault();
+    pick(picked.row + move[0], picked.at + move[1]);
+  });
+
+  return stack.add({
+    figure,
+    readout,
+    pick,
+    resize: draw,
+    redraw: draw,
+    point(cycle) {
+      if (hovered === cycle) return;
+      hovered = cycle;
+      if (figure.isConnected) draw();
+    },
+    destroy() {},
+  });
+}
+
+function clamp(value, count) {
+  return Math.max(0, Math.min(count - 1, value));
+}
+
+/** The 98 % quantile of absolute values: one extreme cell must not make the others pale. */
+function largest(rows) {
+  const sizes = rows.flatMap((row) => row.values).map(Math.abs).filter((value) => value > 0).sort((a, b) => a - b);
+  return sizes[Math.floor(sizes.length * 0.98)] ?? 1;
+}
+
+function fitted(ctx, text, room) {
+  if (ctx.measureText(text).width <= room) return text;
+  let kept = text; // names of sensors differ at their ends
+  while (kept && ctx.measureText(`…${kept}`).width > room) kept = kept.slice(1);
+  return `…${kept}`;
+}
+
+function ticksOf([low, high], most) {
+  const steps = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 50000, 100000];
+  const step = steps.find((each) => (high - low) / each <= most) ?? steps.at(-1);
+  const found = [];
+  for (let at = Math.ceil(low / step) * step; at <= high; at += step) found.push(at);
+  return found;
 }

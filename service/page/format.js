@@ -38,3 +38,11 @@ export function age(time, now = Date.now()) {
 export function moment(time) {
   return time ? new Date(time).toLocaleString() : "";
 }
+
+
+/** A signed number of cycles: "+3.2", "−12". */
+export function signed(value) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+  const size = Math.abs(value);
+  return `${value < 0 ? MINUS : "+"}${size.toFixed(size >= 9.95 ? 0 : size >= 0.995 ? 1 : 2)}`;
+}

@@ -1,5 +1,179 @@
-import { h, put } from "./dom.js";
+// One unit: how long, how sure, why, when to act; its life; outcome, new name, removal.
 
-export async function show(root, params) {
-  put(root, h("h1", {}, params.unit ?? "Try"));
+import { actPanel } from "./act.js";
+import { figures, reasons } from "./answer.js";
+import { follow } from "./api.js";
+import { h, put } from "./dom.js";
+import { age, moment, number } from "./format.js";
+import { lifeCharts } from "./life.js";
+import { badge, empty, failed, loading, stateOf } from "./parts.js";
+import { deleteUnit, renameUnit, reportOutcome } from "./unit-changes.js";
+
+const MOST = 1000;
+
+export async function show(root, params, context) {
+  const { model, unit } = params;
+  const at = Number(params.query?.get("cycle")) || null;
+  const { api, signal } = context;
+  const path = `/v1/units/${encodeURIComponent(unit)}`;
+  root.classList.add("unit");
+  put(root, loading(`Loading unit ${unit}`));
+  const [known, loaded, explained] = await Promise.all([
+    api.get(path, { model, limit: MOST }, { signal }),
+    api.get(`/v1/models/${encodeURIComponent(model)}`, {}, { signal }),
+    explanation(api, path, { model, cycle: at }, signal),
+  ]);
+  const view = new UnitView(root, { model, unit, path, at, known, manifest: loaded.manifest, explained }, context);
+  await view.draw();
+  follow({ onEvent: (name, units) => view.hear(name, units), onState: (state) => context.live(state === "off" ? "" : state), signal });
+}
+
+/** The answer to the stored readings with its reasons; null where none can be given, with the reason. */
+async function explanation(api, path, query, signal) {
+  try {
+    return { prediction: (await api.get(`${path}/explanation`, query, { signal })).prediction };
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    return { prediction: null, why: error.status === 404 ? "" : error.detail };
+  }
+}
+
+class UnitView {
+  constructor(root, facts, context) {
+    Object.assign(this, facts);
+    this.root = root;
+    this.context = context;
+    context.signal.addEventListener("abort", () => this.charts?.destroy());
+  }
+
+  /** The newest of the stored predictions of each cycle, in order of cycles. */
+  get predictions() {
+    const newest = new Map();
+    for (const one of this.known.predictions) if (!newest.has(one.last_cycle)) newest.set(one.last_cycle, one);
+    return [...newest.values()].reverse().map((one) => ({
+      cycle: one.last_cycle, rul: one.rul, lower: one.interval.lower, upper: one.interval.upper, truth: one.truth,
+    }));
+  }
+
+  async draw() {
+    const { known, explained, manifest } = this;
+    const readings = known.readings ?? { cycles: [], columns: {} };
+    const latest = known.predictions[0];
+    const prediction = explained.prediction ?? asPrediction(latest);
+    if (!prediction) {
+      put(this.root, this.head(null), empty("No prediction yet", h("p", {}, explained.why || "Send readings of this unit to get one.")));
+      return;
+    }
+    const last = Math.max(...readings.cycles, latest?.last_cycle ?? 0);
+    const cycle = this.at ?? (prediction.attention?.cycles.at(-1) || last);
+    this.cycle = cycle;
+    const life = { model: manifest, predictions: this.predictions, readings, prediction, at: cycle, end: known.outcome };
+    const charts = await lifeCharts(life, {
+      explainAt: readings.cycles.length ? (chosen) => this.explainAt(chosen === last ? null : chosen) : null,
+      heads: manifest.heads > 1 && readings.cycles.length ? () => this.heads(readings) : null,
+    });
+    if (this.context.signal.aborted) return charts.destroy();
+    this.charts?.destroy();
+    this.charts = charts;
+    const answer = h("div", { class: "card answer" },
+      h("section", { class: "answer-figures", "aria-label": "Answer" }, figures(prediction, { last: cycle, cap: manifest.cap, ended: known.outcome !== null })),
+      h("section", { class: "why", "aria-label": "Why" }, reasons(prediction), explained.why && h("p", { class: "muted" }, explained.why)),
+      !known.outcome && !this.at && this.act());
+    put(this.root,
+      this.head(prediction, last),
+      this.at && this.past(last),
+      known.outcome && this.end(),
+      answer,
+      h("div", { class: "columns" }, h("section", { class: "card charts", "aria-label": "Life" }, charts.root), charts.side));
+  }
+
+  head(prediction, last) {
+    const { known, context, model, unit, path } = this;
+    const state = known.outcome?.kind ?? (prediction && stateOf(prediction));
+    const tools = { api: context.api, path, model, unit, last };
+    const menu = h("details", { class: "menu" }, h("summary", { "aria-label": "More" }, "⋯"),
+      h("div", { class: "card" },
+        h("button", { type: "button", class: "ghost", onclick: () => (menu.open = false, renameUnit(tools).then((to) => to && this.go(to))) }, "Rename"),
+        h("button", { type: "button", class: "ghost danger", onclick: () => (menu.open = false, deleteUnit(tools).then((done) => done && context.navigate("#/"))) }, "Delete")));
+    const report = h("button", { type: "button", onclick: () => reportOutcome({ ...tools, known: known.outcome }).then((done) => done && this.reload()) }, known.outcome ? "Correct outcome" : "Report outcome");
+    const newest = known.predictions[0]?.predicted_at;
+    return h("header", { class: "unit-head" },
+      h("p", { class: "crumb" }, h("a", { href: "#/" }, "Fleet"), " / ", h("a", { href: `#/models/${encodeURIComponent(model)}` }, model)),
+      h("div", { class: "title" }, h("h1", {}, `Unit ${unit}`), state && badge(state)),
+      h("p", { class: "muted" }, last && `Cycle ${number(last)}`, newest && h("span", { title: moment(newest) }, ` · answered ${age(newest)} ago`)),
+      h("div", { class: "unit-tools" }, report, menu));
+  }
+
+  past(last) {
+    return h("p", { class: "notice card" }, `The answer as it was at cycle ${this.at}. `, h("a", { href: this.address() }, `To the latest, cycle ${last}`));
+  }
+
+  end() {
+    const { outcome, scores } = this.known;
+    const score = scores?.at(-1);
+    return h("p", { class: "notice card" },
+      h("strong", {}, `${outcome.kind === "failed" ? "Failed" : "Removed"} at cycle ${outcome.cycle}.`),
+      score?.mean_absolute_error != null && ` The predictions before were off by ${number(score.mean_absolute_error, 1)} cycles on average; the band held the truth in ${number(100 * score.coverage)}% of ${score.with_error}.`);
+  }
+
+  act() {
+    const { api, signal } = this.context;
+    return actPanel({
+      ask: (costs) => api.get(`${this.path}/decision`, { model: this.model, ...costs }, { signal }),
+      onAct: (cycle) => this.charts.setAct(cycle),
+      signal,
+    });
+  }
+
+  address(cycle = null) {
+    return `#/unit/${encodeURIComponent(this.model)}/${encodeURIComponent(this.unit)}${cycle ? `?cycle=${cycle}` : ""}`;
+  }
+
+  explainAt(cycle) {
+    this.context.navigate(this.address(cycle));
+  }
+
+  go(unit) {
+    this.unit = unit;
+    this.context.navigate(this.address());
+  }
+
+  /** Attention of each head for the answer that is shown, by the Open Inference Protocol. */
+  async heads({ cycles, columns }) {
+    const window = cycles.filter((cycle) => cycle <= this.cycle).slice(-this.manifest.context);
+    const names = this.manifest.columns.map((column) => column.name);
+    const at = new Map(cycles.map((cycle, i) => [cycle, i]));
+    const data = window.flatMap((cycle) => names.map((name) => columns[name]?.[at.get(cycle)] ?? null));
+    const tensor = (name, datatype, shape, values) => ({ name, datatype, shape, data: values });
+    const { outputs } = await this.context.api.post(`/v2/models/${encodeURIComponent(this.model)}/infer`, {
+      inputs: [tensor("readings", "FP32", [1, window.length, names.length], data), tensor("lengths", "INT64", [1], [window.length]), tensor("last_cycle", "FP32", [1], [this.cycle])],
+      outputs: [{ name: "head_attention" }],
+    }, { signal: this.context.signal });
+    const [{ shape, data: flat }] = outputs;
+    const heads = Array.from({ length: shape[1] }, (_, head) => flat.slice(head * shape[2], head * shape[2] + window.length));
+    return { cycles: window, heads };
+  }
+
+  /** Load the unit again where an event tells of it. */
+  hear(name, units) {
+    if (name !== "units" || this.at || document.hidden) return;
+    const news = units.find((one) => one.unit === this.unit && one.model === this.model);
+    if (news && news.last_cycle !== this.known.predictions[0]?.last_cycle) this.reload();
+  }
+
+  async reload() {
+    const { api, signal } = this.context;
+    try {
+      const query = { model: this.model };
+      this.known = await api.get(this.path, { ...query, limit: MOST }, { signal });
+      this.explained = await explanation(api, this.path, query, signal);
+      await this.draw();
+    } catch (error) {
+      if (error.name !== "AbortError") put(this.root, failed(error, () => this.reload()));
+    }
+  }
+}
+
+function asPrediction(past) {
+  return past && { ...past, failure_probability: past.failure_probability ?? {}, warnings: [], sensor_contributions: past.explanation?.sensor_contributions, trust: past.explanation?.trust, explanation: undefined };
 }

@@ -21,18 +21,28 @@ EXPLAIN_FULL: Explain
 EXPLAIN_SENSORS: Explain
 
 class PredictRequest(_message.Message):
-    __slots__ = ("model", "explain", "partial", "windows", "store")
+    __slots__ = ("model", "explain", "partial", "windows", "store", "costs")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     EXPLAIN_FIELD_NUMBER: _ClassVar[int]
     PARTIAL_FIELD_NUMBER: _ClassVar[int]
     WINDOWS_FIELD_NUMBER: _ClassVar[int]
     STORE_FIELD_NUMBER: _ClassVar[int]
+    COSTS_FIELD_NUMBER: _ClassVar[int]
     model: str
     explain: Explain
     partial: bool
     windows: _containers.RepeatedCompositeFieldContainer[Window]
     store: bool
-    def __init__(self, model: _Optional[str] = ..., explain: _Optional[_Union[Explain, str]] = ..., partial: _Optional[bool] = ..., windows: _Optional[_Iterable[_Union[Window, _Mapping]]] = ..., store: _Optional[bool] = ...) -> None: ...
+    costs: Costs
+    def __init__(self, model: _Optional[str] = ..., explain: _Optional[_Union[Explain, str]] = ..., partial: _Optional[bool] = ..., windows: _Optional[_Iterable[_Union[Window, _Mapping]]] = ..., store: _Optional[bool] = ..., costs: _Optional[_Union[Costs, _Mapping]] = ...) -> None: ...
+
+class Costs(_message.Message):
+    __slots__ = ("planned", "failure")
+    PLANNED_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    planned: float
+    failure: float
+    def __init__(self, planned: _Optional[float] = ..., failure: _Optional[float] = ...) -> None: ...
 
 class Window(_message.Message):
     __slots__ = ("unit", "last_cycle", "columns", "readings")
@@ -90,7 +100,7 @@ class ModelReference(_message.Message):
     def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., sha256: _Optional[str] = ...) -> None: ...
 
 class Prediction(_message.Message):
-    __slots__ = ("unit", "rul", "rul_state", "interval", "failure_probability", "health_state", "attention", "imputed_fraction", "warnings", "sensor_contributions", "error", "trust")
+    __slots__ = ("unit", "rul", "rul_state", "interval", "failure_probability", "health_state", "attention", "imputed_fraction", "warnings", "sensor_contributions", "error", "trust", "explanation", "decision")
     class FailureProbabilityEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -117,6 +127,8 @@ class Prediction(_message.Message):
     SENSOR_CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     TRUST_FIELD_NUMBER: _ClassVar[int]
+    EXPLANATION_FIELD_NUMBER: _ClassVar[int]
+    DECISION_FIELD_NUMBER: _ClassVar[int]
     unit: str
     rul: float
     rul_state: str
@@ -129,7 +141,105 @@ class Prediction(_message.Message):
     sensor_contributions: _containers.ScalarMap[str, float]
     error: WindowError
     trust: str
-    def __init__(self, unit: _Optional[str] = ..., rul: _Optional[float] = ..., rul_state: _Optional[str] = ..., interval: _Optional[_Union[Interval, _Mapping]] = ..., failure_probability: _Optional[_Mapping[int, float]] = ..., health_state: _Optional[_Union[HealthState, _Mapping]] = ..., attention: _Optional[_Union[Attention, _Mapping]] = ..., imputed_fraction: _Optional[float] = ..., warnings: _Optional[_Iterable[_Union[Warning, _Mapping]]] = ..., sensor_contributions: _Optional[_Mapping[str, float]] = ..., error: _Optional[_Union[WindowError, _Mapping]] = ..., trust: _Optional[str] = ...) -> None: ...
+    explanation: Explanation
+    decision: Decision
+    def __init__(self, unit: _Optional[str] = ..., rul: _Optional[float] = ..., rul_state: _Optional[str] = ..., interval: _Optional[_Union[Interval, _Mapping]] = ..., failure_probability: _Optional[_Mapping[int, float]] = ..., health_state: _Optional[_Union[HealthState, _Mapping]] = ..., attention: _Optional[_Union[Attention, _Mapping]] = ..., imputed_fraction: _Optional[float] = ..., warnings: _Optional[_Iterable[_Union[Warning, _Mapping]]] = ..., sensor_contributions: _Optional[_Mapping[str, float]] = ..., error: _Optional[_Union[WindowError, _Mapping]] = ..., trust: _Optional[str] = ..., explanation: _Optional[_Union[Explanation, _Mapping]] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ...) -> None: ...
+
+class Decision(_message.Message):
+    __slots__ = ("act_at_cycle", "act_in_cycles", "cost_per_cycle", "run_to_failure_cost_per_cycle", "fixed_interval_cost_per_cycle", "costs")
+    ACT_AT_CYCLE_FIELD_NUMBER: _ClassVar[int]
+    ACT_IN_CYCLES_FIELD_NUMBER: _ClassVar[int]
+    COST_PER_CYCLE_FIELD_NUMBER: _ClassVar[int]
+    RUN_TO_FAILURE_COST_PER_CYCLE_FIELD_NUMBER: _ClassVar[int]
+    FIXED_INTERVAL_COST_PER_CYCLE_FIELD_NUMBER: _ClassVar[int]
+    COSTS_FIELD_NUMBER: _ClassVar[int]
+    act_at_cycle: int
+    act_in_cycles: int
+    cost_per_cycle: float
+    run_to_failure_cost_per_cycle: float
+    fixed_interval_cost_per_cycle: float
+    costs: Costs
+    def __init__(self, act_at_cycle: _Optional[int] = ..., act_in_cycles: _Optional[int] = ..., cost_per_cycle: _Optional[float] = ..., run_to_failure_cost_per_cycle: _Optional[float] = ..., fixed_interval_cost_per_cycle: _Optional[float] = ..., costs: _Optional[_Union[Costs, _Mapping]] = ...) -> None: ...
+
+class Explanation(_message.Message):
+    __slots__ = ("columns", "cycles", "contributions", "usual", "sentence", "clauses", "together", "agreement", "needed_agreement", "judged_cycles", "skill", "needed_skill")
+    class ContributionsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Series
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Series, _Mapping]] = ...) -> None: ...
+    class UsualEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: UsualRange
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[UsualRange, _Mapping]] = ...) -> None: ...
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    CYCLES_FIELD_NUMBER: _ClassVar[int]
+    CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
+    USUAL_FIELD_NUMBER: _ClassVar[int]
+    SENTENCE_FIELD_NUMBER: _ClassVar[int]
+    CLAUSES_FIELD_NUMBER: _ClassVar[int]
+    TOGETHER_FIELD_NUMBER: _ClassVar[int]
+    AGREEMENT_FIELD_NUMBER: _ClassVar[int]
+    NEEDED_AGREEMENT_FIELD_NUMBER: _ClassVar[int]
+    JUDGED_CYCLES_FIELD_NUMBER: _ClassVar[int]
+    SKILL_FIELD_NUMBER: _ClassVar[int]
+    NEEDED_SKILL_FIELD_NUMBER: _ClassVar[int]
+    columns: _containers.RepeatedScalarFieldContainer[str]
+    cycles: _containers.RepeatedScalarFieldContainer[float]
+    contributions: _containers.MessageMap[str, Series]
+    usual: _containers.MessageMap[str, UsualRange]
+    sentence: str
+    clauses: _containers.RepeatedCompositeFieldContainer[Clause]
+    together: Together
+    agreement: float
+    needed_agreement: float
+    judged_cycles: int
+    skill: float
+    needed_skill: float
+    def __init__(self, columns: _Optional[_Iterable[str]] = ..., cycles: _Optional[_Iterable[float]] = ..., contributions: _Optional[_Mapping[str, Series]] = ..., usual: _Optional[_Mapping[str, UsualRange]] = ..., sentence: _Optional[str] = ..., clauses: _Optional[_Iterable[_Union[Clause, _Mapping]]] = ..., together: _Optional[_Union[Together, _Mapping]] = ..., agreement: _Optional[float] = ..., needed_agreement: _Optional[float] = ..., judged_cycles: _Optional[int] = ..., skill: _Optional[float] = ..., needed_skill: _Optional[float] = ...) -> None: ...
+
+class UsualRange(_message.Message):
+    __slots__ = ("lower", "upper")
+    LOWER_FIELD_NUMBER: _ClassVar[int]
+    UPPER_FIELD_NUMBER: _ClassVar[int]
+    lower: _containers.RepeatedScalarFieldContainer[float]
+    upper: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, lower: _Optional[_Iterable[float]] = ..., upper: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class Clause(_message.Message):
+    __slots__ = ("column", "side", "since_cycle", "cycles", "without", "text")
+    COLUMN_FIELD_NUMBER: _ClassVar[int]
+    SIDE_FIELD_NUMBER: _ClassVar[int]
+    SINCE_CYCLE_FIELD_NUMBER: _ClassVar[int]
+    CYCLES_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    column: str
+    side: str
+    since_cycle: int
+    cycles: float
+    without: float
+    text: str
+    def __init__(self, column: _Optional[str] = ..., side: _Optional[str] = ..., since_cycle: _Optional[int] = ..., cycles: _Optional[float] = ..., without: _Optional[float] = ..., text: _Optional[str] = ...) -> None: ...
+
+class Together(_message.Message):
+    __slots__ = ("columns", "since_cycles", "cycles", "without", "text")
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    SINCE_CYCLES_FIELD_NUMBER: _ClassVar[int]
+    CYCLES_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    columns: _containers.RepeatedScalarFieldContainer[str]
+    since_cycles: _containers.RepeatedScalarFieldContainer[int]
+    cycles: float
+    without: float
+    text: str
+    def __init__(self, columns: _Optional[_Iterable[str]] = ..., since_cycles: _Optional[_Iterable[int]] = ..., cycles: _Optional[float] = ..., without: _Optional[float] = ..., text: _Optional[str] = ...) -> None: ...
 
 class Interval(_message.Message):
     __slots__ = ("coverage", "lower", "upper")
@@ -257,7 +367,7 @@ class StreamRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[StreamOpen, _Mapping]] = ..., reading: _Optional[_Union[Reading, _Mapping]] = ...) -> None: ...
 
 class StreamOpen(_message.Message):
-    __slots__ = ("model", "unit", "explain", "first_cycle", "columns", "readings", "store")
+    __slots__ = ("model", "unit", "explain", "first_cycle", "columns", "readings", "store", "costs")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     UNIT_FIELD_NUMBER: _ClassVar[int]
     EXPLAIN_FIELD_NUMBER: _ClassVar[int]
@@ -265,6 +375,7 @@ class StreamOpen(_message.Message):
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     READINGS_FIELD_NUMBER: _ClassVar[int]
     STORE_FIELD_NUMBER: _ClassVar[int]
+    COSTS_FIELD_NUMBER: _ClassVar[int]
     model: str
     unit: str
     explain: Explain
@@ -272,7 +383,8 @@ class StreamOpen(_message.Message):
     columns: Columns
     readings: Readings
     store: bool
-    def __init__(self, model: _Optional[str] = ..., unit: _Optional[str] = ..., explain: _Optional[_Union[Explain, str]] = ..., first_cycle: _Optional[float] = ..., columns: _Optional[_Union[Columns, _Mapping]] = ..., readings: _Optional[_Union[Readings, _Mapping]] = ..., store: _Optional[bool] = ...) -> None: ...
+    costs: Costs
+    def __init__(self, model: _Optional[str] = ..., unit: _Optional[str] = ..., explain: _Optional[_Union[Explain, str]] = ..., first_cycle: _Optional[float] = ..., columns: _Optional[_Union[Columns, _Mapping]] = ..., readings: _Optional[_Union[Readings, _Mapping]] = ..., store: _Optional[bool] = ..., costs: _Optional[_Union[Costs, _Mapping]] = ...) -> None: ...
 
 class Reading(_message.Message):
     __slots__ = ("cycle", "values", "columns")

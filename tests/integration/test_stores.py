@@ -103,7 +103,21 @@ async def fed(url: str, asked: pd.DataFrame, ends: pd.DataFrame) -> CollectorReg
     )  # fmt: skip
     store.start()
     rows = [
-        ("fd001", r.unit, "", r.last_cycle, r.rul, r.lower, r.upper, "estimated", "healthy", r.at, None, None, "1")
+        (
+            "fd001",
+            r.unit,
+            "",
+            r.last_cycle,
+            r.rul,
+            r.lower,
+            r.upper,
+            "estimated",
+            "healthy",
+            r.at,
+            None,
+            None,
+            "1",
+        )
         for r in asked.itertuples()
     ]
     await asyncio.to_thread(write_by_two, url, rows)

@@ -18,6 +18,7 @@ from rul_client.commands.bench.cli import PROTOCOLS
 from rul_client.commands.bench.payloads import POOL_WINDOWS, calls_of, simulated_pool
 from rul_client.commands.bench.run import Tally, Target, closed_loop, ready_models, summarise, table_of
 from rul_client.errors import RemoteFailed
+from service.proto import rul_v1_pb2 as pb
 from tests.fakes import make_manifest
 from tests.in_process import ask_grpc, framed, in_process
 
@@ -215,5 +216,17 @@ async def test_all_models_are_asked_or_the_named_one_and_an_unknown_one_is_refus
         with pytest.raises(RemoteFailed, match="serves no model 'other', only fake"):
             await ready_models(TARGET, "other", transport=app.http._transport)
 
-    assert [model.name.name for model in found] == ["fake"]
+    assert [model.name for model, _ in found] == ["fake"]
     assert named == found
+
+
+@pytest.mark.parametrize("protocol", ["json", "grpc"])
+@pytest.mark.parametrize("store", [False, True])
+def test_a_load_test_does_not_write_into_the_fleet_unless_told(protocol, store):
+    (call,) = calls_of(
+        protocol, [simulated_pool(MANIFEST)], 1, identical=True, **{"store": True} if store else {}
+    )
+
+    body = call.parts[0]
+    sent = json.loads(body)["store"] if protocol == "json" else pb.PredictRequest.FromString(body).store
+    assert sent is store

@@ -109,7 +109,7 @@ def test_a_written_fleet_reads_back_as_itself(fleet, tmp_path):
         ("cap = 100", "zzz = 100", "unknown key zzz: expected one of name, format, unit"),
         ("[5, 15]", "[]", r"horizons must be positive and rise, got \[\]"),
         ("[5, 15]", '["5"]', "horizons: expected a whole number, got text"),
-        ('format = "csv"', 'format = "xlsx"', "format must be one of cmapss, csv, parquet, got 'xlsx'"),
+        ('format = "csv"', 'format = "pdf"', "one of cmapss, csv, parquet, feather, xlsx, got 'pdf'"),
         ('name = "pumps"', "", "top of the file: missing key name"),
         ('unit = "pump"', "unit = 3", "unit: expected text, got a whole number"),
         ("at_most = 0.4", "", "expected one of at_most and at_least"),

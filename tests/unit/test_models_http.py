@@ -8,6 +8,7 @@ import weakref
 from contextlib import asynccontextmanager
 
 import httpx
+import numpy as np
 import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
@@ -15,6 +16,7 @@ from structlog.testing import capture_logs
 from export.bundle import find_bundle
 from export.golden import Golden
 from export.seal import read_bundle, write_sums
+from model.simulation import simulate
 from service import logs
 from service.assembly import build
 from service.choices import ProviderChoice
@@ -228,6 +230,28 @@ async def test_a_candidate_whose_golden_windows_disagree_is_refused(service, new
 
     assert (answer.status_code, await service.version()) == (422, FD001_VERSION)
     assert "golden rul" in answer.json()["detail"]
+
+
+async def test_a_simulated_unit_is_the_one_of_the_command_and_can_be_asked_about(service):
+    manifest = service.parts.desk.predictor.models["fd001"].manifest
+    (unit,) = simulate(manifest, manifest.schema_of_columns, units=1, seed=7)
+
+    found = (await service.client.get("/v1/models/fd001/simulated?seed=7")).json()
+
+    assert found["cycles"] == unit.cycles.tolist()
+    assert list(found["columns"]) == list(manifest.schema_of_columns.names)
+    values = np.array(list(found["columns"].values()), dtype=np.float32).T
+    np.testing.assert_array_equal(values, unit.readings)
+    last = {name: column[-50:] for name, column in found["columns"].items()}
+    answer = await service.predict(windows=[{"last_cycle": found["cycles"][-1], "columns": last}])
+    assert answer["predictions"][0]["rul_state"] == "estimated"
+
+
+async def test_a_seed_that_is_no_number_is_refused_with_its_place(service):
+    refused = await service.client.get("/v1/models/fd001/simulated?seed=seven")
+
+    assert refused.status_code == 422
+    assert refused.json()["errors"][0]["pointer"] == "/seed"
 
 
 async def test_changes_that_do_not_fit_are_refused(service, newer, tmp_path):

@@ -336,7 +336,7 @@ def test_a_file_in_another_encoding_is_refused(tmp_path):
 def test_files_that_are_not_there_are_named(tmp_path):
     with pytest.raises(InvalidData, match=r"pumps\.csv: no such file"):
         read_trajectories(tmp_path / "pumps.csv", PUMPS)
-    with pytest.raises(InvalidData, match=r"no \.csv file in this folder"):
+    with pytest.raises(InvalidData, match=r"no csv file in this folder; it has no file of readings"):
         read_trajectories(tmp_path, PUMPS)
     with pytest.raises(InvalidData, match="no file to read was given"):
         read_trajectories([], PUMPS)

@@ -150,9 +150,7 @@ def test_units_of_one_name_of_two_tenants_are_two_units(store):
         "": None,
     }
     assert [len(judged.judgement) for judged in receipt.judgements] == [1]
-    fleets = {
-        t: fleet(store, tenant=t) for t in ("a", "b", "", "c")
-    }
+    fleets = {t: fleet(store, tenant=t) for t in ("a", "b", "", "c")}
     assert {tenant: [found["rul"] for found in fleet] for tenant, fleet in fleets.items()} == {
         "a": [], "b": [20.0], "": [90.0], "c": [],
     }  # fmt: skip

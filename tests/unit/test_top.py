@@ -199,3 +199,12 @@ async def test_a_service_that_goes_leaves_its_last_figures_and_the_reason():
 
     assert ["cannot be reached" in text for text in shown] == [False, True, False]
     assert "2 workers" in shown[1]
+
+
+def test_a_unit_unlike_the_training_data_is_shown_with_unknown_health():
+    unit = UNIT | {"rul": 227.9, "rul_state": "out_of_distribution", "health_state": "unknown"}
+
+    text = drawn(now=scrape(units=[unit]))
+
+    assert " ".join(line(text, "7")) == "7 - 228 2.00 to 15.0 unknown out of distribution"
+    assert "healthy" not in text

@@ -174,7 +174,9 @@ class LateStore:
 
     def history(self, model, unit, *, tenant, columns, limit, before):
         self.asked += 1
-        return History(None, {}, [], Stretch([], np.empty((0, 0), np.float32)), {}) if self.asked > 1 else None
+        return (
+            History(None, {}, [], Stretch([], np.empty((0, 0), np.float32)), {}) if self.asked > 1 else None
+        )
 
     def take_outcome(self, outcome, *, replace):
         self.asked += 1

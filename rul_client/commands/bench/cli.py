@@ -22,6 +22,9 @@ def bench(
     seconds: Annotated[float, typer.Option(help="Duration of each combination.", min=0.1)] = 5.0,
     model: Annotated[str | None, typer.Option(help="Model to ask; default: all in turn.")] = None,
     identical: Annotated[bool, typer.Option("--identical", help="Repeat one request without an id.")] = False,
+    store: Annotated[
+        bool, typer.Option("--store", help="Keep the predictions in the fleet of the service.")
+    ] = False,
     grpc: Annotated[str | None, typer.Option(help="HOST:PORT of gRPC, if not that of the URL.")] = None,
     processes: Annotated[int, typer.Option(help="Processes that send requests.", min=1, max=64)] = 1,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
@@ -44,7 +47,9 @@ def bench(
     """
     protocols = protocol.split(",")
     if unknown := [name for name in protocols if name not in PROTOCOLS]:
-        raise typer.BadParameter(f"{unknown[0]!r} is none of {PROTOCOLS}", param_hint="--protocol")
+        raise typer.BadParameter(
+            f"{unknown[0]!r} is not one of {', '.join(PROTOCOLS)}", param_hint="--protocol"
+        )
     many = _counts(callers, "--callers"), _counts(windows, "--windows")
     from rul_client.commands.bench.run import Target, run_bench  # noqa: PLC0415 only this command needs it
 
@@ -60,6 +65,7 @@ def bench(
         seconds=seconds,
         processes=processes,
         identical=identical,
+        store=store,
         json_file=json_file,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from export.bundle import Manifest
 from model.domain import pad_windows
 from model.simulation import simulate
-from rul_client.answers import Window
+from rul_client.readings import Window
 from service.proto import open_inference_pb2 as oip
 from service.proto import rul_v1_pb2 as pb
 
@@ -55,9 +56,19 @@ def simulated_pool(manifest: Manifest) -> Pool:
     return Pool(manifest.name, manifest.schema_of_columns.names, context, windows)
 
 
-def calls_of(protocol: str, pools: Sequence[Pool], size: int, *, identical: bool = False) -> list[Call]:
-    """Make requests of `size` windows, all models in turn; `identical`: one request, without an id."""
-    make = {"json": _json, "binary": _binary, "grpc": _grpc, "oip-grpc": _oip_grpc}[protocol]
+def calls_of(
+    protocol: str, pools: Sequence[Pool], size: int, *, identical: bool = False, store: bool = False
+) -> list[Call]:
+    """Make requests of `size` windows, all models in turn; `identical`: one request, without an id.
+
+    The Open Inference Protocol names no units, so its predictions are never stored.
+    """
+    make = {
+        "json": partial(_json, store=store),
+        "binary": _binary,
+        "grpc": partial(_grpc, store=store),
+        "oip-grpc": _oip_grpc,
+    }[protocol]
     count, models = (1, 1) if identical else (max(1, min(MAX_BODIES, BODY_WINDOWS // size)), len(pools))
     return [
         make(pool._replace(windows=[pool.windows[i % POOL_WINDOWS] for i in part]), identical=identical)
@@ -66,7 +77,7 @@ def calls_of(protocol: str, pools: Sequence[Pool], size: int, *, identical: bool
     ]
 
 
-def _json(pool: Pool, *, identical: bool) -> Call:
+def _json(pool: Pool, *, identical: bool, store: bool) -> Call:
     def values(window: Window) -> dict[str, Any]:
         if identical:  # a float32 in as many digits as it takes
             return {"readings": [[float(str(x)) for x in row] for row in window.readings]}
@@ -74,12 +85,14 @@ def _json(pool: Pool, *, identical: bool) -> Call:
         return {"columns": {name: [float(f"{x:.15g}") for x in column] for name, column in columns}}
 
     windows = [{"unit": w.unit, "last_cycle": w.last_cycle} | values(w) for w in pool.windows]
-    body = json.dumps({"model": pool.model, "windows": windows}, separators=(",", ":")).encode()
+    body = json.dumps(
+        {"model": pool.model, "store": store, "windows": windows}, separators=(",", ":")
+    ).encode()
     return Call("/v1/predict", {"content-type": "application/json"}, [body], not identical)
 
 
-def _grpc(pool: Pool, *, identical: bool) -> Call:
-    request = pb.PredictRequest(model=pool.model)
+def _grpc(pool: Pool, *, identical: bool, store: bool) -> Call:
+    request = pb.PredictRequest(model=pool.model, store=store)
     for w in pool.windows:
         window = request.windows.add(unit=w.unit, last_cycle=w.last_cycle)
         if identical:

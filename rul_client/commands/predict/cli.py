@@ -21,12 +21,14 @@ class TableFormat(StrEnum):
     JSON = "json"
 
 
-SUFFIXES: Final = {".parquet": "parquet", ".pq": "parquet", ".json": "json", ".txt": "table"}
+SUFFIXES: Final = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet", ".json": "json", ".txt": "table"}
+NOT_WRITTEN: Final = (".xlsx", ".xls", ".feather", ".arrow", ".gz", ".zip")
+"""Suffixes that would tell an untruth about every format."""
 
 
 def predict(
     *,
-    source: Annotated[Path, typer.Option("--input", help="C-MAPSS text, CSV or Parquet; or a folder.")],
+    source: Annotated[Path, typer.Option("--input", help="CSV, text, .xlsx, Parquet, Feather; or a folder.")],
     bundle: Annotated[str | None, typer.Option(help="Predict here: a bundle's name or folder.")] = None,
     url: Annotated[
         str | None,
@@ -39,6 +41,9 @@ def predict(
         bool, typer.Option("--last", help="One row a unit, for its last cycle; with trust.")
     ] = False,
     model: Annotated[str | None, typer.Option(help="With --url: the model, if there are several.")] = None,
+    store: Annotated[
+        bool, typer.Option("--store", help="With --url: keep the predictions in the fleet of the service.")
+    ] = False,
     form: Annotated[
         TableFormat | None,
         typer.Option("--format", help="Default: by the suffix of --output; a table on a terminal, else csv."),
@@ -56,26 +61,36 @@ def predict(
 
     By a running service (http or grpc): rul predict --url http://localhost:3000 --input units.csv --last
 
-    Readings are C-MAPSS text, CSV or Parquet with columns `unit`, `cycle` and those of the model. If your
-    file names its columns differently, describe it in a TOML file and pass that as --fleet.
+    Readings are CSV, C-MAPSS text, .xlsx, Parquet or Feather, packed (.gz) or not, with columns `unit`,
+    `cycle` and those of the model. If your file names its columns differently, describe it in a TOML file
+    (`rul fleet init` writes a first one) and pass that as --fleet.
     """
     if (bundle is None) == (url is None):
         raise typer.BadParameter("give one of --bundle and --url", param_hint="--bundle / --url")
     if model is not None and url is None:
         raise typer.BadParameter("a bundle holds one model: --model needs --url", param_hint="--model")
-    form = form or format_of(output, terminal=sys.stdout.isatty())
+    form = format_of(output, form, terminal=sys.stdout.isatty())
     if form is TableFormat.PARQUET and output is None:
         raise typer.BadParameter("parquet needs --output FILE", param_hint="--format")
     from rul_client.commands.predict.run import open_answerer, predict_file, run  # noqa: PLC0415 heavy
 
     answerer = open_answerer(
-        bundle, url, model=model, api_key=chosen_key(api_key, key_file), tls=Tls(ca, cert, key)
+        bundle, url, model=model, api_key=chosen_key(api_key, key_file), tls=Tls(ca, cert, key), store=store
     )
     run(predict_file(answerer, source, fleet=fleet, last_only=last, form=form, output=output))
 
 
-def format_of(output: Path | None, *, terminal: bool) -> TableFormat:
-    """Choose the format by the suffix of the output; a table on a terminal, else CSV."""
-    if output is None:
-        return TableFormat.TABLE if terminal else TableFormat.CSV
-    return TableFormat(SUFFIXES.get(output.suffix.lower(), "csv"))
+def format_of(output: Path | None, form: TableFormat | None, *, terminal: bool) -> TableFormat:
+    """Choose the format: the given one, that of the output's suffix, a table on a terminal, or CSV.
+
+    Raises:
+        BadParameter: the suffix says another format, or one that is not written.
+    """
+    suffix = "" if output is None else output.suffix.lower()
+    if not suffix:
+        return form or (TableFormat.TABLE if output is None and terminal else TableFormat.CSV)
+    named = SUFFIXES.get(suffix, form)
+    if named is None or suffix in NOT_WRITTEN or named != (form or named):
+        wanted = ", ".join(each for each, of in SUFFIXES.items() if of == (form or of))
+        raise typer.BadParameter(f"{output}: expected {wanted}, got {suffix}", param_hint="--output")
+    return TableFormat(named)

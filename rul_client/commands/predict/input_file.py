@@ -8,12 +8,11 @@ from typing import Final
 
 from export.bundle import Manifest
 from model.domain import InvalidData, Trajectory
+from model.files import folder_files, format_of
 from model.fleet import Fleet, Format, fleet_named, fleet_of_schema
 from model.readers import read_with_report
-from model.tables import CMAPSS_COLUMNS, SUFFIXES
-
-PARQUET_MAGIC: Final = b"PAR1"
-HEAD_BYTES: Final = 65536
+from model.tables import MissingColumns
+from model.text_table import CMAPSS_COLUMNS
 
 
 def read_units(path: Path, manifest: Manifest, *, fleet: str | None) -> tuple[list[Trajectory], list[str]]:
@@ -23,14 +22,20 @@ def read_units(path: Path, manifest: Manifest, *, fleet: str | None) -> tuple[li
     names, or the file is C-MAPSS text.
     """
     described = _recognised(path, manifest) if fleet is None else _narrowed(fleet_named(fleet), manifest)
-    units, report = read_with_report(path, described, run_to_failure=False, allow_absent=fleet is None)
+    try:
+        units, report = read_with_report(path, described, run_to_failure=False, allow_absent=fleet is None)
+    except MissingColumns as error:
+        raise InvalidData(f"{error}{_OTHER_NAMES * (fleet is None)}") from error
     absent = [name for name, count in report.missing.items() if count == report.rows]
     if len(absent) == len(manifest.columns):
-        raise InvalidData(
-            f"{path} has none of the columns that {manifest.name} reads ({', '.join(absent)}); "
-            "if its columns have other names, describe them with --fleet"
-        )
+        raise InvalidData(f"{path} has no reading in the columns of {manifest.name}: {', '.join(absent)}")
     return units, absent
+
+
+_OTHER_NAMES: Final = (
+    ". If its columns have other names, describe them in a fleet file: `rul fleet init` writes a first one, "
+    "--fleet FILE uses it"
+)
 
 
 def _narrowed(fleet: Fleet, manifest: Manifest) -> Fleet:
@@ -67,29 +72,12 @@ def _recognised(path: Path, manifest: Manifest) -> Fleet:
 
 
 def _format_of(path: Path) -> Format:
-    """Tell the format by the suffix, else by the first bytes."""
-    if path.is_dir():
-        suffixes = {file.suffix.lower() for file in path.iterdir()}
-        found: set[Format] = {SUFFIXES[suffix] for suffix in suffixes if suffix in SUFFIXES}
-        if len(found) == 1:
-            return found.pop()
-        raise InvalidData(
-            f"{path}: expected files of one format in this folder, got {', '.join(sorted(found)) or 'none'}"
-        )
-    known = SUFFIXES.get(path.suffix.lower())
-    if known is not None or not path.is_file():
-        return known or "csv"
-    with path.open("rb") as file:
-        head = file.read(HEAD_BYTES)
-    if head.startswith(PARQUET_MAGIC):
-        return "parquet"
-    return "cmapss" if _is_cmapss(head) else "csv"
-
-
-def _is_cmapss(head: bytes) -> bool:
-    """Say whether the first line is 26 numbers between blanks."""
-    cells = next((line.split() for line in head.splitlines() if line.strip()), [])
-    try:
-        return len([float(cell) for cell in cells]) == len(CMAPSS_COLUMNS)
-    except ValueError:
-        return False
+    """Tell the format of a file, or that of all files in a folder."""
+    if not path.is_dir():
+        return format_of(path) or "csv"
+    found: set[Format] = {form for form in folder_files(path).values() if form is not None}
+    if len(found) == 1:
+        return found.pop()
+    raise InvalidData(
+        f"{path}: expected files of one format in this folder, got {', '.join(sorted(found)) or 'none'}"
+    )

@@ -27,10 +27,11 @@ URGENT: Final = 5
 MAX_SENSOR: Final = 16
 UNSUPPORTED: Final = "unsupported"
 EXPENDABLE: Final = (
-    "drawing", "top cycle", "entropy", "trust", "state", "failure", "interval", "evidence", "sensors",
+    "drawing", "top cycle", "entropy", "trust", "state", "sensors", "evidence", "failure", "interval",
 )  # fmt: skip
 """Columns that a narrow terminal loses, the first first."""
 LEFT: Final = ("unit", "drawing", "health", "sensors", "trust", "state")
+COUNTED: Final = {"unknown": "unknown: readings unlike the training data"}
 DOUBTFUL: Final = (RulState.INSUFFICIENT_HISTORY, RulState.OUT_OF_DISTRIBUTION)
 ASCII: Final = str.maketrans({"≥": ">=", "\N{EN DASH}": "-", "─": "-", "●": "o", "·": "-"})
 
@@ -78,7 +79,10 @@ class PeopleTable(RowWriter):
         self._console.print(table)
 
     def close(self) -> None:  # noqa: D102 inherited
-        counts = [(state, HEALTH_STYLES[state], self._counts[state]) for state in reversed(HEALTH_LABELS)]
+        counts = [
+            (COUNTED.get(state, state), HEALTH_STYLES[state], self._counts[state])
+            for state in reversed(HEALTH_LABELS)
+        ]
         counts.append(("without an answer", "magenta", self._counts[""]))
         parts = [Text(f"{self._counts.total():,} {self._rows}")]
         parts += [Text(f"{count:,} {name}", style) for name, style, count in counts if count]
@@ -101,6 +105,7 @@ class PeopleTable(RowWriter):
             "health": max(map(len, HEALTH_LABELS)) + 2,
             "entropy": 7,
             **self._grounds_widths(),
+            "failure": max(5 * len(self._manifest.horizons) - 1, len(self._headings["failure"])),
             "state": max(map(len, RulState)),
         }
 
@@ -119,7 +124,7 @@ class PeopleTable(RowWriter):
             return {"top cycle": 9}
         names = [column.name for column in self._manifest.columns if column.role == "sensor"]
         sensor = min(MAX_SENSOR, max(map(len, names), default=0)) + len(" +12.3")
-        widths = {"evidence": 0, "sensors": 2 * sensor + 2, "failure": 5 * len(self._manifest.horizons) - 1}
+        widths = {"evidence": 0, "sensors": 2 * sensor + 2}
         widths = {name: max(width, len(self._headings[name])) for name, width in widths.items()}
         return widths | ({"trust": len(UNSUPPORTED)} if self._last_only else {})
 
@@ -132,7 +137,6 @@ class PeopleTable(RowWriter):
         return {
             "evidence": Text(str(row.top_cycle)),
             "sensors": Text(", ".join(filter(None, (first, second)))),
-            "failure": Text(" ".join(f"{probability:.2f}" for probability in grounds.failure)),
             "trust": Text(grounds.trust or "", "magenta" if grounds.trust == UNSUPPORTED else "dim"),
         }
 
@@ -152,6 +156,7 @@ class PeopleTable(RowWriter):
             "health": self._text(f"● {health}", style),
             "entropy": Text("" if row.entropy_ratio is None else f"{row.entropy_ratio:.2f}"),
             **self._grounds_cells(row),
+            "failure": Text(" ".join(f"{probability:.2f}" for probability in row.failure)),
             "state": Text(state.replace("_", " "), "magenta" if doubtful else "dim"),
         }
 

@@ -168,7 +168,8 @@ def _units(units: list[dict[str, Any]]) -> Table:
     table = _table("unit", "model", "cycle", "RUL", "interval", "health", "state")
     for given in units:
         unit = {key: value for key, value in given.items() if value is not None}
-        state, health = str(unit.get("rul_state", "")), str(unit.get("health_state", ""))
+        state = str(unit.get("rul_state", ""))
+        health = str(unit.get("health_state", ""))
         interval: dict[str, float] = unit.get("interval", {})
         low, high = (number(interval.get(end, math.nan)) for end in ("lower", "upper"))
         table.add_row(

@@ -1,0 +1,111 @@
+"""`rul decide`: what acting on predictions would have cost, beside a fixed interval and run to failure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.progress import track
+
+from export.bundle import find_bundle
+from export.evaluate_cli import CAUTION, number_table, with_known_failure
+from export.evaluation_windows import answer_life, is_training_data, matching_fleet
+from model.decision import Costs, FleetLife
+from model.evaluation import Figure
+from model.replay import HELD_OUT_FILE, POLICIES, Comparison, HeldOut, compare, load_held_out
+
+HELP = """
+Compare the cost per cycle of four ways to maintain units that ran to failure.
+
+"ours" stops a unit when its prediction advises it, "fixed age" stops every unit at the age that is best
+for the training units, "run to failure" never stops one, and "foresight" stops each one cycle before
+its failure: nothing can cost less. Costs are per 1000 cycles, with 95 % bootstrap intervals over units.
+
+Of a run's folder the units are those of its training, each predicted by the networks of other folds, which
+never saw it. For a bundle, give --data of units that did not train it.
+
+Example: rul decide runs/fd001 --costs 1:5 --costs 1:20
+
+Example: rul decide bundles/pumps --fleet pumps.toml --data retired.csv --costs 800:12000
+"""
+USUAL_COSTS: Final = ("1:3", "1:10", "1:50")
+PER: Final = 1000
+"""Cycles that a cost is shown for."""
+
+
+def decide(
+    source: Annotated[str, typer.Argument(help="A run's folder, or a bundle: a folder or a shipped name.")],
+    *,
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(help="File or folder of readings of units that failed; may be repeated. For bundles."),
+    ] = None,
+    fleet: Annotated[str, typer.Option(help="TOML file, or name of a shipped fleet.")] = "cmapss",
+    costs: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PLANNED:FAILURE",
+            help=f"Costs of both ends of a life; may be repeated. Default: {', '.join(USUAL_COSTS)}.",
+        ),
+    ] = None,
+) -> None:
+    """Compare policies of maintenance; see HELP."""
+    pairs = [Costs.read(text) for text in costs or USUAL_COSTS]
+    if (Path(source) / HELD_OUT_FILE).is_file():
+        if data:
+            raise typer.BadParameter(
+                "a run brings its own held-out units: give a bundle", param_hint="--data"
+            )
+        name, held = Path(source).name, load_held_out(Path(source))
+    else:
+        if not data:
+            raise typer.BadParameter(
+                f"expected units that did not train the bundle, or a run's folder with {HELD_OUT_FILE}",
+                param_hint="--data",
+            )
+        name, held = source, _predicted(source, data, fleet)
+    with Console(stderr=True).status(f"replaying {len(held.lives)} lives"):
+        found = [compare(held, pair) for pair in pairs]
+    _print(name, found)
+
+
+def _predicted(bundle: str, data: list[Path], fleet: str) -> HeldOut:
+    """Predict every cycle of units with a known failure."""
+    from export.session import open_bundle  # noqa: PLC0415 with ONNX Runtime
+    from model.inspection_report import inspected_trajectories  # noqa: PLC0415 with PyArrow
+
+    session, manifest = open_bundle(find_bundle(bundle))
+    kind = matching_fleet(manifest, fleet)
+    units = with_known_failure(session, manifest, inspected_trajectories(data, kind, fleet=fleet), kind)
+    screen = Console(stderr=True)
+    if is_training_data(manifest, data, kind):
+        screen.print(CAUTION, highlight=False)
+    shown = track(units, "predicting every cycle", console=screen, transient=True)
+    lives = [answer_life(session, manifest, unit) for unit in shown]
+    known = FleetLife(manifest.degradation.life_quantiles)
+    fleets = [known] * len(lives)
+    return HeldOut(lives, fleets, fleets, tuple(manifest.horizons), manifest.nominal_coverage, manifest.cap)
+
+
+def _print(name: str, found: list[Comparison]) -> None:
+    console = Console()
+    for each in found:
+        title = (
+            f"{name}: {each.units} units, planned stop {each.costs.planned:g}, failure {each.costs.failure:g}"
+        )
+        headings = (f"cost per {PER} cycles", "95 % over units", "failed", "mean life")
+        table = number_table(title, "policy", *headings)
+        for policy in POLICIES:
+            cost = each.cost_per_cycle[policy]
+            table.add_row(
+                policy, *_cells(cost, PER), f"{each.failures[policy]:.1%}", f"{each.cycles[policy]:.0f}"
+            )
+        table.add_row("saved by ours", *_cells(each.saved, 100, unit=" %"), "", "")
+        console.print(table)
+
+
+def _cells(figure: Figure, factor: float, unit: str = "") -> tuple[str, str]:
+    value, low, high = (factor * each for each in (figure.value, figure.low, figure.high))
+    return f"{value:.2f}{unit}", f"{low:.2f} .. {high:.2f}{unit}"

@@ -1,0 +1,152 @@
+"""Files of readings: their format by suffix or content, and their bytes, unpacked.
+
+`.gz` after any suffix is unpacked. The first line of a `.txt` tells C-MAPSS text from CSV. This module must
+not know columns or units (`model.tables`, `model.readers`).
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import logging
+import zlib
+from collections import Counter
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Final
+
+from model.domain import InvalidData
+from model.fleet import Format
+
+logger = logging.getLogger(__name__)
+
+SUFFIXES: Final[dict[str, Format]] = {
+    ".txt": "cmapss",
+    ".csv": "csv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".feather": "feather",
+    ".arrow": "feather",
+    ".xlsx": "xlsx",
+}
+MAGIC: Final[dict[bytes, Format]] = {b"PAR1": "parquet", b"ARROW1": "feather", b"PK\3\4": "xlsx"}
+DELIMITERS: Final = ",;\t|"
+PACKED: Final = ".gz"
+HEAD_BYTES: Final = 65536
+
+
+def bare_path(path: Path) -> Path:
+    """Return the path without `.gz`.
+
+    >>> bare_path(Path("pumps.csv.gz")).name
+    'pumps.csv'
+    """
+    return path.with_suffix("") if path.suffix.lower() == PACKED else path
+
+
+def format_of(path: Path, default: Format | None = None) -> Format | None:
+    """Tell the format of a file by its suffix, else `default`, else by its content; None: no readings.
+
+    A `.txt` whose first line is neither numbers nor a header holds no readings.
+    """
+    suffix = bare_path(path).suffix.lower()
+    known: Format | None = SUFFIXES.get(suffix, default)
+    if known is not None and suffix != ".txt":
+        return known
+    try:
+        with gzip.open(path) if path.suffix.lower() == PACKED else path.open("rb") as file:
+            head = file.read(HEAD_BYTES)
+    except (OSError, EOFError, zlib.error):  # who reads the file says so
+        return known
+    magic: Format | None = next((form for magic, form in MAGIC.items() if head.startswith(magic)), None)
+    return magic or _text_format(head)
+
+
+def folder_files(folder: Path) -> dict[Path, Format | None]:
+    """List files with known suffixes in a folder and the folders in it, and their formats, by path."""
+    inside = [file for file in sorted(folder.rglob("*")) if file.is_file()]
+    shown = [file for file in inside if not any(part[0] == "." for part in file.relative_to(folder).parts)]
+    return {file: format_of(file) for file in shown if bare_path(file).suffix.lower() in SUFFIXES}
+
+
+def files_with(paths: Sequence[Path], formats: Collection[Format]) -> list[Path]:
+    """List files, and those of these formats in folders and the folders in them.
+
+    Raises:
+        InvalidData: there is no such file, or no such file in a folder.
+    """
+    files: list[Path] = []
+    for each in paths:
+        if each.is_dir():
+            files += _files_within(each, formats)
+        elif each.exists():
+            files.append(each)
+        else:
+            raise InvalidData(f"{each}: no such file")
+    if not files:
+        raise InvalidData("no file to read was given")
+    return files
+
+
+def _files_within(folder: Path, formats: Collection[Format]) -> list[Path]:
+    inside = folder_files(folder)
+    files = [file for file, form in inside.items() if form in formats]
+    if not files:
+        kinds = Counter(form or "text without readings" for form in inside.values())
+        there = ", ".join(f"{count} {form}" for form, count in kinds.items()) or "no file of readings"
+        raise InvalidData(f"{folder}: no {' or '.join(sorted(formats))} file in this folder; it has {there}")
+    if skipped := [file for file, form in inside.items() if form is None]:
+        logger.warning("skipped, neither C-MAPSS text nor CSV: %s", ", ".join(map(str, skipped)))
+    return files
+
+
+def content(path: Path) -> bytes:
+    """Read a file, unpacked.
+
+    Raises:
+        InvalidData: the file cannot be read.
+    """
+    try:
+        data = path.read_bytes()
+        return gzip.decompress(data) if path.suffix.lower() == PACKED else data
+    except (OSError, EOFError, zlib.error) as error:
+        raise InvalidData(f"{path}: cannot be read: {error}") from error
+
+
+def csv_of_sheet(path: Path, data: bytes) -> bytes:
+    """Convert the first sheet of an `.xlsx` file to CSV; row i of the sheet is line i.
+
+    Raises:
+        InvalidData: the file is no workbook.
+    """
+    from python_calamine import CalamineError, CalamineWorkbook  # noqa: PLC0415 only spreadsheets need it
+
+    try:
+        book = CalamineWorkbook.from_filelike(io.BytesIO(data))
+        rows = book.get_sheet_by_index(0).to_python(skip_empty_area=False)
+    except (CalamineError, IndexError) as error:
+        raise InvalidData(f"{path}: cannot be read as a spreadsheet: {error}") from error
+    if len(book.sheet_names) > 1:
+        logger.warning("%s: only the first sheet is read, %r", path, book.sheet_names[0])
+    text = io.StringIO(newline="")
+    cells = ([_cell(value) for value in row] for row in rows)
+    csv.writer(text, lineterminator="\n").writerows(row if any(row) else [] for row in cells)
+    return text.getvalue().encode()
+
+
+def _cell(value: object) -> str:
+    """Format a cell; a spreadsheet has no whole numbers, so 1.0 is 1."""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value).replace("\n", " ")
+
+
+def _text_format(head: bytes) -> Format | None:
+    """Tell C-MAPSS text from CSV by the first line; None: neither several numbers nor a header."""
+    line = next((line for line in head.splitlines() if line.strip()), b"")
+    try:
+        several = len([float(cell) for cell in line.split()]) != 1
+    except ValueError:
+        return "csv" if any(mark.encode() in line for mark in DELIMITERS) else None
+    return "cmapss" if several else None

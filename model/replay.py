@@ -1,0 +1,178 @@
+"""Replay of decisions: what acting on predictions would have cost on lives that ended in failure.
+
+Each unit is reviewed at the cycles that have a prediction, until a policy stops it or it fails. Units
+are held out: their predictions come from networks of other folds, kept by `rul train`, or from a bundle
+that they did not train. This module must not know networks or screens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.decision import Costs, FleetLife, Forecast, best_fixed_age, cost_curve, remaining_life
+from model.domain import FloatArray, IntArray, InvalidData
+from model.evaluation import Figure, bootstrapped
+from model.prognostics import Life
+
+HELD_OUT_FILE: Final = "held_out.npz"
+DECILES: Final = np.linspace(0.0, 1.0, 11)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldOut:
+    """Lives with held-out predictions, and what those who predicted knew of the fleet."""
+
+    lives: list[Life]
+    fleets: list[FleetLife]  # One per life: units that trained, as bundles keep them
+    fixed: list[FleetLife]  # One per life: all units that trained, to choose the fixed age from
+    horizons: tuple[int, ...]
+    coverage: float
+    cap: float
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Cost per cycle of each policy at one pair of costs, bootstrapped over units."""
+
+    costs: Costs
+    units: int
+    cost_per_cycle: dict[str, Figure]  # By policy, see `POLICIES`
+    saved: Figure  # 1 - ours / fixed age, paired
+    failures: dict[str, float]  # Share of lives that end in failure, by policy
+    cycles: dict[str, float]  # Mean cycles lived, by policy
+
+
+POLICIES: Final = ("ours", "fixed age", "run to failure", "foresight")
+
+
+def end_of(life: Life) -> float:
+    """Return the cycle of failure."""
+    return float(life.cycle[0] + life.truth[0])
+
+
+def cross_fitted_lives(
+    lives: Sequence[Life],
+    fold: Sequence[int],
+    *,
+    horizons: Sequence[int],
+    coverage: float,
+    cap: float,
+) -> HeldOut:
+    """Give each life the fleet of the other folds' lives."""
+    ends, which = np.array([end_of(life) for life in lives]), np.array(fold)
+    others = {k: np.sort(ends[which != k]) for k in set(fold)}
+    as_kept = {k: FleetLife(np.quantile(known, DECILES).tolist()) for k, known in others.items()}
+    every = {k: FleetLife(known.tolist()) for k, known in others.items()}
+    return HeldOut(
+        list(lives), [as_kept[k] for k in fold], [every[k] for k in fold], tuple(horizons), coverage, cap
+    )
+
+
+def compare(held: HeldOut, costs: Costs) -> Comparison:
+    """Replay every policy on every life at these costs."""
+    ends = np.array([end_of(life) for life in held.lives])
+    stops = {
+        "ours": np.array([_our_stop(held, i, costs) for i in range(len(held.lives))]),
+        "fixed age": np.array([best_fixed_age(fleet, costs) or np.inf for fleet in held.fixed]),
+        "run to failure": np.full(len(ends), np.inf),
+        "foresight": ends - 1.0,
+    }
+    lived = {name: np.minimum(stop, ends) for name, stop in stops.items()}
+    failed = {name: stop >= ends for name, stop in stops.items()}
+    spent = {name: np.where(each, costs.failure, costs.planned) for name, each in failed.items()}
+
+    def rate(name: str) -> Callable[[IntArray], float]:
+        return lambda rows: float(spent[name][rows].sum() / lived[name][rows].sum())
+
+    of_rows = {name: rate(name) for name in POLICIES}
+    of_rows["saved"] = lambda rows: 1.0 - of_rows["ours"](rows) / of_rows["fixed age"](rows)
+    units: NDArray[np.str_] = np.array([str(i) for i in range(len(ends))])
+    found = bootstrapped(of_rows, units)
+    saved = found.pop("saved")
+    return Comparison(
+        costs,
+        len(ends),
+        found,
+        saved,
+        {name: float(each.mean()) for name, each in failed.items()},
+        {name: float(each.mean()) for name, each in lived.items()},
+    )
+
+
+def _our_stop(held: HeldOut, i: int, costs: Costs) -> float:
+    """Return the cycle at which the advice stops a life; infinite if it never does.
+
+    A stop is made if it is due before the next review: later reviews know more.
+    """
+    life = held.lives[i]
+    for row, age in enumerate(life.cycle[:-1].tolist()):
+        stop = _advised(held, i, row, costs)
+        if stop is not None and age + stop < life.cycle[row + 1]:
+            return age + stop
+    return float("inf")
+
+
+def _advised(held: HeldOut, i: int, row: int, costs: Costs) -> float | None:
+    life, age = held.lives[i], float(held.lives[i].cycle[row])
+    probabilities = dict(zip(held.horizons, life.failure_probability[row].tolist(), strict=True))
+    forecast = Forecast(float(life.rul[row]), float(life.lower[row]), float(life.upper[row]), probabilities)
+    remaining = remaining_life(forecast, held.fleets[i], coverage=held.coverage, cap=held.cap, age=age)
+    curve = cost_curve(remaining, costs, age=age)
+    return None if curve.best is None else float(curve.in_cycles[curve.best])
+
+
+def save_held_out(
+    folder: Path,
+    lives: Sequence[Life],
+    fold: Sequence[int],
+    *,
+    horizons: Sequence[int],
+    coverage: float,
+    cap: float,
+) -> None:
+    """Write the held-out predictions of a run, completely or not at all."""
+    rows = np.repeat(np.arange(len(lives)), [len(life.cycle) for life in lives])
+    names = ("cycle", "truth", "rul", "lower", "upper", "failure_probability")
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(life, name) for life in lives]).astype(np.float32) for name in names
+    }
+    units: dict[str, Any] = {"unit": np.array([life.unit for life in lives]), "fold": np.array(fold)}
+    partial = folder / f"partial-{HELD_OUT_FILE}"
+    facts: dict[str, Any] = {"horizons": np.array(horizons), "coverage": coverage, "cap": cap}
+    np.savez_compressed(partial, row_unit=rows, **columns, **units, **facts)
+    partial.replace(folder / HELD_OUT_FILE)
+
+
+def load_held_out(folder: Path) -> HeldOut:
+    """Read the held-out predictions of a run.
+
+    Raises:
+        InvalidData: the run has none, or the file is damaged.
+    """
+    path = folder / HELD_OUT_FILE
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            kept: dict[str, FloatArray] = dict(stored)
+        names = ("cycle", "truth", "rul", "lower", "upper", "failure_probability")
+        lives = [
+            Life(str(unit), *(kept[name][kept["row_unit"] == i].astype(np.float64) for name in names))
+            for i, unit in enumerate(kept["unit"].tolist())
+        ]
+        return cross_fitted_lives(
+            lives,
+            kept["fold"].tolist(),
+            horizons=kept["horizons"].tolist(),
+            coverage=float(kept["coverage"]),
+            cap=float(kept["cap"]),
+        )
+    except FileNotFoundError:
+        raise InvalidData(f"{folder}: {HELD_OUT_FILE} is missing: train again with this version") from None
+    except (OSError, EOFError, ValueError, KeyError, IndexError, BadZipFile) as error:
+        raise InvalidData(f"{path}: cannot be read, train again: {error}") from error

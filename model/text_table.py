@@ -1,0 +1,209 @@
+"""Text tables: rows of C-MAPSS text, CSV or a spreadsheet as columns of numbers and texts.
+
+A fast pass parses whole columns. If it fails, a tolerant pass parses cell by cell: it treats blank
+cells as missing values, or names the line and column of the error.
+"""
+
+# pyright: reportUnknownParameterType=false
+# pyarrow publishes no types.
+
+from __future__ import annotations
+
+import csv
+import io
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+
+from model.domain import InvalidData
+from model.files import DELIMITERS, HEAD_BYTES, content, csv_of_sheet
+from model.fleet import Format
+
+logger = logging.getLogger(__name__)
+
+CMAPSS_COLUMNS: Final = (
+    "unit",
+    "cycle",
+    *(f"setting_{i}" for i in range(1, 4)),
+    *(f"sensor_{i}" for i in range(1, 22)),
+)
+MISSING: Final = ("", "NaN", "nan", "NAN", "NA", "N/A", "n/a", "null", "NULL", "None", "none", "-nan", "#N/A")
+DECIMAL_COMMA: Final = re.compile(rb"(?:^|[;\t|\n]) *[-+]?\d+,\d+ *(?=[;\t|\n]|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class TextTable:
+    """Rows of a text file: bytes without header, byte-order mark, CR or trailing blanks."""
+
+    path: Path
+    body: bytes
+    header: tuple[str, ...]
+    delimiter: str
+    lines_before: int
+    decimal: str = "."
+
+    @classmethod
+    def of(cls, path: Path, form: Format) -> TextTable:
+        """Read a file that is neither Parquet nor Feather."""
+        data = content(path)
+        if form == "cmapss":
+            return cls.of_cmapss(path, data)
+        return cls.of_csv(path, csv_of_sheet(path, data) if form == "xlsx" else data)
+
+    @classmethod
+    def of_cmapss(cls, path: Path, data: bytes) -> TextTable:
+        """Split C-MAPSS text: 26 numbers between blanks, no header."""
+        body = b"\n" + _plain_lines(data).replace(b"\t", b" ")
+        for blanks, short in ((b"  ", b" "), (b" \n", b"\n"), (b"\n ", b"\n")):
+            while blanks in body:
+                body = body.replace(blanks, short)
+        return cls(path, body[1:].rstrip(b" "), CMAPSS_COLUMNS, " ", 0)
+
+    @classmethod
+    def of_csv(cls, path: Path, data: bytes) -> TextTable:
+        """Split CSV; the header tells its delimiter."""
+        body = _plain_lines(data)
+        while b" \n" in body:
+            body = body.replace(b" \n", b"\n")
+        start = len(body) - len(body.lstrip(b"\n "))
+        first, _, rest = body[start:].partition(b"\n")
+        head = _decoded(path, first)
+        delimiter = max(DELIMITERS, key=head.count)
+        try:
+            header = tuple(name.strip() for name in next(csv.reader([head], delimiter=delimiter), []))
+        except csv.Error as error:
+            raise InvalidData(f"{path}: the header cannot be read as text: {error}") from error
+        if not any(header):
+            raise InvalidData(f"{path}: expected a header with column names, got an empty file")
+        lines_before = body[:start].count(b"\n") + 1
+        decimal = _decimal(path, rest) if delimiter != "," else "."
+        return cls(path, rest.rstrip(b" "), header, delimiter, lines_before, decimal)
+
+    def line(self, row: int) -> int:
+        """Return the 1-based line of a 0-based row; blank lines are no rows."""
+        return next(line for i, (line, _) in enumerate(self.rows()) if i == row)
+
+    def parse(self, columns: Sequence[str], text: str | None, date: str | None) -> pa.Table:
+        """Parse these columns as float64, and as string the `text` column and that of dates."""
+        if not self.body.strip():
+            raise InvalidData(f"{self.path}: the file has no reading")
+        texts = {text} | ({date} if date and date in columns and self._is_dated(date) else set())
+        types = {name: pa.string() if name in texts else pa.float64() for name in columns}
+        try:
+            return self.parse_strictly(types)
+        except pa.ArrowInvalid:
+            return self._parse_cell_by_cell(types)
+
+    def rows(self) -> Iterator[tuple[int, list[str]]]:
+        """Yield the 1-based line and the cells of each row."""
+        lines = io.StringIO(_decoded(self.path, self.body), newline="")
+        quoting = csv.QUOTE_NONE if self.delimiter == " " else csv.QUOTE_MINIMAL
+        reader = csv.reader(lines, delimiter=self.delimiter, quoting=quoting, strict=True)
+        try:
+            for cells in reader:
+                line = self.lines_before + reader.line_num
+                if cells and len(cells) != len(self.header):
+                    raise InvalidData(
+                        f"{self.path}: line {line}: expected {len(self.header)} columns, got {len(cells)}: "
+                        f"{self.delimiter.join(cells)[:200]!r}"
+                    )
+                if cells:
+                    yield line, cells
+        except csv.Error as error:
+            line = self.lines_before + reader.line_num
+            raise InvalidData(f"{self.path}: line {line}: cannot be read as text: {error}") from error
+
+    def parse_strictly(self, types: dict[str, pa.DataType]) -> pa.Table:
+        """Parse these columns; without types, all columns as what they hold."""
+        return pacsv.read_csv(
+            pa.BufferReader(self.body),
+            read_options=pacsv.ReadOptions(column_names=_distinct(self.header)),
+            parse_options=pacsv.ParseOptions(
+                delimiter=self.delimiter, quote_char=False if self.delimiter == " " else '"'
+            ),
+            convert_options=pacsv.ConvertOptions(
+                column_types=types,
+                include_columns=list(types),
+                null_values=list(MISSING),
+                strings_can_be_null=False,  # a unit may be called NA
+                decimal_point=self.decimal,
+            ),
+        )
+
+    def _parse_cell_by_cell(self, types: dict[str, pa.DataType]) -> pa.Table:
+        columns: dict[str, list[float | str | None]] = {name: [] for name in types}
+        places = [(name, self.header.index(name), types[name] == pa.string()) for name in types]
+        for line, cells in self.rows():
+            for name, place, is_text in places:
+                cell = cells[place].strip()
+                if is_text:
+                    columns[name].append(cell)
+                else:
+                    columns[name].append(None if cell in MISSING else self._number(cell, name, line))
+        return pa.table({name: pa.array(columns[name], kind) for name, kind in types.items()})
+
+    def _is_dated(self, column: str) -> bool:
+        """Say whether the first row has a date in this column."""
+        place, head = self.header.index(column), self.body[:HEAD_BYTES]
+        few = replace(self, body=head[: head.rfind(b"\n") + 1] or self.body)
+        return next((seconds_of(cells[place]) is not None for _, cells in few.rows()), False)
+
+    def _number(self, cell: str, name: str, line: int) -> float:
+        try:
+            return float(
+                cell.replace("_", "?").replace(self.decimal, ".")
+            )  # refuse 1_000, as only Python reads it
+        except ValueError:
+            raise InvalidData(
+                f"{self.path}: line {line}, column {name!r}: expected a number, got {cell!r}"
+            ) from None
+
+
+def seconds_of(text: str) -> float | None:
+    """Return the seconds since 1970 of a date, such as 2026-03-01 13:00 or 01.03.2026; None: no date.
+
+    >>> seconds_of("02.01.1970"), seconds_of("1970-01-01T00:01Z"), seconds_of("7")
+    (86400.0, 60.0, None)
+    """
+    german = re.sub(
+        r"^(\d{1,2})\.(\d{1,2})\.(\d{4})", lambda m: f"{m[3]}-{m[2]:0>2}-{m[1]:0>2}", text.strip()
+    )
+    plain = re.sub(r"^(\d{4})/(\d{2})/(\d{2})", r"\1-\2-\3", german)
+    try:
+        found = datetime.fromisoformat(plain) if "-" in plain else None
+    except ValueError:
+        return None
+    return found and (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+
+
+def _plain_lines(data: bytes) -> bytes:
+    return data.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
+def _decimal(path: Path, body: bytes) -> str:
+    """Find the decimal sign of a text whose delimiter is no comma, and say if it is a comma."""
+    found = DECIMAL_COMMA.search(body) if b"," in body else None
+    if found is None:
+        return "."
+    cell = found[0].strip(b" ;\t|\n").decode()
+    logger.warning("%s: decimal commas: %s is read as %s", path, cell, cell.replace(",", "."))
+    return ","
+
+
+def _distinct(header: Sequence[str]) -> list[str]:
+    """Make names unique, as pyarrow needs it for ignored columns too."""
+    return [name if header.index(name) == i else f"{name}\0{i}" for i, name in enumerate(header)]
+
+
+def _decoded(path: Path, data: bytes) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidData(f"{path}: expected UTF-8 text, got another encoding: {error}") from error

@@ -1,0 +1,123 @@
+"""`GET /v1/units/{unit}/decision`: when to stop a unit, from its latest stored prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from model.decision import CostCurve, Costs, Forecast, InvalidCosts
+from model.domain import RulState
+from service.core.decisions import Standing
+from service.core.queries import Decision
+from service.edge.exchange import Desk
+from service.edge.keys import KeyScope
+from service.errors import UnknownUnit
+from service.http.shell import Call, Endpoint, Reply, json_reply
+from service.http.units import read_query, wrong
+from service.http.units_openapi import NO_STORE, parameter
+from service.labels import Route
+from service.store.async_store import AsyncStore
+from service.store.rows import FleetRow
+
+PATH: Final = "/v1/units/{unit:path}/decision"
+MOST_SHOWN: Final = 500
+"""Most points of a curve in an answer."""
+
+
+class Curve(msgspec.Struct, frozen=True):
+    """Expected cost per cycle of a planned stop in so many cycles."""
+
+    in_cycles: list[int]
+    cost_per_cycle: list[float]
+
+
+class UnitDecision(msgspec.Struct, frozen=True):
+    """When to stop a unit, and the cost of every other stop.
+
+    Both are null where there is nothing to decide: the unit has failed or left service, or its latest
+    prediction is no ground for a decision.
+    """
+
+    unit: str
+    model: str
+    last_cycle: int
+    decision: Decision | None
+    curve: Curve | None
+
+
+class DecisionsHttp:
+    """Reads costs, asks the store, decides."""
+
+    def __init__(self, desk: Desk, store: AsyncStore) -> None:
+        self._desk: Final = desk
+        self._store: Final = store
+
+    def endpoints(self) -> list[Endpoint]:
+        """List the endpoints."""
+        return [Endpoint("GET", PATH, Route.DECISION, self.decision, KeyScope.PREDICT)]
+
+    async def decision(self, call: Call) -> Reply:
+        """Answer `GET /v1/units/{unit}/decision`."""
+        query = read_query(call, {"model", "planned", "failure"})
+        model = self._desk.predictor.model(query.get("model"))
+        costs = _costs(query) or model.planner.costs
+        if costs is None:
+            raise wrong("/planned", "expected the costs planned and failure, got none", "missing")
+        name, unit, tenant = model.name.name, call.path["unit"], call.exchange.caller.tenant
+        known = await self._store.history(name, unit, tenant=tenant, limit=1, before=None)
+        if not known.predictions:
+            raise UnknownUnit(f"no prediction of unit {unit[:64]!r} by model {name!r} is stored")
+        latest = known.predictions[0]
+        planned = None if known.outcome else model.planner.plan(_standing(latest), costs)
+        decision, curve = (None, None) if planned is None else (planned[0], _shown(planned[1]))
+        return json_reply(UnitDecision(unit, name, latest["last_cycle"], decision, curve))
+
+
+def _costs(query: Mapping[str, str]) -> Costs | None:
+    """Read both costs; None where neither is given."""
+    if "planned" not in query and "failure" not in query:
+        return None
+    given: list[float] = []
+    for name in ("planned", "failure"):
+        text = query.get(name, "")
+        try:
+            given.append(float(text))
+        except ValueError:
+            raise wrong(f"/{name}", f"expected a number above 0, got {text[:32]!r}") from None
+    try:
+        return Costs(*given)
+    except InvalidCosts as error:
+        name, _, detail = str(error).partition(": ")
+        raise wrong(f"/{name}", detail) from None
+
+
+def _standing(row: FleetRow) -> Standing:
+    """Read a stored prediction; one of an earlier version has no failure probabilities."""
+    stored = row.get("failure_probability")
+    probabilities = {} if stored is None else msgspec.json.decode(stored, type=dict[int, float])
+    forecast = Forecast(row["rul"], row["lower"], row["upper"], probabilities)
+    return Standing(RulState(row["rul_state"]), forecast, row["last_cycle"])
+
+
+def _shown(curve: CostCurve) -> Curve:
+    every = -(-len(curve.in_cycles) // MOST_SHOWN)
+    return Curve(curve.in_cycles[::every].astype(int).tolist(), curve.cost_per_cycle[::every].tolist())
+
+
+def paths(ref: Callable[[str], dict[str, str]], responses: Callable[..., dict[str, Any]]) -> dict[str, Any]:
+    """Describe the path for OpenAPI."""
+    number = {"type": "number", "exclusiveMinimum": 0}
+    operation = {
+        "summary": "When to stop a unit: the planned stop with the lowest expected cost per cycle",
+        "description": "Costs may be left out if RUL_COSTS names those of the model. " + NO_STORE,
+        "parameters": [
+            parameter("unit", "Name of the unit.", {"type": "string"}, where="path"),
+            parameter("model", "A loaded model.", {"type": "string"}),
+            parameter("planned", "Cost of a planned stop.", number),
+            parameter("failure", "Cost of a failure, above that of a planned stop.", number),
+        ],
+        "responses": responses(ref("UnitDecision"), 401, 403, 404, 422, 429, 500, 503, 504),
+    }
+    return {"/v1/units/{unit}/decision": {"get": operation}}

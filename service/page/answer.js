@@ -1,0 +1,80 @@
+// One answer in words: how long, how sure, what speaks for failure, why, and what to beware of.
+
+import { h, svg } from "./dom.js";
+import { number, percent, rulText, signed } from "./format.js";
+
+const STATES = {
+  out_of_distribution: "Readings unlike the training data: the number means little.",
+  insufficient_history: "Too few cycles for a reliable answer.",
+};
+
+/** How long and how sure; `last` is the unit's last cycle. */
+export function figures(prediction, { last, cap, ended = false }) {
+  const { interval, rul_state: state } = prediction;
+  const capped = state === "at_least_cap";
+  const around = Math.round(last + prediction.rul);
+  return [
+    h("div", { class: "figure" },
+      h("h2", {}, ended ? "Cycles left, as last answered" : "Cycles left"),
+      h("p", { class: "answer-rul" }, rulText(prediction)),
+      h("p", { class: "muted" }, capped ? `past cycle ${around}; the model counts to ${number(cap)}` : `until about cycle ${around}`)),
+    h("div", { class: "figure" },
+      h("h2", {}, `How sure: ${percent(interval.coverage)} band`),
+      h("p", { class: "answer-middle" }, capped ? `${number(interval.lower)} or more` : `${number(interval.lower)} to ${number(interval.upper)}`),
+      band(prediction, cap),
+      STATES[state] && h("p", { class: "error" }, STATES[state])),
+    h("div", { class: "figure" }, h("h2", {}, "Fails within"), risks(prediction.failure_probability)),
+  ];
+}
+
+function band({ rul, interval }, cap) {
+  const most = Math.max(cap, interval.upper);
+  const x = (value) => (100 * Math.max(0, value)) / most;
+  return svg("svg", { class: "interval", viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" },
+    svg("rect", { x: 0, y: 4, width: 100, height: 2, rx: 1, class: "rail" }),
+    svg("rect", { x: x(interval.lower), y: 2, width: Math.max(0.5, x(interval.upper) - x(interval.lower)), height: 6, class: "span" }),
+    svg("rect", { x: Math.max(0, x(rul) - 0.4), y: 0, width: 0.8, height: 10, class: "point" }));
+}
+
+function risks(probabilities = {}) {
+  const tone = (value) => (value >= 0.5 ? "critical" : value >= 0.1 ? "degrading" : "healthy");
+  return h("ul", { class: "risks" }, Object.entries(probabilities).map(([horizon, value]) =>
+    h("li", {}, h("span", {}, `${horizon} cycles`), h("span", { class: `risk ${tone(value)}`, style: { "--size": value } }), h("span", { class: "num" }, percent(value)))));
+}
+
+/** Why: the sentence, its clauses, the trust and the warnings. */
+export function reasons(prediction) {
+  const { explanation, trust, warnings = [] } = prediction;
+  const [first, ...more] = explanation?.clauses ?? [];
+  const sentence = first ? `${first.text}.` : (explanation?.sentence ?? summary(prediction));
+  return [
+    h("h2", {}, "Why"),
+    sentence ? h("p", { class: "sentence" }, sentence) : h("p", { class: "muted" }, "This model gives no reasons for its answers."),
+    more.length > 0 && h("ul", { class: "clauses" }, more.map((clause) => h("li", { class: clause.cycles < 0 ? "takes" : "adds" }, clauseText(clause, explanation.cycles[0])))),
+    explanation?.together && h("p", { class: "small" }, `${explanation.together.text}.`),
+    trust && h("p", { class: `trust ${trust}` }, h("strong", {}, `Explanation ${trust}`), h("span", { class: "muted" }, ` ${grounds(trust, explanation)}`)),
+    warnings.length > 0 && h("ul", { class: "warnings", "aria-label": "Warnings" }, warnings.map(({ code, detail, column }) =>
+      h("li", {}, h("strong", {}, column ?? code.replaceAll("_", " ")), ` ${detail}`))),
+  ];
+}
+
+function clauseText({ column, side, since_cycle: since, cycles, without }, first) {
+  return [h("strong", {}, column), ` ${side} since cycle ${since}${since === first ? " or earlier" : ""} `, h("strong", {}, signed(cycles)), h("span", { class: "muted" }, ` · without it ${number(without)}`)];
+}
+
+/** What the trust rests on, with the figures where there are some. */
+function grounds(trust, explanation) {
+  const { agreement, needed_agreement: needed, skill, needed_skill: least } = explanation ?? {};
+  if (agreement === null) return "Too few cycles to judge it: do not act on it alone.";
+  const figures = agreement === undefined ? "" : ` (rank agreement ${number(agreement, 2)}, needed ${number(needed, 2)})`;
+  if (trust === "supported") return `Hiding cycles one at a time confirms it${figures}.`;
+  if (agreement >= needed && skill < least) return `The model knows too little of wear (skill ${number(skill, 2)}, needed ${number(least, 2)}): do not act on it alone.`;
+  return `Hiding cycles one at a time does not confirm it${figures}: do not act on it alone.`;
+}
+
+/** A sentence for answers without one: the sensors that take and add most. */
+function summary({ sensor_contributions: sensors }) {
+  const weights = Object.entries(sensors ?? {}).sort(([, a], [, b]) => Math.abs(b) - Math.abs(a)).slice(0, 3);
+  if (!weights.length) return "";
+  return `${weights.map(([name, cycles]) => `${name} ${cycles < 0 ? "takes" : "adds"} ${number(Math.abs(cycles), 1)}`).join(", ")} cycles.`;
+}

@@ -1,0 +1,123 @@
+// Text files to units' readings: delimiter, header, matching of columns, values. Knows nothing of the page.
+
+const MISSING = new Set(["", "na", "n/a", "nan", "null", "none", "-", "?"]);
+const UNIT_NAMES = ["unit", "unitid", "unitnumber", "unitnr", "engine", "engineid", "machine", "machineid", "asset", "assetid", "id", "serial", "device", "cell"];
+const CYCLE_NAMES = ["cycle", "cycles", "timeincycles", "cyclenumber", "flight", "time", "t", "step"];
+const CMAPSS = ["unit", "cycle", "setting_1", "setting_2", "setting_3", ...Array.from({ length: 21 }, (_, i) => `sensor_${i + 1}`)];
+
+export class BadFile extends Error {}
+
+/** Read a delimited text into `{ header, rows, notes }`; cells stay text. */
+export function parse(text) {
+  const clean = text.replace(/^\uFEFF/, "");
+  const delimiter = delimiterOf(clean.slice(0, 10000).split(/\r?\n/).find((line) => line.trim()) ?? "");
+  const rows = split(clean, delimiter).filter((row) => row.some((cell) => cell !== ""));
+  if (!rows.length) throw new BadFile("The file is empty.");
+  const notes = [];
+  let header = rows[0];
+  if (header.every((cell) => cell !== "" && !Number.isNaN(toNumber(cell, delimiter)))) {
+    if (header.length !== CMAPSS.length) throw new BadFile(`The first line has no column names (${header.slice(0, 4).join(", ")}, …). Add a line with names.`);
+    header = CMAPSS;
+    notes.push("No column names, but 26 columns of numbers: read as C-MAPSS text.");
+  } else rows.shift();
+  if (!rows.length) throw new BadFile("The file has column names and no readings.");
+  return { header: header.map((name, i) => name || `column ${i + 1}`), rows, delimiter, notes };
+}
+
+function delimiterOf(line) {
+  const count = (mark) => line.split(mark).length - 1;
+  const best = [",", ";", "\t", "|"].sort((a, b) => count(b) - count(a))[0];
+  return count(best) ? best : " ";
+}
+
+/** Split a text into rows of cells; quotes as RFC 4180 has them. */
+function split(text, delimiter) {
+  if (delimiter === " ") return text.split(/\r?\n/).map((line) => line.trim().split(/\s+/));
+  if (!text.includes('"')) return text.split(/\r?\n/).map((line) => line.split(delimiter).map((cell) => cell.trim()));
+  const rows = [[]];
+  let cell = "";
+  let quoted = false;
+  for (let i = 0; i < text.length; i += 1) {
+    const letter = text[i];
+    if (quoted) {
+      if (letter !== '"') cell += letter;
+      else if (text[i + 1] === '"') cell += text[(i += 1)];
+      else quoted = false;
+    } else if (letter === '"') quoted = true;
+    else if (letter === delimiter || letter === "\n") {
+      rows.at(-1).push(cell.trim());
+      cell = "";
+      if (letter === "\n") rows.push([]);
+    } else cell += letter;
+  }
+  rows.at(-1).push(cell.trim());
+  return rows;
+}
+
+/** A cell as a number; null where it is missing, NaN where it is none. A comma is decimal where it cannot separate. */
+function toNumber(cell, delimiter) {
+  if (cell === undefined || MISSING.has(cell.toLowerCase())) return null;
+  const text = delimiter === "," ? cell : cell.replace(/^([-+]?\d*),(\d+(?:e[-+]?\d+)?)$/i, "$1.$2");
+  const value = Number(text);
+  return Number.isFinite(value) ? value : NaN;
+}
+
+const plain = (name) => name.toLowerCase().replace(/[^a-z0-9]/g, "").replace(/([a-z])0+(?=\d)/g, "$1");
+
+/** Guess which column of a file is the unit, the cycle, and each of the model's. */
+export function match(header, names) {
+  const at = new Map(header.map((name) => [name, name]));
+  const loosely = new Map(header.map((name) => [plain(name), name]));
+  const columns = Object.fromEntries(names.map((name) => [name, at.get(name) ?? loosely.get(plain(name)) ?? ""]));
+  const taken = new Set(Object.values(columns));
+  const find = (known) => known.map((name) => loosely.get(name)).find((name) => name && !taken.has(name)) ?? "";
+  return { unit: find(UNIT_NAMES), cycle: find(CYCLE_NAMES), columns };
+}
+
+/**
+ * The units of a file: name to `{ cycles, columns }`, in the order of cycles and without gaps; null = missing.
+ * `notes` say what was changed on the way.
+ */
+export function units({ header, rows, delimiter }, matched) {
+  const place = new Map(header.map((name, i) => [name, i]));
+  const cell = (row, name) => (name ? row[place.get(name)] : undefined);
+  const notes = [];
+  const grouped = new Map();
+  for (const row of rows) {
+    const name = matched.unit ? cell(row, matched.unit) || "unnamed" : "my-unit";
+    if (!grouped.has(name)) grouped.set(name, []);
+    grouped.get(name).push(row);
+  }
+  const bad = new Map();
+  const value = (row, name) => {
+    const found = toNumber(cell(row, name), delimiter);
+    if (!Number.isNaN(found)) return found;
+    if (!bad.has(name)) bad.set(name, { count: 0, first: cell(row, name) });
+    bad.get(name).count += 1;
+    return null;
+  };
+  const numbered = matched.cycle && rows.every((row) => {
+    const cycle = toNumber(cell(row, matched.cycle), delimiter);
+    return Number.isInteger(cycle) && cycle >= 0;
+  });
+  if (matched.cycle && !numbered) notes.push(`${matched.cycle} is not a whole number in every row: cycles are counted from 1 in the order of the file.`);
+  const made = new Map();
+  let [repeated, gaps] = [0, 0];
+  for (const [name, its] of grouped) {
+    const byCycle = new Map(its.map((row, i) => [numbered ? toNumber(cell(row, matched.cycle), delimiter) : i + 1, row]));
+    repeated += its.length - byCycle.size;
+    const known = [...byCycle.keys()].sort((a, b) => a - b);
+    const span = known.at(-1) - known[0] + 1;
+    const cycles = span <= 4 * known.length + 1000 ? Array.from({ length: span }, (_, i) => known[0] + i) : known;
+    gaps += cycles.length - known.length;
+    const columns = {};
+    for (const [column, from] of Object.entries(matched.columns)) {
+      columns[column] = cycles.map((cycle) => (from && byCycle.has(cycle) ? value(byCycle.get(cycle), from) : null));
+    }
+    made.set(name, { cycles, columns });
+  }
+  if (repeated) notes.push(`Rows that repeat a cycle: ${repeated}. The last row of each cycle counts.`);
+  if (gaps) notes.push(`Cycles without a row: ${gaps}. Their readings are missing.`);
+  for (const [name, { count, first }] of bad) notes.push(`${name}: ${count === 1 ? "one value is no number" : `${count} values are no numbers`}, such as “${String(first).slice(0, 24)}”; missing instead.`);
+  return { units: made, notes };
+}

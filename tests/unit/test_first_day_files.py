@@ -1,0 +1,278 @@
+"""Frictions of a first day: files as people have them."""
+
+import gzip
+import logging
+from dataclasses import replace
+from datetime import date, datetime
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import feather
+
+from model.domain import InvalidData
+from model.fleet import fleet_named
+from model.fleet_draft import draft_fleet
+from model.readers import read_trajectories
+from rul_client.commands.predict.input_file import read_units
+from tests.fakes import make_manifest
+from tests.fleets import PUMPS
+from tests.spreadsheets import write_xlsx
+
+HEADER = ("unit", "cycle", "load", "vibration", "pressure")
+ROWS = (("a", 1, 40, 2.5, 9), ("a", 2, 75, 2.75, 8.5), ("b", 7, 40, 3, None))
+MANIFEST = make_manifest(columns=("load", "vibration", "pressure"))
+
+
+def csv_file(path, header=HEADER, rows=ROWS, delimiter=",", decimal="."):
+    lines = [delimiter.join("" if c is None else str(c).replace(".", decimal) for c in row) for row in rows]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join([delimiter.join(header), *lines]) + "\n")
+    return path
+
+
+def columns(header=HEADER, rows=ROWS):
+    return pa.table(
+        {name: list(values) for name, values in zip(header, zip(*rows, strict=True), strict=True)}
+    )
+
+
+def assert_rows(units):
+    assert [(u.unit, u.cycles.tolist()) for u in units] == [("a", [1, 2]), ("b", [7])]
+    np.testing.assert_array_equal(units[0].readings, np.float32([[40, 2.5, 9], [75, 2.75, 8.5]]))
+    np.testing.assert_array_equal(units[1].readings, np.float32([[40, 3, np.nan]]))
+
+
+# Formats
+
+
+def test_a_spreadsheet_is_read_and_its_whole_numbers_are_units(tmp_path):
+    numbered = [({"a": 1, "b": 2}[unit], *rest) for unit, *rest in ROWS]
+    units = read_trajectories(write_xlsx(tmp_path / "pumps.xlsx", [HEADER, *numbered]), PUMPS)
+
+    assert [unit.unit for unit in units] == ["1", "2"]
+    assert_rows([replace(unit, unit="ab"[i]) for i, unit in enumerate(units)])
+
+
+def test_a_wrong_cell_of_a_spreadsheet_is_named_with_its_row(tmp_path):
+    path = write_xlsx(tmp_path / "pumps.xlsx", [HEADER, ROWS[0], (None,) * 5, ("a", 2, "broken", 1, 1)])
+
+    with pytest.raises(InvalidData, match=r"pumps\.xlsx: line 4, column 'load': .* got 'broken'"):
+        read_trajectories(path, PUMPS)
+
+
+def test_further_sheets_of_a_spreadsheet_are_said_to_be_unread(tmp_path, caplog):
+    assert_rows(
+        read_trajectories(write_xlsx(tmp_path / "p.xlsx", [HEADER, *ROWS], sheets=("May", "June")), PUMPS)
+    )
+
+    assert "only the first sheet is read, 'May'" in caplog.text
+
+
+def test_a_file_that_is_no_spreadsheet_is_refused(tmp_path):
+    (tmp_path / "pumps.xlsx").write_text("unit,cycle")
+
+    with pytest.raises(InvalidData, match=r"pumps\.xlsx: cannot be read as a spreadsheet"):
+        read_trajectories(tmp_path / "pumps.xlsx", PUMPS)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("form", ["csv", "parquet", "feather", "arrow", "xlsx"])
+def test_every_format_is_read_packed_or_not_without_a_fleet(tmp_path, form, packed):
+    path = tmp_path / f"pumps.{form}"
+    if form == "csv":
+        csv_file(path)
+    elif form == "parquet":
+        pq.write_table(columns(), path)
+    elif form == "xlsx":
+        write_xlsx(path, [HEADER, *ROWS])
+    else:
+        feather.write_feather(columns(), path)
+    if packed:
+        path = path.rename(tmp_path / "plain")
+        (tmp_path / f"pumps.{form}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path = tmp_path / f"pumps.{form}.gz"
+
+    units, _ = read_units(path, MANIFEST, fleet=None)
+
+    assert_rows(units)
+
+
+def test_a_packed_file_that_is_cut_off_is_refused(tmp_path):
+    path = tmp_path / "pumps.csv.gz"
+    path.write_bytes(gzip.compress(b"unit,cycle\n" * 1000)[:-20])
+
+    with pytest.raises(InvalidData, match=r"pumps\.csv\.gz: cannot be read"):
+        read_trajectories(path, PUMPS)
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_a_txt_that_is_csv_is_read_as_csv(tmp_path, delimiter):
+    assert_rows(read_trajectories(csv_file(tmp_path / "pumps.txt", delimiter=delimiter), PUMPS))
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_decimal_commas_are_read_and_said(tmp_path, delimiter, caplog):
+    path = csv_file(tmp_path / "pumps.csv", delimiter=delimiter, decimal=",")
+
+    assert_rows(read_trajectories(path, PUMPS))
+    assert "decimal commas: 2,5 is read as 2.5" in caplog.text
+
+
+def test_decimal_commas_beside_a_broken_cell_leave_the_cells_place_in_the_error(tmp_path):
+    rows = [("a", 1, "40,5", "2,5", 9), ("a", 2, "1,5", "x", 9)]
+
+    with pytest.raises(InvalidData, match=r"line 3, column 'vibration': expected a number, got 'x'"):
+        read_trajectories(csv_file(tmp_path / "pumps.csv", rows=rows, delimiter=";"), PUMPS)
+
+
+def test_points_and_commas_in_one_number_are_refused(tmp_path):
+    with pytest.raises(InvalidData, match=r"expected a number, got '1\.234,5'"):
+        read_trajectories(
+            csv_file(tmp_path / "p.csv", rows=[("a", 1, "2,5", "1.234,5", 9)], delimiter=";"), PUMPS
+        )
+
+
+@pytest.mark.parametrize("cells", [(1, 2), (1.0, 2.0), ("1.000e+00", "2.000e+00"), ("1", "2")])
+def test_whole_numbers_are_names_of_units_however_they_are_written(tmp_path, cells):
+    path = csv_file(tmp_path / "pumps.csv", rows=[(cell, 1, 40, 2, 9) for cell in cells])
+
+    assert [unit.unit for unit in read_trajectories(path, PUMPS)] == ["1", "2"]
+
+
+# Dates as cycles
+
+
+@pytest.mark.parametrize(
+    "dates",
+    [
+        ("2026-03-01", "2026-03-02", "2026-02-28"),
+        ("01.03.2026", "2.3.2026 13:00", "28.02.2026 23:59:59"),
+        ("2026/03/01", "2026/03/02 01:00", "2026/02/28"),
+        ("2026-03-01T00:00:00Z", "2026-03-01T00:00:01Z", "2026-03-01T00:30:00+01:00"),
+    ],
+)
+def test_dates_number_the_readings_of_each_unit_in_order_of_time(tmp_path, dates, caplog):
+    rows = [("a", day, 40, number, 9) for number, day in enumerate(dates)] + [("b", dates[1], 40, 7, 9)]
+
+    first, second = read_trajectories(csv_file(tmp_path / "pumps.csv", rows=rows), PUMPS)
+
+    assert (first.cycles.tolist(), second.cycles.tolist()) == ([1, 2, 3], [1])
+    assert first.readings[:, 1].tolist() == [2, 0, 1]
+    assert "column 'cycle' holds dates" in caplog.text
+
+
+def test_dates_of_one_unit_in_several_files_go_on(tmp_path):
+    csv_file(tmp_path / "may.csv", rows=[("a", "2026-05-01", 40, 2, 9)])
+    csv_file(tmp_path / "june.csv", rows=[("a", "2026-06-01", 40, 3, 9)])
+
+    (unit,) = read_trajectories(tmp_path, PUMPS)
+
+    assert unit.cycles.tolist() == [1, 2]
+    assert unit.readings[:, 1].tolist() == [2, 3]
+
+
+@pytest.mark.parametrize("form", ["parquet", "xlsx"])
+def test_typed_dates_are_cycles_too(tmp_path, form):
+    rows = [("a", date(2026, 3, 2), 40, 2, 9), ("a", date(2026, 3, 1), 40, 1, 9)]
+    path = tmp_path / f"pumps.{form}"
+    if form == "xlsx":
+        write_xlsx(path, [HEADER, *rows])
+    else:
+        pq.write_table(columns(rows=[(u, datetime(d.year, d.month, d.day), *x) for u, d, *x in rows]), path)  # noqa: DTZ001
+
+    (unit,) = read_trajectories(path, PUMPS)
+
+    assert unit.readings[:, 1].tolist() == [1, 2]
+
+
+def test_the_same_date_twice_is_a_duplicate(tmp_path):
+    path = csv_file(tmp_path / "p.csv", rows=[("a", "2026-03-01", 40, 2, 9)] * 2)
+
+    with pytest.raises(InvalidData, match=r"line 3: unit a, cycle 1: duplicate of .*line 2"):
+        read_trajectories(path, PUMPS)
+
+
+def test_a_wrong_date_is_named_with_what_was_expected(tmp_path):
+    path = csv_file(tmp_path / "p.csv", rows=[("a", "2026-03-01", 4, 2, 9), ("a", "2026-13-01", 4, 2, 9)])
+
+    with pytest.raises(InvalidData, match=r"line 3, column 'cycle': expected a date such as 2026-03-01"):
+        read_trajectories(path, PUMPS)
+
+
+def test_dates_in_one_file_and_numbers_in_another_are_refused(tmp_path):
+    csv_file(tmp_path / "may.csv", rows=[("a", "2026-05-01", 40, 2, 9)])
+    csv_file(tmp_path / "june.csv", rows=[("a", 2, 40, 3, 9)])
+
+    with pytest.raises(InvalidData, match=r"june\.csv: line 2, column 'cycle': expected a date"):
+        read_trajectories(tmp_path, PUMPS)
+
+
+def test_a_drafted_fleet_takes_dates_for_the_cycle(tmp_path):
+    rows = [(u, f"2026-03-{d:02}", d % 3, d * 1.5, d**2) for u in ("a", "b", "c") for d in range(1, 21)]
+
+    draft = draft_fleet([csv_file(tmp_path / "p.csv", ("unit", "when", *HEADER[2:]), rows)])
+
+    assert draft.cycle_column == "when"
+    assert draft.suggested.cap == 12.5
+
+
+# Folders
+
+
+def test_folders_are_read_with_the_folders_in_them_and_without_hidden_ones(tmp_path):
+    csv_file(tmp_path / "2025" / "may.csv", rows=ROWS[:1])
+    csv_file(tmp_path / "2026" / "may.csv", rows=ROWS[1:])
+    csv_file(tmp_path / ".trash" / "old.csv")
+
+    assert_rows(read_trajectories(tmp_path, PUMPS))
+
+
+def test_files_of_one_name_in_several_folders_are_different_units(tmp_path):
+    for folder in ("east", "west"):
+        csv_file(tmp_path / folder / "pump-1.csv", HEADER[2:], [(40, 2.5, 9)])
+
+    units = read_trajectories(tmp_path, replace(PUMPS, unit_column="file", cycle_column=None))
+
+    assert [unit.unit for unit in units] == ["east_pump-1", "west_pump-1"]
+
+
+def test_the_readme_of_the_c_mapss_folder_is_skipped_with_a_word(tmp_path, caplog):
+    (tmp_path / "readme.txt").write_text("Data Set: FD001\nTrain trajectories: 100\n")
+    (tmp_path / "RUL_FD001.txt").write_text("112 \n98 \n")
+    (tmp_path / "train_FD001.txt").write_text("1 1 " + "0.5 " * 24 + "\n")
+
+    with caplog.at_level(logging.WARNING):
+        (unit,) = read_trajectories(tmp_path, fleet_named("cmapss"))
+
+    assert len(unit) == 1
+    assert "skipped, neither C-MAPSS text nor CSV: " in caplog.text
+    assert "readme.txt" in caplog.text
+
+
+def test_a_folder_without_such_a_file_says_what_it_has(tmp_path):
+    write_xlsx(tmp_path / "a.xlsx", [HEADER])
+    (tmp_path / "readme.txt").write_text("about\n")
+
+    with pytest.raises(InvalidData, match="no csv file in this folder; it has 1 xlsx, 1 text w"):
+        read_trajectories(tmp_path, PUMPS)
+
+
+# Errors
+
+
+def test_columns_that_are_missing_are_listed_beside_those_of_the_file_and_fleet_is_offered(tmp_path):
+    path = csv_file(tmp_path / "p.csv", ("pump", "day", "load", "vib", "bar"))
+
+    with pytest.raises(InvalidData, match="cycle, unit; the file has pump, day, load, vib") as caught:
+        read_units(path, MANIFEST, fleet=None)
+
+    assert "--fleet" in str(caught.value)
+
+
+def test_a_file_without_any_column_of_the_model_is_told_its_own_columns(tmp_path):
+    path = csv_file(tmp_path / "p.csv", ("unit", "cycle", "kW", "vib", "bar"))
+
+    with pytest.raises(InvalidData, match=r"the file has unit, cycle, kW, vib, bar.*--fleet"):
+        read_units(path, MANIFEST, fleet=None)
