@@ -223,7 +223,7 @@ function drawColumns(place, manifest, found) {
     place,
     h(
       "table", { class: "figures" },
-      h("thead", {}, h("tr", {}, ["Column", "Meaning", "Unit"].map((name) => h("th", { scope: "col" }, name)), ["Mean", "Deviation", "Drift"].map((name) => h("th", { scope: "col", class: "num" }, name)))),
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Column"), ["Mean", "Deviation", "Drift"].map((name) => h("th", { scope: "col", class: "num" }, name)), ["Unit", "Meaning"].map((name) => h("th", { scope: "col" }, name)))),
       h("tbody", {}, manifest.columns.map((column, i) => {
         const means = manifest.regimes.map((regime) => regime.mean[i]);
         const deviations = manifest.regimes.map((regime) => regime.standard_deviation[i]);
@@ -231,9 +231,9 @@ function drawColumns(place, manifest, found) {
         return h(
           "tr", {},
           h("th", { scope: "row" }, column.name, column.role === "setting" && h("span", { class: "muted small" }, " setting")),
-          h("td", {}, column.description ?? ""), h("td", { class: "muted" }, column.unit ?? ""),
           h("td", { class: "num" }, span(means)), h("td", { class: "num" }, span(deviations)),
           h("td", { class: "num" }, known && index ? (index.drifting ? verdict(number(index.psi, 2), "critical") : number(index.psi, 2)) : "–"),
+          h("td", { class: "muted" }, column.unit ?? ""), h("td", { class: "muted" }, column.description ?? ""),
         );
       })),
     ),
