@@ -89,7 +89,8 @@ class UnitView {
 
   head(prediction, last) {
     const { known, context, model, unit, path } = this;
-    const state = known.outcome?.kind ?? (prediction && stateOf(prediction));
+    const latest = known.predictions[0] ?? prediction;
+    const state = known.outcome?.kind ?? (latest && stateOf(latest));
     const tools = { api: context.api, path, model, unit, last };
     const menu = h("details", { class: "menu" }, h("summary", { "aria-label": "More" }, "⋯"),
       h("div", { class: "card" },
