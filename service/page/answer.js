@@ -23,7 +23,8 @@ export function figures(prediction, { last, cap, ended = false }) {
       h("p", { class: "answer-middle" }, capped ? `${number(interval.lower)} or more` : `${number(interval.lower)} to ${number(interval.upper)}`),
       band(prediction, cap),
       STATES[state] && h("p", { class: "error" }, STATES[state])),
-    h("div", { class: "figure" }, h("h2", {}, "Fails within"), risks(prediction.failure_probability)),
+    h("div", { class: "figure" }, h("h2", {}, "Fails within"),
+      state === "out_of_distribution" ? h("p", { class: "muted" }, "No probability can be given.") : risks(prediction.failure_probability)),
   ];
 }
 
