@@ -110,7 +110,7 @@ class TryView {
           names.length > 1 && h("div", { class: "field" }, h("label", { for: "try-unit" }, "Unit"), unit),
           choice("Column of units", "try-units", matched.unit, "none: one unit", (name) => ({ ...matched, unit: name })),
           choice("Column of cycles", "try-cycles", matched.cycle, "none: count the rows", (name) => ({ ...matched, cycle: name }))),
-        said.length > 0 && h("ul", { class: "warnings", "aria-label": "Mismatches" }, said.map((text) => h("li", {}, text))),
+        said.length > 0 && h("div", { class: "warnings" }, h("ul", { "aria-label": "Mismatches" }, said.map((text) => h("li", {}, text)))),
         h("details", { class: "fold", open: missing.length === this.columns.length }, h("summary", {}, "Match the columns"),
           h("div", { class: "matching" }, this.columns.map((name, i) =>
             choice(name, `try-column-${i}`, matched.columns[name], "missing", (from) => ({ ...matched, columns: { ...matched.columns, [name]: from } })))))));
