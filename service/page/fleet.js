@@ -9,7 +9,7 @@ import { unitRow } from "./row.js";
 
 const PAGE = 200; // units of one request
 const REFRESH_SECONDS = 10;
-const FILTERS = ["critical", "degrading", "healthy", "unknown", "insufficient_history"];
+const FILTERS = ["critical", "degrading", "healthy", "unknown", "out_of_distribution"];
 
 const keyOf = (unit) => `${unit.model}\n${unit.unit}`;
 const byUrgency = (a, b) => a.interval.lower - b.interval.lower || compare(a.model, b.model) || compare(a.unit, b.unit);
@@ -141,7 +141,7 @@ class Fleet {
       const key = keyOf(unit);
       const known = this.units.get(key);
       if (!this.fits(unit)) this.units.delete(key);
-      else if (known || !this.next || unit.interval.lower < last) this.units.set(key, { ...known, ...unit, changed: true });
+      else if (known || !this.next || unit.interval.lower < last) this.units.set(key, { ...known, ...unit, changed: !known || stateOf(known) !== stateOf(unit) });
     }
     this.draw();
   }
@@ -333,8 +333,11 @@ class Fleet {
     }
     return empty(
       "No units yet",
-      h("p", { class: "muted" }, "A unit appears here with its first reading or prediction. Send a reading, or fill the fleet with a simulation:"),
-      h("pre", { class: "code", tabindex: "0" }, `curl ${location.origin}/v1/units/pump-17/cycles \\\n  -H 'content-type: application/json' \\\n  -d '{"cycle": 1, "columns": {"sensor_2": 641.8, …}}'`),
+      h("p", { class: "muted" }, "A unit appears here with its first reading or prediction."),
+      h("pre", { class: "code", tabindex: "0", "aria-label": "Commands" }, [
+        "# a simulated fleet in fast time", `rul demo --url ${location.origin}`, "", "# or your own readings, one cycle or many",
+        `curl ${location.origin}/v1/units/UNIT/cycles \\`, "  --header 'content-type: text/csv' --data-binary @readings.csv",
+      ].join("\n")),
       h("p", {}, h("a", { class: "button", href: "#/try" }, "Try a prediction")),
     );
   }
