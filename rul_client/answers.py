@@ -15,7 +15,7 @@ from export.bundle import Manifest
 from model.domain import RulState
 from rul_client.errors import RemoteFailed
 from rul_client.readings import Window
-from service.core.queries import HealthState, Interval, ModelName, WindowError
+from service.core.queries import Decision, HealthState, Interval, ModelName, WindowError
 
 Explain = Literal["none", "attention", "sensors", "full"]
 """Grounds that an answer shows; see `service.core.queries.Explain`."""
@@ -66,7 +66,7 @@ class Prediction(msgspec.Struct, frozen=True):
     sensor_contributions: dict[str, float] = {}
     trust: str | None = None
     explanation: dict[str, Any] | None = None
-    decision: dict[str, Any] | None = None
+    decision: Decision | None = None
 
     def __str__(self) -> str:
         capped = self.rul_state == RulState.AT_LEAST_CAP
@@ -151,13 +151,13 @@ class Curve(msgspec.Struct, frozen=True):
 
 
 class UnitDecision(msgspec.Struct, frozen=True):
-    """When to stop a unit, from its latest stored prediction."""
+    """When to stop a unit, from its latest stored prediction; null where that is no ground for a decision."""
 
     unit: str
     model: str
     last_cycle: int
-    decision: dict[str, Any]
-    curve: Curve
+    decision: Decision | None
+    curve: Curve | None
 
 
 class Answerer(Protocol):
@@ -175,7 +175,7 @@ class Answerer(Protocol):
 
 def answers_of(given: Sequence[Any]) -> list[Prediction | Refused]:
     """Read predictions in their JSON form; ValueError if they are something else."""
-    return [msgspec.convert(each, Refused if "error" in each else Prediction) for each in given]
+    return [msgspec.convert(each, Refused if each.get("error") else Prediction) for each in given]
 
 
 def html_table(rows: Sequence[dict[str, Any]]) -> str:

@@ -18,9 +18,9 @@ ROOT = Path(__file__).parents[2]
 FLEET = ("--units", "12", "--seed", "7", "--speed", "100")
 
 
-@pytest.fixture
-def url(tiny_bundle, tmp_path):
-    with running(tmp_path, str(tiny_bundle.path)) as served:
+@pytest.fixture(scope="module")
+def url(tiny_bundle, tmp_path_factory):
+    with running(tmp_path_factory.mktemp("served"), str(tiny_bundle.path)) as served:
         yield served.http
 
 
