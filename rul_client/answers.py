@@ -15,7 +15,7 @@ from export.bundle import Manifest
 from model.domain import RulState
 from rul_client.errors import RemoteFailed
 from rul_client.readings import Window
-from service.core.queries import Decision, HealthState, Interval, ModelName, WindowError
+from service.core.queries import Decision, Explanation, HealthState, Interval, ModelName, WindowError
 
 Explain = Literal["none", "attention", "sensors", "full"]
 """Grounds that an answer shows; see `service.core.queries.Explain`."""
@@ -65,7 +65,7 @@ class Prediction(msgspec.Struct, frozen=True):
     attention: Attention | None = None
     sensor_contributions: dict[str, float] = {}
     trust: str | None = None
-    explanation: dict[str, Any] | None = None
+    explanation: Explanation | None = None
     decision: Decision | None = None
 
     def __str__(self) -> str:
@@ -175,7 +175,9 @@ class Answerer(Protocol):
 
 def answers_of(given: Sequence[Any]) -> list[Prediction | Refused]:
     """Read predictions in their JSON form; ValueError if they are something else."""
-    return [msgspec.convert(each, Refused if each.get("error") else Prediction) for each in given]
+    return [
+        msgspec.convert(each, Refused if each.get("error") else Prediction, strict=False) for each in given
+    ]
 
 
 def html_table(rows: Sequence[dict[str, Any]]) -> str:

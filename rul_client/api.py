@@ -270,7 +270,7 @@ class AsyncClient:
 
     async def _typed(self, call: Callable[[], Awaitable[Any]], kind: type[Result]) -> Result:
         found = await self._retried(call)
-        return self._read(lambda: msgspec.convert(found, kind))
+        return self._read(lambda: msgspec.convert(found, kind, strict=False))  # cycles are floats by gRPC
 
     async def _retried(self, call: Callable[[], Awaitable[Result]]) -> Result:
         """Call until it succeeds or fails for good."""

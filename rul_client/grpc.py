@@ -113,6 +113,8 @@ def plain(message: Message) -> dict[str, Any]:
 
 
 def _plain_value(value: Any) -> Any:  # noqa: ANN401 any value of protobuf
+    if isinstance(value, pb.Series):
+        return list(value.values)
     if isinstance(value, Message):
         return plain(value)
     if isinstance(value, str | float | int):

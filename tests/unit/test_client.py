@@ -374,6 +374,13 @@ GRPC_REPLY = pb.PredictReply(
             sensor_contributions={"sensor_1": 3.5},
             warnings=[pb.Warning(code="later", column="sensor_1", detail="...")],
             trust="supported",
+            explanation=pb.Explanation(
+                columns=["sensor_1"],
+                cycles=[1, 2],
+                contributions={"sensor_1": pb.Series(values=[1.5, 2.0])},
+                usual={"sensor_1": pb.UsualRange(lower=[0.5, 0.5], upper=[1.0, 1.0])},
+                sentence="why",
+            ),
         ),
         pb.Prediction(unit="2", error=pb.WindowError(title="A window cannot be read", detail="too little")),
     ],
@@ -396,6 +403,12 @@ async def test_grpc_gives_the_same_answers_as_http():
         },
         "sensor_contributions": {"sensor_1": 3.5},
         "trust": "supported",
+        "explanation": {
+            "columns": ["sensor_1"], "cycles": [1, 2], "contributions": {"sensor_1": [1.5, 2.0]},
+            "usual": {"sensor_1": {"lower": [0.5, 0.5], "upper": [1.0, 1.0]}}, "sentence": "why",
+            "clauses": [], "together": None, "agreement": None, "needed_agreement": 0.0,
+            "judged_cycles": 0, "skill": 0.0, "needed_skill": 0.0,
+        },
     }  # fmt: skip
 
     by_grpc = await Stub(GRPC_REPLY).ask()
