@@ -91,7 +91,8 @@ class Prediction(msgspec.Struct, frozen=True):
         }
 
     def _repr_html_(self) -> str:
-        return html_table([self.row()])
+        why = self.explanation.sentence if self.explanation else ""
+        return f"{html_table([self.row()])}<p>{escape(why)}</p>"
 
 
 class Refused(msgspec.Struct, frozen=True):
