@@ -288,10 +288,12 @@ async def test_a_prediction_reads_as_one_line_with_its_warnings():
 
 
 async def test_text_of_others_is_escaped_in_a_notebook():
-    answers = await Server(good(PREDICTION | {"unit": "<script>alert(1)</script>"})).ask()
+    answers = await Stub(GRPC_REPLY).ask()
+    answers += await Server(good(PREDICTION | {"unit": "<script>alert(1)</script>"})).ask()
 
-    assert "<td>38.5</td>" in answers[0]._repr_html_()
-    assert "<script>" not in answers[0]._repr_html_() + answers._repr_html_()
+    assert "<td>38.5</td>" in answers[1]._repr_html_()
+    assert "<script>" not in answers[1]._repr_html_() + answers._repr_html_()
+    assert answers[0]._repr_html_().endswith("<p>why &lt;b&gt;</p>")
 
 
 async def test_one_reading_is_appended_or_several():
@@ -379,7 +381,7 @@ GRPC_REPLY = pb.PredictReply(
                 cycles=[1, 2],
                 contributions={"sensor_1": pb.Series(values=[1.5, 2.0])},
                 usual={"sensor_1": pb.UsualRange(lower=[0.5, 0.5], upper=[1.0, 1.0])},
-                sentence="why",
+                sentence="why <b>",
             ),
         ),
         pb.Prediction(unit="2", error=pb.WindowError(title="A window cannot be read", detail="too little")),
@@ -405,7 +407,7 @@ async def test_grpc_gives_the_same_answers_as_http():
         "trust": "supported",
         "explanation": {
             "columns": ["sensor_1"], "cycles": [1, 2], "contributions": {"sensor_1": [1.5, 2.0]},
-            "usual": {"sensor_1": {"lower": [0.5, 0.5], "upper": [1.0, 1.0]}}, "sentence": "why",
+            "usual": {"sensor_1": {"lower": [0.5, 0.5], "upper": [1.0, 1.0]}}, "sentence": "why <b>",
             "clauses": [], "together": None, "agreement": None, "needed_agreement": 0.0,
             "judged_cycles": 0, "skill": 0.0, "needed_skill": 0.0,
         },
