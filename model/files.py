@@ -51,7 +51,7 @@ def format_of(path: Path, default: Format | None = None) -> Format | None:
     A `.txt` whose first line is neither numbers nor a header holds no readings.
     """
     suffix = bare_path(path).suffix.lower()
-    known: Format | None = SUFFIXES.get(suffix, default)
+    known = SUFFIXES[suffix] if suffix in SUFFIXES else default  # noqa: SIM401 get() has a wider type
     if known is not None and suffix != ".txt":
         return known
     try:
