@@ -143,10 +143,11 @@ def _cell(value: object) -> str:
 
 
 def _text_format(head: bytes) -> Format | None:
-    """Tell C-MAPSS text from CSV by the first line; None: neither several numbers nor a header."""
-    line = next((line for line in head.splitlines() if line.strip()), b"")
+    """Tell C-MAPSS text from CSV by the first two lines; None: prose, or a number a line."""
+    first, *others = [line.decode("utf-8", "replace") for line in head.splitlines() if line.strip()] or [""]
     try:
-        several = len([float(cell) for cell in line.split()]) != 1
+        return "cmapss" if len([float(cell) for cell in first.split()]) != 1 else None
     except ValueError:
-        return "csv" if any(mark.encode() in line for mark in DELIMITERS) else None
-    return "cmapss" if several else None
+        delimiter = max(DELIMITERS, key=first.count)
+        cells = {line.count(delimiter) for line in (first, *others[:1])}  # of prose they differ
+        return "csv" if len(cells) == 1 and max(cells) > 0 else None

@@ -251,6 +251,13 @@ def test_the_readme_of_the_c_mapss_folder_is_skipped_with_a_word(tmp_path, caplo
     assert "readme.txt" in caplog.text
 
 
+def test_prose_beside_csv_files_is_skipped(tmp_path):
+    csv_file(tmp_path / "pumps.csv")
+    (tmp_path / "readme.txt").write_text("Pumps, as measured,\nby the plant in May\n")
+
+    assert_rows(read_trajectories(tmp_path, PUMPS))
+
+
 def test_a_folder_without_such_a_file_says_what_it_has(tmp_path):
     write_xlsx(tmp_path / "a.xlsx", [HEADER])
     (tmp_path / "readme.txt").write_text("about\n")
