@@ -22,9 +22,10 @@ Explain = Literal["none", "attention", "sensors", "full"]
 
 
 class Model(ModelName, frozen=True):
-    """A loaded model, and the ONNX Runtime provider that serves it."""
+    """A loaded model, the ONNX Runtime provider that serves it, and the candidate beside it, if any."""
 
     provider: str
+    candidate: dict[str, Any] | None = None
 
 
 class Warned(msgspec.Struct, frozen=True):

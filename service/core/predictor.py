@@ -6,23 +6,26 @@ Inference Protocol, which words tensors, asks the same batchers. This module mus
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from msgspec import UNSET
 
 from export.bundle import Manifest
 from model.decision import Costs
 from service.core.answers import prediction
+from service.core.changes import Candidate
 from service.core.decisions import Planner
-from service.core.explanations import NO_GROUNDS, Explainer, Grounds
+from service.core.explanations import Explainer
 from service.core.ports import Batcher, Recorder, Stages
 from service.core.providers import Placement
 from service.core.queries import (
+    NO_GROUNDS,
     Decision,
     Explain,
+    Grounds,
     ModelName,
     Prediction,
     PredictQuery,
@@ -42,11 +45,17 @@ from service.errors import (
     InvalidWindow,
     InvalidWindows,
     Problem,
+    RuntimeFailed,
     TooLarge,
     UnknownModel,
     listed,
 )
 from service.labels import Stage
+
+if TYPE_CHECKING:
+    from service.core.canary import Canary
+
+Answered = TypeVar("Answered")
 
 BY_SENSORS: Final = frozenset({Explain.SENSORS, Explain.FULL})
 """Levels that show what each sensor adds."""
@@ -57,7 +66,12 @@ YIELD_EVERY: Final = 16
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class LoadedModel:
-    """A model that is ready to answer."""
+    """A model that is ready to answer.
+
+    Attributes:
+        candidate: The candidate beside it, if any.
+        canary: The same where it answers a share of the requests.
+    """
 
     manifest: Manifest
     provider: str
@@ -67,6 +81,8 @@ class LoadedModel:
     name: ModelName
     explainer: Explainer
     planner: Planner
+    candidate: Candidate | None = None
+    canary: Canary | None = None
 
     @classmethod
     def of(
@@ -85,6 +101,17 @@ class LoadedModel:
             Explainer(manifest, rules, batcher),
             Planner(manifest, costs),
         )
+
+    async def routed(
+        self, unit: str | None, ask: Callable[[LoadedModel], Awaitable[Answered]]
+    ) -> tuple[LoadedModel, Answered]:
+        """Ask this model, or its canary if that takes the unit and does not fail; say which one."""
+        if self.canary is not None and self.canary.takes(unit):
+            try:
+                return self.canary.model, await ask(self.canary.model)
+            except RuntimeFailed:
+                self.canary.failed()
+        return self, await ask(self)
 
 
 class Predictor:
@@ -159,12 +186,8 @@ class Predictor:
         if problems:
             return await self._partly(model, query, windows, problems, stages, tenant=tenant)
         query.windows = []  # while a request waits, its lists would hold thirty bytes a reading
-        answered: list[Prediction] = []
-        if windows is not None:
-            answered = await self.answer(
-                model, windows, query.explain, stages, tenant, store=query.store, costs=query.costs
-            )
-        return PredictReply(model.name, cast("list[Prediction | Refused]", answered))
+        name, answered = await self._routed(model, windows, query, stages, tenant)
+        return PredictReply(name, cast("list[Prediction | Refused]", answered))
 
     async def _partly(
         self,
@@ -185,16 +208,31 @@ class Predictor:
         units = [window.name for window in query.windows]
         if not query.partial:
             raise _invalid(placed, len(units))
-        answered: list[Prediction] = []
-        if windows is not None:
-            answered = await self.answer(
-                model, windows, query.explain, stages, tenant, store=query.store, costs=query.costs
-            )
+        name, answered = await self._routed(model, windows, query, stages, tenant)
         in_order = iter(answered)
         return PredictReply(
-            model.name,
+            name,
             [_refused(unit, placed[i]) if i in placed else next(in_order) for i, unit in enumerate(units)],
         )
+
+    async def _routed(
+        self,
+        model: LoadedModel,
+        windows: Windows | None,
+        query: PredictQuery,
+        stages: Stages | None,
+        tenant: str,
+    ) -> tuple[ModelName, list[Prediction]]:
+        """Answer checked windows by the model or its canary."""
+        if windows is None:
+            return model.name, []
+        answering, answered = await model.routed(
+            windows.units[0],
+            lambda asked: self.answer(
+                asked, windows, query.explain, stages, tenant, store=query.store, costs=query.costs
+            ),
+        )
+        return answering.name, answered
 
     async def answer(
         self,
@@ -223,16 +261,9 @@ class Predictor:
         answered: list[Prediction | None] = [None] * len(windows.lengths)
         for piece in pieces:
             for row, i in enumerate(piece.places, piece.first):
-                sensors, trust = grounds.get(i, NO_GROUNDS)
+                of_window, decision = grounds.get(i, NO_GROUNDS), decisions.get(i, UNSET)
                 answered[i] = prediction(
-                    piece,
-                    row,
-                    windows,
-                    i,
-                    explain=explain,
-                    sensor_contributions=sensors,
-                    trust=trust,
-                    decision=decisions.get(i, UNSET),
+                    piece, row, windows, i, explain=explain, grounds=of_window, decision=decision
                 )
         worded = cast("list[Prediction]", answered)
         if stages is not None:

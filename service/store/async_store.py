@@ -137,9 +137,13 @@ class AsyncStore:
 
     def add_model(self, version: ModelVersion) -> None:
         """Store predictions of a model, in the place of an older version."""
+        self.add_version(version)
+        self._loaded[version.model] = version.version
+
+    def add_version(self, version: ModelVersion) -> None:
+        """Store predictions of a version beside another that serves."""
         if version not in self._versions:
             self._versions.append(version)
-        self._loaded[version.model] = version.version
 
     def remove_model(self, name: str) -> None:
         """Count no outcomes of a model any more."""
@@ -300,7 +304,7 @@ class AsyncStore:
         return self.recorder
 
     def _readings(self) -> Readings:
-        store = None if self.recorder is None else self.recorder.opened(PATIENCE_SECONDS)
+        store = None if self.recorder is None else self.recorder.opened(self._timeout_seconds)
         if store is None:
             raise StoreUnavailable(NO_ANSWER)
         return store.readings

@@ -149,7 +149,9 @@ def test_the_http_call_returns_the_answer_that_is_shown(copy, answer):
 
 
 def test_the_client_prints_what_is_shown(copy, served):
-    printed = pasted(block("source .venv/serve/bin/activate\nrul simulate --bundle fd001 --units 3"), copy, served)
+    printed = pasted(
+        block("source .venv/serve/bin/activate\nrul simulate --bundle fd001 --units 3"), copy, served
+    )
 
     assert printed == next(text for language, text in BLOCKS if language == "text")
 

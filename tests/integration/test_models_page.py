@@ -81,7 +81,8 @@ def test_the_commands_of_the_page_change_every_worker(service, newer):
     said = pasted(COMMANDS, service, newer)
 
     assert re.findall(r"^(\w+): (\w+) ", said, re.MULTILINE) == [
-        ("load", "fd002"), ("shadow", "fd001"), ("unshadow", "fd001"), ("swap", "fd001"), ("unload", "fd002")
+        ("load", "fd002"), ("shadow", "fd001"), ("unshadow", "fd001"),
+        ("canary", "fd001"), ("uncanary", "fd001"), ("swap", "fd001"), ("unload", "fd002")
     ]  # fmt: skip
     assert versions(service) == {"2"}
     (old,) = {found["version"] for found in get(service, "/v1/models").json()["models"]}

@@ -280,6 +280,7 @@ ASKED = {
     "POST /v1/units/a/outcomes": "outcomes",
     **dict.fromkeys(["POST /v1/models", "POST /v1/models/{m}", "DELETE /v1/models/{m}"], "admin"),
     **dict.fromkeys(["POST /v1/models/{m}/shadow", "DELETE /v1/models/{m}/shadow"], "admin"),
+    **dict.fromkeys(["POST /v1/models/{m}/canary", "DELETE /v1/models/{m}/canary"], "admin"),
     **dict.fromkeys(["POST /v2/models/{m}/infer", "POST /v2/models/{m}/versions/1/infer"], "predict"),
     **dict.fromkeys(["GET /v1/models", "GET /v1/models/{m}", "POST /v2/repository/index"], "any"),
     **dict.fromkeys(["GET /v2/models/{m}", "GET /v2/models/{m}/ready"], "any"),

@@ -31,7 +31,9 @@ async def test_readiness_says_on_which_providers_a_model_runs_and_why_not_on_oth
     assert model["fallback"] == "First could not be loaded"
 
 
-POSTED = {Route.PREDICT, Route.V2_INFER, Route.V2_INDEX, Route.OUTCOMES, Route.SHADOW}
+POSTED = {
+    Route.PREDICT, Route.EXPLAIN, Route.V2_INFER, Route.V2_INDEX, Route.OUTCOMES, Route.SHADOW, Route.CANARY,
+}  # fmt: skip
 
 
 async def test_every_route_of_http_is_counted_under_a_label_of_its_own():
