@@ -6,9 +6,7 @@ not know columns or units (`model.tables`, `model.readers`).
 
 from __future__ import annotations
 
-import csv
 import gzip
-import io
 import logging
 import zlib
 from collections import Counter
@@ -112,34 +110,6 @@ def content(path: Path) -> bytes:
         return gzip.decompress(data) if path.suffix.lower() == PACKED else data
     except (OSError, EOFError, zlib.error) as error:
         raise InvalidData(f"{path}: cannot be read: {error}") from error
-
-
-def csv_of_sheet(path: Path, data: bytes) -> bytes:
-    """Convert the first sheet of an `.xlsx` file to CSV; row i of the sheet is line i.
-
-    Raises:
-        InvalidData: the file is no workbook.
-    """
-    from python_calamine import CalamineError, CalamineWorkbook  # noqa: PLC0415 only spreadsheets need it
-
-    try:
-        book = CalamineWorkbook.from_filelike(io.BytesIO(data))
-        rows = book.get_sheet_by_index(0).to_python(skip_empty_area=False)
-    except (CalamineError, IndexError) as error:
-        raise InvalidData(f"{path}: cannot be read as a spreadsheet: {error}") from error
-    if len(book.sheet_names) > 1:
-        logger.warning("%s: only the first sheet is read, %r", path, book.sheet_names[0])
-    text = io.StringIO(newline="")
-    cells = ([_cell(value) for value in row] for row in rows)
-    csv.writer(text, lineterminator="\n").writerows(row if any(row) else [] for row in cells)
-    return text.getvalue().encode()
-
-
-def _cell(value: object) -> str:
-    """Format a cell; a spreadsheet has no whole numbers, so 1.0 is 1."""
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value).replace("\n", " ")
 
 
 def _text_format(head: bytes) -> Format | None:

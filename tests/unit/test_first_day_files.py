@@ -70,6 +70,13 @@ def test_further_sheets_of_a_spreadsheet_are_said_to_be_unread(tmp_path, caplog)
     assert "only the first sheet is read, 'May'" in caplog.text
 
 
+def test_a_stray_cell_far_outside_of_the_table_is_refused_before_memory_is_taken(tmp_path):
+    path = write_xlsx(tmp_path / "pumps.xlsx", [HEADER, *ROWS], stray="XFD1048576")
+
+    with pytest.raises(InvalidData, match="up to row 1,048,576: delete what stands far"):
+        read_trajectories(path, PUMPS)
+
+
 def test_a_file_that_is_no_spreadsheet_is_refused(tmp_path):
     (tmp_path / "pumps.xlsx").write_text("unit,cycle")
 
