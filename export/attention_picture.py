@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from export.attention import heads_of
 from export.bundle import Manifest
@@ -24,6 +25,7 @@ SCALE: Final = (0.1, 10.0)
 NOTHING: Final = 1e-9
 """Stands for 0, which has no logarithm."""
 TICKS: Final = (0.1, 0.3, 1.0, 3.0, 10.0)
+BEFORE_LAST: Final = "attended cycle: cycles before the last of the window"
 MAP: Final[dict[str, Any]] = {"aspect": "auto", "interpolation": "nearest", "cmap": COLOURS}
 
 
@@ -57,29 +59,26 @@ def attention_picture(session: Session, manifest: Manifest, trajectory: Trajecto
 
 
 def life_map(attention: FloatArray, lengths: IntArray) -> FloatArray:
-    """Arrange weights over equal weights as prediction by attended reading, [W, T] -> [W, W].
+    """Align weights over equal weights by the last cycle of each window, [W, T] -> [W, T].
 
-    Window i ends at reading i of the shown ones; NaN outside the window.
+    The last column is the last cycle; NaN before the window.
     """
-    count = len(lengths)
-    shown = np.full((count, count), np.nan)
-    for end, length in enumerate(lengths):
-        reach = min(int(length), end + 1)
-        shown[end, end + 1 - reach : end + 1] = attention[end, length - reach : length] * length
-    return shown
+    shown = np.full(attention.shape, np.nan)
+    for weights, row, length in zip(attention, shown, lengths, strict=True):
+        row[len(row) - length :] = weights[:length] * length
+    return shown[:, -int(lengths.max()) :]
 
 
 def _draw_life(figure: Figure, axes: Axes, attention: FloatArray, windows: WindowSet) -> None:
     shown = np.maximum(life_map(attention, windows.lengths), NOTHING)
     first, last = windows.last_cycle[0] - 0.5, windows.last_cycle[-1] + 0.5
-    place = (first, last, first, last)
+    place = (shown.shape[1] - 0.5, -0.5, first, last)
     image = axes.imshow(shown, origin="lower", extent=place, norm=LogNorm(*SCALE), **MAP)
     axes.set_facecolor("#f2f2f2")
-    axes.set_xlabel("attended cycle of the unit")
+    axes.set_xlabel(BEFORE_LAST)
     axes.set_ylabel("cycle of the prediction")
-    axes.set_title("attention (grey: not in the window)", fontsize=10)
-    inset = axes.inset_axes((0.56, 0.13, 0.4, 0.03))
-    bar = figure.colorbar(image, cax=inset, orientation="horizontal", extend="both")
+    axes.set_title("attention (grey: before the window)", fontsize=10)
+    bar = figure.colorbar(image, ax=axes, location="bottom", extend="both", shrink=0.7, aspect=40)
     bar.set_ticks(TICKS, labels=[f"{tick:g}" for tick in TICKS])
     bar.ax.minorticks_off()
     bar.set_label("weight over equal weights (1: no preference)")
@@ -94,6 +93,7 @@ def _draw_rul(axes: Axes, answers: Mapping[str, FloatArray], windows: WindowSet,
         truth = capped_rul(windows.rul, cap=manifest.cap)
         axes.plot(truth, cycle, color=BLACK, linestyle="--", linewidth=1.2, label="truth")
     axes.set_xlim(0, 1.04 * manifest.cap)
+    axes.xaxis.set_major_locator(MaxNLocator(4, prune="upper"))  # no tick reaches the next panel
     axes.set_xlabel("RUL, cycles")
     axes.set_title("answer", fontsize=10)
     axes.legend(loc="lower left", fontsize=8, **LEGEND)
@@ -110,6 +110,7 @@ def _draw_entropy(axes: Axes, attention: FloatArray, windows: WindowSet, manifes
     if outside.any():
         axes.plot(ratio[outside], cycle[outside], "o", ms=3, color=VERMILLION, label="outside")
     axes.set_xlim(0, 1.02)
+    axes.set_xticks((0, 0.5, 1), labels=("0", "0.5", "1"))
     axes.set_xlabel("entropy ratio\n(0: one cycle, 1: uniform)")
     axes.set_title("entropy", fontsize=10)
     axes.legend(loc="lower left", fontsize=8, **LEGEND)
@@ -118,10 +119,9 @@ def _draw_entropy(axes: Axes, attention: FloatArray, windows: WindowSet, manifes
 def _draw_heads(axes: Axes, heads: Mapping[str, FloatArray], windows: WindowSet) -> None:
     length = int(windows.lengths[-1])
     shown = np.maximum(np.stack([weights[-1, :length] for weights in heads.values()]) * length, NOTHING)
-    last = float(windows.last_cycle[-1]) + 0.5
-    axes.imshow(shown, extent=(last - length, last, len(heads) - 0.5, -0.5), norm=LogNorm(*SCALE), **MAP)
+    axes.imshow(shown, extent=(length - 0.5, -0.5, len(heads) - 0.5, -0.5), norm=LogNorm(*SCALE), **MAP)
     axes.set_yticks(range(len(heads)), list(heads))
     axes.set_ylabel("head")
-    axes.set_xlabel("attended cycle of the unit")
+    axes.set_xlabel(BEFORE_LAST)
     axes.axhline(0.5, color="white", linewidth=3)
     axes.set_title(f"each head, prediction at cycle {windows.last_cycle[-1]:g}", fontsize=10)

@@ -102,7 +102,7 @@ def _print(name: str, found: list[Comparison]) -> None:
             table.add_row(
                 policy, *_cells(cost, PER), f"{each.failures[policy]:.1%}", f"{each.cycles[policy]:.0f}"
             )
-        table.add_row("saved of fixed age", *_cells(each.saved, 100, unit=" %"), "", "")
+        table.add_row("saved by ours", *_cells(each.saved, 100, unit=" %"), "", "")
         console.print(table)
 
 

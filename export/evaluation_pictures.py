@@ -150,7 +150,7 @@ def _bars(axes: Axes, bands: Sequence[Band], name: str, manifest: Manifest) -> N
         f"{band.low:g}\N{EN DASH}{band.high:g}" if np.isfinite(band.high) else f"≥ {band.low:g}"
         for band in bands
     ]
-    axes.set_xticks(range(len(bands)), names)
+    axes.set_xticks(range(len(bands)), names, rotation=25, ha="right")
     axes.set_xlabel(f"true RUL, cycles (cap {manifest.cap:g})")
     axes.grid(visible=False, axis="x")
 

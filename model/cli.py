@@ -168,7 +168,7 @@ def plot(
     from model.curve import picture, read_curve  # noqa: PLC0415 with matplotlib
 
     target, curve = out or run / "curve.png", read_curve(run)
-    picture(curve).savefig(target, dpi=120)
+    picture(curve, run.resolve().name).savefig(target, dpi=120)
     _print_curve(curve)
     Console().print(str(target), soft_wrap=True, highlight=False)
 

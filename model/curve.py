@@ -10,6 +10,7 @@ from typing import Final
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from model.attention_figures import ENTROPY, FIRST, LAST, MEAN_HEAD
 from model.checkpoint import InvalidCheckpoint
@@ -32,13 +33,14 @@ def write_curve(curve: Sequence[Check], folder: Path) -> None:
         writer.writerows(
             [*(getattr(check, name) for name in COLUMNS), *check.figures.values()] for check in curve
         )
-    picture(curve).savefig(folder / "curve.png", dpi=120)
+    picture(curve, folder.resolve().name).savefig(folder / "curve.png", dpi=120)
 
 
-def picture(curve: Sequence[Check]) -> Figure:
+def picture(curve: Sequence[Check], name: str) -> Figure:
     """Draw loss and held-out RMSE over updates, then gradient norm, entropy and sinks of each head."""
     panels = [kind for kind in PANELS if any(name.startswith(kind) for name in curve[0].figures)]
-    figure = Figure(figsize=(7, 4 + 2 * len(panels)), layout="constrained")
+    figure = Figure(figsize=(7, 4.3 + 2 * len(panels)), layout="constrained")
+    figure.suptitle(f"{name}: learning curve, {len(curve)} checks in {curve[-1].step:,} updates", fontsize=12)
     error, *others = figure.subplots(
         1 + len(panels), 1, sharex=True, squeeze=False, height_ratios=[2] + [1] * len(panels)
     ).ravel()
@@ -46,6 +48,7 @@ def picture(curve: Sequence[Check]) -> Figure:
     for kind, axes in zip(panels, others, strict=True):
         _draw_heads(axes, curve, kind)
     (others or [error])[-1].set_xlabel("updates")
+    error.xaxis.set_major_locator(MaxNLocator(integer=True))  # shared with the others
     return figure
 
 
@@ -69,15 +72,18 @@ def _check(row: dict[str, str]) -> Check:
 
 def _draw_error(error: Axes, curve: Sequence[Check]) -> None:
     steps = [check.step for check in curve]
-    error.plot(steps, [check.held_out_rmse for check in curve], color="tab:blue")
+    errors = [check.held_out_rmse for check in curve]
+    lines = error.plot(steps, errors, color="tab:blue", marker=".", label="RMSE on held-out units (left)")
     error.set_ylabel("RMSE on held-out units, cycles", color="tab:blue")
     last = curve[-1]
     place = (last.step, last.held_out_rmse)
     error.plot(*place, "o", color="tab:blue")
     error.annotate(f"{last.held_out_rmse:.2f}", place, (-6, 8), textcoords="offset points", ha="right")
     loss = error.twinx()
-    loss.plot(steps, [check.loss for check in curve], color="tab:orange", alpha=0.7)
+    losses = [check.loss for check in curve]
+    lines += loss.plot(steps, losses, color="tab:orange", marker=".", label="training loss (right)")
     loss.set_ylabel("training loss", color="tab:orange")
+    error.legend(handles=lines, loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False)
 
 
 def _draw_heads(axes: Axes, curve: Sequence[Check], kind: str) -> None:
@@ -87,7 +93,8 @@ def _draw_heads(axes: Axes, curve: Sequence[Check], kind: str) -> None:
     for name in names:
         head = name.removeprefix(f"{kind}_")
         color, width = ("black", 2.0) if head in (MEAN_HEAD, kind) else (None, 1.2)
-        axes.plot(steps, [check.figures[name] for check in curve], label=head, color=color, linewidth=width)
+        values = [check.figures[name] for check in curve]
+        axes.plot(steps, values, label=head, color=color, linewidth=width, marker=".")
     axes.set_ylim(bottom=0)
     axes.set_title(PANELS[kind], fontsize="medium", loc="left")
     if kind == ENTROPY and len(names) > 1:  # the other panels have the same colours

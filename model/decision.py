@@ -2,10 +2,9 @@
 
 A unit is stopped as planned, or fails first. By the renewal reward theorem the cost per cycle in the
 long run is the expected cost of a life over its expected length; classical age replacement minimises
-it over the age of the stop (Barlow and Proschan, "Mathematical Theory of Reliability", 1965, chapter
-4). Here the distribution is that of the unit as it now stands, as in Elwany and Gebraeel,
-"Sensor-driven prognostic models for equipment replacement and spare parts inventory" (IIE
-Transactions 40(7), 2008). All times are cycles. This module must not know networks or files.
+it over the age of the stop (Barlow and Proschan, "Mathematical Theory of Reliability", 1965). Here the
+distribution is that of one unit as it now stands, so the age of the stop follows its readings. All
+times are cycles. This module must not know networks or files.
 """
 
 from __future__ import annotations
@@ -195,7 +194,7 @@ def cost_curve(life: RemainingLife, costs: Costs, *, age: float) -> CostCurve:
     lived = age + life.lived()
     spent = costs.planned * life.survival + costs.failure * (1.0 - life.survival)
     rate = np.divide(spent, lived, out=np.full_like(spent, np.inf), where=lived > 0)
-    return CostCurve(life.in_cycles, rate, costs.failure / (float(lived[-1]) + life.beyond))
+    return CostCurve(life.in_cycles, rate, costs.failure / float(lived[-1] + life.beyond))
 
 
 @lru_cache(maxsize=1024)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -157,7 +158,7 @@ def load_held_out(folder: Path) -> HeldOut:
     """
     path = folder / HELD_OUT_FILE
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             kept: dict[str, FloatArray] = dict(stored)
         names = ("cycle", "truth", "rul", "lower", "upper", "failure_probability")
         lives = [
@@ -173,5 +174,5 @@ def load_held_out(folder: Path) -> HeldOut:
         )
     except FileNotFoundError:
         raise InvalidData(f"{folder}: {HELD_OUT_FILE} is missing: train again with this version") from None
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, EOFError, ValueError, KeyError, IndexError, BadZipFile) as error:
         raise InvalidData(f"{path}: cannot be read, train again: {error}") from error

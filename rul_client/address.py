@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import ipaddress
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import typer
+
+from rul_client.errors import RemoteFailed
+
+LOCAL: Final = "http://localhost:3000"
+
+
+class InvalidAddress(typer.BadParameter, RemoteFailed):
+    """An address that no client understands; wrong usage of a command."""
 
 
 class Tls(NamedTuple):
@@ -41,7 +49,7 @@ def _checked(url: str, schemes: tuple[str, ...]) -> str:
             return url
     except ValueError:  # the port is no number
         pass
-    raise typer.BadParameter(f"expected {', '.join(schemes)}://HOST:PORT, got {url!r}")
+    raise InvalidAddress(f"expected {', '.join(schemes)}://HOST:PORT, got {url!r}")
 
 
 ApiKey = Annotated[str | None, typer.Option(help="With a service: its API key.", envvar="RUL_API_KEY")]

@@ -1,92 +1,173 @@
-"""What every client shares: windows, answers and models."""
+"""Typed answers of a service; what every client shares.
+
+A reader is tolerant: fields, codes and states of a later version are no error.
+"""
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any, Final, Literal, Protocol
 
-import numpy as np
-from pydantic import ValidationError
+import msgspec
 
 from export.bundle import Manifest
-from model.domain import FloatArray
+from model.domain import RulState
 from rul_client.errors import RemoteFailed
+from rul_client.readings import Window
+from service.core.queries import HealthState, Interval, ModelName, WindowError
 
-
-class ModelName(NamedTuple):
-    """Exactly which weights answer."""
-
-    name: str
-    version: str
-    sha256: str
-
-
-class RemoteModel(NamedTuple):
-    """A model on a server."""
-
-    name: ModelName
-    manifest: Manifest
-
-    @classmethod
-    def parse(cls, name: ModelName, manifest: str | bytes, url: str) -> RemoteModel:
-        """Read a manifest that a server sent; RemoteFailed if it has another version."""
-        try:
-            return cls(name, Manifest.model_validate_json(manifest))
-        except ValidationError as error:
-            first = f"{error.error_count()} problems, the first: {error.errors()[0]['msg']}"
-            raise RemoteFailed(
-                f"{url} is another version of rulserve: manifest unreadable, {first}"
-            ) from error
-
-
-class Window(NamedTuple):
-    """Readings float32 [T, F] in engineering units, NaN where missing; `last_cycle` numbers the last row."""
-
-    unit: str
-    last_cycle: float
-    readings: FloatArray
-
-
-Explain = Literal["attention", "sensors", "full"]
+Explain = Literal["none", "attention", "sensors", "full"]
 """Grounds that an answer shows; see `service.core.queries.Explain`."""
 
 
-class Grounds(NamedTuple):
-    """The two sensors that weigh most, in signed cycles of RUL, and the failure probability at each horizon.
+class Candidate(msgspec.Struct, frozen=True):
+    """A shadow or canary beside a model; `returned` says which bound a canary has passed."""
 
-    `trust` is None where it was not asked for.
+    kind: str
+    model: ModelName
+    share: float
+    returned: str | None = None
+
+
+class Model(ModelName, frozen=True):
+    """A loaded model, and the ONNX Runtime provider that serves it; by gRPC without its candidate."""
+
+    provider: str
+    candidate: Candidate | None = None
+
+
+class Warned(msgspec.Struct, frozen=True):
+    """A reason to read an answer with care."""
+
+    code: str
+    detail: str
+    column: str | None = None
+
+
+class Attention(msgspec.Struct, frozen=True):
+    """Weights and contributions of each cycle; see `service.core.queries.Attention`.
+
+    Models that do not explain readings leave `evidence` empty.
     """
 
-    top_sensor: str | None
-    top_sensor_cycles: float | None
-    second_sensor: str | None
-    second_sensor_cycles: float | None
-    trust: str | None
-    failure: tuple[float, ...]
+    cycles: list[float]
+    weights: list[float]
+    contributions: list[float]
+    baseline: float
+    effective_cycles: float
+    entropy_ratio: float | None = None
+    evidence: list[float] = []
+    window_contribution: float | None = None
 
 
-class Answer(NamedTuple):
-    """A prediction.
-
-    `top` is the index of the cycle with most evidence, or of the largest weight in models without evidence,
-    which have no `grounds`. One cycle alone has no entropy.
-    """
+class Prediction(msgspec.Struct, frozen=True):
+    """The answer to one window; RUL and contributions are in cycles."""
 
     rul: float
     rul_state: str
-    lower: float
-    upper: float
-    health_state: str
-    entropy_ratio: float | None
-    top: int
-    grounds: Grounds | None = None
+    interval: Interval
+    failure_probability: dict[str, float]
+    health_state: HealthState
+    imputed_fraction: float
+    unit: str | None = None
+    warnings: list[Warned] = []
+    attention: Attention | None = None
+    sensor_contributions: dict[str, float] = {}
+    trust: str | None = None
+    explanation: dict[str, Any] | None = None
+    decision: dict[str, Any] | None = None
+
+    def __str__(self) -> str:
+        capped = self.rul_state == RulState.AT_LEAST_CAP
+        cycles = f"at least {self.rul:g}" if capped else f"{self.rul:.1f}"
+        between = f"{self.interval.lower:.1f} to {self.interval.upper:.1f}"
+        named = f"unit {self.unit}: " if self.unit else ""
+        state = ", ".join([self.health_state.label, *(warning.code for warning in self.warnings)])
+        return f"{named}{cycles} cycles left ({between}), {state}"
+
+    def row(self) -> dict[str, Any]:
+        """Return the columns of `rul predict` that an answer alone has."""
+        return {
+            "unit": self.unit,
+            "rul": self.rul,
+            "rul_state": self.rul_state,
+            "rul_lower": self.interval.lower,
+            "rul_upper": self.interval.upper,
+            "health_state": self.health_state.label,
+            **{f"failure_within_{cycles}": p for cycles, p in self.failure_probability.items()},
+            "trust": self.trust,
+            "warnings": ", ".join(warning.code for warning in self.warnings),
+        }
+
+    def _repr_html_(self) -> str:
+        return html_table([self.row()])
 
 
-class NoAnswer(NamedTuple):
-    """Why a window has no prediction."""
+class Refused(msgspec.Struct, frozen=True):
+    """A window without an answer."""
 
-    detail: str
+    error: WindowError
+    unit: str | None = None
+
+    @property
+    def detail(self) -> str:
+        """Return the first reason."""
+        return self.error.errors[0].detail if self.error.errors else self.error.detail
+
+
+class Predictions(list[Prediction]):
+    """Answers of one model, in the order of the windows; `refused` are windows without an answer."""
+
+    def __init__(self, model: ModelName, answers: Iterable[Prediction | Refused]) -> None:
+        given = list(answers)
+        super().__init__(each for each in given if isinstance(each, Prediction))
+        self.model: Final = model
+        self.refused: Final = [each for each in given if isinstance(each, Refused)]
+
+    def to_pandas(self) -> Any:  # noqa: ANN401 pandas is optional
+        """Return a DataFrame, one row a prediction; needs `rulserve[pandas]`."""
+        try:
+            from pandas import DataFrame  # noqa: PLC0415 optional
+        except ModuleNotFoundError:
+            raise RemoteFailed("to_pandas needs pandas: pip install 'rulserve[pandas]'") from None
+        return DataFrame([prediction.row() for prediction in self])
+
+    def _repr_html_(self) -> str:
+        return html_table([prediction.row() for prediction in self])
+
+
+class Appended(msgspec.Struct, frozen=True):
+    """A unit after its new readings.
+
+    `repeated` readings had been stored before. `prediction` is of the unit as it now stands; `refusal` says
+    why there is none.
+    """
+
+    unit: str
+    model: ModelName
+    stored: int
+    repeated: int
+    last_cycle: int
+    prediction: Prediction | None = None
+    refusal: WindowError | None = None
+
+
+class Curve(msgspec.Struct, frozen=True):
+    """Expected cost per cycle of a stop in so many cycles."""
+
+    in_cycles: list[float]
+    cost_per_cycle: list[float]
+
+
+class UnitDecision(msgspec.Struct, frozen=True):
+    """When to stop a unit, from its latest stored prediction."""
+
+    unit: str
+    model: str
+    last_cycle: int
+    decision: dict[str, Any]
+    curve: Curve
 
 
 class Answerer(Protocol):
@@ -97,20 +178,26 @@ class Answerer(Protocol):
     windows_per_request: int
     max_in_flight: int  # calls of `answer` at a time
 
-    async def answer(self, windows: Sequence[Window], explain: Explain) -> list[Answer | NoAnswer]:
+    async def answer(self, windows: Sequence[Window], explain: Explain) -> list[Prediction | Refused]:
         """Answer each window, in order; `sensors` and `full` are for models that explain readings."""
         ...
 
 
-def grounds_of(sensors: Mapping[str, float], trust: str | None, failure: Iterable[float]) -> Grounds | None:
-    """Choose the sensors that weigh most; None where the answer has no sensors."""
-    if not sensors:
-        return None
-    most = heapq.nlargest(2, sensors.items(), key=lambda sensor: abs(sensor[1]))
-    (first, first_cycles), (second, second_cycles) = (*most, (None, None))[:2]
-    return Grounds(first, first_cycles, second, second_cycles, trust, tuple(failure))
+def answers_of(given: Sequence[Any]) -> list[Prediction | Refused]:
+    """Read predictions in their JSON form; ValueError if they are something else."""
+    return [msgspec.convert(each, Refused if "error" in each else Prediction) for each in given]
 
 
-def top_of(weights: Sequence[float]) -> int:
-    """Index of the largest value; the first of several."""
-    return int(np.argmax(weights))
+def html_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return an HTML table of rows, every text escaped."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    head = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in names)
+    lines = "".join(
+        "<tr>" + "".join(f"<td>{escape(_cell(row.get(name)))}</td>" for name in names) + "</tr>"
+        for row in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

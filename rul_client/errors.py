@@ -13,6 +13,10 @@ class RemoteFailed(RulError):
     """The server cannot be reached, or refused the request."""
 
 
+class Rejected(RemoteFailed):
+    """The server refused this request; another may succeed."""
+
+
 class Retryable(RemoteFailed):
     """A temporary failure; `after_seconds` is the pause that the server asks for, if any."""
 

@@ -1,98 +1,114 @@
-"""Asks a server by gRPC: rul.v1.RulService."""
+"""rul.v1.RulService: connections, and calls that answer in the JSON form or raise `RemoteFailed`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import grpc
 import grpc.aio
-import numpy as np
+from google.protobuf.message import Message
 
 from rul_client.address import Tls, is_loopback
-from rul_client.answers import Answer, Explain, ModelName, NoAnswer, RemoteModel, Window, grounds_of, top_of
 from rul_client.errors import KEY_HINT, RemoteFailed, Retryable
-from rul_client.http import ssl_context
+from rul_client.http import TIMEOUT_SECONDS, ssl_context
+from rul_client.readings import Window
 from service.proto import rul_v1_pb2 as pb
+from service.proto import rul_v1_pb2_grpc
 
 PORTS: Final = {"grpc": 3000, "grpcs": 443, "http": 80, "https": 443}
 TEMPORARY: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
 KEYS: Final = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
-EXPLAIN: Final[dict[Explain, pb.Explain]] = {
-    "attention": pb.EXPLAIN_ATTENTION,
-    "sensors": pb.EXPLAIN_SENSORS,
-    "full": pb.EXPLAIN_FULL,
-}
-TIMEOUT_SECONDS: Final = 60.0
 MAX_DETAIL: Final = 300
 
 
-class GrpcTransport:
-    """RulService of one server; every failure is a `RemoteFailed`."""
+class Rpc:
+    """RulService of one server."""
 
-    bytes_per_reading: Final = 4
-
-    def __init__(self, stub: Any, url: str, api_key: str | None) -> None:  # noqa: ANN401 generated code
-        self._stub: Final = stub
+    def __init__(
+        self,
+        url: str,
+        api_key: str | None,
+        *,
+        tls: Tls = Tls(),  # noqa: B008 frozen
+        timeout_seconds: float = TIMEOUT_SECONDS,
+    ) -> None:
         self._url: Final = url
+        self._tls: Final = tls
         self._metadata: Final = [("x-api-key", api_key)] if api_key else []
+        self._timeout: Final = timeout_seconds
+        self._channel: grpc.aio.Channel | None = None
+        self.stub: Any = None  # generated code
 
-    async def models(self) -> list[str]:
-        """List the names of the server's models."""
-        reply = await self._call(self._stub.ListModels, pb.ListModelsRequest())
-        return [found.reference.name for found in reply.models]
+    async def close(self) -> None:
+        """Close the connection."""
+        if self._channel is not None:
+            await self._channel.close()
 
-    async def model(self, name: str) -> RemoteModel:
-        """Describe one of the server's models."""
-        found = await self._call(self._stub.GetModel, pb.GetModelRequest(name=name))
-        of = found.reference
-        return RemoteModel.parse(ModelName(of.name, of.version, of.sha256), found.manifest_json, self._url)
+    async def models(self) -> list[dict[str, Any]]:
+        """List the loaded models."""
+        reply = await self._call("ListModels", pb.ListModelsRequest())
+        return [plain(each.reference) | {"provider": each.provider} for each in reply.models]
 
-    async def predict(
-        self, model: str, windows: Sequence[Window], explain: Explain
-    ) -> list[Answer | NoAnswer]:
-        """Answer each window, in order."""
-        request = pb.PredictRequest(
-            model=model, partial=True, windows=map(_message, windows), explain=EXPLAIN[explain]
-        )
-        reply = await self._call(self._stub.Predict, request)
-        return [_answer(prediction) for prediction in reply.predictions]
+    async def manifest(self, model: str) -> str:
+        """Return the manifest of a model, JSON."""
+        return (await self._call("GetModel", pb.GetModelRequest(name=model))).manifest_json
 
-    async def _call(self, method: Any, request: object) -> Any:  # noqa: ANN401 generated code
+    async def predict(self, windows: Sequence[Window], options: Mapping[str, Any]) -> dict[str, Any]:
+        """Answer windows; the options are those of POST /v1/predict."""
+        explain = f"EXPLAIN_{options['explain'].upper()}"
+        given: dict[str, Any] = {
+            **options,
+            "explain": explain,
+            "windows": [_message(window) for window in windows],
+        }
+        return plain(await self._call("Predict", pb.PredictRequest(**given)))
+
+    async def _call(self, method: str, request: object) -> Any:  # noqa: ANN401 generated code
+        if self.stub is None:  # a channel belongs to the loop that it is opened on
+            self._channel = grpc_channel(self._url, tls=self._tls)
+            self.stub = rul_v1_pb2_grpc.RulServiceStub(self._channel)
         try:
-            return await method(request, metadata=self._metadata, timeout=TIMEOUT_SECONDS)
+            return await getattr(self.stub, method)(request, metadata=self._metadata, timeout=self._timeout)
         except grpc.aio.AioRpcError as error:
             code = error.code()
             # One line, without the addresses and counters that gRPC adds.
             detail = " ".join((error.details() or "no reason given").split())[:MAX_DETAIL]
-            ours = any(key == "x-request-id" for key, _ in error.trailing_metadata() or ())
+            trailing = dict(error.trailing_metadata() or ())
+            ours = "x-request-id" in trailing
             if not ours and code is grpc.StatusCode.UNAVAILABLE:
                 raise RemoteFailed(f"{self._url} cannot be reached: {detail}") from error
             message = f"{self._url} answered {code.name}: {detail}" + KEY_HINT * (code in KEYS)
-            raise (Retryable if ours and code in TEMPORARY else RemoteFailed)(message) from error
+            if ours and code in TEMPORARY:
+                after = str(trailing.get("grpc-retry-pushback-ms", ""))
+                raise Retryable(message, int(after) / 1000 if after.isdecimal() else None) from error
+            raise RemoteFailed(message) from error
+
+
+def plain(message: Message) -> dict[str, Any]:
+    """Return a message in its JSON form, without the fields that have no value."""
+    fields = (f for f in message.DESCRIPTOR.fields if not f.has_presence or message.HasField(f.name))
+    return {field.name: _plain_value(getattr(message, field.name)) for field in fields}
+
+
+def _plain_value(value: Any) -> Any:  # noqa: ANN401 any value of protobuf
+    if isinstance(value, Message):
+        return plain(value)
+    if isinstance(value, str | float | int):
+        return value
+    if hasattr(value, "items"):
+        return {str(key): _plain_value(value[key]) for key in sorted(value)}
+    return [_plain_value(each) for each in value]
 
 
 def _message(window: Window) -> pb.Window:
-    values = np.asarray(window.readings, dtype=np.float32).ravel()
-    return pb.Window(
-        unit=window.unit, last_cycle=window.last_cycle, readings=pb.Readings(values=values.tolist())
-    )
-
-
-def _answer(given: pb.Prediction) -> Answer | NoAnswer:
-    if given.HasField("error"):
-        errors = given.error.errors
-        return NoAnswer(errors[0].detail if errors else given.error.detail)
-    attention = given.attention
-    entropy_ratio = attention.entropy_ratio if attention.HasField("entropy_ratio") else None
-    failure = given.failure_probability
-    trust = given.trust if given.HasField("trust") else None
-    grounds = grounds_of(given.sensor_contributions, trust, [failure[h] for h in sorted(failure)])
-    return Answer(
-        given.rul, given.rul_state, given.interval.lower, given.interval.upper,
-        given.health_state.label, entropy_ratio, top_of(attention.evidence or attention.weights), grounds,
-    )  # fmt: skip
+    given = pb.Window(unit=window.unit, last_cycle=window.last_cycle)
+    for name, values in window.by_column().items():
+        given.columns.columns[name].values.extend(values)
+    if not window.columns:
+        given.readings.values.extend(window.readings.ravel().tolist())
+    return given
 
 
 def grpc_channel(url: str, *options: tuple[str, int], tls: Tls = Tls()) -> grpc.aio.Channel:  # noqa: B008 frozen

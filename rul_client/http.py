@@ -1,78 +1,18 @@
-"""Asks a server by HTTP: JSON, POST /v1/predict."""
+"""JSON over HTTP: connections, and requests that succeed or raise `RemoteFailed`."""
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Sequence
-from typing import Any, Final, NoReturn
-from urllib.parse import quote
+from collections.abc import Mapping
+from typing import Final, NoReturn
 
 import httpx
 import msgspec
 
 from rul_client.address import Tls, is_loopback
-from rul_client.answers import Answer, Explain, ModelName, NoAnswer, RemoteModel, Window, grounds_of, top_of
-from rul_client.errors import KEY_HINT, RemoteFailed, Retryable
+from rul_client.errors import KEY_HINT, Rejected, RemoteFailed, Retryable
 
 TIMEOUT_SECONDS: Final = 60.0
-
-
-class HttpTransport:
-    """JSON over HTTP to one server; every failure is a `RemoteFailed`."""
-
-    bytes_per_reading: Final = 20
-
-    def __init__(self, client: httpx.AsyncClient, url: str) -> None:
-        self._client: Final = client
-        self._url: Final = url
-
-    async def models(self) -> list[str]:
-        """List the names of the server's models."""
-        content = await request(self._client, "GET", "/v1/models")
-        try:
-            return [found["name"] for found in msgspec.json.decode(content)["models"]]
-        except (LookupError, TypeError, ValueError) as error:
-            raise RemoteFailed(f"{self._url} is not rulserve, or a newer version: {error!r}") from error
-
-    async def model(self, name: str) -> RemoteModel:
-        """Describe one of the server's models."""
-        content = await request(self._client, "GET", f"/v1/models/{quote(name, safe='')}")
-        try:
-            found = msgspec.json.decode(content)
-            of = ModelName(found["name"], found["version"], found["sha256"])
-            return RemoteModel.parse(of, msgspec.json.encode(found["manifest"]), self._url)
-        except (LookupError, TypeError, ValueError) as error:
-            raise RemoteFailed(f"{self._url} is not rulserve, or a newer version: {error!r}") from error
-
-    async def predict(
-        self, model: str, windows: Sequence[Window], explain: Explain
-    ) -> list[Answer | NoAnswer]:
-        """Answer each window, in order."""
-        given = [
-            {"unit": w.unit, "last_cycle": w.last_cycle, "readings": w.readings.tolist()} for w in windows
-        ]
-        asked = {"model": model, "partial": True, "explain": explain, "windows": given}
-        body = msgspec.json.encode(asked)  # NaN as null
-        content = await request(self._client, "POST", "/v1/predict", body)
-        try:
-            return [_answer(each) for each in msgspec.json.decode(content)["predictions"]]
-        except (LookupError, TypeError, AttributeError, ValueError) as error:
-            raise RemoteFailed(f"{self._url} is not rulserve, or a newer version: {error!r}") from error
-
-
-def _answer(given: dict[str, Any]) -> Answer | NoAnswer:
-    if "error" in given:
-        error = given["error"]
-        return NoAnswer((error.get("errors") or [error])[0]["detail"])
-    interval, attention = given["interval"], given["attention"]
-    grounds = grounds_of(
-        given.get("sensor_contributions", {}), given.get("trust"), given["failure_probability"].values()
-    )
-    return Answer(
-        given["rul"], given["rul_state"], interval["lower"], interval["upper"],
-        given["health_state"]["label"], attention.get("entropy_ratio"),
-        top_of(attention.get("evidence") or attention["weights"]), grounds,
-    )  # fmt: skip
 
 
 def http_client(
@@ -111,12 +51,18 @@ def ssl_context(tls: Tls) -> ssl.SSLContext:
     return context
 
 
-async def request(client: httpx.AsyncClient, method: str, path: str, body: bytes | None = None) -> bytes:
+async def request(
+    client: httpx.AsyncClient,
+    method: str,
+    path: str,
+    body: bytes | None = None,
+    params: Mapping[str, str] | None = None,
+) -> bytes:
     """Return the body of a successful response; raise RemoteFailed, or Retryable if it may pass."""
     url = str(client.base_url).rstrip("/")
     headers = {} if body is None else {"content-type": "application/json"}
     try:
-        response = await client.request(method, path, content=body, headers=headers)
+        response = await client.request(method, path, content=body, params=params, headers=headers)
     except (httpx.ConnectError, httpx.UnsupportedProtocol, ssl.SSLError) as error:
         raise RemoteFailed(f"{url} cannot be reached: {str(error) or type(error).__name__}") from error
     except httpx.TransportError as error:
@@ -136,4 +82,5 @@ def _refuse(url: str, response: httpx.Response) -> NoReturn:
     if response.status_code in {429, 503}:
         after = response.headers.get("retry-after", "")
         raise Retryable(message, float(after) if after.isdecimal() else None)
-    raise RemoteFailed(message)
+    is_ours = response.status_code in {400, 404, 409, 413, 415, 422}
+    raise (Rejected if is_ours else RemoteFailed)(message)

@@ -180,7 +180,11 @@ def given_rows(
         except InvalidWindow as error:
             problems += error.problems
     _check_none(problems)
-    return Given(cycles, np.stack(read), lambda i, name: f"{at(i)}/columns/{escaped(name)}")
+
+    def pointer(i: int, name: str) -> str:
+        return f"{at(i)}/columns/{escaped(name)}"
+
+    return Given(cycles, np.stack(read), pointer)
 
 
 def given_columns(
@@ -205,10 +209,14 @@ def given_columns(
     values = np.empty((0, 0), np.float32) if part.readings is None else part.readings
     for i, f in np.argwhere(np.isinf(values))[: MAX_PROBLEMS + 1].tolist():
         detail = f"expected a finite float32 for {rules.names[f]}, got {values[i, f]:g}"
-        problems.append(Problem(f"/columns/{escaped(rules.names[f])}/{i}", "non_finite", detail))
+        problems.append(Problem(_column_pointer(i, rules.names[f]), "non_finite", detail))
     _check_none(problems)
     numbers = [None] * count if cycles is None else cycles
-    return Given(numbers, values, lambda i, name: f"/columns/{escaped(name)}/{i}")
+    return Given(numbers, values, _column_pointer)
+
+
+def _column_pointer(i: int, name: str) -> str:
+    return f"/columns/{escaped(name)}/{i}"
 
 
 def check_name(unit: str, pointer: str = "/unit") -> None:

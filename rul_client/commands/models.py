@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 from urllib.parse import quote
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from rul_client.address import http_address
+from rul_client.address import LOCAL, http_address
 
+if TYPE_CHECKING:
+    from rul_client.answers import Candidate
+    from rul_client.api import AsyncClient
+
+Result = TypeVar("Result")
 CHANGE_SECONDS: Final = 180.0
 """Longest wait for a change: longer than the service takes to check a bundle or to refuse it."""
 
@@ -21,7 +25,6 @@ Url = Annotated[str, typer.Option(help="The service: http or https://HOST:PORT."
 ApiKey = Annotated[str | None, typer.Option(help="Its API key.", envvar="RUL_API_KEY")]
 Bundle = Annotated[str, typer.Argument(help="A shipped bundle, or a folder on the service's machine.")]
 Name = Annotated[str, typer.Argument(help="Name of a loaded model.")]
-LOCAL: Final = "http://localhost:3000"
 
 models = typer.Typer(
     no_args_is_help=True, help="List, load, swap, shadow, canary and unload the models of a running service."
@@ -37,9 +40,10 @@ def list_models(*, url: Url = LOCAL, api_key: ApiKey = None) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for heading in ("model", "version", "sha256", "provider", "candidate"):
         table.add_column(heading, no_wrap=True)
-    for found in _ask(url, api_key, "GET")["models"]:
-        row = found["name"], found["version"], found["sha256"][:12], found["provider"]
-        table.add_row(*row, _candidate(found["candidate"]))
+    for found in _ask(url, api_key, lambda client: client.models()):
+        table.add_row(
+            found.name, found.version, found.sha256[:12], found.provider, _candidate(found.candidate)
+        )
     Console(width=160, highlight=False, markup=False).print(table)
 
 
@@ -130,27 +134,26 @@ def uncanary(name: Name, *, url: Url = LOCAL, api_key: ApiKey = None) -> None:
     _change(url, api_key, "DELETE", f"/{quote(name, safe='')}/canary", None)
 
 
-def _candidate(given: Mapping[str, Any] | None) -> str:
-    if given is None:
+def _candidate(found: Candidate | None) -> str:
+    if found is None:
         return ""
-    returned = f", returned: {given['returned']}" if given["returned"] else f" of {given['share']:g}"
-    return f"{given['kind']} {given['model']['version']}{returned}"
+    answers = f"returned: {found.returned}" if found.returned else f"share {found.share:g}"
+    return f"{found.kind} {found.model.version}, {answers}"
 
 
 def _change(url: str, api_key: str | None, method: str, path: str, body: Mapping[str, object] | None) -> None:
-    done = _ask(url, api_key, method, path, body)
+    done = _ask(
+        url, api_key, lambda client: client.request(method, f"/v1/models{path}", dict[str, Any], body)
+    )
     of = done["model"]
     typer.echo(f"{done['action']}: {of['name']} {of['version']}; models: {', '.join(done['models'])}")
 
 
-def _ask(
-    url: str, api_key: str | None, method: str, path: str = "", body: Mapping[str, object] | None = None
-) -> Any:  # noqa: ANN401 JSON
-    from rul_client.http import http_client, request  # noqa: PLC0415 every `rul` command loads this module
+def _ask(url: str, api_key: str | None, question: Callable[[AsyncClient], Awaitable[Result]]) -> Result:
+    from rul_client.api import AsyncClient  # noqa: PLC0415 every `rul` command loads this module
 
-    async def ask() -> bytes:
-        async with http_client(url, api_key, timeout_seconds=CHANGE_SECONDS) as client:
-            sent = None if body is None else msgspec.json.encode(body)
-            return await request(client, method, f"/v1/models{path}", sent)
+    async def ask() -> Result:
+        async with AsyncClient(url, api_key=api_key, timeout_seconds=CHANGE_SECONDS, attempts=1) as client:
+            return await question(client)
 
-    return msgspec.json.decode(asyncio.run(ask()))
+    return asyncio.run(ask())

@@ -1,10 +1,11 @@
-"""`rul outcomes`: the accuracy of stored predictions.
+"""`rul outcomes`: the accuracy of stored predictions; outcomes in bulk.
 
 SQLAlchemy and the settings load when the command runs: `rul serve` imports this module too.
 """
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import sys
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from model.domain import printable
+from rul_client.address import LOCAL, ApiKey, Ca, Cert, CertKey, KeyFile, Tls, chosen_key, http_address
 from rul_client.commands.output import csv_cell
 from service.store.url import SQLITE, InvalidStoreUrl, store_url
 
@@ -33,6 +35,15 @@ class ReportFormat(StrEnum):
 
 def outcomes(
     *,
+    report: Annotated[
+        Path | None, typer.Option(help="Report the outcomes of this file: unit, kind, cycle[, model, time].")
+    ] = None,
+    url: Annotated[
+        str, typer.Option(help="With --report: http:// or https://HOST:PORT.", callback=http_address)
+    ] = LOCAL,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="With --report: correct outcomes reported before.")
+    ] = False,
     store: Annotated[
         str | None, typer.Option(help="Address of the database; default: RUL_STORE_URL.")
     ] = None,
@@ -42,6 +53,11 @@ def outcomes(
     since: Annotated[
         datetime | None, typer.Option(help="Only outcomes from this day on, in local time.")
     ] = None,
+    api_key: ApiKey = None,
+    key_file: KeyFile = None,
+    ca: Ca = None,
+    cert: Cert = None,
+    key: CertKey = None,
 ) -> None:
     """Report the accuracy of stored predictions against failures and removals, a row a model version.
 
@@ -50,16 +66,24 @@ def outcomes(
     removed unit outlived; other predictions of removed units say nothing.
 
     Example: rul outcomes --since 2026-01-01 --format csv
+
+    With --report, report failures and removals to a service instead, from CSV or .xlsx with the columns unit,
+    kind (failed or removed), cycle and, if wanted, model and time. Lines that cannot be reported are named.
+
+    Example: rul outcomes --report ends.csv --url http://localhost:3000
     """
+    if report is not None:
+        _report_file(url, chosen_key(api_key, key_file), Tls(ca, cert, key), report, replace=replace)
+        return
     from service.settings import Settings  # noqa: PLC0415 as above
-    from service.store.report import report  # noqa: PLC0415 loads SQLAlchemy
+    from service.store.report import report as accuracy  # noqa: PLC0415 loads SQLAlchemy
     from service.store.store import Store  # noqa: PLC0415 as above
 
     url = Settings.read().store_url.get_secret_value() if store is None else store
     address = existing(store_url(url))
     opened = Store.open(address)
     try:
-        found = report(opened, since=None if since is None else since.timestamp())
+        found = accuracy(opened, since=None if since is None else since.timestamp())
     finally:
         opened.close()
     form = form or (ReportFormat.TABLE if sys.stdout.isatty() else ReportFormat.CSV)
@@ -72,6 +96,16 @@ def outcomes(
         writer.writerows({name: csv_cell(value) for name, value in row.items()} for row in rows)
     else:
         Console(width=WIDEST, highlight=False, markup=False).print(_table(rows))
+
+
+def _report_file(url: str, api_key: str | None, tls: Tls, path: Path, *, replace: bool) -> None:
+    from rul_client.api import AsyncClient  # noqa: PLC0415 loads gRPC
+    from rul_client.commands.outcomes_file import report_file  # noqa: PLC0415 as above
+
+    async def report() -> None:
+        await report_file(AsyncClient(url, api_key=api_key, tls=tls), path, replace=replace)
+
+    asyncio.run(report())
 
 
 def existing(url: str) -> str:

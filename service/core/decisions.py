@@ -5,16 +5,18 @@ This module must not know requests; `model.decision` has the mathematics.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from export.bundle import Manifest
 from model.decision import CostCurve, Costs, FleetLife, Forecast, best_fixed_age, cost_curve, remaining_life
 from model.domain import RulState
-from service.core.answers import Answers
+from service.core.answers import Answers, Piece
 from service.core.queries import Decision
+from service.core.turns import Turns
+from service.core.window import Windows
 
 ADVISED: Final = frozenset({RulState.ESTIMATED, RulState.AT_LEAST_CAP})
 """States of an RUL that a decision can rest on."""
@@ -42,13 +44,20 @@ class Planner:
         self._horizons: Final = manifest.horizons
         self._fleet: Final = FleetLife(manifest.degradation.life_quantiles)
 
-    def of_answer(
-        self, answers: Answers, row: int, last_cycle: float, costs: Costs | None
-    ) -> Decision | UnsetType | None:
-        """Decide on one row of a batch; UNSET without costs."""
-        costs = costs or self.costs
-        if costs is None:
-            return UNSET
+    async def of_pieces(
+        self, windows: Windows, pieces: Sequence[Piece], costs: Costs
+    ) -> dict[int, Decision | None]:
+        """Decide on each window, by its place in the request, in turns with other requests."""
+        found: dict[int, Decision | None] = {}
+        turns = Turns()
+        for piece in pieces:
+            for row, i in enumerate(piece.places, piece.first):
+                found[i] = self._of_answer(piece.answers, row, windows.last_cycle[i], costs)
+                await turns.give()
+        return found
+
+    def _of_answer(self, answers: Answers, row: int, last_cycle: float, costs: Costs) -> Decision | None:
+        """Decide on one row of a batch; None where it is no ground for a decision."""
         lower, upper = answers.interval[row]
         probabilities = dict(zip(self._horizons, answers.failure_probability[row], strict=True))
         forecast = Forecast(answers.rul[row], lower, upper, probabilities)

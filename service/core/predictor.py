@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
+from msgspec import UNSET
+
 from export.bundle import Manifest
 from model.decision import Costs
 from service.core.answers import prediction
@@ -20,6 +22,7 @@ from service.core.explanations import NO_GROUNDS, Explainer, Grounds
 from service.core.ports import Batcher, Recorder, Stages
 from service.core.providers import Placement
 from service.core.queries import (
+    Decision,
     Explain,
     ModelName,
     Prediction,
@@ -249,12 +252,14 @@ class Predictor:
         grounds: dict[int, Grounds] = {}
         if explain in BY_SENSORS:
             grounds = await model.explainer.grounds(windows, pieces, judge=explain is Explain.FULL)
+        decisions: dict[int, Decision | None] = {}
+        if (costs := costs or model.planner.costs) is not None:
+            decisions = await model.planner.of_pieces(windows, pieces, costs)
         start = perf_counter()
         answered: list[Prediction | None] = [None] * len(windows.lengths)
         for piece in pieces:
             for row, i in enumerate(piece.places, piece.first):
                 sensors, trust = grounds.get(i, NO_GROUNDS)
-                decision = model.planner.of_answer(piece.answers, row, windows.last_cycle[i], costs)
                 answered[i] = prediction(
                     piece,
                     row,
@@ -263,7 +268,7 @@ class Predictor:
                     explain=explain,
                     sensor_contributions=sensors,
                     trust=trust,
-                    decision=decision,
+                    decision=decisions.get(i, UNSET),
                 )
         worded = cast("list[Prediction]", answered)
         if stages is not None:

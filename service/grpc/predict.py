@@ -27,6 +27,7 @@ from service.core.queries import (
     PredictQuery,
     PredictReply,
     Refused,
+    WindowError,
 )
 from service.core.rules import WindowRules
 from service.core.turns import LARGE_BYTES, Turns
@@ -211,10 +212,7 @@ def fill(message: pb.Prediction, given: Prediction | Refused) -> None:
     if given.unit is not None:
         message.unit = given.unit
     if isinstance(given, Refused):
-        error = message.error
-        error.title, error.detail = given.error.title, given.error.detail
-        for p in given.error.errors:
-            error.errors.add(pointer=p.pointer, code=p.code, detail=p.detail)
+        fill_error(message.error, given.error)
         return
     message.rul, message.rul_state = given.rul, given.rul_state
     interval, health = message.interval, message.health_state
@@ -250,6 +248,13 @@ def _fill_decision(message: pb.Decision, given: Decision) -> None:
     message.run_to_failure_cost_per_cycle = given.run_to_failure_cost_per_cycle
     message.fixed_interval_cost_per_cycle = given.fixed_interval_cost_per_cycle
     message.costs.planned, message.costs.failure = given.costs.planned, given.costs.failure
+
+
+def fill_error(message: pb.WindowError, given: WindowError) -> None:
+    """Set the fields of the reason why a window has no answer."""
+    message.title, message.detail = given.title, given.detail
+    for p in given.errors:
+        message.errors.add(pointer=p.pointer, code=p.code, detail=p.detail)
 
 
 def _fill_attention(message: pb.Attention, given: Attention) -> None:

@@ -25,6 +25,7 @@ from service.grpc.health import Health
 from service.grpc.oip import INFERENCE_SERVICE, InferenceServicer
 from service.grpc.predict import model_reference, predict
 from service.grpc.streams import StreamServicer
+from service.grpc.units import append
 from service.labels import Route
 from service.proto import rul_v1_pb2 as pb
 
@@ -53,10 +54,19 @@ class RulServicer:
             scope=KeyScope.PREDICT,
             needs_model=True,
         )
+        appending = partial(
+            exchanged,
+            desk,
+            Route.GRPC_APPEND,
+            partial(append, desk),
+            scope=KeyScope.INGEST,
+            needs_model=True,
+        )
         get_model = partial(exchanged, desk, Route.GRPC_GET_MODEL, self._get_model, scope=KeyScope.ANY)
         list_models = partial(exchanged, desk, Route.GRPC_LIST_MODELS, self._list_models, scope=KeyScope.ANY)
         return {
             "Predict": grpc.stream_unary_rpc_method_handler(predicting),
+            "AppendCycles": grpc.stream_unary_rpc_method_handler(appending),
             "PredictStream": grpc.stream_stream_rpc_method_handler(StreamServicer(desk).predict_stream),
             "GetModel": grpc.stream_unary_rpc_method_handler(get_model, response_serializer=serialized),
             "ListModels": grpc.stream_unary_rpc_method_handler(list_models, response_serializer=serialized),

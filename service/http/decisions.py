@@ -16,10 +16,10 @@ from service.edge.keys import KeyScope
 from service.errors import UnknownUnit
 from service.http.shell import Call, Endpoint, Reply, json_reply
 from service.http.units import read_query, wrong
-from service.http.units_bodies import NO_STORE, parameter
+from service.http.units_openapi import NO_STORE, parameter
 from service.labels import Route
 from service.store.async_store import AsyncStore
-from service.store.rows import FleetRow, History
+from service.store.rows import FleetRow
 
 PATH: Final = "/v1/units/{unit:path}/decision"
 MOST_SHOWN: Final = 500
@@ -70,7 +70,7 @@ class DecisionsHttp:
         if not known.predictions:
             raise UnknownUnit(f"no prediction of unit {unit[:64]!r} by model {name!r} is stored")
         latest = known.predictions[0]
-        planned = None if _has_ended(known) else model.planner.plan(_standing(latest), costs)
+        planned = None if known.outcome else model.planner.plan(_standing(latest), costs)
         decision, curve = (None, None) if planned is None else (planned[0], _shown(planned[1]))
         return json_reply(UnitDecision(unit, name, latest["last_cycle"], decision, curve))
 
@@ -91,11 +91,6 @@ def _costs(query: Mapping[str, str]) -> Costs | None:
     except InvalidCosts as error:
         name, _, detail = str(error).partition(": ")
         raise wrong(f"/{name}", detail) from None
-
-
-def _has_ended(known: History) -> bool:
-    """Return whether the unit failed or left service, and has no cycle after that."""
-    return known.outcome is not None and known.outcome.cycle >= known.predictions[0]["last_cycle"]
 
 
 def _standing(row: FleetRow) -> Standing:

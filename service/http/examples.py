@@ -18,6 +18,7 @@ def add_examples(paths: dict[str, Any], manifest: Manifest) -> None:
     edges = manifest.regimes[0].histogram_edges
     cycles = [[float(f"{of_column[i]:.6g}") for of_column in edges] for i in DECILES]
     by_name = dict(zip(names, map(list, zip(*cycles, strict=True)), strict=True))
+    reading = {name: values[-1] for name, values in by_name.items()}
     window = {"unit": "17", "last_cycle": LAST}
     infer = {
         "inputs": [
@@ -39,6 +40,10 @@ def add_examples(paths: dict[str, Any], manifest: Manifest) -> None:
                 "explain": "none",
                 "store": False,
             },
+        },
+        "/v1/units/{unit}/cycles": {
+            "one reading": {"model": manifest.name, "cycle": 121, "columns": reading},
+            "readings by column": {"model": manifest.name, "cycles": [119, 120, 121], "columns": by_name},
         },
         "/v1/units/{unit}/outcomes": {
             "a failure": {"model": manifest.name, "kind": "failed", "cycle": 196},

@@ -13,7 +13,7 @@ from export.bundle import Manifest
 from model.version import VERSION
 from service.core.queries import ModelName, Prediction, Refused
 from service.errors import STATUS
-from service.http import decisions, oip_openapi, units_bodies
+from service.http import decisions, oip_openapi, units_openapi
 from service.http.examples import add_examples
 
 PAGE: Final = """<!doctype html>
@@ -75,7 +75,7 @@ def document(types: Sequence[type], manifest: Manifest) -> dict[str, Any]:
         "properties": {"model": _ref("ModelName"), "predictions": {"type": "array", "items": answer}},
     }
     paths = _paths()
-    for module in (units_bodies, decisions, oip_openapi):
+    for module in (units_openapi, decisions, oip_openapi):
         paths |= module.paths(_ref, _responses)
     add_examples(paths, manifest)
     security = {

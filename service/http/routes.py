@@ -38,9 +38,18 @@ from service.http.predict import predict
 from service.http.problem import ProblemBody
 from service.http.shell import JSON, Call, Endpoint, Reply, Shell, json_reply
 from service.http.units import UnitsHttp
-from service.http.units_bodies import FleetBody, OutcomeReply, OutcomeReport, UnitBody
+from service.http.units_bodies import (
+    DeletedBody,
+    FleetBody,
+    OutcomeReply,
+    OutcomeReport,
+    RenameBody,
+    UnitBody,
+)
+from service.http.units_cycles import CyclesQuery
 from service.labels import Route
 from service.store.async_store import AsyncStore
+from service.units import CyclesReply, UnitReply
 
 PREDICT_PATH: Final = "/v1/predict"
 Schema = Callable[[], dict[str, Any]]
@@ -71,6 +80,7 @@ class ReadyBody(msgspec.Struct, frozen=True):
 BODIES: Final = (
     PredictQuery, ModelsBody, ModelBody, BundleBody, ShadowBody, CanaryBody, SimulatedBody, ChangeBody,
     ReadyBody, ProblemBody, OutcomeReport, OutcomeReply, UnitBody, FleetBody, MonitoringBody, UnitDecision,
+    CyclesQuery, CyclesReply, UnitReply, RenameBody, DeletedBody,
 )  # fmt: skip
 """What the routes read and answer, for the OpenAPI document."""
 

@@ -1,110 +1,156 @@
-"""Routes of `/v1/units`: the fleet by urgency, one unit's history, outcomes."""
+"""Routes of `/v1/units`: the fleet by urgency, one unit, its readings and outcome."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 from collections.abc import Mapping
+from datetime import datetime
 from time import time
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
+from service.core.predictor import LoadedModel
 from service.core.window import LARGEST_CYCLE
 from service.edge.exchange import Desk
 from service.edge.keys import KeyScope
-from service.errors import InvalidRequest, Problem
+from service.errors import LONGEST_NAME, InvalidRequest, Problem
 from service.http import units_bodies as bodies
 from service.http import units_cycles
 from service.http.problem import UNREADABLE, unreadable
-from service.http.shell import JSON, Call, Endpoint, Reply, json_reply
+from service.http.shell import JSON, Call, Endpoint, Handler, Reply, json_reply
 from service.http.units_bodies import MOST, STATES, FleetBody, OutcomeReply, OutcomeReport
 from service.labels import Route
 from service.store.async_store import AsyncStore
 from service.store.judgement import Outcome
-from service.store.rows import FleetRow, Place
+from service.store.rows import FleetFilter, FleetRow, Place, UnitKey
+from service.units import check_name
 
 USUAL_LIMIT: Final = 100
+Body = TypeVar("Body")
 
 
 class UnitsHttp:
-    """Reads queries and outcomes, asks the store, makes replies."""
+    """Reads queries, readings and outcomes, asks the store, makes replies."""
 
     def __init__(self, desk: Desk, store: AsyncStore) -> None:
         self._desk: Final = desk
         self._store: Final = store
         self._report: Final = msgspec.json.Decoder(OutcomeReport)
+        self._rename: Final = msgspec.json.Decoder(bodies.RenameBody)
 
     def endpoints(self) -> list[Endpoint]:
         """List the endpoints; a unit's name may hold slashes."""
+        unit = "/v1/units/{unit:path}"
+
+        def post(path: str, route: Route, handler: Handler, scope: KeyScope) -> Endpoint:
+            read = units_cycles.MEDIA_TYPES if route is Route.CYCLES else JSON
+            return Endpoint("POST", path, route, handler, scope, needs_model=True, media_type=read)
+
         return [
             Endpoint("GET", "/v1/units", Route.UNITS, self.fleet, KeyScope.PREDICT),
+            post(f"{unit}/cycles", Route.CYCLES, units_cycles.append, KeyScope.INGEST),
+            post(f"{unit}/outcomes", Route.OUTCOMES, self.outcome, KeyScope.OUTCOMES),
+            post(f"{unit}/rename", Route.RENAME, self.rename, KeyScope.OUTCOMES),
             Endpoint(
-                "POST",
-                "/v1/units/{unit:path}/outcomes",
-                Route.OUTCOMES,
-                self.outcome,
-                KeyScope.OUTCOMES,
+                "GET", f"{unit}/explanation", Route.EXPLANATION, self.explanation, KeyScope.PREDICT,
                 needs_model=True,
-                media_type=JSON,
             ),
-            Endpoint(
-                "POST",
-                "/v1/units/{unit:path}/cycles",
-                Route.CYCLES,
-                units_cycles.append,
-                KeyScope.INGEST,
-                needs_model=True,
-                media_type=units_cycles.MEDIA_TYPES,
-            ),
-            Endpoint("GET", "/v1/units/{unit:path}", Route.UNIT, self.unit, KeyScope.PREDICT),
-        ]
+            Endpoint("GET", unit, Route.UNIT, self.unit, KeyScope.PREDICT),
+            Endpoint("DELETE", unit, Route.UNIT, self.delete, KeyScope.OUTCOMES),
+        ]  # fmt: skip
 
     async def fleet(self, call: Call) -> Reply:
         """Answer `GET /v1/units`."""
-        query = read_query(call, {"model", "limit", "state", "after"})
-        models = [self._model(query["model"])] if "model" in query else list(self._desk.predictor.models)
+        query = read_query(call, {"model", "limit", "state", "after", "q", "changed_since"})
+        models = (
+            [self._model(query["model"]).name.name] if "model" in query else [*self._desk.predictor.models]
+        )
         limit, state = _limit(query), query.get("state")
         if state is not None and state not in STATES:
             raise wrong("/state", f"expected one of {', '.join(STATES)}, got {state[:32]!r}")
+        chosen = FleetFilter(models, call.exchange.caller.tenant, state, _text(query, "q"), _since(query))
         after = _place(query["after"]) if "after" in query else None
-        tenant = call.exchange.caller.tenant
-        rows = await self._store.fleet(models, tenant=tenant, state=state, limit=limit + 1, after=after)
+        rows = await self._store.fleet(chosen, limit=limit + 1, after=after)
         following = _token(rows[limit - 1]) if len(rows) > limit else None
-        return json_reply(FleetBody([bodies.fleet_unit(row) for row in rows[:limit]], following))
+        body = FleetBody([bodies.fleet_unit(row) for row in rows[:limit]], following)
+        if after is None:
+            body.summary = bodies.SummaryBody(*await self._store.summary(chosen))
+        return json_reply(body)
 
     async def unit(self, call: Call) -> Reply:
         """Answer `GET /v1/units/{unit}`."""
         query = read_query(call, {"model", "limit", "before"})
-        model, unit = self._model(query.get("model")), call.path["unit"]
         limit, before = _limit(query), _whole(query, "before", most=LARGEST_CYCLE + 1)
-        tenant = call.exchange.caller.tenant
-        known = await self._store.history(model, unit, tenant=tenant, limit=limit, before=before)
-        return json_reply(bodies.unit_body(model, unit, known, limit=limit))
+        body = await self._unit(call, self._model(query.get("model")), limit=limit, before=before)
+        return json_reply(body)
+
+    async def explanation(self, call: Call) -> Reply:
+        """Answer `GET /v1/units/{unit}/explanation`."""
+        query = read_query(call, {"model", "cycle"})
+        until = _whole(query, "cycle", most=LARGEST_CYCLE) or LARGEST_CYCLE
+        model, tenant = self._model(query.get("model")), call.exchange.caller.tenant
+        call.exchange.windows = 1
+        reply = await self._desk.units.explanation(model, call.path["unit"], until=until, tenant=tenant)
+        return json_reply(reply)
+
+    async def delete(self, call: Call) -> Reply:
+        """Answer `DELETE /v1/units/{unit}`."""
+        key = self._key(call, self._model(read_query(call, {"model"}).get("model")))
+        rows = bodies.DeletedRows(*await self._store.delete(key))
+        return json_reply(bodies.DeletedBody(key.unit, key.model, rows))
+
+    async def rename(self, call: Call) -> Reply:
+        """Answer `POST /v1/units/{unit}/rename`."""
+        given = _decoded(self._rename, call.body)
+        check_name(given.to, "/to")
+        model = self._model(given.model)
+        await self._store.rename(self._key(call, model), given.to)
+        return json_reply(await self._unit(call, model, unit=given.to))
 
     async def outcome(self, call: Call) -> Reply:
         """Answer `POST /v1/units/{unit}/outcomes`."""
-        unit, tenant = call.path["unit"], call.exchange.caller.tenant
-        given = self._read(call.body)
-        model = self._model(given.model)
-        happened = None if given.time is None else given.time.timestamp()
-        outcome = Outcome(model, unit, given.kind, given.cycle, happened, time(), tenant)
-        receipt = await self._store.take_outcome(outcome, replace=given.replace)
-        known = await self._store.history(model, unit, tenant=tenant, limit=USUAL_LIMIT, before=None)
-        body = bodies.unit_body(model, unit, known, limit=USUAL_LIMIT)
-        return json_reply(OutcomeReply(result=receipt.result, **msgspec.structs.asdict(body)))
-
-    def _model(self, name: str | None) -> str:
-        return self._desk.predictor.model(name).name.name
-
-    def _read(self, body: bytes) -> OutcomeReport:
-        try:
-            given = self._report.decode(body)
-        except UNREADABLE as error:
-            raise unreadable(error) from error
+        given = _decoded(self._report, call.body)
         if not 1 <= given.cycle <= LARGEST_CYCLE:
             raise wrong("/cycle", f"expected 1 to {LARGEST_CYCLE}, got {given.cycle}", "bad_cycle")
-        return given
+        model = self._model(given.model)
+        tenant, name, unit = self._key(call, model)
+        happened = None if given.time is None else given.time.timestamp()
+        outcome = Outcome(name, unit, given.kind, given.cycle, happened, time(), tenant)
+        receipt = await self._store.take_outcome(outcome, replace=given.replace)
+        body = await self._unit(call, model)
+        return json_reply(OutcomeReply(result=receipt.result, **msgspec.structs.asdict(body)))
+
+    async def _unit(
+        self,
+        call: Call,
+        model: LoadedModel,
+        *,
+        unit: str | None = None,
+        limit: int = USUAL_LIMIT,
+        before: int | None = None,
+    ) -> bodies.UnitBody:
+        """Read a page of the unit of the address, or of another one."""
+        tenant, name, asked = self._key(call, model)
+        unit, columns = unit or asked, model.rules.names
+        known = await self._store.history(
+            name, unit, tenant=tenant, columns=columns, limit=limit, before=before
+        )
+        return bodies.unit_body(name, unit, known, columns=columns, limit=limit)
+
+    def _key(self, call: Call, model: LoadedModel) -> UnitKey:
+        return UnitKey(call.exchange.caller.tenant, model.name.name, call.path["unit"])
+
+    def _model(self, name: str | None) -> LoadedModel:
+        return self._desk.predictor.model(name)
+
+
+def _decoded(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:
+    try:
+        return decoder.decode(body)
+    except UNREADABLE as error:
+        raise unreadable(error) from error
 
 
 def read_query(call: Call, known: set[str]) -> Mapping[str, str]:
@@ -135,8 +181,28 @@ def _whole(query: Mapping[str, str], name: str, *, most: int) -> int | None:
     return number
 
 
+def _text(query: Mapping[str, str], name: str) -> str | None:
+    text = query.get(name)
+    if text is not None and (len(text) > LONGEST_NAME or "\0" in text):
+        raise wrong(f"/{name}", f"expected at most {LONGEST_NAME} characters without NUL, got {len(text)}")
+    return text
+
+
+def _since(query: Mapping[str, str]) -> float | None:
+    text = query.get("changed_since")
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise wrong("/changed_since", f"expected a time such as 2026-03-01T12:00:00Z, got {text[:40]!r}")
+    return moment.timestamp()
+
+
 def _token(row: FleetRow) -> str:
-    place = msgspec.json.encode((row["rul"], row["model"], row["unit"]))
+    place = msgspec.json.encode((row["lower"], row["model"], row["unit"]))
     return base64.urlsafe_b64encode(place).decode("ascii").rstrip("=")
 
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 import msgspec
+import numpy as np
 from msgspec import UNSET, Meta, UnsetType
 
-from model.domain import HEALTH_LABELS, RulState
+from model.domain import HEALTH_LABELS, FloatArray, RulState
 from service.core.queries import Interval
 from service.core.window import LARGEST_CYCLE
 from service.store.explanation import Explanation, read_explanation
 from service.store.judgement import Accuracy, Outcome, OutcomeKind, OutcomeResult, judge_unit
-from service.store.rows import FleetRow, History
+from service.store.rows import FleetRow, History, Stretch
 
 STATES: Final = (*HEALTH_LABELS, *(state.value for state in RulState), *(kind.value for kind in OutcomeKind))
 """Filters of a fleet: health states, RUL states, kinds of outcomes."""
@@ -23,10 +24,6 @@ STATES: Final = (*HEALTH_LABELS, *(state.value for state in RulState), *(kind.va
 MOST: Final = 1000
 """Most entries on a page."""
 _CYCLE: Final = {"minimum": 1, "maximum": LARGEST_CYCLE}
-NO_STORE: Final = (
-    "404 `no_store` if the service stores no predictions (RUL_STORE=false), 503 `store_unavailable` while "
-    "the database does not answer; predictions themselves continue."
-)
 
 
 class OutcomeReport(msgspec.Struct, forbid_unknown_fields=True):
@@ -87,6 +84,7 @@ class PastPrediction(msgspec.Struct, frozen=True):
     rul: float
     rul_state: str
     interval: Interval
+    failure_probability: dict[str, float]
     health_state: str
     predicted_at: datetime
     explanation: Explanation | UnsetType = UNSET
@@ -95,10 +93,17 @@ class PastPrediction(msgspec.Struct, frozen=True):
     covered: bool | UnsetType = UNSET
 
 
-class UnitBody(msgspec.Struct, frozen=True, kw_only=True):
-    """One unit: its outcome, the accuracy of its predictions, and the predictions, newest first.
+class ReadingsBody(msgspec.Struct, frozen=True):
+    """Stored readings: cycle numbers, ascending, and the values of each column; null = missing."""
 
-    `next` is the `before` of the next page.
+    cycles: list[int]
+    columns: dict[str, list[float | None]]
+
+
+class UnitBody(msgspec.Struct, frozen=True, kw_only=True):
+    """One unit: its outcome, the accuracy of its predictions, predictions, newest first, and readings.
+
+    `next` is the `before` of the next page, which has earlier cycles.
     """
 
     unit: str
@@ -106,6 +111,7 @@ class UnitBody(msgspec.Struct, frozen=True, kw_only=True):
     outcome: OutcomeBody | None
     scores: list[ScoreBody]
     predictions: list[PastPrediction]
+    readings: ReadingsBody
     next: int | None
 
 
@@ -115,8 +121,34 @@ class OutcomeReply(UnitBody, frozen=True):
     result: OutcomeResult
 
 
+class DeletedRows(msgspec.Struct, frozen=True):
+    """Rows that were deleted with a unit."""
+
+    readings: int
+    predictions: int
+
+
+class DeletedBody(msgspec.Struct, frozen=True):
+    """A unit that is deleted."""
+
+    unit: str
+    model: str
+    deleted: DeletedRows
+
+
+class RenameBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The new name of a unit."""
+
+    to: str
+    model: str | None = None
+
+
 class FleetUnit(msgspec.Struct, frozen=True):
-    """Latest prediction of a unit."""
+    """Latest prediction of a unit.
+
+    `recent`: RULs of its last 30 predictions in cycle order; `trend`: their slope, in cycles of RUL a cycle.
+    `last_reading_at`: when its last stored reading came; null where readings are not stored.
+    """
 
     unit: str
     model: str
@@ -125,22 +157,42 @@ class FleetUnit(msgspec.Struct, frozen=True):
     rul: float
     rul_state: str
     interval: Interval
+    failure_probability: dict[str, float]
     health_state: str
     predicted_at: datetime
+    last_reading_at: datetime | None
+    trend: float | None
+    recent: list[float]
     outcome: OutcomeKind | None
 
 
-class FleetBody(msgspec.Struct, frozen=True):
-    """Units by urgency, smallest RUL first; `next` is the `after` of the next page."""
+class SummaryBody(msgspec.Struct, frozen=True):
+    """Units on all pages: how many, how many in each health state, and how many are expected to fail.
+
+    `fails_within`: the sum of the failure probabilities, by model and horizon in cycles.
+    """
+
+    units: int
+    states: dict[str, int]
+    fails_within: dict[str, dict[str, float]]
+
+
+class FleetBody(msgspec.Struct):
+    """Units by urgency, smallest lower bound first; `next` is the `after` of the next page.
+
+    The first page has a `summary`.
+    """
 
     units: list[FleetUnit]
     next: str | None
+    summary: SummaryBody | UnsetType = UNSET
 
 
 def _answer(row: FleetRow, coverage: float) -> dict[str, Any]:
     return {
         **{name: row[name] for name in ("last_cycle", "rul", "rul_state", "health_state")},
         "interval": Interval(coverage, row["lower"], row["upper"]),
+        "failure_probability": _probabilities(row["failure_probability"]),
         "predicted_at": _moment(row["predicted_at"]),
     }
 
@@ -150,16 +202,25 @@ def fleet_unit(row: FleetRow) -> FleetUnit:
     return FleetUnit(
         **{name: row[name] for name in ("unit", "model", "version")},
         **_answer(row, row["nominal_coverage"]),
+        last_reading_at=None if (at := row["last_reading_at"]) is None else _moment(at),
+        **{name: row[name] for name in ("trend", "recent")},
         outcome=None if row["kind"] is None else OutcomeKind(row["kind"]),
     )
 
 
-def unit_body(model: str, unit: str, known: History, *, limit: int) -> UnitBody:
-    """Make one page of a unit's history."""
+def unit_body(
+    model: str, unit: str, known: History, *, columns: tuple[str, ...] = (), limit: int
+) -> UnitBody:
+    """Make one page of a unit's history; its readings have these columns."""
     page = list(known.predictions[:limit])
     # Versions that predicted at the same cycle share a page: the next one begins below it.
     page += [row for row in known.predictions[limit:] if row["last_cycle"] == page[-1]["last_cycle"]]
-    more = len(page) < len(known.predictions)
+    ends = [page[-1]["last_cycle"]] if len(page) < len(known.predictions) else []
+    if len(known.readings.cycles) > limit:
+        ends.append(known.readings.cycles[-limit])
+    following = max(ends, default=None)
+    if following is not None:
+        page = [row for row in page if row["last_cycle"] >= following]
     errors = {} if known.outcome is None else _errors(page, known.versions, known.outcome)
 
     def past(row: FleetRow) -> PastPrediction:
@@ -180,13 +241,39 @@ def unit_body(model: str, unit: str, known: History, *, limit: int) -> UnitBody:
         outcome=None if known.outcome is None else _outcome_body(known.outcome),
         scores=[score(*found) for found in known.accuracy.items()],
         predictions=[past(row) for row in page],
-        next=page[-1]["last_cycle"] if more else None,
+        readings=_readings(known.readings, columns, first=following or 0),
+        next=following,
     )
 
 
 def _outcome_body(outcome: Outcome) -> OutcomeBody:
     happened = None if outcome.happened_at is None else _moment(outcome.happened_at)
     return OutcomeBody(outcome.kind, outcome.cycle, happened, _moment(outcome.recorded_at))
+
+
+def _readings(stretch: Stretch, columns: tuple[str, ...], *, first: int) -> ReadingsBody:
+    cycles = [cycle for cycle in stretch.cycles if cycle >= first]
+    values = stretch.values[len(stretch.cycles) - len(cycles) :]
+    lists = shortest(values).T.tolist()
+    by_name = {name: [v if v == v else None for v in of] for name, of in zip(columns, lists, strict=True)}  # noqa: PLR0124 NaN
+    return ReadingsBody(cycles, by_name)
+
+
+def shortest(values: FloatArray) -> FloatArray:
+    """Turn float32 numbers into float64 ones that equal them in float32 and mostly have few digits.
+
+    >>> shortest(np.array([641.82, 8138.62], np.float32)).tolist()
+    [641.82, 8138.62]
+    """
+    exact = values.astype(np.float64)
+    with np.errstate(divide="ignore"):
+        digits = np.clip(6 - np.floor(np.log10(np.abs(exact))), -22, 22)
+    short = np.round(exact * 10.0**digits) / 10.0**digits
+    return np.where(short.astype(np.float32) == values, short, exact)
+
+
+def _probabilities(text: str | None) -> dict[str, float]:
+    return {} if text is None else msgspec.json.decode(text, type=dict[str, float])
 
 
 def _moment(seconds: float) -> datetime:
@@ -209,57 +296,3 @@ def _errors(
             if found.failed[i] or found.contradicted[i]:
                 shown["covered"] = bool(found.held[i])
     return errors
-
-
-def paths(ref: Callable[[str], dict[str, str]], responses: Callable[..., dict[str, Any]]) -> dict[str, Any]:
-    """Describe the paths for OpenAPI, with the document's own references and error responses."""
-    name = {"type": "string"}
-    unit = parameter("unit", "Name of the unit.", name, where="path")
-    limit = parameter("limit", "Most entries on a page; 100 by default.", _whole(1, MOST))
-    model = parameter("model", "A loaded model.", name)
-    state = parameter("state", "Only units in this state.", {"enum": list(STATES)})
-    after = parameter("after", "The `next` of the previous page.", name)
-    before = parameter("before", "Only predictions of earlier cycles.", _whole(1, LARGEST_CYCLE))
-    refused = (401, 403, 404, 422, 429, 500, 503, 504)
-    body = {"required": True, "content": {"application/json": {"schema": ref("OutcomeReport")}}}
-
-    def operation(
-        summary: str, description: str, parameters: list[Any], answer: str, *codes: int, **more: object
-    ) -> dict[str, Any]:
-        answers = responses(ref(answer), *codes, *refused)
-        said = {"summary": summary, "description": f"{description} {NO_STORE}"}
-        return {**said, "parameters": parameters, **more, "responses": answers}
-
-    fleet = operation(
-        "The fleet by urgency: the latest prediction of each unit, smallest RUL first",
-        "Ended units appear only if `state` is failed or removed.",
-        [model, state, limit, after],
-        "FleetBody",
-    )
-    history = operation(
-        "One unit: its predictions, its outcome, and their accuracy",
-        "Predictions come newest first, in pages; `scores` is of the last 1,000 of each version before the "
-        "outcome. `model` may be omitted if one is loaded.",
-        [unit, model, limit, before],
-        "UnitBody",
-    )
-    outcome = operation(
-        "Report an outcome: the unit failed, or was removed while it ran",
-        "The same outcome again changes nothing; another one is a conflict, unless `replace` is true.",
-        [unit],
-        "OutcomeReply",
-        *(400, 409, 413, 415),
-        requestBody=body,
-    )
-    found = {"/v1/units": {"get": fleet}, "/v1/units/{unit}": {"get": history}}
-    return found | {"/v1/units/{unit}/outcomes": {"post": outcome}}
-
-
-def parameter(name: str, description: str, schema: dict[str, Any], *, where: str = "query") -> dict[str, Any]:
-    """Describe a parameter for OpenAPI."""
-    required = where == "path"
-    return {"name": name, "in": where, "required": required, "description": description, "schema": schema}
-
-
-def _whole(least: int, most: int) -> dict[str, Any]:
-    return {"type": "integer", "minimum": least, "maximum": most}

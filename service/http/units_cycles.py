@@ -39,7 +39,7 @@ class Reading(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class CyclesQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """Readings of a unit: `readings` one by one, a single one (`cycle`, `columns`), or `cycles` and `columns`.
+    """Readings of a unit: several in `readings`, one (`cycle`, `columns`), or lists (`cycles`, `columns`).
 
     `store`: False keeps the prediction out of the store, not the readings.
     """
@@ -70,8 +70,8 @@ class CyclesQuery(msgspec.Struct, forbid_unknown_fields=True):
         if forms == (False, True) and self.cycle is None and len(lists) == len(self.columns or {}):
             return given_columns(self.cycles, lists, rules)
         detail = (
-            "expected `readings`, or `cycle` and `columns` with a number each, or `cycles` and `columns` with "
-            "a list each; got a mixture or none"
+            "expected `readings`, or `cycle` and `columns` with a number each, or `cycles` and `columns` "
+            "with a list each; got a mixture or none"
         )
         raise MalformedBody(detail, [Problem("", "shape", detail)])
 

@@ -56,7 +56,7 @@ function verdict({ decision, curve }) {
   const { act_in_cycles: ahead, act_at_cycle: at } = decision;
   const [headline, meaning] = at === null ? ["Run to failure", "no planned stop costs less"]
     : ahead <= 0 ? ["Act now", "each further cycle costs more than it earns"]
-    : [`Cycle ${number(at)}`, `in ${number(ahead)} cycles`];
+    : [`Cycle ${number(at)}`, `in ${number(ahead)} ${ahead === 1 ? "cycle" : "cycles"}`];
   return [
     h("p", { class: "middle" }, headline),
     h("p", { class: "muted" }, meaning),
@@ -81,5 +81,5 @@ function costCurve({ in_cycles: cycles, cost_per_cycle: costs }, { act_in_cycles
     svg("svg", { viewBox: "0 0 100 32", preserveAspectRatio: "none", "aria-hidden": "true" },
       best !== null && svg("line", { x1: x(best), x2: x(best), y1: 0, y2: 32, class: "best" }),
       svg("polyline", { points, class: "cost" })),
-    h("p", { class: "ends muted" }, h("span", {}, "now"), h("span", {}, "expected cost per cycle"), h("span", {}, `+${number(cycles.at(-1))}`)));
+    h("p", { class: "curve-ends muted" }, h("span", {}, "now"), h("span", {}, "expected cost per cycle"), h("span", {}, `+${number(cycles.at(-1))}`)));
 }

@@ -3,10 +3,6 @@
 import { h, svg } from "./dom.js";
 import { number, percent, rulText, signed } from "./format.js";
 
-const TRUST = {
-  supported: ["supported", "Hiding cycles one at a time ranks them as this explanation does."],
-  unsupported: ["unsupported", "Hiding cycles one at a time does not confirm this explanation: do not act on it alone."],
-};
 const STATES = {
   out_of_distribution: "Readings unlike the training data: the number means little.",
   insufficient_history: "Too few cycles for a reliable answer.",
@@ -21,10 +17,10 @@ export function figures(prediction, { last, cap, ended = false }) {
     h("div", { class: "figure" },
       h("h2", {}, ended ? "Cycles left, as last answered" : "Cycles left"),
       h("p", { class: "big" }, rulText(prediction)),
-      h("p", { class: "muted" }, capped ? `beyond cycle ${around}; the model counts no further` : `until about cycle ${around}`)),
+      h("p", { class: "muted" }, capped ? `past cycle ${around}; the model counts to ${number(cap)}` : `until about cycle ${around}`)),
     h("div", { class: "figure" },
       h("h2", {}, `How sure: ${percent(interval.coverage)} band`),
-      h("p", { class: "middle" }, `${number(interval.lower)} to ${number(interval.upper)}`),
+      h("p", { class: "middle" }, capped ? `${number(interval.lower)} or more` : `${number(interval.lower)} to ${number(interval.upper)}`),
       band(prediction, cap),
       STATES[state] && h("p", { class: "error" }, STATES[state])),
     h("div", { class: "figure" }, h("h2", {}, "Fails within"), risks(prediction.failure_probability)),
@@ -49,23 +45,31 @@ function risks(probabilities = {}) {
 /** Why: the sentence, its clauses, the trust and the warnings. */
 export function reasons(prediction) {
   const { explanation, trust, warnings = [] } = prediction;
-  const [word, meaning] = TRUST[trust] ?? [];
-  const sentence = explanation?.sentence ?? summary(prediction);
-  const clauses = explanation?.clauses ?? [];
+  const [first, ...more] = explanation?.clauses ?? [];
+  const sentence = first ? `${first.text}.` : (explanation?.sentence ?? summary(prediction));
   return [
     h("h2", {}, "Why"),
     sentence ? h("p", { class: "sentence" }, sentence) : h("p", { class: "muted" }, "This model gives no reasons for its answers."),
-    clauses.length > 1 && h("ul", { class: "clauses" }, clauses.map((clause) => h("li", { class: clause.cycles < 0 ? "takes" : "adds" }, clauseText(clause)))),
-    word && h("p", { class: `trust ${word}` },
-      h("strong", {}, `Explanation ${word}`), explanation?.agreement != null && ` · rank agreement ${number(explanation.agreement, 2)}, needed ${number(explanation.needed_agreement, 2)}`,
-      h("span", { class: "muted" }, ` ${meaning}`)),
+    more.length > 0 && h("ul", { class: "clauses" }, more.map((clause) => h("li", { class: clause.cycles < 0 ? "takes" : "adds" }, clauseText(clause)))),
+    explanation?.together && h("p", { class: "small" }, `${explanation.together.text}.`),
+    trust && h("p", { class: `trust ${trust}` }, h("strong", {}, `Explanation ${trust}`), h("span", { class: "muted" }, ` ${grounds(trust, explanation)}`)),
     warnings.length > 0 && h("ul", { class: "warnings", "aria-label": "Warnings" }, warnings.map(({ code, detail, column }) =>
       h("li", {}, h("strong", {}, column ?? code.replaceAll("_", " ")), ` ${detail}`))),
   ];
 }
 
-function clauseText(clause) {
-  return [h("strong", {}, clause.column), ` ${signed(clause.cycles)} cycles`, clause.without !== undefined && h("span", { class: "muted" }, ` · without it ${number(clause.without)}`)];
+function clauseText({ column, side, since_cycle: since, cycles, without }) {
+  return [h("strong", {}, column), ` ${side} since cycle ${since} `, h("strong", {}, signed(cycles)), h("span", { class: "muted" }, ` · without it ${number(without)}`)];
+}
+
+/** What the trust rests on, with the figures where there are some. */
+function grounds(trust, explanation) {
+  const { agreement, needed_agreement: needed, skill, needed_skill: least } = explanation ?? {};
+  if (agreement === null) return "Too few cycles to judge it: do not act on it alone.";
+  const figures = agreement === undefined ? "" : ` (rank agreement ${number(agreement, 2)}, needed ${number(needed, 2)})`;
+  if (trust === "supported") return `Hiding cycles one at a time confirms it${figures}.`;
+  if (agreement >= needed && skill < least) return `The model knows too little of wear (skill ${number(skill, 2)}, needed ${number(least, 2)}): do not act on it alone.`;
+  return `Hiding cycles one at a time does not confirm it${figures}: do not act on it alone.`;
 }
 
 /** A sentence for answers without one: the sensors that take and add most. */

@@ -2,7 +2,7 @@
 // This module knows cycles and numbers; it must not know units, models or requests.
 
 import { h, script } from "./dom.js";
-import { significant } from "./format.js";
+import { number } from "./format.js";
 
 const NARROW = 640;
 const RIGHT = 12;
@@ -38,7 +38,7 @@ export class Stack {
     this.pinned = null;
     this.onCycle = onCycle;
     this.parts = [];
-    this.root = h("div", { class: "stack" });
+    this.root = h("div", { class: "cycle-stack" });
     this.resized = new ResizeObserver(() => this.resize());
     this.resized.observe(this.root);
     this.themed = () => this.redraw();
@@ -224,7 +224,7 @@ function cycleAxis(ticks) {
   };
 }
 
-function valueAxis(stack, { ends = false, tick = significant, height = 110 }) {
+function valueAxis(stack, { ends = false, tick = number, height = 110 }) {
   return {
     stroke: () => colour("--muted"),
     grid: { show: !ends, stroke: () => colour("--line"), width: 1 },

@@ -57,7 +57,7 @@ function split(text, delimiter) {
 /** A cell as a number; null where it is missing, NaN where it is none. A comma is decimal where it cannot separate. */
 function toNumber(cell, delimiter) {
   if (cell === undefined || MISSING.has(cell.toLowerCase())) return null;
-  const text = delimiter === "," ? cell : cell.replace(/^(-?\d*),(\d+)$/, "$1.$2");
+  const text = delimiter === "," ? cell : cell.replace(/^([-+]?\d*),(\d+(?:e[-+]?\d+)?)$/i, "$1.$2");
   const value = Number(text);
   return Number.isFinite(value) ? value : NaN;
 }
@@ -116,8 +116,8 @@ export function units({ header, rows, delimiter }, matched) {
     }
     made.set(name, { cycles, columns });
   }
-  if (repeated) notes.push(`${repeated} rows repeat a cycle: the last row of each counts.`);
-  if (gaps) notes.push(`${gaps} cycles have no row: their readings are missing.`);
-  for (const [name, { count, first }] of bad) notes.push(`${name}: ${count} values are no numbers (the first is “${String(first).slice(0, 24)}”); they count as missing.`);
+  if (repeated) notes.push(`Rows that repeat a cycle: ${repeated}. The last row of each cycle counts.`);
+  if (gaps) notes.push(`Cycles without a row: ${gaps}. Their readings are missing.`);
+  for (const [name, { count, first }] of bad) notes.push(`${name}: ${count === 1 ? "one value is no number" : `${count} values are no numbers`}, such as “${String(first).slice(0, 24)}”; missing instead.`);
   return { units: made, notes };
 }

@@ -8,8 +8,7 @@ import { STATES, badge, empty, failed, loading, stateOf } from "./parts.js";
 
 const PAGE = 200; // units of one request
 const REFRESH_SECONDS = 10;
-const FILTERS = ["critical", "degrading", "healthy", "out_of_distribution", "failed", "removed"];
-const ENDED = new Set(["failed", "removed"]);
+const FILTERS = ["critical", "degrading", "healthy", "unknown", "insufficient_history"];
 
 const keyOf = (unit) => `${unit.model}\n${unit.unit}`;
 const hashOf = (unit) => `#/unit/${encodeURIComponent(unit.model)}/${encodeURIComponent(unit.unit)}`;
@@ -71,18 +70,20 @@ class Fleet {
 
   // ---- data
 
-  query(more = {}) {
-    return { ...this.filter, ...more };
+  /** Read a page of the units that fit the filter. */
+  read(more) {
+    return this.context.api.get("/v1/units", { ...this.filter, ...more }, { signal: this.context.signal });
   }
 
   /** Read the first page, or as many units as are shown already. */
   async load(limit = PAGE) {
     const turn = (this.turn = {});
     try {
-      const page = await this.context.api.get("/v1/units", this.query({ limit }), { signal: this.context.signal });
+      const [page, every] = await Promise.all([this.read({ limit }), this.filter.state ? this.read({ limit: 1, state: "" }) : null]);
       if (turn !== this.turn) return; // the filter has changed meanwhile
       this.units.clear();
       this.takePage(page);
+      this.takeSummary(page.summary, every?.summary);
       this.draw();
     } catch (error) {
       if (error.name === "AbortError" || turn !== this.turn) return;
@@ -97,7 +98,7 @@ class Fleet {
     this.loadingMore = true;
     const turn = this.turn;
     try {
-      const page = await this.context.api.get("/v1/units", this.query({ limit: PAGE, after: this.next }), { signal: this.context.signal });
+      const page = await this.read({ limit: PAGE, after: this.next });
       if (turn !== this.turn) return;
       this.takePage(page);
       this.draw();
@@ -108,10 +109,15 @@ class Fleet {
     }
   }
 
-  takePage({ units, next, summary }) {
+  takePage({ units, next }) {
     for (const unit of units) this.units.set(keyOf(unit), unit);
     this.next = next;
-    if (summary) this.summary = summary;
+  }
+
+  /** Take the summary of the units that fit, and of those in every state. */
+  takeSummary(fitting, every) {
+    this.total = fitting?.units;
+    this.summary = every ?? fitting;
   }
 
   takeModels(models) {
@@ -137,7 +143,6 @@ class Fleet {
       if (!this.fits(unit)) this.units.delete(key);
       else if (known || !this.next || unit.interval.lower < last) this.units.set(key, { ...known, ...unit, changed: true });
     }
-    this.stale = true;
     this.draw();
   }
 
@@ -149,17 +154,18 @@ class Fleet {
     return !unit.outcome;
   }
 
-  /** Read the summary again when units have changed. */
+  /** Read the summary again; where units have come or gone, the list too. */
   async refresh() {
-    if (!this.stale || this.paused || document.hidden) return;
-    this.stale = false;
+    if (this.paused || document.hidden || !this.units.size) return;
+    const before = this.total;
     try {
-      const { summary } = await this.context.api.get("/v1/units", this.query({ limit: 1 }), { signal: this.context.signal });
-      if (summary) this.summary = summary;
-      this.drawSummary();
+      const [fitting, every] = await Promise.all([this.read({ limit: 1 }), this.filter.state ? this.read({ limit: 1, state: "" }) : null]);
+      this.takeSummary(fitting.summary, every?.summary);
     } catch {
-      this.stale = true; // the next time
+      return; // the next time
     }
+    if (this.total !== before) await this.load(Math.min(1000, Math.max(PAGE, this.units.size)));
+    else this.drawSummary();
   }
 
   // ---- what a person does
@@ -214,10 +220,11 @@ class Fleet {
       put(this.parts.body, this.nothing());
     } else {
       if (!this.table) put(this.parts.body, (this.table = this.header()));
-      this.table.setAttribute("aria-rowcount", this.next ? -1 : units.length + 1);
+      this.table.setAttribute("aria-rowcount", this.next ? (this.total ?? -2) + 1 : units.length + 1);
     }
     this.list.set(units);
-    this.parts.count.textContent = this.next ? `${number(units.length)} most urgent loaded` : `${number(units.length)} ${units.length === 1 ? "unit" : "units"}`;
+    const total = this.next ? this.total : units.length;
+    this.parts.count.textContent = total === undefined ? `${number(units.length)} most urgent` : `${number(total)} ${total === 1 ? "unit" : "units"}, most urgent first`;
   }
 
   header() {
@@ -237,7 +244,7 @@ class Fleet {
   row(unit) {
     const state = stateOf(unit);
     const tone = STATES[state]?.tone ?? "neutral";
-    const chance = unit.failure_probability?.[this.horizon];
+    const chance = state === "unknown" ? undefined : unit.failure_probability?.[this.horizon];
     const seen = unit.last_reading_at ?? unit.predicted_at;
     const cell = (name, props, ...content) => h("div", { class: `cell ${name}`, role: "cell", ...props }, content);
     const row = h(
@@ -247,7 +254,7 @@ class Fleet {
       cell("rul", { title: "Estimated remaining useful life, in cycles" }, h("b", {}, rulText(unit)), h("span", { class: "word muted" }, " cycles left")),
       cell("range", { title: `${percent(unit.interval.coverage)} interval, in cycles` }, h("span", { class: "ends muted" }, ends(unit)), band(unit, this.scale.get(unit.model), state)),
       cell("fails", { title: chance === undefined ? null : `Probability of failure within ${this.horizon} cycles` }, percent(chance), h("span", { class: "word muted" }, ` in ${this.horizon ?? "–"}`)),
-      cell("trend", {}, spark(unit, this.scale.get(unit.model)), trend(unit)),
+      cell("trend", {}, spark(unit), trend(unit)),
       cell("cycle", {}, number(unit.last_cycle)),
       cell("age", { title: moment(seen) }, h("time", { datetime: seen }, age(seen)), h("span", { class: "word muted" }, " ago")),
     );
@@ -267,17 +274,16 @@ class Fleet {
 
   drawSummary() {
     const { summary } = this;
-    if (!summary || !summary.units) return put(this.parts.summary);
+    if (!summary || (!summary.units && !this.filter.state)) return put(this.parts.summary);
     const states = Object.entries(summary.states).filter(([state, n]) => n > 0 || FILTERS.slice(0, 3).includes(state));
     states.sort(([a], [b]) => FILTERS.indexOf(a) - FILTERS.indexOf(b));
-    const running = states.filter(([state]) => !ENDED.has(state));
     put(
       this.parts.summary,
       h(
         "div", { class: "card states" },
         h("div", { class: "title" }, h("span", {}, "Units"), h("b", {}, number(summary.units))),
-        h("div", { class: "stack", "aria-hidden": "true" }, running.map(([state, n]) => n > 0 && h("span", { class: STATES[state]?.tone ?? "neutral", style: { "flex-grow": n } }))),
-        h("div", { class: "chips", role: "group", "aria-label": "Filter by state" }, states.map(([state, n]) => this.chip(state, n))),
+        h("div", { class: "stack", "aria-hidden": "true" }, states.map(([state, n]) => n > 0 && h("span", { class: STATES[state]?.tone ?? "neutral", style: { "flex-grow": n } }))),
+        h("div", { class: "chips", role: "group", "aria-label": "Filter by state" }, states.map(([state, n]) => this.chip(state, n)), this.ended()),
       ),
       this.failing(summary.fails_within ?? {}),
     );
@@ -287,8 +293,13 @@ class Fleet {
     const chosen = this.filter.state === state;
     return h(
       "button", { type: "button", class: `chip ${STATES[state]?.tone ?? "neutral"}`, "aria-pressed": String(chosen), onclick: () => this.choose({ state: chosen ? "" : state }) },
-      h("span", { class: "mark", "aria-hidden": "true" }, STATES[state]?.mark ?? "·"), STATES[state]?.label ?? state, h("b", {}, number(count)),
+      h("span", { class: "mark", "aria-hidden": "true" }, STATES[state]?.mark ?? "·"), STATES[state]?.label ?? state, count !== null && h("b", {}, number(count)),
     );
+  }
+
+  /** Ended units are out of the list, unless they are asked for. */
+  ended() {
+    return h("span", { class: "ended" }, ["failed", "removed"].map((state) => this.chip(state, null)));
   }
 
   /** How many units are expected to fail within each horizon; models with other horizons stand apart. */
@@ -353,7 +364,7 @@ function band(unit, scale, state) {
   const at = (cycles) => `${Math.min(100, (100 * cycles) / (scale || 1))}%`;
   const width = `max(4px, ${Math.min(100, (100 * (upper - lower)) / (scale || 1))}%)`;
   return h(
-    "div", { class: `band ${state === "out_of_distribution" ? "doubt" : ""}`, "aria-hidden": "true" },
+    "div", { class: `band ${state === "unknown" ? "doubt" : ""}`, "aria-hidden": "true" },
     h("span", { class: "bar-range", style: { left: at(lower), width } }),
     h("span", { class: "bar-point", style: { left: at(unit.rul) } }),
   );
@@ -366,10 +377,10 @@ function ends(unit) {
 }
 
 /** The unit's last RULs as a line. */
-function spark(unit, scale) {
+function spark(unit) {
   const values = unit.recent ?? [];
   if (values.length < 2) return h("span", { class: "spark none", "aria-hidden": "true" });
-  const top = Math.max(scale ?? 0, ...values) || 1;
+  const top = Math.max(...values) || 1;
   const points = values.map((value, i) => `${((i / (values.length - 1)) * 76 + 2).toFixed(1)},${(22 - (value / top) * 20).toFixed(1)}`);
   const [x, y] = points.at(-1).split(",");
   return svg("svg", { class: "spark", viewBox: "0 0 80 24", "aria-hidden": "true" }, svg("polyline", { points: points.join(" ") }), svg("circle", { cx: x, cy: y, r: 2.2 }));
@@ -377,7 +388,7 @@ function spark(unit, scale) {
 
 function trend(unit) {
   if (unit.trend === null || unit.trend === undefined) return h("span", { class: "slope muted" }, "–");
-  const text = `${unit.trend > 0 ? "+" : ""}${number(unit.trend, 1)}`;
+  const text = `${unit.trend >= 0.05 ? "+" : ""}${number(unit.trend, 1)}`;
   return h("span", { class: `slope ${unit.trend < -1.5 ? "fast" : ""}`, title: `RUL changes by ${text} cycles each cycle; ${number(-1)} is ordinary wear` }, text);
 }
 

@@ -7,7 +7,7 @@ const MINUS = "\u2212";
 export function number(value, decimals = 0) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   const format = decimals === 0 ? WHOLE : new Intl.NumberFormat("en", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
-  return format.format(value).replace("-", MINUS);
+  return format.format(value).replace(/^-(?=[0.]*$)/, "").replace("-", MINUS); // no minus before 0.0
 }
 
 /** A probability or share in percent. */
@@ -18,8 +18,9 @@ export function percent(value, decimals = 0) {
   return `${number(100 * value, decimals)}%`;
 }
 
-/** The RUL as it may be shown: at the cap it is "at least". */
+/** The RUL as it may be shown: at the cap it is "at least", of readings unlike training a question. */
 export function rulText(unit) {
+  if (unit.rul_state === "out_of_distribution") return `${number(unit.rul)}?`;
   return unit.rul_state === "at_least_cap" ? `≥ ${number(unit.rul)}` : number(unit.rul);
 }
 
@@ -38,11 +39,6 @@ export function moment(time) {
   return time ? new Date(time).toLocaleString() : "";
 }
 
-/** A reading, to at most six significant digits; a dash where it is missing. */
-export function significant(value) {
-  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
-  return Number(value.toPrecision(6)).toLocaleString("en", { maximumFractionDigits: 6 }).replace("-", MINUS);
-}
 
 /** A signed number of cycles: "+3.2", "−12". */
 export function signed(value) {

@@ -5,7 +5,7 @@
 
 import { colour, heatmap, Stack, traces, uplot } from "./charts.js";
 import { h, put } from "./dom.js";
-import { number, percent, significant, signed } from "./format.js";
+import { number, percent, signed } from "./format.js";
 
 const FEW_SENSORS = 4;
 
@@ -66,16 +66,29 @@ function factsOf(life) {
     place: new Map(life.readings.cycles.map((cycle, i) => [cycle, i])),
     explainedPlace: new Map((explanation?.cycles ?? []).map((cycle, i) => [cycle, i])),
     sensors: sensorsByWeight(life),
+    decimals: decimalsOf(life.model),
     first: Math.min(...seen),
     last: Math.max(fails, Math.ceil(Math.max(...seen) + ahead)),
     latest: Math.max(...seen),
   };
 }
 
-/** The sensors, those that move the answer most first. */
+/** The sensors: those that the sentence names, then those that move the answer most. */
 function sensorsByWeight({ model, prediction }) {
-  const weigh = ({ name }) => Math.abs(prediction.sensor_contributions?.[name] ?? 0);
+  const named = (prediction.explanation?.clauses ?? []).map((clause) => clause.column).reverse();
+  const weigh = ({ name }) => 1e6 * (named.indexOf(name) + 1) + Math.abs(prediction.sensor_contributions?.[name] ?? 0);
   return model.columns.filter((column) => column.role === "sensor").sort((a, b) => weigh(b) - weigh(a));
+}
+
+/** The decimals that tell readings apart: two to three digits of how a column varies within a regime. */
+function decimalsOf({ columns, regimes }) {
+  const spread = (i) => Math.min(...regimes.map((regime) => regime.standard_deviation[i]).filter((one) => one > 1e-9));
+  return Object.fromEntries(columns.map(({ name }, i) => [name, Math.min(5, Math.max(0, Math.ceil(0.7 - Math.log10(spread(i))) || 0))]));
+}
+
+/** A reading of a column as text. */
+function worded(facts, name, value) {
+  return number(value, facts.decimals[name]);
 }
 
 function window_(facts) {
@@ -83,7 +96,7 @@ function window_(facts) {
 }
 
 function toolbar(stack, facts) {
-  if (!facts.explained || facts.explained.length < 3) return null;
+  if (!facts.explained || facts.explained.length < 3 || facts.explained[0] === facts.first) return null;
   const whole = h("button", { type: "button", class: "segment", onclick: () => stack.zoom(null) }, "Whole life");
   const last = h("button", { type: "button", class: "segment", onclick: () => stack.zoom(window_(facts)) }, `Last ${facts.explained.length} cycles`);
   stack.onZoom = ([low]) => {
@@ -228,7 +241,7 @@ function contributionMap(stack, facts, side) {
     onCell: (row, cycle) => side.show(cycle, row.name),
     word: (row, i) => {
       const cycle = facts.explained[i];
-      return `${row.name}, cycle ${cycle}: ${significant(readingAt(facts, row.name, cycle))}, ${signed(row.values[i])} cycles`;
+      return `${row.name}, cycle ${cycle}: ${worded(facts, row.name, readingAt(facts, row.name, cycle))}, ${signed(row.values[i])} cycles`;
     },
   });
   map.figure.append(
@@ -269,18 +282,20 @@ function sensorCharts(stack, facts) {
       note: [description, weight !== undefined && `${signed(weight)} cycles in all`].filter(Boolean).join(" · "),
       height: 74,
       ends: true,
+      tick: (value) => worded(facts, name, value),
       cycles,
       series,
       bands: [{ upper: 0, lower: 1, fill: "--usual" }],
-      label: `${name}: latest ${significant(columns[name]?.findLast((value) => value !== null))} ${unit}.`,
+      label: `${name}: latest ${worded(facts, name, columns[name]?.findLast((value) => value !== null))} ${unit}.`,
       word: (i) => {
         const [lower, upper] = usual[i];
-        return `${significant(columns[name]?.[i])} ${unit}` + (lower === null ? "" : ` (healthy ${significant(lower)}–${significant(upper)})`);
+        const healthy = lower === null ? "" : ` (healthy ${worded(facts, name, lower)}–${worded(facts, name, upper)})`;
+        return worded(facts, name, columns[name]?.[i]) + healthy;
       },
     });
   };
   const [shown, rest] = [facts.sensors.slice(0, FEW_SENSORS), facts.sensors.slice(FEW_SENSORS)];
-  stack.root.append(h("h3", { class: "stack-title" }, "Sensors", h("span", { class: "muted" }, " those that move the answer most first; shaded: healthy range")));
+  stack.root.append(h("h3", { class: "cycle-title" }, "Sensors", h("span", { class: "muted" }, " that move the answer most; shaded: healthy range")));
   shown.forEach(draw);
   if (!rest.length) return null;
   const more = h("button", {
@@ -332,10 +347,10 @@ function headsAt(rows, at, cycle) {
 /** The readings of one cycle, and what they say. */
 function readingsPanel(facts, { explainAt, onCycle }) {
   const slider = h("input", {
-    type: "range", id: "cycle", min: facts.first, max: facts.latest, value: facts.at,
+    type: "range", "aria-label": "Cycle", min: facts.first, max: facts.latest, value: facts.at,
     oninput: () => onCycle(Number(slider.value)),
   });
-  const title = h("output", { for: "cycle" });
+  const title = h("h2", {});
   const body = h("div", {});
   const again = explainAt && h("button", { type: "button", onclick: () => explainAt(shown) });
   let shown = facts.at;
@@ -354,7 +369,7 @@ function readingsPanel(facts, { explainAt, onCycle }) {
     }
   }
   const root = h("section", { class: "card readings", "aria-label": "Readings of a cycle" },
-    h("div", { class: "cycle-bar" }, h("label", { for: "cycle" }, title), slider), body, again);
+    title, slider, body, again);
   return { root, show };
 }
 
@@ -387,12 +402,12 @@ function readingsAt(facts, cycle, marked) {
     const takes = at === undefined ? null : facts.contributions?.[name]?.[at];
     return h("tr", { class: name === marked ? "marked" : null },
       h("th", { scope: "row" }, name, unit && h("span", { class: "muted" }, ` ${unit}`)),
-      h("td", { class: "num" }, side && h("span", { class: "outside", title: `${side} its healthy range` }, side === "above" ? "▲ " : "▼ ", h("span", { class: "unseen" }, `${side} healthy `)), significant(value)),
-      h("td", { class: "num muted" }, usual ? `${significant(usual[0])}–${significant(usual[1])}` : role === "setting" ? "setting" : ""),
-      h("td", { class: `num ${takes > 0.005 ? "adds" : takes < -0.005 ? "takes" : ""}` }, takes === null || takes === undefined ? "" : signed(takes)));
+      h("td", { class: "num" }, side && h("span", { class: "outside", title: `${side} its healthy range` }, side === "above" ? "▲ " : "▼ ", h("span", { class: "unseen" }, `${side} healthy `)), worded(facts, name, value)),
+      facts.explanation && h("td", { class: "num muted" }, usual ? `${worded(facts, name, usual[0])}–${worded(facts, name, usual[1])}` : role === "setting" ? "setting" : ""),
+      facts.contributions && h("td", { class: `num ${takes > 0.005 ? "adds" : takes < -0.005 ? "takes" : ""}` }, takes === null || takes === undefined ? "" : signed(takes)));
   };
   return h("table", { class: "dense" },
-    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Column"), h("th", { scope: "col", class: "num" }, "Reading"), h("th", { scope: "col", class: "num" }, "Healthy"), h("th", { scope: "col", class: "num" }, "Cycles"))),
+    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Column"), h("th", { scope: "col", class: "num" }, "Reading"), facts.explanation && h("th", { scope: "col", class: "num" }, "Healthy"), facts.contributions && h("th", { scope: "col", class: "num" }, "Cycles"))),
     h("tbody", {}, [...facts.sensors, ...settings].map(row)));
 }
 
@@ -408,7 +423,7 @@ function table(facts) {
       const past = facts.byCycle.predictions.get(cycle) ?? {};
       const figures = [past.rul, past.lower, past.upper, past.truth].map((value) => number(value, 1));
       const shares = [signed(facts.byCycle.contributions.get(cycle)), percent(facts.byCycle.evidence.get(cycle), 1), percent(facts.byCycle.attention.get(cycle), 1)];
-      return h("tr", {}, h("th", { scope: "row" }, cycle), [...figures, ...shares, ...names.map((name) => significant(readingAt(facts, name, cycle)))].map((text) => h("td", { class: "num" }, text)));
+      return h("tr", {}, h("th", { scope: "row" }, cycle), [...figures, ...shares, ...names.map((name) => worded(facts, name, readingAt(facts, name, cycle)))].map((text) => h("td", { class: "num" }, text)));
     };
     const heads = ["Cycle", "RUL", "From", "To", "Truth", "Contribution", "Evidence", "Attention", ...names];
     put(place, h("table", { class: "dense" }, h("thead", {}, h("tr", {}, heads.map((text) => h("th", { scope: "col" }, text)))), h("tbody", {}, cycles.map(line))));

@@ -6,6 +6,7 @@ export const STATES = {
   critical: { label: "Critical", tone: "critical", mark: "▲" },
   degrading: { label: "Degrading", tone: "degrading", mark: "◆" },
   healthy: { label: "Healthy", tone: "healthy", mark: "●" },
+  unknown: { label: "Unlike training", tone: "unknown", mark: "?" },
   out_of_distribution: { label: "Unlike training", tone: "unknown", mark: "?" },
   insufficient_history: { label: "Little history", tone: "neutral", mark: "○" },
   failed: { label: "Failed", tone: "neutral", mark: "✕" },
@@ -19,7 +20,7 @@ export const STATES = {
 export function stateOf(unit) {
   const health = unit.health_state?.label ?? unit.health_state;
   if (unit.outcome) return unit.outcome.kind ?? unit.outcome;
-  if (unit.rul_state === "out_of_distribution") return "out_of_distribution";
+  if (unit.rul_state === "out_of_distribution" || health === "unknown") return "unknown";
   if (unit.rul_state === "insufficient_history" && health === "healthy") return "insufficient_history";
   return health;
 }

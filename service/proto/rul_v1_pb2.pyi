@@ -352,3 +352,35 @@ class StreamError(_message.Message):
     errors: _containers.RepeatedCompositeFieldContainer[Problem]
     kept: bool
     def __init__(self, code: _Optional[int] = ..., title: _Optional[str] = ..., detail: _Optional[str] = ..., errors: _Optional[_Iterable[_Union[Problem, _Mapping]]] = ..., kept: _Optional[bool] = ...) -> None: ...
+
+class AppendCyclesRequest(_message.Message):
+    __slots__ = ("model", "unit", "explain", "store", "readings")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    EXPLAIN_FIELD_NUMBER: _ClassVar[int]
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    READINGS_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    unit: str
+    explain: Explain
+    store: bool
+    readings: _containers.RepeatedCompositeFieldContainer[Reading]
+    def __init__(self, model: _Optional[str] = ..., unit: _Optional[str] = ..., explain: _Optional[_Union[Explain, str]] = ..., store: _Optional[bool] = ..., readings: _Optional[_Iterable[_Union[Reading, _Mapping]]] = ...) -> None: ...
+
+class AppendCyclesReply(_message.Message):
+    __slots__ = ("unit", "model", "stored", "repeated", "last_cycle", "prediction", "refusal")
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    REPEATED_FIELD_NUMBER: _ClassVar[int]
+    LAST_CYCLE_FIELD_NUMBER: _ClassVar[int]
+    PREDICTION_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    unit: str
+    model: ModelReference
+    stored: int
+    repeated: int
+    last_cycle: int
+    prediction: Prediction
+    refusal: WindowError
+    def __init__(self, unit: _Optional[str] = ..., model: _Optional[_Union[ModelReference, _Mapping]] = ..., stored: _Optional[int] = ..., repeated: _Optional[int] = ..., last_cycle: _Optional[int] = ..., prediction: _Optional[_Union[Prediction, _Mapping]] = ..., refusal: _Optional[_Union[WindowError, _Mapping]] = ...) -> None: ...

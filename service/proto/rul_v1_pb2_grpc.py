@@ -44,6 +44,11 @@ class RulServiceStub:
                 request_serializer=service_dot_proto_dot_rul__v1__pb2.StreamRequest.SerializeToString,
                 response_deserializer=service_dot_proto_dot_rul__v1__pb2.StreamReply.FromString,
                 _registered_method=True)
+        self.AppendCycles = channel.unary_unary(
+                '/rul.v1.RulService/AppendCycles',
+                request_serializer=service_dot_proto_dot_rul__v1__pb2.AppendCyclesRequest.SerializeToString,
+                response_deserializer=service_dot_proto_dot_rul__v1__pb2.AppendCyclesReply.FromString,
+                _registered_method=True)
         self.GetModel = channel.unary_unary(
                 '/rul.v1.RulService/GetModel',
                 request_serializer=service_dot_proto_dot_rul__v1__pb2.GetModelRequest.SerializeToString,
@@ -69,6 +74,14 @@ class RulServiceServicer:
     def PredictStream(self, request_iterator, context):
         """One reading in, one prediction out: the server keeps the unit's window for as long as the stream lasts. Every
         message is answered by one, in order. The numbers are those of Predict on the last `context` readings.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AppendCycles(self, request, context):
+        """Readings of a unit, stored before the answer, which is the unit's prediction. The same reading again changes
+        nothing; another one of a stored cycle is ABORTED, and nothing of the request is stored.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -100,6 +113,11 @@ def add_RulServiceServicer_to_server(servicer, server):
                     servicer.PredictStream,
                     request_deserializer=service_dot_proto_dot_rul__v1__pb2.StreamRequest.FromString,
                     response_serializer=service_dot_proto_dot_rul__v1__pb2.StreamReply.SerializeToString,
+            ),
+            'AppendCycles': grpc.unary_unary_rpc_method_handler(
+                    servicer.AppendCycles,
+                    request_deserializer=service_dot_proto_dot_rul__v1__pb2.AppendCyclesRequest.FromString,
+                    response_serializer=service_dot_proto_dot_rul__v1__pb2.AppendCyclesReply.SerializeToString,
             ),
             'GetModel': grpc.unary_unary_rpc_method_handler(
                     servicer.GetModel,
@@ -166,6 +184,33 @@ class RulService:
             '/rul.v1.RulService/PredictStream',
             service_dot_proto_dot_rul__v1__pb2.StreamRequest.SerializeToString,
             service_dot_proto_dot_rul__v1__pb2.StreamReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AppendCycles(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rul.v1.RulService/AppendCycles',
+            service_dot_proto_dot_rul__v1__pb2.AppendCyclesRequest.SerializeToString,
+            service_dot_proto_dot_rul__v1__pb2.AppendCyclesReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -23,6 +23,7 @@ from service.errors import (
     Overloaded,
     Problem,
     StoreUnavailable,
+    UnitConflict,
     UnknownUnit,
 )
 from service.store.ingest import Ingest
@@ -32,6 +33,7 @@ from service.store.rows import (
     READINGS_PER_UNIT,
     Append,
     Appended,
+    Deleted,
     FleetFilter,
     FleetRow,
     History,
@@ -167,18 +169,56 @@ class AsyncStore:
         """Count units; see `Store.summary`."""
         return await self._ask(lambda store: store.summary(chosen))
 
-    async def history(self, model: str, unit: str, *, tenant: str, limit: int, before: int | None) -> History:
-        """Read a page of a unit's history; see `Store.history`.
+    async def history(
+        self,
+        model: str,
+        unit: str,
+        *,
+        tenant: str,
+        columns: tuple[str, ...] = (),
+        limit: int,
+        before: int | None,
+    ) -> History:
+        """Read a page of a unit's history, readings by these columns; see `Store.history`.
 
         Raises:
             UnknownUnit: nothing is stored of the unit.
         """
         found = await self._ask_twice(
-            lambda store: store.history(model, unit, tenant=tenant, limit=limit, before=before)
+            lambda store: store.history(
+                model, unit, tenant=tenant, columns=columns, limit=limit, before=before
+            )
         )
         if found is None:
             raise _unknown(model, unit)
         return found
+
+    async def delete(self, key: UnitKey) -> Deleted:
+        """Delete a unit with its predictions, readings and outcome.
+
+        Raises:
+            UnknownUnit: nothing is stored of it.
+        """
+        await self._catch_up(self._offered())
+        deleted = await self._ask(lambda store: store.delete(key))
+        if deleted is None:
+            raise _unknown(key.model, key.unit)
+        return deleted
+
+    async def rename(self, key: UnitKey, to: str) -> None:
+        """Rename a unit with all that is stored of it.
+
+        Raises:
+            UnknownUnit: nothing is stored of it.
+            UnitConflict: another unit has the name.
+        """
+        await self._catch_up(self._offered())
+        done = await self._ask(lambda store: store.rename(key, to))
+        if done is None:
+            raise _unknown(key.model, key.unit)
+        if not done:
+            detail = f"another unit of model {key.model!r} has the name {to[:64]!r}"
+            raise UnitConflict(detail, [Problem("/to", "conflict", detail)])
 
     async def append(self, request: Append) -> Appended:
         """Commit readings and return the unit's newest ones; see `Ingest.append`."""
@@ -232,15 +272,23 @@ class AsyncStore:
 
     async def _ask_twice(self, question: Callable[[Store], T | None]) -> T | None:
         """Ask again when other workers have written what they had: the unit may be in it."""
-        offered = None if self._progress is None else self._progress.each_living()[:, 0]
+        offered = self._offered()
         found = await self._ask(question)
-        give_up_at = monotonic() + self._lag_seconds
         if found is not None or not self._unwritten(offered):
             return found
+        await self._catch_up(offered)
+        return await self._ask(question)
+
+    def _offered(self) -> FloatArray | None:
+        """Count the rows that each worker has offered."""
+        return None if self._progress is None else self._progress.each_living()[:, 0]
+
+    async def _catch_up(self, offered: FloatArray | None) -> None:
+        """Wait until the workers have written these rows, for a bounded time."""
+        give_up_at = monotonic() + self._lag_seconds
         # Other processes write: there is no event.
         while self._unwritten(offered) and (left := give_up_at - monotonic()) > 0:  # noqa: ASYNC110
             await asyncio.sleep(min(left, LOOK_SECONDS))
-        return await self._ask(question)
 
     def _unwritten(self, offered: FloatArray | None) -> bool:
         """Return whether some of the rows that were offered before may not be written yet."""

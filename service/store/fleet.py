@@ -7,11 +7,11 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
-from sqlalchemy import ColumnElement, Double, and_, case, cast, func, select, tuple_
+from sqlalchemy import ColumnElement, Double, and_, cast, func, select, tuple_
 from sqlalchemy.dialects.postgresql import JSON
 from sqlalchemy.engine import Connection
 
-from model.domain import HEALTH_LABELS, RulState
+from model.domain import HEALTH_LABELS
 from service.store.judgement import OutcomeKind
 from service.store.rows import FleetFilter, FleetRow, Place, Summary
 from service.store.schema import OUTCOMES, PREDICTIONS, READINGS, UNIT_KEY, UNITS, VERSIONS
@@ -19,9 +19,6 @@ from service.store.schema import OUTCOMES, PREDICTIONS, READINGS, UNIT_KEY, UNIT
 RECENT: Final = 30
 """Predictions from which the trend of a unit is taken."""
 _ENDS: Final = UNITS.outerjoin(OUTCOMES, and_(*(OUTCOMES.c[key] == UNITS.c[key] for key in UNIT_KEY)))
-# Earlier versions stored a health state of readings that are unlike the training data too.
-_IS_UNLIKE: Final = UNITS.c.rul_state == RulState.OUT_OF_DISTRIBUTION.value
-_STATE: Final = case((_IS_UNLIKE, HEALTH_LABELS[-1]), else_=UNITS.c.health_state)
 _ORDER: Final = (UNITS.c.lower, UNITS.c.model, UNITS.c.unit)
 _LAST_READING: Final = (
     select(READINGS.c.received_at)
@@ -78,7 +75,12 @@ def read_fleet(
 def read_summary(connection: Connection, chosen: FleetFilter) -> Summary:
     """Count the chosen units by state, and expect how many fail within each horizon of each model."""
     where = _conditions(chosen)
-    counts = select(_STATE, func.count()).select_from(_ENDS).where(*where).group_by(_STATE)
+    counts = (
+        select(UNITS.c.health_state, func.count())
+        .select_from(_ENDS)
+        .where(*where)
+        .group_by(UNITS.c.health_state)
+    )
     states: dict[str, int] = dict.fromkeys(HEALTH_LABELS, 0)
     states |= {row[0]: row[1] for row in connection.execute(counts)}
     names, text = _functions(connection), UNITS.c.failure_probability
@@ -88,7 +90,7 @@ def read_summary(connection: Connection, chosen: FleetFilter) -> Summary:
     sums = select(UNITS.c.model, each.c.key, expected).select_from(_ENDS, each)
     fails: dict[str, dict[str, float]] = {}
     for model, horizon, units in connection.execute(sums.where(*where).group_by(UNITS.c.model, each.c.key)):
-        fails.setdefault(model, {})[horizon] = round(units, 2)
+        fails.setdefault(model, {})[horizon] = round(float(units), 2)
     in_order = {model: dict(sorted(of.items(), key=lambda one: int(one[0]))) for model, of in fails.items()}
     return Summary(sum(states.values()), states, in_order)
 
@@ -113,7 +115,8 @@ def _in_state(state: str | None) -> ColumnElement[bool]:
     running = OUTCOMES.c.kind.is_(None)
     if state is None:
         return running
-    return running & ((_STATE if state in HEALTH_LABELS else UNITS.c.rul_state) == state)
+    column = UNITS.c.health_state if state in HEALTH_LABELS else UNITS.c.rul_state
+    return running & (column == state)
 
 
 def _with_trend(row: dict[str, Any]) -> FleetRow:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-from sqlalchemy import ColumnElement, Select, bindparam, delete, insert, select
+from sqlalchemy import ColumnElement, Select, bindparam, delete, insert, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
@@ -30,9 +30,10 @@ from service.errors import (
 )
 from service.store.database import Database
 from service.store.rows import READINGS_PER_UNIT, Append, Appended, Stretch, UnitKey
-from service.store.schema import COLUMN_LISTS, READINGS
+from service.store.schema import COLUMN_LISTS, READING_KEY, READINGS
 
 FLOAT32: Final = np.dtype("<f4")
+PURGE_ROWS: Final = 5000
 TRIES: Final = 5
 """Tries of a transaction that others overtake; each finds what they wrote."""
 
@@ -56,6 +57,7 @@ class _Unit:
 _KEY: Final[tuple[ColumnElement[bool], ...]] = tuple(
     READINGS.c[name] == bindparam(name) for name in UnitKey._fields
 )
+_KEY_COLUMNS: Final = tuple(READINGS.c[name] for name in READING_KEY)
 _ROW: Final = select(READINGS.c.cycle, READINGS.c.columns_id, READINGS.c["values"])
 _NEWEST: Final = (
     _ROW.where(*_KEY, READINGS.c.cycle <= bindparam("until"))
@@ -106,10 +108,17 @@ class Readings:
     ) -> Stretch:
         """Read the last readings up to a cycle, in the order of these columns."""
         with self._database.reading() as connection:
-            found = _read(connection, _NEWEST, key, most=most, until=until)
-            return self._stretch(
-                connection, {cycle: (columns_id, v) for cycle, columns_id, v in found}, columns
-            )
+            rows = _read(connection, _NEWEST, key, most=most, until=until)
+            return self._stretch(connection, rows, columns)
+
+    def purge(self, before: float) -> None:
+        """Delete readings that were received before this time, in parts: other writers get a turn."""
+        old = select(*_KEY_COLUMNS).where(READINGS.c.received_at < before)
+        while True:
+            with self._database.writing() as connection:
+                part = delete(READINGS).where(tuple_(*_KEY_COLUMNS).in_(old.limit(PURGE_ROWS)))
+                if connection.execute(part).rowcount < PURGE_ROWS:
+                    return
 
     def _append(
         self, connection: Connection, requests: Sequence[Append], at: float
@@ -224,7 +233,7 @@ class Readings:
 
 
 def _read(
-    connection: Connection, query: Select[tuple[int, int, bytes]], key: UnitKey, **given: int
+    connection: Connection, query: Select[int, int, bytes], key: UnitKey, **given: int
 ) -> dict[int, Stored]:
     rows = connection.execute(query, {**key._asdict(), **given})
     return {cycle: (columns_id, values) for cycle, columns_id, values in rows}

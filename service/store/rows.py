@@ -45,25 +45,8 @@ class Summary(NamedTuple):
     """Figures of a fleet: units, units by state, and expected failures by model and horizon."""
 
     units: int
-    states: Mapping[str, int]
-    fails_within: Mapping[str, Mapping[str, float]]
-
-
-@dataclass(frozen=True, slots=True)
-class History:
-    """What the store knows of one unit.
-
-    Attributes:
-        versions: Versions of its model, by the id that predictions carry.
-        predictions: Rows of `predictions`, newest first: the requested number and, if there are more, at
-            least one of them.
-        accuracy: Of each version's last `MOST_JUDGED` predictions before the outcome, by version id.
-    """
-
-    outcome: Outcome | None
-    versions: Mapping[int, Mapping[str, Any]]
-    predictions: Sequence[Mapping[str, Any]]
-    accuracy: Mapping[int, Accuracy]
+    states: dict[str, int]
+    fails_within: dict[str, dict[str, float]]
 
 
 class UnitKey(NamedTuple):
@@ -79,6 +62,13 @@ class Stretch(NamedTuple):
 
     cycles: list[int]
     values: FloatArray
+
+
+class Deleted(NamedTuple):
+    """Rows of a unit that were deleted."""
+
+    readings: int
+    predictions: int
 
 
 class Append(NamedTuple):
@@ -106,6 +96,25 @@ class Appended(NamedTuple):
     stored: int
     repeated: int
     newest: Stretch
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What the store knows of one unit.
+
+    Attributes:
+        versions: Versions of its model, by the id that predictions carry.
+        predictions: Rows of `predictions`, newest first: the requested number and, if there are more, at
+            least one of them.
+        readings: The newest stored readings, likewise.
+        accuracy: Of each version's last `MOST_JUDGED` predictions before the outcome, by version id.
+    """
+
+    outcome: Outcome | None
+    versions: Mapping[int, Mapping[str, Any]]
+    predictions: Sequence[Mapping[str, Any]]
+    readings: Stretch
+    accuracy: Mapping[int, Accuracy]
 
 
 class RowsRefused(RulError):

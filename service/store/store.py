@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.sql.expression import ColumnElement
 
+from service.core.window import LARGEST_CYCLE
 from service.store.database import Database, engine_of
 from service.store.fleet import read_fleet, read_summary
 from service.store.judgement import (
@@ -31,14 +32,19 @@ from service.store.readings import Readings
 from service.store.rows import (
     MOST_JUDGED,
     READINGS_PER_UNIT,
+    Deleted,
+    FleetFilter,
     FleetRow,
     History,
     ModelVersion,
     Place,
     Row,
     RowsRefused,
+    Summary,
+    UnitKey,
 )
 from service.store.schema import OUTCOMES, PREDICTIONS, UNITS, VERSIONS, Upserts
+from service.store.units import delete_unit, rename_unit
 
 PURGE_ROWS: Final = 5000
 """Rows that one transaction of a purge reads: other writers get a turn in between."""
@@ -113,10 +119,11 @@ class Store(Database):
             raise RowsRefused(f"the database rejects at least one of {len(rows)} predictions") from error
 
     def purge(self, before: float) -> int:
-        """Delete units, outcomes and predictions older than this time; count the predictions."""
+        """Delete units, outcomes, readings and predictions older than this time; count the predictions."""
         with self.writing() as connection:
             connection.execute(delete(UNITS).where(UNITS.c.predicted_at < before))
             connection.execute(delete(OUTCOMES).where(OUTCOMES.c.recorded_at < before))
+        self.readings.purge(before)
         deleted, start = 0, 0
         while True:
             chunk = select(PREDICTIONS.c.id).where(PREDICTIONS.c.id > start)
@@ -142,21 +149,44 @@ class Store(Database):
             return read_summary(connection, chosen)
 
     def history(
-        self, model: str, unit: str, *, tenant: str = "", limit: int, before: int | None
+        self,
+        model: str,
+        unit: str,
+        *,
+        tenant: str = "",
+        columns: tuple[str, ...] = (),
+        limit: int,
+        before: int | None,
     ) -> History | None:
-        """Read one page of a unit's predictions, its outcome and its accuracy; None if nothing is stored.
+        """Read one page of a unit's predictions and readings, its outcome and its accuracy; None if unknown.
 
-        A page has `limit` predictions, of cycles earlier than `before`.
+        A page has `limit` predictions and readings, of cycles earlier than `before`.
         """
+        key, until = UnitKey(tenant, model, unit), LARGEST_CYCLE if before is None else before - 1
+        readings = self.readings.newest(key, columns, most=limit + 1, until=until)
         with self.reading() as connection:
             versions = {row["id"]: dict(row) for row in _versions(connection, model)}
             outcome = _known_outcome(connection, model, unit, tenant)
             # A version has one prediction a cycle: one extra row tells whether another page follows.
             page = _newest(connection, versions, unit, tenant, most=limit + 1, before=before)
-            if outcome is None and not page and not _newest(connection, versions, unit, tenant, most=1):
+            found = outcome or page or readings.cycles or _newest(connection, versions, unit, tenant, most=1)
+            if not found:
                 return None
             accuracy = {} if outcome is None else _accuracy(connection, versions, outcome)
-        return History(outcome, versions, page, accuracy)
+        return History(outcome, versions, page, readings, accuracy)
+
+    def delete(self, key: UnitKey) -> Deleted | None:
+        """Delete a unit with all that is known of it; None if nothing is."""
+        with self.writing() as connection:
+            return delete_unit(connection, key)
+
+    def rename(self, key: UnitKey, to: str) -> bool | None:
+        """Rename a unit; False if another one has the name, None if nothing is known of the unit."""
+        try:
+            with self.writing() as connection:
+                return rename_unit(connection, key, to)
+        except IntegrityError:  # the other one came in between
+            return False
 
     def take_outcome(self, outcome: Outcome, *, replace: bool) -> Receipt | None:
         """Store an outcome and judge its predictions; None if no prediction names the unit.

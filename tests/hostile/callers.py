@@ -23,8 +23,9 @@ import numpy as np
 
 from export.bundle import find_bundle
 from export.golden import Golden
-from rul_client.answers import Answer, Window
+from rul_client.answers import Prediction
 from rul_client.commands.predict.offline import open_offline
+from rul_client.readings import Window
 from service.proto import rul_v1_pb2 as pb
 from service.proto import rul_v1_pb2_grpc
 from tests.asking import Asked
@@ -68,7 +69,7 @@ def cases() -> list[Case]:
     async def answered() -> list[float]:
         async with open_offline(BUNDLE) as offline:
             answers = await offline.answer(given, "attention")
-        return [answer.rul for answer in answers if isinstance(answer, Answer)]
+        return [answer.rul for answer in answers if isinstance(answer, Prediction)]
 
     return [Case(*pair) for pair in zip(windows, asyncio.run(answered()), strict=True)]
 

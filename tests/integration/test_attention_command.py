@@ -116,15 +116,13 @@ def test_the_picture_of_several_heads_shows_each(tiny_bundle):
     assert shown[2, 0] == manifest.context
 
 
-def test_the_map_of_a_life_puts_each_weight_at_the_cycle_that_was_attended():
+def test_the_map_of_a_life_counts_attended_cycles_before_the_last():
     attention = np.array([[1.0, 0, 0], [0.25, 0.75, 0], [0.2, 0.3, 0.5], [0.1, 0.1, 0.8]])
 
     shown = life_map(attention, np.array([1, 2, 3, 3]))
 
     nan = np.nan
-    np.testing.assert_allclose(
-        shown, [[1, nan, nan, nan], [0.5, 1.5, nan, nan], [0.6, 0.9, 1.5, nan], [nan, 0.3, 0.3, 2.4]]
-    )
+    np.testing.assert_allclose(shown, [[nan, nan, 1], [nan, 0.5, 1.5], [0.6, 0.9, 1.5], [0.3, 0.3, 2.4]])
 
 
 def test_redundancy_is_shown_for_each_pair_of_heads_and_named_where_it_is():

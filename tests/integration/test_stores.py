@@ -103,7 +103,21 @@ async def fed(url: str, asked: pd.DataFrame, ends: pd.DataFrame) -> CollectorReg
     )  # fmt: skip
     store.start()
     rows = [
-        ("fd001", r.unit, "", r.last_cycle, r.rul, r.lower, r.upper, "estimated", "healthy", r.at, None, "1")
+        (
+            "fd001",
+            r.unit,
+            "",
+            r.last_cycle,
+            r.rul,
+            r.lower,
+            r.upper,
+            "estimated",
+            "healthy",
+            r.at,
+            None,
+            None,
+            "1",
+        )
         for r in asked.itertuples()
     ]
     await asyncio.to_thread(write_by_two, url, rows)
@@ -191,7 +205,7 @@ def test_to_look_for_a_store_makes_none(tmp_path):
 
 
 def row(unit: str = "1", cycle: int = 10, rul: float = 50.0, *, at: float = 1000.0, why: str | None = None):
-    return ("fd001", unit, "", cycle, rul, rul - 5, rul + 5, "estimated", "healthy", at, why, "1")
+    return ("fd001", unit, "", cycle, rul, rul - 5, rul + 5, "estimated", "healthy", at, None, why, "1")
 
 
 def kept(store: Store) -> list[tuple]:
@@ -323,7 +337,7 @@ def test_after_the_migration_two_tenants_may_have_units_of_one_name(url):
     with database.writing() as connection:
         migrate(connection, to="0002")
         connection.execute(text(f"INSERT INTO units VALUES ('fd001', '7', {answer})"))
-        migrate(connection)
+        migrate(connection, to="0003")
         connection.execute(text(f"INSERT INTO units VALUES ('fd001', '7', {answer}, 'plant-a')"))
 
         tenants = connection.execute(text("SELECT tenant FROM units ORDER BY 1")).scalars().all()

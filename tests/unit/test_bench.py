@@ -216,7 +216,7 @@ async def test_all_models_are_asked_or_the_named_one_and_an_unknown_one_is_refus
         with pytest.raises(RemoteFailed, match="serves no model 'other', only fake"):
             await ready_models(TARGET, "other", transport=app.http._transport)
 
-    assert [model.name.name for model in found] == ["fake"]
+    assert [model.name for model, _ in found] == ["fake"]
     assert named == found
 
 

@@ -1,20 +1,19 @@
 """Asking a server: what is sent, what is asked again, and what a refusal reads like."""
 
-import asyncio
-
 import grpc
 import httpx
 import msgspec
 import numpy as np
+import pandas as pd
 import pytest
 import typer
 from grpc.aio import AioRpcError, Metadata
 
+from model.domain import InvalidData
 from rul_client.address import chosen_key, is_loopback
-from rul_client.answers import Answer, Grounds, ModelName, NoAnswer, RemoteModel, Window
-from rul_client.client import ATTEMPTS, MAX_PAUSE_SECONDS, RemoteAnswerer, open_remote, windows_per_request
+from rul_client.api import ATTEMPTS, MAX_PAUSE_SECONDS, AsyncClient, windows_per_request
 from rul_client.errors import RemoteFailed
-from rul_client.grpc import GrpcTransport
+from rul_client.readings import Window
 from service.proto import rul_v1_pb2 as pb
 from tests.fakes import make_manifest
 
@@ -28,15 +27,15 @@ PREDICTION = {
     "health_state": {"label": "degrading", "probabilities": {}},
     "imputed_fraction": 0.0,
     "warnings": [{"code": "of a later version", "detail": "..."}],
-    "attention": {"cycles": [1, 2], "weights": [0.25, 0.75], "entropy_ratio": 0.8},
+    "a field of a later version": {},
 }
-ANSWER = Answer(38.5, "estimated", 27.0, 51.0, "degrading", 0.8, 1)
+MODEL = {"name": "fake", "version": "1", "sha256": "f"}
 WINDOW = Window("1", 2.0, np.array([[1, np.nan, 3], [4, 5, 6]], dtype=np.float32))
 
 
 def model_entry(name="fake"):
     manifest = make_manifest(name).model_dump(mode="json")
-    return {"name": name, "version": "1", "sha256": "f", "provider": "p", "manifest": manifest}
+    return MODEL | {"name": name, "provider": "p", "manifest": manifest}
 
 
 def problem(status, title="The queue is full", detail="4096 windows wait", **headers):
@@ -54,9 +53,9 @@ class Server:
 
     def __call__(self, request):
         if request.url.path == "/v1/models":
-            return httpx.Response(200, json={"models": [{"name": name} for name in self.models]})
+            return httpx.Response(200, json={"models": [model_entry(name) for name in self.models]})
         if request.url.path.startswith("/v1/models/"):
-            return httpx.Response(200, json=model_entry(request.url.path.removeprefix("/v1/models/")))
+            return httpx.Response(200, json=model_entry(request.url.path.rpartition("/")[2]))
         self.requests.append(request)
         response = self.responses.pop(0)
         if isinstance(response, Exception):
@@ -66,45 +65,47 @@ class Server:
     async def sleep(self, seconds):
         self.pauses.append(seconds)
 
-    def open(self, url=URL, **options):
-        options = {"model": None, "api_key": None} | options
-        return open_remote(url, transport=httpx.MockTransport(self), sleep=self.sleep, **options)
+    def client(self, **options):
+        return AsyncClient(URL, transport=httpx.MockTransport(self), sleep=self.sleep, **options)
 
-    async def ask(self, **options):
-        async with self.open(**options) as answerer:
-            return await answerer.answer([WINDOW], "attention")
+    async def ask(self, windows=WINDOW, **options):
+        async with self.client() as client:
+            return await client.predict(windows, **options)
+
+    def sent(self):
+        return msgspec.json.decode(self.requests[0].content)
 
 
 def good(*predictions):
-    return httpx.Response(200, json={"model": {}, "predictions": list(predictions or (PREDICTION,))})
+    return httpx.Response(200, json={"model": MODEL, "predictions": list(predictions or (PREDICTION,))})
 
 
 async def test_the_query_names_the_model_and_sends_missing_readings_as_null():
     server = Server(good())
 
-    await server.ask(api_key="secret")
+    async with server.client(api_key="secret") as client:
+        await client.ask([WINDOW], model="fake", partial=True, explain="attention", store=False)
 
     (request,) = server.requests
-    body = msgspec.json.decode(request.content)
-    assert body["model"] == "fake"
-    assert body["partial"] is True
-    assert body["explain"] == "attention"
-    assert body["windows"][0]["readings"] == [[1.0, None, 3.0], [4.0, 5.0, 6.0]]
-    assert body["windows"][0]["last_cycle"] == 2.0
+    assert server.sent() == {
+        "model": "fake",
+        "partial": True,
+        "explain": "attention",
+        "store": False,
+        "windows": [{"unit": "1", "last_cycle": 2.0, "readings": [[1.0, None, 3.0], [4.0, 5.0, 6.0]]}],
+    }
     assert request.headers["x-api-key"] == "secret"
     assert request.headers["content-type"] == "application/json"
 
 
 async def test_a_window_that_the_server_refuses_has_its_reason():
-    error = {
-        "title": "A window cannot be read",
-        "detail": "/windows/0/readings: too little",
-        "errors": [{"pointer": "/windows/0/readings", "code": "too_much_missing", "detail": "too little"}],
-    }
+    problem = {"pointer": "/windows/0/readings", "code": "too_much_missing", "detail": "too little"}
+    error = {"title": "A window cannot be read", "detail": "too little", "errors": [problem]}
 
-    answers = await Server(good({"unit": "1", "error": error})).ask()
+    answers = await Server(good(PREDICTION, {"unit": "2", "error": error})).ask(partial=True)
 
-    assert answers == [NoAnswer("too little")]
+    assert [answer.rul for answer in answers] == [38.5]
+    assert [(refused.unit, refused.detail) for refused in answers.refused] == [("2", "too little")]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +118,7 @@ async def test_what_passes_is_asked_again_after_the_time_that_the_server_names_u
 
     answers = await server.ask()
 
-    assert answers == [ANSWER]
+    assert answers[0].rul == 38.5
     assert server.pauses == [pause]
 
 
@@ -126,13 +127,13 @@ async def test_it_is_asked_a_bounded_number_of_times():
 
     with pytest.raises(RemoteFailed, match=r"429: The queue is full: 4096 windows wait; tried 6 times"):
         await server.ask()
-    assert len(server.pauses) == ATTEMPTS - 1
+    assert server.pauses == [0.5, 1.0, 2.0, 4.0, 8.0]
 
 
 async def test_a_connection_that_breaks_is_tried_again():
     server = Server(httpx.RemoteProtocolError("peer closed"), good())
 
-    assert await server.ask() == [ANSWER]
+    assert len(await server.ask()) == 1
 
 
 async def test_a_server_that_is_not_there_is_one_clear_line_at_once():
@@ -153,7 +154,7 @@ async def test_a_server_that_is_not_there_is_one_clear_line_at_once():
         ),
         (httpx.Response(404, text="<html>"), "404: no problem document; is this the address of a rulserve"),
         (httpx.Response(200, text="<html>"), "is not rulserve, or a newer version"),
-        (good({"unit": "1"}), "is not rulserve, or a newer version: KeyError"),
+        (good({"unit": "1"}), "is not rulserve, or a newer version: Object missing required field"),
         (good({"unit": "1", "error": "text"}), "is not rulserve, or a newer version"),
     ],
 )
@@ -167,20 +168,147 @@ async def test_a_refusal_is_one_line_and_not_asked_again(response, line):
 
 
 async def test_of_several_models_one_must_be_named():
-    server = Server(good(), models=("fd001", "fd002"))
+    async with Server(models=("fd001", "fd002")).client() as client:
+        with pytest.raises(RemoteFailed, match=r"several models \(fd001, fd002\): choose one with --model"):
+            await client.choose()
+        with pytest.raises(RemoteFailed, match="serves no model 'fd003', only fd001, fd002"):
+            await client.choose("fd003")
+        assert (await client.choose("fd002")).name == "fd002"
+        assert (await client.manifest("fd002")).name == "fd002"
 
-    with pytest.raises(RemoteFailed, match=r"several models \(fd001, fd002\): choose one with --model"):
-        await server.ask()
-    with pytest.raises(RemoteFailed, match="serves no model 'fd003', only fd001, fd002"):
-        await server.ask(model="fd003")
-    async with server.open(model="fd002") as answerer:
-        assert answerer.manifest.name == "fd002"
+
+async def test_an_address_without_a_scheme_is_refused_with_those_that_exist():
+    with pytest.raises(RemoteFailed, match=r"expected http, https, grpc, grpcs://HOST:PORT, got 'host:3000'"):
+        AsyncClient("host:3000")
 
 
 def test_wide_windows_go_fewer_at_a_time_but_always_one():
-    assert windows_per_request(make_manifest(context=60), 20) == 64
-    assert windows_per_request(make_manifest(context=10_000), 20) == 13
-    assert windows_per_request(make_manifest(context=100_000), 20) == 1
+    assert windows_per_request(60 * 3) == 64
+    assert windows_per_request(10_000 * 3) == 13
+    assert windows_per_request(1_000_000) == 1
+
+
+async def test_many_windows_go_in_several_requests_and_are_answered_in_order():
+    answers = [PREDICTION | {"unit": str(n)} for n in range(70)]
+    server = Server(good(*answers[:64]), good(*answers[64:]))
+
+    found = await server.ask([WINDOW] * 70)
+
+    assert [answer.unit for answer in found] == [str(n) for n in range(70)]
+    assert [len(msgspec.json.decode(r.content)["windows"]) for r in server.requests] == [64, 6]
+
+
+COLUMNS = {"a": [1.0, None], "b": [3.0, 4.0]}
+BY_NAME = {"unit": "7", "last_cycle": 9, "columns": COLUMNS}
+ROWS = [[1.0, 2.0, 3.0]]
+UNNAMED = {"unit": None, "last_cycle": None}
+
+
+@pytest.mark.parametrize(
+    ("given", "windows"),
+    [
+        (COLUMNS, [BY_NAME]),
+        ({"unit": "8", "last_cycle": 3, "columns": COLUMNS}, [BY_NAME | {"unit": "8", "last_cycle": 3}]),
+        ([{"columns": COLUMNS}, {"readings": ROWS}], [
+            BY_NAME | UNNAMED, UNNAMED | {"readings": ROWS},
+        ]),
+        (ROWS, [{"unit": "7", "last_cycle": 9, "readings": ROWS}]),
+        (np.array(ROWS), [{"unit": "7", "last_cycle": 9, "readings": ROWS}]),
+        (np.array([ROWS, ROWS]), [UNNAMED | {"readings": ROWS}] * 2),
+    ],
+    ids=["columns", "window", "windows", "rows", "array", "arrays"],
+)  # fmt: skip
+async def test_readings_go_as_callers_hold_them(given, windows):
+    server = Server(good())
+
+    await server.ask(given, unit="7", last_cycle=9)
+
+    assert server.sent()["windows"] == windows
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"a": [1.0], "b": [1.0, 2.0]}, "expected numbers, as many in each row"),
+        ({"a": "text"}, "expected numbers"),
+        ({"a": 1.0}, "expected T values in each"),
+        ([1.0, 2.0], r"expected an array \[T, F\]"),
+        ([["a", "b"]], "expected numbers"),
+    ],
+)
+async def test_readings_that_are_none_are_refused_before_anything_is_sent(given, line):
+    server = Server()
+
+    with pytest.raises(InvalidData, match=line):
+        await server.ask(given)
+
+
+async def test_a_file_sends_the_last_window_of_each_unit(tmp_path):
+    (tmp_path / "units.csv").write_text("unit,cycle,sensor_1\na,1,5\na,2,6\nb,1,7\n", encoding="utf-8")
+    server = Server(good())
+
+    await server.ask(tmp_path / "units.csv")
+
+    assert server.sent()["model"] == "fake"
+    assert [(w["unit"], w["last_cycle"], len(w["readings"])) for w in server.sent()["windows"]] == [
+        ("a", 2, 2),
+        ("b", 1, 1),
+    ]
+
+
+async def test_a_data_frame_sends_the_last_window_of_each_unit_in_order_of_cycles():
+    frame = pd.DataFrame({"unit": ["a", "b", "a"], "cycle": [2, 1, 1], "sensor_1": [6, 7, 5], "site": "x"})
+    server = Server(good())
+
+    await server.ask(frame)
+
+    assert server.sent()["windows"] == [
+        {"unit": "a", "last_cycle": 2, "columns": {"sensor_1": [5, 6]}},
+        {"unit": "b", "last_cycle": 1, "columns": {"sensor_1": [7]}},
+    ]
+
+
+async def test_a_data_frame_of_other_columns_is_refused():
+    with pytest.raises(InvalidData, match="the frame has none of the columns that fake reads"):
+        await Server().ask(pd.DataFrame({"speed": [1]}))
+
+
+async def test_answers_become_a_data_frame_a_row_each():
+    frame = (await Server(good()).ask()).to_pandas()
+
+    assert frame.loc[0, ["unit", "rul", "rul_lower", "failure_within_10"]].tolist() == ["1", 38.5, 27.0, 0.0]
+
+
+async def test_a_prediction_reads_as_one_line_with_its_warnings():
+    (answer,) = await Server(good()).ask()
+
+    assert str(answer) == "unit 1: 38.5 cycles left (27.0 to 51.0), degrading, of a later version"
+
+
+async def test_text_of_others_is_escaped_in_a_notebook():
+    answers = await Server(good(PREDICTION | {"unit": "<script>alert(1)</script>"})).ask()
+
+    assert "<td>38.5</td>" in answers[0]._repr_html_()
+    assert "<script>" not in answers[0]._repr_html_() + answers._repr_html_()
+
+
+async def test_one_reading_is_appended_or_several():
+    appended = {"unit": "a/b", "model": MODEL, "stored": 1, "repeated": 0, "last_cycle": 3}
+    server = Server(*[httpx.Response(200, json=appended | {"prediction": PREDICTION})] * 2)
+
+    async with server.client() as client:
+        answer = await client.append("a/b", {"a": 1, "b": None}, cycle=3)
+        await client.append("a/b", {"a": [1, 2]}, cycle=[3, 4], model="fake")
+
+    assert (answer.last_cycle, answer.prediction.rul) == (3, 38.5)
+    assert server.requests[0].url.raw_path == b"/v1/units/a%2Fb/cycles"
+    bodies = [msgspec.json.decode(request.content) for request in server.requests]
+    assert (bodies[0]["cycle"], bodies[0]["columns"]) == (3, {"a": 1.0, "b": None})
+    assert (bodies[1]["cycles"], bodies[1]["columns"], bodies[1]["model"]) == (
+        [3, 4],
+        {"a": [1.0, 2.0]},
+        "fake",
+    )
 
 
 @pytest.mark.parametrize(
@@ -191,9 +319,9 @@ def test_no_proxy_is_asked_about_this_machine_itself(host, here):
     assert is_loopback(host) is here
 
 
-def refusal(code, *, ours=True, details="why"):
-    trailing = Metadata(("x-request-id", "1")) if ours else Metadata()
-    return AioRpcError(code, Metadata(), trailing, details=details)
+def refusal(code, *, ours=True, details="why", **trailing):
+    ids = {"x-request-id": "1"} if ours else {}
+    return AioRpcError(code, Metadata(), Metadata(*(ids | trailing).items()), details=details)
 
 
 class Stub:
@@ -203,6 +331,7 @@ class Stub:
         self.outcomes = list(outcomes)
         self.requests = []
         self.metadata = None
+        self.pauses = []
 
     async def Predict(self, request, *, metadata, timeout):  # noqa: ASYNC109, N802 as the generated stub
         self.requests.append(request)
@@ -212,95 +341,98 @@ class Stub:
             raise outcome
         return outcome
 
-    def ask(self, pauses):
-        async def sleep(seconds):
-            pauses.append(seconds)
+    async def sleep(self, seconds):
+        self.pauses.append(seconds)
 
-        model = RemoteModel(ModelName("fake", "1", "f"), make_manifest())
-        answerer = RemoteAnswerer(GrpcTransport(self, "grpc://rul.test", "secret"), model, sleep=sleep)
-        return asyncio.ensure_future(answerer.answer([WINDOW], "attention"))
+    async def ask(self, window=WINDOW, **options):
+        async with AsyncClient("grpc://rul.test", api_key="secret", sleep=self.sleep) as client:
+            client._rpc.stub = self
+            return await client.predict(window, model="fake", partial=True, **options)
 
 
 GRPC_REPLY = pb.PredictReply(
+    model=pb.ModelReference(**MODEL),
     predictions=[
         pb.Prediction(
+            unit="1",
             rul=38.5,
             rul_state="estimated",
-            interval=pb.Interval(coverage=0.9, lower=27.0, upper=51.0),
+            interval=pb.Interval(coverage=0.5, lower=27.0, upper=51.0),
+            failure_probability={30: 0.75, 10: 0.25},
             health_state=pb.HealthState(label="degrading"),
-            attention=pb.Attention(weights=[0.25, 0.75], entropy_ratio=0.8),
+            attention=pb.Attention(cycles=[1, 2], weights=[0.25, 0.75], evidence=[0.875, 0.125]),
+            sensor_contributions={"sensor_1": 3.5},
+            warnings=[pb.Warning(code="later", column="sensor_1", detail="...")],
+            trust="supported",
         ),
-        pb.Prediction(error=pb.WindowError(title="A window cannot be read", detail="too little")),
-    ]
+        pb.Prediction(unit="2", error=pb.WindowError(title="A window cannot be read", detail="too little")),
+    ],
 )
 
 
 async def test_grpc_gives_the_same_answers_as_http():
-    stub = Stub(GRPC_REPLY)
+    body = {
+        "unit": "1",
+        "rul": 38.5,
+        "rul_state": "estimated",
+        "interval": {"coverage": 0.5, "lower": 27.0, "upper": 51.0},
+        "failure_probability": {"10": 0.25, "30": 0.75},
+        "health_state": {"label": "degrading", "probabilities": {}},
+        "imputed_fraction": 0.0,
+        "warnings": [{"code": "later", "column": "sensor_1", "detail": "..."}],
+        "attention": {
+            "cycles": [1, 2], "weights": [0.25, 0.75], "evidence": [0.875, 0.125], "contributions": [],
+            "baseline": 0.0, "effective_cycles": 0.0, "entropy_ratio": None,
+        },
+        "sensor_contributions": {"sensor_1": 3.5},
+        "trust": "supported",
+    }  # fmt: skip
 
-    answer, refused = await stub.ask([])
+    by_grpc = await Stub(GRPC_REPLY).ask()
+    by_http = await Server(good(body)).ask()
 
-    assert answer == ANSWER._replace(entropy_ratio=pytest.approx(0.8, abs=1e-6))
-    assert refused == NoAnswer("too little")
+    assert by_grpc == by_http
+    assert by_grpc.model == by_http.model
+    assert [(refused.unit, refused.detail) for refused in by_grpc.refused] == [("2", "too little")]
+
+
+async def test_grpc_sends_what_http_does():
+    stub = Stub(GRPC_REPLY, GRPC_REPLY)
+
+    await stub.ask(explain="sensors", store=False)
+    await stub.ask({"sensor_1": [1.0, None]})
+
     (window,) = stub.requests[0].windows
     np.testing.assert_array_equal(window.readings.values, [1, np.nan, 3, 4, 5, 6])
+    assert stub.requests[0].explain == pb.EXPLAIN_SENSORS
+    assert (stub.requests[0].store, stub.requests[1].HasField("store")) == (False, False)
+    np.testing.assert_array_equal(stub.requests[1].windows[0].columns.columns["sensor_1"].values, [1, np.nan])
     assert stub.metadata == [("x-api-key", "secret")]
 
 
 @pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED])
 async def test_grpc_asks_again_what_a_server_of_ours_says_will_pass(code):
-    pauses = []
+    stub = Stub(refusal(code), refusal(code, **{"grpc-retry-pushback-ms": "7000"}), GRPC_REPLY)
 
-    answers = await Stub(refusal(code), GRPC_REPLY).ask(pauses)
+    answers = await stub.ask()
 
-    assert len(answers) == 2
-    assert pauses == [0.5]
+    assert len(answers) == 1
+    assert stub.pauses == [0.5, 7.0]
 
 
 async def test_grpc_does_not_wait_for_a_server_that_is_not_there():
-    pauses = []
     stub = Stub(refusal(grpc.StatusCode.UNAVAILABLE, ours=False, details="failed to connect\nto all"))
 
     with pytest.raises(RemoteFailed, match=r"^grpc://rul\.test cannot be reached: failed to connect to all$"):
-        await stub.ask(pauses)
-    assert pauses == []
+        await stub.ask()
+    assert stub.pauses == []
 
 
 async def test_a_grpc_refusal_is_one_line():
-    stub = Stub(refusal(grpc.StatusCode.PERMISSION_DENIED, details="not a key"))
-
     with pytest.raises(
         RemoteFailed, match=r"PERMISSION_DENIED: not a key \(--key-file, --api-key or RUL_API_KEY\)$"
     ):
-        await stub.ask([])
-
-
-GROUNDS = Grounds("sensor_2", -12.0, "sensor_1", 3.5, "supported", (0.25, 0.75))
-
-
-async def test_the_grounds_of_an_answer_come_by_http():
-    attention = {"cycles": [1, 2], "weights": [0.25, 0.75], "evidence": [0.875, 0.125], "entropy_ratio": 0.8}
-    sensors = {"sensor_1": 3.5, "sensor_2": -12.0}
-    explained = PREDICTION | {"attention": attention, "sensor_contributions": sensors, "trust": "supported"}
-    explained["failure_probability"] = {"10": 0.25, "30": 0.75}
-
-    (answer,) = await Server(good(explained)).ask()
-
-    assert (answer.top, answer.grounds) == (0, GROUNDS)
-
-
-async def test_the_grounds_of_an_answer_come_by_grpc():
-    reply = pb.PredictReply()
-    reply.CopyFrom(GRPC_REPLY)
-    explained = reply.predictions[0]
-    explained.attention.evidence.extend([0.875, 0.125])
-    explained.sensor_contributions.update({"sensor_1": 3.5, "sensor_2": -12.0})
-    explained.failure_probability.update({30: 0.75, 10: 0.25})
-    explained.trust = "supported"
-
-    answer, _ = await Stub(reply).ask([])
-
-    assert (answer.top, answer.grounds) == (0, GROUNDS)
+        await Stub(refusal(grpc.StatusCode.PERMISSION_DENIED, details="not a key")).ask()
 
 
 def test_the_key_in_a_file_is_chosen_before_one_that_is_given_and_loses_its_newline(tmp_path):

@@ -19,12 +19,12 @@ from typer.testing import CliRunner
 from model.domain import Column, InvalidData, Schema, Trajectory
 from model.fleet import Fleet, fleet_toml
 from model.writers import csv_text, write_parquet
-from rul_client.answers import Grounds, ModelName
+from rul_client.answers import ModelName
 from rul_client.cli import register
 from rul_client.commands.output import CannotWrite, open_output
 from rul_client.commands.predict.cli import TableFormat, format_of
 from rul_client.commands.predict.input_file import read_units
-from rul_client.commands.predict.rows import COLUMNS, Row, columns_of
+from rul_client.commands.predict.rows import COLUMNS, Grounds, Row, columns_of
 from rul_client.commands.predict.table import PeopleTable
 from rul_client.commands.predict.writers import CsvWriter, JsonWriter, ParquetWriter
 from tests.fakes import make_manifest
@@ -40,8 +40,8 @@ ROWS = [
     Row("pump 11", 5, 60.0, "out_of_distribution", 10.0, 90.0, "unknown", 0.4, 5),
 ]
 EVIDENT = make_manifest(explains_readings=True)
-GROUNDS = Grounds("sensor_2", -12.25, "sensor_1", 3.5, "supported", (0.25, 0.875))
-EVIDENT_ROWS = [ROWS[0]._replace(grounds=GROUNDS), ROWS[2]]
+GROUNDS = Grounds("sensor_2", -12.25, "sensor_1", 3.5, "supported")
+EVIDENT_ROWS = [ROWS[0]._replace(grounds=GROUNDS, failure=(0.25, 0.875)), ROWS[2]]
 UNITS = [Trajectory(row.unit, np.array([row.last_cycle]), np.zeros((1, 3)), failed=False) for row in ROWS]
 
 
@@ -322,7 +322,7 @@ def test_the_table_names_what_has_no_answer_and_what_is_strange():
 
 
 def test_the_interval_is_drawn_on_a_line_from_0_to_the_cap():
-    lines = people_text(width=130).splitlines()
+    lines = people_text(width=150).splitlines()
 
     start = lines[0].index("0", lines[0].index("interval"))
     assert lines[0][start : start + 25] == "0" + "125".rjust(24)
@@ -334,8 +334,8 @@ def test_models_that_explain_readings_show_what_an_answer_rests_on():
     heading, _, line, *_ = people_text(width=200, rows=EVIDENT_ROWS, manifest=EVIDENT).splitlines()
 
     assert "top cycle" not in heading
-    assert re.search(r"evident +top sensors, cycles +fails in 10/30 +trust", heading)
-    assert re.search(r" 30  sensor_2 -12.2, sensor_1 \+3.5 +0.25 0.88 +supported", line)
+    assert re.search(r"evident +top sensors, cycles +trust +fails in 10/30", heading)
+    assert re.search(r" 30  sensor_2 -12.2, sensor_1 \+3.5 +supported +0.25 0.88", line)
 
 
 def test_a_narrow_terminal_keeps_the_interval_and_the_failure_probabilities():
@@ -393,6 +393,18 @@ def test_health_has_its_colour():
 
 
 # Frictions of a first day
+
+
+def test_failure_probabilities_of_every_network_are_in_the_table_and_in_csv():
+    rows = [ROWS[0]._replace(failure=(0.25, 0.875))]
+
+    (row,) = csv.DictReader(
+        io.StringIO(bytes_of(lambda file: CsvWriter(file, columns_of(MANIFEST)), rows).decode())
+    )
+    table = people_text(rows=rows, width=80)
+
+    assert (row["failure_within_10"], row["failure_within_30"]) == ("0.25", "0.875")
+    assert re.search(r"fails in 10/30(.|\n)* 0\.25 0\.88", table)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from service.errors import StoreUnavailable
 from service.store.database import Database, engine_of, migrate
 from service.store.judgement import Outcome, OutcomeKind, OutcomeResult
 from service.store.report import report
-from service.store.rows import MOST_JUDGED, ModelVersion, RowsRefused
+from service.store.rows import MOST_JUDGED, FleetFilter, ModelVersion, RowsRefused
 from service.store.schema import OUTCOMES, PREDICTIONS, REVISION, UNITS
 from service.store.store import Store
 
@@ -42,11 +42,12 @@ def row(
     model="fd001",
     state="estimated",
     health="healthy",
+    fails=None,
     why=None,
     tenant="",
     version="1",
 ):
-    return (model, unit, tenant, cycle, rul, rul - 5, rul + 5, state, health, at, why, version)
+    return (model, unit, tenant, cycle, rul, rul - 5, rul + 5, state, health, at, fails, why, version)
 
 
 def failure(cycle=60, *, unit="1", kind=OutcomeKind.FAILED, happened_at=None, recorded_at=2000.0, tenant=""):
@@ -56,6 +57,10 @@ def failure(cycle=60, *, unit="1", kind=OutcomeKind.FAILED, happened_at=None, re
 def kept(store, table=PREDICTIONS):
     with store.reading() as connection:
         return connection.execute(select(table)).mappings().all()
+
+
+def fleet(store, *, limit=9, after=None, **chosen):
+    return store.fleet(FleetFilter(["fd001"], **chosen), limit=limit, after=after)
 
 
 def names(rows):
@@ -121,7 +126,7 @@ def test_rows_without_a_tenant_belong_to_none_after_the_migration(url):
 
     assert found.outcome == failure(unit="7")
     assert (found.predictions[0]["rul"], found.predictions[0]["scored"]) == (50.0, True)
-    assert names(store.fleet(["fd001"], state="failed", limit=9, after=None)) == ["7"]
+    assert names(fleet(store, state="failed")) == ["7"]
     assert store.history("fd001", "7", tenant="plant-a", limit=5, before=None) is None
     store.close()
 
@@ -145,9 +150,7 @@ def test_units_of_one_name_of_two_tenants_are_two_units(store):
         "": None,
     }
     assert [len(judged.judgement) for judged in receipt.judgements] == [1]
-    fleets = {
-        t: store.fleet(["fd001"], tenant=t, state=None, limit=9, after=None) for t in ("a", "b", "", "c")
-    }
+    fleets = {t: fleet(store, tenant=t) for t in ("a", "b", "", "c")}
     assert {tenant: [found["rul"] for found in fleet] for tenant, fleet in fleets.items()} == {
         "a": [], "b": [20.0], "": [90.0], "c": [],
     }  # fmt: skip
@@ -325,8 +328,8 @@ def test_predictions_after_a_recent_outcome_are_counted_once(store, recorded_aft
 def test_a_fleet_is_listed_by_urgency_page_by_page(store):
     store.write([row(name, rul=rul) for name, rul in [("a", 20.0), ("b", 20.0), ("c", 10.0), ("d", 30.0)]])
 
-    first = store.fleet(["fd001"], state=None, limit=2, after=None)
-    second = store.fleet(["fd001"], state=None, limit=2, after=(20.0, "fd001", "a"))
+    first = fleet(store, limit=2)
+    second = fleet(store, limit=2, after=(15.0, "fd001", "a"))
 
     assert names(first) + names(second) == ["c", "a", "b", "d"]
 
@@ -346,16 +349,17 @@ def test_a_fleet_can_be_filtered_by_state(store, state, expected):
     store.take_outcome(failure(unit="dead"), replace=False)
     store.take_outcome(failure(unit="gone", kind=OutcomeKind.REMOVED), replace=False)
 
-    assert names(store.fleet(["fd001"], state=state, limit=9, after=None)) == expected
+    assert names(fleet(store, state=state)) == expected
 
 
-def test_a_unit_that_reports_after_its_end_is_back_in_the_fleet(store):
+def test_a_removed_unit_stays_out_of_the_fleet_whatever_is_predicted_later(store):
     store.write([row(cycle=10)])
     store.take_outcome(failure(20, kind=OutcomeKind.REMOVED), replace=False)
 
     store.write([row(cycle=21)])
 
-    assert names(store.fleet(["fd001"], state=None, limit=9, after=None)) == ["1"]
+    assert names(fleet(store)) == []
+    assert store.summary(FleetFilter(["fd001"])).units == 0
 
 
 def test_a_history_has_the_predictions_of_every_version(store, url):

@@ -40,6 +40,7 @@ def rows_of(given):
             "healthy",
             float(at),
             None,
+            None,
             "1",
         )
         for (unit, cycle), (rul, at) in given.items()

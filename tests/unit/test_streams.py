@@ -188,6 +188,16 @@ async def test_a_stream_keeps_its_predictions_unless_told_otherwise(tmp_path, op
     assert [unit["unit"] for unit in fleet] == stored
 
 
+async def test_a_stream_with_costs_says_with_each_prediction_when_to_act():
+    async with in_process() as service, calling(service) as caller:
+        await opened(caller, costs=pb.Costs(planned=1.0, failure=20.0), first_cycle=100)
+
+        decisions = [(await caller.ask(reading())).prediction.decision for _ in range(2)]
+
+    assert decisions[1].costs.failure == 20.0
+    assert decisions[1].act_at_cycle == 101 + decisions[1].act_in_cycles
+
+
 async def test_no_stream_is_opened_before_the_service_is_ready():
     async with in_process(ready=False) as service, calling(service) as caller:
         await caller.rest()

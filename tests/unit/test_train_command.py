@@ -5,13 +5,16 @@ import re
 import shlex
 import shutil
 
+import numpy as np
 import pytest
 
 from export.bundle import BUNDLED
 from model.cli import RunExists
-from model.domain import InvalidData
+from model.decision import InvalidCosts
+from model.domain import InvalidData, cycles_left
 from model.fleet import fleet_toml
 from model.networks import InvalidOption
+from model.replay import load_held_out
 from model.training import InvalidState
 from model.writers import csv_text
 from tests.commands import rul
@@ -44,10 +47,60 @@ def trained(files, tmp_path_factory):
 def test_rul_train_leaves_a_run_with_its_curve_and_says_what_is_next(trained):
     out, output = trained
 
-    assert {file.name for file in out.iterdir()} == {"network.pt", "run.json", "curve.csv", "curve.png"}
+    assert {file.name for file in out.iterdir()} == {
+        "network.pt", "run.json", "held_out.npz", "curve.csv", "curve.png",
+    }  # fmt: skip
     assert "cross-validation on truncated windows of held-out units" in " ".join(output.split())
     assert "rul export" in output
     assert "training: 18 of 18 updates" in output
+
+
+def test_every_unit_is_held_out_once_at_each_cycle_of_its_life(trained):
+    out, _ = trained
+
+    held = load_held_out(out)
+
+    lives = {unit.unit: unit for unit in worn_pumps(units=12, seed=4)}
+    assert {life.unit: len(life.cycle) for life in held.lives} == {name: len(u) for name, u in lives.items()}
+    for life in held.lives:
+        assert life.truth.tolist() == cycles_left(lives[life.unit]).tolist()
+        assert (life.lower <= life.rul).all()
+        assert (life.rul <= life.upper).all()
+        assert (np.diff(life.failure_probability, axis=1) >= -1e-6).all()
+
+
+def test_rul_decide_compares_policies_on_the_held_out_units_of_a_run(trained):
+    out, _ = trained
+
+    result = rul("decide", out, "--costs", "800:12000")
+
+    shown = " ".join(result.output.split())
+    assert result.exit_code == 0, result.exception
+    assert "pumps: 12 units, planned stop 800, failure 12000" in shown
+    for policy in ("ours", "fixed age", "run to failure", "foresight", "saved by ours"):
+        assert policy in shown
+
+
+def test_rul_decide_replays_a_bundle_on_the_units_that_it_is_given(files, trained, tmp_path):
+    out, _ = trained
+    bundle = tmp_path / "pumps"
+    assert rul("export", out, "--out", bundle).exit_code == 0
+    data = ("--data", files / "pumps.csv", "--fleet", files / "pumps.toml")
+
+    without, given = rul("decide", bundle), rul("decide", bundle, *data, "--costs", "1:5")
+
+    assert without.exit_code == 2
+    assert "expected units that did not train the bundle" in " ".join(without.stderr.split())
+    assert given.exit_code == 0, given.exception
+    assert "12 units, planned stop 1, failure 5" in " ".join(given.output.split())
+    assert "this data trained the network" in " ".join(given.stderr.split())
+
+
+@pytest.mark.parametrize("costs", ["5", "5:1", "0:1"])
+def test_rul_decide_refuses_costs_that_cannot_be(trained, costs):
+    result = rul("decide", trained[0], "--costs", costs)
+
+    assert isinstance(result.exception, InvalidCosts)
 
 
 def test_rul_train_says_first_what_is_unusual_about_the_data(files, tmp_path):

@@ -250,13 +250,25 @@ def test_the_learning_curve_is_a_table_and_a_picture(finished, tmp_path):
         ]
 
 
+def test_the_picture_of_the_learning_curve_has_a_title_and_a_legend(finished):
+    _, _, curve = finished
+
+    figure = picture(curve, "pumps")
+
+    assert (
+        figure.get_suptitle() == f"pumps: learning curve, {len(curve)} checks in {curve[-1].step:,} updates"
+    )
+    legend = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert legend == ["RMSE on held-out units (left)", "training loss (right)"]
+
+
 def test_a_curve_of_training_alone_is_read_and_drawn_without_heads(tmp_path):
     curve = [Check(step, 1.0 / step, 20.0, 0.001) for step in (4, 8)]
 
     write_curve(curve, tmp_path)
 
     assert read_curve(tmp_path) == curve
-    assert len(picture(curve).axes) == 2  # error and loss
+    assert len(picture(curve, "demo").axes) == 2  # error and loss
     assert curve_table(curve) is None
 
 

@@ -12,7 +12,7 @@ from service.errors import UnknownUnit
 from service.http.units import _place, _token
 from service.store.async_store import AsyncStore
 from service.store.judgement import Outcome, OutcomeKind, OutcomeResult, Receipt
-from service.store.rows import History
+from service.store.rows import History, Stretch
 from tests.fakes import FakeKeepingObserver, FakeRuntime, make_manifest
 from tests.in_process import in_process, json_window, message_window
 from tests.oip import json_request
@@ -172,9 +172,11 @@ class LateStore:
     def __init__(self):
         self.asked = 0
 
-    def history(self, model, unit, *, tenant, limit, before):
+    def history(self, model, unit, *, tenant, columns, limit, before):
         self.asked += 1
-        return History(None, {}, [], {}) if self.asked > 1 else None
+        return (
+            History(None, {}, [], Stretch([], np.empty((0, 0), np.float32)), {}) if self.asked > 1 else None
+        )
 
     def take_outcome(self, outcome, *, replace):
         self.asked += 1
@@ -311,7 +313,7 @@ async def test_waiting_predictions_are_written_at_shutdown(tmp_path):
 
 
 def test_the_token_of_a_page_keeps_its_place_exactly():
-    row = {"rul": 0.1 + 0.2, "model": "fd001", "unit": "ü/1"}
+    row = {"lower": 0.1 + 0.2, "model": "fd001", "unit": "ü/1"}
 
     assert _place(_token(row)) == (0.1 + 0.2, "fd001", "ü/1")
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from export.bundle import Manifest
 from model.domain import pad_windows
 from model.simulation import simulate
-from rul_client.answers import Window
+from rul_client.readings import Window
 from service.proto import open_inference_pb2 as oip
 from service.proto import rul_v1_pb2 as pb
 

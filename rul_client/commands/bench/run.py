@@ -26,13 +26,14 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from export.bundle import Manifest
 from rul_client.address import Tls
-from rul_client.answers import RemoteModel
-from rul_client.client import choose
+from rul_client.answers import Model
+from rul_client.api import AsyncClient
 from rul_client.commands.bench.payloads import Call, calls_of, simulated_pool
 from rul_client.commands.output import NothingAnswered, open_output, wide_console
 from rul_client.grpc import grpc_channel
-from rul_client.http import HttpTransport, http_client, request, verification
+from rul_client.http import verification
 
 BUSY: Final = 0.8  # of a core: a busier process may read its answers late
 NOTES: Final = """Latencies are of answered calls; p99.9 of fewer than 1,000 calls is the slowest.
@@ -164,7 +165,7 @@ def run_bench(
 ) -> None:
     """Measure every scenario (protocol, callers, windows a call), print the table, write the file."""
     models = asyncio.run(ready_models(target, model))
-    pools = [simulated_pool(each.manifest) for each in models]
+    pools = [simulated_pool(manifest) for _, manifest in models]
     measured: list[Measured] = []
     status = Console(stderr=True).status("")
     # Forked processes would share what gRPC has begun in this one.
@@ -180,7 +181,7 @@ def run_bench(
     title = f"{', '.join(f'{name.name} {name.version}' for name, _ in models)} at {target.url}"
     wide_console(sys.stdout).print(table_of(title, measured))
     if json_file is not None:
-        names = [name._asdict() for name, _ in models]
+        names = [{"name": name.name, "version": name.version, "sha256": name.sha256} for name, _ in models]
         document: dict[str, Any] = {"url": target.url, "models": names, "scenarios": measured}
         document |= {"seconds": seconds, "processes": processes, "identical": identical}
         with open_output(json_file) as file:
@@ -191,14 +192,14 @@ def run_bench(
 
 async def ready_models(
     target: Target, model: str | None, *, transport: httpx.AsyncBaseTransport | None = None
-) -> list[RemoteModel]:
+) -> list[tuple[Model, Manifest]]:
     """Find the named model, or all, of a service that is ready."""
-    async with http_client(target.url, target.api_key, tls=target.tls, transport=transport) as client:
-        await request(client, "GET", "/readyz")
-        server = HttpTransport(client, target.url)
-        names = await server.models()
-        wanted = names if model is None else [choose(names, model, target.url)]
-        return [await server.model(name) for name in wanted]
+    async with AsyncClient(
+        target.url, api_key=target.api_key, tls=target.tls, attempts=1, transport=transport
+    ) as client:
+        await client.request("GET", "/readyz", dict[str, object])
+        models = await client.models() if model is None else [await client.choose(model)]
+        return [(each, await client.manifest(each.name)) for each in models]
 
 
 def summarise(tallies: Sequence[Tally], windows: int) -> Measured:

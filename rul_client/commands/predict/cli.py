@@ -41,6 +41,9 @@ def predict(
         bool, typer.Option("--last", help="One row a unit, for its last cycle; with trust.")
     ] = False,
     model: Annotated[str | None, typer.Option(help="With --url: the model, if there are several.")] = None,
+    store: Annotated[
+        bool, typer.Option("--store", help="With --url: keep the predictions in the fleet of the service.")
+    ] = False,
     form: Annotated[
         TableFormat | None,
         typer.Option("--format", help="Default: by the suffix of --output; a table on a terminal, else csv."),
@@ -72,7 +75,7 @@ def predict(
     from rul_client.commands.predict.run import open_answerer, predict_file, run  # noqa: PLC0415 heavy
 
     answerer = open_answerer(
-        bundle, url, model=model, api_key=chosen_key(api_key, key_file), tls=Tls(ca, cert, key)
+        bundle, url, model=model, api_key=chosen_key(api_key, key_file), tls=Tls(ca, cert, key), store=store
     )
     run(predict_file(answerer, source, fleet=fleet, last_only=last, form=form, output=output))
 

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
-from itertools import islice, zip_longest
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from export.bundle import Manifest
 from model.domain import Trajectory
-from rul_client.answers import Answer, Answerer, Explain, Grounds, NoAnswer, Window
+from rul_client.answers import Answerer, Explain, Prediction, Refused
+from rul_client.readings import Window
+
+
+class Grounds(NamedTuple):
+    """The two sensors that weigh most, in signed cycles of RUL; `trust` is None if it was not asked for."""
+
+    top_sensor: str | None
+    top_sensor_cycles: float | None
+    second_sensor: str | None
+    second_sensor_cycles: float | None
+    trust: str | None
 
 
 class Row(NamedTuple):
     """One line of the output; cycles are the unit's own numbers. None: no answer, or one cycle's entropy.
 
-    `grounds` are further columns, of models that explain readings.
+    `failure` has the probability at each horizon; `grounds` are columns of models that explain readings.
     """
 
     unit: str
@@ -28,24 +40,25 @@ class Row(NamedTuple):
     health_state: str | None = None
     entropy_ratio: float | None = None
     top_cycle: int | None = None
+    failure: tuple[float, ...] = ()
     grounds: Grounds | None = None
 
 
-COLUMNS: Final = Row._fields[:-1]
+COLUMNS: Final = Row._fields[:-2]
 
 
 def columns_of(manifest: Manifest) -> tuple[str, ...]:
     """Name the columns of this model's rows."""
-    if not manifest.explains_readings:
-        return COLUMNS
-    failure = (f"failure_within_{horizon}" for horizon in manifest.horizons)
-    return (*COLUMNS, *Grounds._fields[:-1], *failure)
+    grounds = Grounds._fields if manifest.explains_readings else ()
+    return (*COLUMNS, *grounds, *(f"failure_within_{horizon}" for horizon in manifest.horizons))
 
 
 def record_of(row: Row, columns: Sequence[str]) -> dict[str, Any]:
     """Return the values of a row by these columns, `columns_of` its model."""
-    grounds = () if row.grounds is None else (*row.grounds[:-1], *row.grounds.failure)
-    return dict(zip_longest(columns, (*row[:-1], *grounds)))
+    values = row._asdict() | ({} if row.grounds is None else row.grounds._asdict())
+    return {name: values.get(name) for name in columns} | dict(
+        zip(columns[-len(row.failure) :], row.failure, strict=False)  # none without an answer
+    )
 
 
 class _Place(NamedTuple):
@@ -63,11 +76,31 @@ class _Place(NamedTuple):
         readings = self.trajectory.readings[self.start : self.stop]
         return Window(self.trajectory.unit, float(self.last_cycle), readings)
 
-    def row(self, answer: Answer | NoAnswer) -> Row:
-        if isinstance(answer, NoAnswer):
+    def row(self, answer: Prediction | Refused) -> Row:
+        if isinstance(answer, Refused):
             return Row(self.trajectory.unit, self.last_cycle)
-        top_cycle = int(self.trajectory.cycles[self.start + answer.top])
-        return Row(self.trajectory.unit, self.last_cycle, *answer[:-2], top_cycle, answer.grounds)
+        attention = answer.attention
+        if attention is None:
+            raise AssertionError("attention was asked for and is missing")
+        weights = attention.evidence or attention.weights
+        top = weights.index(max(weights))
+        return Row(
+            self.trajectory.unit, self.last_cycle, answer.rul, answer.rul_state, answer.interval.lower,
+            answer.interval.upper, answer.health_state.label, attention.entropy_ratio,
+            int(self.trajectory.cycles[self.start + top]),
+            tuple(answer.failure_probability[name] for name in sorted(answer.failure_probability, key=float)),
+            grounds_of(answer),
+        )  # fmt: skip
+
+
+def grounds_of(answer: Prediction) -> Grounds | None:
+    """Choose the sensors that weigh most; None where the answer has no sensors."""
+    sensors = answer.sensor_contributions
+    if not sensors:
+        return None
+    most = heapq.nlargest(2, sensors.items(), key=lambda sensor: abs(sensor[1]))
+    (first, first_cycles), (second, second_cycles) = (*most, (None, None))[:2]
+    return Grounds(first, first_cycles, second, second_cycles, answer.trust)
 
 
 def window_count(trajectories: Sequence[Trajectory], *, last_only: bool) -> int:
@@ -88,7 +121,7 @@ async def rows(
     if answerer.manifest.explains_readings:
         explain = "full" if last_only else "sensors"
     places = _places(trajectories, answerer.manifest.context, last_only=last_only)
-    waiting: deque[tuple[list[_Place], asyncio.Task[list[Answer | NoAnswer]]]] = deque()
+    waiting: deque[tuple[list[_Place], asyncio.Task[list[Prediction | Refused]]]] = deque()
     try:
         while True:
             while len(waiting) < answerer.max_in_flight:
@@ -103,7 +136,7 @@ async def rows(
             unanswered += [
                 f"unit {place.trajectory.unit}, cycle {place.last_cycle}: {answer.detail}"
                 for place, answer in pairs
-                if isinstance(answer, NoAnswer)
+                if isinstance(answer, Refused)
             ]
             yield [place.row(answer) for place, answer in pairs]
     finally:

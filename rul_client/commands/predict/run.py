@@ -25,13 +25,14 @@ from rul_client.commands.predict.writers import CsvWriter, JsonWriter, ParquetWr
 
 
 def open_answerer(
-    bundle: str | None, url: str | None, *, model: str | None, api_key: str | None, tls: Tls
+    bundle: str | None, url: str | None, *, model: str | None, api_key: str | None, tls: Tls, store: bool
 ) -> AbstractAsyncContextManager[Answerer]:
     """Open a bundle in this process, or a model on a server."""
     if url is not None:
-        from rul_client.client import open_remote  # noqa: PLC0415 only this branch needs it
+        from rul_client.api import AsyncClient  # noqa: PLC0415 only this branch needs it
+        from rul_client.commands.predict.remote import open_remote  # noqa: PLC0415 as above
 
-        return open_remote(url, model=model, api_key=api_key, tls=tls)
+        return open_remote(AsyncClient(url, api_key=api_key, tls=tls), model, store=store)
     from rul_client.commands.predict.offline import open_offline  # noqa: PLC0415 loads ONNX Runtime
 
     return open_offline(bundle or "")

@@ -105,6 +105,7 @@ class PeopleTable(RowWriter):
             "health": max(map(len, HEALTH_LABELS)) + 2,
             "entropy": 7,
             **self._grounds_widths(),
+            "failure": max(5 * len(self._manifest.horizons) - 1, len(self._headings["failure"])),
             "state": max(map(len, RulState)),
         }
 
@@ -123,7 +124,7 @@ class PeopleTable(RowWriter):
             return {"top cycle": 9}
         names = [column.name for column in self._manifest.columns if column.role == "sensor"]
         sensor = min(MAX_SENSOR, max(map(len, names), default=0)) + len(" +12.3")
-        widths = {"evidence": 0, "sensors": 2 * sensor + 2, "failure": 5 * len(self._manifest.horizons) - 1}
+        widths = {"evidence": 0, "sensors": 2 * sensor + 2}
         widths = {name: max(width, len(self._headings[name])) for name, width in widths.items()}
         return widths | ({"trust": len(UNSUPPORTED)} if self._last_only else {})
 
@@ -136,7 +137,6 @@ class PeopleTable(RowWriter):
         return {
             "evidence": Text(str(row.top_cycle)),
             "sensors": Text(", ".join(filter(None, (first, second)))),
-            "failure": Text(" ".join(f"{probability:.2f}" for probability in grounds.failure)),
             "trust": Text(grounds.trust or "", "magenta" if grounds.trust == UNSUPPORTED else "dim"),
         }
 
@@ -156,6 +156,7 @@ class PeopleTable(RowWriter):
             "health": self._text(f"● {health}", style),
             "entropy": Text("" if row.entropy_ratio is None else f"{row.entropy_ratio:.2f}"),
             **self._grounds_cells(row),
+            "failure": Text(" ".join(f"{probability:.2f}" for probability in row.failure)),
             "state": Text(state.replace("_", " "), "magenta" if doubtful else "dim"),
         }
 

@@ -74,7 +74,7 @@ class ParquetWriter(RowWriter):
     def __init__(self, file: IO[bytes], columns: Sequence[str], model: ModelName) -> None:
         self._columns: Final = columns
         fields = [(name, TYPES.get(name, pa.float64())) for name in columns]
-        metadata = {f"rul.{key}": value for key, value in model._asdict().items()}
+        metadata = {"rul.name": model.name, "rul.version": model.version, "rul.sha256": model.sha256}
         self._writer: Any = pq.ParquetWriter(file, pa.schema(fields, metadata=metadata))
         self._rows: list[Row] = []
 

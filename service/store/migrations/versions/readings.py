@@ -11,6 +11,8 @@ def upgrade() -> None:
     """Upgrade to this revision."""
     for name in ("predictions", "units"):
         op.add_column(name, sa.Column("failure_probability", sa.String))
+        # Nothing is known of the health of a unit whose readings are unlike the training data.
+        op.execute(f"UPDATE {name} SET health_state = 'unknown' WHERE rul_state = 'out_of_distribution'")  # noqa: S608
     op.create_table(
         "column_lists",
         sa.Column("id", sa.Integer, primary_key=True),

@@ -1,0 +1,351 @@
+"""The client: `AsyncClient`, and `Client` for code without an event loop. Temporary failures are retried.
+
+http://host:3000   https://host   JSON
+grpc://host:3000   grpcs://host   rul.v1.RulService; routes that gRPC lacks by HTTP on the same port
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from datetime import datetime
+from functools import wraps
+from pathlib import Path
+from typing import Any, Concatenate, Final, Literal, ParamSpec, Self, TypeVar
+from urllib.parse import quote
+
+import httpx
+import msgspec
+import numpy as np
+from pydantic import ValidationError
+
+from export.bundle import Manifest
+from rul_client.address import LOCAL, Tls, any_address
+from rul_client.answers import (
+    Appended,
+    Explain,
+    Model,
+    ModelName,
+    Prediction,
+    Predictions,
+    Refused,
+    UnitDecision,
+    answers_of,
+)
+from rul_client.errors import RemoteFailed, Retryable
+from rul_client.grpc import Rpc
+from rul_client.http import TIMEOUT_SECONDS, http_client, request
+from rul_client.readings import Frame, Readings, Window, windows_in, windows_of
+from service.http.units_bodies import FleetBody, OutcomeReply, UnitBody
+
+MAX_WINDOWS: Final = 64
+REQUEST_BYTES: Final = 8 * 1024 * 1024
+"""Half of what a server reads by default; wide or long windows go fewer at a time."""
+READING_BYTES: Final = 20
+"""Of a reading as JSON."""
+ATTEMPTS: Final = 6
+MAX_PAUSE_SECONDS: Final = 30.0
+
+Result = TypeVar("Result")
+Parameters = ParamSpec("Parameters")
+Sleep = Callable[[float], Awaitable[None]]
+Costs = Mapping[Literal["planned", "failure"], float]
+
+
+class _Models(msgspec.Struct):
+    models: list[Model]
+
+
+class _Described(msgspec.Struct):
+    manifest: msgspec.Raw
+
+
+class _Explained(msgspec.Struct):
+    prediction: Prediction
+
+
+class _Reply(msgspec.Struct):
+    model: ModelName
+    predictions: list[dict[str, Any]]
+
+
+class AsyncClient:
+    """A running service; every failure is a `RemoteFailed`."""
+
+    def __init__(
+        self,
+        url: str = LOCAL,
+        *,
+        api_key: str | None = None,
+        tls: Tls = Tls(),  # noqa: B008 frozen
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        attempts: int = ATTEMPTS,
+        transport: httpx.AsyncBaseTransport | None = None,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self.url: Final = any_address(url)
+        self._attempts: Final = attempts
+        self._sleep: Final = sleep
+        is_grpc = url.startswith("grpc")
+        self._rpc: Final = Rpc(url, api_key, tls=tls, timeout_seconds=timeout_seconds) if is_grpc else None
+        http_url = url.replace("grpc", "http", 1) if is_grpc else url
+        self._http: Final = http_client(
+            http_url, api_key, tls=tls, timeout_seconds=timeout_seconds, transport=transport
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_raised: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+        if self._rpc is not None:
+            await self._rpc.close()
+
+    async def models(self) -> list[Model]:
+        """List the loaded models."""
+        if self._rpc is not None:
+            return await self._typed(self._rpc.models, list[Model])
+        return (await self.request("GET", "/v1/models", _Models)).models
+
+    async def choose(self, model: str | None = None) -> Model:
+        """Find the named model, or the only one."""
+        models = await self.models()
+        names = ", ".join(sorted(each.name for each in models)) or "none"
+        if model is None and len(models) > 1:
+            raise RemoteFailed(f"{self.url} serves several models ({names}): choose one with --model")
+        for each in models:
+            if model in {None, each.name}:
+                return each
+        raise RemoteFailed(f"{self.url} serves no model {model!r}, only {names}")
+
+    async def manifest(self, model: str) -> Manifest:
+        """Return what a model says of itself: columns, context, metrics."""
+        if rpc := self._rpc:
+            text: str | bytes = await self._retried(lambda: rpc.manifest(model))
+        else:
+            text = bytes((await self.request("GET", f"/v1/models/{part(model)}", _Described)).manifest)
+        try:
+            return Manifest.model_validate_json(text)
+        except ValidationError as error:
+            first = f"{error.error_count()} problems, the first: {error.errors()[0]['msg']}"
+            message = f"{self.url} is another version of rulserve: manifest unreadable, {first}"
+            raise RemoteFailed(message) from error
+
+    async def predict(
+        self,
+        windows: Readings,
+        *,
+        model: str | None = None,
+        unit: str | None = None,
+        last_cycle: float | None = None,
+        explain: Explain = "attention",
+        partial: bool = False,
+        store: bool = True,
+        costs: Costs | None = None,
+    ) -> Predictions:
+        """Predict windows: of a file or DataFrame, the last one of each unit.
+
+        `unit` and `last_cycle` are of a window that names none. `partial` answers the good windows and
+        lists the others as `refused`. `store=False` keeps predictions out of the fleet. `costs` of a planned
+        stop and of a failure add the decision when to stop.
+        """
+        if isinstance(windows, str | Path | Frame):
+            model = (await self.choose(model)).name
+            given = windows_in(windows, await self.manifest(model))
+        else:
+            given = windows_of(windows, unit, last_cycle)
+        options = {"model": model, "explain": explain, "partial": partial or None, "costs": costs}
+        some = windows_per_request(max((window.readings.size for window in given), default=1))
+        replies = [
+            await self.ask(given[first : first + some], store=None if store else False, **options)
+            for first in range(0, max(1, len(given)), some)
+        ]
+        return Predictions(replies[0][0], [answer for _, answers in replies for answer in answers])
+
+    async def ask(
+        self, windows: Sequence[Window], **options: object
+    ) -> tuple[ModelName, list[Prediction | Refused]]:
+        """Answer windows in one request, in order; `options` are those of POST /v1/predict."""
+        options = {name: value for name, value in options.items() if value is not None}
+        if rpc := self._rpc:
+            reply = await self._typed(lambda: rpc.predict(windows, options), _Reply)
+        else:
+            reply = await self.request(
+                "POST", "/v1/predict", _Reply, options | {"windows": [window.body() for window in windows]}
+            )
+        return reply.model, self._read(lambda: answers_of(reply.predictions))
+
+    async def append(
+        self,
+        unit: str,
+        columns: Mapping[str, Any],
+        *,
+        cycle: int | Sequence[int] | None = None,
+        model: str | None = None,
+        explain: Explain = "none",
+        store: bool = True,
+    ) -> Appended:
+        """Store readings of a unit by column; predict the unit as it now stands.
+
+        A value of each column is a reading; values in lists, with as many cycles, are several. Without
+        `cycle`, a reading is of the cycle after the last one stored.
+        """
+        values = {name: np.asarray(value, np.float64).tolist() for name, value in columns.items()}
+        cycles = "cycles" if any(isinstance(each, list) for each in values.values()) else "cycle"
+        body = {cycles: cycle, "columns": values, "model": model, "explain": explain, "store": store}
+        return await self.request("POST", f"/v1/units/{part(unit)}/cycles", Appended, body)
+
+    async def fleet(
+        self,
+        *,
+        model: str | None = None,
+        state: str | None = None,
+        q: str | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> FleetBody:
+        """List units by urgency, a page at a time; `q` is part of their names."""
+        params = {"model": model, "state": state, "q": q, "limit": limit, "after": after}
+        return await self.request("GET", "/v1/units", FleetBody, params=params)
+
+    async def unit(
+        self, unit: str, *, model: str | None = None, limit: int = 100, before: int | None = None
+    ) -> UnitBody:
+        """Return a unit's predictions, readings and outcome, newest first."""
+        params = {"model": model, "limit": limit, "before": before}
+        return await self.request("GET", f"/v1/units/{part(unit)}", UnitBody, params=params)
+
+    async def outcome(
+        self,
+        unit: str,
+        kind: Literal["failed", "removed"],
+        cycle: int,
+        *,
+        model: str | None = None,
+        time: datetime | None = None,
+        replace: bool = False,
+    ) -> OutcomeReply:
+        """Report that a unit failed at a cycle, or was removed while it still ran."""
+        body = {"kind": kind, "cycle": cycle, "model": model, "time": time, "replace": replace}
+        return await self.request("POST", f"/v1/units/{part(unit)}/outcomes", OutcomeReply, body)
+
+    async def explain(self, unit: str, *, model: str | None = None, cycle: int | None = None) -> Prediction:
+        """Predict a unit from its stored readings up to a cycle, with all grounds."""
+        params = {"model": model, "cycle": cycle}
+        found = await self.request("GET", f"/v1/units/{part(unit)}/explanation", _Explained, params=params)
+        return found.prediction
+
+    async def decision(
+        self, unit: str, *, planned: float, failure: float, model: str | None = None
+    ) -> UnitDecision:
+        """Say when to stop a unit, given the costs of a planned stop and of a failure."""
+        params = {"model": model, "planned": planned, "failure": failure}
+        return await self.request("GET", f"/v1/units/{part(unit)}/decision", UnitDecision, params=params)
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        kind: type[Result],
+        body: Mapping[str, object] | None = None,
+        params: Mapping[str, object] | None = None,
+    ) -> Result:
+        """Ask by HTTP; entries of None are left out."""
+        sent = None if body is None else msgspec.json.encode(_given(body))  # NaN as null
+        texts = {name: str(value) for name, value in _given(params or {}).items()}
+        content = await self._retried(lambda: request(self._http, method, path, sent, texts))
+        return self._read(lambda: msgspec.json.decode(content, type=kind))
+
+    async def _typed(self, call: Callable[[], Awaitable[Any]], kind: type[Result]) -> Result:
+        found = await self._retried(call)
+        return self._read(lambda: msgspec.convert(found, kind))
+
+    async def _retried(self, call: Callable[[], Awaitable[Result]]) -> Result:
+        """Call until it succeeds or fails for good."""
+        attempt = 1
+        while True:
+            try:
+                return await call()
+            except Retryable as failure:
+                if attempt >= self._attempts:
+                    raise RemoteFailed(
+                        f"{failure}; tried {attempt} times" if attempt > 1 else str(failure)
+                    ) from failure
+                pause = failure.after_seconds
+                await self._sleep(min(MAX_PAUSE_SECONDS, 2.0 ** (attempt - 2) if pause is None else pause))
+            attempt += 1
+
+    def _read(self, read: Callable[[], Result]) -> Result:
+        try:
+            return read()
+        except (TypeError, ValueError) as error:
+            raise RemoteFailed(f"{self.url} is not rulserve, or a newer version: {error}") from error
+
+
+def _blocking(
+    method: Callable[Concatenate[AsyncClient, Parameters], Coroutine[Any, Any, Result]],
+) -> Callable[Concatenate[Client, Parameters], Result]:
+    """Make a method that waits for the answer."""
+
+    @wraps(method)
+    def call(self: Client, *given: Parameters.args, **named: Parameters.kwargs) -> Result:
+        return self.wait(method(self.asynchronous, *given, **named))
+
+    return call
+
+
+class Client:
+    """`AsyncClient` for code without an event loop: the same methods, on a loop in a thread of its own."""
+
+    def __init__(self, url: str = LOCAL, *, api_key: str | None = None, tls: Tls = Tls()) -> None:  # noqa: B008 frozen
+        self.asynchronous: Final = AsyncClient(url, api_key=api_key, tls=tls)
+        self._loop: Final = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="rul client", daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self.close()
+
+    def wait(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run on the loop; an interrupt cancels."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        finally:
+            future.cancel()
+
+    def close(self) -> None:
+        """Close the connections and end the thread."""
+        self.wait(self.asynchronous.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    models = _blocking(AsyncClient.models)
+    manifest = _blocking(AsyncClient.manifest)
+    predict = _blocking(AsyncClient.predict)
+    append = _blocking(AsyncClient.append)
+    fleet = _blocking(AsyncClient.fleet)
+    unit = _blocking(AsyncClient.unit)
+    outcome = _blocking(AsyncClient.outcome)
+    explain = _blocking(AsyncClient.explain)
+    decision = _blocking(AsyncClient.decision)
+
+
+def windows_per_request(readings: int) -> int:
+    """Number of windows of so many readings that fit in a request."""
+    return max(1, min(MAX_WINDOWS, REQUEST_BYTES // (READING_BYTES * max(1, readings))))
+
+
+def part(name: str) -> str:
+    """Quote a name as a part of a path."""
+    return quote(name, safe="")
+
+
+def _given(entries: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in entries.items() if value is not None}

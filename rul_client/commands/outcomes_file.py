@@ -1,0 +1,96 @@
+"""`rul outcomes --report FILE`: outcomes of a file, reported to a service line by line."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+
+from model.domain import InvalidData, RulError, printable
+from model.files import format_of
+from model.text_table import TextTable
+from rul_client.api import AsyncClient
+from rul_client.errors import Rejected
+from service.store.judgement import OutcomeKind
+
+NEEDED: Final = ("unit", "kind", "cycle")
+FURTHER: Final = ("model", "time")
+
+
+class LinesRefused(RulError):
+    """Some lines were not reported."""
+
+
+async def report_file(client: AsyncClient, path: Path, *, replace: bool) -> None:
+    """Report each line of a file; name the lines that cannot be read or that the service refuses.
+
+    Raises:
+        InvalidData: the file cannot be read, or has no such columns.
+        LinesRefused: some lines were not reported.
+    """
+    errors, results = Console(stderr=True, highlight=False, markup=False, soft_wrap=True), Counter[str]()
+    async with client:
+        for line, cells in _lines(path):
+            try:
+                reply = await client.outcome(**_outcome(cells), replace=replace)
+                results[reply.result.value] += 1
+            except (InvalidData, Rejected) as error:
+                errors.print(f"rul: {path}: line {line}: {printable(str(error))}")
+                results["refused"] += 1
+    refused, total = results.pop("refused", 0), results.total()
+    counts = ", ".join(f"{count:,} {result}" for result, count in sorted(results.items()))
+    summary = f"{path}: {total:,} outcomes" + f" ({counts})" * bool(counts)
+    if refused:
+        raise LinesRefused(f"{summary}; {refused:,} lines refused")
+    Console(highlight=False, markup=False, soft_wrap=True).print(summary)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the number of each line and its cells by column; blank lines are left out."""
+    form = format_of(path) or "csv"
+    if form not in {"csv", "xlsx"}:
+        raise InvalidData(f"{path}: expected CSV or .xlsx with the columns {', '.join(NEEDED)}")
+    table = TextTable.of(path, form)
+    if lacking := [name for name in NEEDED if name not in table.header]:
+        raise InvalidData(
+            f"{path}: no column {', '.join(lacking)}: expected {', '.join(NEEDED)} and, if wanted, "
+            f"{' and '.join(FURTHER)}; the file has {', '.join(table.header)}"
+        )
+    reader = csv.reader(
+        io.StringIO(table.body.decode("utf-8", "replace"), newline=""), delimiter=table.delimiter
+    )
+    for cells in reader:
+        if any(cells):
+            values = zip(table.header, map(str.strip, cells), strict=False)
+            yield table.lines_before + reader.line_num, dict(values)
+
+
+def _outcome(cells: dict[str, str]) -> dict[str, Any]:
+    unit, kind, cycle = (cells.get(name, "") for name in NEEDED)
+    kinds = [each.value for each in OutcomeKind]
+    for name, value, wanted, holds in (
+        ("unit", unit, "a name", bool(unit)),
+        ("kind", kind, " or ".join(kinds), kind in kinds),
+        ("cycle", cycle, "a whole number", cycle.isascii() and cycle.isdigit() and len(cycle) < 10),
+    ):
+        if not holds:
+            raise InvalidData(f"column {name!r}: expected {wanted}, got {value!r}")
+    return {
+        "unit": unit, "kind": kind, "cycle": int(cycle),
+        "model": cells.get("model") or None, "time": _time(cells.get("time", "")),
+    }  # fmt: skip
+
+
+def _time(text: str) -> datetime | None:
+    """Read a time; one without a zone is local."""
+    try:
+        return datetime.fromisoformat(text).astimezone() if text else None
+    except ValueError:
+        wanted = "a time such as 2026-03-01T12:00:00Z"
+        raise InvalidData(f"column 'time': expected {wanted}, got {text!r}") from None

@@ -1,0 +1,107 @@
+"""Readings as callers hold them, and windows as a service reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+
+from export.bundle import Manifest
+from model.domain import FloatArray, InvalidData
+
+WINDOW_KEYS: Final = frozenset({"unit", "last_cycle", "columns", "readings"})
+
+
+@runtime_checkable
+class Frame(Protocol):
+    """A pandas DataFrame: a reading a row, in columns `unit`, `cycle` and those of the model."""
+
+    columns: Any
+    groupby: Any
+
+    def __getitem__(self, name: Any, /) -> Any: ...  # noqa: ANN401 as pandas has it
+
+
+class Window(NamedTuple):
+    """Readings [T, F] of a unit, NaN where missing; `last_cycle` numbers the last row.
+
+    `columns` name the columns; none: all of the model, in schema order.
+    """
+
+    unit: str | None
+    last_cycle: float | None
+    readings: FloatArray
+    columns: tuple[str, ...] = ()
+
+    def by_column(self) -> dict[str, list[float]]:
+        """Return the values of each named column."""
+        return dict(zip(self.columns, self.readings.T.tolist(), strict=False))
+
+    def body(self) -> dict[str, Any]:
+        """Return the window as POST /v1/predict has it."""
+        columns = self.by_column()
+        values = {"columns": columns} if columns else {"readings": self.readings.tolist()}
+        return {"unit": self.unit, "last_cycle": self.last_cycle} | values
+
+
+Readings = str | Path | Frame | FloatArray | Window | Mapping[str, Any] | Sequence[Any]
+"""A file, DataFrame, array [T, F] or [W, T, F] in schema order, values by column, window, or several."""
+
+
+def windows_of(given: Any, unit: str | None = None, last_cycle: float | None = None) -> list[Window]:  # noqa: ANN401
+    """Make windows of arrays, columns or windows; `unit` and `last_cycle` are of one that names none.
+
+    Raises:
+        InvalidData: they are no readings.
+    """
+    if isinstance(given, Window):
+        return [given]
+    if isinstance(given, Mapping):
+        if WINDOW_KEYS.issuperset(given):
+            values = given["columns"] if "columns" in given else _array(given.get("readings"))
+            return windows_of(values, given.get("unit", unit), given.get("last_cycle", last_cycle))
+        columns = _array([*given.values()], np.float64)
+        if columns.ndim != 2:
+            raise InvalidData(f"columns: expected T values in each, got {columns.ndim - 1} dimensions")
+        return [Window(unit, last_cycle, columns.T, tuple(given))]
+    if isinstance(given, Sequence) and all(isinstance(each, Mapping | Window | np.ndarray) for each in given):
+        return [window for each in given for window in windows_of(each)]
+    readings = _array(given)
+    if readings.ndim not in {2, 3}:
+        raise InvalidData(f"readings: expected an array [T, F] or [W, T, F], got {readings.ndim} dimensions")
+    return [Window(unit, last_cycle, readings)] if readings.ndim == 2 else windows_of([*readings])
+
+
+def windows_in(given: str | Path | Frame, manifest: Manifest) -> list[Window]:
+    """Make the last window of each unit of a file or DataFrame.
+
+    Raises:
+        InvalidData: it cannot be read, or has none of the model's columns.
+    """
+    if isinstance(given, str | Path):
+        from rul_client.commands.predict.input_file import read_units  # noqa: PLC0415 loads pyarrow
+
+        units, _ = read_units(Path(given), manifest, fleet=None)
+        return [
+            Window(each.unit, float(each.cycles[-1]), each.readings[-manifest.context :]) for each in units
+        ]
+    names = [name for name in manifest.schema_of_columns.names if name in given.columns]
+    if not names:
+        raise InvalidData(f"the frame has none of the columns that {manifest.name} reads")
+    has_cycle = "cycle" in given.columns
+    parts: Any = given.groupby("unit", sort=False) if "unit" in given.columns else [(None, given)]
+    windows: list[Window] = []
+    for unit, rows in parts:
+        last = (rows.sort_values("cycle") if has_cycle else rows).tail(manifest.context)
+        cycle = float(last["cycle"].iloc[-1]) if has_cycle else None
+        windows.append(Window(None if unit is None else str(unit), cycle, _array(last[names]), tuple(names)))
+    return windows
+
+
+def _array(given: object, kind: type[np.float32 | np.float64] = np.float32) -> Any:  # noqa: ANN401
+    try:
+        return np.asarray(given, dtype=kind)
+    except (TypeError, ValueError) as error:
+        raise InvalidData(f"readings: expected numbers, as many in each row, got {error}") from error

@@ -1,0 +1,131 @@
+"""Real Chromium on the web page; what a page may not do is checked when it is left."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, Route, sync_playwright
+
+from tests.programs import program
+
+SCREENSHOTS: Final = "RUL_SCREENSHOTS"
+"""Where the screenshots are kept; a temporary folder without it."""
+SECONDS: Final = 30
+SERIOUS: Final = {"serious", "critical"}
+REDUCED: Final = "reduce"  # no animation: a screenshot is always the same
+
+
+@dataclass(frozen=True)
+class Look:
+    """A window: its width and height in pixels, and its theme."""
+
+    width: int
+    height: int
+    theme: str
+
+    def __str__(self) -> str:
+        return f"{self.width}-{self.theme}"
+
+
+LOOKS: Final = [Look(*size, theme) for size in ((1440, 900), (390, 844)) for theme in ("light", "dark")]
+
+
+@dataclass
+class Visit:
+    """An open page.
+
+    Attributes:
+        problems: Errors of the console and of scripts.
+        foreign: Requests that left the service.
+    """
+
+    page: Page
+    base: str
+    look: Look
+    folder: Path
+    problems: list[str]
+    foreign: list[str]
+
+    def go(self, place: str) -> None:
+        """Show a view, by its hash."""
+        self.page.goto(f"{self.base}/{place}")
+
+    def shoot(self, name: str, *, whole: bool = False) -> None:
+        """Keep a screenshot."""
+        self.page.screenshot(path=self.folder / f"{name}-{self.look}.png", full_page=whole)
+
+    def check_accessible(self) -> None:
+        """Find nothing serious with axe."""
+        found = [
+            f"{one['id']}: {one['help']} ({one['nodes'][0]['html'][:200]})"
+            for one in Axe().run(self.page).response["violations"]
+            if one["impact"] in SERIOUS
+        ]
+        assert not found, "\n".join(found)
+
+    def check_fits(self) -> None:
+        """Nothing is wider than the window."""
+        assert self.page.evaluate("document.documentElement.scrollWidth") <= self.look.width
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """The browser; without the program the test is skipped."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=program("chromium"), args=["--no-sandbox"] if os.geteuid() == 0 else []
+        )
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def visit(browser: Browser, base: str, look: Look, folder: Path, *, expects: str = "\0") -> Iterator[Visit]:
+    """Open a window on a service; at the end nothing may have gone wrong.
+
+    `expects` is part of the errors that the test itself causes.
+    """
+    context = browser.new_context(
+        viewport={"width": look.width, "height": look.height},
+        color_scheme="dark" if look.theme == "dark" else "light",
+        reduced_motion=REDUCED,
+    )
+    context.set_default_timeout(SECONDS * 1000)
+    page = context.new_page()
+    opened = Visit(page, base, look, folder, [], [])
+
+    def stop(route: Route) -> None:
+        opened.foreign.append(route.request.url)
+        route.abort()
+
+    context.route(lambda url: not url.startswith((base, "data:", "blob:")), stop)
+    page.on("console", lambda said: opened.problems.append(said.text) if said.type == "error" else None)
+    page.on("pageerror", lambda error: opened.problems.append(str(error)))
+    try:
+        yield opened
+    finally:
+        context.close()
+    assert [text for text in opened.problems if expects not in text] == []
+    assert opened.foreign == []
+
+
+def screenshot_folder(fallback: Path) -> Path:
+    """Where screenshots go."""
+    folder = Path(os.environ.get(SCREENSHOTS) or fallback)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def look_id(look: object) -> str | None:
+    """Name a look in the id of a test."""
+    return str(look) if isinstance(look, Look) else None
+
+
+each_look = pytest.mark.parametrize("look", LOOKS, ids=look_id)

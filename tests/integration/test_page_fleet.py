@@ -1,0 +1,221 @@
+"""The web page's fleet, in real Chromium on a real service with 1,000 pumps."""
+
+from __future__ import annotations
+
+import re
+
+import httpx
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser import LOOKS, chromium, each_look, look_id, screenshot_folder, visit
+from tests.integration.conftest import running
+from tests.page_fleet import STRANGE, fill, predict, window
+from tests.tiny_bundle import pumps
+
+UNITS = 1000
+BOTH = [LOOKS[0], LOOKS[2]]
+both_sizes = pytest.mark.parametrize("look", BOTH, ids=look_id)
+
+
+@pytest.fixture(scope="module")
+def service(tiny_bundle, tmp_path_factory):
+    with running(
+        tmp_path_factory.mktemp("page"), str(tiny_bundle.path), max_request_windows="500"
+    ) as started:
+        fill(started.http, units=UNITS)
+        yield started
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture
+def opened(service, browser, look, tmp_path):
+    with visit(browser, service.http, look, screenshot_folder(tmp_path)) as visited:
+        yield visited
+
+
+def rows(page):
+    return page.locator(".rows [role=row]")
+
+
+def first_unit(page):
+    return rows(page).first.locator("a")
+
+
+@each_look
+def test_the_fleet_is_shown_by_urgency_and_accessible(opened):
+    opened.go("#/")
+    page = opened.page
+    rows(page).first.wait_for()
+
+    expect(page.get_by_role("heading", name="Fleet")).to_be_visible()
+    expect(page.locator(".count")).to_contain_text(f"{UNITS:,} units")
+    lower = [int(re.split("[–+]", text)[0]) for text in page.locator(".ends").all_inner_texts()]
+    assert lower == sorted(lower)
+    expect(page.get_by_text("Expected to fail within")).to_be_visible()
+    opened.check_fits()
+    opened.check_accessible()
+    opened.shoot("fleet")
+
+
+@each_look
+def test_a_unit_unlike_the_training_data_is_never_healthy_or_green(opened):
+    opened.go(f"#/?q={STRANGE}")
+    row = rows(opened.page).first
+    row.wait_for()
+
+    expect(row.locator(".badge")).to_have_text(re.compile("Unlike training"))
+    expect(row).not_to_have_class(re.compile("healthy"))
+    expect(row).to_have_class(re.compile("unknown"))
+    opened.check_accessible()
+    opened.shoot("fleet-strange")
+
+
+@both_sizes
+def test_no_unit_of_the_filter_healthy_is_unlike_the_training_data(opened):
+    opened.go("#/?state=healthy")
+    rows(opened.page).first.wait_for()
+    opened.page.get_by_label("Search units by name").fill(STRANGE)
+
+    expect(opened.page.get_by_text("No unit matches")).to_be_visible()
+    opened.shoot("fleet-none")
+
+
+@both_sizes
+def test_a_search_narrows_the_list_and_stays_in_the_address(opened):
+    opened.go("#/")
+    page = opened.page
+    rows(page).first.wait_for()
+    page.keyboard.press("/")
+    page.keyboard.type("PUMP-0042")
+
+    expect(rows(page)).to_have_count(1)
+    expect(first_unit(page)).to_have_text("pump-0042")
+    expect(page.locator(".count")).to_contain_text("1 unit")
+    page.reload()
+    expect(rows(page)).to_have_count(1)
+    opened.shoot("fleet-search")
+
+
+@both_sizes
+def test_a_state_filters_the_list_and_leaves_again(opened):
+    opened.go("#/")
+    page = opened.page
+    rows(page).first.wait_for()
+    chip = page.get_by_role("button", name="Degrading")
+    chip.click()
+
+    expect(chip).to_have_attribute("aria-pressed", "true")
+    expect(first_unit(page)).to_be_visible()
+    expect(page.locator(".rows .badge").filter(has_not_text="Degrading")).to_have_count(0)
+    opened.check_accessible()
+    opened.shoot("fleet-degrading")
+    chip.click()
+    expect(page.locator(".count")).to_contain_text(f"{UNITS:,} units")
+
+
+@both_sizes
+def test_another_horizon_shows_other_probabilities(opened):
+    opened.go("#/")
+    page = opened.page
+    rows(page).first.wait_for()
+    page.locator(".horizons button").nth(1).click()
+
+    expect(page.locator(".horizons button").nth(1)).to_have_attribute("aria-pressed", "true")
+    chance = rows(page).first.locator(".fails")
+    expect(chance).to_have_attribute("title", "Probability of failure within 15 cycles")
+
+
+@both_sizes
+def test_the_list_holds_few_rows_and_scrolls_to_its_end(opened):
+    opened.go("#/")
+    page = opened.page
+    rows(page).first.wait_for()
+    last = page.locator(f'.rows [aria-rowindex="{UNITS + 1}"]')
+    for _ in range(20):
+        page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
+        page.wait_for_function("document.querySelector('.rows [role=row]')")
+        if last.count():
+            break
+        page.wait_for_timeout(100)  # the next page is on its way
+
+    expect(last).to_be_visible()
+    assert rows(page).count() < 60
+    opened.shoot("fleet-end")
+
+
+@both_sizes
+def test_the_arrow_keys_move_through_the_units(opened):
+    opened.go("#/")
+    page = opened.page
+    rows(page).first.wait_for()
+    first_unit(page).focus()
+    for _ in range(30):
+        page.keyboard.press("ArrowDown")
+
+    focused = page.locator(".rows [role=row]:focus-within")
+    expect(focused).to_have_attribute("aria-rowindex", "32")
+    expect(focused).to_be_in_viewport()
+    page.keyboard.press("ArrowUp")
+    expect(focused).to_have_attribute("aria-rowindex", "31")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("#/unit/tiny/pump-"))
+
+
+@both_sizes
+def test_a_new_prediction_appears_by_itself(opened, service):
+    opened.go("#/?q=newcomer")
+    page = opened.page
+    expect(page.get_by_text("No unit matches")).to_be_visible()
+    expect(page.locator("#live")).to_have_text("Live")
+    made = window(0, pumps(units=1, seed=99)[0], 30) | {"unit": f"newcomer-{opened.look.width}"}
+    with httpx.Client(base_url=service.http, trust_env=False) as client:
+        predict(client, [made])
+
+    expect(first_unit(page).filter(has_text=str(opened.look.width))).to_be_visible()
+    with httpx.Client(base_url=service.http, trust_env=False) as client:
+        outcome = {"kind": "removed", "cycle": 30, "model": "tiny"}
+        assert client.post(f"/v1/units/{made['unit']}/outcomes", json=outcome).is_success
+
+
+@both_sizes
+def test_a_paused_list_stays_as_it_is(opened, service):
+    opened.go("#/?q=later")
+    page = opened.page
+    page.get_by_role("button", name="Pause").click()
+    expect(page.locator("#live")).to_have_text("Paused")
+    made = window(0, pumps(units=1, seed=99)[0], 31) | {"unit": f"later-{opened.look.width}"}
+    with (
+        httpx.Client(base_url=service.http, trust_env=False) as client,
+        client.stream("GET", "/v1/events") as events,
+    ):
+        lines = events.iter_lines()
+        next(lines)
+        predict(client, [made])
+        assert any(made["unit"] in line for line in lines)
+    assert rows(page).count() == 0
+    page.get_by_role("button", name="Resume").click()
+
+    expect(first_unit(page)).to_be_visible()
+    with httpx.Client(base_url=service.http, trust_env=False) as client:
+        outcome = {"kind": "removed", "cycle": 31, "model": "tiny"}
+        assert client.post(f"/v1/units/{made['unit']}/outcomes", json=outcome).is_success
+
+
+@both_sizes
+def test_a_thousand_units_are_painted(opened, capsys):
+    opened.go("#/")
+    rows(opened.page).first.wait_for()
+    shown = opened.page.evaluate("performance.now()")
+    paint = opened.page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+
+    with capsys.disabled():
+        print(
+            f"\n{opened.look}: first paint after {paint:.0f} ms, rows of {UNITS} units after {shown:.0f} ms"
+        )
+    assert 0 < paint < shown

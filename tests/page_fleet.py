@@ -1,0 +1,44 @@
+"""A fleet of pumps for the tests of the web page, predicted by a running service."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import httpx
+import numpy as np
+
+from tests.tiny_bundle import FLEET, pumps
+
+SECONDS: Final = 120
+A_REQUEST: Final = 500
+EARLIER: Final = (12, 8, 4, 0)
+"""Cycles before the last at which each unit is predicted."""
+STRANGE: Final = "pump-0003"
+"""Its readings are unlike the training data."""
+
+
+def fill(base: str, *, units: int, seed: int = 7, earlier: tuple[int, ...] = EARLIER) -> None:
+    """Predict so many pumps, each at a random cycle of its life and some cycles before."""
+    rng = np.random.default_rng(seed)
+    lives = pumps(units=units, seed=seed)
+    ends = [int(rng.integers(20, len(life.cycles) + 1)) for life in lives]
+    with httpx.Client(base_url=base, timeout=SECONDS, trust_env=False) as client:
+        for back in earlier:
+            windows = [
+                window(i, life, end - back) for i, (life, end) in enumerate(zip(lives, ends, strict=True))
+            ]
+            for start in range(0, units, A_REQUEST):
+                predict(client, windows[start : start + A_REQUEST])
+
+
+def window(number: int, life: Any, end: int) -> dict[str, Any]:
+    """The window of a pump that ends after so many cycles."""
+    name = f"pump-{number:04d}"
+    readings = life.readings[max(0, end - FLEET.context) : end] * (8 if name == STRANGE else 1)
+    return {"unit": name, "last_cycle": end, "readings": readings.tolist()}
+
+
+def predict(client: httpx.Client, windows: list[dict[str, Any]]) -> None:
+    """Ask for predictions, which the service stores."""
+    reply = client.post("/v1/predict", json={"model": "tiny", "explain": "none", "windows": windows})
+    assert reply.is_success, reply.text

@@ -1,0 +1,114 @@
+"""`rul outcomes --report FILE`: outcomes in bulk."""
+
+import json
+from datetime import UTC, datetime
+
+import httpx
+import pytest
+
+from model.domain import InvalidData
+from rul_client.api import AsyncClient
+from rul_client.commands.outcomes_file import LinesRefused, report_file
+from rul_client.errors import RemoteFailed
+from tests.spreadsheets import write_xlsx
+
+HEADER = "unit,kind,cycle,model,time"
+
+
+class Server:
+    """Takes outcomes; refuses those of a unit that it does not know."""
+
+    def __init__(self, status=404):
+        self.taken, self.status = [], status
+
+    def __call__(self, request):
+        unit = httpx.URL(request.url).path.split("/")[3]
+        if unit == "unknown":
+            problem = {"title": "Unknown unit", "detail": "no such unit", "status": self.status}
+            return httpx.Response(self.status, json=problem)
+        self.taken.append((unit, json.loads(request.content)))
+        body = {"unit": unit, "model": "fake", "result": "created", "outcome": None}
+        return httpx.Response(200, json=body | {"predictions": [], "scores": [], "next": None})
+
+
+async def report(server, path, *, replace=False):
+    client = AsyncClient("http://rul.test", transport=httpx.MockTransport(server))
+    await report_file(client, path, replace=replace)
+
+
+def csv_file(folder, *lines):
+    (folder / "ends.csv").write_text("\n".join(lines) + "\n")
+    return folder / "ends.csv"
+
+
+async def test_each_line_of_a_file_is_an_outcome(tmp_path, capsys):
+    server = Server()
+
+    await report(
+        server,
+        csv_file(tmp_path, HEADER, "17,failed,192,fd001,2026-03-01T12:00:00Z", "", "18,removed,150,,"),
+    )
+
+    first, second = server.taken
+    assert first[0] == "17"
+    assert datetime.fromisoformat(first[1]["time"]) == datetime(2026, 3, 1, 12, tzinfo=UTC)
+    assert {"kind": "failed", "cycle": 192, "model": "fd001"}.items() <= first[1].items()
+    assert second == ("18", {"kind": "removed", "cycle": 150, "replace": False})
+    assert "2 outcomes (2 created)" in capsys.readouterr().out
+
+
+async def test_lines_that_are_wrong_are_named_and_the_rest_is_reported(tmp_path, capsys):
+    server, lines = (
+        Server(),
+        ["1,broken,5,,", "unknown,failed,5,,", "2,failed,5,,", "3,failed,soon,,", ",failed,5,,"],
+    )
+
+    with pytest.raises(LinesRefused, match=r"1 outcomes \(1 created\); 4 lines refused"):
+        await report(server, csv_file(tmp_path, HEADER, *lines))
+
+    assert [unit for unit, _ in server.taken] == ["2"]
+    errors = capsys.readouterr().err
+    assert "line 2: column 'kind': expected failed or removed, got 'broken'" in errors
+    assert "line 3: http://rul.test answered 404: Unknown unit: no such unit" in errors
+    assert "line 5: column 'cycle': expected a whole number, got 'soon'" in errors
+    assert "line 6: column 'unit': expected a name, got ''" in errors
+
+
+async def test_a_wrong_time_is_named_with_an_example(tmp_path, capsys):
+    with pytest.raises(LinesRefused):
+        await report(Server(), csv_file(tmp_path, HEADER, "1,failed,5,,yesterday"))
+
+    assert (
+        "column 'time': expected a time such as 2026-03-01T12:00:00Z, got 'yesterday'"
+        in capsys.readouterr().err
+    )
+
+
+async def test_corrections_are_marked(tmp_path):
+    server = Server()
+
+    await report(server, csv_file(tmp_path, "unit,kind,cycle", "1,failed,5"), replace=True)
+
+    assert server.taken[0][1]["replace"] is True
+
+
+async def test_a_spreadsheet_of_outcomes_is_reported_too(tmp_path):
+    server = Server()
+
+    await report(server, write_xlsx(tmp_path / "e.xlsx", [("unit", "kind", "cycle"), (17, "failed", 192)]))
+
+    assert server.taken == [("17", {"kind": "failed", "cycle": 192, "replace": False})]
+
+
+async def test_a_file_without_the_columns_is_told_what_it_has(tmp_path):
+    with pytest.raises(InvalidData, match=r"no column kind: .*; the file has unit, cycle"):
+        await report(Server(), csv_file(tmp_path, "unit,cycle", "1,5"))
+
+
+async def test_a_failure_that_every_line_would_meet_ends_the_report(tmp_path):
+    server = Server(status=403)
+
+    with pytest.raises(RemoteFailed, match="403"):
+        await report(server, csv_file(tmp_path, HEADER, "unknown,failed,5,,", "2,failed,5,,"))
+
+    assert not server.taken

@@ -1,0 +1,474 @@
+"""Readings of units by HTTP and gRPC over a real SQLite file: forms, answers, refusals, units as a whole."""
+
+import json
+from contextlib import asynccontextmanager
+
+import grpc
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
+
+from service.edge.keys import add_key
+from service.errors import MalformedBody
+from service.http.units_bodies import shortest
+from service.http.units_cycles import read_csv
+from service.proto import rul_v1_pb2 as pb
+from tests.examples import examples
+from tests.fakes import COLUMNS, FakeRuntime, fake_outputs
+from tests.in_process import ask_grpc, framed, in_process
+
+APPEND = "/rul.v1.RulService/AppendCycles"
+CSV = {"content-type": "text/csv"}
+
+
+class WindowRuntime(FakeRuntime):
+    """A runtime whose RUL depends on every reading, its place, the length and the last cycle."""
+
+    def run(self, readings, lengths, last_cycle):
+        read = np.where(np.isnan(readings), 0.1, readings)
+        marked = np.zeros_like(readings)
+        for window, given_, length, last in zip(marked, read, lengths, last_cycle, strict=True):
+            weights = np.arange(1, length + 1)[:, None] * np.arange(1, readings.shape[2] + 1)
+            window[length - 1, 0] = (weights * given_[:length]).sum() / 100 + last / 7
+        return fake_outputs(marked, lengths, self.manifest)
+
+
+@asynccontextmanager
+async def keeping(tmp_path, **options):
+    options = {"store": f"sqlite:///{tmp_path}/rul.db", "runtime": WindowRuntime(), **options}
+    async with in_process(**options) as service:
+        yield service
+
+
+@pytest.fixture
+async def service(tmp_path):
+    async with keeping(tmp_path) as started:
+        yield started
+
+
+def values(cycle):
+    """The reading of a cycle, by column; every fifth lacks a sensor."""
+    read = {"setting_1": 1.0 + cycle % 2, "sensor_1": 0.25 * cycle, "sensor_2": 40.0 - 0.5 * cycle}
+    return read if cycle % 5 else {name: read[name] for name in ("setting_1", "sensor_1")}
+
+
+def reading(cycle):
+    return {"cycle": cycle, "columns": values(cycle)}
+
+
+def columns(cycles):
+    return {name: [values(cycle).get(name) for cycle in cycles] for name in COLUMNS}
+
+
+async def post(service, unit="7", headers=None, **body):
+    return await service.http.post(f"/v1/units/{unit}/cycles", json=body, headers=headers)
+
+
+async def window_answer(service, cycles, unit="7"):
+    """What /v1/predict answers for the whole life; cycles between that are not there are missing."""
+    every = range(min(cycles), max(cycles) + 1)
+    lists = {name: [values(c).get(name) if c in cycles else None for c in every] for name in COLUMNS}
+    window = {"unit": unit, "last_cycle": max(cycles), "columns": lists}
+    response = await service.http.post(
+        "/v1/predict", json={"windows": [window], "explain": "none", "partial": True, "store": False}
+    )
+    return response.json()["predictions"][0]
+
+
+def without_truncation(prediction):
+    """A prediction without the warning that only a window longer than the context has."""
+    kept = [warning for warning in prediction["warnings"] if warning["code"] != "truncated_to_context"]
+    return prediction | {"warnings": kept}
+
+
+async def test_a_reading_is_answered_with_the_prediction_of_the_unit(service):
+    await post(service, **reading(1))
+
+    response = await post(service, **reading(2))
+
+    body = response.json()
+    assert response.status_code == 200
+    expected = {"unit": "7", "stored": 1, "repeated": 0, "last_cycle": 2, "refusal": None}
+    assert {name: body[name] for name in expected} == expected
+    assert body["model"]["name"] == "fake"
+    assert body["prediction"] == await window_answer(service, [1, 2])
+    assert "attention" not in body["prediction"]
+
+
+BODIES = {
+    "one by one": ({"readings": [reading(3), reading(1), reading(2)]}, None),
+    "lists": ({"cycles": [1, 3, 2], "columns": columns([1, 3, 2])}, None),
+    "lists without numbers": ({"columns": columns([1, 2, 3])}, None),
+    "csv": ("sensor_2, cycle,setting_1,sensor_1\n38.5,3,2,0.75\n39.5,1,2,.25\n39,2,1,0.5\n\n", CSV),
+    "csv of a spreadsheet": (
+        "\ufeffsetting_1,sensor_1,sensor_2\r\n2,0.25,39.5\r\n1,.5,39\r\n2,.75,38.5",
+        CSV,
+    ),
+}
+
+
+@pytest.mark.parametrize("form", BODIES)
+async def test_every_form_of_readings_stores_the_same(service, form):
+    body, headers = BODIES[form]
+    content = body if isinstance(body, str) else json.dumps(body)
+
+    response = await service.http.post(
+        "/v1/units/a/7/cycles", content=content, headers=headers or {"content-type": "application/json"}
+    )
+
+    assert response.status_code == 200, response.text
+    assert response.json()["stored"] == 3
+    assert response.json()["prediction"] == await window_answer(service, [1, 2, 3], unit="a/7")
+    kept = (await service.http.get("/v1/units/a/7")).json()["readings"]
+    assert kept == {"cycles": [1, 2, 3], "columns": columns([1, 2, 3])}
+
+
+@examples(25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    parts=st.lists(st.lists(st.integers(1, 14), min_size=1, max_size=5), min_size=1, max_size=5),
+    restart=st.integers(0, 5),
+)
+async def test_whatever_the_order_the_answer_is_that_of_the_whole_window(tmp_path_factory, parts, restart):
+    folder, known = tmp_path_factory.mktemp("store"), set()
+    for half in (parts[:restart], parts[restart:]):
+        async with keeping(folder) as service:
+            for cycles in half:
+                known |= set(cycles)
+                answer = (await post(service, readings=[reading(cycle) for cycle in cycles])).json()
+
+                expected = await window_answer(service, known)
+                if answer["prediction"] is None:
+                    assert answer["refusal"]["errors"][0]["code"] == "too_much_missing"
+                    assert expected["error"]["errors"][0]["code"] == "too_much_missing"
+                else:
+                    assert answer["prediction"] == without_truncation(expected)
+
+
+async def test_a_conflict_points_at_the_value_and_shows_both(service):
+    await post(service, readings=[reading(1), reading(2)])
+
+    response = await post(service, cycles=[3, 2], columns=columns([3, 3]))
+
+    body = response.json()
+    assert (response.status_code, body["type"]) == (409, "urn:rulserve:problem:cycle_conflict")
+    assert [error["pointer"] for error in body["errors"]] == [f"/columns/{name}/1" for name in COLUMNS]
+    assert body["errors"][2]["detail"] == "cycle 2 has sensor_2 = 39.0, got 38.5"
+    assert (await service.http.get("/v1/units/7")).json()["readings"]["cycles"] == [1, 2]
+
+
+async def test_a_window_that_cannot_be_answered_yet_does_not_refuse_the_reading(service):
+    await post(service, **reading(1))
+
+    response = await post(service, **reading(100))
+
+    body = response.json()
+    assert (response.status_code, body["stored"], body["prediction"]) == (200, 1, None)
+    assert "cycles 93 to 100: expected at most 50% of the readings missing" in body["refusal"]["detail"]
+    explained = await service.http.get("/v1/units/7/explanation")
+    assert (explained.status_code, explained.json()["detail"]) == (422, body["refusal"]["detail"])
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "pointer"),
+    [
+        ({}, 400, ""),
+        ({"readings": [], "columns": {}}, 400, ""),
+        ({"cycle": 1, "columns": {"sensor_1": [1.0]}}, 400, ""),
+        ({"columns": {"sensor_1": [1.0], "sensor_2": 2.0}}, 400, ""),
+        ({"readings": []}, 422, "/readings"),
+        ({"cycles": [], "columns": {"sensor_1": []}}, 422, "/columns"),
+        ({"readings": [reading(1), {"cycle": -1, "columns": {}}]}, 422, "/readings/1/cycle"),
+        ({"readings": [{"columns": {"a/b": 1}}]}, 422, "/readings/0/columns/a~1b"),
+        ({"cycle": 1, "columns": {"sensor_1": 1e39}}, 422, "/columns/sensor_1"),
+        ({"cycle": 2**24 + 1, "columns": values(1)}, 422, "/cycle"),
+        ({"cycles": [1, 2], "columns": {"sensor_1": [1.0, 1e39]}}, 422, "/columns/sensor_1/1"),
+        ({"cycles": [1, -2], "columns": columns([1, 2])}, 422, "/cycles/1"),
+        ({"cycles": [1], "columns": columns([1, 2])}, 422, "/cycles"),
+        ({"cycles": [1, 2], "columns": {"sensor_1": [1.0]}}, 422, "/cycles"),
+        ({"cycles": [1], "columns": {"sensor_9": [1.0]}}, 422, "/columns/sensor_9"),
+        ({"readings": [reading(1)] * 1001}, 422, "/readings"),
+        ({"cycle": "1", "columns": values(1)}, 400, "/cycle"),
+    ],
+)
+async def test_a_bad_body_is_refused_where_it_is_wrong_and_nothing_is_stored(service, body, status, pointer):
+    response = await post(service, **body)
+
+    assert (response.status_code, response.json()["errors"][0]["pointer"]) == (status, pointer), response.text
+    assert (await service.http.get("/v1/units/7")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", 1),
+        ("a,a\n1,2", 1),
+        ("a,b\n1,2\n3", 3),
+        ("a\nx", 2),
+        ("cycle\n1.5", 2),
+        ("cycle\ninf", 2),
+        ('a\n"1', 2),
+    ],
+)
+def test_bad_csv_names_the_line(text, line):
+    with pytest.raises(MalformedBody, match=f"line {line}: ") as caught:
+        read_csv(text)
+
+    assert caught.value.problems[0].pointer == f"/lines/{line}"
+
+
+async def test_csv_takes_its_options_from_the_address(service):
+    ask = service.http.post
+    text = "cycle,setting_1,sensor_1,sensor_2\n1,2,3,4\n"
+
+    answer = await ask(
+        "/v1/units/7/cycles?model=fake&explain=attention&store=false", content=text, headers=CSV
+    )
+    unknown = await ask("/v1/units/7/cycles?models=fake", content=text, headers=CSV)
+    bad = await ask("/v1/units/7/cycles?explain=all", content=text, headers=CSV)
+    other = await ask("/v1/units/7/cycles", content=text, headers={"content-type": "text/plain"})
+
+    assert answer.json()["prediction"]["attention"]["cycles"] == [1]
+    assert (unknown.status_code, unknown.json()["errors"][0]["pointer"]) == (400, "/models")
+    assert bad.status_code == 400
+    assert (other.status_code, "application/json or text/csv" in other.json()["detail"]) == (415, True)
+
+
+async def test_without_store_the_prediction_is_not_kept_and_the_readings_are(service):
+    await post(service, **reading(1), store=False)
+
+    body = (await service.http.get("/v1/units/7")).json()
+
+    assert (body["predictions"], body["readings"]["cycles"]) == ([], [1])
+    assert (await service.http.get("/v1/units")).json()["units"] == []
+
+
+@pytest.mark.parametrize("name", ["n" * 257, "a\0b"])
+async def test_a_name_that_cannot_be_kept_is_refused(service, name):
+    response = await post(service, unit=name.replace("\0", "%00"), **reading(1))
+
+    assert (response.status_code, response.json()["errors"][0]["code"]) == (422, "bad_name")
+
+
+async def test_many_requests_at_once_are_all_stored_and_all_answered(service):
+    import asyncio
+
+    answers = await asyncio.gather(
+        *(post(service, unit=str(i % 5), **reading(1 + i // 5)) for i in range(50))
+    )
+
+    assert {answer.status_code for answer in answers} == {200}
+    for unit in "01234":
+        kept = (await service.http.get(f"/v1/units/{unit}")).json()["readings"]["cycles"]
+        assert kept == [*range(1, 11)]
+    assert service.value("rul_store_rows_total", kind="reading") == 50
+
+
+async def test_an_explanation_is_that_of_the_window_at_a_cycle_and_is_not_stored(service):
+    await post(service, readings=[reading(cycle) for cycle in range(1, 13)], store=False)
+
+    answer = await service.http.get("/v1/units/7/explanation", params={"cycle": 10})
+
+    prediction = answer.json()["prediction"]
+    assert prediction["attention"]["cycles"] == [*range(3, 11)]
+    assert "sensor_contributions" in prediction
+    assert prediction["rul"] == (await window_answer(service, range(1, 11)))["rul"]
+    assert (await service.http.get("/v1/units/7")).json()["predictions"] == []
+    missing = await service.http.get("/v1/units/8/explanation")
+    assert (missing.status_code, missing.json()["detail"][:10]) == (404, "no reading")
+
+
+async def test_pages_of_a_unit_hold_each_reading_and_prediction_once(service):
+    for cycles in (range(1, 5), [5], [6], range(7, 11)):
+        await post(service, readings=[reading(cycle) for cycle in cycles])
+    predictions, readings, before = [], [], None
+    while True:
+        params = {"limit": 3} | ({} if before is None else {"before": before})
+        page = (await service.http.get("/v1/units/7", params=params)).json()
+        predictions += [past["last_cycle"] for past in page["predictions"]]
+        readings = page["readings"]["cycles"] + readings
+        before = page["next"]
+        if before is None:
+            break
+
+    assert predictions == [10, 6, 5, 4]
+    assert readings == [*range(1, 11)]
+
+
+async def test_the_fleet_shows_trend_probabilities_age_and_a_summary(service):
+    for cycle in (1, 2, 3):
+        await post(service, unit="a", **reading(cycle))
+    await post(service, unit="ab", **reading(1), store=True)
+
+    body = (await service.http.get("/v1/units", params={"limit": 1})).json()
+    rest = (await service.http.get("/v1/units", params={"limit": 1, "after": body["next"]})).json()
+
+    units = {unit["unit"]: unit for unit in body["units"] + rest["units"]}
+    assert [unit["interval"]["lower"] for unit in units.values()] == sorted(
+        unit["interval"]["lower"] for unit in units.values()
+    )
+    assert len(units["a"]["recent"]) == 3
+    assert units["a"]["trend"] == pytest.approx(np.polyfit([1, 2, 3], units["a"]["recent"], 1)[0], abs=1e-4)
+    assert units["ab"]["trend"] is None
+    assert units["a"]["last_reading_at"] <= units["a"]["predicted_at"]
+    assert units["a"]["failure_probability"].keys() == {"10", "30"}
+    assert "summary" not in rest
+    summary = body["summary"]
+    assert (summary["units"], sum(summary["states"].values())) == (2, 2)
+    expected = sum(unit["failure_probability"]["10"] for unit in units.values())
+    assert summary["fails_within"]["fake"]["10"] == pytest.approx(expected, abs=0.01)
+
+
+async def test_the_fleet_is_filtered_by_name_and_by_time(service):
+    await post(service, unit="pump-1", **reading(1))
+    first = (await service.http.get("/v1/units")).json()["units"][0]
+    await post(service, unit="FAN_1", **reading(1))
+
+    async def names(**params):
+        return [unit["unit"] for unit in (await service.http.get("/v1/units", params=params)).json()["units"]]
+
+    assert await names(q="fan_") == ["FAN_1"]
+    assert await names(q="%") == []
+    assert await names(changed_since=first["predicted_at"]) == ["FAN_1"]
+    bad = await service.http.get("/v1/units", params={"changed_since": "2026-03-01"})
+    assert (bad.status_code, bad.json()["errors"][0]["pointer"]) == (422, "/changed_since")
+
+
+async def test_a_unit_is_deleted_with_all_that_is_known_of_it(service):
+    await post(service, readings=[reading(1), reading(2)])
+    await post(service, **reading(3))
+    ended = {"kind": "failed", "cycle": 9}
+    await service.http.post("/v1/units/7/outcomes", json=ended)
+
+    deleted = await service.http.delete("/v1/units/7", params={"model": "fake"})
+
+    assert deleted.json() == {"unit": "7", "model": "fake", "deleted": {"readings": 3, "predictions": 2}}
+    assert (await service.http.get("/v1/units/7")).status_code == 404
+    assert (await service.http.delete("/v1/units/7")).status_code == 404
+    await post(service, **reading(1))
+    assert (await service.http.get("/v1/units/7")).json()["outcome"] is None
+
+
+async def test_a_unit_is_renamed_with_all_that_is_known_of_it(service):
+    await post(service, **reading(1))
+    before = (await service.http.get("/v1/units/7")).json()
+
+    renamed = await service.http.post("/v1/units/7/rename", json={"to": "b/8"})
+
+    assert renamed.json() == before | {"unit": "b/8"}
+    assert (await service.http.get("/v1/units/7")).status_code == 404
+    assert (await service.http.get("/v1/units/b/8")).json() == renamed.json()
+
+
+async def test_a_unit_takes_no_name_of_another(service):
+    await post(service, **reading(1))
+    await post(service, unit="8", **reading(1))
+
+    taken = await service.http.post("/v1/units/7/rename", json={"to": "8"})
+    empty = await service.http.post("/v1/units/7/rename", json={"to": ""})
+    unknown = await service.http.post("/v1/units/9/rename", json={"to": "10"})
+
+    assert (taken.status_code, taken.json()["errors"][0]["pointer"]) == (409, "/to")
+    assert (empty.status_code, unknown.status_code) == (422, 404)
+
+
+async def test_readings_ask_for_ingest_and_belong_to_a_tenant(tmp_path):
+    file = tmp_path / "keys.toml"
+    scopes = {"a": ("ingest", "predict"), "b": ("ingest", "predict"), "reads": ("predict",)}
+    keys = {name: {"x-api-key": add_key(file, name, given_, name)} for name, given_ in scopes.items()}
+    async with keeping(tmp_path, keys_file=str(file)) as service:
+        await post(service, **reading(1), headers=keys["a"])
+        await post(service, cycle=1, columns={"sensor_1": 5, "sensor_2": 4}, headers=keys["b"])
+
+        seen = {
+            name: (await service.http.get("/v1/units/7", headers=key)).status_code
+            for name, key in keys.items()
+        }
+        refused = await post(service, **reading(2), headers=keys["reads"])
+        undeleted = await service.http.delete("/v1/units/7", headers=keys["a"])
+
+    assert seen == {"a": 200, "b": 200, "reads": 404}
+    assert (refused.status_code, undeleted.status_code) == (403, 403)
+
+
+async def test_without_a_store_readings_are_refused():
+    async with in_process() as service:
+        response = await post(service, **reading(1))
+
+    assert (response.status_code, response.json()["type"]) == (404, "urn:rulserve:problem:no_store")
+
+
+async def test_a_body_of_too_many_readings_is_refused_before_it_is_decoded(tmp_path):
+    async with keeping(tmp_path, max_body_bytes=4_000_000) as service:
+        response = await service.http.post("/v1/units/7/cycles", content=b"\n" * 1_100_000, headers=CSV)
+
+    assert response.status_code == 413
+
+
+def message(cycle, **fields):
+    return pb.AppendCyclesRequest(
+        unit="7", readings=[pb.Reading(cycle=cycle, columns=values(cycle))], **fields
+    )
+
+
+async def appended(service, request):
+    return await ask_grpc(service.grpc, APPEND, framed(request.SerializeToString()))
+
+
+async def test_grpc_stores_and_answers_as_http_does(service):
+    answer = await appended(service, message(1))
+    by_http = (await post(service, **reading(1))).json()
+
+    reply = pb.AppendCyclesReply.FromString(answer.messages[0])
+    assert (reply.unit, reply.model.name, reply.stored, reply.repeated, reply.last_cycle) == (
+        "7",
+        "fake",
+        1,
+        0,
+        1,
+    )
+    assert by_http["repeated"] == 1
+    assert reply.prediction.rul == pytest.approx(by_http["prediction"]["rul"])
+    assert not reply.prediction.HasField("attention")
+
+
+async def test_grpc_takes_values_in_schema_order_and_no_number(service):
+    rows = [pb.Reading(values=[values(cycle).get(name, np.nan) for name in COLUMNS]) for cycle in (1, 2)]
+
+    answer = await appended(
+        service, pb.AppendCyclesRequest(unit="7", readings=rows, explain=pb.EXPLAIN_ATTENTION, store=False)
+    )
+
+    reply = pb.AppendCyclesReply.FromString(answer.messages[0])
+    assert (reply.stored, list(reply.prediction.attention.cycles)) == (2, [1.0, 2.0])
+    body = (await service.http.get("/v1/units/7")).json()
+    assert (body["readings"]["columns"], body["predictions"]) == (columns([1, 2]), [])
+
+
+async def test_a_conflict_by_grpc_is_aborted_with_its_place(service):
+    await appended(service, message(2))
+    other = pb.Reading(cycle=2, columns=values(2) | {"sensor_1": 9.0})
+
+    answer = await appended(service, pb.AppendCyclesRequest(unit="7", readings=[other]))
+
+    assert answer.code is grpc.StatusCode.ABORTED
+    assert answer.violations() == {"/readings/0/columns/sensor_1": "cycle 2 has sensor_1 = 0.5, got 9.0"}
+
+
+async def test_a_refusal_by_grpc_comes_in_place_of_the_prediction(service):
+    await appended(service, message(1))
+
+    answer = await appended(service, message(100))
+
+    reply = pb.AppendCyclesReply.FromString(answer.messages[0])
+    assert (reply.stored, reply.HasField("prediction")) == (1, False)
+    assert reply.refusal.errors[0].code == "too_much_missing"
+
+
+def test_readings_are_shown_with_the_digits_that_were_sent():
+    sent = np.array([641.82, -0.0007, 0.0, 1e-30, 16777217.0, 3e38, 8138.62, np.nan])
+
+    shown = shortest(sent.astype(np.float32))
+
+    np.testing.assert_array_equal(shown.astype(np.float32), sent.astype(np.float32))
+    assert shown[[0, 1, 2, 6]].tolist() == [641.82, -0.0007, 0.0, 8138.62]
