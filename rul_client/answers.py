@@ -21,11 +21,20 @@ Explain = Literal["none", "attention", "sensors", "full"]
 """Grounds that an answer shows; see `service.core.queries.Explain`."""
 
 
+class Candidate(msgspec.Struct, frozen=True):
+    """A shadow or canary beside a model; `returned` says which bound a canary has passed."""
+
+    kind: str
+    model: ModelName
+    share: float
+    returned: str | None = None
+
+
 class Model(ModelName, frozen=True):
-    """A loaded model, the ONNX Runtime provider that serves it, and the candidate beside it, if any."""
+    """A loaded model, and the ONNX Runtime provider that serves it; by gRPC without its candidate."""
 
     provider: str
-    candidate: dict[str, Any] | None = None
+    candidate: Candidate | None = None
 
 
 class Warned(msgspec.Struct, frozen=True):

@@ -55,7 +55,7 @@ PREDICTED = ("/v1/predict", "/v2/models/{name}/infer", "/v2/models/{name}/versio
 
 
 async def test_every_example_of_the_docs_is_answered(tmp_path):
-    async with in_process(store=f"sqlite:///{tmp_path}/rul.db") as service:
+    async with in_process(store=f"sqlite:///{tmp_path}/rul.db", request_timeout_seconds=30) as service:
         paths = (await service.http.get("/openapi.json")).json()["paths"]
         answers = []
         for path in (*PREDICTED, "/v1/units/{unit}/outcomes"):
