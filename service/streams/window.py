@@ -16,7 +16,7 @@ import numpy as np
 from model.domain import FloatArray
 from service.core.rules import WindowRules
 from service.core.window import LARGEST_CYCLE, WindowInput, Windows, check, join, lay_out
-from service.errors import CycleConflict, InvalidWindow, Problem, escaped
+from service.errors import MAX_PROBLEMS, CycleConflict, InvalidWindow, Problem, escaped
 
 AT: Final = "/reading"
 """Where a reading stands in its message."""
@@ -152,7 +152,7 @@ def named_values(columns: Mapping[str, float | None], rules: WindowRules, *, at:
     Raises:
         InvalidWindow: with every problem that was found.
     """
-    unknown = sorted(columns.keys() - rules.known)
+    unknown = sorted(columns.keys() - rules.known)[: MAX_PROBLEMS + 1]
     if unknown:
         details = {escaped(name): f"the model has no column {name[:40]!r}" for name in unknown}
         raise _refusal([Problem(f"{at}/columns/{n}", "unknown_column", text) for n, text in details.items()])

@@ -18,7 +18,7 @@ ANY: Final = "<any>"
 FREE: Final = {
     *("title", "detail", "request_id"),
     *("version", "versions", "model_version", "sha256"),
-    *("predicted_at", "recorded_at"),
+    *("predicted_at", "recorded_at", "last_reading_at"),
 }
 """Fields whose content is not compared: wording, identifiers, moments."""
 
