@@ -111,7 +111,7 @@ class Parts:
             }
             self._control = Control(commands)
             await self._control.open(spec.control)
-        if spec.index > 0:  # other workers answer meanwhile: listen only when this one can
+        if spec.index > 0 or spec.candidates:  # other workers answer meanwhile: listen only when this one can
             await proving
         self._regular = [
             self._run(self.desk.metrics.publish_regularly()),
@@ -143,6 +143,7 @@ class Parts:
 
     async def become_ready(self, settle: Callable[..., None] = settle_interpreter) -> None:
         """Settle, then answer requests."""
+        await self.changes.restore(() if self.worker is None else self.worker.candidates)
         settle(inference_threads=not all(b.runs_on_loop for b in self.batchers))
         self.lifecycle.enter(Phase.READY)
         self.store.start()
@@ -243,6 +244,7 @@ def build(
         executor=ThreadPoolExecutor(settings.threads(), "inference"),
         cores=Cores(board, settings.threads()),
         workers=spec.count,
+        board=board,
         metrics=metrics,
         store=store_of(settings, metrics, board.slots("rows of the store", 2), flush_seconds),
         admission=admission,
@@ -274,7 +276,8 @@ def _catalog(settings: Settings, predictor: Predictor, paths: dict[str, str], jo
         open_=partial(open_candidate, settings),
         serve=joints.serve,
         retire=joints.retire,
-        shadow=joints.shadow,
+        beside=joints.beside,
+        returned=joints.returned,
     )
 
 

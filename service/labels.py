@@ -42,6 +42,7 @@ class Route(StrEnum):
     MODEL = "/v1/models/{name}"
     SHADOW = "/v1/models/{name}/shadow"
     SIMULATED = "/v1/models/{name}/simulated"
+    CANARY = "/v1/models/{name}/canary"
     MONITORING = "/v1/models/{name}/monitoring"
     LIVEZ = "/livez"
     READYZ = "/readyz"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from typing import Final
 from weakref import WeakSet, finalize
 
+from export.bundle import Manifest
 from service.core.batcher import MicroBatcher
+from service.core.canary import SUMS, Canary
+from service.core.changes import Action, Change
 from service.core.cores import Cores
 from service.core.ports import BatchObserver, Tracer
 from service.core.predictor import LoadedModel
@@ -16,7 +20,9 @@ from service.core.rules import WindowRules
 from service.core.runtime import Runtime
 from service.core.shadow import Shadow, Uncounted
 from service.edge.admission import Admission
+from service.metrics.board import Board
 from service.metrics.metrics import Metrics
+from service.metrics.models import ModelMetrics
 from service.settings import Settings
 from service.store.async_store import AsyncStore
 from service.store.rows import ModelVersion
@@ -35,6 +41,7 @@ class Joints:
     executor: Executor
     cores: Cores
     workers: int
+    board: Board
     metrics: Metrics
     store: AsyncStore
     admission: Admission
@@ -43,28 +50,49 @@ class Joints:
 
     def serve(self, runtime: Runtime) -> LoadedModel:
         """Count, store and batch for a model, in the place of an older version."""
-        manifest, settings = runtime.manifest, self.settings
+        manifest = runtime.manifest
         observer = self.metrics.add_model(runtime)
+        self.admission.fit(READING_BYTES * manifest.context * len(manifest.columns))
+        self.store.add_model(_version(manifest))
+        return self._loaded(runtime, observer)
+
+    def beside(
+        self, serving: LoadedModel, runtime: Runtime, change: Change, give_back: Callable[[str], None]
+    ) -> LoadedModel:
+        """Let a candidate stand beside a model: a shadow on threads alone, or a canary."""
+        name = serving.name.name
+        observer = self.metrics.models[name]
+        if change.action is Action.SHADOW:
+            batcher = self._batcher(runtime, Uncounted(), on_loop=False)
+            self.batchers.add(batcher)
+            shadow = Shadow(serving.batcher, batcher, share=change.share, observer=observer)
+            return replace(serving, batcher=shadow)
+        self.store.add_version(_version(runtime.manifest))
+        canary = Canary(
+            self._loaded(runtime, self.metrics.add_canary(runtime)),
+            serving.batcher,
+            share=change.share,
+            bounds=change.bounds,
+            sums=self.board.slots(f"canary of {name}", SUMS),
+            observer=observer,
+            give_back=give_back,
+        )
+        return replace(serving, canary=canary)
+
+    def _loaded(self, runtime: Runtime, observer: ModelMetrics) -> LoadedModel:
         batcher = self._batcher(runtime, observer)
         finalize(batcher, observer.release)
         self.batchers.add(batcher)
-        self.admission.fit(READING_BYTES * manifest.context * len(manifest.columns))
-        self.store.add_model(
-            ModelVersion(manifest.name, manifest.version, manifest.cap, manifest.nominal_coverage)
-        )
         return LoadedModel.of(
             runtime,
             batcher,
-            max_window_cycles=settings.max_window_cycles,
-            costs=settings.costs_of(manifest.name),
+            max_window_cycles=self.settings.max_window_cycles,
+            costs=self.settings.costs_of(runtime.manifest.name),
         )
 
-    def shadow(self, serving: LoadedModel, runtime: Runtime, share: float) -> LoadedModel:
-        """Ask a candidate beside a model that serves, on threads alone."""
-        batcher = self._batcher(runtime, Uncounted(), on_loop=False)
-        self.batchers.add(batcher)
-        observer = self.metrics.models[serving.name.name]
-        return replace(serving, batcher=Shadow(serving.batcher, batcher, share=share, observer=observer))
+    def returned(self, name: str) -> None:
+        """Count a canary that passed a bound."""
+        self.metrics.models[name].canary_returned()
 
     def retire(self, name: str) -> None:
         """Show no metrics of a model and count no outcomes of it."""
@@ -89,3 +117,7 @@ class Joints:
             cores=self.cores,
             tracer=self.tracer,
         )
+
+
+def _version(manifest: Manifest) -> ModelVersion:
+    return ModelVersion(manifest.name, manifest.version, manifest.cap, manifest.nominal_coverage)

@@ -108,7 +108,10 @@ class UnitWindows:
         except InvalidWindow as error:
             refusal = WindowError(STATUS[InvalidWindow].title, error.detail, listed(error.problems))
         else:
-            (prediction,) = await self._predictor.answer(model, windows, explain, stages, tenant, store=store)
+            model, (prediction,) = await model.routed(
+                unit,
+                lambda asked: self._predictor.answer(asked, windows, explain, stages, tenant, store=store),
+            )
         last = newest.cycles[-1]
         return CyclesReply(unit, model.name, stored, repeated, last, prediction, refusal)
 

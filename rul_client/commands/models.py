@@ -14,6 +14,7 @@ from rich.table import Table
 from rul_client.address import LOCAL, http_address
 
 if TYPE_CHECKING:
+    from rul_client.answers import Candidate
     from rul_client.api import AsyncClient
 
 Result = TypeVar("Result")
@@ -26,7 +27,7 @@ Bundle = Annotated[str, typer.Argument(help="A shipped bundle, or a folder on th
 Name = Annotated[str, typer.Argument(help="Name of a loaded model.")]
 
 models = typer.Typer(
-    no_args_is_help=True, help="List, load, swap, shadow and unload the models of a running service."
+    no_args_is_help=True, help="List, load, swap, shadow, canary and unload the models of a running service."
 )
 
 
@@ -37,10 +38,11 @@ def list_models(*, url: Url = LOCAL, api_key: ApiKey = None) -> None:
     Example: rul models list --url http://localhost:3000
     """
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("model", "version", "sha256", "provider"):
+    for heading in ("model", "version", "sha256", "provider", "candidate"):
         table.add_column(heading, no_wrap=True)
     for found in _ask(url, api_key, lambda client: client.models()):
-        table.add_row(found.name, found.version, found.sha256[:12], found.provider)
+        row = found.name, found.version, found.sha256[:12], found.provider
+        table.add_row(*row, _candidate(found.candidate))
     Console(width=160, highlight=False, markup=False).print(table)
 
 
@@ -94,6 +96,48 @@ def unshadow(name: Name, *, url: Url = LOCAL, api_key: ApiKey = None) -> None:
     Example: rul models unshadow fd001
     """
     _change(url, api_key, "DELETE", f"/{quote(name, safe='')}/shadow", None)
+
+
+@models.command()
+def canary(
+    name: Name,
+    bundle: Bundle,
+    *,
+    share: Annotated[float, typer.Option(help="Share of requests that it answers.")] = 0.05,
+    failed: Annotated[int, typer.Option(help="Most requests that it may fail to answer.")] = 0,
+    difference: Annotated[
+        float, typer.Option(help="Largest mean difference from the model that serves, in cycles.")
+    ] = 10.0,
+    novel: Annotated[
+        float, typer.Option(help="Largest share of windows out of distribution to it alone.")
+    ] = 0.05,
+    windows: Annotated[int, typer.Option(help="Least windows from which these two are judged.")] = 100,
+    url: Url = LOCAL,
+    api_key: ApiKey = None,
+) -> None:
+    """Let a candidate answer a share of the requests; beyond a bound the model takes them back.
+
+    Example: rul models canary fd001 /bundles/fd001-v2 --share 0.05
+    """
+    bounds = {"failed": failed, "difference": difference, "novel": novel, "windows": windows}
+    given = {"bundle": bundle, "share": share, **bounds}
+    _change(url, api_key, "POST", f"/{quote(name, safe='')}/canary", given)
+
+
+@models.command()
+def uncanary(name: Name, *, url: Url = LOCAL, api_key: ApiKey = None) -> None:
+    """Let the candidate answer no more.
+
+    Example: rul models uncanary fd001
+    """
+    _change(url, api_key, "DELETE", f"/{quote(name, safe='')}/canary", None)
+
+
+def _candidate(found: Candidate | None) -> str:
+    if found is None:
+        return ""
+    answers = f"returned: {found.returned}" if found.returned else f"share {found.share:g}"
+    return f"{found.kind} {found.model.version}, {answers}"
 
 
 def _change(url: str, api_key: str | None, method: str, path: str, body: Mapping[str, object] | None) -> None:

@@ -9,17 +9,21 @@ request or stream. Several workers prepare first and commit when all have: `serv
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
-from export.bundle import BundleFolder, InvalidBundle, find_bundle
-from service.core.changes import Action, Change, Changed
+import msgspec
+
+from export.bundle import BundleFolder, InvalidBundle, Manifest, find_bundle
+from service import logs
+from service.core.changes import BESIDE, ENDS, Action, Candidate, Change, Changed
 from service.core.predictor import LoadedModel, Predictor
 from service.core.queries import ModelName
 from service.core.runtime import Runtime
-from service.core.shadow import without_shadow
-from service.errors import InvalidCandidate, ModelConflict
+from service.core.shadow import without_candidate
+from service.errors import InvalidCandidate, ModelConflict, ServiceError
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,11 @@ class Catalog:
         open_: Opens, checks and warms a bundle; blocks.
         serve: Joins an open model to everything that serves.
         retire: Parts everything that serves from the model of this name.
-        shadow: Lets an open model answer beside one that serves, on this share of its requests.
+        beside: Lets an open model stand beside one that serves, as a change says; it may be given back.
+        returned: Counts a canary of the model of this name that passed a bound.
+
+    Attributes:
+        everywhere: Makes a change in all workers.
     """
 
     def __init__(
@@ -50,15 +58,19 @@ class Catalog:
         open_: Callable[[BundleFolder], Runtime],
         serve: Callable[[Runtime], LoadedModel],
         retire: Callable[[str], None],
-        shadow: Callable[[LoadedModel, Runtime, float], LoadedModel],
+        beside: Callable[[LoadedModel, Runtime, Change, Callable[[str], None]], LoadedModel],
+        returned: Callable[[str], None],
     ) -> None:
         self._predictor: Final = predictor
         self._bundles = dict(bundles)
         self._open: Final = open_
         self._serve: Final = serve
         self._retire: Final = retire
-        self._shadow: Final = shadow
-        self._shadows: Final[dict[str, ModelName]] = {}
+        self._beside: Final = beside
+        self._returned: Final = returned
+        self._candidates: dict[str, Candidate] = {}
+        self._returning: Final[set[asyncio.Task[None]]] = set()
+        self.everywhere: Callable[[Change], Awaitable[Changed]] = self.change
         self._prepared: _Prepared | None = None
         self._changing: Final = asyncio.Lock()
 
@@ -69,8 +81,24 @@ class Catalog:
             UnknownModel, ModelConflict, InvalidCandidate: it is refused, and nothing has changed.
         """
         async with self._changing:
-            await self.prepare(change)
+            await self._prepare(change)
             return self.commit()
+
+    async def restore(self, candidates: Iterable[Candidate]) -> None:
+        """Bring back the candidates of a worker that ended; one that cannot serve any more is left out."""
+        async with self._changing:
+            for candidate in candidates:
+                name, returned = candidate.model.name, candidate.returned
+                try:
+                    if not returned:
+                        await self._prepare(candidate.change)
+                        self.commit()
+                        continue
+                except ServiceError as error:
+                    returned = str(error)
+                    logs.logger().warning("candidate lost", model=name, reason=returned)
+                self._candidates[name] = msgspec.structs.replace(candidate, returned=returned)
+                self._show(dict(self._predictor.models))
 
     async def prepare(self, change: Change) -> Changed:
         """Get ready for a change without making it.
@@ -78,18 +106,26 @@ class Catalog:
         Raises:
             UnknownModel, ModelConflict, InvalidCandidate: it is refused.
         """
+        async with self._changing:
+            return await self._prepare(change)
+
+    async def _prepare(self, change: Change) -> Changed:
         self.abort()
         models = self._predictor.models
         if change.action is not Action.LOAD:
             self._predictor.model(change.model)
-        if change.action is Action.UNSHADOW and change.model not in self._shadows:
-            raise ModelConflict(f"{change.model} has no shadow")
+        candidates = dict(self._candidates)
+        beside, ends = candidates.pop(change.model, None), ENDS.get(change.action)
+        if ends is not None and (beside is None or beside.change.action is not ends):
+            raise ModelConflict(f"{change.model} has no {ends}")
         if change.action is Action.UNLOAD and len(models) == 1:
             raise ModelConflict(f"{change.model} is the only model: load another one first")
         name, runtime, bundles = change.model, None, dict(self._bundles)
         digests = {known: model.name.sha256 for known, model in models.items()}
-        if change.action is Action.UNSHADOW:
-            of = self._shadows[name]
+        if ends is not None and beside is not None:
+            of = beside.model
+            if change.reason:
+                candidates[name] = msgspec.structs.replace(beside, returned=change.reason)
         elif change.action is Action.UNLOAD:
             of = models[name].name
             bundles.pop(name, None)
@@ -98,9 +134,12 @@ class Catalog:
             runtime, path = await self._candidate(change)
             manifest = runtime.manifest
             name, of = manifest.name, ModelName(manifest.name, manifest.version, runtime.sha256)
-            if change.action is not Action.SHADOW:
+            if change.action in BESIDE:
+                again = msgspec.structs.replace(change, bundle=path, sha256=of.sha256)
+                candidates[name] = Candidate(again, of)
+            else:
                 bundles[name], digests[name] = path, of.sha256
-        self._prepared = _Prepared(change, name, runtime, Changed(of, bundles, digests))
+        self._prepared = _Prepared(change, name, runtime, Changed(of, bundles, digests, candidates))
         return self._prepared.changed
 
     async def _candidate(self, change: Change) -> tuple[Runtime, str]:
@@ -116,12 +155,14 @@ class Catalog:
             raise InvalidCandidate(f"{path}: expected a path without a comma")
         if change.model and name != change.model:
             raise InvalidCandidate(f"expected a bundle of model {change.model}, {change.bundle} is of {name}")
+        if change.sha256 not in {"", runtime.sha256}:
+            raise InvalidCandidate(f"{change.bundle}: the bundle changed")
         serving = self._predictor.models.get(name)
-        if change.action is Action.SHADOW and serving is not None:
-            columns = tuple(column.name for column in runtime.manifest.columns)
-            if (columns, runtime.manifest.context) != (serving.rules.names, serving.rules.context):
+        if change.action in BESIDE and serving is not None:
+            differs = _differs(runtime.manifest, serving.manifest, canary=change.action is Action.CANARY)
+            if differs:
                 raise InvalidCandidate(
-                    f"{change.bundle} reads other columns or cycles than {name}: swap it without a shadow"
+                    f"{change.bundle} has another {differs} than {name}: swap it without a {change.action}"
                 )
         if change.action is Action.LOAD and name in self._predictor.models:
             raise ModelConflict(f"model {name} is loaded; swap it")
@@ -134,21 +175,52 @@ class Catalog:
             return Changed()
         models = dict(self._predictor.models)
         name, runtime, change = prepared.name, prepared.runtime, prepared.change
-        if name in self._shadows:
-            del self._shadows[name]
-            models[name] = without_shadow(models[name])
-        if runtime is not None and change.action is Action.SHADOW and prepared.changed.model is not None:
-            models[name] = self._shadow(models[name], runtime, change.share)
-            self._shadows[name] = prepared.changed.model
+        if name in models:
+            models[name] = without_candidate(models[name])
+        if runtime is not None and change.action in BESIDE:
+            models[name] = self._beside(models[name], runtime, change, partial(self._give_back, name))
         elif runtime is not None:
             models[name] = self._serve(runtime)
         elif change.action is Action.UNLOAD:
             del models[name]
             self._retire(name)
-        self._bundles = prepared.changed.bundles
-        self._predictor.serve(models)
+        self._bundles, self._candidates = prepared.changed.bundles, prepared.changed.candidates
+        self._show(models)
         return prepared.changed
+
+    def _show(self, models: Mapping[str, LoadedModel]) -> None:
+        """Answer with these models, each with the candidate beside it."""
+        self._predictor.serve(
+            {name: replace(model, candidate=self._candidates.get(name)) for name, model in models.items()}
+        )
+
+    def _give_back(self, name: str, reason: str) -> None:
+        """End a canary in all workers; this one has ended it already."""
+        task = asyncio.ensure_future(self._return(name, reason))
+        self._returning.add(task)
+        task.add_done_callback(self._returning.discard)
+
+    async def _return(self, name: str, reason: str) -> None:
+        try:
+            changed = await self.everywhere(Change(Action.UNCANARY, name, reason=reason))
+        except ServiceError:  # another worker, or somebody, has ended it
+            return
+        self._returned(name)
+        version = "" if changed.model is None else changed.model.version
+        logs.logger().warning("canary returned", model=name, version=version, reason=reason)
 
     def abort(self) -> None:
         """Forget the change that was prepared."""
         self._prepared = None
+
+
+def _differs(candidate: Manifest, serving: Manifest, *, canary: bool) -> str:
+    """Name a property in which a candidate must equal the model that serves, and does not; empty: none."""
+    names = [[column.name for column in manifest.columns] for manifest in (candidate, serving)]
+    differences = {
+        "order of columns": names[0] != names[1],
+        "context": candidate.context != serving.context,
+        "list of horizons": canary and candidate.horizons != serving.horizons,
+        "set of outputs": canary and candidate.explains_readings != serving.explains_readings,
+    }
+    return next((name for name, differs in differences.items() if differs), "")

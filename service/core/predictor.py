@@ -6,16 +6,17 @@ Inference Protocol, which words tensors, asks the same batchers. This module mus
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Final, cast
+from typing import Final, Protocol, TypeVar, cast
 
 from msgspec import UNSET
 
 from export.bundle import Manifest
 from model.decision import Costs
 from service.core.answers import prediction
+from service.core.changes import Candidate
 from service.core.decisions import Planner
 from service.core.explanations import Explainer
 from service.core.ports import Batcher, Recorder, Stages
@@ -44,11 +45,14 @@ from service.errors import (
     InvalidWindow,
     InvalidWindows,
     Problem,
+    RuntimeFailed,
     TooLarge,
     UnknownModel,
     listed,
 )
 from service.labels import Stage
+
+Answered = TypeVar("Answered")
 
 BY_SENSORS: Final = frozenset({Explain.SENSORS, Explain.FULL})
 """Levels that show what each sensor adds."""
@@ -57,9 +61,30 @@ YIELD_EVERY: Final = 16
 """Windows that are laid out before others may get the loop."""
 
 
+class Canary(Protocol):
+    """A candidate that answers a share of the requests; `service.core.canary.Canary` is one."""
+
+    @property
+    def model(self) -> LoadedModel:
+        """The candidate."""
+        ...
+
+    def takes(self, unit: str | None) -> bool:
+        """Whether the candidate answers a request of this unit."""
+        ...
+
+    def failed(self) -> None:
+        """Count a request that the candidate did not answer."""
+
+
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class LoadedModel:
-    """A model that is ready to answer."""
+    """A model that is ready to answer.
+
+    Attributes:
+        candidate: The candidate beside it, if any.
+        canary: The same where it answers a share of the requests.
+    """
 
     manifest: Manifest
     provider: str
@@ -69,6 +94,8 @@ class LoadedModel:
     name: ModelName
     explainer: Explainer
     planner: Planner
+    candidate: Candidate | None = None
+    canary: Canary | None = None
 
     @classmethod
     def of(
@@ -87,6 +114,17 @@ class LoadedModel:
             Explainer(manifest, rules, batcher),
             Planner(manifest, costs),
         )
+
+    async def routed(
+        self, unit: str | None, ask: Callable[[LoadedModel], Awaitable[Answered]]
+    ) -> tuple[LoadedModel, Answered]:
+        """Ask this model, or its canary if that takes the unit and does not fail; say which one."""
+        if self.canary is not None and self.canary.takes(unit):
+            try:
+                return self.canary.model, await ask(self.canary.model)
+            except RuntimeFailed:
+                self.canary.failed()
+        return self, await ask(self)
 
 
 class Predictor:
@@ -161,12 +199,8 @@ class Predictor:
         if problems:
             return await self._partly(model, query, windows, problems, stages, tenant=tenant)
         query.windows = []  # while a request waits, its lists would hold thirty bytes a reading
-        answered: list[Prediction] = []
-        if windows is not None:
-            answered = await self.answer(
-                model, windows, query.explain, stages, tenant, store=query.store, costs=query.costs
-            )
-        return PredictReply(model.name, cast("list[Prediction | Refused]", answered))
+        name, answered = await self._routed(model, windows, query, stages, tenant)
+        return PredictReply(name, cast("list[Prediction | Refused]", answered))
 
     async def _partly(
         self,
@@ -187,16 +221,31 @@ class Predictor:
         units = [window.name for window in query.windows]
         if not query.partial:
             raise _invalid(placed, len(units))
-        answered: list[Prediction] = []
-        if windows is not None:
-            answered = await self.answer(
-                model, windows, query.explain, stages, tenant, store=query.store, costs=query.costs
-            )
+        name, answered = await self._routed(model, windows, query, stages, tenant)
         in_order = iter(answered)
         return PredictReply(
-            model.name,
+            name,
             [_refused(unit, placed[i]) if i in placed else next(in_order) for i, unit in enumerate(units)],
         )
+
+    async def _routed(
+        self,
+        model: LoadedModel,
+        windows: Windows | None,
+        query: PredictQuery,
+        stages: Stages | None,
+        tenant: str,
+    ) -> tuple[ModelName, list[Prediction]]:
+        """Answer checked windows by the model or its canary."""
+        if windows is None:
+            return model.name, []
+        answering, answered = await model.routed(
+            windows.units[0],
+            lambda asked: self.answer(
+                asked, windows, query.explain, stages, tenant, store=query.store, costs=query.costs
+            ),
+        )
+        return answering.name, answered
 
     async def answer(
         self,

@@ -8,14 +8,17 @@ from contextvars import Context
 from dataclasses import replace
 from typing import Final, Protocol
 
+import msgspec
 import numpy as np
 
+from model.domain import FloatArray
 from service.core.answers import Piece
 from service.core.ports import Batcher, BatchReport
 from service.core.predictor import LoadedModel
 from service.core.window import Windows
 from service.errors import ServiceError
 
+RUL, LOWER, UPPER, NOVELTY = range(4)
 MOST_WAITING: Final = 4
 """Requests that wait for the candidate; while more would, it is not asked."""
 
@@ -23,8 +26,8 @@ MOST_WAITING: Final = 4
 class ShadowObserver(Protocol):
     """Counts comparisons, on the event loop; `service.metrics.models.ModelMetrics` is one."""
 
-    def compared(self, difference: Sequence[float], beyond: int) -> None:
-        """Count absolute differences of RUL in cycles, and the windows beyond the served interval."""
+    def compared(self, candidate: FloatArray, served: FloatArray, /) -> None:
+        """Count differences of answers, [W, 4]: RUL, lower, upper, novelty."""
 
     def shadow_failed(self) -> None:
         """Count a request that the candidate did not answer."""
@@ -68,24 +71,25 @@ class Shadow:
 
     async def _compare(self, windows: Windows, pieces: Sequence[Piece]) -> None:
         try:
-            shadow = _rows(await self._candidate.submit(windows), len(windows.lengths))
+            probe = msgspec.structs.replace(windows, is_probe=True)  # no prediction of the service
+            shadow = _rows(await self._candidate.submit(probe), len(windows.lengths))
         except ServiceError:
             self._observer.shadow_failed()
             return
-        served = _rows(pieces, len(windows.lengths))
-        beyond = (shadow[:, 0] < served[:, 1]) | (shadow[:, 0] > served[:, 2])
-        self._observer.compared(np.abs(shadow[:, 0] - served[:, 0]).tolist(), int(np.count_nonzero(beyond)))
+        self._observer.compared(shadow, _rows(pieces, len(windows.lengths)))
 
 
-def _rows(pieces: Sequence[Piece], windows: int) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    """RUL, lower and upper of each window of a request, [W, 3]."""
-    rows = np.empty((windows, 3))
+def _rows(pieces: Sequence[Piece], windows: int) -> FloatArray:
+    """RUL, lower, upper and novelty of each window of a request, [W, 4]."""
+    rows = np.empty((windows, 4))
     for answers, first, places in pieces:
         for row, i in enumerate(places, first):
-            rows[i] = (answers.rul[row], *answers.interval[row])
+            rows[i] = (answers.rul[row], *answers.interval[row], answers.outputs.novelty[row])
     return rows
 
 
-def without_shadow(model: LoadedModel) -> LoadedModel:
-    """Return the model as it was before a candidate was asked beside it."""
-    return replace(model, batcher=model.batcher.serving) if isinstance(model.batcher, Shadow) else model
+def without_candidate(model: LoadedModel) -> LoadedModel:
+    """Return the model as it was before a candidate stood beside it."""
+    batcher = model.batcher
+    plain = batcher.serving if isinstance(batcher, Shadow) else batcher
+    return replace(model, batcher=plain, candidate=None, canary=None)

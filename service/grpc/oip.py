@@ -95,10 +95,11 @@ class InferenceServicer:
         exchange.stages.append((Stage.DECODE, start, perf_counter()))
         if ask.timeout_seconds != math.inf:
             limit.shorten(ask.timeout_seconds)
-        values = await self._inference.answer(model, ask, exchange.stages)
+        version = request.model_version
+        name, values = await self._inference.answer(model, ask, exchange.stages, version=version)
         start = perf_counter()
         is_raw = bool(request.raw_input_contents)
-        encoded = response_of(model.name, ask, values, is_raw=is_raw).SerializeToString()
+        encoded = response_of(name, ask, values, is_raw=is_raw).SerializeToString()
         exchange.stages.append((Stage.ENCODE, start, perf_counter()))
         return encoded
 

@@ -9,14 +9,14 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 
 from model.simulation import json_columns, simulate
-from service.core.changes import Action, Change, Changed
+from service.core.changes import Action, Bounds, Change, Changed
 from service.core.predictor import LoadedModel
 from service.core.queries import ModelName
 from service.edge.exchange import Desk
 from service.edge.keys import KeyScope
-from service.errors import InvalidRequest, Problem
 from service.http.problem import UNREADABLE, unreadable
 from service.http.shell import JSON, Call, Endpoint, Handler, Reply, json_reply
+from service.http.units import read_query, wrong
 from service.labels import Route
 
 Body = TypeVar("Body")
@@ -24,11 +24,21 @@ SEED_DIGITS: Final = 9
 Changer = Callable[[Change], Awaitable[Changed]]
 
 
+class CandidateBody(msgspec.Struct, frozen=True):
+    """A candidate beside a model: `returned` says which bound a canary has passed; null: it answers."""
+
+    kind: Action
+    model: ModelName
+    share: float
+    returned: str | None
+
+
 class ModelSummary(msgspec.Struct, frozen=True):
     """A loaded model: which weights, where they run, and what they read and answer.
 
     `columns` maps the name of each column, in order, to its engineering unit. `context`: most cycles read.
-    `cap`: a RUL above it is "at least". `horizons`: of failure probabilities, in cycles.
+    `cap`: a RUL above it is "at least". `horizons`: of failure probabilities, in cycles. `candidate`: a
+    shadow or canary beside it.
     """
 
     name: str
@@ -39,6 +49,7 @@ class ModelSummary(msgspec.Struct, frozen=True):
     context: int
     cap: float
     horizons: list[int]
+    candidate: CandidateBody | None
 
     @classmethod
     def of(cls, model: LoadedModel) -> ModelSummary:
@@ -46,7 +57,11 @@ class ModelSummary(msgspec.Struct, frozen=True):
         name, manifest = model.name, model.manifest
         columns = {column.name: column.unit for column in manifest.columns}
         of_manifest = columns, manifest.context, manifest.cap, manifest.horizons
-        return cls(name.name, name.version, name.sha256, model.provider, *of_manifest)
+        candidate, body = model.candidate, None
+        if candidate is not None:
+            change, returned = candidate.change, candidate.returned or None
+            body = CandidateBody(change.action, candidate.model, change.share, returned)
+        return cls(name.name, name.version, name.sha256, model.provider, *of_manifest, body)
 
 
 class ModelBody(ModelSummary, frozen=True):
@@ -72,6 +87,22 @@ class ShadowBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     bundle: str
     share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.1
+
+
+class CanaryBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The bundle that answers a share of the requests, and the bounds beyond which it answers no more.
+
+    `failed`: most requests that it may fail to answer. `difference`: largest mean absolute difference from
+    the RUL of the model that serves, in cycles. `novel`: largest share of windows that are out of
+    distribution to it alone. `windows`: least windows from which these two are judged.
+    """
+
+    bundle: str
+    share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.05
+    failed: Annotated[int, msgspec.Meta(ge=0)] = Bounds().failed
+    difference: Annotated[float, msgspec.Meta(gt=0)] = Bounds().difference
+    novel: Annotated[float, msgspec.Meta(ge=0, le=1)] = Bounds().novel
+    windows: Annotated[int, msgspec.Meta(ge=1)] = Bounds().windows
 
 
 class ChangeBody(msgspec.Struct, frozen=True):
@@ -112,6 +143,8 @@ class ModelsHttp:
             _changing("DELETE", "/v1/models/{name}", Route.MODEL, self._unload),
             _changing("POST", "/v1/models/{name}/shadow", Route.SHADOW, self._shadow),
             _changing("DELETE", "/v1/models/{name}/shadow", Route.SHADOW, self._unshadow),
+            _changing("POST", "/v1/models/{name}/canary", Route.CANARY, self._canary),
+            _changing("DELETE", "/v1/models/{name}/canary", Route.CANARY, self._uncanary),
         ]
 
     async def _list(self, _call: Call) -> Reply:
@@ -123,11 +156,12 @@ class ModelsHttp:
         return json_reply(ModelBody(**msgspec.structs.asdict(ModelSummary.of(model)), manifest=manifest))
 
     async def _simulated(self, call: Call) -> Reply:
-        model, text = self._desk.predictor.model(call.path["name"]), call.query.get("seed", "0")
-        if not (text.isascii() and text.isdigit() and len(text) <= SEED_DIGITS):
-            detail = f"expected a whole number of at most {SEED_DIGITS} digits, got {text[:32]!r}"
-            raise InvalidRequest(f"/seed: {detail}", [Problem("/seed", "bad_parameter", detail)])
-        return json_reply(await asyncio.to_thread(simulated_body, model, int(text)))
+        seed = read_query(call, {"seed"}).get("seed", "0")
+        if not (seed.isascii() and seed.isdigit() and len(seed) <= SEED_DIGITS):
+            expected = f"expected a whole number of at most {SEED_DIGITS} digits"
+            raise wrong("/seed", f"{expected}, got {seed[:32]!r}")
+        model = self._desk.predictor.model(call.path["name"])
+        return json_reply(await asyncio.to_thread(simulated_body, model, int(seed)))
 
     async def _load(self, call: Call) -> Reply:
         return await self._make(Change(Action.LOAD, bundle=_body(call, BundleBody).bundle))
@@ -144,6 +178,15 @@ class ModelsHttp:
 
     async def _unshadow(self, call: Call) -> Reply:
         return await self._make(Change(Action.UNSHADOW, call.path["name"]))
+
+    async def _canary(self, call: Call) -> Reply:
+        given = _body(call, CanaryBody)
+        bounds = Bounds(given.failed, given.difference, given.novel, given.windows)
+        change = Change(Action.CANARY, call.path["name"], given.bundle, given.share, bounds)
+        return await self._make(change)
+
+    async def _uncanary(self, call: Call) -> Reply:
+        return await self._make(Change(Action.UNCANARY, call.path["name"]))
 
     async def _make(self, change: Change) -> Reply:
         """Make a change, to its end also where the caller leaves."""

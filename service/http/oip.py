@@ -95,9 +95,10 @@ class OipHttp:
         exchange.stages.append((Stage.DECODE, start, perf_counter()))
         if ask.timeout_seconds != math.inf:
             call.limit.shorten(ask.timeout_seconds)
-        values = await self._inference.answer(model, ask, exchange.stages)
+        version = call.path.get("version", "")
+        name, values = await self._inference.answer(model, ask, exchange.stages, version=version)
         start = perf_counter()
-        body, size = encoded(model.name, ask.id, ask.wanted, values, form)
+        body, size = encoded(name, ask.id, ask.wanted, values, form)
         exchange.stages.append((Stage.ENCODE, start, perf_counter()))
         if size is None:
             return Reply(body)

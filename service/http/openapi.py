@@ -171,6 +171,14 @@ def _paths() -> dict[str, Any]:
             _responses({}, 401, 403, 404, 429, 503, 504)
             | {"200": {"description": EVENTS, "content": {"text/event-stream": {"schema": {}}}}},
         ),
+        "/v1/models/{name}/canary": change(
+            "post",
+            "Let a candidate answer a share of the requests, within bounds",
+            *(400, 404, 413, 415),
+            requestBody={"required": True, "content": {"application/json": {"schema": _ref("CanaryBody")}}},
+            parameters=[name],
+        )
+        | change("delete", "Let the candidate answer no more", 404, parameters=[name]),
         "/readyz": get("Readiness: every golden window agrees", _responses(_ref("ReadyBody"), 503)),
         "/livez": get("Liveness", {"200": {"description": "alive"}}),
         "/metrics": get("Prometheus metrics", _responses({}, 401, 403) | {"200": {"description": "metrics"}}),

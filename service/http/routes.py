@@ -22,6 +22,7 @@ from service.http.decisions import DecisionsHttp, UnitDecision
 from service.http.events import EventsHttp
 from service.http.models import (
     BundleBody,
+    CanaryBody,
     ChangeBody,
     Changer,
     ModelBody,
@@ -77,8 +78,8 @@ class ReadyBody(msgspec.Struct, frozen=True):
 
 
 BODIES: Final = (
-    PredictQuery, ModelsBody, ModelBody, BundleBody, ShadowBody, SimulatedBody, ChangeBody, ReadyBody,
-    ProblemBody, OutcomeReport, OutcomeReply, UnitBody, FleetBody, MonitoringBody, UnitDecision,
+    PredictQuery, ModelsBody, ModelBody, BundleBody, ShadowBody, CanaryBody, SimulatedBody, ChangeBody,
+    ReadyBody, ProblemBody, OutcomeReport, OutcomeReply, UnitBody, FleetBody, MonitoringBody, UnitDecision,
     CyclesQuery, CyclesReply, UnitReply, RenameBody, DeletedBody,
 )  # fmt: skip
 """What the routes read and answer, for the OpenAPI document."""

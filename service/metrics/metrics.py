@@ -69,7 +69,7 @@ class Metrics(Collector):
         self._ready: Callable[[], bool] = lambda: False
         self._pending: Final[list[Callable[[], int]]] = []
         self.models: Final[dict[str, ModelMetrics]] = {}
-        self._retired: list[ModelMetrics] = []
+        self._beside: list[ModelMetrics] = []
         registry.register(self)  # first, so that a scrape counts what waits before it reads anything
         self._declare_requests()
         stage_seconds = self._shared.histogram(
@@ -101,6 +101,17 @@ class Metrics(Collector):
         self._manifests.show(self._runtimes.values())
         return observer
 
+    def add_canary(self, canary: Runtime) -> ModelMetrics:
+        """Count a canary under the name of the model that serves, drift left out; return its observer."""
+        name, manifest = canary.manifest.name, canary.manifest
+        serving = self._runtimes[name]
+        heads = range(max(manifest.heads, serving.manifest.heads))
+        providers = [*dict.fromkeys((serving.provider, canary.provider))]
+        self._shared.add_model(name, provider=providers, head=("mean", *map(str, heads)))
+        observer = ModelMetrics(self.families, canary, drift=None)
+        self._beside.append(observer)
+        return observer
+
     def remove_model(self, name: str) -> None:
         """Show nothing of a model any more."""
         self._retire(name)
@@ -115,7 +126,7 @@ class Metrics(Collector):
             while retired.waits:
                 retired.count()
             retired.retire()
-            self._retired.append(retired)
+            self._beside.append(retired)
 
     def _declare_requests(self) -> None:
         routes = [(t, r) for t in Transport for r in Route if r.transport in {None, t}]
@@ -206,10 +217,10 @@ class Metrics(Collector):
 
     def _counts(self) -> Iterator[Callable[[], None]]:
         yield self._count_ended
-        for model in [*self.models.values(), *self._retired]:
+        for model in [*self.models.values(), *self._beside]:
             while model.waits:
                 yield model.count
-        self._retired = [model for model in self._retired if model.waits or not model.is_released]
+        self._beside = [model for model in self._beside if model.waits or not model.is_released]
 
     def _count_ended(self) -> None:
         ended = self.ended.copy()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from itertools import chain
 from typing import Final
@@ -11,10 +11,11 @@ from typing import Final
 import numpy as np
 from prometheus_client import CollectorRegistry, Gauge
 
-from model.domain import attention_lag, edge_weights, head_similarity
+from model.domain import FloatArray, attention_lag, edge_weights, head_similarity
 from service.core.answers import STATES, Answers
 from service.core.ports import BatchReport
 from service.core.runtime import Runtime
+from service.core.shadow import LOWER, RUL, UPPER
 from service.drift.monitor import DriftMonitor
 from service.labels import Side, Stage
 from service.metrics.buckets import (
@@ -55,17 +56,30 @@ class Families:
         self._declare_answers(shared)
         self.shadow: Final = shared.histogram(
             "rul_shadow_absolute_difference_cycles",
-            "Absolute difference of a shadow's RUL from the RUL that was served, in cycles.",
+            "Absolute difference of a candidate's RUL (shadow, canary) from the serving model's, in cycles.",
             ERROR_CYCLES,
             model=(),
         )
         self.shadow_beyond: Final = shared.counter(
             "rul_shadow_beyond_interval_total",
-            "Windows whose RUL by the shadow is outside the interval that was served.",
+            "Windows whose RUL by the candidate (shadow, canary) is outside the serving model's interval.",
             model=(),
         )
         self.shadow_failed: Final = shared.counter(
             "rul_shadow_failed_total", "Requests that the shadow did not answer.", model=()
+        )
+        self.canary: Final = shared.counter(
+            "rul_canary_requests_total", "Requests that went to the canary.", model=()
+        )
+        self.canary_failed: Final = shared.counter(
+            "rul_canary_failed_total",
+            "Requests that the canary did not answer, and the model that serves did.",
+            model=(),
+        )
+        self.canary_returned: Final = shared.counter(
+            "rul_canary_returned_total",
+            "Canaries that passed a bound, so that all requests went back to the model that serves.",
+            model=(),
         )
 
     def _declare_attention(self, shared: Shared) -> None:
@@ -139,7 +153,7 @@ class ModelMetrics:
     Args:
         families: What is counted in.
         model: The model.
-        drift: Counts the windows for drift.
+        drift: Counts the windows for drift; None: nothing does.
 
     Attributes:
         ran: Takes a batch that has run; `count` counts it.
@@ -151,7 +165,7 @@ class ModelMetrics:
         families: Families,
         model: Runtime,
         *,
-        drift: DriftMonitor,
+        drift: DriftMonitor | None,
     ) -> None:
         name = model.manifest.name
         self._queue: Final = families.stage_seconds.labels(Stage.QUEUE.value)
@@ -160,6 +174,9 @@ class ModelMetrics:
         self._shadow: Final = families.shadow.labels(name)
         self._shadow_beyond: Final = families.shadow_beyond.labels(name)
         self._shadow_failed: Final = families.shadow_failed.labels(name)
+        self._canary: Final = families.canary.labels(name)
+        self._canary_failed: Final = families.canary_failed.labels(name)
+        self._canary_returned: Final = families.canary_returned.labels(name)
         self._drift: DriftMonitor | None = drift
         self._inference: Final = families.inference.labels(name, model.provider)
         self._batch: Final = families.batch.labels()
@@ -185,14 +202,28 @@ class ModelMetrics:
         """Count windows whose caller left before they were answered."""
         self._cancelled.inc(windows)
 
-    def compared(self, difference: Sequence[float], beyond: int) -> None:
-        """Count what a shadow answered."""
-        self._shadow.observe_each(difference)
-        self._shadow_beyond.inc(beyond)
+    def compared(self, candidate: FloatArray, served: FloatArray) -> None:
+        """Count what a candidate and the model that serves answered to the same windows."""
+        rul = candidate[:, RUL]
+        self._shadow.observe_each(np.abs(rul - served[:, RUL]).tolist())
+        beyond = (rul < served[:, LOWER]) | (rul > served[:, UPPER])
+        self._shadow_beyond.inc(int(np.count_nonzero(beyond)))
 
     def shadow_failed(self) -> None:
         """Count a request that the shadow did not answer."""
         self._shadow_failed.inc()
+
+    def canary_asked(self) -> None:
+        """Count a request that the canary takes."""
+        self._canary.inc()
+
+    def canary_failed(self) -> None:
+        """Count a request that the canary did not answer."""
+        self._canary_failed.inc()
+
+    def canary_returned(self) -> None:
+        """Count a canary that passed a bound."""
+        self._canary_returned.inc()
 
     def retire(self) -> None:
         """Leave drift to the version that takes over; batches in flight are still counted."""

@@ -157,17 +157,24 @@ class Inference:
             raise _refused(defects)
         return Ask(windows, wanted, count, cycles, query.id, query.timeout_seconds)
 
-    async def answer(self, model: LoadedModel, ask: Ask, stages: Stages) -> list[FloatArray]:
-        """The answers to the windows: the values of each output that is wanted, float32.
+    async def answer(
+        self, model: LoadedModel, ask: Ask, stages: Stages, *, version: str = ""
+    ) -> tuple[ModelName, list[FloatArray]]:
+        """Which model answers the windows, and the values of each output that is wanted, float32.
+
+        A canary takes no request that asks for one `version`.
 
         Raises:
             Overloaded, NotReady, RuntimeFailed: as the batcher says.
         """
-        pieces = await model.batcher.submit(ask.windows)
+        if version or model.canary is None:
+            pieces = await model.batcher.submit(ask.windows)
+        else:
+            model, pieces = await model.routed(None, lambda asked: asked.batcher.submit(ask.windows))
         start = perf_counter()
         values = _gathered(ask, pieces)
         stages.append((Stage.EXPLAIN, start, perf_counter()))
-        return values
+        return model.name, values
 
 
 def _one_a_window(given: NDArray[Any], name: str, count: int) -> list[Any]:

@@ -7,7 +7,7 @@ A worker that starts later starts with the models of the last change.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from service import logs
-from service.core.changes import Change, Changed
+from service.core.changes import Candidate, Change, Changed
 from service.errors import InvalidCandidate, NotReady, ServiceError
 from service.processes.control import Commands, Control, send
 from service.settings import Settings
@@ -35,6 +35,7 @@ class Changes:
     Attributes:
         workers: Those that serve.
         digests: SHA-256 of the bundles that they have loaded, by the model's name.
+        candidates: Those that stand beside models, as JSON.
     """
 
     def __init__(self, socket: Callable[[int], Path]) -> None:
@@ -46,6 +47,7 @@ class Changes:
         self._bundles: tuple[str, ...] = ()
         self.workers: Final[set[int]] = set()
         self.digests: dict[str, str] = {}
+        self.candidates: tuple[str, ...] = ()
 
     async def open(self, path: Path) -> None:
         """Listen for workers that are asked for a change."""
@@ -78,7 +80,7 @@ class Changes:
             refused = next((changed for changed in prepared if changed.error), None)
             if not prepared:
                 refused = Changed.refused(NotReady("no worker answers; try again later"))
-            elif refused is None and any(changed != prepared[0] for changed in prepared):
+            elif refused is None and any(_files(changed) != _files(prepared[0]) for changed in prepared):
                 refused = Changed.refused(
                     InvalidCandidate("workers read different files: the bundle changed")
                 )
@@ -87,6 +89,7 @@ class Changes:
                 return _text(refused)
             changed = prepared[0]
             self._bundles, self.digests = tuple(changed.bundles.values()), changed.digests
+            self.candidates = tuple(_text(candidate) for candidate in changed.candidates.values())
             for failed in await self._all("commit", COMMIT_SECONDS):
                 if failed.error:
                     logs.logger().error("change of models failed in a worker", reason=failed.detail)
@@ -115,6 +118,11 @@ class WorkerChanges:
         """Change this catalog when the supervisor at this socket says so; None: there is none."""
         self._catalog: Final = catalog
         self._supervisor: Final = supervisor
+        catalog.everywhere = self.change
+
+    async def restore(self, candidates: Iterable[str]) -> None:
+        """Bring back the candidates of a worker that ended."""
+        await self._catalog.restore(msgspec.json.decode(text, type=Candidate) for text in candidates)
 
     async def change(self, change: Change) -> Changed:
         """Change the models that serve, in every worker or in none.
@@ -149,5 +157,9 @@ class WorkerChanges:
         return _text(Changed())
 
 
-def _text(of: Change | Changed) -> str:
+def _files(changed: Changed) -> tuple[object, ...]:
+    return changed.model, changed.bundles, changed.digests
+
+
+def _text(of: Change | Changed | Candidate) -> str:
     return msgspec.json.encode(of).decode()

@@ -40,6 +40,7 @@ class WorkerSpec(BaseModel):
         control: Unix socket of the supervisor's commands; None: there is no supervisor.
         supervisor: Unix socket of the supervisor itself, likewise.
         digests: SHA-256 of the bundles that the running workers have loaded, by the model's name.
+        candidates: Candidates that stand beside their models, as JSON.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -50,6 +51,7 @@ class WorkerSpec(BaseModel):
     control: Path | None = None
     supervisor: Path | None = None
     digests: dict[str, str] = {}
+    candidates: tuple[str, ...] = ()
 
     @classmethod
     def read(cls) -> WorkerSpec | None:

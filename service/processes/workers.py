@@ -149,6 +149,7 @@ class Workers:
             control=socket,
             supervisor=self._supervisor,
             digests=self._changes.digests,
+            candidates=self._changes.candidates,
         )
         # One thread per event loop: a second one would only wait for the GIL.
         threads = ["--concurrency", "1"] if self._count > 1 else []

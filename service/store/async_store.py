@@ -1,7 +1,7 @@
-"""The store for the event loop: predictions go in, questions are answered, and the loop never blocks.
+"""The store for the event loop: predictions and readings go in, and the loop never blocks.
 
-One thread writes, two ask. This module must not know HTTP, and loads no database library itself: the
-writing thread does.
+One thread writes predictions, one appends readings, two ask. This module must not know HTTP, and loads no
+database library itself: the writing thread does.
 """
 
 from __future__ import annotations
@@ -137,9 +137,13 @@ class AsyncStore:
 
     def add_model(self, version: ModelVersion) -> None:
         """Store predictions of a model, in the place of an older version."""
+        self.add_version(version)
+        self._loaded[version.model] = version.version
+
+    def add_version(self, version: ModelVersion) -> None:
+        """Store predictions of a version beside another that serves."""
         if version not in self._versions:
             self._versions.append(version)
-        self._loaded[version.model] = version.version
 
     def remove_model(self, name: str) -> None:
         """Count no outcomes of a model any more."""

@@ -31,7 +31,10 @@ async def test_readiness_says_on_which_providers_a_model_runs_and_why_not_on_oth
     assert model["fallback"] == "First could not be loaded"
 
 
-POSTED = {Route.PREDICT, Route.EXPLAIN, Route.V2_INFER, Route.V2_INDEX, Route.OUTCOMES, Route.SHADOW}
+POSTED = {
+    Route.PREDICT, Route.EXPLAIN, Route.V2_INFER, Route.V2_INDEX, Route.OUTCOMES, Route.SHADOW, Route.CANARY,
+    Route.CYCLES, Route.RENAME,
+}  # fmt: skip
 
 
 async def test_every_route_of_http_is_counted_under_a_label_of_its_own():
@@ -52,7 +55,7 @@ PREDICTED = ("/v1/predict", "/v2/models/{name}/infer", "/v2/models/{name}/versio
 
 
 async def test_every_example_of_the_docs_is_answered(tmp_path):
-    async with in_process(store=f"sqlite:///{tmp_path}/rul.db") as service:
+    async with in_process(store=f"sqlite:///{tmp_path}/rul.db", request_timeout_seconds=30) as service:
         paths = (await service.http.get("/openapi.json")).json()["paths"]
         answers = []
         for path in (*PREDICTED, "/v1/units/{unit}/outcomes"):

@@ -5,12 +5,9 @@ import gc
 import json
 import shutil
 import weakref
-from contextlib import asynccontextmanager
 
-import httpx
 import numpy as np
 import pytest
-from pydantic import SecretStr
 from structlog.testing import capture_logs
 
 from export.bundle import find_bundle
@@ -18,73 +15,24 @@ from export.golden import Golden
 from export.seal import read_bundle, write_sums
 from model.simulation import simulate
 from service import logs
-from service.assembly import build
 from service.choices import ProviderChoice
 from service.core.runtime import OnnxRuntime
 from service.core.watch import Watch
 from service.edge.keys import GRANTABLE, KeyScope
-from service.processes.control import WorkerSpec
 from service.proto import rul_v1_pb2 as pb
-from service.settings import Settings
-from tests.asking import golden_windows
-from tests.in_process import SMALL, ask_grpc, framed, unframed, until
+from tests.changing import KEY, WINDOW, serving
+from tests.in_process import ask_grpc, framed, unframed, until
 from tests.key_files import key_file
 from tests.other_bundles import renamed
 
-KEY = "an-admins-key"
 FD001 = find_bundle("fd001")
 FD001_VERSION = OnnxRuntime.load(FD001, provider=ProviderChoice.CPU).manifest.version
-WINDOW = golden_windows(Golden.load(FD001.golden))[0]
 
 
 @pytest.fixture(scope="module")
 def newer(tmp_path_factory):
     """Version 2 of fd001: the graph of fd003, which answers otherwise."""
     return renamed(tmp_path_factory.mktemp("newer") / "any", "fd003", name="fd001", version="2")
-
-
-class Service:
-    """A running application and its client."""
-
-    def __init__(self, parts, client):
-        self.parts, self.client = parts, client
-
-    async def change(self, method, path="", bundle=None):
-        body = None if bundle is None else {"bundle": str(bundle)}
-        return await self.client.request(method, f"/v1/models{path}", json=body)
-
-    async def predict(self, **options):
-        answer = await self.client.post("/v1/predict", json={"windows": [WINDOW.json()]} | options)
-        assert answer.status_code == 200, answer.text
-        return answer.json()
-
-    async def version(self):
-        return (await self.predict())["model"]["version"]
-
-    def value(self, name, **labels):
-        return self.parts.registry.get_sample_value(name, labels)
-
-
-@asynccontextmanager
-async def serving(*bundles, keys_file=None, **settings):
-    chosen = Settings.model_construct(
-        **SMALL | settings,
-        bundles=bundles,
-        provider=ProviderChoice.CPU,
-        store=False,
-        api_keys=SecretStr(""),
-        keys_file="" if keys_file is None else str(keys_file),
-    )
-    parts = build(chosen, worker=WorkerSpec())
-    await parts.become_ready(settle=lambda **_: None)
-    transport = httpx.ASGITransport(parts.handle)
-    async with httpx.AsyncClient(
-        transport=transport, base_url="http://localhost", headers={"x-api-key": KEY}
-    ) as client:
-        try:
-            yield Service(parts, client)
-        finally:
-            await parts.stop()
 
 
 @pytest.fixture

@@ -1,0 +1,116 @@
+"""A canary: a candidate that answers a share of the requests, and loses them where it answers badly.
+
+A unit that is asked for alone stays with one model: its name decides, in every worker and whatever the order
+of requests. After each answer of the candidate the model that serves is asked too, and their differences are
+added up over all workers. Beyond a bound the candidate answers nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final, Protocol
+from zlib import crc32
+
+import numpy as np
+
+from model.domain import NOVELTY_LIMIT, FloatArray
+from service.core.changes import Bounds
+from service.core.ports import Batcher, Slots
+from service.core.predictor import LoadedModel
+from service.core.shadow import NOVELTY, RUL, Shadow, ShadowObserver
+
+SUMS: Final = 4
+"""Failed requests, compared windows, their absolute differences, windows that it alone finds novel."""
+
+
+class CanaryObserver(ShadowObserver, Protocol):
+    """Counts requests of a canary too."""
+
+    def canary_asked(self) -> None:
+        """Count a request that the candidate takes."""
+
+    def canary_failed(self) -> None:
+        """Count a request that the candidate did not answer."""
+
+
+class Canary:
+    """A candidate beside `serving`; `sums` are shared by the workers, `give_back` ends it in all of them.
+
+    Attributes:
+        model: The candidate; the serving model is asked after each of its answers.
+    """
+
+    def __init__(
+        self,
+        candidate: LoadedModel,
+        serving: Batcher,
+        *,
+        share: float,
+        bounds: Bounds,
+        sums: Slots,
+        observer: CanaryObserver,
+        give_back: Callable[[str], None],
+    ) -> None:
+        beside = Shadow(candidate.batcher, serving, share=1.0, observer=self)
+        self.model: Final = replace(candidate, batcher=beside)
+        self._share: Final = share
+        self._bounds: Final = bounds
+        self._sums: Final = sums
+        self._before: Final = sums.total()
+        self._observer: Final = observer
+        self._give_back: Final = give_back
+        self._is_over = False
+        self._due = 0.0
+
+    def takes(self, unit: str | None) -> bool:
+        """Whether the candidate answers a request: by its first unit, or in turn where that has no name."""
+        if self._is_over:
+            return False
+        if unit is None:
+            self._due += self._share
+            is_taken = self._due >= 1.0 - 1e-9  # ten tenths are a little less than one
+            self._due -= is_taken
+        else:
+            is_taken = crc32(unit.encode(errors="replace")) < self._share * 2**32
+        if is_taken:
+            self._observer.canary_asked()
+        return is_taken
+
+    def failed(self) -> None:
+        """Count a request that the candidate did not answer."""
+        self._observer.canary_failed()
+        self._add(1, 0, 0, 0)
+
+    def compared(self, other: FloatArray, answered: FloatArray) -> None:
+        """Add what the serving model says of windows that the candidate has answered."""
+        self._observer.compared(answered, other)
+        difference = np.abs(answered[:, RUL] - other[:, RUL]).sum()
+        is_novel = answered[:, NOVELTY] > NOVELTY_LIMIT
+        is_novel &= other[:, NOVELTY] <= NOVELTY_LIMIT
+        self._add(0, len(answered), difference, int(np.count_nonzero(is_novel)))
+
+    def shadow_failed(self) -> None:
+        """Leave windows out that the serving model did not answer."""
+
+    def _add(self, *sums: float) -> None:
+        own = self._sums.own
+        own += sums
+        reason = _beyond(self._sums.total() - self._before, self._bounds)
+        if reason and not self._is_over:
+            self._is_over = True
+            self._give_back(reason)
+
+
+def _beyond(sums: FloatArray, bounds: Bounds) -> str:
+    """Say which bound is passed; empty: none."""
+    failed, windows, difference, novel = sums.tolist()
+    if failed > bounds.failed:
+        return f"{failed:g} requests failed, bound {bounds.failed}"
+    if windows < bounds.windows:
+        return ""
+    if difference > bounds.difference * windows:
+        return f"the RUL differs by {difference / windows:.3g} cycles on average, bound {bounds.difference:g}"
+    if novel > bounds.novel * windows:
+        return f"{novel / windows:.3g} of the windows are novel to it alone, bound {bounds.novel:g}"
+    return ""

@@ -1,0 +1,307 @@
+"""A canary answers its share of the requests, and loses them where it answers badly."""
+
+import asyncio
+
+import msgspec
+import numpy as np
+import pytest
+from structlog.testing import capture_logs
+
+from service.core.canary import SUMS, Canary
+from service.core.changes import Action, Bounds, Candidate, Change
+from service.core.predictor import LoadedModel
+from service.core.queries import ModelName
+from service.metrics.board import Board
+from service.processes.control import WorkerSpec
+from service.proto import rul_v1_pb2 as pb
+from tests.changing import KEY, WINDOW, WINDOWS, serving
+from tests.fakes import FakeRuntime
+from tests.in_process import framed, unframed, until
+from tests.key_files import key_file
+from tests.oip import json_request
+from tests.other_bundles import renamed
+
+WIDE = {"difference": 1000.0, "novel": 1.0}
+
+
+@pytest.fixture(scope="module")
+def newer(tmp_path_factory):
+    """Version 2 of fd001: the graph of fd003, which answers otherwise."""
+    return renamed(tmp_path_factory.mktemp("newer") / "any", "fd003", name="fd001", version="2")
+
+
+@pytest.fixture
+async def service(tmp_path):
+    async with serving("fd001", keys_file=key_file(tmp_path, KEY)) as started:
+        yield started
+
+
+async def begun(service, bundle, **options):
+    answer = await service.change("POST", "/fd001/canary", bundle.path, **{"share": 1.0, **options})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def candidate(service):
+    return (await service.client.get("/v1/models/fd001")).json()["candidate"]
+
+
+class FakeObserver:
+    def __init__(self):
+        self.asked = self.failed = 0
+
+    def canary_asked(self):
+        self.asked += 1
+
+    def canary_failed(self):
+        self.failed += 1
+
+    def compared(self, candidate, served):
+        pass
+
+
+def make_canary(*, share=0.05, board=None, **bounds):
+    """A canary with a list of the reasons for which it was given back."""
+    model, reasons = LoadedModel.of(FakeRuntime(), None, max_window_cycles=100), []
+    canary = Canary(
+        model, None,
+        share=share, bounds=Bounds(**bounds), sums=(board or Board()).slots("canary", SUMS),
+        observer=FakeObserver(), give_back=reasons.append,
+    )  # fmt: skip
+    return canary, reasons
+
+
+def rows(rul, novelty=0.5, *, windows=1):
+    return np.tile([rul, rul - 5, rul + 5, novelty], (windows, 1)).astype(float)
+
+
+# Which requests
+
+
+def test_a_unit_stays_with_one_model_in_every_worker_and_the_share_holds():
+    (one, _), (other, _) = make_canary(), make_canary()
+    units = [f"engine {i}" for i in range(4000)]
+
+    taken = [one.takes(unit) for unit in units]
+
+    assert [other.takes(unit) for unit in reversed(units)][::-1] == taken
+    assert 0.04 < np.mean(taken) < 0.06
+
+
+def test_a_larger_share_keeps_the_units_of_a_smaller_one():
+    (few, _), (many, _) = make_canary(share=0.05), make_canary(share=0.3)
+    units = [str(i) for i in range(1000)]
+
+    assert {unit for unit in units if few.takes(unit)} <= {unit for unit in units if many.takes(unit)}
+
+
+def test_requests_that_name_no_unit_are_taken_in_turn():
+    canary, _ = make_canary(share=0.1)
+
+    assert sum(canary.takes(None) for _ in range(100)) == 10
+
+
+# When it is given back
+
+
+@pytest.mark.parametrize(
+    ("bounds", "failures", "compared", "reason"),
+    [
+        ({}, 1, [], "1 requests failed, bound 0"),
+        ({"failed": 2}, 2, [], None),
+        ({"failed": 2}, 3, [], "3 requests failed, bound 2"),
+        ({"windows": 4}, 0, [(rows(50, windows=4), rows(61, windows=4))], "11 cycles on average, bound 10"),
+        ({"windows": 5}, 0, [(rows(50, windows=4), rows(61, windows=4))], None),
+        ({"windows": 4}, 0, [(rows(50, windows=4), rows(59, windows=4))], None),
+        ({"windows": 4}, 0, [(rows(50, windows=4), rows(50, 2.1, windows=4))], "1 of the windows are novel"),
+        ({"windows": 4}, 0, [(rows(50, 2.1, windows=4), rows(50, 2.1, windows=4))], None),
+    ],
+)  # fmt: skip
+def test_a_canary_is_given_back_beyond_a_bound_and_says_which(bounds, failures, compared, reason):
+    canary, reasons = make_canary(share=1.0, **bounds)
+
+    for _ in range(failures):
+        canary.failed()
+    for served, answered in compared:
+        canary.compared(served, answered)
+
+    assert [reason in said for said in reasons] == [True] * bool(reason)
+    assert canary.takes("any") is not bool(reason)
+
+
+def test_workers_judge_by_what_all_of_them_have_seen(tmp_path):
+    (tmp_path / "board").touch()
+    boards = [Board(tmp_path / "board", worker=worker, workers=2) for worker in range(2)]
+    (one, _), (other, reasons) = (make_canary(board=board, windows=4) for board in boards)
+
+    one.compared(rows(50, windows=3), rows(90, windows=3))
+    other.compared(rows(50), rows(90))
+
+    assert len(reasons) == 1
+
+
+def test_a_later_canary_is_not_judged_by_an_earlier_one():
+    board = Board()
+    earlier, _ = make_canary(board=board)
+    earlier.failed()
+
+    _, reasons = later = make_canary(board=board, failed=1)
+    later[0].failed()
+
+    assert reasons == []
+
+
+# In a service
+
+
+async def test_answers_of_a_canary_name_it_and_both_models_are_compared(service, newer):
+    changed = await begun(service, newer, **WIDE)
+    before = service.value("rul_prediction_cycles_count", model="fd001")
+
+    answers = [await service.predict(unit=unit) for unit in ("a", "b")]
+    await until(lambda: service.value("rul_shadow_absolute_difference_cycles_count", model="fd001") == 2)
+
+    assert changed["action"] == "canary"
+    assert [answer["model"] for answer in answers] == [changed["model"]] * 2
+    assert changed["model"]["version"] == "2"
+    assert await candidate(service) == {
+        "kind": "canary", "model": changed["model"], "share": 1.0, "returned": None,
+    }  # fmt: skip
+    assert service.value("rul_canary_requests_total", model="fd001") == 2
+    assert service.value("rul_prediction_cycles_count", model="fd001") == before + 2
+
+
+async def test_a_canary_ends_on_request_and_with_a_swap(service, newer):
+    old = await service.version()
+    await begun(service, newer, **WIDE)
+    ended = await service.change("DELETE", "/fd001/canary")
+    after = await service.version()
+    again = await service.change("DELETE", "/fd001/canary")
+    await begun(service, newer, **WIDE)
+    await service.change("POST", "/fd001", newer.path)
+
+    assert (ended.status_code, again.status_code) == (200, 409)
+    assert after == old
+    assert await candidate(service) is None
+    assert (await service.change("DELETE", "/fd001/canary")).status_code == 409
+    assert await service.version() == "2"
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"bundle": "fd002"}, 422),
+        ({"share": 0}, 400),
+        ({"failed": -1}, 400),
+        ({"difference": 0}, 400),
+        ({"windows": 0}, 400),
+    ],
+)
+async def test_a_canary_that_cannot_be_is_refused(service, newer, body, status):
+    old = await service.version()
+
+    refused = await service.client.post("/v1/models/fd001/canary", json={"bundle": str(newer.path)} | body)
+
+    assert refused.status_code == status, refused.text
+    assert await candidate(service) is None
+    assert await service.version() == old
+
+
+async def test_a_request_that_a_canary_fails_is_answered_by_the_model_and_all_go_back(
+    service, newer, monkeypatch
+):
+    old = await service.version()
+    await begun(service, newer)
+    canary = service.parts.desk.predictor.models["fd001"].canary
+    monkeypatch.setattr(canary.model.batcher.serving._runtime, "_names", ["no such output"])
+
+    with capture_logs() as said:
+        versions = [await service.version(unit=unit) for unit in ("a", "b")]
+        await until(lambda: service.value("rul_canary_returned_total", model="fd001") == 1)
+
+    reason = "1 requests failed, bound 0"
+    assert versions == [old, old]
+    assert (await candidate(service))["returned"] == reason
+    assert service.value("rul_canary_failed_total", model="fd001") == 1
+    assert service.value("rul_canary_requests_total", model="fd001") == 1
+    (line,) = [line for line in said if line["event"] == "canary returned"]
+    assert (line["model"], line["version"], line["reason"]) == ("fd001", "2", reason)
+
+
+async def test_a_canary_that_differs_too_much_is_given_back(service, newer):
+    old = await service.version()
+    await begun(service, newer, difference=10, windows=2, novel=1.0)
+    windows = [WINDOWS[1].json()]  # to which the two answer 109 and 125 cycles
+
+    for _ in range(2):
+        assert await service.version(windows=windows) == "2"
+    await until(lambda: service.value("rul_canary_returned_total", model="fd001") == 1)
+
+    assert "cycles on average" in (await candidate(service))["returned"]
+    assert await service.version() == old
+    assert (await service.change("DELETE", "/fd001/canary")).status_code == 200
+    assert await candidate(service) is None
+
+
+async def test_the_open_protocol_names_the_canary_unless_it_asks_for_a_version(service, newer):
+    old = await service.version()
+    await begun(service, newer, **WIDE)
+    body = json_request({"readings": np.array([WINDOW.readings], np.float32)})
+
+    paths = ["/v2/models/fd001/infer", f"/v2/models/fd001/versions/{old}/infer"]
+    answers = [(await service.client.post(path, json=body)).json() for path in paths]
+
+    assert [answer["model_version"] for answer in answers] == ["2", old]
+
+
+async def test_a_stream_stays_with_the_model_that_serves(service, newer):
+    old = await service.version()
+    await begun(service, newer, **WIDE)
+    sent, received = asyncio.Queue(), asyncio.Queue()
+    headers = [(b"content-type", b"application/grpc"), (b"x-api-key", KEY.encode())]
+    path = "/rul.v1.RulService/PredictStream"
+    scope = {"type": "http", "http_version": "2", "method": "POST", "path": path, "headers": headers}
+    talking = asyncio.create_task(service.parts.grpc(scope, sent.get, received.put))
+
+    opening = framed(pb.StreamRequest(open=pb.StreamOpen()).SerializeToString())
+    sent.put_nowait({"type": "http.request", "body": opening, "more_body": True})
+    while (event := await received.get())["type"] != "http.response.body":
+        pass
+    talking.cancel()
+
+    assert pb.StreamReply.FromString(unframed(event["body"])[0]).opened.model.version == old
+
+
+# In a worker that restarts
+
+
+def spec(bundle, action=Action.CANARY, *, returned="", sha256=""):
+    change = Change(action, "fd001", str(bundle), 1.0, Bounds(**WIDE), sha256=sha256)
+    name = ModelName("fd001", "2", "f")
+    text = msgspec.json.encode(Candidate(change, name, returned)).decode()
+    return WorkerSpec(candidates=(text,))
+
+
+@pytest.mark.parametrize("action", [Action.SHADOW, Action.CANARY])
+async def test_a_worker_that_restarts_has_its_candidates_again(newer, action):
+    async with serving("fd001", worker=spec(newer.path, action)) as service:
+        shown, version = await candidate(service), await service.version()
+
+    assert (shown["kind"], shown["model"]["version"], shown["returned"]) == (action, "2", None)
+    assert (version == "2") is (action is Action.CANARY)
+
+
+@pytest.mark.parametrize(
+    ("folder", "options", "reason"),
+    [
+        ("nowhere", {}, "nowhere"),
+        (None, {"sha256": "another"}, "the bundle changed"),
+        ("any", {"returned": "1 requests failed"}, "1 requests failed"),
+    ],
+)
+async def test_a_candidate_that_cannot_come_back_answers_nothing_and_says_why(newer, folder, options, reason):
+    async with serving("fd001", worker=spec(folder or newer.path, **options)) as service:
+        shown, version = await candidate(service), await service.version()
+
+    assert reason in shown["returned"]
+    assert version != "2"
