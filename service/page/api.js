@@ -41,6 +41,7 @@ export async function call(method, path, { query, body, signal, headers = {}, ty
   const search = new URLSearchParams(Object.entries(query ?? {}).filter(([, value]) => value !== null && value !== undefined && value !== ""));
   const address = search.size ? `${path}?${search}` : path;
   const sent = { ...headers };
+  if (method !== "GET") askAgain(); // a person has asked for it
   if (body !== undefined) sent["content-type"] = type ?? "application/json";
   for (;;) {
     const used = key;
