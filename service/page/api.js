@@ -3,6 +3,7 @@
 let key = "";
 let askForKey = null;
 let asking = null;
+let declinedAt = 0;
 const keyListeners = new Set();
 
 /** A refusal of the service (RFC 9457), or a service that cannot be reached (status 0). */
@@ -58,10 +59,13 @@ export async function call(method, path, { query, body, signal, headers = {}, ty
 
 async function renewed(used, problem) {
   if (used !== key) return true; // another request has asked meanwhile
-  if (!askForKey) return false;
+  if (!askForKey || Date.now() - declinedAt < 1000) return false; // as other requests of this view were told
   asking ??= askForKey(used ? problem.detail : "").finally(() => (asking = null));
   const given = await asking;
-  if (given === null) return false;
+  if (given === null) {
+    declinedAt = Date.now();
+    return false;
+  }
   if (given !== key) setKey(given);
   return true;
 }
@@ -103,7 +107,7 @@ export async function follow({ onEvent, onState, signal }) {
       pause = 100; // the service ends a stream now and then
     } catch (error) {
       if (signal.aborted) return;
-      if (error.status === 404 || error.status === 403) return onState("off");
+      if ([401, 403, 404].includes(error.status)) return onState("off");
     } finally {
       rest.abort(); // and the listener with it
     }

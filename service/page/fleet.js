@@ -88,7 +88,7 @@ class Fleet {
     } catch (error) {
       if (error.name === "AbortError" || turn !== this.turn) return;
       put(this.parts.summary);
-      put(this.parts.body, error.status === 404 ? noStore(error) : failed(error, () => this.load()));
+      put(this.parts.body, error.status === 404 ? noStore(error) : failed(error, this.context.again));
       this.table = null;
     }
   }

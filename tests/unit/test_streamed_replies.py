@@ -14,6 +14,8 @@ SECONDS = 10
 @pytest.fixture
 async def service(tmp_path):
     async with in_process(store=f"sqlite:///{tmp_path}/store.db") as started:
+        while (await started.http.get("/v1/units")).status_code == 503:
+            pass  # the database is being made
         yield started
 
 
