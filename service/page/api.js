@@ -3,7 +3,7 @@
 let key = "";
 let askForKey = null;
 let asking = null;
-let declinedAt = 0;
+let declined = false;
 const keyListeners = new Set();
 
 /** A refusal of the service (RFC 9457), or a service that cannot be reached (status 0). */
@@ -17,6 +17,11 @@ export class Problem extends Error {
 /** Set the function `(why) -> Promise<string | null>` that asks a person for a key. */
 export function onKeyNeeded(ask) {
   askForKey = ask;
+}
+
+/** Ask again, after a person has given no key. */
+export function askAgain() {
+  declined = false;
 }
 
 /** Call a function with whether there is a key, at each change. */
@@ -36,6 +41,7 @@ export async function call(method, path, { query, body, signal, headers = {}, ty
   const search = new URLSearchParams(Object.entries(query ?? {}).filter(([, value]) => value !== null && value !== undefined && value !== ""));
   const address = search.size ? `${path}?${search}` : path;
   const sent = { ...headers };
+  if (method !== "GET") askAgain(); // a person has asked for it
   if (body !== undefined) sent["content-type"] = type ?? "application/json";
   for (;;) {
     const used = key;
@@ -59,11 +65,11 @@ export async function call(method, path, { query, body, signal, headers = {}, ty
 
 async function renewed(used, problem) {
   if (used !== key) return true; // another request has asked meanwhile
-  if (!askForKey || Date.now() - declinedAt < 1000) return false; // as other requests of this view were told
+  if (!askForKey || declined) return false;
   asking ??= askForKey(used ? problem.detail : "").finally(() => (asking = null));
   const given = await asking;
   if (given === null) {
-    declinedAt = Date.now();
+    declined = true;
     return false;
   }
   if (given !== key) setKey(given);

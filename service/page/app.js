@@ -1,6 +1,6 @@
 // The shell: router, theme, key. A view is a module with `async show(root, params, context)`.
 
-import { api, onKeyChange, onKeyNeeded, setKey } from "./api.js";
+import { api, askAgain, onKeyChange, onKeyNeeded, setKey } from "./api.js";
 import { announce, h, put } from "./dom.js";
 import { failed } from "./parts.js";
 
@@ -28,6 +28,7 @@ function parse(hash) {
 
 async function render() {
   if (location.hash === "#main") return; // the skip link
+  askAgain();
   leave.abort();
   leave = new AbortController();
   const { signal } = leave;
