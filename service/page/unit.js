@@ -47,6 +47,9 @@ class UnitView {
     this.context = context;
     this.costs = { ratio: USUAL_RATIO };
     for (const name of ["pointerdown", "keydown"]) root.addEventListener(name, () => (this.isUsed = true), { signal: context.signal });
+    root.addEventListener("click", ({ target }) => {
+      for (const menu of root.querySelectorAll("details.menu[open]")) menu.open = menu.contains(target);
+    }, { signal: context.signal });
     context.signal.addEventListener("abort", () => this.charts?.destroy());
   }
 
