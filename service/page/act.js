@@ -5,18 +5,19 @@ import { number, percent } from "./format.js";
 
 const PAUSE_MS = 150;
 const RATIOS = [1.5, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 100];
-const USUAL = 10;
+export const USUAL_RATIO = 10;
 
 /**
- * The cost slider. `ask({ planned, failure })` resolves to `{ decision, curve }`; `onAct(cycle)` hears of the best
+ * The cost slider; it keeps its place in `costs.ratio`. `ask({ planned, failure })` resolves to `{ decision, curve }`; `onAct(cycle)` hears of the best
  * cycle. Nothing is shown where the service has no decision to give.
  */
-export function actPanel({ ask, onAct, signal }) {
+export function actPanel({ ask, onAct, signal, costs = { ratio: USUAL_RATIO } }) {
   const words = h("div", { class: "act-words", "aria-live": "polite" });
   const ratio = h("output", { for: "costs" });
   const slider = h("input", {
-    type: "range", id: "costs", min: 0, max: RATIOS.length - 1, step: 1, value: RATIOS.indexOf(USUAL),
+    type: "range", id: "costs", min: 0, max: RATIOS.length - 1, step: 1, value: RATIOS.indexOf(costs.ratio),
     oninput: () => {
+      costs.ratio = chosen();
       say();
       clearTimeout(waiting);
       waiting = setTimeout(load, PAUSE_MS);

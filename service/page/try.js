@@ -98,6 +98,7 @@ class TryView {
     const names = [...found.keys()];
     const unit = h("select", { id: "try-unit", onchange: () => this.useOf(found, unit.value) }, names.map((name) => h("option", { value: name }, name)));
     const missing = this.columns.filter((name) => !matched.columns[name]);
+    const tooFew = missing.length > this.manifest.max_missing_fraction * this.columns.length;
     const used = new Set([matched.unit, matched.cycle, ...Object.values(matched.columns)]);
     const spare = file.header.filter((name) => !used.has(name));
     const choice = (label, id, chosen, none, set) =>
@@ -115,12 +116,13 @@ class TryView {
           choice("Column of units", "try-units", matched.unit, "none: one unit", (name) => ({ ...matched, unit: name })),
           choice("Column of cycles", "try-cycles", matched.cycle, "none: count the rows", (name) => ({ ...matched, cycle: name }))),
         said.length > 0 && h("div", { class: "warnings" }, h("ul", { "aria-label": "Mismatches" }, said.map((text) => h("li", {}, text)))),
-        h("details", { class: "fold", open: isOpen || missing.length === this.columns.length }, h("summary", {}, "Match the columns"),
+        h("details", { class: "fold", open: isOpen || tooFew }, h("summary", {}, "Match the columns"),
           h("div", { class: "matching" }, this.columns.map((name, i) =>
             choice(name, `try-column-${i}`, matched.columns[name], "missing", (from) => ({ ...matched, columns: { ...matched.columns, [name]: from } })))))));
     if (focused?.startsWith("try-")) document.getElementById(focused)?.focus();
-    if (missing.length === this.columns.length) {
-      put(this.result, h("p", { class: "notice card" }, "No column of the file has a name that the model knows. Choose the columns above, or another model."));
+    if (tooFew) {
+      const least = Math.ceil((1 - this.manifest.max_missing_fraction) * this.columns.length);
+      put(this.result, h("p", { class: "notice card" }, `${this.model} needs ${least} of its ${this.columns.length} columns. Choose them above, or another model.`));
       return;
     }
     unit.value = found.has(this.unit) ? this.unit : names[0];

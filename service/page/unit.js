@@ -1,6 +1,6 @@
 // One unit: how long, how sure, why, when to act; its life; outcome, new name, removal.
 
-import { actPanel } from "./act.js";
+import { actPanel, USUAL_RATIO } from "./act.js";
 import { figures, reasons } from "./answer.js";
 import { follow } from "./api.js";
 import { h, put } from "./dom.js";
@@ -45,6 +45,11 @@ class UnitView {
     Object.assign(this, facts);
     this.root = root;
     this.context = context;
+    this.costs = { ratio: USUAL_RATIO };
+    for (const name of ["pointerdown", "keydown"]) root.addEventListener(name, () => (this.isUsed = true), { signal: context.signal });
+    root.addEventListener("click", ({ target }) => {
+      for (const menu of root.querySelectorAll("details.menu[open]")) menu.open = menu.contains(target);
+    }, { signal: context.signal });
     context.signal.addEventListener("abort", () => this.charts?.destroy());
   }
 
@@ -81,12 +86,17 @@ class UnitView {
       h("section", { class: "answer-figures", "aria-label": "Answer" }, figures(prediction, { last: cycle, cap: manifest.cap, ended: known.outcome !== null })),
       h("section", { class: "why", "aria-label": "Why" }, reasons(prediction), explained.why && h("p", { class: "muted" }, explained.why)),
       !known.outcome && !this.at && this.act());
+    this.isUsed = false;
+    const top = scrollY;
+    this.news = h("p", { class: "notice card", role: "status", hidden: true });
     put(this.root,
       this.head(prediction, last),
+      this.news,
       this.at && this.past(last),
       known.outcome && this.end(),
       answer,
       h("div", { class: "columns" }, h("section", { class: "card charts", "aria-label": "Life" }, charts.root), charts.side));
+    scrollTo(0, top);
   }
 
   head(prediction, last) {
@@ -125,6 +135,7 @@ class UnitView {
       ask: (costs) => api.get(`${this.path}/decision`, { model: this.model, ...costs }, { signal }),
       onAct: (cycle) => this.charts.setAct(cycle),
       signal,
+      costs: this.costs,
     });
   }
 
@@ -157,20 +168,27 @@ class UnitView {
     return { cycles: window, heads };
   }
 
-  /** Load the unit again where an event tells of it. */
+  /** Show the unit anew where an event tells of it; a page in use asks first. */
   hear(name, units) {
     if (name !== "units" || this.at || document.hidden) return;
-    const news = units.find((one) => one.unit === this.unit && one.model === this.model);
-    if (news && news.last_cycle !== this.known.predictions[0]?.last_cycle) this.reload();
+    const found = units.find((one) => one.unit === this.unit && one.model === this.model);
+    if (!found || found.last_cycle === this.known.predictions[0]?.last_cycle) return;
+    if (!this.isUsed || !this.news) return void this.reload();
+    put(this.news, `There is an answer for cycle ${found.last_cycle}. `, h("button", { type: "button", onclick: () => this.reload() }, "Show it"));
+    this.news.hidden = false;
   }
 
   async reload() {
     const { api, signal } = this.context;
+    if (this.isLoading) return;
+    this.isLoading = true;
     try {
       Object.assign(this, await history(api, this.path, { model: this.model }, signal));
       await this.draw();
     } catch (error) {
       if (error.name !== "AbortError") put(this.root, failed(error, () => this.reload()));
+    } finally {
+      this.isLoading = false;
     }
   }
 }

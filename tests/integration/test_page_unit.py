@@ -264,7 +264,7 @@ def test_the_numbers_stand_in_a_table_too(opened):
 
 
 @desktop
-def test_a_new_reading_appears_by_itself(opened, http):
+def test_a_new_reading_appears_by_itself_unless_somebody_works_on_the_page(opened, http):
     lives(http, "growing", seed=9, share=0.3)
     page = show(opened, "growing")
     life = http.get("/v1/models/fd001/simulated?seed=9").json()
@@ -275,6 +275,13 @@ def test_a_new_reading_appears_by_itself(opened, http):
     http.post("/v1/units/growing/cycles", json={"columns": columns}).raise_for_status()
 
     expect(page.locator(".unit-head")).to_contain_text(f"Cycle {before + 1} ")
+    page.get_by_role("slider", name="A failure costs").press("Home")
+    http.post("/v1/units/growing/cycles", json={"columns": columns}).raise_for_status()
+    page.get_by_text(f"There is an answer for cycle {before + 2}.").wait_for()
+    expect(page.locator(".unit-head")).to_contain_text(f"Cycle {before + 1} ")
+    page.get_by_role("button", name="Show it").click()
+    expect(page.locator(".unit-head")).to_contain_text(f"Cycle {before + 2} ")
+    expect(page.get_by_role("region", name="When to act")).to_contain_text("1.5")
 
 
 @both_sizes
@@ -306,6 +313,9 @@ def test_a_unit_is_renamed_and_deleted_behind_a_menu(opened, http):
     page = show(opened, "misspelt")
     page.get_by_label("More").click()
     opened.check_accessible()
+    page.get_by_role("heading", level=1).click()
+    expect(page.get_by_role("button", name="Rename")).to_be_hidden()
+    page.get_by_label("More").click()
     page.get_by_role("button", name="Rename").click()
     page.get_by_label("New name").fill("well spelt")
     page.get_by_role("dialog").get_by_role("button", name="Rename").click()
