@@ -12,6 +12,7 @@ from rul_client.commands.outcomes_file import LinesRefused, report_file
 from rul_client.errors import RemoteFailed
 from tests.spreadsheets import write_xlsx
 
+EMPTY = {"readings": {"cycles": [], "columns": {}}}
 HEADER = "unit,kind,cycle,model,time"
 
 
@@ -28,7 +29,7 @@ class Server:
             return httpx.Response(self.status, json=problem)
         self.taken.append((unit, json.loads(request.content)))
         body = {"unit": unit, "model": "fake", "result": "created", "outcome": None}
-        return httpx.Response(200, json=body | {"predictions": [], "scores": [], "next": None})
+        return httpx.Response(200, json=body | {"predictions": [], "scores": [], "next": None, **EMPTY})
 
 
 async def report(server, path, *, replace=False):
