@@ -111,7 +111,7 @@ class Parts:
             }
             self._control = Control(commands)
             await self._control.open(spec.control)
-        if spec.index > 0:  # other workers answer meanwhile: listen only when this one can
+        if spec.index > 0 or spec.candidates:  # other workers answer meanwhile: listen only when this one can
             await proving
         self._regular = [
             self._run(self.desk.metrics.publish_regularly()),

@@ -14,6 +14,7 @@ from rich.table import Table
 from rul_client.address import LOCAL, http_address
 
 if TYPE_CHECKING:
+    from rul_client.answers import Candidate
     from rul_client.api import AsyncClient
 
 Result = TypeVar("Result")
@@ -132,11 +133,11 @@ def uncanary(name: Name, *, url: Url = LOCAL, api_key: ApiKey = None) -> None:
     _change(url, api_key, "DELETE", f"/{quote(name, safe='')}/canary", None)
 
 
-def _candidate(given: Mapping[str, Any] | None) -> str:
-    if given is None:
+def _candidate(found: Candidate | None) -> str:
+    if found is None:
         return ""
-    returned = f", returned: {given['returned']}" if given["returned"] else f" of {given['share']:g}"
-    return f"{given['kind']} {given['model']['version']}{returned}"
+    answers = f"returned: {found.returned}" if found.returned else f"share {found.share:g}"
+    return f"{found.kind} {found.model.version}, {answers}"
 
 
 def _change(url: str, api_key: str | None, method: str, path: str, body: Mapping[str, object] | None) -> None:

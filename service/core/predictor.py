@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import Final, Protocol, TypeVar, cast
 
 from msgspec import UNSET
 
@@ -52,9 +52,6 @@ from service.errors import (
 )
 from service.labels import Stage
 
-if TYPE_CHECKING:
-    from service.core.canary import Canary
-
 Answered = TypeVar("Answered")
 
 BY_SENSORS: Final = frozenset({Explain.SENSORS, Explain.FULL})
@@ -62,6 +59,22 @@ BY_SENSORS: Final = frozenset({Explain.SENSORS, Explain.FULL})
 
 YIELD_EVERY: Final = 16
 """Windows that are laid out before others may get the loop."""
+
+
+class Canary(Protocol):
+    """A candidate that answers a share of the requests; `service.core.canary.Canary` is one."""
+
+    @property
+    def model(self) -> LoadedModel:
+        """The candidate."""
+        ...
+
+    def takes(self, unit: str | None) -> bool:
+        """Whether the candidate answers a request of this unit."""
+        ...
+
+    def failed(self) -> None:
+        """Count a request that the candidate did not answer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)

@@ -167,7 +167,7 @@ class Inference:
         Raises:
             Overloaded, NotReady, RuntimeFailed: as the batcher says.
         """
-        if version:
+        if version or model.canary is None:
             pieces = await model.batcher.submit(ask.windows)
         else:
             model, pieces = await model.routed(None, lambda asked: asked.batcher.submit(ask.windows))

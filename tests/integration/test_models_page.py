@@ -48,9 +48,9 @@ def get(service, path):
     return httpx.get(service.http + path, headers={"x-api-key": KEY}, trust_env=False, timeout=SECONDS)
 
 
-def versions(service):
+def versions(service, window=0):
     """The version that answers, of many connections: both workers are asked."""
-    window = golden_windows(Golden.load(find_bundle("fd001").golden))[0].json()
+    window = golden_windows(Golden.load(find_bundle("fd001").golden))[window].json()
     found = set()
     for _ in range(24):
         answer = httpx.post(
@@ -75,6 +75,15 @@ def pasted(text, service, newer):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def kill_a_worker(service):
+    """Kill one, and wait for the worker that takes its place."""
+    children = psutil.Process(service.process.pid).children()
+    victim = next(child for child in children if "envoy" in child.name())
+    os.kill(victim.pid, signal.SIGKILL)
+    wait_until(lambda: not victim.is_running(), 10, what="the end of the worker")
+    wait_until(lambda: "rul_workers 2.0" in get(service, "/metrics").text, 60, what="the new worker")
 
 
 def test_the_commands_of_the_page_change_every_worker(service, newer):
@@ -105,17 +114,35 @@ def test_a_bad_candidate_is_refused_by_all_workers_and_a_worker_that_restarts_ha
     )  # fmt: skip
     still = versions(service)
     pasted("rul models swap fd001 /bundles/fd001-v2", service, newer)
-    children = psutil.Process(service.process.pid).children()
-    victim = next(child for child in children if "envoy" in child.name())
-    os.kill(victim.pid, signal.SIGKILL)
-    wait_until(lambda: not victim.is_running(), 10, what="the end of the worker")
-    wait_until(lambda: "rul_workers 2.0" in get(service, "/metrics").text, 60, what="the new worker")
+    kill_a_worker(service)
 
     assert refused.returncode == 1
     assert "golden.npz" in refused.stderr
     assert still == before
     assert "2" not in before
     assert versions(service) == {"2"}
+
+
+def test_a_canary_answers_in_every_worker_survives_a_restart_and_goes_back_from_all(service, newer):
+    (old,) = versions(service)
+
+    def shown():
+        models = [get(service, "/v1/models").json()["models"][0] for _ in range(12)]
+        return {model["candidate"]["returned"] for model in models}
+
+    canary = "rul models canary fd001 /bundles/fd001-v2 --share 1 --novel 1"
+    pasted(f"{canary} --difference 1000", service, newer)
+    during = versions(service)
+    kill_a_worker(service)
+    restarted = versions(service)
+    pasted(f"{canary} --difference 0.01 --windows 1", service, newer)
+    wait_until(lambda: versions(service, window=1) == {old}, 30, what="the return of all requests")
+
+    assert (during, restarted) == ({"2"}, {"2"})
+    assert versions(service) == {old}
+    (reason,) = shown()
+    assert "cycles on average, bound 0.01" in reason
+    assert 'rul_canary_returned_total{model="fd001"} 1.0' in get(service, "/metrics").text
 
 
 def test_swaps_under_load_fail_no_request_and_mix_no_answer(tmp_path):

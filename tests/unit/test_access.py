@@ -276,7 +276,8 @@ def test_a_key_among_ten_thousand_is_found_as_fast_as_among_ten(file):
 # Every route
 
 ASKED = {
-    **dict.fromkeys(["POST /v1/predict", "GET /v1/units", "GET /v1/units/a"], "predict"),
+    **dict.fromkeys(["POST /v1/predict", "POST /v1/explain"], "predict"),
+    **dict.fromkeys(["GET /v1/units", "GET /v1/units/a"], "predict"),
     "POST /v1/units/a/outcomes": "outcomes",
     **dict.fromkeys(["POST /v1/models", "POST /v1/models/{m}", "DELETE /v1/models/{m}"], "admin"),
     **dict.fromkeys(["POST /v1/models/{m}/shadow", "DELETE /v1/models/{m}/shadow"], "admin"),

@@ -33,6 +33,7 @@ async def test_readiness_says_on_which_providers_a_model_runs_and_why_not_on_oth
 
 POSTED = {
     Route.PREDICT, Route.EXPLAIN, Route.V2_INFER, Route.V2_INDEX, Route.OUTCOMES, Route.SHADOW, Route.CANARY,
+    Route.CYCLES, Route.RENAME,
 }  # fmt: skip
 
 
@@ -54,7 +55,7 @@ PREDICTED = ("/v1/predict", "/v2/models/{name}/infer", "/v2/models/{name}/versio
 
 
 async def test_every_example_of_the_docs_is_answered(tmp_path):
-    async with in_process(store=f"sqlite:///{tmp_path}/rul.db") as service:
+    async with in_process(store=f"sqlite:///{tmp_path}/rul.db", request_timeout_seconds=30) as service:
         paths = (await service.http.get("/openapi.json")).json()["paths"]
         answers = []
         for path in (*PREDICTED, "/v1/units/{unit}/outcomes"):

@@ -156,7 +156,7 @@ async def answered(lengths, cycles, *batches, width=CONTEXT):
     """The outputs for such windows, answered in these batches."""
     served, model = inference(Batches(*batches, width=width))
     ask = served.read(model, query(asked_for(lengths, cycles)))
-    values = await served.answer(model, ask, [])
+    _, values = await served.answer(model, ask, [])
     return {spec.name: value for spec, value in zip(ask.wanted, values, strict=True)}
 
 
