@@ -64,7 +64,7 @@ async def test_lines_that_are_wrong_are_named_and_the_rest_is_reported(tmp_path,
         ["1,broken,5,,", "unknown,failed,5,,", "2,failed,5,,", "3,failed,soon,,", ",failed,5,,"],
     )
 
-    with pytest.raises(LinesRefused, match=r"1 outcomes \(1 created\); 4 lines refused"):
+    with pytest.raises(LinesRefused, match=r"1 outcomes \(1 created\); 4 of 5 lines refused"):
         await report(server, csv_file(tmp_path, HEADER, *lines))
 
     assert [unit for unit, _ in server.taken] == ["2"]
