@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -36,6 +36,16 @@ class OutputFormat(StrEnum):
     CSV = "csv"
     PARQUET = "parquet"
     JSON = "json"
+
+
+SUFFIXES: Final = {
+    "": OutputFormat.CSV,
+    ".csv": OutputFormat.CSV,
+    ".txt": OutputFormat.CSV,
+    ".parquet": OutputFormat.PARQUET,
+    ".pq": OutputFormat.PARQUET,
+    ".json": OutputFormat.JSON,
+}
 
 
 class CannotWrite(RulError):
@@ -116,8 +126,13 @@ def request_body(manifest: Manifest, trajectories: Sequence[Trajectory]) -> byte
 
 
 def _format_of(output: Path | None) -> OutputFormat:
-    suffixes = {".parquet": OutputFormat.PARQUET, ".pq": OutputFormat.PARQUET, ".json": OutputFormat.JSON}
-    return OutputFormat.CSV if output is None else suffixes.get(output.suffix.lower(), OutputFormat.CSV)
+    suffix = "" if output is None else output.suffix.lower()
+    if suffix not in SUFFIXES:
+        wanted = ", ".join(filter(None, SUFFIXES))
+        raise typer.BadParameter(
+            f"{output}: expected {wanted}, got {suffix}; or name a --format", param_hint="--output"
+        )
+    return SUFFIXES[suffix]
 
 
 def _write(

@@ -47,7 +47,7 @@ async def report_file(client: AsyncClient, path: Path, *, replace: bool) -> None
     counts = ", ".join(f"{count:,} {result}" for result, count in sorted(results.items()))
     summary = f"{path}: {total:,} outcomes" + f" ({counts})" * bool(counts)
     if refused:
-        raise LinesRefused(f"{summary}; {refused:,} lines refused")
+        raise LinesRefused(f"{summary}; {refused:,} of {total + refused:,} lines refused")
     Console(highlight=False, markup=False, soft_wrap=True).print(summary)
 
 

@@ -126,3 +126,11 @@ def test_simulated_units_age_towards_failure_in_the_eyes_of_the_model(
     old = rul([unit.readings[-context:] for unit in units])
 
     assert (young > old).mean() > 0.9
+
+
+def test_an_output_that_would_not_be_what_its_suffix_says_is_refused(simulate, tmp_path):
+    result = simulate("--output", tmp_path / "units.xlsx")
+
+    assert result.exit_code == 2
+    assert "expected .csv, .txt, .parquet, .pq, .json, got .xlsx" in " ".join(result.output.split())
+    assert not list(tmp_path.iterdir())

@@ -12,6 +12,7 @@ from rul_client.commands.outcomes_file import LinesRefused, report_file
 from rul_client.errors import RemoteFailed
 from tests.spreadsheets import write_xlsx
 
+EMPTY = {"readings": {"cycles": [], "columns": {}}}
 HEADER = "unit,kind,cycle,model,time"
 
 
@@ -28,7 +29,7 @@ class Server:
             return httpx.Response(self.status, json=problem)
         self.taken.append((unit, json.loads(request.content)))
         body = {"unit": unit, "model": "fake", "result": "created", "outcome": None}
-        return httpx.Response(200, json=body | {"predictions": [], "scores": [], "next": None})
+        return httpx.Response(200, json=body | {"predictions": [], "scores": [], "next": None, **EMPTY})
 
 
 async def report(server, path, *, replace=False):
@@ -63,7 +64,7 @@ async def test_lines_that_are_wrong_are_named_and_the_rest_is_reported(tmp_path,
         ["1,broken,5,,", "unknown,failed,5,,", "2,failed,5,,", "3,failed,soon,,", ",failed,5,,"],
     )
 
-    with pytest.raises(LinesRefused, match=r"1 outcomes \(1 created\); 4 lines refused"):
+    with pytest.raises(LinesRefused, match=r"1 outcomes \(1 created\); 4 of 5 lines refused"):
         await report(server, csv_file(tmp_path, HEADER, *lines))
 
     assert [unit for unit, _ in server.taken] == ["2"]
