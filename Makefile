@@ -68,9 +68,15 @@ $(CLIENTS)/.made: tests/clients/requirements.txt | python
 .PHONY: clients
 clients: $(CLIENTS)/.made ## the environment of third-party clients, for integration tests
 
-.PHONY: demo
-demo: setup ## simulate, train, export, check, serve and predict in under two minutes (PORT=...)
-	tools/demo $(CURDIR)/$(BIN) $(PORT)
+.PHONY: demo tour screenshots
+demo: $(SERVE)/.made-$(ACCELERATOR) ## a simulated fleet against the service, which it starts if there is none (PORT=... SECONDS=...)
+	tools/demo $(CURDIR)/$(SERVE)/bin $(or $(PORT),3000) $(SECONDS)
+
+tour: setup ## simulate, train, export, check, serve and predict in under two minutes (PORT=...)
+	tools/tour $(CURDIR)/$(BIN) $(PORT)
+
+screenshots: setup ## docs/images: pictures of the page, from a demo with a fixed seed
+	$(BIN)/python -m tools.screenshots
 
 .PHONY: test
 test: setup ## every test

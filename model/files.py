@@ -51,7 +51,7 @@ def format_of(path: Path, default: Format | None = None) -> Format | None:
     A `.txt` whose first line is neither numbers nor a header holds no readings.
     """
     suffix = bare_path(path).suffix.lower()
-    known = SUFFIXES.get(suffix, default)
+    known: Format | None = SUFFIXES.get(suffix, default)
     if known is not None and suffix != ".txt":
         return known
     try:
@@ -59,7 +59,7 @@ def format_of(path: Path, default: Format | None = None) -> Format | None:
             head = file.read(HEAD_BYTES)
     except (OSError, EOFError, zlib.error):  # who reads the file says so
         return known
-    magic = next((form for magic, form in MAGIC.items() if head.startswith(magic)), None)
+    magic: Format | None = next((form for magic, form in MAGIC.items() if head.startswith(magic)), None)
     return magic or _text_format(head)
 
 
@@ -137,8 +137,9 @@ def csv_of_sheet(path: Path, data: bytes) -> bytes:
 
 def _cell(value: object) -> str:
     """Format a cell; a spreadsheet has no whole numbers, so 1.0 is 1."""
-    whole = isinstance(value, float) and value.is_integer()
-    return str(int(value) if whole else value).replace("\n", " ")
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value).replace("\n", " ")
 
 
 def _text_format(head: bytes) -> Format | None:

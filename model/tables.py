@@ -63,13 +63,15 @@ def read_table(
     `keys` names the key of the fleet file that asks for a column, for errors.
     """
     wanted = [*numbers, *([] if text is None else [text])]
-    if form in {"parquet", "feather"}:
+    source = None if form in {"parquet", "feather"} else TextTable.of(path, form)
+    if source is None:
         table = _arrow_table(path, form, lambda header: _present(path, header, wanted, optional, keys))
-        locate = lambda row: f"{path}: row {row + 1}"  # noqa: E731
     else:
-        source = TextTable.of(path, form)
         table = source.parse(_present(path, source.header, wanted, optional, keys), text, date)
-        locate = lambda row: f"{path}: line {source.line(row)}"  # noqa: E731
+
+    def locate(row: int) -> str:
+        return f"{path}: row {row + 1}" if source is None else f"{path}: line {source.line(row)}"
+
     return _table(path, table, locate, numbers=numbers, text=text, date=date)
 
 

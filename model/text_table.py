@@ -14,7 +14,7 @@ import io
 import logging
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from model.domain import InvalidData
-from model.files import DELIMITERS, content, csv_of_sheet
+from model.files import DELIMITERS, HEAD_BYTES, content, csv_of_sheet
 from model.fleet import Format
 
 logger = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ class TextTable:
         """Parse these columns as float64, and as string the `text` column and that of dates."""
         if not self.body.strip():
             raise InvalidData(f"{self.path}: the file has no reading")
-        texts = {text} | ({date} if date in columns and self._is_dated(date) else set())
+        texts = {text} | ({date} if date and date in columns and self._is_dated(date) else set())
         types = {name: pa.string() if name in texts else pa.float64() for name in columns}
         try:
             return self.parse_strictly(types)
@@ -151,8 +151,9 @@ class TextTable:
 
     def _is_dated(self, column: str) -> bool:
         """Say whether the first row has a date in this column."""
-        place = self.header.index(column)
-        return next((seconds_of(cells[place]) is not None for _, cells in self.rows()), False)
+        place, head = self.header.index(column), self.body[:HEAD_BYTES]
+        few = replace(self, body=head[: head.rfind(b"\n") + 1] or self.body)
+        return next((seconds_of(cells[place]) is not None for _, cells in few.rows()), False)
 
     def _number(self, cell: str, name: str, line: int) -> float:
         try:

@@ -84,7 +84,8 @@ class AsyncClient:
         transport: httpx.AsyncBaseTransport | None = None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        self.url: Final = any_address(url)
+        any_address(url)
+        self.url: Final = url
         self._attempts: Final = attempts
         self._sleep: Final = sleep
         is_grpc = url.startswith("grpc")
@@ -183,21 +184,22 @@ class AsyncClient:
     async def append(
         self,
         unit: str,
-        columns: Mapping[str, Any],
+        columns: Mapping[str, Any] | Frame,
         *,
         cycle: int | Sequence[int] | None = None,
         model: str | None = None,
         explain: Explain = "none",
         store: bool = True,
     ) -> Appended:
-        """Store readings of a unit by column; predict the unit as it now stands.
+        """Store readings of a unit by column, or a DataFrame; predict the unit as it now stands.
 
         A value of each column is a reading; values in lists, with as many cycles, are several. Without
         `cycle`, a reading is of the cycle after the last one stored.
         """
         values = {name: np.asarray(value, np.float64).tolist() for name, value in columns.items()}
         cycles = "cycles" if any(isinstance(each, list) for each in values.values()) else "cycle"
-        body = {cycles: cycle, "columns": values, "model": model, "explain": explain, "store": store}
+        numbers = None if cycle is None else np.asarray(cycle).tolist()
+        body = {cycles: numbers, "columns": values, "model": model, "explain": explain, "store": store}
         return await self.request("POST", f"/v1/units/{part(unit)}/cycles", Appended, body)
 
     async def fleet(
@@ -305,7 +307,8 @@ class Client:
     def __init__(self, url: str = LOCAL, *, api_key: str | None = None, tls: Tls = Tls()) -> None:  # noqa: B008 frozen
         self.asynchronous: Final = AsyncClient(url, api_key=api_key, tls=tls)
         self._loop: Final = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="rul client", daemon=True).start()
+        self._thread: Final = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
 
     def __enter__(self) -> Self:
         return self
@@ -325,6 +328,8 @@ class Client:
         """Close the connections and end the thread."""
         self.wait(self.asynchronous.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
     models = _blocking(AsyncClient.models)
     manifest = _blocking(AsyncClient.manifest)

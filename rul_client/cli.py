@@ -5,6 +5,8 @@ from __future__ import annotations
 import typer
 
 from rul_client.commands.bench.cli import bench
+from rul_client.commands.demo.cli import demo
+from rul_client.commands.explain.cli import explain
 from rul_client.commands.models import models
 from rul_client.commands.outcomes import outcomes
 from rul_client.commands.predict.cli import predict
@@ -12,7 +14,7 @@ from rul_client.commands.top.cli import top
 
 
 def register(app: typer.Typer) -> None:
-    """Add `predict`, `outcomes`, `bench`, `top` and `models`."""
-    for command in (predict, outcomes, bench, top):
+    """Add `predict`, `explain`, `outcomes`, `bench`, `top`, `demo` and `models`."""
+    for command in (predict, explain, outcomes, bench, top, demo):
         app.command()(command)
     app.add_typer(models, name="models")

@@ -20,6 +20,7 @@ class Frame(Protocol):
 
     columns: Any
     groupby: Any
+    items: Any
 
     def __getitem__(self, name: Any, /) -> Any: ...  # noqa: ANN401 as pandas has it
 

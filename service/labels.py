@@ -37,6 +37,7 @@ class Route(StrEnum):
     """What was asked for: a pattern, never a path."""
 
     PREDICT = "/v1/predict"
+    EXPLAIN = "/v1/explain"
     MODELS = "/v1/models"
     MODEL = "/v1/models/{name}"
     SHADOW = "/v1/models/{name}/shadow"
@@ -86,7 +87,7 @@ class Route(StrEnum):
 
 PREDICTS: Final = frozenset(
     {
-        Route.PREDICT, Route.GRPC_PREDICT, Route.V2_INFER, Route.GRPC_INFER, Route.GRPC_STREAM,
+        Route.PREDICT, Route.EXPLAIN, Route.GRPC_PREDICT, Route.V2_INFER, Route.GRPC_INFER, Route.GRPC_STREAM,
         Route.GRPC_READING, Route.CYCLES, Route.GRPC_APPEND,
     }
 )  # fmt: skip

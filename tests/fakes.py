@@ -86,7 +86,7 @@ def make_manifest(
         ],
         degradation=Degradation(
             rul=[0.0, 100.0],
-            z=[[1.0] * f, [0.0] * f],
+            z=[[-2.5] * f, [-5 / 6] * f],  # of three columns the sum is the RUL, as `FakeRuntime` answers
             spread=[[1.0] * f, [1.0] * f],
             noise=[0.1] * f,
             life_quantiles=[100.0 + i for i in range(11)],

@@ -8,6 +8,7 @@ import httpx
 import numpy as np
 
 from tests.tiny_bundle import FLEET, pumps
+from tests.waiting import wait_until
 
 SECONDS: Final = 120
 A_REQUEST: Final = 500
@@ -29,6 +30,14 @@ def fill(base: str, *, units: int, seed: int = 7, earlier: tuple[int, ...] = EAR
             ]
             for start in range(0, units, A_REQUEST):
                 predict(client, windows[start : start + A_REQUEST])
+        # Another worker may write what this one was asked.
+        wait_until(lambda: stored(client) >= units, SECONDS, what="stored predictions")
+
+
+def stored(client: httpx.Client) -> int:
+    """How many units run."""
+    found: int = client.get("/v1/units", params={"limit": 1}).json()["summary"]["units"]
+    return found
 
 
 def window(number: int, life: Any, end: int) -> dict[str, Any]:

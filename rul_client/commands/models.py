@@ -41,9 +41,8 @@ def list_models(*, url: Url = LOCAL, api_key: ApiKey = None) -> None:
     for heading in ("model", "version", "sha256", "provider", "candidate"):
         table.add_column(heading, no_wrap=True)
     for found in _ask(url, api_key, lambda client: client.models()):
-        table.add_row(
-            found.name, found.version, found.sha256[:12], found.provider, _candidate(found.candidate)
-        )
+        row = found.name, found.version, found.sha256[:12], found.provider
+        table.add_row(*row, _candidate(found.candidate))
     Console(width=160, highlight=False, markup=False).print(table)
 
 

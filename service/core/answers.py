@@ -32,14 +32,15 @@ from model.domain import (
 )
 from service.core.queries import (
     CYCLE_UNKNOWN,
+    NO_GROUNDS,
     Attention,
     Caution,
     Decision,
     Explain,
+    Grounds,
     HealthState,
     Interval,
     Prediction,
-    Trust,
 )
 from service.core.rules import WindowRules
 from service.core.runtime import Asked, Outputs
@@ -266,8 +267,7 @@ def prediction(
     i: int,
     *,
     explain: Explain,
-    sensor_contributions: dict[str, float] | UnsetType = UNSET,
-    trust: Trust | UnsetType = UNSET,
+    grounds: Grounds = NO_GROUNDS,
     decision: Decision | UnsetType | None = UNSET,
 ) -> Prediction:
     """Word the answer in this row of its batch, to window `i` of its request."""
@@ -297,8 +297,7 @@ def prediction(
         windows.imputed_fraction[i],
         _cautions(answers, row, windows, i),
         shown,
-        sensor_contributions,
-        trust,
+        *grounds,
         decision,
     )
 

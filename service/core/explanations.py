@@ -1,6 +1,6 @@
-"""Explain an answer beyond its attention: cycles of each sensor, and whether to trust the evidence.
+"""Explain an answer beyond its attention: by sensor and reading, in words, and whether to trust it.
 
-Both may ask the model again, by the same batcher, so they cost nothing where nobody asks for them. This
+All of it may ask the model again, by the same batcher: one submission of variations for each window. This
 module must not know requests.
 """
 
@@ -10,108 +10,204 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from export.bundle import Manifest
+from export.healthy import HealthyRange, average_life
 from export.occlusion import Typical
 from model.domain import FloatArray
 from model.faithfulness import rank_correlation
-from service.core.answers import Piece
+from service.core.answers import NEAR_CAP, Piece
+from service.core.departures import Estimate, account, departures
 from service.core.ports import Batcher
-from service.core.queries import Trust
+from service.core.probes import blocks_of, hiding_blocks, hiding_each, probes, staying_healthy, without_each
+from service.core.queries import Explanation, Grounds, Trust, UsualRange
 from service.core.rules import WindowRules
-from service.core.window import Windows
+from service.core.window import Windows, check
 
 SUPPORTED_AGREEMENT: Final = 0.6
 """Least rank correlation of evidence with the effect of hiding single cycles; the place of a cycle alone
 reaches 0.58 on average over test units of FD001 (docs/trust.md)."""
+SUPPORTED_SKILL: Final = 0.5
+"""Least skill in the average life of the training units: evidence of shuffled weights may agree with hiding
+cycles, and still tells nothing of wear (docs/trust.md)."""
 FEWEST_CYCLES: Final = 10
 """Fewest cycles of evidence that can be supported: of ten, one random order in 27 reaches the agreement."""
+MOST_DEPARTURES: Final = 16
+"""Most sensors whose departure is recomputed; further ones are not said."""
+LIFE_POINTS: Final = 6
+"""Places in the average life, from failure to the cap, at which skill is measured."""
 
 
-class Grounds(NamedTuple):
-    """Cycles of RUL by sensor, and the trust of the evidence where the model gives evidence."""
+class _Asked(NamedTuple):
+    """One window of a request, with its answer."""
 
-    sensors: dict[str, float] | UnsetType = UNSET
-    trust: Trust | UnsetType = UNSET
+    windows: Windows
+    i: int
+    piece: Piece
+    row: int
 
+    @property
+    def readings(self) -> FloatArray:
+        """The window with the rows past its end, [T, F]."""
+        return self.windows.readings[self.i]
 
-NO_GROUNDS: Final = Grounds()
+    @property
+    def cycles(self) -> int:
+        return self.windows.lengths[self.i]
+
+    @property
+    def of_readings(self) -> FloatArray | None:
+        """Cycles of RUL of each reading, [cycles, F], where the graph gives them."""
+        found = self.piece.answers.outputs.sensor_contribution
+        return None if found is None else found[self.row, : self.cycles]
+
+    @property
+    def estimate(self) -> Estimate:
+        return _estimate(self.piece, self.row)
 
 
 class Explainer:
     """Explains the answers of one model."""
 
     def __init__(self, manifest: Manifest, rules: WindowRules, batcher: Batcher) -> None:
-        self._explains_readings: Final = manifest.explains_readings
-        self._names: Final = rules.names
-        self._sensors: Final = rules.sensors
+        self._manifest: Final = manifest
+        self._rules: Final = rules
         self._typical: Final = Typical(manifest)
+        self._healthy: Final = HealthyRange(manifest)
         self._batcher: Final = batcher
+        self._known_skill: float | None = None
 
     async def grounds(self, windows: Windows, pieces: Sequence[Piece], *, judge: bool) -> dict[int, Grounds]:
-        """Explain each window, by its place in the request; `judge` its evidence, where it has any.
+        """Explain each window, by its place in the request; `judge` for a full explanation.
 
         Raises:
             Overloaded, NotReady, RuntimeFailed: as the batcher says.
         """
+        explain = self._full if judge else self._by_sensors
         found: dict[int, Grounds] = {}
         for piece in pieces:
             for row, i in enumerate(piece.places, piece.first):
-                sensors = await self._of_sensors(piece, row, windows, i)
-                is_judged = judge and self._explains_readings
-                trust = await self._trust(piece, row, windows, i) if is_judged else UNSET
-                found[i] = Grounds(sensors, trust)
+                found[i] = await explain(_Asked(windows, i, piece, row))
         return found
 
-    async def _of_sensors(self, piece: Piece, row: int, windows: Windows, i: int) -> dict[str, float]:
-        """Return how many cycles each sensor adds: by the graph, else by leaving it out.
+    async def _by_sensors(self, asked: _Asked) -> Grounds:
+        """Say how many cycles each sensor adds: by the graph, else by leaving it out."""
+        if asked.of_readings is not None:
+            return Grounds(self._sums(asked.of_readings))
+        (left_out,) = await self._ask(asked, [without_each(asked.readings, self._rules.sensors)])
+        return Grounds(self._left_out(asked, left_out))
+
+    async def _full(self, asked: _Asked) -> Grounds:
+        """Explain a window; all of its variations leave in one submission."""
+        skill, cycles, sensors = await self._skill(), asked.cycles, self._rules.sensors
+        readings, given = asked.readings, asked.of_readings
+        typical = self._typical.of(readings[None, :cycles])[0]
+        healthy = self._healthy.of(readings[:cycles])
+        departed = departures(readings[:cycles], healthy, sensors)[:MOST_DEPARTURES]
+        returned = staying_healthy(readings, healthy.middle, departed)
+        if given is None:
+            blocks = blocks_of(cycles, len(sensors))
+            parts = [
+                without_each(readings, sensors),
+                hiding_blocks(readings, typical, blocks, sensors),
+                returned,
+            ]
+            without, hidden, better = await self._ask(asked, parts)
+            of_sensors, of_readings = self._left_out(asked, without), self._shared(asked, blocks, hidden)
+            judged, agreement, trust = 0, None, UNSET
+        else:
+            judged = cycles if cycles >= FEWEST_CYCLES else 0
+            hidden, better = await self._ask(asked, [hiding_each(readings, typical[:judged]), returned])
+            of_sensors, of_readings = self._sums(given), given
+            agreement = self._agreement(asked, hidden) if judged else None
+            trust = _trust(agreement, skill)
+        names, first = self._rules.names, asked.windows.first_cycle[asked.i]
+        said = account(departed, asked.estimate, better, of_readings, names=names, first_cycle=first)
+        bounds = ((healthy.lower[:, column], healthy.upper[:, column]) for column in sensors)
+        usual = [UsualRange(lower.tolist(), upper.tolist()) for lower, upper in bounds]
+        explanation = Explanation(
+            [names[column] for column in sensors],
+            [*range(first, first + cycles)],
+            {names[column]: of_readings[:, column].tolist() for column in sensors},
+            dict(zip((names[column] for column in sensors), usual, strict=True)),
+            *said, agreement, SUPPORTED_AGREEMENT, judged, skill, SUPPORTED_SKILL,
+        )  # fmt: skip
+        return Grounds(of_sensors, trust, explanation)
+
+    def _sums(self, of_readings: FloatArray) -> dict[str, float]:
+        """Add the cycles of each sensor's readings, [T, F]."""
+        sums = of_readings.sum(axis=0, dtype=np.float64).tolist()
+        return {self._rules.names[column]: sums[column] for column in self._rules.sensors}
+
+    def _left_out(self, asked: _Asked, without: Sequence[Estimate]) -> dict[str, float]:
+        """Take what each sensor adds from the answers without it.
 
         Answers count before they are cut to 0..cap, or a sensor would seem to say nothing at the cap.
         Settings are left in: without them the model would assume another regime.
         """
-        columns = piece.answers.of_columns
-        if columns is not None:
-            cycles = columns[row].tolist()
-            return {self._names[column]: cycles[column] for column in self._sensors}
-        without = await self._unclipped(without_each(windows, i, self._sensors))
-        answer = piece.answers.unclipped[row]
-        return {self._names[column]: answer - without[n] for n, column in enumerate(self._sensors)}
+        answer = asked.estimate.unclipped
+        pairs = zip(self._rules.sensors, without, strict=True)
+        return {self._rules.names[column]: answer - each.unclipped for column, each in pairs}
 
-    async def _trust(self, piece: Piece, row: int, windows: Windows, i: int) -> Trust:
-        """Compare the evidence of window `i` with the effect of hiding each of its cycles alone."""
-        cycles = windows.lengths[i]
-        if cycles < FEWEST_CYCLES or piece.answers.outputs.evidence is None:
-            return Trust.UNSUPPORTED
-        hidden = hiding_each(windows, i, self._typical.of(windows.readings[i : i + 1, :cycles])[0])
-        effect = np.abs(np.array(await self._unclipped(hidden)) - piece.answers.unclipped[row])
-        agreement = rank_correlation(piece.answers.outputs.evidence[row, :cycles], effect)
-        return Trust.SUPPORTED if agreement >= SUPPORTED_AGREEMENT else Trust.UNSUPPORTED
-
-    async def _unclipped(self, probes: Windows) -> list[float]:
-        """Return the unclipped RUL of each probe, less the baseline."""
-        found = [0.0] * len(probes)
-        for piece in await self._batcher.submit(probes):
-            for row, n in enumerate(piece.places, piece.first):
-                found[n] = piece.answers.unclipped[row]
+    def _shared(self, asked: _Asked, blocks: Sequence[slice], hidden: Sequence[Estimate]) -> FloatArray:
+        """Share the effect of hiding each block among its readings, [cycles, F]; 0 where missing."""
+        known = ~np.isnan(asked.readings[: asked.cycles])
+        found, answer, effects = np.zeros(known.shape), asked.estimate.unclipped, iter(hidden)
+        for column in self._rules.sensors:
+            for block in blocks:
+                shares = known[block, column]
+                found[block, column] = shares * (answer - next(effects).unclipped) / max(1, shares.sum())
         return found
 
+    def _agreement(self, asked: _Asked, hidden: Sequence[Estimate]) -> float | None:
+        """Compare the evidence of a window with the effect of hiding each of its cycles alone."""
+        evidence = asked.piece.answers.outputs.evidence
+        if evidence is None:
+            return None
+        effect = np.abs(np.array([each.unclipped for each in hidden]) - asked.estimate.unclipped)
+        return rank_correlation(evidence[asked.row, : len(effect)], effect)
 
-def without_each(windows: Windows, i: int, columns: Sequence[int]) -> Windows:
-    """Probe window `i` once for each of these columns, with that column missing."""
-    probes = windows.only([i] * len(columns))
-    probes.readings[range(len(columns)), :, list(columns)] = np.nan
-    return replace(probes, is_probe=True)
+    async def _skill(self) -> float:
+        """Measure once how much of the average life of the training units the model's answers explain.
+
+        1: the answers are the RUL; 0: they are as far off as the mean RUL would be.
+        """
+        if self._known_skill is None:
+            rul = np.linspace(0.0, self._manifest.cap, LIFE_POINTS)
+            windows, _ = check(
+                average_life(self._manifest, rul),
+                [self._manifest.context] * LIFE_POINTS,
+                [np.nan] * LIFE_POINTS,
+                self._rules,
+            )
+            answers = [each.rul for each in await self._estimates(replace(windows, is_probe=True))]
+            self._known_skill = 1.0 - float(
+                np.square(answers - rul).sum() / np.square(rul - rul.mean()).sum()
+            )
+        return self._known_skill
+
+    async def _ask(self, asked: _Asked, parts: Sequence[FloatArray]) -> list[list[Estimate]]:
+        """Answer variations of a window, each part [P, T, F]."""
+        varied = probes(asked.windows, asked.i, parts)
+        answers = iter(await self._estimates(varied) if len(varied) else [])
+        return [[next(answers) for _ in part] for part in parts]
+
+    async def _estimates(self, windows: Windows) -> list[Estimate]:
+        found: dict[int, Estimate] = {}
+        for piece in await self._batcher.submit(windows):
+            for row, n in enumerate(piece.places, piece.first):
+                found[n] = _estimate(piece, row)
+        return [found[n] for n in range(len(windows))]
 
 
-def hiding_each(windows: Windows, i: int, typical: FloatArray) -> Windows:
-    """Probe window `i` once for each of its cycles, which takes these typical readings [T, F].
+def _estimate(piece: Piece, row: int) -> Estimate:
+    answers = piece.answers
+    rul = answers.rul[row]
+    return Estimate(rul, rul >= NEAR_CAP * answers.manifest.cap, answers.unclipped[row])
 
-    Missing readings stay missing: a hidden cycle must not tell more than it did.
-    """
-    each = range(windows.lengths[i])
-    probes = windows.only([i] * len(each))
-    missing = np.isnan(windows.readings[i, : len(each)])
-    probes.readings[each, each] = np.where(missing, np.float32(np.nan), typical)
-    return replace(probes, is_probe=True)
+
+def _trust(agreement: float | None, skill: float) -> Trust:
+    is_supported = agreement is not None and agreement >= SUPPORTED_AGREEMENT and skill >= SUPPORTED_SKILL
+    return Trust.SUPPORTED if is_supported else Trust.UNSUPPORTED

@@ -18,12 +18,14 @@ from model.decision import Costs
 from service.core.answers import prediction
 from service.core.changes import Candidate
 from service.core.decisions import Planner
-from service.core.explanations import NO_GROUNDS, Explainer, Grounds
+from service.core.explanations import Explainer
 from service.core.ports import Batcher, Recorder, Stages
 from service.core.providers import Placement
 from service.core.queries import (
+    NO_GROUNDS,
     Decision,
     Explain,
+    Grounds,
     ModelName,
     Prediction,
     PredictQuery,
@@ -272,16 +274,9 @@ class Predictor:
         answered: list[Prediction | None] = [None] * len(windows.lengths)
         for piece in pieces:
             for row, i in enumerate(piece.places, piece.first):
-                sensors, trust = grounds.get(i, NO_GROUNDS)
+                of_window, decision = grounds.get(i, NO_GROUNDS), decisions.get(i, UNSET)
                 answered[i] = prediction(
-                    piece,
-                    row,
-                    windows,
-                    i,
-                    explain=explain,
-                    sensor_contributions=sensors,
-                    trust=trust,
-                    decision=decisions.get(i, UNSET),
+                    piece, row, windows, i, explain=explain, grounds=of_window, decision=decision
                 )
         worded = cast("list[Prediction]", answered)
         if stages is not None:

@@ -7,7 +7,7 @@ A `msgspec` decoder makes a `PredictQuery` straight from a body, an encoder a bo
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -50,7 +50,7 @@ class Explain(StrEnum):
 
 
 class Trust(StrEnum):
-    """Whether hiding the cycles of this window, one at a time, ranks them as its evidence does."""
+    """Whether hiding this window's cycles ranks them as its evidence does, by a model that knows wear."""
 
     SUPPORTED = "supported"
     UNSUPPORTED = "unsupported"
@@ -124,12 +124,82 @@ class Attention(msgspec.Struct, frozen=True):
     window_contribution: float | UnsetType = UNSET
 
 
+Side = Literal["above", "below"]
+
+
+class Clause(msgspec.Struct, frozen=True):
+    """One sensor outside its healthy range, and what that does to the estimate.
+
+    `without` is the answer to the same window in which the sensor's readings since `since_cycle` are in the
+    middle of their healthy range; `cycles` is the RUL less that.
+    """
+
+    column: str
+    side: Side
+    since_cycle: int
+    cycles: float
+    without: float
+    text: str
+
+
+class Together(msgspec.Struct, frozen=True):
+    """The same of all sensors outside their healthy range at once, each since its cycle."""
+
+    columns: list[str]
+    since_cycles: list[int]
+    cycles: float
+    without: float
+    text: str
+
+
+class UsualRange(msgspec.Struct, frozen=True):
+    """The healthy range of a sensor at each cycle, in its unit."""
+
+    lower: list[float]
+    upper: list[float]
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """What an answer rests on, by sensor and cycle, and in words.
+
+    `contributions` are cycles of RUL of each reading, from the graph or by occlusion. Each clause of the
+    sentence was recomputed. `trust` is supported where `agreement` and `skill` reach what is needed.
+    Agreement is the rank correlation of the evidence with the effect of hiding each of `judged_cycles`; null
+    where nothing was judged. Skill is 1 where the model answers the average life of its training units
+    exactly, and 0 where it does no better than a constant.
+    """
+
+    columns: list[str]
+    cycles: list[int]
+    contributions: dict[str, list[float]]
+    usual: dict[str, UsualRange]
+    sentence: str
+    clauses: list[Clause]
+    together: Together | None
+    agreement: float | None
+    needed_agreement: float
+    judged_cycles: int
+    skill: float
+    needed_skill: float
+
+
+class Grounds(NamedTuple):
+    """What answers show only where it is asked for: cycles by sensor; of full explanations the rest."""
+
+    sensors: dict[str, float] | UnsetType = UNSET
+    trust: Trust | UnsetType = UNSET
+    explanation: Explanation | UnsetType = UNSET
+
+
+NO_GROUNDS: Final = Grounds()
+
+
 class Prediction(msgspec.Struct, frozen=True):
     """The answer to one window.
 
-    `sensor_contributions` come with `explain` sensors and full. `trust` comes with full, from models that
-    explain readings. `decision` comes with costs; null where the answer is no ground for one: strange
-    data, too little history, or an unknown last cycle.
+    `sensor_contributions` come with `explain` sensors and full, `explanation` with full. `trust` comes with
+    full, from models that explain readings. `decision` comes with costs; null where the answer is no ground
+    for one: strange data, too little history, or an unknown last cycle.
     """
 
     unit: str | None
@@ -143,6 +213,7 @@ class Prediction(msgspec.Struct, frozen=True):
     attention: Attention | UnsetType = UNSET
     sensor_contributions: dict[str, float] | UnsetType = UNSET
     trust: Trust | UnsetType = UNSET
+    explanation: Explanation | UnsetType = UNSET
     decision: Decision | UnsetType | None = UNSET
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 from msgspec import UNSET
+from msgspec.structs import asdict
 
 from model.decision import Costs, InvalidCosts
 from model.domain import FloatArray
@@ -22,6 +23,7 @@ from service.core.queries import (
     Attention,
     Decision,
     Explain,
+    Explanation,
     ModelName,
     Prediction,
     PredictQuery,
@@ -239,6 +241,26 @@ def _fill_grounds(message: pb.Prediction, given: Prediction) -> None:
         message.trust = given.trust
     if given.decision:
         _fill_decision(message.decision, given.decision)
+    if given.explanation is not UNSET:
+        _fill_explanation(message.explanation, given.explanation)
+
+
+def _fill_explanation(message: pb.Explanation, given: Explanation) -> None:
+    message.columns.extend(given.columns)
+    message.MergeFromString(packed(2, given.cycles))
+    for column, cycles in given.contributions.items():
+        message.contributions[column].MergeFromString(packed(1, cycles))
+    for column, usual in given.usual.items():
+        message.usual[column].MergeFromString(packed(1, usual.lower) + packed(2, usual.upper))
+    message.sentence = given.sentence
+    for clause in given.clauses:
+        message.clauses.add(**asdict(clause))
+    if given.together is not None:
+        message.together.CopyFrom(pb.Together(**asdict(given.together)))
+    if given.agreement is not None:
+        message.agreement = given.agreement
+    message.needed_agreement, message.judged_cycles = given.needed_agreement, given.judged_cycles
+    message.skill, message.needed_skill = given.skill, given.needed_skill
 
 
 def _fill_decision(message: pb.Decision, given: Decision) -> None:

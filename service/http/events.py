@@ -73,12 +73,17 @@ class Seen:
 
 
 class EventsHttp:
-    """Tells listeners which units have new predictions."""
+    """Tells listeners which units have new predictions.
 
-    def __init__(self, desk: Desk, store: AsyncStore) -> None:
+    Attributes:
+        listeners: The open streams.
+    """
+
+    def __init__(self, desk: Desk, store: AsyncStore, *, poll_seconds: float = POLL_SECONDS) -> None:
         self._desk: Final = desk
         self._store: Final = store
-        self._listeners: Final[set[Listener]] = set()
+        self._poll_seconds: Final = poll_seconds
+        self.listeners: Final[set[Listener]] = set()
         self._seen: Final[dict[str, Seen]] = {}
         self._polling: asyncio.Task[None] | None = None
 
@@ -87,7 +92,7 @@ class EventsHttp:
         return [Endpoint("GET", "/v1/events", Route.EVENTS, self._open, KeyScope.PREDICT, needs_model=True)]
 
     async def _open(self, call: Call) -> Reply:
-        if len(self._listeners) >= MOST_LISTENERS:
+        if len(self.listeners) >= MOST_LISTENERS:
             raise Overloaded(
                 f"{MOST_LISTENERS} event streams are open, the most of a worker; try again later"
             )
@@ -96,7 +101,7 @@ class EventsHttp:
         return Reply(media_type=b"text/event-stream", headers=HEADERS, stream=self._stream(Listener(caller)))
 
     async def _stream(self, listener: Listener) -> AsyncGenerator[bytes, None]:
-        self._listeners.add(listener)
+        self.listeners.add(listener)
         self._seen.setdefault(listener.caller.tenant, Seen())
         if self._polling is None or self._polling.done():
             self._polling = asyncio.ensure_future(self._poll())
@@ -105,7 +110,7 @@ class EventsHttp:
             while (event := await self._next(listener)) is not None:
                 yield event
         finally:
-            self._listeners.discard(listener)
+            self.listeners.discard(listener)
 
     async def _next(self, listener: Listener) -> Event:
         try:
@@ -115,13 +120,13 @@ class EventsHttp:
 
     async def _poll(self) -> None:
         """Look at the store while anybody listens."""
-        while self._listeners:
-            await asyncio.sleep(POLL_SECONDS)
-            for listener in [*self._listeners]:
+        while self.listeners:
+            await asyncio.sleep(self._poll_seconds)
+            for listener in [*self.listeners]:
                 if listener.is_slow or not self._may_stay(listener.caller):
-                    self._listeners.discard(listener)
+                    self.listeners.discard(listener)
                     _end(listener)
-            for tenant in {listener.caller.tenant for listener in self._listeners}:
+            for tenant in {listener.caller.tenant for listener in self.listeners}:
                 await self._tell(tenant)
         self._seen.clear()
 
@@ -139,7 +144,7 @@ class EventsHttp:
         news = seen.news(rows)
         if news:
             data = msgspec.json.encode([bodies.fleet_unit(row) for row in news])
-            for listener in self._listeners:
+            for listener in self.listeners:
                 if listener.caller.tenant == tenant:
                     listener.offer(b"event: units\ndata: " + data + b"\n\n")
 

@@ -40,6 +40,11 @@ def add_examples(paths: dict[str, Any], manifest: Manifest) -> None:
                 "explain": "none",
                 "store": False,
             },
+            "when to act, by the costs of a planned stop and of a failure": {
+                "model": manifest.name,
+                "windows": [window | {"columns": by_name}],
+                "costs": {"planned": 800.0, "failure": 12000.0},
+            },
         },
         "/v1/units/{unit}/cycles": {
             "one reading": {"model": manifest.name, "cycle": 121, "columns": reading},

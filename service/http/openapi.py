@@ -35,6 +35,10 @@ START: Final = """SwaggerUIBundle({
   url: "/openapi.json", dom_id: "#api", deepLinking: true, tryItOutEnabled: true
 });
 """
+EVENTS: Final = (
+    "An endless stream: `event: units`, whose data are a list of units as `GET /v1/units` has them, at most "
+    "once a second; a comment every 15 s. A client that is cut off reads the list and connects again."
+)
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -110,12 +114,21 @@ def _paths() -> dict[str, Any]:
 
     bundle = {"required": True, "content": {"application/json": {"schema": _ref("BundleBody")}}}
     return {
-        "/v1/predict": {
-            "post": {
-                "summary": "Remaining useful life of each unit, in cycles",
-                "requestBody": query,
-                "responses": _responses(_ref("PredictReply"), *refused),
+        **{
+            path: {
+                "post": {
+                    "summary": summary,
+                    "requestBody": query,
+                    "responses": _responses(_ref("PredictReply"), *refused),
+                }
             }
+            for path, summary in (
+                ("/v1/predict", "Remaining useful life of each unit, in cycles"),
+                (
+                    "/v1/explain",
+                    "The same with `explain` full: why, in numbers and words",
+                ),
+            )
         },
         "/v1/models": get("Every loaded model", _responses(_ref("ModelsBody"), 401, 403))
         | change("post", "Load another model", 400, 413, 415, requestBody=bundle),
@@ -147,6 +160,16 @@ def _paths() -> dict[str, Any]:
             "A simulated unit of a model, from its first cycle to its failure",
             _responses(_ref("SimulatedBody"), 401, 403, 404, 422),
             parameters=[name, {"name": "seed", "in": "query", "schema": {"type": "integer", "minimum": 0}}],
+        ),
+        "/v1/models/{name}/monitoring": get(
+            "Drift, attention entropy and coverage of a model as it serves, all workers together",
+            _responses(_ref("MonitoringBody"), 401, 403, 404),
+            parameters=[name],
+        ),
+        "/v1/events": get(
+            "Units with new predictions, as server-sent events",
+            _responses({}, 401, 403, 404, 429, 503, 504)
+            | {"200": {"description": EVENTS, "content": {"text/event-stream": {"schema": {}}}}},
         ),
         "/v1/models/{name}/canary": change(
             "post",

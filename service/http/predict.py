@@ -1,4 +1,4 @@
-"""`POST /v1/predict`: a body becomes a query, or the places where it is wrong; a reply becomes a body.
+"""`POST /v1/predict` and `/v1/explain`: a body becomes a query or its problems, a reply becomes a body.
 
 This module knows JSON and the shape of a query; it must not know what a model reads.
 """
@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from service.core.queries import PredictQuery, PredictReply
+from service.core.queries import Explain, PredictQuery, PredictReply
 from service.core.turns import LARGE_BYTES
 from service.http.careful import Careful
 from service.http.problem import UNREADABLE, unreadable
@@ -24,12 +24,22 @@ _encode: Final[Callable[[PredictReply], bytes]] = msgspec.json.Encoder().encode
 
 async def predict(call: Call) -> Reply:
     """Answer windows."""
+    return await _answer(call)
+
+
+async def explain(call: Call) -> Reply:
+    """Answer windows with full explanations, whatever the body asks for."""
+    return await _answer(call, explain=Explain.FULL)
+
+
+async def _answer(call: Call, explain: Explain | None = None) -> Reply:
     exchange, start = call.exchange, perf_counter()
     query, parts = decode(call.body), None
     exchange.stages.append((Stage.DECODE, start, perf_counter()))
     if query is None:  # in slices, between which others run: no stage
         async with call.desk.large_requests:
             query, parts = await Careful(call.desk.predictor).read(call.body)
+    query.explain = explain or query.explain
     exchange.windows = len(query.windows)
     reply = await call.desk.predictor.predict(
         query, parts=parts, stages=exchange.stages, tenant=exchange.caller.tenant

@@ -34,7 +34,7 @@ from service.http.models import (
 from service.http.monitoring import MonitoringBody, MonitoringHttp
 from service.http.oip import OipHttp
 from service.http.page import PageHttp
-from service.http.predict import predict
+from service.http.predict import explain, predict
 from service.http.problem import ProblemBody
 from service.http.shell import JSON, Call, Endpoint, Reply, Shell, json_reply
 from service.http.units import UnitsHttp
@@ -51,7 +51,7 @@ from service.labels import Route
 from service.store.async_store import AsyncStore
 from service.units import CyclesReply, UnitReply
 
-PREDICT_PATH: Final = "/v1/predict"
+PREDICT_PATH: Final = Route.PREDICT.value
 Schema = Callable[[], dict[str, Any]]
 """Describes the API to clients of BentoML, at /schema.json."""
 MEDIA_TYPES: Final = {".css": b"text/css; charset=utf-8", ".js": b"text/javascript; charset=utf-8"}
@@ -150,8 +150,9 @@ def http_application(
     """The ASGI application for everything but gRPC."""
     oip = OipHttp(desk)
     endpoints = [
-        Endpoint(
-            "POST", PREDICT_PATH, Route.PREDICT, predict, KeyScope.PREDICT, needs_model=True, media_type=JSON
+        *(
+            Endpoint("POST", route.value, route, answer, KeyScope.PREDICT, needs_model=True, media_type=JSON)
+            for route, answer in ((Route.PREDICT, predict), (Route.EXPLAIN, explain))
         ),
         *ModelsHttp(desk, change).endpoints(),
         *MonitoringHttp(desk).endpoints(),

@@ -58,7 +58,7 @@ function verdict({ decision, curve }) {
     : ahead <= 0 ? ["Act now", "each further cycle costs more than it earns"]
     : [`Cycle ${number(at)}`, `in ${number(ahead)} ${ahead === 1 ? "cycle" : "cycles"}`];
   return [
-    h("p", { class: "middle" }, headline),
+    h("p", { class: "answer-middle" }, headline),
     h("p", { class: "muted" }, meaning),
     h("ul", { class: "costs" }, compared(decision, "run_to_failure_cost_per_cycle", "running to failure"), compared(decision, "fixed_interval_cost_per_cycle", "a fixed interval")),
     curve?.in_cycles?.length > 1 && costCurve(curve, decision),

@@ -16,11 +16,11 @@ export function figures(prediction, { last, cap, ended = false }) {
   return [
     h("div", { class: "figure" },
       h("h2", {}, ended ? "Cycles left, as last answered" : "Cycles left"),
-      h("p", { class: "big" }, rulText(prediction)),
+      h("p", { class: "answer-rul" }, rulText(prediction)),
       h("p", { class: "muted" }, capped ? `past cycle ${around}; the model counts to ${number(cap)}` : `until about cycle ${around}`)),
     h("div", { class: "figure" },
       h("h2", {}, `How sure: ${percent(interval.coverage)} band`),
-      h("p", { class: "middle" }, capped ? `${number(interval.lower)} or more` : `${number(interval.lower)} to ${number(interval.upper)}`),
+      h("p", { class: "answer-middle" }, capped ? `${number(interval.lower)} or more` : `${number(interval.lower)} to ${number(interval.upper)}`),
       band(prediction, cap),
       STATES[state] && h("p", { class: "error" }, STATES[state])),
     h("div", { class: "figure" }, h("h2", {}, "Fails within"), risks(prediction.failure_probability)),
@@ -30,16 +30,16 @@ export function figures(prediction, { last, cap, ended = false }) {
 function band({ rul, interval }, cap) {
   const most = Math.max(cap, interval.upper);
   const x = (value) => (100 * Math.max(0, value)) / most;
-  return svg("svg", { class: "range", viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" },
+  return svg("svg", { class: "interval", viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" },
     svg("rect", { x: 0, y: 4, width: 100, height: 2, rx: 1, class: "rail" }),
-    svg("rect", { x: x(interval.lower), y: 2, width: Math.max(0.5, x(interval.upper) - x(interval.lower)), height: 6, class: "band" }),
+    svg("rect", { x: x(interval.lower), y: 2, width: Math.max(0.5, x(interval.upper) - x(interval.lower)), height: 6, class: "span" }),
     svg("rect", { x: Math.max(0, x(rul) - 0.4), y: 0, width: 0.8, height: 10, class: "point" }));
 }
 
 function risks(probabilities = {}) {
   const tone = (value) => (value >= 0.5 ? "critical" : value >= 0.1 ? "degrading" : "healthy");
-  return h("ul", { class: "bars" }, Object.entries(probabilities).map(([horizon, value]) =>
-    h("li", {}, h("span", {}, `${horizon} cycles`), h("span", { class: `gauge ${tone(value)}`, style: { "--size": value } }), h("span", { class: "num" }, percent(value)))));
+  return h("ul", { class: "risks" }, Object.entries(probabilities).map(([horizon, value]) =>
+    h("li", {}, h("span", {}, `${horizon} cycles`), h("span", { class: `risk ${tone(value)}`, style: { "--size": value } }), h("span", { class: "num" }, percent(value)))));
 }
 
 /** Why: the sentence, its clauses, the trust and the warnings. */
@@ -50,7 +50,7 @@ export function reasons(prediction) {
   return [
     h("h2", {}, "Why"),
     sentence ? h("p", { class: "sentence" }, sentence) : h("p", { class: "muted" }, "This model gives no reasons for its answers."),
-    more.length > 0 && h("ul", { class: "clauses" }, more.map((clause) => h("li", { class: clause.cycles < 0 ? "takes" : "adds" }, clauseText(clause)))),
+    more.length > 0 && h("ul", { class: "clauses" }, more.map((clause) => h("li", { class: clause.cycles < 0 ? "takes" : "adds" }, clauseText(clause, explanation.cycles[0])))),
     explanation?.together && h("p", { class: "small" }, `${explanation.together.text}.`),
     trust && h("p", { class: `trust ${trust}` }, h("strong", {}, `Explanation ${trust}`), h("span", { class: "muted" }, ` ${grounds(trust, explanation)}`)),
     warnings.length > 0 && h("ul", { class: "warnings", "aria-label": "Warnings" }, warnings.map(({ code, detail, column }) =>
@@ -58,8 +58,8 @@ export function reasons(prediction) {
   ];
 }
 
-function clauseText({ column, side, since_cycle: since, cycles, without }) {
-  return [h("strong", {}, column), ` ${side} since cycle ${since} `, h("strong", {}, signed(cycles)), h("span", { class: "muted" }, ` · without it ${number(without)}`)];
+function clauseText({ column, side, since_cycle: since, cycles, without }, first) {
+  return [h("strong", {}, column), ` ${side} since cycle ${since}${since === first ? " or earlier" : ""} `, h("strong", {}, signed(cycles)), h("span", { class: "muted" }, ` · without it ${number(without)}`)];
 }
 
 /** What the trust rests on, with the figures where there are some. */

@@ -48,7 +48,7 @@ export async function call(method, path, { query, body, signal, headers = {}, ty
       });
     } catch (error) {
       if (error.name === "AbortError") throw error;
-      throw new Problem(0, "No connection", "The service does not answer. This page tries again by itself.");
+      throw new Problem(0, "No connection", "The service does not answer, or the network is down.");
     }
     if (response.ok) return response;
     const problem = await problemOf(response);

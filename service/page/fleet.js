@@ -194,6 +194,7 @@ class Fleet {
   }
 
   fresh(connection) {
+    if (connection === "live" && this.connection === "waiting") this.load(Math.min(1000, Math.max(PAGE, this.units.size)));
     this.connection = connection;
     this.parts.pause.hidden = connection === "off";
     this.context.live(connection === "off" ? "" : this.paused ? "paused" : connection);

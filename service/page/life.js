@@ -91,8 +91,9 @@ function worded(facts, name, value) {
   return number(value, facts.decimals[name]);
 }
 
-function window_(facts) {
-  return [facts.explained[0] - 0.5, facts.explained.at(-1) + 0.5];
+/** The explained cycles, and a quarter as many ahead. */
+function window_({ explained, last }) {
+  return [explained[0] - 0.5, Math.min(last, explained.at(-1) + 0.25 * explained.length) + 0.5];
 }
 
 function toolbar(stack, facts) {
@@ -312,7 +313,7 @@ function sensorCharts(stack, facts) {
 
 function headView(stack, facts, load) {
   const place = h("div", {});
-  const details = h("details", { class: "fold" }, h("summary", {}, "Head by head: pick a cycle, see which head looks there"), place);
+  const details = h("details", { class: "fold" }, h("summary", {}, "Head by head: pick a cycle, see where it looks"), place);
   details.addEventListener("toggle", async () => {
     if (!details.open || place.hasChildNodes()) return;
     put(place, h("p", { class: "muted" }, "Loading"));
@@ -339,8 +340,8 @@ function headsAt(rows, at, cycle) {
   const most = Math.max(...rows.map((row) => row.values[at]), 1e-9);
   return [
     h("h3", {}, `At cycle ${cycle}`),
-    h("ul", { class: "bars" }, rows.map(({ name, values }) =>
-      h("li", {}, h("span", {}, name), h("span", { class: "gauge share", style: { "--size": values[at] / most } }), h("span", { class: "num" }, percent(values[at], 1))))),
+    h("ul", { class: "risks" }, rows.map(({ name, values }) =>
+      h("li", {}, h("span", {}, name), h("span", { class: "risk share", style: { "--size": values[at] / most } }), h("span", { class: "num" }, percent(values[at], 1))))),
   ];
 }
 
@@ -388,7 +389,7 @@ function cycleFacts(facts, cycle) {
     ["Evidence", facts.byCycle.evidence.get(cycle) != null && percent(facts.byCycle.evidence.get(cycle), 1)],
     ["Attention", facts.byCycle.attention.has(cycle) && percent(facts.byCycle.attention.get(cycle), 1)],
   ].filter(([, value]) => value);
-  return rows.length > 0 && h("dl", { class: "facts" }, rows.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+  return rows.length > 0 && h("dl", { class: "cycle-facts" }, rows.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
 }
 
 function readingsAt(facts, cycle, marked) {

@@ -12,6 +12,7 @@ import { badge, failed, loading, stateOf } from "./parts.js";
 const MOST_BYTES = 30_000_000;
 const MOST_POINTS = 48;
 const MOST_READINGS = 500_000;
+const MOST_LISTED = 8;
 const PAUSE_MS = 200;
 
 export async function show(root, params, context) {
@@ -19,6 +20,10 @@ export async function show(root, params, context) {
   const { models } = await context.api.get("/v1/models", {}, { signal: context.signal });
   const view = new TryView(root, models.map((model) => model.name), context);
   await view.choose(params.query?.get("model") ?? view.names[0]);
+}
+
+function listed(names) {
+  return names.length > MOST_LISTED ? `${names.slice(0, MOST_LISTED).join(", ")} and ${names.length - MOST_LISTED} more` : names.join(", ");
 }
 
 class TryView {
@@ -69,7 +74,7 @@ class TryView {
     await this.guarded(async () => {
       const found = await api.get(`/v1/models/${encodeURIComponent(this.model)}/simulated`, { seed: this.seed }, { signal });
       const life = { cycles: found.cycles, columns: found.columns, fails: found.cycles.at(-1) };
-      put(this.place, h("p", { class: "note card" }, h("strong", {}, `Simulated unit ${this.seed}`), ` lives ${found.cycles.length} cycles. The model sees its readings up to the cycle that you choose.`));
+      put(this.place, h("p", { class: "notice card" }, h("strong", {}, `Simulated unit ${this.seed}`), ` lives ${found.cycles.length} cycles. The model sees its readings up to the cycle that you choose.`));
       await this.use(`simulated-${this.seed}`, life, found.cycles[Math.floor(0.72 * found.cycles.length)]);
     });
   }
@@ -96,11 +101,11 @@ class TryView {
         h("select", { id, onchange: (event) => this.matchFile(set(event.target.value)) },
           h("option", { value: "", selected: !chosen }, none), file.header.map((name) => h("option", { value: name, selected: name === chosen }, name))));
     const said = [...file.notes, ...notes];
-    if (missing.length) said.push(`The file has no column for ${missing.join(", ")}: they count as missing.`);
-    if (spare.length) said.push(`The model does not read ${spare.join(", ")}.`);
+    if (missing.length) said.push(`The file has no column for ${listed(missing)}: missing in every reading.`);
+    if (spare.length) said.push(`The model does not read ${listed(spare)}.`);
     put(this.place,
       h("section", { class: "card try-file", "aria-label": "Columns of the file" },
-        h("p", {}, h("strong", {}, file.name), h("span", { class: "muted" }, ` ${number(file.rows.length)} rows · ${number(found.size)} units · ${this.columns.length - missing.length} of ${this.columns.length} columns of ${this.model}`)),
+        h("p", {}, h("strong", {}, file.name), h("span", { class: "muted" }, ` ${number(file.rows.length)} rows · ${found.size === 1 ? "1 unit" : `${number(found.size)} units`} · ${this.columns.length - missing.length} of ${this.columns.length} columns of ${this.model}`)),
         h("div", { class: "try-choose" },
           names.length > 1 && h("div", { class: "field" }, h("label", { for: "try-unit" }, "Unit"), unit),
           choice("Column of units", "try-units", matched.unit, "none: one unit", (name) => ({ ...matched, unit: name })),
@@ -110,7 +115,7 @@ class TryView {
           h("div", { class: "matching" }, this.columns.map((name, i) =>
             choice(name, `try-column-${i}`, matched.columns[name], "missing", (from) => ({ ...matched, columns: { ...matched.columns, [name]: from } })))))));
     if (missing.length === this.columns.length) {
-      put(this.result, h("p", { class: "note card" }, "No column of the file has a name that the model knows. Choose the columns above, or another model."));
+      put(this.result, h("p", { class: "notice card" }, "No column of the file has a name that the model knows. Choose the columns above, or another model."));
       return;
     }
     this.useOf(found, names[0]);
@@ -170,7 +175,7 @@ class TryView {
     put(this.result,
       this.cycleBar(cycle, prediction),
       h("div", { class: "card answer" },
-        h("section", { class: "figures", "aria-label": "Answer" }, figures(prediction, { last: cycle, cap: this.manifest.cap })),
+        h("section", { class: "answer-figures", "aria-label": "Answer" }, figures(prediction, { last: cycle, cap: this.manifest.cap })),
         h("section", { class: "why", "aria-label": "Why" }, reasons(prediction)),
         this.act(body)),
       h("div", { class: "columns" }, h("section", { class: "card charts", "aria-label": "Life" }, charts.root), charts.side),
@@ -214,7 +219,7 @@ class TryView {
       await work();
     } catch (error) {
       if (error.name === "AbortError") return;
-      put(this.result, error instanceof BadFile ? h("p", { class: "note card error", role: "alert" }, error.message) : failed(error));
+      put(this.result, error instanceof BadFile ? h("p", { class: "notice card error", role: "alert" }, error.message) : failed(error));
     }
   }
 }

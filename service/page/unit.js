@@ -16,6 +16,7 @@ export async function show(root, params, context) {
   const at = Number(params.query?.get("cycle")) || null;
   const { api, signal } = context;
   const path = `/v1/units/${encodeURIComponent(unit)}`;
+  root.classList.add("unit");
   put(root, loading(`Loading unit ${unit}`));
   const [known, loaded, explained] = await Promise.all([
     api.get(path, { model, limit: MOST }, { signal }),
@@ -75,7 +76,7 @@ class UnitView {
     this.charts?.destroy();
     this.charts = charts;
     const answer = h("div", { class: "card answer" },
-      h("section", { class: "figures", "aria-label": "Answer" }, figures(prediction, { last: cycle, cap: manifest.cap, ended: known.outcome !== null })),
+      h("section", { class: "answer-figures", "aria-label": "Answer" }, figures(prediction, { last: cycle, cap: manifest.cap, ended: known.outcome !== null })),
       h("section", { class: "why", "aria-label": "Why" }, reasons(prediction), explained.why && h("p", { class: "muted" }, explained.why)),
       !known.outcome && !this.at && this.act());
     put(this.root,
@@ -104,13 +105,13 @@ class UnitView {
   }
 
   past(last) {
-    return h("p", { class: "note card" }, `The answer as it was at cycle ${this.at}. `, h("a", { href: this.address() }, `To the latest, cycle ${last}`));
+    return h("p", { class: "notice card" }, `The answer as it was at cycle ${this.at}. `, h("a", { href: this.address() }, `To the latest, cycle ${last}`));
   }
 
   end() {
     const { outcome, scores } = this.known;
     const score = scores?.at(-1);
-    return h("p", { class: "note card" },
+    return h("p", { class: "notice card" },
       h("strong", {}, `${outcome.kind === "failed" ? "Failed" : "Removed"} at cycle ${outcome.cycle}.`),
       score?.mean_absolute_error != null && ` The predictions before were off by ${number(score.mean_absolute_error, 1)} cycles on average; the band held the truth in ${number(100 * score.coverage)}% of ${score.with_error}.`);
   }

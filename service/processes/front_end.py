@@ -121,8 +121,8 @@ def _announce(models: dict[str, str], url: str, *, is_local: bool) -> None:
     if not sys.stderr.isatty():
         logs.logger().info("service started", url=url, models=models, only_this_machine=is_local)
         return
-    line = f"rulserve answers HTTP and gRPC at {url} (page: {url}/docs; models: {', '.join(models)})"
-    print(line, file=sys.stderr)  # noqa: T201
+    print(f"rulserve answers HTTP and gRPC (models: {', '.join(models)})", file=sys.stderr)  # noqa: T201
+    print(f"{url}  page; make demo for a simulated fleet", file=sys.stderr)  # noqa: T201
     if is_local:
         print("only this machine can connect; --host 0.0.0.0 lets others", file=sys.stderr)  # noqa: T201
 

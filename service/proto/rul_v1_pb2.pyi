@@ -100,7 +100,7 @@ class ModelReference(_message.Message):
     def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., sha256: _Optional[str] = ...) -> None: ...
 
 class Prediction(_message.Message):
-    __slots__ = ("unit", "rul", "rul_state", "interval", "failure_probability", "health_state", "attention", "imputed_fraction", "warnings", "sensor_contributions", "error", "trust", "decision")
+    __slots__ = ("unit", "rul", "rul_state", "interval", "failure_probability", "health_state", "attention", "imputed_fraction", "warnings", "sensor_contributions", "error", "trust", "explanation", "decision")
     class FailureProbabilityEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -127,6 +127,7 @@ class Prediction(_message.Message):
     SENSOR_CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     TRUST_FIELD_NUMBER: _ClassVar[int]
+    EXPLANATION_FIELD_NUMBER: _ClassVar[int]
     DECISION_FIELD_NUMBER: _ClassVar[int]
     unit: str
     rul: float
@@ -140,8 +141,9 @@ class Prediction(_message.Message):
     sensor_contributions: _containers.ScalarMap[str, float]
     error: WindowError
     trust: str
+    explanation: Explanation
     decision: Decision
-    def __init__(self, unit: _Optional[str] = ..., rul: _Optional[float] = ..., rul_state: _Optional[str] = ..., interval: _Optional[_Union[Interval, _Mapping]] = ..., failure_probability: _Optional[_Mapping[int, float]] = ..., health_state: _Optional[_Union[HealthState, _Mapping]] = ..., attention: _Optional[_Union[Attention, _Mapping]] = ..., imputed_fraction: _Optional[float] = ..., warnings: _Optional[_Iterable[_Union[Warning, _Mapping]]] = ..., sensor_contributions: _Optional[_Mapping[str, float]] = ..., error: _Optional[_Union[WindowError, _Mapping]] = ..., trust: _Optional[str] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ...) -> None: ...
+    def __init__(self, unit: _Optional[str] = ..., rul: _Optional[float] = ..., rul_state: _Optional[str] = ..., interval: _Optional[_Union[Interval, _Mapping]] = ..., failure_probability: _Optional[_Mapping[int, float]] = ..., health_state: _Optional[_Union[HealthState, _Mapping]] = ..., attention: _Optional[_Union[Attention, _Mapping]] = ..., imputed_fraction: _Optional[float] = ..., warnings: _Optional[_Iterable[_Union[Warning, _Mapping]]] = ..., sensor_contributions: _Optional[_Mapping[str, float]] = ..., error: _Optional[_Union[WindowError, _Mapping]] = ..., trust: _Optional[str] = ..., explanation: _Optional[_Union[Explanation, _Mapping]] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ...) -> None: ...
 
 class Decision(_message.Message):
     __slots__ = ("act_at_cycle", "act_in_cycles", "cost_per_cycle", "run_to_failure_cost_per_cycle", "fixed_interval_cost_per_cycle", "costs")
@@ -158,6 +160,86 @@ class Decision(_message.Message):
     fixed_interval_cost_per_cycle: float
     costs: Costs
     def __init__(self, act_at_cycle: _Optional[int] = ..., act_in_cycles: _Optional[int] = ..., cost_per_cycle: _Optional[float] = ..., run_to_failure_cost_per_cycle: _Optional[float] = ..., fixed_interval_cost_per_cycle: _Optional[float] = ..., costs: _Optional[_Union[Costs, _Mapping]] = ...) -> None: ...
+
+class Explanation(_message.Message):
+    __slots__ = ("columns", "cycles", "contributions", "usual", "sentence", "clauses", "together", "agreement", "needed_agreement", "judged_cycles", "skill", "needed_skill")
+    class ContributionsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Series
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Series, _Mapping]] = ...) -> None: ...
+    class UsualEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: UsualRange
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[UsualRange, _Mapping]] = ...) -> None: ...
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    CYCLES_FIELD_NUMBER: _ClassVar[int]
+    CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
+    USUAL_FIELD_NUMBER: _ClassVar[int]
+    SENTENCE_FIELD_NUMBER: _ClassVar[int]
+    CLAUSES_FIELD_NUMBER: _ClassVar[int]
+    TOGETHER_FIELD_NUMBER: _ClassVar[int]
+    AGREEMENT_FIELD_NUMBER: _ClassVar[int]
+    NEEDED_AGREEMENT_FIELD_NUMBER: _ClassVar[int]
+    JUDGED_CYCLES_FIELD_NUMBER: _ClassVar[int]
+    SKILL_FIELD_NUMBER: _ClassVar[int]
+    NEEDED_SKILL_FIELD_NUMBER: _ClassVar[int]
+    columns: _containers.RepeatedScalarFieldContainer[str]
+    cycles: _containers.RepeatedScalarFieldContainer[float]
+    contributions: _containers.MessageMap[str, Series]
+    usual: _containers.MessageMap[str, UsualRange]
+    sentence: str
+    clauses: _containers.RepeatedCompositeFieldContainer[Clause]
+    together: Together
+    agreement: float
+    needed_agreement: float
+    judged_cycles: int
+    skill: float
+    needed_skill: float
+    def __init__(self, columns: _Optional[_Iterable[str]] = ..., cycles: _Optional[_Iterable[float]] = ..., contributions: _Optional[_Mapping[str, Series]] = ..., usual: _Optional[_Mapping[str, UsualRange]] = ..., sentence: _Optional[str] = ..., clauses: _Optional[_Iterable[_Union[Clause, _Mapping]]] = ..., together: _Optional[_Union[Together, _Mapping]] = ..., agreement: _Optional[float] = ..., needed_agreement: _Optional[float] = ..., judged_cycles: _Optional[int] = ..., skill: _Optional[float] = ..., needed_skill: _Optional[float] = ...) -> None: ...
+
+class UsualRange(_message.Message):
+    __slots__ = ("lower", "upper")
+    LOWER_FIELD_NUMBER: _ClassVar[int]
+    UPPER_FIELD_NUMBER: _ClassVar[int]
+    lower: _containers.RepeatedScalarFieldContainer[float]
+    upper: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, lower: _Optional[_Iterable[float]] = ..., upper: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class Clause(_message.Message):
+    __slots__ = ("column", "side", "since_cycle", "cycles", "without", "text")
+    COLUMN_FIELD_NUMBER: _ClassVar[int]
+    SIDE_FIELD_NUMBER: _ClassVar[int]
+    SINCE_CYCLE_FIELD_NUMBER: _ClassVar[int]
+    CYCLES_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    column: str
+    side: str
+    since_cycle: int
+    cycles: float
+    without: float
+    text: str
+    def __init__(self, column: _Optional[str] = ..., side: _Optional[str] = ..., since_cycle: _Optional[int] = ..., cycles: _Optional[float] = ..., without: _Optional[float] = ..., text: _Optional[str] = ...) -> None: ...
+
+class Together(_message.Message):
+    __slots__ = ("columns", "since_cycles", "cycles", "without", "text")
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    SINCE_CYCLES_FIELD_NUMBER: _ClassVar[int]
+    CYCLES_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    columns: _containers.RepeatedScalarFieldContainer[str]
+    since_cycles: _containers.RepeatedScalarFieldContainer[int]
+    cycles: float
+    without: float
+    text: str
+    def __init__(self, columns: _Optional[_Iterable[str]] = ..., since_cycles: _Optional[_Iterable[int]] = ..., cycles: _Optional[float] = ..., without: _Optional[float] = ..., text: _Optional[str] = ...) -> None: ...
 
 class Interval(_message.Message):
     __slots__ = ("coverage", "lower", "upper")

@@ -304,7 +304,7 @@ class AsyncStore:
         return self.recorder
 
     def _readings(self) -> Readings:
-        store = None if self.recorder is None else self.recorder.opened(PATIENCE_SECONDS)
+        store = None if self.recorder is None else self.recorder.opened(self._timeout_seconds)
         if store is None:
             raise StoreUnavailable(NO_ANSWER)
         return store.readings

@@ -223,10 +223,16 @@ class Chaos:
 
 def waited_seconds(pid: int) -> float:
     """Read how long the main thread, or the thread of a new worker that did most, waited for a core."""
-    accounts = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]
     if pid == os.getpid():
-        accounts = [Path(f"/proc/{pid}/schedstat").read_text().split()]
-    return max(int(waited) for _, waited, _ in accounts) / 1e9
+        return _waited(Path(f"/proc/{pid}/schedstat"))
+    return max(map(_waited, Path(f"/proc/{pid}/task").glob("*/schedstat")))
+
+
+def _waited(account: Path) -> float:
+    try:
+        return int(account.read_text().split()[1]) / 1e9
+    except ProcessLookupError:  # the thread has just ended
+        return 0.0
 
 
 @contextmanager

@@ -1,19 +1,81 @@
+"""`rul demo` and `make demo` against a real service."""
+
+from __future__ import annotations
+
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.integration.conftest import free_port
+import pytest
+
+from rul_client.api import Client
+from tests.integration.conftest import RUL, free_port, rul, running
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
+FLEET = ("--units", "12", "--seed", "7", "--speed", "100")
 
 
-def test_the_demo_goes_from_simulated_units_to_answers_by_http():
+@pytest.fixture
+def url(tiny_bundle, tmp_path):
+    with running(tmp_path, str(tiny_bundle.path)) as served:
+        yield served.http
+
+
+def test_units_of_the_demo_age_fail_and_are_replaced_and_the_service_knows(url):
+    done = rul("demo", "--url", url, *FLEET, "--seconds", "10")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    failed = int(re.search(r"(\d+) failed", done.stdout)[1])
+    assert failed > 0
+    with Client(url) as client:
+        ended = client.fleet(state="failed", limit=1000).units
+        running_now = client.fleet(limit=1000).units
+    assert len(ended) == pytest.approx(failed, abs=2)  # in flight at the end
+    assert len(running_now) == pytest.approx(12, abs=2)
+    assert all(unit.unit.startswith("0007-") for unit in running_now)
+
+
+def test_a_second_demo_with_the_same_seed_repeats_the_first(url):
+    first = rul("demo", "--url", url, *FLEET, "--seconds", "3")
+    second = rul("demo", "--url", url, *FLEET, "--seconds", "3")
+
+    assert (first.returncode, second.returncode) == (0, 0), second.stderr
+
+
+def test_an_interrupt_ends_the_demo_in_order(url):
+    process = subprocess.Popen([RUL, "demo", "--url", url, *FLEET], stdout=subprocess.PIPE, text=True)
+    with Client(url) as client:
+        wait_until(lambda: len(client.fleet().units) > 0, 60, what="units of the demo")
+
+    process.send_signal(signal.SIGINT)
+    printed, _ = process.communicate(timeout=30)
+
+    assert process.returncode == 0
+    assert "12 units, " in printed
+
+
+def test_a_service_that_is_not_there_is_one_line():
+    done = rul("demo", "--url", f"http://127.0.0.1:{free_port()}", "--seconds", "1")
+
+    assert done.returncode == 1
+    assert "cannot be reached" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_make_demo_starts_a_service_where_none_answers_and_ends_it(tiny_bundle, tmp_path, monkeypatch):
+    monkeypatch.setenv("RUL_BUNDLES", str(tiny_bundle.path))
+    monkeypatch.setenv("RUL_WORKERS", "1")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    port = free_port()
+
     done = subprocess.run(
-        [ROOT / "tools" / "demo", Path(sys.executable).parent, str(free_port())],
+        [ROOT / "tools" / "demo", Path(sys.executable).parent, str(port), "3"],
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
 
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    assert "kept" in done.stdout
-    assert len(re.findall(r"^.*(healthy|degrading|critical)", done.stdout, flags=re.MULTILINE)) >= 5
+    assert done.returncode == 0, done.stderr
+    assert "50 units, " in done.stdout
+    assert "cannot be reached" in rul("models", "list", "--url", f"http://127.0.0.1:{port}").stderr

@@ -116,8 +116,9 @@ def test_every_operation_that_the_document_names_answers(http, windows):
 
     for path, operations in document["paths"].items():
         for method in operations:
-            reply = http.request(method, path.format(name="tiny", version="1.0.0", unit="1"))
-            assert reply.status_code not in {404, 405, 500}, (method, path)
+            filled = path.format(name="tiny", version="1.0.0", unit="1")
+            with http.stream(method, filled) as reply:  # one of them never ends
+                assert reply.status_code not in {404, 405, 500}, (method, path)
 
 
 def test_the_log_is_json_and_nobody_else_logs_requests(http, server):

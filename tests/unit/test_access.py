@@ -290,7 +290,7 @@ ASKED = {
     **dict.fromkeys(["GET /livez", "GET /healthz", "GET /readyz", "GET /v2/health/live"], "open"),
     **dict.fromkeys(["GET /v2/health/ready", "GET /v2", "GET /v2/", "GET /"], "open"),
     "rul.v1.RulService/Predict": "predict",
-    "rul.v1.RulService/PredictStream": "ingest",
+    **dict.fromkeys(["rul.v1.RulService/PredictStream", "rul.v1.RulService/AppendCycles"], "ingest"),
     **dict.fromkeys(["rul.v1.RulService/GetModel", "rul.v1.RulService/ListModels"], "any"),
     "inference.GRPCInferenceService/ModelInfer": "predict",
     **{

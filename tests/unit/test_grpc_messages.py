@@ -7,18 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
+from msgspec.structs import asdict
 
 from model.domain import RulState
 from service.core.queries import (
     Attention,
     Caution,
+    Clause,
+    Explanation,
     HealthState,
     Interval,
     ModelName,
     Prediction,
     PredictReply,
     Refused,
+    Together,
     Trust,
+    UsualRange,
     WindowError,
 )
 from service.errors import MalformedBody, Problem
@@ -81,6 +86,42 @@ def attentions(draw):
 
 
 @st.composite
+def explanations(draw):
+    """Of any sensors and cycles, with and without clauses and an agreement."""
+    by_name = draw(st.dictionaries(texts, numbers, max_size=3))
+    clause = st.builds(
+        Clause, texts, st.sampled_from(["above", "below"]), st.integers(0, 2**24), number, number, texts
+    )
+    together = st.builds(
+        Together, st.lists(texts, max_size=3), st.lists(st.integers(0, 99), max_size=3), number, number, texts
+    )
+    return Explanation(
+        [*by_name],
+        draw(st.lists(st.integers(0, 2**24), max_size=5)),
+        by_name,
+        {name: UsualRange(values, values[::-1]) for name, values in by_name.items()},
+        draw(texts),
+        draw(st.lists(clause, max_size=2)),
+        draw(together | st.none()),
+        draw(number | st.none()),
+        draw(number),
+        draw(st.integers(0, 2**20)),
+        draw(number),
+        draw(number),
+    )
+
+
+def message_of_explanation(given):
+    """An explanation as a message, by its fields alone."""
+    fields = asdict(given)
+    fields["contributions"] = {name: pb.Series(values=v) for name, v in given.contributions.items()}
+    fields["usual"] = {name: pb.UsualRange(**asdict(value)) for name, value in given.usual.items()}
+    fields["clauses"] = [pb.Clause(**asdict(clause)) for clause in given.clauses]
+    fields["together"] = None if given.together is None else pb.Together(**asdict(given.together))
+    return pb.Explanation(**fields)
+
+
+@st.composite
 def predictions(draw):
     """Whatever a model may be called to say, with each part that may be left out."""
     return Prediction(
@@ -97,6 +138,7 @@ def predictions(draw):
         draw(attentions() | st.just(UNSET)),
         draw(st.dictionaries(texts, number, max_size=3) | st.just(UNSET)),
         draw(st.sampled_from(Trust) | st.just(UNSET)),
+        draw(explanations() | st.just(UNSET)),
     )
 
 
@@ -130,6 +172,9 @@ def message_of(prediction):
         ],
         sensor_contributions=None if extra is UNSET else extra,
         trust=None if prediction.trust is UNSET else prediction.trust,
+        explanation=None
+        if prediction.explanation is UNSET
+        else message_of_explanation(prediction.explanation),
     )
 
 

@@ -429,3 +429,21 @@ def test_an_output_says_what_it_is_or_is_refused(predict, tmp_path, output, form
 
 def test_an_unknown_suffix_is_written_in_the_format_that_is_named():
     assert format_of(Path("rul.dat"), TableFormat.JSON, terminal=True) is TableFormat.JSON
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (
+            ["predict", "--input", "a", "--bundle", "b", "--format", "xml"],
+            "'table', 'csv', 'parquet', 'json'",
+        ),
+        (["outcomes", "--format", "xml"], "'table', 'csv', 'json'"),
+        (["bench", "http://localhost:3000", "--protocol", "soap"], "json, binary, grpc, oip-grpc"),
+    ],
+)
+def test_an_option_with_few_values_names_them(command, words):
+    app = typer.Typer(rich_markup_mode=None)
+    register(app)
+
+    assert words in " ".join(CliRunner().invoke(app, command).stderr.split())

@@ -79,7 +79,7 @@ async def test_a_model_that_explains_readings_says_what_each_sensor_adds_without
     predictor = make_predictor(make_manifest(explains_readings=True))
     windows = window_input(30.0), window_input(200.0)
 
-    first, second = (await ask(*windows, predictor=predictor, explain=Explain.FULL)).predictions
+    first, second = (await ask(*windows, predictor=predictor, explain=Explain.SENSORS)).predictions
 
     assert first.sensor_contributions == pytest.approx({"sensor_1": 30.0, "sensor_2": 0.0}, abs=1e-4)
     assert second.sensor_contributions == pytest.approx({"sensor_1": 200.0, "sensor_2": 0.0}, abs=1e-4)
@@ -106,15 +106,15 @@ EVIDENT = make_manifest(explains_readings=True, context=16)
 
 
 async def test_evidence_is_supported_where_hiding_cycles_ranks_them_alike():
-    assert await trust_of(FakeRuntime(EVIDENT)) == (Trust.SUPPORTED, [1, 12])
+    assert await trust_of(FakeRuntime(EVIDENT)) == (Trust.SUPPORTED, [1, 6, 12])
 
 
 async def test_evidence_is_unsupported_where_hiding_cycles_ranks_them_otherwise():
-    assert await trust_of(Misleading(EVIDENT)) == (Trust.UNSUPPORTED, [1, 12])
+    assert await trust_of(Misleading(EVIDENT)) == (Trust.UNSUPPORTED, [1, 6, 12])
 
 
 async def test_evidence_of_a_few_cycles_is_unsupported_whatever_hiding_them_does():
-    assert await trust_of(FakeRuntime(EVIDENT), cycles=9) == (Trust.UNSUPPORTED, [1])
+    assert await trust_of(FakeRuntime(EVIDENT), cycles=9) == (Trust.UNSUPPORTED, [1, 6])
 
 
 @pytest.mark.parametrize("explain", [Explain.NONE, Explain.ATTENTION, Explain.SENSORS])
@@ -122,10 +122,24 @@ async def test_trust_costs_nothing_where_nobody_asks_for_it(explain):
     assert await trust_of(FakeRuntime(EVIDENT), explain=explain) == (UNSET, [1])
 
 
+class Shuffled(FakeRuntime):
+    """Explains its answers truly, and they grow with wear: it knows nothing."""
+
+    def run(self, readings, lengths, last_cycle):
+        return super().run(100.0 - readings, lengths, last_cycle)
+
+
+async def test_evidence_of_a_model_without_skill_is_unsupported_however_well_it_agrees():
+    assert await trust_of(Shuffled(EVIDENT)) == (Trust.UNSUPPORTED, [1, 6, 12])
+
+
 async def test_models_without_evidence_have_no_trust():
     manifest = make_manifest(context=16)
 
-    assert await trust_of(FakeRuntime(manifest)) == (UNSET, [1, 2])  # without each sensor
+    assert await trust_of(FakeRuntime(manifest)) == (
+        UNSET,
+        [1, 6, 26],
+    )  # skill; without each sensor, and each of its cycles
 
 
 async def test_evidence_stands_beside_the_weights_of_a_model_that_explains_readings():

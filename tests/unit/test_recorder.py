@@ -12,6 +12,7 @@ from msgspec import UNSET
 
 from service.core.answers import Answers, Piece, prediction
 from service.core.queries import Explain, ModelName, Trust
+from service.core.queries import Grounds as Grounded
 from service.core.rules import WindowRules
 from service.core.runtime import Asked
 from service.core.window import join, lay_out
@@ -104,7 +105,8 @@ def answered(*given, manifest=MANIFEST, trust=UNSET):
     asked = Asked(windows.readings, np.array(windows.lengths), np.array(windows.last_cycle))
     outputs = fake_outputs(asked.readings, asked.lengths, manifest)
     piece = Piece(Answers(asked, outputs, manifest, rules), 0, range(len(windows)))
-    worded = [prediction(piece, i, windows, i, explain=Explain.NONE, trust=trust) for i in piece.places]
+    grounds = Grounded(trust=trust)
+    worded = [prediction(piece, i, windows, i, explain=Explain.NONE, grounds=grounds) for i in piece.places]
     return windows, worded, [piece]
 
 

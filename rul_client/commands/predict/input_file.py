@@ -75,7 +75,7 @@ def _format_of(path: Path) -> Format:
     """Tell the format of a file, or that of all files in a folder."""
     if not path.is_dir():
         return format_of(path) or "csv"
-    found = {form for form in folder_files(path).values() if form is not None}
+    found: set[Format] = {form for form in folder_files(path).values() if form is not None}
     if len(found) == 1:
         return found.pop()
     raise InvalidData(

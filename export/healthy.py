@@ -1,0 +1,78 @@
+"""Healthy range of each column: readings of training units whose RUL was the cap or more.
+
+From the reference statistics of the manifest, for every regime. Explanations of the service and the pictures
+of `rul explain` share it. This module must not know torch or ONNX Runtime.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from export.bundle import Degradation, Manifest
+from export.occlusion import regimes_of
+from model.domain import FloatArray, IntArray
+
+DEVIATIONS: Final = 2.0
+"""Half the width of the range, in standard deviations of healthy readings: 95 % of them are inside."""
+ROUNDING: Final = 1e-5
+"""Added to each side, over the size of the reading: rounding to float32 is no departure."""
+
+
+class Range(NamedTuple):
+    """Healthy range of some readings, all float32 [T, F] in engineering units."""
+
+    lower: FloatArray
+    middle: FloatArray
+    upper: FloatArray
+
+
+class HealthyRange:
+    """Healthy ranges of one model's columns."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        """Read regimes and statistics from the manifest."""
+        mean, deviation = healthy_z(manifest.degradation, cap=manifest.cap)
+        scale = np.array([regime.standard_deviation for regime in manifest.regimes])
+        middle = np.array([regime.mean for regime in manifest.regimes]) + mean * scale
+        half = DEVIATIONS * deviation * scale + ROUNDING * np.abs(middle)
+        self._table: Final = np.stack([middle - half, middle, middle + half]).astype(np.float32)  # [3, R, F]
+        self._regimes: Final = regimes_of(manifest)
+        self._settings: Final = list(manifest.schema_of_columns.indices("setting"))
+
+    def of(self, readings: FloatArray) -> Range:
+        """Return the range of each cycle's regime, [T, F] -> [T, F]; missing readings have one too."""
+        regime: IntArray = self._regimes.of(readings[:, self._settings])
+        return Range(*self._table[:, regime])
+
+
+def healthy_z(degradation: Degradation, *, cap: float) -> tuple[FloatArray, FloatArray]:
+    """Return mean and standard deviation of healthy z-scores, [F] and [F].
+
+    They cover every RUL of the profile from the cap on, each weighted by its cycles and by the share of units
+    that lived so long: differences between units, along the RUL and from cycle to cycle.
+    """
+    rul = np.array(degradation.rul)
+    rows = np.flatnonzero(rul >= cap) if rul[-1] >= cap else np.array([len(rul) - 1])
+    lives = np.array(degradation.life_quantiles)
+    alive = 1.0 - np.interp(rul[rows], lives, np.linspace(0.0, 1.0, len(lives)))
+    bounds = np.concatenate([rul[rows[:1]], (rul[rows][1:] + rul[rows][:-1]) / 2, rul[rows[-1:]]])
+    weight = np.maximum(alive, 1e-6) * np.maximum(np.diff(bounds), 1e-6)
+    weight = (weight / weight.sum())[:, None]
+    z = np.array(degradation.z)[rows]
+    mean = (weight * z).sum(axis=0)
+    variance = weight * (np.square(np.array(degradation.spread)[rows]) + np.square(z - mean))
+    return mean, np.sqrt(variance.sum(axis=0) + np.square(degradation.noise))
+
+
+def average_life(manifest: Manifest, rul: FloatArray) -> FloatArray:
+    """Return windows of the average training unit at these RULs, [W] -> float32 [W, context, F].
+
+    They are in the most frequent regime, without noise.
+    """
+    regime = max(manifest.regimes, key=lambda each: each.share)
+    at = rul[:, None] + np.arange(manifest.context - 1, -1, -1)
+    profile = np.array(manifest.degradation.z).T
+    z = np.stack([np.interp(at, manifest.degradation.rul, column) for column in profile], axis=2)
+    return (np.array(regime.mean) + np.array(regime.standard_deviation) * z).astype(np.float32)

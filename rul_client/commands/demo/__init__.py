@@ -1,0 +1,1 @@
+"""`rul demo`: a simulated fleet in fast time."""

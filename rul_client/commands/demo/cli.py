@@ -1,0 +1,47 @@
+"""The command `rul demo`. What it needs is imported when it runs."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Annotated
+
+import typer
+
+from rul_client.address import LOCAL, ApiKey, Ca, Cert, CertKey, KeyFile, Tls, any_address, chosen_key
+
+
+def demo(
+    *,
+    url: Annotated[
+        str, typer.Option(help="http, https, grpc or grpcs://HOST:PORT.", callback=any_address)
+    ] = LOCAL,
+    units: Annotated[int, typer.Option(help="Units that run at a time.", min=1, max=1000)] = 50,
+    speed: Annotated[float, typer.Option(help="Cycles of each unit a second.", min=0.01, max=1000.0)] = 1.0,
+    seconds: Annotated[float | None, typer.Option(help="Duration; default: until Ctrl+C.", min=0.1)] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model of all units; default: all models in turn.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="The same seed gives the same units; default: new ones.", min=0)
+    ] = None,
+    api_key: ApiKey = None,
+    key_file: KeyFile = None,
+    ca: Ca = None,
+    cert: Cert = None,
+    key: CertKey = None,
+) -> None:
+    """Simulate a fleet in fast time: its readings, failures and new units go to a running service.
+
+    Example: rul demo --url http://localhost:3000
+
+    Units begin at any age. A unit that fails, or is removed before it does, is reported as an outcome, and a
+    new one takes its place. Watch it on the page of the service, with `rul top`, or in Grafana. The names of
+    units begin with the seed.
+    """
+    from rul_client.api import AsyncClient  # noqa: PLC0415 heavy
+    from rul_client.commands.demo.run import run  # noqa: PLC0415 as above
+
+    client = AsyncClient(url, api_key=chosen_key(api_key, key_file), tls=Tls(ca, cert, key))
+    with suppress(KeyboardInterrupt):
+        asyncio.run(run(client, units=units, speed=speed, seconds=seconds, model=model, seed=seed))

@@ -1,0 +1,34 @@
+"""The command `rul explain`. What it needs is imported when it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def explain(
+    bundle: Annotated[str, typer.Argument(help="Name of a shipped bundle, or a bundle's folder.")],
+    *,
+    source: Annotated[Path, typer.Option("--input", help="C-MAPSS text, CSV or Parquet; or a folder.")],
+    unit: Annotated[str | None, typer.Option(help="The unit. Default: the only one.")] = None,
+    cycle: Annotated[
+        int | None, typer.Option(help="Explain the answer at this cycle, else the last.")
+    ] = None,
+    fleet: Annotated[
+        str | None, typer.Option(help="Describes the columns: a fleet's name or TOML file.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Picture to write. Needs matplotlib.")] = None,
+) -> None:
+    """Say why a model answers as it does for one unit, in a sentence and a picture.
+
+    Example: rul explain fd001 --input test_FD001.txt --unit 20 --out unit20.png
+
+    Each clause of the sentence is recomputed: the model answers the same window with the sensor in its
+    healthy range. The picture shows the estimate over the unit's life, the sensors that weigh most with their
+    healthy range, what each cycle and each reading adds or takes, and how far to trust it.
+    """
+    from rul_client.commands.explain.run import explain_unit  # noqa: PLC0415 loads ONNX Runtime
+
+    explain_unit(bundle, source, unit=unit, cycle=cycle, fleet=fleet, out=out)

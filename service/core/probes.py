@@ -1,0 +1,76 @@
+"""Variations of one window that the model answers beside it: what hiding a reading does, and wear.
+
+Pure array work; `service.core.explanations` asks the model and reads the answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from msgspec.structs import replace
+
+from model.domain import FloatArray
+from service.core.departures import Departure
+from service.core.window import Windows
+
+MOST_BLOCKS: Final = 256
+"""Most variations of a window that hide readings of one sensor; in longer windows each hides more cycles."""
+
+
+def probes(windows: Windows, i: int, readings: Sequence[FloatArray]) -> Windows:
+    """Vary window `i`: each part [P, T, F] has the readings of its variations."""
+    varied = np.concatenate(readings)
+    return replace(windows.only([i] * len(varied)), readings=varied, is_probe=True)
+
+
+def without_each(readings: FloatArray, columns: Sequence[int]) -> FloatArray:
+    """Leave out each of these columns alone, [T, F] -> [P, T, F]."""
+    varied = np.repeat(readings[None], len(columns), axis=0)
+    varied[range(len(columns)), :, list(columns)] = np.nan
+    return varied
+
+
+def hiding_each(readings: FloatArray, typical: FloatArray) -> FloatArray:
+    """Hide each cycle of `typical` [n, F] alone: it takes these readings, [T, F] -> [n, T, F]."""
+    each = range(len(typical))
+    varied = np.repeat(readings[None], len(typical), axis=0)
+    varied[each, each] = typical
+    return varied
+
+
+def blocks_of(cycles: int, sensors: int) -> list[slice]:
+    """Deal cycles into blocks; blocks times sensors is at most `MOST_BLOCKS`, with one block at least.
+
+    >>> blocks_of(5, 128)
+    [slice(0, 3, None), slice(3, 5, None)]
+    """
+    size = -(-cycles // max(1, MOST_BLOCKS // sensors))
+    return [slice(start, min(start + size, cycles)) for start in range(0, cycles, size)]
+
+
+def hiding_blocks(
+    readings: FloatArray, typical: FloatArray, blocks: Sequence[slice], columns: Sequence[int]
+) -> FloatArray:
+    """Hide each block of each of these columns alone, column by column, [T, F] -> [P, T, F]."""
+    varied = np.repeat(readings[None], len(blocks) * len(columns), axis=0)
+    places = ((column, block) for column in columns for block in blocks)
+    for row, (column, block) in zip(varied, places, strict=True):
+        row[block, column] = typical[block, column]
+    return varied
+
+
+def staying_healthy(readings: FloatArray, middle: FloatArray, departed: Sequence[Departure]) -> FloatArray:
+    """Return each sensor that departed to the middle of its healthy range, [T, F] -> [P, T, F].
+
+    With several sensors a last variation returns all of them. Missing readings stay missing.
+    """
+    groups = [[each] for each in departed] + [departed] * (len(departed) > 1)
+    varied = np.repeat(readings[None], len(groups), axis=0)
+    cycles = len(middle)
+    for row, group in zip(varied, groups, strict=True):
+        for column, _, start, _ in group:
+            since = row[start:cycles, column]
+            since[~np.isnan(since)] = middle[start:, column][~np.isnan(since)]
+    return varied

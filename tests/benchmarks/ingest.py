@@ -1,0 +1,284 @@
+"""Ingestion: answers equal those of whole windows, nothing is lost, and predictions stay quick.
+
+    python -m tests.benchmarks.ingest replay --data FOLDER_OF_CMAPSS [--units N]
+    python -m tests.benchmarks.ingest load [--seconds 120] [--a-request 10] [--predictions 100]
+
+`replay` sends each unit of test_FD001..4 by readings, shuffled within five cycles, some of them twice,
+ends the service by SIGKILL in the middle of each file, and goes on. `load` compares the latency of predictions at
+a fixed rate with and without ingestion beside them; latency counts from when a request was due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import tempfile
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated, Any, Final
+
+import httpx
+import msgspec
+import numpy as np
+import typer
+
+from export.bundle import find_bundle
+from export.session import open_bundle
+from model.domain import Trajectory
+from model.fleet import fleet_named
+from model.readers import read_trajectories
+from model.simulation import simulate
+from tests.connections import Connections, request_bytes
+from tests.ingesting import answers, disordered, distance, reading, whole
+from tests.integration.conftest import Server, running
+
+SUBSETS: Final = ("fd001", "fd002", "fd003", "fd004")
+CONNECTIONS: Final = 16
+TOLERANCE: Final = 1e-4
+COMPARED: Final = 0.02
+"""Share of the answers on the way that are compared; the last one of each unit always is."""
+COMPARED_TOGETHER: Final = 50
+app = typer.Typer(pretty_exceptions_enable=False)
+
+
+def _port(server: Server) -> int:
+    return int(server.http.rpartition(":")[2])
+
+
+def _path(unit: str) -> str:
+    return f"/v1/units/{unit}/cycles"
+
+
+class Replay:
+    """One file of units, sent by as many callers as there are connections."""
+
+    def __init__(self, model: str, units: Sequence[Trajectory], names: Sequence[str]) -> None:
+        self.model, self.units, self.names = model, units, names
+        rng = np.random.default_rng(15)
+        self._rng: Final = rng
+        self.queues = {unit.unit: disordered(unit.cycles.tolist(), rng) for unit in units}
+        self.known: dict[str, set[int]] = {unit.unit: set() for unit in units}
+        self.left = self.total = sum(map(len, self.queues.values()))
+        self.compared: list[tuple[dict[str, Any], dict[str, Any]]] = []
+
+    async def send(self, server: Server, *, until_left: int = 0) -> None:
+        """Send readings until so many are left, then kill the service."""
+        waiting = list(self.units)
+
+        async def call(connections: Connections) -> None:
+            while waiting:
+                await self._unit(connections, waiting.pop(), server, until_left)
+
+        async with Connections.open(_port(server), CONNECTIONS) as connections:
+            try:
+                await asyncio.gather(*(call(connections) for _ in range(CONNECTIONS)))
+            except (OSError, asyncio.IncompleteReadError):
+                if server.process.poll() is None and not until_left:
+                    raise
+
+    async def _unit(
+        self, connections: Connections, unit: Trajectory, server: Server, until_left: int
+    ) -> None:
+        queue, known = self.queues[unit.unit], self.known[unit.unit]
+        while queue and self.left > until_left:
+            body = {"model": self.model, **reading(unit, queue[0], self.names)}
+            raw = request_bytes("POST", _path(unit.unit), msgspec.json.encode(body))
+            status, text = await connections.ask(raw)
+            if status == 503:  # the store is opened after the service
+                await asyncio.sleep(0.1)
+                continue
+            assert status == 200, text
+            known.add(queue.pop(0))
+            self.left -= 1
+            if not queue or self._rng.random() < COMPARED:
+                self.compared.append((msgspec.json.decode(text), whole(unit, self.names, known)))
+            if until_left and self.left == until_left:
+                os.killpg(server.process.pid, signal.SIGKILL)
+
+    def judge(self, http: httpx.Client) -> float:
+        """Compare the kept answers with those of whole windows: the largest difference."""
+        worst = 0.0
+        for start in range(0, len(self.compared), COMPARED_TOGETHER):
+            part = self.compared[start : start + COMPARED_TOGETHER]
+            for (given, _), expected in zip(
+                part, answers(http, self.model, [w for _, w in part]), strict=True
+            ):
+                if given["prediction"] is None or "error" in expected:
+                    assert given["refusal"]["errors"][0]["code"] == expected["error"]["errors"][0]["code"]
+                else:
+                    worst = max(worst, distance(given["prediction"], expected))
+        return worst
+
+    def lost(self, http: httpx.Client) -> int:
+        """Count acknowledged readings that are not stored."""
+        return sum(len(self.known[u.unit] - _stored(http, u.unit, self.model)) for u in self.units)
+
+
+def _stored(http: httpx.Client, unit: str, model: str) -> set[int]:
+    found: set[int] = set()
+    params: dict[str, Any] = {"model": model, "limit": 1000}
+    while True:
+        body = http.get(f"/v1/units/{unit}", params=params).raise_for_status().json()
+        found |= {*body["readings"]["cycles"]}
+        if body["next"] is None:
+            return found
+        params["before"] = body["next"]
+
+
+def _names(model: str) -> list[str]:
+    return [column.name for column in open_bundle(find_bundle(model))[1].columns]
+
+
+def _test_units(data: Path, model: str, most: int) -> tuple[list[Trajectory], list[str]]:
+    fleet, names = fleet_named("cmapss"), _names(model)
+    places = [fleet.schema.names.index(name) for name in names]
+    units = read_trajectories(data / f"test_{model.upper()}.txt", fleet, run_to_failure=False)[:most]
+    return [Trajectory(u.unit, u.cycles, u.readings[:, places], failed=False) for u in units], names
+
+
+@app.command()
+def replay(
+    data: Annotated[Path, typer.Option(help="Folder of the C-MAPSS text files.")] = Path(
+        "../shared/data/cmapss"
+    ),
+    units: Annotated[int, typer.Option(help="Most units of each file.")] = 10_000,
+) -> None:
+    """Send whole test files reading by reading, with repeats, disorder and SIGKILL; compare every unit."""
+    with tempfile.TemporaryDirectory() as folder:
+        settings = {"store_url": f"sqlite:///{folder}/rul.db", "workers": "2"}
+        for model in SUBSETS:
+            field = Replay(model, *_test_units(data, model, units))
+            start = perf_counter()
+            with running(Path(folder), ",".join(SUBSETS), **settings) as server:
+                asyncio.run(field.send(server, until_left=field.total // 2))
+                server.process.wait(30)
+            with (
+                running(Path(folder), ",".join(SUBSETS), **settings) as server,
+                httpx.Client(base_url=server.http, trust_env=False, timeout=60) as http,
+            ):
+                asyncio.run(field.send(server))
+                seconds = perf_counter() - start
+                lost, worst = field.lost(http), field.judge(http)
+            print(
+                f"{model}: {len(field.units)} units, {field.total} readings in {seconds:.0f} s, one SIGKILL; "
+                f"{lost} lost; {len(field.compared)} answers compared, largest difference {worst:.1e}"
+            )
+            assert lost == 0
+            assert worst <= TOLERANCE
+
+
+async def _at_rate(
+    ask: Callable[[int], Awaitable[tuple[int, bytes]]], *, rate: float, seconds: float
+) -> tuple[list[float], int]:
+    """Ask at a fixed rate; return the latency of each answer since it was due, and count failures."""
+    latencies: list[float] = []
+    failed = 0
+
+    async def one(number: int, due: float) -> None:
+        nonlocal failed
+        status, _ = await ask(number)
+        latencies.append(perf_counter() - due)
+        failed += status != 200
+
+    start, tasks = perf_counter(), []
+    for number in range(int(rate * seconds)):
+        due = start + number / rate
+        await asyncio.sleep(max(0.0, due - perf_counter()))
+        tasks.append(asyncio.ensure_future(one(number, due)))
+    await asyncio.gather(*tasks)
+    return latencies, failed
+
+
+class Ingestion:
+    """Readings of simulated units that never end, `a_request` of one unit at a time."""
+
+    def __init__(self, *, units: int, a_request: int) -> None:
+        manifest = open_bundle(find_bundle("fd001"))[1]
+        self._lives: Final = simulate(manifest, manifest.schema_of_columns, units=units, seed=8)
+        self._names: Final = [column.name for column in manifest.columns]
+        self._a_request: Final = a_request
+        self.sent: Final[dict[str, set[int]]] = {life.unit: set() for life in self._lives}
+
+    def request(self, number: int) -> bytes:
+        """The next readings of a unit; a life that has ended is lived again under further cycles."""
+        turn, place = divmod(number, len(self._lives))
+        life = self._lives[place]
+        cycles = [*range(1 + turn * self._a_request, 1 + (turn + 1) * self._a_request)]
+        rows = [life.readings[(cycle - 1) % len(life)].tolist() for cycle in cycles]
+        columns = dict(zip(self._names, map(list, zip(*rows, strict=True)), strict=True))
+        self.sent[life.unit] |= {*cycles}
+        body = msgspec.json.encode({"cycles": cycles, "columns": columns})
+        return request_bytes("POST", _path(life.unit), body)
+
+    def prediction(self) -> bytes:
+        """A window of another unit, for /v1/predict."""
+        life = self._lives[0]
+        window = whole(Trajectory("asked", life.cycles[:60], life.readings[:60], failed=True), self._names)
+        return request_bytes("POST", "/v1/predict", msgspec.json.encode({"windows": [window]}))
+
+
+def _shown(name: str, latencies: Sequence[float], failed: int) -> float:
+    p50, p99, worst = 1000 * np.percentile(latencies, (50, 99, 100))
+    print(
+        f"{name}: {len(latencies)} answers, {failed} failed, p50 {p50:.2f} p99 {p99:.2f} max {worst:.1f} ms"
+    )
+    return float(p99)
+
+
+@app.command()
+def load(  # noqa: PLR0917 options
+    seconds: Annotated[
+        float, typer.Option(help="Time of ingestion; the quiet time before it is half.")
+    ] = 120,
+    readings: Annotated[int, typer.Option(help="Readings a second.")] = 1000,
+    a_request: Annotated[int, typer.Option(help="Readings in a request, all of one unit.")] = 10,
+    predictions: Annotated[int, typer.Option(help="Predictions a second.")] = 100,
+    units: Annotated[int, typer.Option(help="Units that report.")] = 100,
+    workers: Annotated[int, typer.Option(help="Workers of the service.")] = 2,
+    url: Annotated[str, typer.Option(help="Address of the store; by default SQLite in a new folder.")] = "",
+) -> None:
+    """Ingest at a fixed rate beside predictions; compare their p99 with that of a quiet service."""
+    with tempfile.TemporaryDirectory() as folder:
+        settings = {"store_url": url or f"sqlite:///{folder}/rul.db", "workers": str(workers)}
+        field = Ingestion(units=units, a_request=a_request)
+        with (
+            running(Path(folder), "fd001", **settings) as server,
+            httpx.Client(base_url=server.http, trust_env=False, timeout=60) as http,
+        ):
+            quiet, busy, failed = asyncio.run(
+                _measured(server, field, seconds=seconds, requests=readings / a_request, asks=predictions)
+            )
+            lost = sum(len(cycles - _stored(http, unit, "fd001")) for unit, cycles in field.sent.items())
+            total = sum(map(len, field.sent.values()))
+        print(f"{total} readings sent, {lost} lost; p99 of predictions {busy / quiet:.2f} times that without")
+        assert failed == lost == 0
+
+
+async def _measured(
+    server: Server, field: Ingestion, *, seconds: float, requests: float, asks: float
+) -> tuple[float, float, int]:
+    """Measure quiet, busy, quiet: p99 of predictions in ms without and with ingestion, and failures."""
+    prediction = field.prediction()
+    async with Connections.open(_port(server), 64) as asking, Connections.open(_port(server), 64) as sending:
+
+        async def predictions(duration: float) -> tuple[list[float], int]:
+            return await _at_rate(lambda _: asking.ask(prediction), rate=asks, seconds=duration)
+
+        await predictions(3)
+        await _at_rate(lambda n: sending.ask(field.request(n)), rate=1, seconds=3)  # the store is open
+        before, failed_before = await predictions(seconds / 2)
+        (during, failed_during), (sent, failed_sent) = await asyncio.gather(
+            predictions(seconds),
+            _at_rate(lambda n: sending.ask(field.request(n)), rate=requests, seconds=seconds),
+        )
+        after, failed_after = await predictions(seconds / 2)
+    quiet = _shown("predictions, quiet", before + after, failed_before + failed_after)
+    _shown("requests with readings", sent, failed_sent)
+    busy = _shown("predictions beside them", during, failed_during)
+    return quiet, busy, failed_before + failed_during + failed_after + failed_sent
+
+
+if __name__ == "__main__":
+    app()

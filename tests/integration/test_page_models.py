@@ -1,0 +1,122 @@
+"""The web page's models and the figures behind it, in real Chromium with a shipped and a tiny model."""
+
+from __future__ import annotations
+
+import re
+
+import httpx
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser import LOOKS, chromium, each_look, look_id, screenshot_folder, visit
+from tests.integration.conftest import running
+from tests.page_fleet import fill
+
+both_sizes = pytest.mark.parametrize("look", [LOOKS[0], LOOKS[2]], ids=look_id)
+UNITS = 60
+
+
+@pytest.fixture(scope="module")
+def service(tiny_bundle, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    with running(folder, f"{tiny_bundle.path},fd001", workers="2") as started:
+        fill(started.http, units=UNITS)
+        with httpx.Client(base_url=started.http, trust_env=False) as client:
+            for unit in client.get("/v1/units", params={"limit": 10}).json()["units"]:
+                outcome = {"kind": "failed", "cycle": unit["last_cycle"] + 2, "model": "tiny"}
+                assert client.post(f"/v1/units/{unit['unit']}/outcomes", json=outcome).is_success
+        yield started
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture
+def opened(service, browser, look, tmp_path):
+    with visit(browser, service.http, look, screenshot_folder(tmp_path)) as visited:
+        yield visited
+
+
+def monitoring(service, name):
+    reply = httpx.get(f"{service.http}/v1/models/{name}/monitoring", trust_env=False)
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+@each_look
+def test_a_model_is_shown_with_its_card_figures_and_columns(opened):
+    opened.go("#/models/tiny")
+    page = opened.page
+    expect(page.get_by_role("heading", name="Models")).to_be_visible()
+    expect(page.get_by_label("Card")).to_contain_text("the last 12 cycles")
+    expect(page.locator("[aria-label='Drift'] .badge")).to_have_text(re.compile("Drift|As in training"))
+    expect(page.locator("[aria-label='Coverage']")).to_contain_text("predictions of units that failed")
+    expect(page.locator("[aria-label='Answers']")).to_contain_text(f"{UNITS * 4} windows")
+    expect(page.get_by_role("region", name="Columns")).to_contain_text("bearing_temperature")
+
+    opened.check_fits()
+    opened.check_accessible()
+    opened.shoot("model-tiny", whole=True)
+
+
+@each_look
+def test_a_model_that_nobody_asked_says_that_figures_need_windows(opened):
+    opened.go("#/models/fd001")
+    expect(opened.page.locator("[aria-label='Drift'] .badge")).to_have_text("Too few readings")
+    expect(opened.page.locator("[aria-label='Accuracy']")).to_contain_text("RMSE")
+
+    opened.check_fits()
+    opened.check_accessible()
+    opened.shoot("model-fd001", whole=True)
+
+
+@both_sizes
+def test_the_models_are_chosen_by_their_names(opened):
+    opened.go("#/models")
+    tabs = opened.page.get_by_role("navigation", name="Models")
+    tabs.get_by_role("link", name="tiny").click()
+
+    expect(opened.page.get_by_label("Card")).to_contain_text("1.0.0")
+    expect(tabs.get_by_role("link", name="tiny")).to_have_attribute("aria-current", "true")
+
+
+@both_sizes
+def test_a_model_that_is_not_loaded_is_named(opened):
+    opened.go("#/models/nothing")
+
+    expect(opened.page.get_by_text("No model nothing is loaded.")).to_be_visible()
+
+
+def test_monitoring_adds_up_all_workers(service):
+    found = monitoring(service, "tiny")
+
+    assert found["windows"] == UNITS * 4
+    assert sum(found["states"].values()) == UNITS * 4
+    assert found["coverage"]["predictions"] == 40
+    assert found["coverage"]["coverage"] == found["coverage"]["covered"] / 40
+    assert set(found["columns"]) >= {"vibration", "current"}
+
+
+def test_monitoring_gives_entropy_of_every_head_with_its_band(service):
+    heads = monitoring(service, "tiny")["entropy"]
+
+    assert heads[0]["head"] == "mean"
+    assert all(0 <= head["low"] < head["high"] <= 1.0001 for head in heads)
+    assert all(0 <= head["below"] + head["above"] <= 1 for head in heads)
+
+
+def test_monitoring_of_a_model_without_windows_has_no_means(service):
+    found = monitoring(service, "fd001")
+
+    assert found["windows"] == 0
+    assert {head["mean"] for head in found["entropy"]} == {None}
+    assert found["coverage"]["coverage"] is None
+
+
+def test_monitoring_of_an_unknown_model_is_not_found(service):
+    reply = httpx.get(f"{service.http}/v1/models/nothing/monitoring", trust_env=False)
+
+    assert reply.status_code == 404

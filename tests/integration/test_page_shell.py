@@ -1,0 +1,178 @@
+"""The web page's shell: both front ends, keys, theme, errors, what is empty, in real Chromium."""
+
+from __future__ import annotations
+
+import re
+
+import httpx
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser import LOOKS, chromium, each_look, look_id, screenshot_folder, visit
+from tests.integration.conftest import KEY, running
+from tests.page_fleet import fill
+
+both_sizes = pytest.mark.parametrize("look", [LOOKS[0], LOOKS[2]], ids=look_id)
+SECURITY = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def locked(tiny_bundle, tmp_path_factory):
+    with running(
+        tmp_path_factory.mktemp("locked"), str(tiny_bundle.path), api_keys=KEY, log_level="error"
+    ) as started:
+        yield started
+
+
+@pytest.fixture
+def empty(server, browser, look, tmp_path):
+    with visit(browser, server.http, look, screenshot_folder(tmp_path)) as visited:
+        yield visited
+
+
+def test_every_file_of_the_page_comes_from_the_service_with_its_policy(http):
+    page = http.get("/")
+    links = re.findall(r'(?:src|href)="(/page/[^"]+)"', page.text)
+
+    assert page.headers["content-type"].startswith("text/html")
+    assert len(links) >= 6
+    for name in ["/", *links]:
+        reply = http.get(name)
+        assert reply.status_code == 200
+        assert {header: reply.headers[header] for header in SECURITY} == SECURITY
+    assert re.findall(r"<script(?! (?:type=\"module\" )?src=)|\son\w+=|\sstyle=|javascript:", page.text) == []
+
+
+def test_a_browser_that_has_a_file_is_not_sent_it_again(http):
+    first = http.get("/page/app.js")
+    again = http.get("/page/app.js", headers={"if-none-match": first.headers["etag"]})
+
+    assert (again.status_code, again.content) == (304, b"")
+    assert again.headers["etag"] == first.headers["etag"]
+
+
+@pytest.mark.parametrize("name", ["nothing.js", "../routes.py", "%2e%2e/settings.py", "vendor", ""])
+def test_no_other_file_is_served(http, name):
+    assert http.get(f"/page/{name}").status_code == 404
+
+
+def test_the_vendored_library_comes_with_its_licence(http):
+    assert "MIT" in http.get("/page/vendor/uPlot.LICENSE").text
+
+
+@each_look
+def test_an_empty_fleet_says_how_to_fill_it(empty):
+    empty.go("#/?q=nothing-has-this-name")
+    expect(empty.page.get_by_text(re.compile("No unit"))).to_be_visible()
+
+    empty.check_fits()
+    empty.check_accessible()
+    empty.shoot("empty")
+
+
+@both_sizes
+def test_an_unknown_view_leads_back_to_the_fleet(empty):
+    empty.go("#/nowhere")
+    empty.page.get_by_role("link", name="To the fleet").click()
+
+    expect(empty.page.get_by_role("heading", name="Fleet")).to_be_visible()
+
+
+@both_sizes
+def test_the_theme_changes_and_is_remembered(empty):
+    empty.go("#/")
+    root = empty.page.locator("html")
+    expect(root).to_have_attribute("data-theme", "light")
+    empty.page.get_by_role("button", name="Use dark colours").click()
+
+    expect(root).to_have_attribute("data-theme", "dark")
+    empty.page.reload()
+    expect(root).to_have_attribute("data-theme", "dark")
+    empty.page.get_by_role("button", name="Use light colours").click()
+    expect(root).to_have_attribute("data-theme", "light")
+
+
+@both_sizes
+def test_the_keyboard_skips_to_the_content(empty):
+    empty.go("#/")
+    empty.page.keyboard.press("Tab")
+    expect(empty.page.get_by_text("Skip to content")).to_be_focused()
+    empty.page.keyboard.press("Enter")
+
+    expect(empty.page.locator("#main")).to_be_focused()
+
+
+@each_look
+def test_with_keys_on_the_page_asks_for_one_and_keeps_it_in_memory_only(locked, browser, look, tmp_path):
+    with visit(browser, locked.http, look, screenshot_folder(tmp_path), expects="401") as opened:
+        page = opened.page
+        opened.go("#/")
+        dialog = page.get_by_role("dialog", name="API key")
+        expect(dialog).to_be_visible()
+        opened.check_accessible()
+        opened.shoot("key")
+        dialog.get_by_label("Key").fill("wrong")
+        dialog.get_by_role("button", name="Use key").click()
+        expect(page.get_by_role("alert")).to_have_text("the API key is not valid")
+        dialog.get_by_label("Key").fill(KEY)
+        page.keyboard.press("Enter")
+
+        expect(page.get_by_text("No units yet")).to_be_visible()
+        opened.check_accessible()
+        opened.shoot("no-units")
+        kept = page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])")
+        assert KEY not in kept
+        page.reload()
+        expect(dialog).to_be_visible()
+
+
+@both_sizes
+def test_a_key_can_be_forgotten(locked, browser, look, tmp_path):
+    with visit(browser, locked.http, look, screenshot_folder(tmp_path), expects="401") as opened:
+        opened.go("#/")
+        opened.page.get_by_label("Key").fill(KEY)
+        opened.page.keyboard.press("Enter")
+        opened.page.get_by_role("button", name="Forget key").click()
+
+        expect(opened.page.get_by_role("dialog", name="API key")).to_be_visible()
+        opened.page.keyboard.press("Escape")
+        expect(opened.page.get_by_role("alert")).to_contain_text("API key")
+
+
+@both_sizes
+def test_a_service_that_ends_is_named_and_waited_for(browser, look, tiny_bundle, tmp_path):
+    with visit(browser, "http://127.0.0.1", look, screenshot_folder(tmp_path), expects="ERR_") as opened:
+        with running(tmp_path, str(tiny_bundle.path)) as first:
+            fill(first.http, units=3, earlier=(0,))
+            opened.base = first.http
+            opened.go("#/")
+            expect(opened.page.locator("#live")).to_have_text("Live")
+            port = int(first.http.rpartition(":")[2])
+        expect(opened.page.locator("#live")).to_have_text("Connecting")
+        opened.shoot("connecting")
+        with running(tmp_path, str(tiny_bundle.path), port=port):
+            expect(opened.page.locator("#live")).to_have_text("Live")
+
+
+@both_sizes
+def test_without_a_store_the_page_says_so(browser, look, tiny_bundle, tmp_path):
+    with (
+        running(tmp_path, str(tiny_bundle.path), store="false") as started,
+        visit(browser, started.http, look, screenshot_folder(tmp_path), expects="404") as opened,
+    ):
+        opened.go("#/")
+
+        expect(opened.page.get_by_text("This service keeps no units")).to_be_visible()
+        assert httpx.get(started.http + "/v1/events", trust_env=False).status_code == 404
+        opened.shoot("no-store")

@@ -1,0 +1,244 @@
+"""The web page's try view, in real Chromium on a real service: simulated units, files, the same call."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+
+import grpc
+import httpx
+import pytest
+from google.protobuf import json_format
+from playwright.sync_api import expect
+
+from service.proto import rul_v1_pb2 as pb
+from service.proto import rul_v1_pb2_grpc
+from tests.browser import LOOKS, chromium, each_look, look_id, screenshot_folder, visit
+from tests.integration.conftest import running
+
+SECONDS = 60
+desktop = pytest.mark.parametrize("look", [LOOKS[0]], ids=look_id)
+both_sizes = pytest.mark.parametrize("look", [LOOKS[0], LOOKS[2]], ids=look_id)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    with running(tmp_path_factory.mktemp("try"), "fd001") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def life(service):
+    return httpx.get(f"{service.http}/v1/models/fd001/simulated?seed=11", trust_env=False).json()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture
+def opened(service, browser, look, tmp_path):
+    with visit(browser, service.http, look, screenshot_folder(tmp_path)) as visited:
+        visited.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        visited.go("#/try")
+        visited.page.locator(".life").wait_for()
+        yield visited
+
+
+def drop(opened, name, text):
+    """Give the page a file, and wait for what it says of it."""
+    opened.page.set_input_files("#try-file", {"name": name, "mimeType": "text/csv", "buffer": text.encode()})
+    return opened.page
+
+
+def csv(life, *, cycles, names=None, separator=",", unit="A", skip=()):
+    columns = {name: values for name, values in life["columns"].items() if name not in skip}
+    lines = [separator.join(["unit", "cycle", *(names or columns)])]
+    for i in range(cycles):
+        cells = [unit, str(i + 1), *(str(values[i]) for values in columns.values())]
+        lines.append(separator.join(cells).replace(".", ",") if separator == ";" else separator.join(cells))
+    return "\n".join(lines)
+
+
+def answer(page):
+    return int(re.search(r"\d+", page.locator(".answer-rul").inner_text())[0])
+
+
+@each_look
+def test_a_simulated_unit_is_answered_with_its_truth(opened):
+    page = opened.page
+
+    expect(page.get_by_text("true RUL")).to_be_visible()
+    expect(page.locator("figure.tall")).to_contain_text("dashed: truth")
+    expect(page.get_by_role("region", name="Why").locator(".trust")).to_be_visible()
+    opened.check_fits()
+    opened.check_accessible()
+    opened.shoot("try", whole=True)
+
+
+@both_sizes
+def test_a_later_cycle_leaves_fewer_cycles(opened):
+    page = opened.page
+    before = answer(page)
+    page.get_by_label(re.compile("Answer at cycle")).press("End")
+
+    expect(page.get_by_text(re.compile("true RUL 0"))).to_be_visible()
+    assert answer(page) < before
+    assert page.evaluate("document.activeElement.id") == "try-cycle"
+
+
+@desktop
+def test_nothing_that_is_tried_is_stored(opened, service):
+    opened.page.get_by_role("button", name="Take a simulated unit").click()
+    expect(opened.page.get_by_text("Simulated unit 8")).to_be_visible()
+    opened.page.locator(".life").wait_for()
+
+    assert httpx.get(f"{service.http}/v1/units", trust_env=False).json()["units"] == []
+
+
+@each_look
+def test_a_file_is_matched_by_name_and_its_mismatches_are_explained(opened, life):
+    names = [name.upper().replace("_", " ") for name in life["columns"] if name != "sensor_9"]
+    text = csv(life, cycles=90, names=[*names, "oil"], separator=";", skip=["sensor_9"])
+    lines = text.splitlines()
+    lines[5] = lines[5].replace(lines[5].split(";")[5], "broken", 1)
+    page = drop(opened, "mine.csv", "\n".join([lines[0], *(f"{line};1" for line in lines[1:])]))
+
+    mismatches = page.get_by_role("list", name="Mismatches")
+    expect(mismatches).to_contain_text("The file has no column for sensor_9")
+    expect(mismatches).to_contain_text("The model does not read oil")
+    expect(mismatches).to_contain_text("“broken”")
+    expect(page.get_by_text("16 of 17 columns of fd001")).to_be_visible()
+    expect(page.get_by_role("heading", name="Unit A")).to_be_visible()
+    expect(page.get_by_role("list", name="Warnings")).to_contain_text("sensor_9")
+    opened.check_fits()
+    opened.check_accessible()
+    opened.shoot("try-file", whole=True)
+
+
+@desktop
+def test_a_file_of_several_units_has_one_chosen(opened, life):
+    second = csv(life, cycles=150, unit="B").splitlines()[1:]
+    page = drop(opened, "two.csv", csv(life, cycles=60) + "\n" + "\n".join(second))
+    page.get_by_label("Unit", exact=True).select_option("B")
+
+    expect(page.get_by_role("heading", name="Unit B")).to_be_visible()
+    expect(page.locator(".try-cycle output")).to_have_text("150")
+
+
+@desktop
+def test_the_answer_to_a_file_is_the_answer_of_the_service(opened, life, service):
+    page = drop(opened, "one.csv", csv(life, cycles=140))
+    expect(page.get_by_role("heading", name="Unit A")).to_be_visible()
+
+    window = {
+        "last_cycle": 140,
+        "columns": {name: values[80:140] for name, values in life["columns"].items()},
+    }
+    asked = {"windows": [window], "store": False}
+    (expected,) = httpx.post(f"{service.http}/v1/predict", json=asked, trust_env=False).json()["predictions"]
+    assert answer(page) == round(expected["rul"])
+
+
+@desktop
+def test_columns_without_a_known_name_are_matched_by_hand(opened, life):
+    names = [f"x{i}" for i, _ in enumerate(life["columns"])]
+    page = drop(opened, "strange.csv", csv(life, cycles=60, names=names))
+    expect(page.get_by_text("No column of the file has a name that the model knows")).to_be_visible()
+    opened.check_accessible()
+    opened.shoot("try-unmatched")
+    page.get_by_label("sensor_2", exact=True).select_option("x3")
+
+    expect(page.get_by_text("1 of 17 columns of fd001")).to_be_visible()
+
+
+@desktop
+def test_c_mapss_text_without_names_is_read(opened, life):
+    order = [f"setting_{i}" for i in (1, 2, 3)] + [f"sensor_{i}" for i in range(1, 22)]
+    lines = [
+        " ".join(["7", str(i + 1), *(str(life["columns"].get(name, [0] * 99)[i]) for name in order)])
+        for i in range(80)
+    ]
+    page = drop(opened, "test_FD001.txt", "\n".join(lines))
+
+    expect(page.get_by_text("read as C-MAPSS text")).to_be_visible()
+    expect(page.get_by_role("heading", name="Unit 7")).to_be_visible()
+
+
+@both_sizes
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("", "The file is empty."), ("a,b\n", "no readings"), ("1,2\n3,4\n", "has no column names")],
+    ids=["empty", "only names", "no names"],
+)
+def test_a_file_that_holds_no_readings_is_refused_with_its_reason(opened, text, said):
+    page = drop(opened, "bad.csv", text)
+
+    expect(page.get_by_role("alert")).to_contain_text(said)
+
+
+@desktop
+def test_rows_without_order_gaps_and_repeats_are_placed_by_cycle(opened, life):
+    head, *rows = csv(life, cycles=100).splitlines()
+    mixed = [*rows[50:], *rows[:40], rows[60]]
+    page = drop(opened, "mixed.csv", "\n".join([head, *mixed]))
+
+    mismatches = page.get_by_role("list", name="Mismatches")
+    expect(mismatches).to_contain_text("Rows that repeat a cycle: 1")
+    expect(mismatches).to_contain_text("Cycles without a row: 10")
+    expect(page.locator(".try-cycle output")).to_have_text("100")
+
+
+def copied(page, name):
+    """The text that the page copies for a language."""
+    page.get_by_role("tab", name=name).click()
+    page.get_by_role("button", name="Copy").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    return page.evaluate("navigator.clipboard.readText()")
+
+
+@desktop
+def test_the_call_by_curl_gives_the_answer_of_the_page(opened):
+    text = copied(opened.page, "curl")
+
+    done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True, timeout=SECONDS)
+    (prediction,) = json.loads(done.stdout)["predictions"]
+    assert round(prediction["rul"]) == answer(opened.page)
+    assert "trust" in prediction
+
+
+@desktop
+def test_the_call_by_python_gives_the_answer_of_the_page(opened):
+    text = copied(opened.page, "Python")
+
+    command = [sys.executable, "-c", text]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{answer(opened.page)} cycles left")
+
+
+@desktop
+def test_the_call_by_grpc_gives_the_answer_of_the_page(opened, service):
+    text = copied(opened.page, "gRPC")
+    command, body = re.fullmatch(r"(grpcurl [^\n]+) <<'JSON'\n(.+)\nJSON", text, re.DOTALL).groups()
+
+    assert command.endswith(f"{service.grpc} rul.v1.RulService/Predict")
+    with grpc.insecure_channel(service.grpc) as channel:
+        request = json_format.Parse(body, pb.PredictRequest())
+        reply = rul_v1_pb2_grpc.RulServiceStub(channel).Predict(request, timeout=SECONDS)
+    assert round(reply.predictions[0].rul) == answer(opened.page)
+
+
+@both_sizes
+def test_the_languages_are_tabs_for_the_keyboard(opened):
+    page = opened.page
+    page.get_by_role("tab", name="curl").focus()
+    page.keyboard.press("ArrowRight")
+
+    expect(page.get_by_role("tab", name="Python")).to_be_focused()
+    expect(page.get_by_role("tabpanel")).to_contain_text("from rul_client.api import Client")
+    opened.shoot("try-call")

@@ -1,0 +1,316 @@
+"""The web page's unit view, in real Chromium on a real service: its answer, life, reasons, changes."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote
+
+import httpx
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser import LOOKS, chromium, each_look, look_id, screenshot_folder, visit
+from tests.integration.conftest import running
+
+SECONDS = 60
+desktop = pytest.mark.parametrize("look", [LOOKS[0]], ids=look_id)
+both_sizes = pytest.mark.parametrize("look", [LOOKS[0], LOOKS[2]], ids=look_id)
+
+
+@pytest.fixture(scope="module")
+def http(tmp_path_factory):
+    with (
+        running(tmp_path_factory.mktemp("unit"), "fd001") as started,
+        httpx.Client(base_url=started.http, trust_env=False, timeout=SECONDS) as client,
+    ):
+        lives(client, "worn", seed=7, share=0.8)
+        lives(client, "gone", seed=3, share=1.0)
+        client.post("/v1/units/gone/outcomes", json={"kind": "failed", "cycle": 176}).raise_for_status()
+        yield client
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture
+def opened(http, browser, look, tmp_path):
+    base = str(http.base_url).rstrip("/")
+    with visit(browser, base, look, screenshot_folder(tmp_path)) as visited:
+        yield visited
+
+
+def lives(client, unit, *, seed, share):
+    """Give a unit the readings of a simulated life up to a share of it, and predictions along it."""
+    life = client.get(f"/v1/models/fd001/simulated?seed={seed}").json()
+    cycles = life["cycles"][: int(share * len(life["cycles"]))]
+    columns = {name: values[: len(cycles)] for name, values in life["columns"].items()}
+    windows = [
+        {
+            "unit": unit,
+            "last_cycle": end,
+            "columns": {name: values[max(0, end - 60) : end] for name, values in columns.items()},
+        }
+        for end in range(10, len(cycles), 6)
+    ]
+    asked = {"windows": windows, "explain": "none"}
+    client.post("/v1/predict", json=asked).raise_for_status()
+    body = {"cycles": cycles, "columns": columns}
+    client.post(f"/v1/units/{quote(unit, safe='')}/cycles", json=body).raise_for_status()
+
+
+def show(opened, unit, *, query=""):
+    opened.go(f"#/unit/fd001/{quote(unit, safe='')}{query}")
+    opened.page.locator(".life").wait_for()
+    return opened.page
+
+
+@each_look
+def test_a_unit_says_how_long_how_sure_why_and_when_to_act(opened):
+    page = show(opened, "worn")
+
+    answer = page.get_by_role("region", name="Answer")
+    expect(answer.locator(".answer-rul")).to_have_text(re.compile(r"^\d+$"))
+    expect(answer.locator(".answer-middle")).to_have_text(re.compile(r"^\d+ to \d+$"))
+    expect(answer.locator(".risks li")).to_have_count(3)
+    expect(page.get_by_role("region", name="Why").locator(".sentence")).to_contain_text("healthy range")
+    expect(page.get_by_role("region", name="Why").locator(".trust")).to_contain_text("Explanation")
+    expect(page.get_by_role("region", name="When to act").locator(".answer-middle")).not_to_be_empty()
+    opened.check_fits()
+    opened.check_accessible()
+    opened.shoot("unit", whole=True)
+
+
+@both_sizes
+def test_every_chart_has_the_same_cycle_axis_and_a_text(opened):
+    page = show(opened, "worn")
+
+    plots = page.locator(".u-over").evaluate_all(
+        "all => all.map(one => one.getBoundingClientRect()).map(box => `${box.left} ${box.width}`)"
+    )
+    assert len(plots) >= 7
+    assert len(set(plots)) == 1
+    for name in page.locator(".plot").evaluate_all("all => all.map(one => one.getAttribute('aria-label'))"):
+        assert re.search(r"\d", name)
+
+
+@both_sizes
+def test_a_click_in_the_heatmap_shows_the_readings_of_its_cycle(opened):
+    page = show(opened, "worn")
+    page.get_by_role("button", name="Last 60 cycles").click()
+    canvas = page.locator("canvas.heatmap").first
+    box = canvas.bounding_box()
+    canvas.click(position={"x": box["width"] * 0.5, "y": 24})
+
+    panel = page.get_by_role("region", name="Readings of a cycle")
+    cycle = int(panel.get_by_role("heading").inner_text().split()[1])
+    assert 130 < cycle < 175
+    marked = panel.locator("tr.marked")
+    expect(marked).to_have_count(1)
+    expect(page.locator("figure [role=status]")).to_contain_text(f"cycle {cycle}")
+    name = marked.locator("th").inner_text().split()[0]
+    stored = opened.page.evaluate(
+        "async () => (await fetch('/v1/units/worn?model=fd001&limit=1000')).json().then(one => one.readings)"
+    )
+    reading = stored["columns"][name][stored["cycles"].index(cycle)]
+    shown = marked.locator("td").first.inner_text().replace(",", "")
+    assert float(re.search(r"[\d.]+$", shown)[0]) == pytest.approx(reading, rel=1e-3)
+    opened.shoot("unit-cell", whole=True)
+
+
+@desktop
+def test_the_arrow_keys_move_through_the_heatmap(opened):
+    page = show(opened, "worn")
+    page.locator("canvas.heatmap").first.focus()
+    said = page.locator("figure [role=status]")
+    page.keyboard.press("End")
+    last = said.inner_text()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowDown")
+
+    cycle = re.compile(r"cycle (\d+)")
+    assert int(cycle.search(said.inner_text())[1]) == int(cycle.search(last)[1]) - 1
+    assert said.inner_text().split(",")[0] != last.split(",")[0]
+
+
+@desktop
+def test_the_cycle_slider_moves_the_cursor_of_every_chart(opened):
+    page = show(opened, "worn")
+    page.get_by_role("slider", name="Cycle").focus()
+    page.keyboard.press("ArrowLeft")
+
+    slider = page.get_by_role("slider", name="Cycle")
+    expect(slider).to_have_attribute("aria-valuetext", re.compile("Cycle 181"))
+    texts = page.locator("figure:has(.plot) .readout").all_inner_texts()
+    assert sum(bool(text) for text in texts) >= 6  # RUL was not predicted at this cycle
+
+
+@desktop
+def test_a_drag_zooms_every_chart_and_a_double_click_shows_the_whole_life(opened):
+    page = show(opened, "worn")
+    whole = page.get_by_role("button", name="Whole life")
+    box = page.locator(".u-over").first.bounding_box()
+    page.mouse.move(box["x"] + 60, box["y"] + 40)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 260, box["y"] + 40, steps=4)
+    page.mouse.up()
+
+    expect(whole).to_have_attribute("aria-pressed", "false")
+    page.locator(".u-over").nth(1).dblclick()
+    expect(whole).to_have_attribute("aria-pressed", "true")
+
+
+@both_sizes
+def test_an_answer_of_the_past_is_explained_from_the_readings_until_then(opened, http):
+    page = show(opened, "worn", query="?cycle=100")
+
+    past = http.get("/v1/units/worn/explanation?model=fd001&cycle=100").json()["prediction"]
+    expect(page.locator(".answer-rul")).to_have_text(re.compile(str(round(past["rul"]))))
+    expect(page.get_by_text("The answer as it was at cycle 100.")).to_be_visible()
+    opened.shoot("unit-past")
+    page.get_by_role("link", name=re.compile("To the latest")).click()
+    expect(page.get_by_text("The answer as it was")).to_have_count(0)
+
+
+@both_sizes
+def test_each_head_shows_where_it_looks(opened):
+    page = show(opened, "worn")
+    page.get_by_text("Head by head").click()
+
+    canvas = page.get_by_label(re.compile("Attention of 5 heads"))
+    canvas.wait_for()
+    canvas.focus()
+    page.keyboard.press("Home")
+    expect(page.locator(".heads-at")).to_contain_text("At cycle 123")
+    assert len(page.locator(".heads-at .num").all_inner_texts()) == 5
+    opened.check_accessible()
+    opened.shoot("unit-heads")
+
+
+@both_sizes
+def test_a_dearer_failure_never_means_to_act_later(opened):
+    page = show(opened, "worn")
+    act = page.get_by_role("region", name="When to act")
+    slider = page.get_by_role("slider", name="A failure costs")
+
+    def act_at(key):
+        with page.expect_response(re.compile("/decision")):
+            slider.press(key)
+        text = act.locator(".act-words").inner_text()
+        return int(found[1]) if (found := re.search(r"Cycle (\d+)", text)) else 1000 * ("Run" in text)
+
+    cheap = act_at("Home")
+    opened.shoot("unit-cheap")
+    assert act_at("End") <= cheap
+
+
+@each_look
+def test_a_failed_unit_shows_the_truth_and_no_advice(opened):
+    page = show(opened, "gone")
+
+    expect(page.locator("h1 + .badge")).to_have_text(re.compile("Failed"))
+    expect(page.get_by_text("Failed at cycle 176.")).to_be_visible()
+    expect(page.locator("figure.tall")).to_contain_text("dashed: truth")
+    expect(page.get_by_role("region", name="When to act")).to_have_count(0)
+    opened.check_accessible()
+    opened.shoot("unit-failed", whole=True)
+
+
+@both_sizes
+def test_the_numbers_stand_in_a_table_too(opened):
+    page = show(opened, "worn")
+    page.get_by_text("The numbers as a table").click()
+
+    table = page.get_by_role("region", name="Numbers of the charts")
+    expect(table.locator("tbody tr")).to_have_count(182)
+    expect(table.locator("tbody tr").first).to_contain_text("182")
+    opened.check_fits()
+    opened.check_accessible()
+
+
+@desktop
+def test_a_new_reading_appears_by_itself(opened, http):
+    lives(http, "growing", seed=9, share=0.3)
+    page = show(opened, "growing")
+    life = http.get("/v1/models/fd001/simulated?seed=9").json()
+    expect(page.locator("#live")).to_have_text("Live")
+    before = int(0.3 * len(life["cycles"]))
+    expect(page.locator(".unit-head")).to_contain_text(f"Cycle {before} ")
+    columns = {name: values[before] for name, values in life["columns"].items()}
+    http.post("/v1/units/growing/cycles", json={"columns": columns}).raise_for_status()
+
+    expect(page.locator(".unit-head")).to_contain_text(f"Cycle {before + 1} ")
+
+
+@both_sizes
+def test_an_outcome_is_reported_after_a_question_and_can_be_corrected(opened, http):
+    unit = f"ending-{opened.look.width}"
+    lives(http, unit, seed=5, share=0.9)
+    page = show(opened, unit)
+    page.get_by_role("button", name="Report outcome").click()
+    dialog = page.get_by_role("dialog")
+    opened.check_accessible()
+    opened.shoot("unit-outcome")
+    dialog.get_by_role("button", name="Cancel").click()
+    assert http.get(f"/v1/units/{unit}?model=fd001").json()["outcome"] is None
+    page.get_by_role("button", name="Report outcome").click()
+    dialog.get_by_label("It was removed").check()
+    dialog.get_by_role("button", name="Report").click()
+
+    expect(page.get_by_text(re.compile("Removed at cycle"))).to_be_visible()
+    page.get_by_role("button", name="Correct outcome").click()
+    dialog.get_by_label("It failed").check()
+    dialog.get_by_role("button", name="Correct").click()
+    expect(page.get_by_text(re.compile("Failed at cycle"))).to_be_visible()
+    assert http.get(f"/v1/units/{unit}?model=fd001").json()["outcome"]["kind"] == "failed"
+
+
+@desktop
+def test_a_unit_is_renamed_and_deleted_behind_a_menu(opened, http):
+    lives(http, "misspelt", seed=5, share=0.4)
+    page = show(opened, "misspelt")
+    page.get_by_label("More").click()
+    opened.check_accessible()
+    page.get_by_role("button", name="Rename").click()
+    page.get_by_label("New name").fill("well spelt")
+    page.get_by_role("dialog").get_by_role("button", name="Rename").click()
+    expect(page.get_by_role("heading", name="Unit well spelt")).to_be_visible()
+    page.get_by_label("More").click()
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+
+    expect(page.get_by_role("heading", name="Fleet")).to_be_visible()
+    assert http.get("/v1/units/well%20spelt?model=fd001").status_code == 404
+
+
+def test_a_refusal_is_said_in_the_dialog(http, browser, tmp_path):
+    lives(http, "first", seed=5, share=0.2)
+    base = str(http.base_url).rstrip("/")
+    with visit(browser, base, LOOKS[0], screenshot_folder(tmp_path), expects="409") as opened:
+        page = show(opened, "first")
+        page.get_by_label("More").click()
+        page.get_by_role("button", name="Rename").click()
+        page.get_by_label("New name").fill("worn")
+        page.get_by_role("dialog").get_by_role("button", name="Rename").click()
+
+        expect(page.get_by_role("dialog").get_by_role("alert")).to_contain_text("worn")
+
+
+@desktop
+def test_a_name_is_text_and_never_markup(opened, http):
+    name = "<img src=x onerror=alert(1)>/a b"
+    lives(http, name, seed=5, share=0.2)
+    page = show(opened, name)
+
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"Unit {name}")
+    expect(page.locator("main img")).to_have_count(0)
+
+
+def test_an_unknown_unit_is_said_to_be_unknown(http, browser, tmp_path):
+    base = str(http.base_url).rstrip("/")
+    with visit(browser, base, LOOKS[0], screenshot_folder(tmp_path), expects="404") as opened:
+        opened.go("#/unit/fd001/nobody")
+
+        expect(opened.page.get_by_role("alert")).to_contain_text("nobody")

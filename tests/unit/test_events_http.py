@@ -1,0 +1,189 @@
+"""GET /v1/events: one look at the store for all listeners, and streams that end when they must."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from service.core.lifecycle import Phase
+from service.edge.access import NOBODY
+from service.edge.keys import Grant, KeyScope
+from service.errors import NoStore, Overloaded, StoreUnavailable
+from service.http import events
+from service.http.events import EventsHttp
+from tests.in_process import in_process, until
+
+QUICK = 0.005
+SECONDS = 10
+
+
+class FakeStore:
+    """A fleet whose units a test changes, and a count of the looks at it."""
+
+    def __init__(self):
+        self.rows = []
+        self.looks = []
+        self.error = None
+        self.failures = 0
+
+    def predict(self, unit, *, tenant="", rul=40.0):
+        now = time.time()
+        row = {
+            "model": "fake", "unit": unit, "tenant": tenant, "version": "1", "nominal_coverage": 0.9,
+            "last_cycle": 7, "rul": rul, "lower": rul - 5, "upper": rul + 5, "rul_state": "estimated",
+            "health_state": "degrading", "predicted_at": now, "failure_probability": None, "kind": None,
+            "cycle": None, "last_reading_at": None, "recent": [rul], "trend": None,
+        }  # fmt: skip
+        self.rows = [old for old in self.rows if (old["unit"], old["tenant"]) != (unit, tenant)] + [row]
+
+    async def fleet(self, chosen, *, limit, after=None):
+        if self.error is not None:
+            self.failures += 1
+            raise self.error
+        self.looks.append(chosen.tenant)
+        since = chosen.changed_since
+        return [r for r in self.rows if r["tenant"] == chosen.tenant and r["predicted_at"] > since][:limit]
+
+
+@pytest.fixture
+async def desk():
+    async with in_process() as service:
+        yield service.desk
+
+
+@pytest.fixture
+def store():
+    return FakeStore()
+
+
+@pytest.fixture
+def told(desk, store):
+    return EventsHttp(desk, store, poll_seconds=QUICK)
+
+
+async def listen(told, caller=NOBODY):
+    """Open a stream and read its first line."""
+    (endpoint,) = told.endpoints()
+    reply = await endpoint.handler(SimpleNamespace(exchange=SimpleNamespace(caller=caller)))
+    assert reply.media_type == b"text/event-stream"
+    assert await anext(reply.stream) == b": open\n\n"
+    return reply.stream
+
+
+async def units_of(stream):
+    """The names in the next event."""
+    event = await asyncio.wait_for(anext(stream), SECONDS)
+    first, data = event.decode().strip().split("\n")
+    assert first == "event: units"
+    return [unit["unit"] for unit in msgspec.json.decode(data.removeprefix("data: "))]
+
+
+async def ended(stream):
+    with pytest.raises(StopAsyncIteration):
+        await asyncio.wait_for(anext(stream), SECONDS)
+
+
+async def test_a_changed_unit_is_told_to_every_listener(told, store):
+    streams = [await listen(told) for _ in range(3)]
+    store.predict("17")
+
+    assert [await units_of(stream) for stream in streams] == [["17"]] * 3
+
+
+async def test_a_unit_is_told_once_until_it_changes_again(told, store):
+    stream = await listen(told)
+    store.predict("17")
+    assert await units_of(stream) == ["17"]
+    store.predict("18")
+    assert await units_of(stream) == ["18"]
+    store.predict("17", rul=30.0)
+
+    assert await units_of(stream) == ["17"]
+
+
+async def test_many_listeners_cost_one_look(told, store):
+    streams = [await listen(told) for _ in range(10)]
+    store.looks.clear()
+    store.predict("17")
+    for stream in streams:
+        await units_of(stream)
+
+    assert len(store.looks) < len(streams)
+
+
+async def test_a_tenant_hears_of_its_own_units_only(told, store, desk):
+    desk.credentials.holds = lambda *_: True
+    ours, theirs = [await listen(told, Grant(name, frozenset(), name)) for name in ("ours", "theirs")]
+    store.predict("a", tenant="ours")
+    store.predict("b", tenant="theirs")
+
+    assert (await units_of(ours), await units_of(theirs)) == (["a"], ["b"])
+
+
+async def test_a_revoked_key_ends_its_stream(told, store, desk):
+    stream = await listen(told, Grant("gone", frozenset({KeyScope.PREDICT}), "", b"unknown"))
+
+    await ended(stream)
+
+
+async def test_a_service_that_shuts_down_ends_every_stream(told, desk):
+    stream = await listen(told)
+    desk.lifecycle.enter(Phase.DRAINING, "it is shutting down")
+
+    await ended(stream)
+
+
+async def test_a_store_that_fails_for_a_moment_ends_no_stream(told, store):
+    stream = await listen(told)
+    store.error = StoreUnavailable("the database is away")
+    store.predict("17")
+    await until(lambda: store.failures > 1)
+    store.error = None
+
+    assert await units_of(stream) == ["17"]
+
+
+async def test_without_a_store_there_is_no_stream(told, store):
+    store.error = NoStore("the service stores no predictions")
+
+    with pytest.raises(NoStore):
+        await listen(told)
+
+
+async def test_one_listener_too_many_is_refused(told, monkeypatch):
+    monkeypatch.setattr(events, "MOST_LISTENERS", 2)
+    _streams = [await listen(told) for _ in range(2)]
+
+    with pytest.raises(Overloaded, match="2 event streams"):
+        await listen(told)
+
+
+async def test_a_listener_that_leaves_makes_room(told, monkeypatch):
+    monkeypatch.setattr(events, "MOST_LISTENERS", 1)
+    stream = await listen(told)
+    await stream.aclose()
+
+    assert await listen(told) is not None
+
+
+async def test_a_listener_that_takes_nothing_is_disconnected(told, store, monkeypatch):
+    monkeypatch.setattr(events, "MOST_WAITING", 2)
+    stream = await listen(told)
+    for unit in range(10):
+        store.predict(str(unit))
+        looks = len(store.looks)
+        await until(lambda looks=looks: len(store.looks) > looks + 1 or not told.listeners)
+
+    await units_of(stream)
+    await ended(stream)
+
+
+async def test_a_quiet_stream_has_a_heartbeat(told, monkeypatch):
+    monkeypatch.setattr(events, "HEARTBEAT_SECONDS", QUICK)
+    stream = await listen(told)
+
+    assert await asyncio.wait_for(anext(stream), SECONDS) == b": heartbeat\n\n"

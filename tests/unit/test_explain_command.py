@@ -1,0 +1,90 @@
+"""`rul explain`: one unit of a file, its sentence and its picture."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from export.explanation_picture import explanation_picture, leading
+from export.pictures import save_picture
+from model.domain import InvalidData, Trajectory
+from rul_client.commands.explain.run import chosen, up_to
+from rul_client.commands.predict.offline import Offline
+from tests.fakes import FakeRuntime, make_manifest
+from tests.unit.test_offline import make_batcher
+
+FILE = Path("units.csv")
+
+
+def unit(name="7", *, cycles=20):
+    """A unit whose first sensor leaves its healthy range."""
+    readings = np.full((cycles, 3), 20.0, np.float32)
+    readings[:, 0] = 0.0
+    readings[-6:, 1] = 90.0
+    return Trajectory(name, np.arange(1, cycles + 1), readings, failed=False)
+
+
+@pytest.fixture
+async def explained():
+    runtime = FakeRuntime(make_manifest(context=8, explains_readings=True))
+    with ThreadPoolExecutor(2) as threads:
+        offline = Offline(runtime, make_batcher(runtime, threads), max_windows=6, threads=2)
+        yield await offline.explained(unit())
+
+
+async def test_an_answer_comes_with_the_answers_before_it(explained):
+    assert explained.life[:, 0].tolist() == [*range(1, 21)]
+    assert explained.life[-1].tolist() == [20, 110, 105, 115]
+
+
+async def test_readings_stand_beside_their_healthy_range_and_contributions(explained):
+    assert explained.cycles.tolist() == [*range(13, 21)]
+    assert explained.names == ["sensor_1", "sensor_2"]
+    assert explained.readings[:, 0].tolist() == [20.0] * 2 + [90.0] * 6
+    assert explained.lower.shape == explained.upper.shape == explained.contributions.shape == (8, 2)
+    assert explained.since == {"sensor_1": 15}
+
+
+async def test_sensors_of_the_sentence_lead(explained):
+    assert leading(explained) == [0, 1]
+
+
+async def test_the_picture_has_a_panel_for_each_part(explained, tmp_path):
+    figure = explanation_picture(explained)
+
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert "sensor_1: +90.0 cycles in all (psia)" in titles
+    assert "contribution of each reading" in titles
+    save_picture(figure, tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").stat().st_size > 10_000
+
+
+def test_the_only_unit_of_a_file_needs_no_name():
+    assert chosen([unit("7")], None, FILE).unit == "7"
+
+
+@pytest.mark.parametrize(
+    ("units", "name", "error"),
+    [
+        (["7", "8"], None, r"units.csv has 2 units: name one of them with --unit \(7, 8\)"),
+        (["7", "8"], "9", r"units.csv has no unit '9': name one of them with --unit \(7, 8\)"),
+    ],
+)
+def test_a_unit_that_is_not_clear_is_asked_for(units, name, error):
+    with pytest.raises(InvalidData, match=error):
+        chosen([unit(each) for each in units], name, FILE)
+
+
+def test_an_answer_is_explained_at_any_cycle():
+    assert up_to(unit(), 5).cycles.tolist() == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("cycle", [0, 21])
+def test_a_cycle_that_the_unit_lacks_is_refused(cycle):
+    with pytest.raises(InvalidData, match=f"unit 7 has the cycles 1 to 20, got --cycle {cycle}"):
+        up_to(unit(), cycle)
+
+
+async def test_trust_is_worded_with_its_figures(explained):
+    assert explained.trust == "Trust: unsupported. Skill in the average life: 0.94 (0.5 needed)."
