@@ -37,7 +37,10 @@ class HealthyRange:
         scale = np.array([regime.standard_deviation for regime in manifest.regimes])
         middle = np.array([regime.mean for regime in manifest.regimes]) + mean * scale
         half = DEVIATIONS * deviation * scale + ROUNDING * np.abs(middle)
-        self._table: Final = np.stack([middle - half, middle, middle + half]).astype(np.float32)  # [3, R, F]
+        lower, upper = (middle - half).astype(np.float32), (middle + half).astype(np.float32)
+        # Of the rounded bounds: who has only these recomputes the same answers.
+        between = (lower.astype(np.float64) + upper) / 2
+        self._table: Final = np.stack([lower, between.astype(np.float32), upper])  # [3, R, F]
         self._regimes: Final = regimes_of(manifest)
         self._settings: Final = list(manifest.schema_of_columns.indices("setting"))
 

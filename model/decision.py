@@ -66,6 +66,16 @@ class Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise InvalidCosts(f"expected PLANNED:FAILURE such as 1:10, got {text[:32]!r}") from None
 
 
+def read_costs(text: str) -> dict[str, Costs]:
+    """Read MODEL=PLANNED:FAILURE, separated by commas; costs without a model are those of "".
+
+    >>> read_costs("pumps=1:10, 2:5")["pumps"]
+    Costs(planned=1.0, failure=10.0)
+    """
+    pairs = [part.rpartition("=") for part in text.split(",") if part.strip()]
+    return {model.strip(): Costs.read(costs) for model, _, costs in pairs}
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class RemainingLife:
     """Survival of a unit from now on, linear between the points."""

@@ -6,9 +6,7 @@ not know columns or units (`model.tables`, `model.readers`).
 
 from __future__ import annotations
 
-import csv
 import gzip
-import io
 import logging
 import zlib
 from collections import Counter
@@ -51,7 +49,7 @@ def format_of(path: Path, default: Format | None = None) -> Format | None:
     A `.txt` whose first line is neither numbers nor a header holds no readings.
     """
     suffix = bare_path(path).suffix.lower()
-    known: Format | None = SUFFIXES.get(suffix, default)
+    known = SUFFIXES[suffix] if suffix in SUFFIXES else default  # noqa: SIM401 get() has a wider type
     if known is not None and suffix != ".txt":
         return known
     try:
@@ -114,39 +112,12 @@ def content(path: Path) -> bytes:
         raise InvalidData(f"{path}: cannot be read: {error}") from error
 
 
-def csv_of_sheet(path: Path, data: bytes) -> bytes:
-    """Convert the first sheet of an `.xlsx` file to CSV; row i of the sheet is line i.
-
-    Raises:
-        InvalidData: the file is no workbook.
-    """
-    from python_calamine import CalamineError, CalamineWorkbook  # noqa: PLC0415 only spreadsheets need it
-
-    try:
-        book = CalamineWorkbook.from_filelike(io.BytesIO(data))
-        rows = book.get_sheet_by_index(0).to_python(skip_empty_area=False)
-    except (CalamineError, IndexError) as error:
-        raise InvalidData(f"{path}: cannot be read as a spreadsheet: {error}") from error
-    if len(book.sheet_names) > 1:
-        logger.warning("%s: only the first sheet is read, %r", path, book.sheet_names[0])
-    text = io.StringIO(newline="")
-    cells = ([_cell(value) for value in row] for row in rows)
-    csv.writer(text, lineterminator="\n").writerows(row if any(row) else [] for row in cells)
-    return text.getvalue().encode()
-
-
-def _cell(value: object) -> str:
-    """Format a cell; a spreadsheet has no whole numbers, so 1.0 is 1."""
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value).replace("\n", " ")
-
-
 def _text_format(head: bytes) -> Format | None:
-    """Tell C-MAPSS text from CSV by the first line; None: neither several numbers nor a header."""
-    line = next((line for line in head.splitlines() if line.strip()), b"")
+    """Tell C-MAPSS text from CSV by the first two lines; None: prose, or a number a line."""
+    first, *others = [line.decode("utf-8", "replace") for line in head.splitlines() if line.strip()] or [""]
     try:
-        several = len([float(cell) for cell in line.split()]) != 1
+        return "cmapss" if len([float(cell) for cell in first.split()]) != 1 else None
     except ValueError:
-        return "csv" if any(mark.encode() in line for mark in DELIMITERS) else None
-    return "cmapss" if several else None
+        delimiter = max(DELIMITERS, key=first.count)
+        cells = {line.count(delimiter) for line in (first, *others[:1])}  # of prose they differ
+        return "csv" if len(cells) == 1 and max(cells) > 0 else None

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from model.domain import InvalidData
-from model.files import DELIMITERS, HEAD_BYTES, content, csv_of_sheet
+from model.files import DELIMITERS, HEAD_BYTES, content
 from model.fleet import Format
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,11 @@ class TextTable:
         data = content(path)
         if form == "cmapss":
             return cls.of_cmapss(path, data)
-        return cls.of_csv(path, csv_of_sheet(path, data) if form == "xlsx" else data)
+        if form == "xlsx":
+            from model.spreadsheet import csv_of_sheet  # noqa: PLC0415 only spreadsheets need its library
+
+            data = csv_of_sheet(path, data)
+        return cls.of_csv(path, data)
 
     @classmethod
     def of_cmapss(cls, path: Path, data: bytes) -> TextTable:

@@ -15,7 +15,7 @@ from export.bundle import Manifest
 from model.domain import RulState
 from rul_client.errors import RemoteFailed
 from rul_client.readings import Window
-from service.core.queries import HealthState, Interval, ModelName, WindowError
+from service.core.queries import Decision, Explanation, HealthState, Interval, ModelName, WindowError
 
 Explain = Literal["none", "attention", "sensors", "full"]
 """Grounds that an answer shows; see `service.core.queries.Explain`."""
@@ -75,8 +75,8 @@ class Prediction(msgspec.Struct, frozen=True):
     attention: Attention | None = None
     sensor_contributions: dict[str, float] = {}
     trust: str | None = None
-    explanation: dict[str, Any] | None = None
-    decision: dict[str, Any] | None = None
+    explanation: Explanation | None = None
+    decision: Decision | None = None
 
     def __str__(self) -> str:
         capped = self.rul_state == RulState.AT_LEAST_CAP
@@ -101,7 +101,8 @@ class Prediction(msgspec.Struct, frozen=True):
         }
 
     def _repr_html_(self) -> str:
-        return html_table([self.row()])
+        why = self.explanation.sentence if self.explanation else ""
+        return f"{html_table([self.row()])}<p>{escape(why)}</p>"
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -161,13 +162,13 @@ class Curve(msgspec.Struct, frozen=True):
 
 
 class UnitDecision(msgspec.Struct, frozen=True):
-    """When to stop a unit, from its latest stored prediction."""
+    """When to stop a unit, from its latest stored prediction; null where that is no ground for a decision."""
 
     unit: str
     model: str
     last_cycle: int
-    decision: dict[str, Any]
-    curve: Curve
+    decision: Decision | None
+    curve: Curve | None
 
 
 class Answerer(Protocol):
@@ -185,7 +186,9 @@ class Answerer(Protocol):
 
 def answers_of(given: Sequence[Any]) -> list[Prediction | Refused]:
     """Read predictions in their JSON form; ValueError if they are something else."""
-    return [msgspec.convert(each, Refused if "error" in each else Prediction) for each in given]
+    return [
+        msgspec.convert(each, Refused if each.get("error") else Prediction, strict=False) for each in given
+    ]
 
 
 def html_table(rows: Sequence[dict[str, Any]]) -> str:

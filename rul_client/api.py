@@ -21,6 +21,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from export.bundle import Manifest
+from model.domain import InvalidData
 from rul_client.address import LOCAL, Tls, any_address
 from rul_client.answers import (
     Appended,
@@ -196,10 +197,14 @@ class AsyncClient:
         A value of each column is a reading; values in lists, with as many cycles, are several. Without
         `cycle`, a reading is of the cycle after the last one stored.
         """
-        values = {name: np.asarray(value, np.float64).tolist() for name, value in columns.items()}
-        cycles = "cycles" if any(isinstance(each, list) for each in values.values()) else "cycle"
-        numbers = None if cycle is None else np.asarray(cycle).tolist()
-        body = {cycles: numbers, "columns": values, "model": model, "explain": explain, "store": store}
+        (window,) = windows_of({name: np.atleast_1d(value) for name, value in columns.items()})
+        cycles = None if cycle is None else np.atleast_1d(cycle).tolist()
+        if cycles is not None and len(cycles) != len(window.readings):
+            raise InvalidData(f"cycle: expected {len(window.readings)} numbers, got {len(cycles)}")
+        options = {"model": model, "explain": explain, "store": store}
+        if rpc := self._rpc:
+            return await self._typed(lambda: rpc.append(unit, cycles, window, options), Appended)
+        body = {"cycles": cycles, "columns": window.by_column()} | options
         return await self.request("POST", f"/v1/units/{part(unit)}/cycles", Appended, body)
 
     async def fleet(
@@ -265,7 +270,7 @@ class AsyncClient:
 
     async def _typed(self, call: Callable[[], Awaitable[Any]], kind: type[Result]) -> Result:
         found = await self._retried(call)
-        return self._read(lambda: msgspec.convert(found, kind))
+        return self._read(lambda: msgspec.convert(found, kind, strict=False))  # cycles are floats by gRPC
 
     async def _retried(self, call: Callable[[], Awaitable[Result]]) -> Result:
         """Call until it succeeds or fails for good."""

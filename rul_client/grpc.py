@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -55,6 +56,21 @@ class Rpc:
         """Return the manifest of a model, JSON."""
         return (await self._call("GetModel", pb.GetModelRequest(name=model))).manifest_json
 
+    async def append(
+        self, unit: str, cycles: Sequence[int] | None, readings: Window, options: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Store readings of a unit; the options are those of POST /v1/units/{unit}/cycles."""
+        rows = zip(cycles or repeat(None), readings.readings.tolist(), strict=False)
+        given: dict[str, Any] = {
+            **options,
+            "explain": f"EXPLAIN_{options['explain'].upper()}",
+            "readings": [
+                pb.Reading(cycle=cycle, columns=dict(zip(readings.columns, row, strict=True)))
+                for cycle, row in rows
+            ],
+        }
+        return plain(await self._call("AppendCycles", pb.AppendCyclesRequest(unit=unit, **given)))
+
     async def predict(self, windows: Sequence[Window], options: Mapping[str, Any]) -> dict[str, Any]:
         """Answer windows; the options are those of POST /v1/predict."""
         explain = f"EXPLAIN_{options['explain'].upper()}"
@@ -87,12 +103,18 @@ class Rpc:
 
 
 def plain(message: Message) -> dict[str, Any]:
-    """Return a message in its JSON form, without the fields that have no value."""
-    fields = (f for f in message.DESCRIPTOR.fields if not f.has_presence or message.HasField(f.name))
-    return {field.name: _plain_value(getattr(message, field.name)) for field in fields}
+    """Return a message in its JSON form; fields without a value are None."""
+    return {
+        field.name: _plain_value(getattr(message, field.name))
+        if not field.has_presence or message.HasField(field.name)
+        else None
+        for field in message.DESCRIPTOR.fields
+    }
 
 
 def _plain_value(value: Any) -> Any:  # noqa: ANN401 any value of protobuf
+    if isinstance(value, pb.Series):
+        return list(value.values)
     if isinstance(value, Message):
         return plain(value)
     if isinstance(value, str | float | int):

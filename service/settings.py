@@ -20,7 +20,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from export.bundle import BUNDLED
-from model.decision import Costs
+from model.decision import Costs, read_costs
 from model.domain import RulError
 from service.choices import FrontEnd, LogFormat, LogLevel, ProviderChoice, Scheduling
 from service.machine import NVIDIA_DRIVER, usable_cores
@@ -288,7 +288,7 @@ class Settings(BaseSettings):
     @field_validator("costs")
     @classmethod
     def _check_costs(cls, value: str) -> str:
-        _costs(value)
+        read_costs(value)
         return value
 
     @classmethod
@@ -336,7 +336,7 @@ class Settings(BaseSettings):
 
     def costs_of(self, model: str) -> Costs | None:
         """Return the costs of a model, else those of all models."""
-        known = _costs(self.costs)
+        known = read_costs(self.costs)
         return known.get(model, known.get(""))
 
     def is_local(self) -> bool:
@@ -355,12 +355,6 @@ class Settings(BaseSettings):
 def variable_of(name: str) -> str:
     """Return the environment variable of a field."""
     return f"{PREFIX}{name}".upper()
-
-
-def _costs(text: str) -> dict[str, Costs]:
-    """Read costs by the name of their model; "" stands for every other model."""
-    pairs = [part.rpartition("=") for part in _parts(text)]
-    return {model.strip(): Costs.read(costs) for model, _, costs in pairs}
 
 
 def _parts(text: str) -> tuple[str, ...]:

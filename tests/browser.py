@@ -11,13 +11,14 @@ from typing import Final
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, Route, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
 from tests.programs import program
 
 SCREENSHOTS: Final = "RUL_SCREENSHOTS"
 """Where the screenshots are kept; a temporary folder without it."""
 SECONDS: Final = 30
+expect.set_options(timeout=SECONDS * 1000)
 SERIOUS: Final = {"serious", "critical"}
 REDUCED: Final = "reduce"  # no animation: a screenshot is always the same
 

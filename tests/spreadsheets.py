@@ -24,9 +24,15 @@ PARTS = {
 }
 
 
-def write_xlsx(path, rows, *, sheets=("Sheet1",)):
-    """Write rows to the first of these sheets; the others are empty. None is an empty cell."""
+def write_xlsx(path, rows, *, sheets=("Sheet1",), stray=None):
+    """Write rows to the first of these sheets; the others are empty. None is an empty cell.
+
+    `stray` is the place of one more cell.
+    """
     lines = "".join(f"<row>{''.join(map(_cell, row))}</row>" for row in rows)
+    if stray:
+        row = stray.lstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+        lines += f'<row r="{row}"><c r="{stray}"><v>1</v></c></row>'
     numbers = range(1, len(sheets) + 1)
     listed = "".join(
         f'<sheet name="{name}" sheetId="{i}" r:id="s{i}"/>' for i, name in zip(numbers, sheets, strict=True)

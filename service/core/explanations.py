@@ -37,7 +37,7 @@ FEWEST_CYCLES: Final = 10
 MOST_DEPARTURES: Final = 16
 """Most sensors whose departure is recomputed; further ones are not said."""
 LIFE_POINTS: Final = 6
-"""Places in the average life, from failure to the cap, at which skill is measured."""
+"""Places in the average life, from failure to the cap or the longest life, at which skill is measured."""
 
 
 class _Asked(NamedTuple):
@@ -175,7 +175,8 @@ class Explainer:
         1: the answers are the RUL; 0: they are as far off as the mean RUL would be.
         """
         if self._known_skill is None:
-            rul = np.linspace(0.0, self._manifest.cap, LIFE_POINTS)
+            longest = min(self._manifest.cap, self._manifest.degradation.rul[-1])
+            rul = np.linspace(0.0, longest, LIFE_POINTS)
             windows, _ = check(
                 average_life(self._manifest, rul),
                 [self._manifest.context] * LIFE_POINTS,

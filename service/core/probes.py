@@ -33,7 +33,10 @@ def without_each(readings: FloatArray, columns: Sequence[int]) -> FloatArray:
 
 
 def hiding_each(readings: FloatArray, typical: FloatArray) -> FloatArray:
-    """Hide each cycle of `typical` [n, F] alone: it takes these readings, [T, F] -> [n, T, F]."""
+    """Hide each cycle of `typical` [n, F] alone: it takes these readings, [T, F] -> [n, T, F].
+
+    `typical` is NaN where a reading is missing: a hidden cycle must not tell more than it did.
+    """
     each = range(len(typical))
     varied = np.repeat(readings[None], len(typical), axis=0)
     varied[each, each] = typical

@@ -30,14 +30,14 @@ _decodable: Final = re.compile(DECODABLE.encode())
 
 
 def check_decodable(scope: Scope, headers: Mapping[bytes, bytes]) -> None:
-    """Check that the path, the query and the headers are UTF-8.
+    """Check that path, query and headers are UTF-8, the first two without NUL, which databases refuse.
 
     Raises:
         MalformedBody: one of them is not.
     """
     for target in (scope.get("raw_path") or b"", scope.get("query_string", b"")):
-        if not target.isascii() or not _decodable.fullmatch(target):
-            raise MalformedBody("expected a path and a query in UTF-8, each other byte as %XX")
+        if not target.isascii() or not _decodable.fullmatch(target) or b"%00" in target:
+            raise MalformedBody("expected a path and a query in UTF-8 without NUL, each other byte as %XX")
     for name, value in headers.items():
         try:
             value.decode()

@@ -14,9 +14,9 @@ from service.core.predictor import LoadedModel
 from service.core.queries import ModelName
 from service.edge.exchange import Desk
 from service.edge.keys import KeyScope
-from service.errors import InvalidRequest, Problem
 from service.http.problem import UNREADABLE, unreadable
 from service.http.shell import JSON, Call, Endpoint, Handler, Reply, json_reply
+from service.http.units import read_query, wrong
 from service.labels import Route
 
 Body = TypeVar("Body")
@@ -156,11 +156,12 @@ class ModelsHttp:
         return json_reply(ModelBody(**msgspec.structs.asdict(ModelSummary.of(model)), manifest=manifest))
 
     async def _simulated(self, call: Call) -> Reply:
-        model, text = self._desk.predictor.model(call.path["name"]), call.query.get("seed", "0")
-        if not (text.isascii() and text.isdigit() and len(text) <= SEED_DIGITS):
-            detail = f"expected a whole number of at most {SEED_DIGITS} digits, got {text[:32]!r}"
-            raise InvalidRequest(f"/seed: {detail}", [Problem("/seed", "bad_parameter", detail)])
-        return json_reply(await asyncio.to_thread(simulated_body, model, int(text)))
+        seed = read_query(call, {"seed"}).get("seed", "0")
+        if not (seed.isascii() and seed.isdigit() and len(seed) <= SEED_DIGITS):
+            expected = f"expected a whole number of at most {SEED_DIGITS} digits"
+            raise wrong("/seed", f"{expected}, got {seed[:32]!r}")
+        model = self._desk.predictor.model(call.path["name"])
+        return json_reply(await asyncio.to_thread(simulated_body, model, int(seed)))
 
     async def _load(self, call: Call) -> Reply:
         return await self._make(Change(Action.LOAD, bundle=_body(call, BundleBody).bundle))

@@ -3,6 +3,7 @@
 import { h, svg } from "./dom.js";
 import { number, percent, rulText, signed } from "./format.js";
 
+const FEW_WARNINGS = 3;
 const STATES = {
   out_of_distribution: "Readings unlike the training data: the number means little.",
   insufficient_history: "Too few cycles for a reliable answer.",
@@ -11,19 +12,20 @@ const STATES = {
 /** How long and how sure; `last` is the unit's last cycle. */
 export function figures(prediction, { last, cap, ended = false }) {
   const { interval, rul_state: state } = prediction;
-  const capped = state === "at_least_cap";
+  const [capped, strange] = [state === "at_least_cap", state === "out_of_distribution"];
   const around = Math.round(last + prediction.rul);
   return [
     h("div", { class: "figure" },
       h("h2", {}, ended ? "Cycles left, as last answered" : "Cycles left"),
       h("p", { class: "answer-rul" }, rulText(prediction)),
-      h("p", { class: "muted" }, capped ? `past cycle ${around}; the model counts to ${number(cap)}` : `until about cycle ${around}`)),
+      h("p", { class: "muted" }, strange ? "a guess" : capped ? `past cycle ${around}; the model counts to ${number(cap)}` : `until about cycle ${around}`)),
     h("div", { class: "figure" },
       h("h2", {}, `How sure: ${percent(interval.coverage)} band`),
-      h("p", { class: "answer-middle" }, capped ? `${number(interval.lower)} or more` : `${number(interval.lower)} to ${number(interval.upper)}`),
-      band(prediction, cap),
+      h("p", { class: "answer-middle" }, strange ? "Not known" : capped ? `${number(interval.lower)} or more` : `${number(interval.lower)} to ${number(interval.upper)}`),
+      !strange && band(prediction, cap),
       STATES[state] && h("p", { class: "error" }, STATES[state])),
-    h("div", { class: "figure" }, h("h2", {}, "Fails within"), risks(prediction.failure_probability)),
+    h("div", { class: "figure" }, h("h2", {}, "Fails within"),
+      strange ? h("p", { class: "muted" }, "No probability can be given.") : risks(prediction.failure_probability)),
   ];
 }
 
@@ -53,9 +55,15 @@ export function reasons(prediction) {
     more.length > 0 && h("ul", { class: "clauses" }, more.map((clause) => h("li", { class: clause.cycles < 0 ? "takes" : "adds" }, clauseText(clause, explanation.cycles[0])))),
     explanation?.together && h("p", { class: "small" }, `${explanation.together.text}.`),
     trust && h("p", { class: `trust ${trust}` }, h("strong", {}, `Explanation ${trust}`), h("span", { class: "muted" }, ` ${grounds(trust, explanation)}`)),
-    warnings.length > 0 && h("ul", { class: "warnings", "aria-label": "Warnings" }, warnings.map(({ code, detail, column }) =>
-      h("li", {}, h("strong", {}, column ?? code.replaceAll("_", " ")), ` ${detail}`))),
+    warnings.length > 0 && h("div", { class: "warnings" },
+      h("ul", { "aria-label": "Warnings" }, warnings.slice(0, FEW_WARNINGS).map(warning)),
+      warnings.length > FEW_WARNINGS && h("details", {}, h("summary", {}, `${warnings.length - FEW_WARNINGS} more warnings`),
+        h("ul", { "aria-label": "More warnings" }, warnings.slice(FEW_WARNINGS).map(warning)))),
   ];
+}
+
+function warning({ code, detail, column }) {
+  return h("li", {}, h("strong", {}, column ?? code.replaceAll("_", " ")), ` ${detail}`);
 }
 
 function clauseText({ column, side, since_cycle: since, cycles, without }, first) {

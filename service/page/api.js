@@ -3,6 +3,7 @@
 let key = "";
 let askForKey = null;
 let asking = null;
+let declinedAt = 0;
 const keyListeners = new Set();
 
 /** A refusal of the service (RFC 9457), or a service that cannot be reached (status 0). */
@@ -58,10 +59,13 @@ export async function call(method, path, { query, body, signal, headers = {}, ty
 
 async function renewed(used, problem) {
   if (used !== key) return true; // another request has asked meanwhile
-  if (!askForKey) return false;
+  if (!askForKey || Date.now() - declinedAt < 1000) return false; // as other requests of this view were told
   asking ??= askForKey(used ? problem.detail : "").finally(() => (asking = null));
   const given = await asking;
-  if (given === null) return false;
+  if (given === null) {
+    declinedAt = Date.now();
+    return false;
+  }
   if (given !== key) setKey(given);
   return true;
 }
@@ -83,27 +87,43 @@ export const api = {
 };
 
 /**
- * Follow `/v1/events` until `signal` is aborted; connects again by itself.
+ * Follow `/v1/events` until `signal` is aborted; connects again by itself, and rests while the page is hidden: a
+ * browser has few connections to one host.
  *
  * By fetch and not EventSource, which cannot send a key. `onEvent(name, data)`; `onState("live" | "waiting" | "off")`.
  */
 export async function follow({ onEvent, onState, signal }) {
   let pause = 1000;
   while (!signal.aborted) {
+    await visible(signal);
+    const rest = new AbortController();
+    const either = AbortSignal.any([signal, rest.signal]);
+    document.addEventListener("visibilitychange", () => document.hidden && rest.abort(), { signal: either });
     try {
-      const response = await call("GET", "/v1/events", { signal, headers: { accept: "text/event-stream" } });
+      const response = await call("GET", "/v1/events", { signal: either, headers: { accept: "text/event-stream" } });
       onState("live");
       pause = 1000;
       await readEvents(response.body, onEvent);
       pause = 100; // the service ends a stream now and then
     } catch (error) {
       if (signal.aborted) return;
-      if (error.status === 404 || error.status === 403) return onState("off");
+      if ([401, 403, 404].includes(error.status)) return onState("off");
+    } finally {
+      rest.abort(); // and the listener with it
     }
-    if (pause > 100) onState("waiting");
+    if (signal.aborted) return;
+    onState("waiting");
     await new Promise((resolve) => setTimeout(resolve, pause));
     pause = Math.min(pause * 2, 30000);
   }
+}
+
+function visible(signal) {
+  if (!document.hidden) return null;
+  return new Promise((resolve) => {
+    document.addEventListener("visibilitychange", resolve, { once: true, signal });
+    signal.addEventListener("abort", resolve, { once: true });
+  });
 }
 
 async function readEvents(stream, onEvent) {

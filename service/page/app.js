@@ -51,7 +51,7 @@ async function render() {
     main.focus({ preventScroll: true });
     announce(title);
   }
-  const context = { api, signal, announce, live, navigate: (hash) => (location.hash = hash) };
+  const context = { api, signal, announce, live, again: render, navigate: (hash) => (location.hash = hash) };
   try {
     const module = await found.route.load();
     if (!signal.aborted) await module.show(root, found.params, context);

@@ -1,14 +1,13 @@
-// Charts on one cycle axis: uPlot for traces, a canvas for the heatmap, one cursor for all.
+// Charts on one cycle axis, with one cursor for all, drawn by uPlot.
 // This module knows cycles and numbers; it must not know units, models or requests.
 
 import { h, script } from "./dom.js";
 import { number } from "./format.js";
 
 const NARROW = 640;
-const RIGHT = 12;
-const AXIS = 22;
+export const RIGHT = 12;
 const PIN_DASH = [3, 3];
-const FONT = "11px system-ui, sans-serif";
+export const FONT = "11px system-ui, sans-serif";
 
 /** uPlot's constructor, loaded when the first chart is drawn. */
 export async function uplot() {
@@ -264,167 +263,4 @@ function zoomTo(u, stack) {
   if (width < 8) return;
   u.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
   stack.zoom([u.posToVal(left, "x"), u.posToVal(left + width, "x")]);
-}
-
-/**
- * A heatmap of rows by cycle; a click or the arrow keys pick a cell.
- *
- * `rows`: `{ name, values [T] }` at `cycles` [T]; colours go from `--takes` below zero to `--adds` above, or from
- * nothing to `--share` where `isShare`. `onCell(row, cycle)` hears of the picked cell, `word(row, at)` words it.
- */
-export function heatmap(stack, options) {
-  const { title, note = "", label, cycles, rows, rowHeight = 16, isShare = false, onCell = () => {}, word } = options;
-  const canvas = h("canvas", {
-    class: "heatmap", tabindex: "0", role: "application", "aria-roledescription": "heatmap",
-    "aria-label": `${label} Arrow keys move between cells.`,
-  });
-  const said = h("span", { class: "unseen", role: "status" });
-  const readout = h("span", { class: "readout", "aria-hidden": "true" });
-  const figure = h(
-    "figure", { class: "chart" },
-    h("figcaption", {}, h("span", { class: "chart-title" }, title), note && h("span", { class: "chart-note" }, note), readout),
-    canvas, said,
-  );
-  const most = largest(rows);
-  let picked = { row: 0, at: cycles.length - 1 };
-  let hovered = null;
-
-  const place = (cycle) => {
-    const [low, high] = stack.range;
-    return stack.gutter + ((cycle - low) / (high - low)) * (stack.width - stack.gutter - RIGHT);
-  };
-
-  function draw() {
-    const { width, gutter } = stack;
-    const height = rows.length * rowHeight + AXIS;
-    const scale = devicePixelRatio;
-    canvas.width = width * scale;
-    canvas.height = height * scale;
-    canvas.style.width = `${width}px`;
-    canvas.style.height = `${height}px`;
-    const ctx = canvas.getContext("2d");
-    ctx.scale(scale, scale);
-    ctx.font = FONT;
-    ctx.textBaseline = "middle";
-    const [text, muted, surface] = ["--ink", "--muted", "--sunken"].map((name) => colour(name));
-    const [adds, takes] = isShare ? [colour("--share"), null] : [colour("--adds"), colour("--takes")];
-    rows.forEach((row, r) => {
-      ctx.fillStyle = r === picked.row ? text : muted;
-      ctx.textAlign = "right";
-      ctx.fillText(fitted(ctx, row.name, gutter - 10), gutter - 6, (r + 0.5) * rowHeight);
-    });
-    ctx.save();
-    ctx.beginPath();
-    ctx.rect(gutter, 0, width - gutter - RIGHT, height);
-    ctx.clip();
-    cycles.forEach((cycle, at) => {
-      const [left, right] = [place(cycle - 0.5), place(cycle + 0.5)];
-      rows.forEach((row, r) => {
-        const value = row.values[at];
-        ctx.globalAlpha = 1;
-        ctx.fillStyle = surface;
-        ctx.fillRect(left, r * rowHeight, right - left + 0.3, rowHeight - 1);
-        if (!value) return;
-        ctx.globalAlpha = Math.min(1, Math.abs(value) / most) ** 0.7;
-        ctx.fillStyle = value > 0 ? adds : takes;
-        ctx.fillRect(left, r * rowHeight, right - left + 0.3, rowHeight - 1);
-      });
-    });
-    ctx.globalAlpha = 1;
-    const cycle = cycles[picked.at];
-    ctx.strokeStyle = text;
-    ctx.lineWidth = 1.5;
-    ctx.strokeRect(place(cycle - 0.5) - 0.5, picked.row * rowHeight - 0.5, place(cycle + 0.5) - place(cycle - 0.5) + 1, rowHeight);
-    if (hovered !== null) {
-      ctx.globalAlpha = 0.5;
-      ctx.lineWidth = 1;
-      ctx.beginPath();
-      ctx.moveTo(place(hovered), 0);
-      ctx.lineTo(place(hovered), rows.length * rowHeight);
-      ctx.stroke();
-    }
-    ctx.restore();
-    ctx.fillStyle = muted;
-    ctx.textAlign = "center";
-    for (const at of ticksOf(stack.range, (width - gutter) / 60)) {
-      ctx.fillText(String(at), place(at), rows.length * rowHeight + AXIS / 2);
-    }
-  }
-
-  function pick(row, at, pins = true) {
-    picked = { row: clamp(row, rows.length), at: clamp(at, cycles.length) };
-    const cycle = cycles[picked.at];
-    said.textContent = word(rows[picked.row], picked.at);
-    readout.textContent = said.textContent;
-    if (pins) stack.pin(cycle);
-    draw();
-    onCell(rows[picked.row], cycle);
-  }
-
-  const cellAt = (event) => {
-    const box = canvas.getBoundingClientRect();
-    const [low, high] = stack.range;
-    const share = (event.clientX - box.left - stack.gutter) / (stack.width - stack.gutter - RIGHT);
-    const cycle = nearest(cycles, low + share * (high - low));
-    return [clamp(Math.floor((event.clientY - box.top) / rowHeight), rows.length), cycles.indexOf(cycle)];
-  };
-  canvas.addEventListener("click", (event) => pick(...cellAt(event)));
-  canvas.addEventListener("pointermove", (event) => {
-    const [row, at] = cellAt(event);
-    stack.point(cycles[at]);
-    readout.textContent = word(rows[row], at);
-  });
-  canvas.addEventListener("pointerleave", () => {
-    stack.point(null);
-    readout.textContent = word(rows[picked.row], picked.at);
-  });
-  canvas.addEventListener("keydown", (event) => {
-    const moves = {
-      ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1],
-      PageUp: [0, -10], PageDown: [0, 10], Home: [0, -Infinity], End: [0, Infinity],
-    };
-    const move = moves[event.key];
-    if (!move) return;
-    event.preventDefault();
-    pick(picked.row + move[0], picked.at + move[1]);
-  });
-
-  return stack.add({
-    figure,
-    readout,
-    pick,
-    resize: draw,
-    redraw: draw,
-    point(cycle) {
-      if (hovered === cycle) return;
-      hovered = cycle;
-      if (figure.isConnected) draw();
-    },
-    destroy() {},
-  });
-}
-
-function clamp(value, count) {
-  return Math.max(0, Math.min(count - 1, value));
-}
-
-/** The 98 % quantile of absolute values: one extreme cell must not make the others pale. */
-function largest(rows) {
-  const sizes = rows.flatMap((row) => row.values).map(Math.abs).filter((value) => value > 0).sort((a, b) => a - b);
-  return sizes[Math.floor(sizes.length * 0.98)] ?? 1;
-}
-
-function fitted(ctx, text, room) {
-  if (ctx.measureText(text).width <= room) return text;
-  let kept = text; // names of sensors differ at their ends
-  while (kept && ctx.measureText(`…${kept}`).width > room) kept = kept.slice(1);
-  return `…${kept}`;
-}
-
-function ticksOf([low, high], most) {
-  const steps = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 50000, 100000];
-  const step = steps.find((each) => (high - low) / each <= most) ?? steps.at(-1);
-  const found = [];
-  for (let at = Math.ceil(low / step) * step; at <= high; at += step) found.push(at);
-  return found;
 }

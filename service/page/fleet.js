@@ -1,17 +1,17 @@
 // The fleet by urgency: summary, filters, one row a unit. Rows follow the events of the service.
 
 import { follow } from "./api.js";
-import { h, put, svg } from "./dom.js";
-import { age, moment, number, percent, rulText } from "./format.js";
+import { h, put } from "./dom.js";
+import { age, number } from "./format.js";
 import { RowList } from "./list.js";
-import { STATES, badge, empty, failed, loading, stateOf } from "./parts.js";
+import { STATES, empty, failed, loading, stateOf } from "./parts.js";
+import { unitRow } from "./row.js";
 
 const PAGE = 200; // units of one request
 const REFRESH_SECONDS = 10;
-const FILTERS = ["critical", "degrading", "healthy", "unknown", "insufficient_history"];
+const FILTERS = ["critical", "degrading", "healthy", "unknown", "out_of_distribution"];
 
 const keyOf = (unit) => `${unit.model}\n${unit.unit}`;
-const hashOf = (unit) => `#/unit/${encodeURIComponent(unit.model)}/${encodeURIComponent(unit.unit)}`;
 const byUrgency = (a, b) => a.interval.lower - b.interval.lower || compare(a.model, b.model) || compare(a.unit, b.unit);
 const compare = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
 
@@ -88,7 +88,7 @@ class Fleet {
     } catch (error) {
       if (error.name === "AbortError" || turn !== this.turn) return;
       put(this.parts.summary);
-      put(this.parts.body, error.status === 404 ? noStore(error) : failed(error, () => this.load()));
+      put(this.parts.body, error.status === 404 ? noStore(error) : failed(error, this.context.again));
       this.table = null;
     }
   }
@@ -141,7 +141,7 @@ class Fleet {
       const key = keyOf(unit);
       const known = this.units.get(key);
       if (!this.fits(unit)) this.units.delete(key);
-      else if (known || !this.next || unit.interval.lower < last) this.units.set(key, { ...known, ...unit, changed: true });
+      else if (known || !this.next || unit.interval.lower < last) this.units.set(key, { ...known, ...unit, changed: !known || stateOf(known) !== stateOf(unit) });
     }
     this.draw();
   }
@@ -243,22 +243,7 @@ class Fleet {
   }
 
   row(unit) {
-    const state = stateOf(unit);
-    const tone = STATES[state]?.tone ?? "neutral";
-    const chance = state === "unknown" ? undefined : unit.failure_probability?.[this.horizon];
-    const seen = unit.last_reading_at ?? unit.predicted_at;
-    const cell = (name, props, ...content) => h("div", { class: `cell ${name}`, role: "cell", ...props }, content);
-    const row = h(
-      "div", { class: `row ${tone}`, role: "row" },
-      cell("unit", {}, h("a", { href: hashOf(unit) }, unit.unit), h("span", { class: "muted small model" }, unit.model)),
-      cell("state", {}, badge(state)),
-      cell("rul", { title: "Estimated remaining useful life, in cycles" }, h("b", {}, rulText(unit)), h("span", { class: "word muted" }, " cycles left")),
-      cell("range", { title: `${percent(unit.interval.coverage)} interval, in cycles` }, h("span", { class: "ends muted" }, ends(unit)), band(unit, this.scale.get(unit.model), state)),
-      cell("fails", { title: chance === undefined ? null : `Probability of failure within ${this.horizon} cycles` }, percent(chance), h("span", { class: "word muted" }, ` in ${this.horizon ?? "–"}`)),
-      cell("trend", {}, spark(unit), trend(unit)),
-      cell("cycle", {}, number(unit.last_cycle)),
-      cell("age", { title: moment(seen) }, h("time", { datetime: seen }, age(seen)), h("span", { class: "word muted" }, " ago")),
-    );
+    const row = unitRow(unit, { horizon: this.horizon, scale: this.scale.get(unit.model) });
     if (unit.changed) {
       unit.changed = false;
       row.classList.add("changed");
@@ -348,8 +333,11 @@ class Fleet {
     }
     return empty(
       "No units yet",
-      h("p", { class: "muted" }, "A unit appears here with its first reading or prediction. Send a reading, or fill the fleet with a simulation:"),
-      h("pre", { class: "code", tabindex: "0" }, `curl ${location.origin}/v1/units/pump-17/cycles \\\n  -H 'content-type: application/json' \\\n  -d '{"cycle": 1, "columns": {"sensor_2": 641.8, …}}'`),
+      h("p", { class: "muted" }, "A unit appears here with its first reading or prediction."),
+      h("pre", { class: "code", tabindex: "0", "aria-label": "Commands" }, [
+        "# a simulated fleet in fast time", `rul demo --url ${location.origin}`, "", "# or your own readings, one cycle or many",
+        `curl ${location.origin}/v1/units/UNIT/cycles \\`, "  --header 'content-type: text/csv' --data-binary @readings.csv",
+      ].join("\n")),
       h("p", {}, h("a", { class: "button", href: "#/try" }, "Try a prediction")),
     );
   }
@@ -357,40 +345,6 @@ class Fleet {
 
 function noStore(error) {
   return empty("This service keeps no units", h("p", { class: "muted" }, error.detail), h("p", {}, h("a", { class: "button", href: "#/try" }, "Try a prediction")));
-}
-
-/** The interval as a bar on 0..scale with the RUL as a mark in it. */
-function band(unit, scale, state) {
-  const { lower, upper } = unit.interval;
-  const at = (cycles) => `${Math.min(100, (100 * cycles) / (scale || 1))}%`;
-  const width = `max(4px, ${Math.min(100, (100 * (upper - lower)) / (scale || 1))}%)`;
-  return h(
-    "div", { class: `band ${state === "unknown" ? "doubt" : ""}`, "aria-hidden": "true" },
-    h("span", { class: "bar-range", style: { left: at(lower), width } }),
-    h("span", { class: "bar-point", style: { left: at(unit.rul) } }),
-  );
-}
-
-/** The ends of the interval; at the cap its upper end is open. */
-function ends(unit) {
-  const { lower, upper } = unit.interval;
-  return unit.rul_state === "at_least_cap" ? `${number(lower)}+` : `${number(lower)}–${number(upper)}`;
-}
-
-/** The unit's last RULs as a line. */
-function spark(unit) {
-  const values = unit.recent ?? [];
-  if (values.length < 2) return h("span", { class: "spark none", "aria-hidden": "true" });
-  const top = Math.max(...values) || 1;
-  const points = values.map((value, i) => `${((i / (values.length - 1)) * 76 + 2).toFixed(1)},${(22 - (value / top) * 20).toFixed(1)}`);
-  const [x, y] = points.at(-1).split(",");
-  return svg("svg", { class: "spark", viewBox: "0 0 80 24", "aria-hidden": "true" }, svg("polyline", { points: points.join(" ") }), svg("circle", { cx: x, cy: y, r: 2.2 }));
-}
-
-function trend(unit) {
-  if (unit.trend === null || unit.trend === undefined) return h("span", { class: "slope muted" }, "–");
-  const text = `${unit.trend >= 0.05 ? "+" : ""}${number(unit.trend, 1)}`;
-  return h("span", { class: `slope ${unit.trend < -1.5 ? "fast" : ""}`, title: `RUL changes by ${text} cycles each cycle; ${number(-1)} is ordinary wear` }, text);
 }
 
 function middle(numbers) {

@@ -39,7 +39,6 @@ export function moment(time) {
   return time ? new Date(time).toLocaleString() : "";
 }
 
-
 /** A signed number of cycles: "+3.2", "−12". */
 export function signed(value) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";

@@ -3,9 +3,12 @@
 // life = { model: manifest, predictions: [{ cycle, rul, lower, upper, truth }] ascending, readings: { cycles, columns },
 //          prediction: an explained answer, at: its last cycle, end: { kind, cycle } | null }
 
-import { colour, heatmap, Stack, traces, uplot } from "./charts.js";
+import { colour, Stack, traces, uplot } from "./charts.js";
 import { h, put } from "./dom.js";
+import { factsOf, isFlat, readingAt, usualAt, worded } from "./facts.js";
 import { number, percent, signed } from "./format.js";
+import { Heatmap } from "./heatmap.js";
+import { readingsPanel, table } from "./readings.js";
 
 const FEW_SENSORS = 4;
 
@@ -41,54 +44,6 @@ export async function lifeCharts(life, { explainAt, heads } = {}) {
     },
     destroy: () => stack.destroy(),
   };
-}
-
-/** Everything that the charts look up, by cycle. */
-function factsOf(life) {
-  const { prediction } = life;
-  const { attention, explanation } = prediction;
-  const predictions = new Map(life.predictions.map((one) => [one.cycle, one]));
-  const seen = [...predictions.keys(), ...life.readings.cycles, ...(attention?.cycles ?? []), life.at];
-  const interval = prediction.interval;
-  const lived = Math.max(...seen) - Math.min(...seen);
-  const reach = Math.min(interval.upper, Math.max(40, 0.6 * lived));
-  const fails = life.fails ?? 0;
-  const ahead = life.end ? Math.max(0, life.end.cycle - Math.max(...seen)) : reach;
-  const weights = (name) => new Map((attention?.cycles ?? []).map((cycle, i) => [cycle, attention[name]?.[i] ?? null]));
-  const explained = explanation?.cycles ?? attention?.cycles;
-  return {
-    ...life,
-    attention,
-    explanation,
-    explained,
-    contributions: explanation?.contributions,
-    byCycle: { predictions, contributions: weights("contributions"), evidence: weights("evidence"), attention: weights("weights") },
-    place: new Map(life.readings.cycles.map((cycle, i) => [cycle, i])),
-    explainedPlace: new Map((explanation?.cycles ?? []).map((cycle, i) => [cycle, i])),
-    sensors: sensorsByWeight(life),
-    decimals: decimalsOf(life.model),
-    first: Math.min(...seen),
-    last: Math.max(fails, Math.ceil(Math.max(...seen) + ahead)),
-    latest: Math.max(...seen),
-  };
-}
-
-/** The sensors: those that the sentence names, then those that move the answer most. */
-function sensorsByWeight({ model, prediction }) {
-  const named = (prediction.explanation?.clauses ?? []).map((clause) => clause.column).reverse();
-  const weigh = ({ name }) => 1e6 * (named.indexOf(name) + 1) + Math.abs(prediction.sensor_contributions?.[name] ?? 0);
-  return model.columns.filter((column) => column.role === "sensor").sort((a, b) => weigh(b) - weigh(a));
-}
-
-/** The decimals that tell readings apart: two to three digits of how a column varies within a regime. */
-function decimalsOf({ columns, regimes }) {
-  const spread = (i) => Math.min(...regimes.map((regime) => regime.standard_deviation[i]).filter((one) => one > 1e-9));
-  return Object.fromEntries(columns.map(({ name }, i) => [name, Math.min(5, Math.max(0, Math.ceil(0.7 - Math.log10(spread(i))) || 0))]));
-}
-
-/** A reading of a column as text. */
-function worded(facts, name, value) {
-  return number(value, facts.decimals[name]);
 }
 
 /** The explained cycles, and a quarter as many ahead. */
@@ -141,7 +96,7 @@ function rulChart(stack, facts, state) {
     paint: (u, ctx) => {
       paintZone(u, ctx, facts.model.health_bounds.critical_below);
       if (facts.end) paintMark(u, ctx, facts.end.cycle, facts.end.kind, "--ink");
-      else paintAhead(u, ctx, facts);
+      else if (prediction.rul_state !== "out_of_distribution") paintAhead(u, ctx, facts);
       if (facts.fails) paintMark(u, ctx, facts.fails, "fails", "--muted");
       if (state.act !== null && !facts.end) paintMark(u, ctx, state.act, `act at ${state.act}`, "--accent");
     },
@@ -175,6 +130,7 @@ function paintZone(u, ctx, below) {
 
 function paintMark(u, ctx, cycle, text, stroke) {
   const x = u.valToPos(cycle, "x", true);
+  if (x < u.bbox.left || x > u.bbox.left + u.bbox.width) return;
   ctx.strokeStyle = ctx.fillStyle = colour(stroke);
   ctx.lineWidth = 1.5 * devicePixelRatio;
   ctx.beginPath();
@@ -233,7 +189,7 @@ function largestAt(values) {
 function contributionMap(stack, facts, side) {
   const { contributions } = facts;
   const rows = facts.sensors.filter(({ name }) => contributions[name]).map(({ name }) => ({ name, values: contributions[name] }));
-  const map = heatmap(stack, {
+  const map = new Heatmap(stack, {
     title: "Sensor by cycle",
     note: "cycles of RUL that each reading adds or takes",
     label: `Contribution of ${rows.length} sensors at each of ${facts.explained.length} cycles.`,
@@ -250,48 +206,36 @@ function contributionMap(stack, facts, side) {
   );
 }
 
-function readingAt(facts, name, cycle) {
-  const at = facts.place.get(cycle);
-  return at === undefined ? null : (facts.readings.columns[name]?.[at] ?? null);
-}
-
-/** The usual range of a sensor at a cycle; a range that is the same at every explained cycle holds for all. */
-function usualAt(facts, name, cycle) {
-  const usual = facts.explanation?.usual?.[name];
-  if (!usual) return null;
-  const at = facts.explainedPlace.get(cycle) ?? (isFlat(usual.lower) && isFlat(usual.upper) ? 0 : undefined);
-  return at === undefined ? null : [usual.lower[at], usual.upper[at]];
-}
-
-function isFlat(values) {
-  return values.every((value) => value === values[0]);
-}
-
 function sensorCharts(stack, facts) {
   const { cycles, columns } = facts.readings;
   if (!cycles.length) return null;
   const draw = ({ name, unit, description }) => {
     const usual = cycles.map((cycle) => usualAt(facts, name, cycle) ?? [null, null]);
     const weight = facts.prediction.sensor_contributions?.[name];
+    const values = columns[name] ?? cycles.map(() => null);
+    // Settings move readings more than wear does: with several regimes the range is the measure.
+    const isScaled = facts.explanation?.usual?.[name] && !isFlat(facts.explanation.usual[name]);
+    const scaled = (value, [lower, upper]) => (value === null || lower === null ? null : (2 * value - lower - upper) / (upper - lower || 1));
+    const drawn = (all) => (isScaled ? all.map((value, i) => scaled(value, usual[i])) : all);
     const series = [
-      { label: "usual to", values: usual.map(([, upper]) => upper), width: 0 },
-      { label: "usual from", values: usual.map(([lower]) => lower), width: 0 },
-      { label: name, values: columns[name] ?? cycles.map(() => null), stroke: "--trace" },
+      { label: "usual to", values: drawn(usual.map(([, upper]) => upper)), width: 0 },
+      { label: "usual from", values: drawn(usual.map(([lower]) => lower)), width: 0 },
+      { label: name, values: drawn(values), stroke: "--trace" },
     ];
     traces(stack, {
       title: unit ? `${name}, ${unit}` : name,
-      note: [description, weight !== undefined && `${signed(weight)} cycles in all`].filter(Boolean).join(" · "),
+      note: [isScaled && "±1 is the edge of its healthy range", description, weight !== undefined && `${signed(weight)} cycles in all`].filter(Boolean).join(" · "),
       height: 74,
       ends: true,
-      tick: (value) => worded(facts, name, value),
+      tick: isScaled ? signed : (value) => worded(facts, name, value),
       cycles,
       series,
       bands: [{ upper: 0, lower: 1, fill: "--usual" }],
-      label: `${name}: latest ${worded(facts, name, columns[name]?.findLast((value) => value !== null))} ${unit}.`,
+      label: `${name}: latest ${worded(facts, name, values.findLast((value) => value !== null))} ${unit}.`,
       word: (i) => {
         const [lower, upper] = usual[i];
         const healthy = lower === null ? "" : ` (healthy ${worded(facts, name, lower)}–${worded(facts, name, upper)})`;
-        return worded(facts, name, columns[name]?.[i]) + healthy;
+        return worded(facts, name, values[i]) + healthy;
       },
     });
   };
@@ -320,7 +264,7 @@ function headView(stack, facts, load) {
     try {
       const { cycles, heads } = await load();
       const rows = heads.map((values, i) => ({ name: `head ${i + 1}`, values }));
-      const map = heatmap(stack, {
+      const map = new Heatmap(stack, {
         title: "Attention of each head", note: "share of a head's attention; each row sums to 100%", isShare: true, rowHeight: 22,
         label: `Attention of ${heads.length} heads at each of ${cycles.length} cycles.`, cycles, rows,
         onCell: (_row, cycle) => put(words, ...headsAt(rows, cycles.indexOf(cycle), cycle)),
@@ -343,91 +287,4 @@ function headsAt(rows, at, cycle) {
     h("ul", { class: "risks" }, rows.map(({ name, values }) =>
       h("li", {}, h("span", {}, name), h("span", { class: "risk share", style: { "--size": values[at] / most } }), h("span", { class: "num" }, percent(values[at], 1))))),
   ];
-}
-
-/** The readings of one cycle, and what they say. */
-function readingsPanel(facts, { explainAt, onCycle }) {
-  const slider = h("input", {
-    type: "range", "aria-label": "Cycle", min: facts.first, max: facts.latest, value: facts.at,
-    oninput: () => onCycle(Number(slider.value)),
-  });
-  const title = h("h2", {});
-  const body = h("div", {});
-  const again = explainAt && h("button", { type: "button", onclick: () => explainAt(shown) });
-  let shown = facts.at;
-  let marked = null;
-
-  function show(cycle, name = marked) {
-    shown = cycle ?? facts.at;
-    marked = name;
-    slider.value = shown;
-    put(title, `Cycle ${shown}`);
-    slider.setAttribute("aria-valuetext", `Cycle ${shown}: ${wordsAt(facts, shown)}`);
-    put(body, cycleFacts(facts, shown), readingsAt(facts, shown, marked));
-    if (again) {
-      again.hidden = shown === facts.at || !facts.place.has(shown);
-      put(again, `Explain the answer at cycle ${shown}`);
-    }
-  }
-  const root = h("section", { class: "card readings", "aria-label": "Readings of a cycle" },
-    title, slider, body, again);
-  return { root, show };
-}
-
-function wordsAt(facts, cycle) {
-  const past = facts.byCycle.predictions.get(cycle);
-  const takes = facts.byCycle.contributions.get(cycle);
-  return [past?.rul !== undefined && `${number(past.rul)} cycles left`, takes !== undefined && `contribution ${signed(takes)}`].filter(Boolean).join(", ") || "no prediction";
-}
-
-function cycleFacts(facts, cycle) {
-  const past = facts.byCycle.predictions.get(cycle);
-  const rows = [
-    ["RUL then", past?.rul !== undefined && `${number(past.rul)} (${number(past.lower)}–${number(past.upper)})`],
-    ["Truth", past?.truth !== undefined && number(past.truth)],
-    ["Contribution", facts.byCycle.contributions.has(cycle) && signed(facts.byCycle.contributions.get(cycle))],
-    ["Evidence", facts.byCycle.evidence.get(cycle) != null && percent(facts.byCycle.evidence.get(cycle), 1)],
-    ["Attention", facts.byCycle.attention.has(cycle) && percent(facts.byCycle.attention.get(cycle), 1)],
-  ].filter(([, value]) => value);
-  return rows.length > 0 && h("dl", { class: "cycle-facts" }, rows.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
-}
-
-function readingsAt(facts, cycle, marked) {
-  if (!facts.place.has(cycle)) return h("p", { class: "muted small" }, "No reading is stored for this cycle.");
-  const at = facts.explainedPlace.get(cycle);
-  const settings = facts.model.columns.filter((column) => column.role === "setting");
-  const row = ({ name, unit, role }) => {
-    const value = readingAt(facts, name, cycle);
-    const usual = usualAt(facts, name, cycle);
-    const side = value === null || !usual ? "" : value > usual[1] ? "above" : value < usual[0] ? "below" : "";
-    const takes = at === undefined ? null : facts.contributions?.[name]?.[at];
-    return h("tr", { class: name === marked ? "marked" : null },
-      h("th", { scope: "row" }, name, unit && h("span", { class: "muted" }, ` ${unit}`)),
-      h("td", { class: "num" }, side && h("span", { class: "outside", title: `${side} its healthy range` }, side === "above" ? "▲ " : "▼ ", h("span", { class: "unseen" }, `${side} healthy `)), worded(facts, name, value)),
-      facts.explanation && h("td", { class: "num muted" }, usual ? `${worded(facts, name, usual[0])}–${worded(facts, name, usual[1])}` : role === "setting" ? "setting" : ""),
-      facts.contributions && h("td", { class: `num ${takes > 0.005 ? "adds" : takes < -0.005 ? "takes" : ""}` }, takes === null || takes === undefined ? "" : signed(takes)));
-  };
-  return h("table", { class: "dense" },
-    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Column"), h("th", { scope: "col", class: "num" }, "Reading"), facts.explanation && h("th", { scope: "col", class: "num" }, "Healthy"), facts.contributions && h("th", { scope: "col", class: "num" }, "Cycles"))),
-    h("tbody", {}, [...facts.sensors, ...settings].map(row)));
-}
-
-/** Everything that the charts show, as a table; made when it is opened. */
-function table(facts) {
-  const place = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Numbers of the charts" });
-  const details = h("details", { class: "fold" }, h("summary", {}, "The numbers as a table"), place);
-  details.addEventListener("toggle", () => {
-    if (!details.open || place.hasChildNodes()) return;
-    const names = facts.sensors.map(({ name }) => name);
-    const cycles = [...new Set([...facts.byCycle.predictions.keys(), ...facts.readings.cycles])].sort((a, b) => b - a);
-    const line = (cycle) => {
-      const past = facts.byCycle.predictions.get(cycle) ?? {};
-      const figures = [past.rul, past.lower, past.upper, past.truth].map((value) => number(value, 1));
-      const shares = [signed(facts.byCycle.contributions.get(cycle)), percent(facts.byCycle.evidence.get(cycle), 1), percent(facts.byCycle.attention.get(cycle), 1)];
-      return h("tr", {}, h("th", { scope: "row" }, cycle), [...figures, ...shares, ...names.map((name) => worded(facts, name, readingAt(facts, name, cycle)))].map((text) => h("td", { class: "num" }, text)));
-    };
-    const heads = ["Cycle", "RUL", "From", "To", "Truth", "Contribution", "Evidence", "Attention", ...names];
-    put(place, h("table", { class: "dense" }, h("thead", {}, h("tr", {}, heads.map((text) => h("th", { scope: "col" }, text)))), h("tbody", {}, cycles.map(line))));
-  });
-  return details;
 }

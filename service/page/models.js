@@ -5,6 +5,8 @@ import { number, percent } from "./format.js";
 import { STATES, empty, failed, loading } from "./parts.js";
 
 const REFRESH_SECONDS = 10;
+const ENOUGH_JUDGED = 200; // predictions below which coverage has no verdict
+const ALIKE = 20; // predictions of one unit resemble each other: so many count as one
 const STATE_NAMES = { estimated: "Estimated", at_least_cap: "At least the cap", insufficient_history: "Little history", out_of_distribution: "Unlike training" };
 
 export async function show(root, params, context) {
@@ -142,9 +144,9 @@ function coverage({ coverage: c }) {
   if (!c.predictions && !c.removed) {
     return panel("Coverage", verdict("No outcomes yet", "neutral"), h("p", { class: "muted small" }, `Report the failures of units, and this shows how often the ${percent(c.nominal)} interval held the truth.`));
   }
-  const [low, high] = wilson(c.covered, c.predictions);
+  const [low, high] = wilson(c.coverage, c.predictions / ALIKE);
   const holds = low <= c.nominal && c.nominal <= high;
-  const said = !c.predictions ? verdict("No failures yet", "neutral") : holds ? verdict("As promised", "healthy") : c.coverage > c.nominal ? verdict("Wider than promised", "degrading") : verdict("Below its promise", "critical");
+  const said = !c.predictions ? verdict("No failures yet", "neutral") : c.predictions < ENOUGH_JUDGED ? verdict("Few failures yet", "neutral") : holds ? verdict("As promised", "healthy") : c.coverage > c.nominal ? verdict("Wider than promised", "degrading") : verdict("Below its promise", "critical");
   return panel(
     "Coverage", said,
     h("p", { class: "muted small" }, `${number(c.predictions)} predictions of units that failed, since the service started.`),
@@ -157,10 +159,10 @@ function coverage({ coverage: c }) {
   );
 }
 
-/** 95 % interval of a share (Wilson). Predictions of one unit resemble each other: a rough guide. */
-function wilson(hits, trials) {
-  if (!trials) return [0, 1];
-  const z = 1.96, p = hits / trials, n = trials;
+/** 95 % interval of a share `p` of `n` independent trials (Wilson). */
+function wilson(p, n) {
+  if (!n) return [0, 1];
+  const z = 1.96;
   const centre = (p + (z * z) / (2 * n)) / (1 + (z * z) / n);
   const half = (z / (1 + (z * z) / n)) * Math.sqrt((p * (1 - p)) / n + (z * z) / (4 * n * n));
   return [centre - half, centre + half];
@@ -221,7 +223,7 @@ function drawColumns(place, manifest, found) {
     place,
     h(
       "table", { class: "figures" },
-      h("thead", {}, h("tr", {}, ["Column", "Meaning", "Unit"].map((name) => h("th", { scope: "col" }, name)), ["Mean", "Deviation", "Drift"].map((name) => h("th", { scope: "col", class: "num" }, name)))),
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Column"), ["Mean", "Deviation", "Drift"].map((name) => h("th", { scope: "col", class: "num" }, name)), ["Unit", "Meaning"].map((name) => h("th", { scope: "col" }, name)))),
       h("tbody", {}, manifest.columns.map((column, i) => {
         const means = manifest.regimes.map((regime) => regime.mean[i]);
         const deviations = manifest.regimes.map((regime) => regime.standard_deviation[i]);
@@ -229,9 +231,9 @@ function drawColumns(place, manifest, found) {
         return h(
           "tr", {},
           h("th", { scope: "row" }, column.name, column.role === "setting" && h("span", { class: "muted small" }, " setting")),
-          h("td", {}, column.description ?? ""), h("td", { class: "muted" }, column.unit ?? ""),
           h("td", { class: "num" }, span(means)), h("td", { class: "num" }, span(deviations)),
           h("td", { class: "num" }, known && index ? (index.drifting ? verdict(number(index.psi, 2), "critical") : number(index.psi, 2)) : "–"),
+          h("td", { class: "muted" }, column.unit ?? ""), h("td", { class: "muted" }, column.description ?? ""),
         );
       })),
     ),

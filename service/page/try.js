@@ -41,7 +41,7 @@ class TryView {
     this.model = name;
     this.manifest = manifest;
     put(this.root, this.head(), this.place, this.result);
-    if (this.file) this.matchFile(match(this.file.header, this.columns));
+    if (this.file) await this.matchFile(match(this.file.header, this.columns));
     else await this.simulate();
   }
 
@@ -51,7 +51,7 @@ class TryView {
 
   head() {
     const model = h("select", { id: "try-model", onchange: () => this.choose(model.value) }, this.names.map((name) => h("option", { value: name, selected: name === this.model }, name)));
-    const file = h("input", { type: "file", class: "unseen", id: "try-file", accept: ".csv,.txt,.tsv,text/*", onchange: () => file.files[0] && this.read(file.files[0]) });
+    const file = h("input", { type: "file", class: "unseen", id: "try-file", accept: ".csv,.txt,.tsv,text/*", onchange: () => file.files.length && this.read(file.files[0]).then(() => (file.value = "")) });
     const drop = h("label", { class: "drop", for: "try-file" }, h("strong", {}, "Drop a CSV file"), h("span", { class: "muted" }, " or choose one: a row for each cycle, a column for each sensor"));
     for (const name of ["dragover", "dragleave", "drop"]) {
       drop.addEventListener(name, (event) => {
@@ -80,16 +80,20 @@ class TryView {
   }
 
   async read(file) {
+    this.file = null;
+    put(this.place);
     await this.guarded(async () => {
       if (file.size > MOST_BYTES) throw new BadFile(`The file has ${number(file.size / 1e6)} MB; this page reads up to ${MOST_BYTES / 1e6} MB. For larger files: rul predict --url ${location.origin}`);
       this.file = { name: file.name, ...parse(await file.text()) };
-      this.matchFile(match(this.file.header, this.columns));
+      await this.matchFile(match(this.file.header, this.columns));
     });
   }
 
   /** Show how the file's columns are understood, and answer for its first unit. */
-  matchFile(matched) {
+  async matchFile(matched) {
     const { file } = this;
+    const focused = document.activeElement?.id;
+    const isOpen = this.place.querySelector("details")?.open;
     const { units: found, notes } = units(file, matched);
     const names = [...found.keys()];
     const unit = h("select", { id: "try-unit", onchange: () => this.useOf(found, unit.value) }, names.map((name) => h("option", { value: name }, name)));
@@ -110,15 +114,17 @@ class TryView {
           names.length > 1 && h("div", { class: "field" }, h("label", { for: "try-unit" }, "Unit"), unit),
           choice("Column of units", "try-units", matched.unit, "none: one unit", (name) => ({ ...matched, unit: name })),
           choice("Column of cycles", "try-cycles", matched.cycle, "none: count the rows", (name) => ({ ...matched, cycle: name }))),
-        said.length > 0 && h("ul", { class: "warnings", "aria-label": "Mismatches" }, said.map((text) => h("li", {}, text))),
-        h("details", { class: "fold", open: missing.length === this.columns.length }, h("summary", {}, "Match the columns"),
+        said.length > 0 && h("div", { class: "warnings" }, h("ul", { "aria-label": "Mismatches" }, said.map((text) => h("li", {}, text)))),
+        h("details", { class: "fold", open: isOpen || missing.length === this.columns.length }, h("summary", {}, "Match the columns"),
           h("div", { class: "matching" }, this.columns.map((name, i) =>
             choice(name, `try-column-${i}`, matched.columns[name], "missing", (from) => ({ ...matched, columns: { ...matched.columns, [name]: from } })))))));
+    if (focused?.startsWith("try-")) document.getElementById(focused)?.focus();
     if (missing.length === this.columns.length) {
       put(this.result, h("p", { class: "notice card" }, "No column of the file has a name that the model knows. Choose the columns above, or another model."));
       return;
     }
-    this.useOf(found, names[0]);
+    unit.value = found.has(this.unit) ? this.unit : names[0];
+    await this.useOf(found, unit.value);
   }
 
   useOf(found, name) {
@@ -128,10 +134,12 @@ class TryView {
 
   /** Answer for a unit at a cycle, and at points of its life before. */
   async use(unit, life, cycle) {
-    this.unit = unit;
-    this.life = life;
+    const mine = (this.turn += 1);
+    Object.assign(this, { unit, life });
     put(this.result, loading("Asking the model"));
-    this.past = await this.predictions(life);
+    const past = await this.predictions(life);
+    if (mine !== this.turn) return; // another unit was chosen meanwhile
+    this.past = past;
     await this.answer(cycle);
   }
 

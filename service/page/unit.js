@@ -18,23 +18,25 @@ export async function show(root, params, context) {
   const path = `/v1/units/${encodeURIComponent(unit)}`;
   root.classList.add("unit");
   put(root, loading(`Loading unit ${unit}`));
-  const [known, loaded, explained] = await Promise.all([
-    api.get(path, { model, limit: MOST }, { signal }),
+  const [{ known, explained }, loaded] = await Promise.all([
+    history(api, path, { model, cycle: at }, signal),
     api.get(`/v1/models/${encodeURIComponent(model)}`, {}, { signal }),
-    explanation(api, path, { model, cycle: at }, signal),
   ]);
   const view = new UnitView(root, { model, unit, path, at, known, manifest: loaded.manifest, explained }, context);
   await view.draw();
   follow({ onEvent: (name, units) => view.hear(name, units), onState: (state) => context.live(state === "off" ? "" : state), signal });
 }
 
-/** The answer to the stored readings with its reasons; null where none can be given, with the reason. */
-async function explanation(api, path, query, signal) {
+/** A unit, and the answer to its stored readings with its reasons; null where there is none, with the reason. */
+async function history(api, path, { model, cycle }, signal) {
+  const known = await api.get(path, { model, limit: MOST }, { signal });
+  if (!known.readings.cycles.length) return { known, explained: { prediction: null } };
   try {
-    return { prediction: (await api.get(`${path}/explanation`, query, { signal })).prediction };
+    const { prediction } = await api.get(`${path}/explanation`, { model, cycle }, { signal });
+    return { known, explained: { prediction } };
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    return { prediction: null, why: error.status === 404 ? "" : error.detail };
+    return { known, explained: { prediction: null, why: error.detail } };
   }
 }
 
@@ -57,7 +59,7 @@ class UnitView {
 
   async draw() {
     const { known, explained, manifest } = this;
-    const readings = known.readings ?? { cycles: [], columns: {} };
+    const { readings } = known;
     const latest = known.predictions[0];
     const prediction = explained.prediction ?? asPrediction(latest);
     if (!prediction) {
@@ -89,7 +91,8 @@ class UnitView {
 
   head(prediction, last) {
     const { known, context, model, unit, path } = this;
-    const state = known.outcome?.kind ?? (prediction && stateOf(prediction));
+    const latest = known.predictions[0] ?? prediction;
+    const state = known.outcome?.kind ?? (latest && stateOf(latest));
     const tools = { api: context.api, path, model, unit, last };
     const menu = h("details", { class: "menu" }, h("summary", { "aria-label": "More" }, "⋯"),
       h("div", { class: "card" },
@@ -164,9 +167,7 @@ class UnitView {
   async reload() {
     const { api, signal } = this.context;
     try {
-      const query = { model: this.model };
-      this.known = await api.get(this.path, { ...query, limit: MOST }, { signal });
-      this.explained = await explanation(api, this.path, query, signal);
+      Object.assign(this, await history(api, this.path, { model: this.model }, signal));
       await this.draw();
     } catch (error) {
       if (error.name !== "AbortError") put(this.root, failed(error, () => this.reload()));

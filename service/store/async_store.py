@@ -1,7 +1,7 @@
-"""The store for the event loop: predictions go in, questions are answered, and the loop never blocks.
+"""The store for the event loop: predictions and readings go in, and the loop never blocks.
 
-One thread writes, two ask. This module must not know HTTP, and loads no database library itself: the
-writing thread does.
+One thread writes predictions, one appends readings, two ask. This module must not know HTTP, and loads no
+database library itself: the writing thread does.
 """
 
 from __future__ import annotations

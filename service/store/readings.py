@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import nlargest
 from typing import Any, Final
 
 import msgspec
@@ -138,7 +137,7 @@ class Readings:
                 {**key, "cycle": cycle, "columns_id": row[0], "values": row[1], "received_at": at}
                 for cycle, row in fresh.items()
             ]
-            newest = {cycle: unit.rows[cycle] for cycle in nlargest(request.context, unit.rows)}
+            newest = {cycle: unit.rows[cycle] for cycle in sorted(unit.rows)[-request.context :]}
             window = self._stretch(connection, newest, request.columns)
             results.append(Appended(len(fresh), len(request.cycles) - len(fresh), window))
         self._write(connection, rows)
@@ -235,7 +234,7 @@ class Readings:
 def _read(
     connection: Connection, query: Select[int, int, bytes], key: UnitKey, **given: int
 ) -> dict[int, Stored]:
-    rows = connection.execute(query, {**key._asdict(), **given})
+    rows = connection.execute(query, {**key._asdict(), **given}).all()
     return {cycle: (columns_id, values) for cycle, columns_id, values in rows}
 
 

@@ -184,7 +184,8 @@ class Recorder:
         grounds: dict[int, Grounds] = {}
         if self._explanations:
             grounds = grounds_of(windows, predictions, pieces, self._brief_of)
-        rows = rows_of(model, windows, predictions, grounds, tenant=tenant, at=time())
+        at = round(time(), 6)  # as it is shown, so that `changed_since` can repeat it
+        rows = rows_of(model, windows, predictions, grounds, tenant=tenant, at=at)
         if self.pending_rows + len(rows) <= self._most:
             self._progress[0] += len(rows)
             self._offered.extend(rows)

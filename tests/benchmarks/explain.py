@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.explain [--bundle fd001] [--requests 300]
 
-One caller asks a service on all cores for windows of simulated units as long as the model reads, one at a time.
+One caller asks a service on all cores for windows of simulated units, as long as the model reads.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     python -m tests.benchmarks.ingest replay --data FOLDER_OF_CMAPSS [--units N]
     python -m tests.benchmarks.ingest load [--seconds 120] [--a-request 10] [--predictions 100]
 
-`replay` sends each unit of test_FD001..4 by readings, shuffled within five cycles, some of them twice,
-ends the service by SIGKILL in the middle of each file, and goes on. `load` compares the latency of predictions at
-a fixed rate with and without ingestion beside them; latency counts from when a request was due.
+`replay` sends test_FD001..4 reading by reading, shuffled within five cycles, some of them twice, ends the
+service by SIGKILL in the middle of each file, and goes on. `load` compares the latency of predictions at a
+fixed rate with and without ingestion beside them; latency counts from when a request was due.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     python -m tests.benchmarks.sentences --data FOLDER_OF_CMAPSS [--units 50]
 
-For the last window of test units, which trained nothing: each clause is recomputed by the bare graph from the
-answer alone (its readings since that cycle in the middle of the healthy range that the answer states); near
-failure, the leading sensors are compared with those that the fault modes move; and `trust` is asked of the same
-networks with shuffled weights.
+For the last window of test units, which trained nothing: each clause is recomputed by the bare graph from
+the answer alone (its readings since that cycle in the middle of the healthy range that the answer states);
+near failure, the leading sensors are compared with those that the fault modes move; and `trust` is asked of
+the same networks with shuffled weights.
 """
 
 from __future__ import annotations

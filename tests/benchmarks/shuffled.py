@@ -43,7 +43,7 @@ def shuffled_bundle(source: BundleFolder, folder: Path, *, seed: int) -> BundleF
 def layer_weights(graph: onnx.ModelProto, tensors: Mapping[str, FloatArray]) -> set[str]:
     """Name the weights of convolution, LSTM, attention and the first layer of the read-out.
 
-    The later layers of the read-out stand in the graph twice, with constants that follow from them: shuffled, the
+    The later layers of the read-out stand in the graph twice, with constants that follow from them: shuffled,
     contributions would not add up, and the service would refuse the bundle. Novelty stays as it was.
     """
     nodes = graph.graph.node

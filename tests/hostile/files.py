@@ -9,12 +9,15 @@ No traceback of a library, and no input over a second of CPU. On failure hypothe
 from __future__ import annotations
 
 import base64
+import gzip
 import io
 import json
 import tempfile
 import time
 import warnings
+import zipfile
 from collections.abc import Callable
+from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,6 +26,8 @@ import numpy as np
 import typer
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from pyarrow.feather import write_feather
+from pyarrow.parquet import read_table
 
 from export.ageing import drift_reference
 from export.bundle import GOLDEN, METADATA_KEY, MODEL, InvalidBundle, Manifest
@@ -31,6 +36,7 @@ from export.golden import Golden
 from export.outputs import output_shapes
 from export.seal import COVERED, SUMS, read_digests
 from model.domain import RulError
+from model.files import SUFFIXES
 from model.fleet import Fleet, fleet_named
 from model.readers import read_with_report
 from model.tables import read_columns
@@ -38,6 +44,7 @@ from model.writers import csv_text, write_parquet
 from service.core.rules import WindowRules
 from tests.fakes import make_manifest
 from tests.fleets import PUMPS, numbered_unit
+from tests.spreadsheets import write_xlsx
 
 SECONDS = 1.0
 ORIGIN = Path("bundle") / MODEL
@@ -166,10 +173,9 @@ def reader(suffix: str, fleet: Fleet) -> Callable[[bytes], None]:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / f"file{suffix}"
             file.write_bytes(stored)
-            form = {".txt": "cmapss", ".csv": "csv", ".parquet": "parquet"}[suffix]
             for each in (
                 lambda: read_with_report(file, fleet, run_to_failure=False, allow_absent=True),
-                lambda: read_columns(file, form=form),
+                lambda: read_columns(file, form=SUFFIXES[suffix.removesuffix(".gz")]),
             ):
                 check(each)
 
@@ -207,9 +213,16 @@ def table_bytes(suffix: str) -> bytes:
     units = [numbered_unit(3, columns=3, unit=name) for name in ("a", "b")]
     if suffix == ".csv":
         return csv_text(units, PUMPS.schema)
-    if suffix == ".parquet":
+    if suffix in {".parquet", ".feather", ".xlsx"}:
         with tempfile.NamedTemporaryFile(suffix=suffix) as file:
+            if suffix == ".xlsx":
+                write_xlsx(
+                    file.name, [("unit", "cycle", *PUMPS.sources), ("a", 1, 2.5, None, date(2026, 3, 1))]
+                )
+                return Path(file.name).read_bytes()
             write_parquet(Path(file.name), units, PUMPS.schema)
+            if suffix == ".feather":
+                write_feather(read_table(file.name), file.name)
             return Path(file.name).read_bytes()
     return b"".join(b" ".join(b"%d" % (row + i) for i in range(26)) + b"\n" for row in range(3))
 
@@ -227,6 +240,20 @@ def table(suffix: str) -> st.SearchStrategy[bytes]:
     return st.deferred(lambda: edited(table_bytes(suffix)))
 
 
+@st.composite
+def sheet(draw: st.DrawFn) -> bytes:
+    """A spreadsheet of which one part is edited."""
+    with zipfile.ZipFile(io.BytesIO(table_bytes(".xlsx"))) as whole:
+        parts = {name: whole.read(name) for name in whole.namelist()}
+    name = draw(st.sampled_from(sorted(parts)))
+    parts[name] = draw(edited(parts[name]))
+    stored = io.BytesIO()
+    with zipfile.ZipFile(stored, "w") as whole:
+        for name, part in parts.items():
+            whole.writestr(name, part)
+    return stored.getvalue()
+
+
 PARSERS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], None]]] = {
     "manifest": (MANIFESTS, read_manifest),
     "golden windows": (GOLDENS, read_golden),
@@ -234,6 +261,9 @@ PARSERS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], None]]] = {
     "digests": (edited(SUM_LINES) | st.binary(max_size=200), digests),
     "CSV": (table(".csv") | TOKENED | ROWS, reader(".csv", PUMPS)),
     "Parquet": (table(".parquet"), reader(".parquet", PUMPS)),
+    "Feather": (table(".feather"), reader(".feather", PUMPS)),
+    "spreadsheet": (table(".xlsx") | sheet(), reader(".xlsx", PUMPS)),
+    "packed": (table(".csv").map(gzip.compress) | table(".csv"), reader(".csv.gz", PUMPS)),
     "C-MAPSS text": (table(".txt") | TOKENED, reader(".txt", CMAPSS)),
 }
 

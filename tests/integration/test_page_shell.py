@@ -141,13 +141,15 @@ def test_with_keys_on_the_page_asks_for_one_and_keeps_it_in_memory_only(locked, 
 def test_a_key_can_be_forgotten(locked, browser, look, tmp_path):
     with visit(browser, locked.http, look, screenshot_folder(tmp_path), expects="401") as opened:
         opened.go("#/")
-        opened.page.get_by_label("Key").fill(KEY)
+        opened.page.get_by_role("textbox", name="Key").fill(KEY)
         opened.page.keyboard.press("Enter")
         opened.page.get_by_role("button", name="Forget key").click()
 
         expect(opened.page.get_by_role("dialog", name="API key")).to_be_visible()
         opened.page.keyboard.press("Escape")
         expect(opened.page.get_by_role("alert")).to_contain_text("API key")
+        opened.page.get_by_role("button", name="Try again").click()
+        expect(opened.page.get_by_role("dialog", name="API key")).to_be_visible()
 
 
 @both_sizes

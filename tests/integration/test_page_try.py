@@ -151,8 +151,11 @@ def test_columns_without_a_known_name_are_matched_by_hand(opened, life):
     expect(page.get_by_text("No column of the file has a name that the model knows")).to_be_visible()
     opened.check_accessible()
     opened.shoot("try-unmatched")
-    page.get_by_label("sensor_2", exact=True).select_option("x3")
+    choice = page.get_by_label("sensor_2", exact=True)
+    choice.focus()
+    choice.select_option("x3")
 
+    expect(choice).to_be_focused()
     expect(page.get_by_text("1 of 17 columns of fd001")).to_be_visible()
 
 

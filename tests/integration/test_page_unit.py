@@ -218,6 +218,39 @@ def test_a_failed_unit_shows_the_truth_and_no_advice(opened):
     opened.shoot("unit-failed", whole=True)
 
 
+@desktop
+def test_a_unit_without_stored_readings_has_its_answers(opened, http):
+    life = http.get("/v1/models/fd001/simulated?seed=5").json()
+    columns = {name: values[:60] for name, values in life["columns"].items()}
+    asked = {"windows": [{"unit": "asked", "last_cycle": 60, "columns": columns}]}
+    (expected,) = http.post("/v1/predict", json=asked).raise_for_status().json()["predictions"]
+    page = show(opened, "asked")
+
+    expect(page.locator(".answer-rul")).to_contain_text(str(round(expected["rul"])))
+    expect(page.get_by_text("No reading is stored for this cycle.")).to_be_visible()
+    opened.check_accessible()
+
+
+@both_sizes
+def test_a_unit_unlike_the_training_data_is_neither_healthy_nor_sure(opened, http):
+    life = http.get("/v1/models/fd001/simulated?seed=4").json()
+    columns = {
+        name: [value * (1.02 if name.startswith("sensor") else 1) for value in values[:100]]
+        for name, values in life["columns"].items()
+    }
+    body = {"cycles": life["cycles"][:100], "columns": columns}
+    http.post("/v1/units/strange/cycles", json=body).raise_for_status()
+    page = show(opened, "strange")
+
+    expect(page.locator("h1 + .badge")).to_have_text(re.compile("Unlike training"))
+    expect(page.get_by_text("Not known")).to_be_visible()
+    expect(page.get_by_text("No probability can be given.")).to_be_visible()
+    expect(page.get_by_role("list", name="Warnings").locator("li")).to_have_count(3)
+    opened.check_fits()
+    opened.check_accessible()
+    opened.shoot("unit-strange", whole=True)
+
+
 @both_sizes
 def test_the_numbers_stand_in_a_table_too(opened):
     page = show(opened, "worn")

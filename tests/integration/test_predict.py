@@ -22,6 +22,7 @@ from rul_client.commands.predict.rows import columns_of
 from tests.integration.conftest import RUL, free_port, rul, running
 from tests.tiny_bundle import COLUMNS as PUMP_COLUMNS
 from tests.tiny_bundle import pumps
+from tests.waiting import wait_until
 
 DATA = Path(os.environ.get("RUL_DATA", Path(__file__).parents[3] / "shared" / "data")) / "cmapss"
 NUMBERS = ("rul", "rul_lower", "rul_upper", "entropy_ratio")
@@ -87,6 +88,21 @@ def test_a_service_gives_the_table_that_the_bundle_gives_here(here, server, pump
     there = table(rul_predict("--url", url, "--input", pumps_csv))
 
     assert_same(there, here)
+
+
+def test_back_tests_stay_out_of_the_fleet_unless_they_are_to_be_stored(server, http, pumps_csv, tmp_path):
+    def ask(name, *options):
+        (tmp_path / name).write_text(pumps_csv.read_text("utf-8").replace("pump-", f"{name}-"), "utf-8")
+        table(rul_predict("--url", server.http, "--input", tmp_path / name, "--last", *options))
+
+    def stored(name):
+        return len(http.get("/v1/units", params={"q": name}).json()["units"])
+
+    ask("trial.csv")
+    ask("kept.csv", "--store")
+
+    wait_until(lambda: stored("kept.csv") == 5, 30, what="stored units in the fleet")
+    assert stored("trial.csv") == 0
 
 
 @pytest.mark.parametrize("suffix", ["json", "parquet", "txt"])

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from time import monotonic
 from typing import Any
 
@@ -17,6 +18,9 @@ from export.bundle import find_bundle
 from export.session import open_bundle
 from model.domain import Trajectory
 from model.simulation import simulate
+from service.store.rows import Append, Appended, UnitKey
+from service.store.store import Store
+from service.store.url import store_url
 from tests.databases import PostgreSql, postgresql
 from tests.ingesting import answers, disordered, distance, reading, whole
 from tests.integration.conftest import Server, running
@@ -44,6 +48,33 @@ def fleet() -> tuple[list[Trajectory], list[str]]:
     lives = simulate(manifest, manifest.schema_of_columns, units=UNITS, seed=3)
     cut = [Trajectory(f"unit {u.unit}", u.cycles[-CYCLES:], u.readings[-CYCLES:], failed=True) for u in lives]
     return cut, [column.name for column in manifest.columns]
+
+
+def test_processes_that_append_the_same_cycles_at_once_store_each_once(url):
+    """On PostgreSQL they overtake each other between the look and the insert."""
+    rounds, cycles = 40, [*range(1, 6)]
+    meeting = Barrier(2, timeout=PATIENCE)
+
+    def process(seed: int) -> list[int]:
+        store, rng = Store.open(store_url(url)), np.random.default_rng(seed)
+        stored = []
+        for turn in range(rounds):
+            given = [turn * len(cycles) + int(cycle) for cycle in rng.permutation(cycles)]
+            values = np.array(given, np.float32)[:, None]
+            meeting.wait()
+            (result,) = store.readings.append(
+                [Append(UnitKey("", "fd001", "1"), ("a",), 5, given, values, "/{}/{}".format)], at=1.0
+            )
+            assert isinstance(result, Appended), result
+            assert result.newest.cycles == sorted(given)
+            stored.append(result.stored)
+        store.close()
+        return stored
+
+    with ThreadPoolExecutor(2) as threads:
+        totals = np.array(list(threads.map(process, (1, 2))))
+
+    assert totals.sum(axis=0).tolist() == [len(cycles)] * rounds
 
 
 def settled(http: httpx.Client, method: str, path: str, **options: Any) -> dict[str, Any]:

@@ -35,12 +35,13 @@ def environment(wheel, tmp_path_factory) -> Path:
     return folder
 
 
-def test_the_wheel_holds_types_and_bundles_and_no_tests(wheel):
+def test_the_wheel_holds_types_bundles_and_the_page_and_no_tests(wheel):
     names = ZipFile(wheel).namelist()
 
     folders = {name.partition("/")[0] for name in names}
     assert {f"{package}/py.typed" for package in ("model", "export", "service", "rul_client")} <= set(names)
-    assert "export/bundles/fd001/model.onnx" in names
+    assert {"export/bundles/fd001/model.onnx", "service/page/index.html"} <= set(names)
+    assert {"service/page/vendor/uPlot.LICENSE", "service/page/vendor/uPlot.iife.min.js"} <= set(names)
     assert {folder for folder in folders if not folder.endswith(".dist-info")} == {
         "model", "export", "service", "rul_client",
     }  # fmt: skip

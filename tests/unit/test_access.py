@@ -276,8 +276,16 @@ def test_a_key_among_ten_thousand_is_found_as_fast_as_among_ten(file):
 # Every route
 
 ASKED = {
-    **dict.fromkeys(["POST /v1/predict", "GET /v1/units", "GET /v1/units/a"], "predict"),
-    "POST /v1/units/a/outcomes": "outcomes",
+    **dict.fromkeys(["POST /v1/predict", "POST /v1/explain"], "predict"),
+    **dict.fromkeys(["GET /v1/units", "GET /v1/units/a"], "predict"),
+    **dict.fromkeys(["GET /v1/units/a/decision", "GET /v1/units/a/explanation", "GET /v1/events"], "predict"),
+    "GET /v1/models/{m}/simulated": "predict",
+    "GET /v1/models/{m}/monitoring": "metrics",
+    "POST /v1/units/a/cycles": "ingest",
+    **dict.fromkeys(
+        ["POST /v1/units/a/outcomes", "POST /v1/units/a/rename", "DELETE /v1/units/a"], "outcomes"
+    ),
+    "GET /page/app.js": "open",
     **dict.fromkeys(["POST /v1/models", "POST /v1/models/{m}", "DELETE /v1/models/{m}"], "admin"),
     **dict.fromkeys(["POST /v1/models/{m}/shadow", "DELETE /v1/models/{m}/shadow"], "admin"),
     **dict.fromkeys(["POST /v1/models/{m}/canary", "DELETE /v1/models/{m}/canary"], "admin"),

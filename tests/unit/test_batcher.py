@@ -25,7 +25,7 @@ from service.core.batcher import (
     MicroBatcher,
 )
 from service.core.cores import Cores
-from service.core.explanations import without_each
+from service.core.probes import probes, without_each
 from service.core.runtime import stacked
 from service.core.window import join, lay_out
 from service.errors import NotReady, Overloaded, RuntimeFailed
@@ -519,7 +519,8 @@ def test_closing_without_time_fails_every_waiting_request():
 
 def test_probes_are_run_and_not_counted_as_predictions(busy):
     windows, registry = make_windows(5.0), CollectorRegistry()
-    tasks = [busy.ask(windows), busy.ask(without_each(windows, 0, [0, 1]))]
+    varied = without_each(windows.readings[0], [0, 1])
+    tasks = [busy.ask(windows), busy.ask(probes(windows, 0, [varied]))]
     busy.settle()
     busy.finish()
 

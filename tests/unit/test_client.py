@@ -1,5 +1,7 @@
 """Asking a server: what is sent, what is asked again, and what a refusal reads like."""
 
+import math
+
 import grpc
 import httpx
 import msgspec
@@ -286,10 +288,12 @@ async def test_a_prediction_reads_as_one_line_with_its_warnings():
 
 
 async def test_text_of_others_is_escaped_in_a_notebook():
-    answers = await Server(good(PREDICTION | {"unit": "<script>alert(1)</script>"})).ask()
+    answers = await Stub(GRPC_REPLY).ask()
+    answers += await Server(good(PREDICTION | {"unit": "<script>alert(1)</script>"})).ask()
 
-    assert "<td>38.5</td>" in answers[0]._repr_html_()
-    assert "<script>" not in answers[0]._repr_html_() + answers._repr_html_()
+    assert "<td>38.5</td>" in answers[1]._repr_html_()
+    assert "<script>" not in answers[1]._repr_html_() + answers._repr_html_()
+    assert answers[0]._repr_html_().endswith("<p>why &lt;b&gt;</p>")
 
 
 async def test_one_reading_is_appended_or_several():
@@ -298,17 +302,19 @@ async def test_one_reading_is_appended_or_several():
 
     async with server.client() as client:
         answer = await client.append("a/b", {"a": 1, "b": None}, cycle=3)
-        await client.append("a/b", {"a": [1, 2]}, cycle=[3, 4], model="fake")
+        await client.append("a/b", pd.DataFrame({"a": [1, 2]}), model="fake", store=False)
 
     assert (answer.last_cycle, answer.prediction.rul) == (3, 38.5)
     assert server.requests[0].url.raw_path == b"/v1/units/a%2Fb/cycles"
-    bodies = [msgspec.json.decode(request.content) for request in server.requests]
-    assert (bodies[0]["cycle"], bodies[0]["columns"]) == (3, {"a": 1.0, "b": None})
-    assert (bodies[1]["cycles"], bodies[1]["columns"], bodies[1]["model"]) == (
-        [3, 4],
-        {"a": [1.0, 2.0]},
-        "fake",
-    )
+    one, several = (msgspec.json.decode(request.content) for request in server.requests)
+    assert one == {"cycles": [3], "columns": {"a": [1.0], "b": [None]}, "explain": "none", "store": True}
+    assert several == {"columns": {"a": [1.0, 2.0]}, "explain": "none", "store": False, "model": "fake"}
+
+
+async def test_readings_without_as_many_cycles_are_refused_before_anything_is_sent():
+    async with Server().client() as client:
+        with pytest.raises(InvalidData, match="cycle: expected 2 numbers, got 1"):
+            await client.append("a", {"a": [1, 2]}, cycle=3)
 
 
 @pytest.mark.parametrize(
@@ -341,12 +347,18 @@ class Stub:
             raise outcome
         return outcome
 
+    AppendCycles = Predict
+
     async def sleep(self, seconds):
         self.pauses.append(seconds)
 
+    def client(self):
+        client = AsyncClient("grpc://rul.test", api_key="secret", sleep=self.sleep)
+        client._rpc.stub = self
+        return client
+
     async def ask(self, window=WINDOW, **options):
-        async with AsyncClient("grpc://rul.test", api_key="secret", sleep=self.sleep) as client:
-            client._rpc.stub = self
+        async with self.client() as client:
             return await client.predict(window, model="fake", partial=True, **options)
 
 
@@ -364,6 +376,13 @@ GRPC_REPLY = pb.PredictReply(
             sensor_contributions={"sensor_1": 3.5},
             warnings=[pb.Warning(code="later", column="sensor_1", detail="...")],
             trust="supported",
+            explanation=pb.Explanation(
+                columns=["sensor_1"],
+                cycles=[1, 2],
+                contributions={"sensor_1": pb.Series(values=[1.5, 2.0])},
+                usual={"sensor_1": pb.UsualRange(lower=[0.5, 0.5], upper=[1.0, 1.0])},
+                sentence="why <b>",
+            ),
         ),
         pb.Prediction(unit="2", error=pb.WindowError(title="A window cannot be read", detail="too little")),
     ],
@@ -386,6 +405,12 @@ async def test_grpc_gives_the_same_answers_as_http():
         },
         "sensor_contributions": {"sensor_1": 3.5},
         "trust": "supported",
+        "explanation": {
+            "columns": ["sensor_1"], "cycles": [1, 2], "contributions": {"sensor_1": [1.5, 2.0]},
+            "usual": {"sensor_1": {"lower": [0.5, 0.5], "upper": [1.0, 1.0]}}, "sentence": "why <b>",
+            "clauses": [], "together": None, "agreement": None, "needed_agreement": 0.0,
+            "judged_cycles": 0, "skill": 0.0, "needed_skill": 0.0,
+        },
     }  # fmt: skip
 
     by_grpc = await Stub(GRPC_REPLY).ask()
@@ -408,6 +433,26 @@ async def test_grpc_sends_what_http_does():
     assert (stub.requests[0].store, stub.requests[1].HasField("store")) == (False, False)
     np.testing.assert_array_equal(stub.requests[1].windows[0].columns.columns["sensor_1"].values, [1, np.nan])
     assert stub.metadata == [("x-api-key", "secret")]
+
+
+async def test_grpc_appends_readings():
+    decision = pb.Decision(cost_per_cycle=0.5, costs=pb.Costs(planned=1, failure=10))
+    prediction = pb.Prediction()
+    prediction.MergeFrom(GRPC_REPLY.predictions[0])
+    prediction.decision.MergeFrom(decision)
+    stub = Stub(
+        pb.AppendCyclesReply(unit="a", model=pb.ModelReference(**MODEL), last_cycle=4, prediction=prediction)
+    )
+
+    async with stub.client() as client:
+        appended = await client.append("a", {"x": [1, 2], "y": [3, None]}, cycle=[3, 4])
+
+    assert (appended.last_cycle, appended.stored, appended.refusal) == (4, 0, None)
+    assert (appended.prediction.rul, appended.prediction.decision.act_at_cycle) == (38.5, None)
+    (request,) = stub.requests
+    assert [(reading.cycle, reading.columns["x"]) for reading in request.readings] == [(3, 1), (4, 2)]
+    assert math.isnan(request.readings[1].columns["y"])
+    assert (request.unit, request.explain, request.store) == ("a", pb.EXPLAIN_NONE, True)
 
 
 @pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED])

@@ -146,6 +146,33 @@ async def test_every_door_counts_what_it_answered_alike(door):
             assert service.value("rul_stage_duration_seconds_count", stage=stage) == 1
 
 
+async def test_http_and_grpc_give_the_same_explanation():
+    runtime = FakeRuntime(make_manifest(explains_readings=True, context=16))
+    options = {"cycles": 12, "unit": "7"}
+    async with in_process(runtime) as service:
+        body = {"windows": [json_window(90.0, **options)], "explain": "none"}
+        by_http = await service.http.post("/v1/explain", json=body)
+        as_predicted = await service.predict_http(windows=[json_window(90.0, **options)], explain="full")
+        by_grpc = await service.predict_grpc(
+            windows=[message_window(90.0, **options)], explain=pb.EXPLAIN_FULL
+        )
+
+    assert by_http.json() == as_predicted.json()
+    given = by_http.json()["predictions"][0]["explanation"]
+    (message,) = pb.PredictReply.FromString(by_grpc.messages[0]).predictions
+    assert message.explanation.sentence == given["sentence"]
+    assert message.explanation.sentence.startswith(
+        "sensor_1 above its healthy range since cycle 89 or earlier"
+    )
+    assert [clause.without for clause in message.explanation.clauses] == pytest.approx(
+        [clause["without"] for clause in given["clauses"]]
+    )
+    for name, values in given["contributions"].items():
+        assert [*message.explanation.contributions[name].values] == pytest.approx(values)
+    for name, usual in given["usual"].items():
+        assert [*message.explanation.usual[name].upper] == pytest.approx(usual["upper"])
+
+
 async def test_http_and_grpc_tell_the_same_trust():
     runtime = FakeRuntime(make_manifest(explains_readings=True, context=16))
     async with in_process(runtime) as service:

@@ -10,6 +10,7 @@ from export.explanation_picture import explanation_picture, leading
 from export.pictures import save_picture
 from model.domain import InvalidData, Trajectory
 from rul_client.commands.explain.run import chosen, up_to
+from rul_client.commands.explain.run import explained as explain
 from rul_client.commands.predict.offline import Offline
 from tests.fakes import FakeRuntime, make_manifest
 from tests.unit.test_offline import make_batcher
@@ -30,7 +31,7 @@ async def explained():
     runtime = FakeRuntime(make_manifest(context=8, explains_readings=True))
     with ThreadPoolExecutor(2) as threads:
         offline = Offline(runtime, make_batcher(runtime, threads), max_windows=6, threads=2)
-        yield await offline.explained(unit())
+        yield await explain(offline, unit())
 
 
 async def test_an_answer_comes_with_the_answers_before_it(explained):

@@ -70,6 +70,13 @@ def test_further_sheets_of_a_spreadsheet_are_said_to_be_unread(tmp_path, caplog)
     assert "only the first sheet is read, 'May'" in caplog.text
 
 
+def test_a_stray_cell_far_outside_of_the_table_is_refused_before_memory_is_taken(tmp_path):
+    path = write_xlsx(tmp_path / "pumps.xlsx", [HEADER, *ROWS], stray="XFD1048576")
+
+    with pytest.raises(InvalidData, match="up to row 1,048,576: delete what stands far"):
+        read_trajectories(path, PUMPS)
+
+
 def test_a_file_that_is_no_spreadsheet_is_refused(tmp_path):
     (tmp_path / "pumps.xlsx").write_text("unit,cycle")
 
@@ -249,6 +256,13 @@ def test_the_readme_of_the_c_mapss_folder_is_skipped_with_a_word(tmp_path, caplo
     assert len(unit) == 1
     assert "skipped, neither C-MAPSS text nor CSV: " in caplog.text
     assert "readme.txt" in caplog.text
+
+
+def test_prose_beside_csv_files_is_skipped(tmp_path):
+    csv_file(tmp_path / "pumps.csv")
+    (tmp_path / "readme.txt").write_text("Pumps, as measured,\nby the plant in May\n")
+
+    assert_rows(read_trajectories(tmp_path, PUMPS))
 
 
 def test_a_folder_without_such_a_file_says_what_it_has(tmp_path):

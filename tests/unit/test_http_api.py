@@ -33,7 +33,7 @@ async def test_readiness_says_on_which_providers_a_model_runs_and_why_not_on_oth
 
 POSTED = {
     Route.PREDICT, Route.EXPLAIN, Route.V2_INFER, Route.V2_INDEX, Route.OUTCOMES, Route.SHADOW, Route.CANARY,
-    Route.CYCLES,
+    Route.CYCLES, Route.RENAME,
 }  # fmt: skip
 
 

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from export.occlusion import Typical
 from service.core.answers import Answers, Piece, prediction
-from service.core.explanations import hiding_each, without_each
+from service.core.probes import hiding_each, probes, without_each
 from service.core.queries import Explain
 from service.core.rules import WindowRules
 from service.core.runtime import Asked
@@ -157,25 +158,24 @@ def test_a_long_name_is_not_repeated_in_full():
 def test_without_a_column_a_window_is_a_probe_and_the_original_stays():
     windows = make_windows(30.0, 40.0)
 
-    probes = without_each(windows, 1, [1, 2])
+    varied = probes(windows, 1, [without_each(windows.readings[1], [1, 2])])
 
-    assert np.isnan(probes.readings).any(axis=1).tolist() == [[False, True, False], [False, False, True]]
+    assert np.isnan(varied.readings).any(axis=1).tolist() == [[False, True, False], [False, False, True]]
     assert not np.isnan(windows.readings).any()
-    assert (probes.is_probe, windows.is_probe) == (True, False)
+    assert (varied.is_probe, windows.is_probe) == (True, False)
 
 
-def test_each_probe_hides_one_cycle_and_what_is_missing_stays_missing():
+def test_each_variation_hides_one_cycle_and_what_is_missing_stays_missing():
     given = columns(sensor_1=[1.0, None, 3.0])
-    windows, _ = joined(WindowInput(columns=given))
+    (readings,) = joined(WindowInput(columns=given))[0].readings
+    (typical,) = Typical(make_manifest()).of(readings[None])
 
-    probes = hiding_each(windows, 0, np.full((3, 3), 50, np.float32))
+    varied = hiding_each(readings, typical)
 
-    assert probes.is_probe
-    assert len(probes) == 3
-    changed = (probes.readings == 50) | (np.isnan(probes.readings) & ~np.isnan(windows.readings))
+    changed = varied == 50
     assert changed[:, :, 1].tolist() == [[True, False, False], [False, False, False], [False, False, True]]
     assert changed[:, :, 2].tolist() == np.eye(3, dtype=bool).tolist()
-    assert np.isnan(probes.readings[:, 1, 1]).all()
+    assert np.isnan(varied[:, 1, 1]).all()
 
 
 def test_padding_is_missing_whatever_stands_there_and_is_not_counted():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import typer
@@ -14,7 +14,7 @@ from export.bundle import Manifest
 from export.explanation_picture import Explained, explanation_picture
 from export.pictures import require_matplotlib, save_picture
 from model.domain import FloatArray, InvalidData, Trajectory, printable
-from rul_client.answers import Answerer, Prediction, Refused
+from rul_client.answers import Answerer, Explanation, Prediction, Refused
 from rul_client.commands.predict.input_file import read_units
 from rul_client.commands.predict.offline import open_offline
 from rul_client.readings import Window
@@ -71,40 +71,40 @@ def explained_of(prediction: Prediction, manifest: Manifest, window: Window, lif
     given, attention, interval = prediction.explanation, prediction.attention, prediction.interval
     if given is None or attention is None:
         raise AssertionError("a full explanation was asked for and is missing")
-    names: list[str] = given["columns"]
+    names = given.columns
     column = {each.name: each for each in manifest.columns}
     places = [manifest.schema_of_columns.names.index(name) for name in names]
     state = prediction.rul_state.replace("_", " ")
     return Explained(
         title=f"{manifest.name}: unit {window.unit} at cycle {window.last_cycle:g}: RUL {prediction.rul:.0f} "
         f"cycles, {state} ({interval.coverage:.0%}: {interval.lower:.0f} to {interval.upper:.0f})",
-        sentence=given["sentence"],
+        sentence=given.sentence,
         trust=trust_words(prediction.trust, given),
         cap=manifest.cap,
         life=life,
         coverage=interval.coverage,
-        cycles=np.array(given["cycles"]),
+        cycles=np.array(given.cycles),
         names=names,
         units=[column[name].unit for name in names],
-        readings=window.readings[-len(given["cycles"]) :, places],
-        lower=np.array([given["usual"][name]["lower"] for name in names]).T,
-        upper=np.array([given["usual"][name]["upper"] for name in names]).T,
-        contributions=np.array([given["contributions"][name] for name in names]).T,
+        readings=window.readings[-len(given.cycles) :, places],
+        lower=np.array([given.usual[name].lower for name in names]).T,
+        upper=np.array([given.usual[name].upper for name in names]).T,
+        contributions=np.array([given.contributions[name] for name in names]).T,
         ranking=np.array(attention.evidence or attention.weights),
         ranked_by="evidence" if attention.evidence else "attention",
-        since={clause["column"]: clause["since_cycle"] for clause in given["clauses"]},
+        since={clause.column: clause.since_cycle for clause in given.clauses},
     )
 
 
-def trust_words(trust: str | None, given: dict[str, Any]) -> str:
+def trust_words(trust: str | None, given: Explanation) -> str:
     """Word the verdict and its figures."""
     said = f"Trust: {trust or 'not judged'}. "
-    if given["agreement"] is not None:
+    if given.agreement is not None:
         said += (
-            f"Evidence agrees with hiding each of {given['judged_cycles']} cycles: {given['agreement']:.2f} "
-            f"({given['needed_agreement']:g} needed). "
+            f"Evidence agrees with hiding each of {given.judged_cycles} cycles: {given.agreement:.2f} "
+            f"({given.needed_agreement:g} needed). "
         )
-    return f"{said}Skill in the average life: {given['skill']:.2f} ({given['needed_skill']:g} needed)."
+    return f"{said}Skill in the average life: {given.skill:.2f} ({given.needed_skill:g} needed)."
 
 
 def chosen(units: Sequence[Trajectory], name: str | None, source: Path) -> Trajectory:

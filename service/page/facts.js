@@ -1,0 +1,81 @@
+// What the charts of a life look up: predictions, readings and reasons by cycle.
+
+import { number } from "./format.js";
+
+const NEAR_SETTINGS = 0.05; // of the range of a setting in training
+
+/** Everything that the charts look up, by cycle. */
+export function factsOf(life) {
+  const { prediction } = life;
+  const { attention, explanation } = prediction;
+  const predictions = new Map(life.predictions.map((one) => [one.cycle, one]));
+  const seen = [...predictions.keys(), ...life.readings.cycles, ...(attention?.cycles ?? []), life.at];
+  const interval = prediction.interval;
+  const lived = Math.max(...seen) - Math.min(...seen);
+  const reach = Math.min(interval.upper, Math.max(40, 0.6 * lived));
+  const fails = life.fails ?? 0;
+  const ahead = life.end ? Math.max(0, life.end.cycle - Math.max(...seen)) : reach;
+  const weights = (name) => new Map((attention?.cycles ?? []).map((cycle, i) => [cycle, attention[name]?.[i] ?? null]));
+  const explained = explanation?.cycles ?? attention?.cycles;
+  return {
+    ...life,
+    attention,
+    explanation,
+    explained,
+    contributions: explanation?.contributions,
+    byCycle: { predictions, contributions: weights("contributions"), evidence: weights("evidence"), attention: weights("weights") },
+    place: new Map(life.readings.cycles.map((cycle, i) => [cycle, i])),
+    explainedPlace: new Map(explained?.map((cycle, i) => [cycle, i])),
+    sensors: sensorsByWeight(life),
+    decimals: decimalsOf(life.model),
+    first: Math.min(...seen),
+    last: Math.max(fails, Math.ceil(Math.max(...seen) + ahead)),
+    latest: Math.max(...seen),
+  };
+}
+
+/** The sensors: those that the sentence names, then those that move the answer most. */
+function sensorsByWeight({ model, prediction }) {
+  const named = (prediction.explanation?.clauses ?? []).map((clause) => clause.column).reverse();
+  const weigh = ({ name }) => 1e6 * (named.indexOf(name) + 1) + Math.abs(prediction.sensor_contributions?.[name] ?? 0);
+  return model.columns.filter((column) => column.role === "sensor").sort((a, b) => weigh(b) - weigh(a));
+}
+
+/** The decimals that tell readings apart: two to three digits of how a column varies within a regime. */
+function decimalsOf({ columns, regimes }) {
+  const spread = (i) => Math.min(...regimes.map((regime) => regime.standard_deviation[i]).filter((one) => one > 1e-9));
+  return Object.fromEntries(columns.map(({ name }, i) => [name, Math.min(5, Math.max(0, Math.ceil(0.7 - Math.log10(spread(i))) || 0))]));
+}
+
+/** A reading of a column as text. */
+export function worded(facts, name, value) {
+  return number(value, facts.decimals[name]);
+}
+
+export function readingAt(facts, name, cycle) {
+  const at = facts.place.get(cycle);
+  return at === undefined ? null : (facts.readings.columns[name]?.[at] ?? null);
+}
+
+/** The usual range of a sensor at a cycle: that of the explained cycle with the nearest settings. */
+export function usualAt(facts, name, cycle) {
+  const usual = facts.explanation?.usual?.[name];
+  if (!usual) return null;
+  if (isFlat(usual)) return [usual.lower[0], usual.upper[0]];
+  if (!facts.explainedPlace.has(cycle)) facts.explainedPlace.set(cycle, nearestSettings(facts, cycle));
+  const at = facts.explainedPlace.get(cycle);
+  return at === null ? null : [usual.lower[at], usual.upper[at]];
+}
+
+/** Whether a sensor has one range at all cycles: the model has one operating regime. */
+export function isFlat({ lower, upper }) {
+  return lower.every((value) => value === lower[0]) && upper.every((value) => value === upper[0]);
+}
+
+/** The place of the explained cycle with the nearest settings, or null where none is near. */
+function nearestSettings(facts, cycle) {
+  const settings = facts.model.columns.filter((column) => column.role === "setting");
+  const apart = (other) => Math.max(...settings.map(({ name, low, high }) => Math.abs(readingAt(facts, name, cycle) - readingAt(facts, name, other)) / (high - low || 1)));
+  const found = facts.explained.map((other, i) => [apart(other), i]).reduce((best, one) => (one[0] < best[0] ? one : best));
+  return found[0] < NEAR_SETTINGS ? found[1] : null;
+}

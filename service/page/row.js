@@ -1,0 +1,61 @@
+// One unit of the fleet as a row: state, RUL with its interval as a band, probability, trend, age.
+
+import { h, svg } from "./dom.js";
+import { age, moment, number, percent, rulText } from "./format.js";
+import { STATES, badge, stateOf } from "./parts.js";
+
+const hashOf = (unit) => `#/unit/${encodeURIComponent(unit.model)}/${encodeURIComponent(unit.unit)}`;
+
+/** Make the row; `scale`: cycles at the right end of the band, `horizon`: of the probability. */
+export function unitRow(unit, { horizon, scale }) {
+  const state = stateOf(unit);
+  const tone = STATES[state]?.tone ?? "neutral";
+  const chance = state === "unknown" ? undefined : unit.failure_probability?.[horizon];
+  const seen = unit.last_reading_at ?? unit.predicted_at;
+  const cell = (name, props, ...content) => h("div", { class: `cell ${name}`, role: "cell", ...props }, content);
+  return h(
+    "div", { class: `row ${tone}`, role: "row" },
+    cell("unit", {}, h("a", { href: hashOf(unit) }, unit.unit), h("span", { class: "muted small model" }, unit.model)),
+    cell("state", {}, badge(state)),
+    cell("rul", { title: "Estimated remaining useful life, in cycles" }, h("b", {}, rulText(unit)), h("span", { class: "word muted" }, " cycles left")),
+    cell("range", { title: `${percent(unit.interval.coverage)} interval, in cycles` }, h("span", { class: "ends muted" }, ends(unit)), band(unit, scale, state)),
+    cell("fails", { title: chance === undefined ? null : `Probability of failure within ${horizon} cycles` }, percent(chance), h("span", { class: "word muted" }, ` in ${horizon ?? "–"}`)),
+    cell("trend", {}, spark(unit), trend(unit)),
+    cell("cycle", {}, number(unit.last_cycle)),
+    cell("age", { title: moment(seen) }, h("time", { datetime: seen }, age(seen)), h("span", { class: "word muted" }, " ago")),
+  );
+}
+
+/** The interval as a bar on 0..scale with the RUL as a mark in it. */
+function band(unit, scale, state) {
+  const { lower, upper } = unit.interval;
+  const at = (cycles) => `${Math.min(100, (100 * cycles) / (scale || 1))}%`;
+  const width = `max(4px, ${Math.min(100, (100 * (upper - lower)) / (scale || 1))}%)`;
+  return h(
+    "div", { class: `band ${state === "unknown" ? "doubt" : ""}`, "aria-hidden": "true" },
+    h("span", { class: "bar-range", style: { left: at(lower), width } }),
+    h("span", { class: "bar-point", style: { left: at(unit.rul) } }),
+  );
+}
+
+/** The ends of the interval; at the cap its upper end is open. */
+function ends(unit) {
+  const { lower, upper } = unit.interval;
+  return unit.rul_state === "at_least_cap" ? `${number(lower)}+` : `${number(lower)}–${number(upper)}`;
+}
+
+/** The unit's last RULs as a line. */
+function spark(unit) {
+  const values = unit.recent ?? [];
+  if (values.length < 2) return h("span", { class: "spark none", "aria-hidden": "true" });
+  const top = Math.max(...values) || 1;
+  const points = values.map((value, i) => `${((i / (values.length - 1)) * 76 + 2).toFixed(1)},${(22 - (value / top) * 20).toFixed(1)}`);
+  const [x, y] = points.at(-1).split(",");
+  return svg("svg", { class: "spark", viewBox: "0 0 80 24", "aria-hidden": "true" }, svg("polyline", { points: points.join(" ") }), svg("circle", { cx: x, cy: y, r: 2.2 }));
+}
+
+function trend(unit) {
+  if (unit.trend === null || unit.trend === undefined) return h("span", { class: "slope muted" }, "–");
+  const text = `${unit.trend >= 0.05 ? "+" : ""}${number(unit.trend, 1)}`;
+  return h("span", { class: `slope ${unit.trend < -1.5 ? "fast" : ""}`, title: `RUL changes by ${text} cycles each cycle; ${number(-1)} is ordinary wear` }, text);
+}
