@@ -56,7 +56,7 @@ class Route(StrEnum):
     UNITS = "/v1/units"
     OPENAPI = "/openapi.json"
     DOCS = "/docs"
-    PAGE = "/page"
+    PAGE = "/page/{name}"
     EVENTS = "/v1/events"
     V2 = "/v2"
     V2_LIVE = "/v2/health/live"

@@ -278,7 +278,14 @@ def test_a_key_among_ten_thousand_is_found_as_fast_as_among_ten(file):
 ASKED = {
     **dict.fromkeys(["POST /v1/predict", "POST /v1/explain"], "predict"),
     **dict.fromkeys(["GET /v1/units", "GET /v1/units/a"], "predict"),
-    "POST /v1/units/a/outcomes": "outcomes",
+    **dict.fromkeys(["GET /v1/units/a/decision", "GET /v1/units/a/explanation", "GET /v1/events"], "predict"),
+    "GET /v1/models/{m}/simulated": "predict",
+    "GET /v1/models/{m}/monitoring": "metrics",
+    "POST /v1/units/a/cycles": "ingest",
+    **dict.fromkeys(
+        ["POST /v1/units/a/outcomes", "POST /v1/units/a/rename", "DELETE /v1/units/a"], "outcomes"
+    ),
+    "GET /page/app.js": "open",
     **dict.fromkeys(["POST /v1/models", "POST /v1/models/{m}", "DELETE /v1/models/{m}"], "admin"),
     **dict.fromkeys(["POST /v1/models/{m}/shadow", "DELETE /v1/models/{m}/shadow"], "admin"),
     **dict.fromkeys(["POST /v1/models/{m}/canary", "DELETE /v1/models/{m}/canary"], "admin"),
@@ -291,7 +298,7 @@ ASKED = {
     **dict.fromkeys(["GET /livez", "GET /healthz", "GET /readyz", "GET /v2/health/live"], "open"),
     **dict.fromkeys(["GET /v2/health/ready", "GET /v2", "GET /v2/", "GET /"], "open"),
     "rul.v1.RulService/Predict": "predict",
-    "rul.v1.RulService/PredictStream": "ingest",
+    **dict.fromkeys(["rul.v1.RulService/PredictStream", "rul.v1.RulService/AppendCycles"], "ingest"),
     **dict.fromkeys(["rul.v1.RulService/GetModel", "rul.v1.RulService/ListModels"], "any"),
     "inference.GRPCInferenceService/ModelInfer": "predict",
     **{

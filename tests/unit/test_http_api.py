@@ -73,7 +73,7 @@ async def test_the_examples_of_a_prediction_are_the_same_window_by_name_and_by_r
         examples = body["content"]["application/json"]["examples"]
         answers = [await service.http.post("/v1/predict", json=each["value"]) for each in examples.values()]
 
-    one, other = (answer.json()["predictions"][0] for answer in answers)
+    one, other, *_ = (answer.json()["predictions"][0] for answer in answers)
     assert one["rul"] == other["rul"]
 
 
