@@ -98,8 +98,7 @@ Query = CyclesQuery | CsvQuery
 
 async def append(call: Call) -> Reply:
     """Answer `POST /v1/units/{unit}/cycles`: store readings of one unit and predict for it."""
-    exchange, predictor, start = call.exchange, call.desk.predictor, perf_counter()
-    size = len(call.body)
+    exchange, predictor, size = call.exchange, call.desk.predictor, len(call.body)
     if size > MOST_BYTES:
         raise TooLarge(f"expected a body of at most {MOST_BYTES} bytes, got {size}; send readings in parts")
 
@@ -107,12 +106,13 @@ async def append(call: Call) -> Reply:
         query = decoded(call.body, call.query, is_csv=media_type_of(call.headers) == CSV)
         return query, query.given(predictor.model(query.model).rules)
 
-    if size > LARGE_BYTES:
+    if size > LARGE_BYTES:  # beside other requests: no stage
         async with call.desk.large_requests:
             query, given = await asyncio.to_thread(read)
     else:
+        start = perf_counter()
         query, given = read()
-    exchange.stages.append((Stage.DECODE, start, perf_counter()))
+        exchange.stages.append((Stage.DECODE, start, perf_counter()))
     exchange.windows = 1
     reply = await call.desk.units.append(
         predictor.model(query.model),

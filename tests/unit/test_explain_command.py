@@ -88,4 +88,4 @@ def test_a_cycle_that_the_unit_lacks_is_refused(cycle):
 
 
 async def test_trust_is_worded_with_its_figures(explained):
-    assert explained.trust == "Trust: unsupported. Skill in the average life: 0.94 (0.5 needed)."
+    assert explained.trust == "Trust: unsupported. Skill in the average life: 1.00 (0.5 needed)."
