@@ -76,6 +76,12 @@ def read_costs(text: str) -> dict[str, Costs]:
     return {model.strip(): Costs.read(costs) for model, _, costs in pairs}
 
 
+def costs_of(text: str, model: str) -> Costs | None:
+    """Return the costs of a model in such a text, else those of all models."""
+    known = read_costs(text)
+    return known.get(model, known.get(""))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class RemainingLife:
     """Survival of a unit from now on, linear between the points."""

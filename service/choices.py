@@ -1,8 +1,11 @@
-"""The values that settings take."""
+"""The values that settings take, and how they are written."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
+
+from pydantic import SecretStr
 
 
 class ProviderChoice(StrEnum):
@@ -44,3 +47,19 @@ class LogFormat(StrEnum):
     AUTO = "auto"
     JSON = "json"
     CONSOLE = "console"
+
+
+def parts(text: str) -> tuple[str, ...]:
+    """Split a list that commas separate."""
+    return tuple(part for part in (piece.strip() for piece in text.split(",")) if part)
+
+
+def as_text(value: Any) -> str:  # noqa: ANN401 - a default of any field
+    """Word a value as a variable has it."""
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(value) if isinstance(value, tuple) else str(value)

@@ -18,9 +18,9 @@ from rich.console import Console
 
 from model.domain import RulError, printable
 from model.version import VERSION
-from service.choices import FrontEnd, LogFormat, LogLevel, ProviderChoice
+from service.choices import FrontEnd, LogFormat, LogLevel, ProviderChoice, as_text
 from service.keys_cli import register as register_keys
-from service.settings import Settings, as_text, variable_of
+from service.settings import Settings, variable_of
 
 SERVE_HELP = """
 Serve bundles by HTTP and gRPC.

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from service import logs
+from service.choices import parts
 from service.core.lifecycle import Lifecycle
 from service.core.ports import Tracer
 from service.core.predictor import Predictor
@@ -69,7 +70,7 @@ def desk_of(  # noqa: PLR0917 - it is where they meet
 def _hosts(settings: Settings) -> Hosts | None:
     if settings.asks_for_keys():
         return None
-    names = settings.host_names()
+    names = parts(settings.allowed_hosts)
     return Hosts(names, any_name=not (names or settings.is_local()))
 
 

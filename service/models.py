@@ -9,6 +9,7 @@ from typing import Final
 from weakref import WeakSet, finalize
 
 from export.bundle import Manifest
+from model.decision import costs_of
 from service.core.batcher import MicroBatcher
 from service.core.canary import SUMS, Canary
 from service.core.changes import Action, Change
@@ -87,7 +88,7 @@ class Joints:
             runtime,
             batcher,
             max_window_cycles=self.settings.max_window_cycles,
-            costs=self.settings.costs_of(runtime.manifest.name),
+            costs=costs_of(self.settings.costs, runtime.manifest.name),
         )
 
     def returned(self, name: str) -> None:

@@ -6,7 +6,7 @@ The only module that reads an operator's environment. Settings are read once, fr
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from pydantic import (
     Field,
@@ -20,9 +20,9 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from export.bundle import BUNDLED
-from model.decision import Costs, read_costs
+from model.decision import read_costs
 from model.domain import RulError
-from service.choices import FrontEnd, LogFormat, LogLevel, ProviderChoice, Scheduling
+from service.choices import FrontEnd, LogFormat, LogLevel, ProviderChoice, Scheduling, as_text, parts
 from service.machine import NVIDIA_DRIVER, usable_cores
 
 PREFIX: Final = "RUL_"
@@ -283,7 +283,7 @@ class Settings(BaseSettings):
     @field_validator("bundles", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
-        return _parts(value) if isinstance(value, str) else value
+        return parts(value) if isinstance(value, str) else value
 
     @field_validator("costs")
     @classmethod
@@ -330,22 +330,13 @@ class Settings(BaseSettings):
         has_gpu = NVIDIA_DRIVER.exists() if self.provider is ProviderChoice.AUTO else self.provider != "cpu"
         return 1 if has_gpu else min(usable_cores(), MOST_WORKERS)
 
-    def host_names(self) -> tuple[str, ...]:
-        """Return the listed names of the service."""
-        return _parts(self.allowed_hosts)
-
-    def costs_of(self, model: str) -> Costs | None:
-        """Return the costs of a model, else those of all models."""
-        known = read_costs(self.costs)
-        return known.get(model, known.get(""))
-
     def is_local(self) -> bool:
         """Return whether only this machine can connect."""
         return self.host == "localhost" or self.host.startswith("127.") or self.host == "::1"
 
     def keys(self) -> frozenset[str]:
         """Return the accepted API keys; none: no key is required."""
-        return frozenset(_parts(self.api_keys.get_secret_value()))
+        return frozenset(parts(self.api_keys.get_secret_value()))
 
     def asks_for_keys(self) -> bool:
         """Return whether a request needs an API key."""
@@ -355,18 +346,3 @@ class Settings(BaseSettings):
 def variable_of(name: str) -> str:
     """Return the environment variable of a field."""
     return f"{PREFIX}{name}".upper()
-
-
-def _parts(text: str) -> tuple[str, ...]:
-    return tuple(part for part in (piece.strip() for piece in text.split(",")) if part)
-
-
-def as_text(value: Any) -> str:  # noqa: ANN401 - a default of any field
-    """Word a value as a variable has it."""
-    if isinstance(value, SecretStr):
-        return value.get_secret_value()
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ",".join(value) if isinstance(value, tuple) else str(value)

@@ -343,8 +343,7 @@ def _out_of_range(windows: Windows, i: int, rules: WindowRules) -> Iterator[Caut
 def _missing_columns(windows: Windows, i: int, rules: WindowRules) -> Iterator[Caution]:
     """One warning a column without any reading in the window."""
     for f in np.flatnonzero(np.isnan(windows.readings[i]).all(axis=0)).tolist():
-        detail = f"the window has no reading of {rules.names[f]}: treated as missing"
-        yield Caution("missing_column", detail, rules.names[f])
+        yield Caution("missing_column", f"the window has no reading of {rules.names[f]}", rules.names[f])
 
 
 def _outside(readings: FloatArray, rules: WindowRules) -> BoolArray:

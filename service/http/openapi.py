@@ -101,88 +101,77 @@ def document(types: Sequence[type], manifest: Manifest) -> dict[str, Any]:
 
 
 def _paths() -> dict[str, Any]:
-    query = {"required": True, "content": {"application/json": {"schema": _ref("PredictQuery")}}}
-    name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
     refused = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503, 504)
 
-    def get(summary: str, responses: dict[str, Any], **more: object) -> dict[str, Any]:
-        return {"get": {"summary": summary, "responses": responses, **more}}
+    def answers(summary: str) -> dict[str, Any]:
+        responses = _responses(_ref("PredictReply"), *refused)
+        return {"post": {"summary": summary, "requestBody": _body("PredictQuery"), "responses": responses}}
 
-    def change(method: str, summary: str, *errors: int, **more: object) -> dict[str, Any]:
-        responses = _responses(_ref("ChangeBody"), 401, 403, *errors, 409, 422, 503)
-        return {method: {"summary": summary, "responses": responses, **more}}
-
-    bundle = {"required": True, "content": {"application/json": {"schema": _ref("BundleBody")}}}
+    events = {"200": {"description": EVENTS, "content": {"text/event-stream": {"schema": {}}}}}
     return {
-        **{
-            path: {
-                "post": {
-                    "summary": summary,
-                    "requestBody": query,
-                    "responses": _responses(_ref("PredictReply"), *refused),
-                }
-            }
-            for path, summary in (
-                ("/v1/predict", "Remaining useful life of each unit, in cycles"),
-                (
-                    "/v1/explain",
-                    "The same with `explain` full: why, in numbers and words",
-                ),
-            )
-        },
-        "/v1/models": get("Every loaded model", _responses(_ref("ModelsBody"), 401, 403))
-        | change("post", "Load another model", 400, 413, 415, requestBody=bundle),
-        "/v1/models/{name}": get(
-            "One loaded model with its manifest",
-            _responses(_ref("ModelBody"), 401, 403, 404),
-            parameters=[name],
-        )
-        | change(
-            "post",
-            "Swap a model while requests run",
-            400,
-            404,
-            413,
-            415,
-            requestBody=bundle,
-            parameters=[name],
-        )
-        | change("delete", "Unload a model", 404, parameters=[name]),
-        "/v1/models/{name}/shadow": change(
-            "post",
-            "Ask a candidate beside a model, and measure how far it is off",
-            *(400, 404, 413, 415),
-            requestBody={"required": True, "content": {"application/json": {"schema": _ref("ShadowBody")}}},
-            parameters=[name],
-        )
-        | change("delete", "Ask the candidate no more", 404, parameters=[name]),
-        "/v1/models/{name}/simulated": get(
-            "A simulated unit of a model, from its first cycle to its failure",
-            _responses(_ref("SimulatedBody"), 401, 403, 404, 422),
-            parameters=[name, {"name": "seed", "in": "query", "schema": {"type": "integer", "minimum": 0}}],
-        ),
-        "/v1/models/{name}/monitoring": get(
-            "Drift, attention entropy and coverage of a model as it serves, all workers together",
-            _responses(_ref("MonitoringBody"), 401, 403, 404),
-            parameters=[name],
-        ),
-        "/v1/events": get(
+        "/v1/predict": answers("Remaining useful life of each unit, in cycles"),
+        "/v1/explain": answers("The same with `explain` full: why, in numbers and words"),
+        "/v1/models": _get("Every loaded model", _responses(_ref("ModelsBody"), 401, 403))
+        | _change("post", "Load another model", 400, 413, 415, requestBody=_body("BundleBody")),
+        **_model_paths(),
+        "/v1/events": _get(
             "Units with new predictions, as server-sent events",
-            _responses({}, 401, 403, 404, 429, 503, 504)
-            | {"200": {"description": EVENTS, "content": {"text/event-stream": {"schema": {}}}}},
+            _responses({}, 401, 403, 404, 429, 503, 504) | events,
         ),
-        "/v1/models/{name}/canary": change(
-            "post",
-            "Let a candidate answer a share of the requests, within bounds",
-            *(400, 404, 413, 415),
-            requestBody={"required": True, "content": {"application/json": {"schema": _ref("CanaryBody")}}},
-            parameters=[name],
-        )
-        | change("delete", "Let the candidate answer no more", 404, parameters=[name]),
-        "/readyz": get("Readiness: every golden window agrees", _responses(_ref("ReadyBody"), 503)),
-        "/livez": get("Liveness", {"200": {"description": "alive"}}),
-        "/metrics": get("Prometheus metrics", _responses({}, 401, 403) | {"200": {"description": "metrics"}}),
+        "/readyz": _get("Readiness: every golden window agrees", _responses(_ref("ReadyBody"), 503)),
+        "/livez": _get("Liveness", {"200": {"description": "alive"}}),
+        "/metrics": _get(
+            "Prometheus metrics", _responses({}, 401, 403) | {"200": {"description": "metrics"}}
+        ),
     }
+
+
+def _model_paths() -> dict[str, Any]:
+    name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+    seed = {"name": "seed", "in": "query", "schema": {"type": "integer", "minimum": 0}}
+
+    def get(summary: str, body: str, *errors: int, more: Sequence[Any] = ()) -> dict[str, Any]:
+        return _get(summary, _responses(_ref(body), 401, 403, 404, *errors), parameters=[name, *more])
+
+    def post(summary: str, body: str) -> dict[str, Any]:
+        return _change("post", summary, *(400, 404, 413, 415), requestBody=_body(body), parameters=[name])
+
+    def delete(summary: str) -> dict[str, Any]:
+        return _change("delete", summary, 404, parameters=[name])
+
+    at = "/v1/models/{name}"
+    return {
+        at: get("One loaded model with its manifest", "ModelBody")
+        | post("Swap a model while requests run", "BundleBody")
+        | delete("Unload a model"),
+        f"{at}/shadow": post("Ask a candidate beside a model, and measure how far it is off", "ShadowBody")
+        | delete("Ask the candidate no more"),
+        f"{at}/canary": post("Let a candidate answer a share of the requests, within bounds", "CanaryBody")
+        | delete("Let the candidate answer no more"),
+        f"{at}/simulated": get(
+            "A simulated unit of a model, from its first cycle to its failure",
+            "SimulatedBody",
+            422,
+            more=[seed],
+        ),
+        f"{at}/monitoring": get(
+            "Drift, attention entropy and coverage of a model as it serves, all workers together",
+            "MonitoringBody",
+        ),
+    }
+
+
+def _get(summary: str, responses: dict[str, Any], **more: object) -> dict[str, Any]:
+    return {"get": {"summary": summary, "responses": responses, **more}}
+
+
+def _change(method: str, summary: str, *errors: int, **more: object) -> dict[str, Any]:
+    responses = _responses(_ref("ChangeBody"), 401, 403, *errors, 409, 422, 503)
+    return {method: {"summary": summary, "responses": responses, **more}}
+
+
+def _body(name: str) -> dict[str, Any]:
+    return {"required": True, "content": {"application/json": {"schema": _ref(name)}}}
 
 
 def _ref(name: str) -> dict[str, str]:

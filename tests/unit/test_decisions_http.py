@@ -2,7 +2,7 @@
 
 import pytest
 
-from model.decision import Costs
+from model.decision import Costs, costs_of
 from model.domain import NOVELTY_LIMIT
 from service.http.decisions import MOST_SHOWN
 from service.proto import rul_v1_pb2 as pb
@@ -198,9 +198,9 @@ def test_settings_name_costs_by_model(monkeypatch):
 
     settings = Settings.read()
 
-    assert settings.costs_of("fd001") == Costs(1.0, 10.0)
-    assert settings.costs_of("fd002") == Costs(2.0, 30.0)
-    assert Settings(costs="fd001=1:10").costs_of("fd002") is None
+    assert costs_of(settings.costs, "fd001") == Costs(1.0, 10.0)
+    assert costs_of(settings.costs, "fd002") == Costs(2.0, 30.0)
+    assert costs_of(Settings(costs="fd001=1:10").costs, "fd002") is None
 
 
 @pytest.mark.parametrize("text", ["fd001", "fd001=10", "fd001=10:1", "=1:"])

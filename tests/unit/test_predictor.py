@@ -228,7 +228,7 @@ async def test_a_column_without_a_reading_is_warned_of_and_one_with_gaps_is_not(
 
     missing = [w for w in reply.predictions[0].warnings if w.code == "missing_column"]
     assert [(warning.column, warning.detail) for warning in missing] == [
-        ("sensor_2", "the window has no reading of sensor_2: treated as missing")
+        ("sensor_2", "the window has no reading of sensor_2")
     ]
 
 
