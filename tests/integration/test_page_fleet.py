@@ -137,15 +137,12 @@ def test_the_list_holds_few_rows_and_scrolls_to_its_end(opened):
     opened.go("#/")
     page = opened.page
     rows(page).first.wait_for()
-    last = page.locator(f'.rows [aria-rowindex="{UNITS + 1}"]')
-    for _ in range(20):
-        page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
-        page.wait_for_function("document.querySelector('.rows [role=row]')")
-        if last.count():
-            break
-        page.wait_for_timeout(100)  # the next page is on its way
+    last = f'.rows [aria-rowindex="{UNITS + 1}"]'
+    page.wait_for_function(
+        "row => (scrollTo(0, document.documentElement.scrollHeight), document.querySelector(row))", arg=last
+    )
 
-    expect(last).to_be_visible()
+    expect(page.locator(last)).to_be_visible()
     assert rows(page).count() < 60
     opened.shoot("fleet-end")
 
