@@ -134,7 +134,9 @@ def test_make_serve_needs_no_torch(copy, served):
 @pytest.fixture(scope="module")
 def answer(copy, served) -> dict[str, Any]:
     """The answer to the HTTP call; its request stays in request.json."""
-    call = block("source .venv/serve/bin/activate\nrul simulate --bundle fd001 --units 1")
+    call = block(
+        "source .venv/serve/bin/activate\nrul simulate --bundle fd001 --units 1 --truncate --seed 6 --format"
+    )
     return json.loads(pasted(call, copy, served))
 
 
@@ -146,6 +148,20 @@ def test_the_http_call_returns_the_answer_that_is_shown(copy, answer):
     got = cut_short(answer)
     found = differences(got, json.loads(SHOWN[0]), tolerance=ANOTHER_PROCESSOR)
     assert found == [], f"show this:\n{json.dumps(got, indent=2, ensure_ascii=False)}"
+
+
+def test_readings_are_kept_explained_and_decided_on(copy, served):
+    printed = pasted(
+        block("source .venv/serve/bin/activate\nrul simulate --bundle fd001 --units 1 --truncate --seed 6 |"),
+        copy,
+        served,
+    )
+
+    stored, explained, decided = (json.loads(line) for line in printed.replace("}{", "}\n{").splitlines())
+    assert stored["stored"] == stored["last_cycle"] == decided["last_cycle"]
+    assert explained["prediction"]["rul"] == pytest.approx(stored["prediction"]["rul"], abs=1e-4)
+    assert explained["prediction"]["explanation"]["sentence"]
+    assert decided["decision"]["act_in_cycles"] >= 0
 
 
 def test_the_client_prints_what_is_shown(copy, served):
