@@ -13,7 +13,6 @@ from service.core.decisions import Standing
 from service.core.queries import Decision
 from service.edge.exchange import Desk
 from service.edge.keys import KeyScope
-from service.errors import UnknownUnit
 from service.http.shell import Call, Endpoint, Reply, json_reply
 from service.http.units import read_query, wrong
 from service.http.units_openapi import NO_STORE, parameter
@@ -66,9 +65,7 @@ class DecisionsHttp:
         if costs is None:
             raise wrong("/planned", "expected the costs planned and failure, got none", "missing")
         name, unit, tenant = model.name.name, call.path["unit"], call.exchange.caller.tenant
-        known = await self._store.history(name, unit, tenant=tenant, limit=1, before=None)
-        if not known.predictions:
-            raise UnknownUnit(f"no prediction of unit {unit[:64]!r} by model {name!r} is stored")
+        known = await self._store.history(name, unit, tenant=tenant, limit=1, before=None, predicted=True)
         latest = known.predictions[0]
         planned = None if known.outcome else model.planner.plan(_standing(latest), costs)
         decision, curve = (None, None) if planned is None else (planned[0], _shown(planned[1]))

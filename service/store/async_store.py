@@ -178,17 +178,21 @@ class AsyncStore:
         columns: tuple[str, ...] = (),
         limit: int,
         before: int | None,
+        predicted: bool = False,
     ) -> History:
         """Read a page of a unit's history, readings by these columns; see `Store.history`.
 
+        Readings are stored before their prediction: `predicted` waits for that of another worker too.
+
         Raises:
-            UnknownUnit: nothing is stored of the unit.
+            UnknownUnit: nothing is stored of the unit, or with `predicted` no prediction.
         """
-        found = await self._ask_twice(
-            lambda store: store.history(
-                model, unit, tenant=tenant, columns=columns, limit=limit, before=before
-            )
-        )
+
+        def known(store: Store) -> History | None:
+            found = store.history(model, unit, tenant=tenant, columns=columns, limit=limit, before=before)
+            return None if found is None or (predicted and not found.predictions) else found
+
+        found = await self._ask_twice(known)
         if found is None:
             raise _unknown(model, unit)
         return found

@@ -167,16 +167,20 @@ async def test_the_accuracy_of_a_unit_is_the_same_on_every_page(service):
 
 
 class LateStore:
-    """A store that knows a unit from the second question on: another worker wrote it."""
+    """A store that knows a unit from the second question on: another worker wrote it.
 
-    def __init__(self):
+    `first`: predictions of the unit at the first question; None: the unit is unknown then.
+    """
+
+    def __init__(self, first=None):
         self.asked = 0
+        self.first = first
 
     def history(self, model, unit, *, tenant, columns, limit, before):
         self.asked += 1
-        return (
-            History(None, {}, [], Stretch([], np.empty((0, 0), np.float32)), {}) if self.asked > 1 else None
-        )
+        predictions = self.first if self.asked == 1 else [{"last_cycle": 1}]
+        readings = Stretch([1], np.zeros((1, 0), np.float32))
+        return None if predictions is None else History(None, {}, predictions, readings, {})
 
     def take_outcome(self, outcome, *, replace):
         self.asked += 1
@@ -208,6 +212,21 @@ async def test_a_question_waits_for_a_unit_that_another_worker_is_writing(ask):
         await store.take_outcome(outcome, replace=False)
 
     assert late.asked == 2
+    await store.close(20)
+
+
+@pytest.mark.parametrize(("predicted", "questions"), [(False, 1), (True, 2)])
+async def test_a_decision_waits_for_the_prediction_that_another_worker_is_writing(predicted, questions):
+    late = LateStore(first=[])
+    store = AsyncStore(
+        "", [], most_rows=1, retention_days=1, timeout_seconds=20, observer=FakeKeepingObserver(),
+        log=logs.logger(), flush_seconds=0, connect=lambda _url, _versions: late,
+    )  # fmt: skip
+    store.start()
+
+    await store.history("fake", "17", tenant="", limit=1, before=None, predicted=predicted)
+
+    assert late.asked == questions
     await store.close(20)
 
 
