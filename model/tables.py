@@ -103,9 +103,10 @@ def _arrow_table(path: Path, form: Format, choose: Callable[[Sequence[str]], lis
             file = pq.ParquetFile(source)
             return file.read(columns=choose(file.schema_arrow.names))
         table = feather.read_table(source, memory_map=False)
-    except (OSError, pa.ArrowException) as error:
+        names = table.column_names
+    except (OSError, UnicodeError, pa.ArrowException) as error:  # a damaged file's names may be no text
         raise InvalidData(f"{path}: cannot be read: {error}") from error
-    return table.select(choose(table.column_names))
+    return table.select(choose(names))
 
 
 def _table(

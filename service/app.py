@@ -46,13 +46,14 @@ class RulService:
     """Remaining useful life of units, with the attention and contribution of every cycle."""
 
     @bentoml.api(route=PREDICT_PATH)
-    async def predict(
+    async def predict(  # noqa: PLR0917 the fields of the request
         self,
         windows: list[dict[str, Any]],
         model: str | None = None,
         explain: Explain = Explain.ATTENTION,
         partial: bool = False,  # noqa: FBT001, FBT002 a field of the request
         store: bool = True,  # noqa: FBT001, FBT002 as above
+        costs: dict[str, float] | None = None,
     ) -> dict[str, Any]:
         """Predict the remaining useful life of windows of readings."""
         raise NotImplementedError  # for BentoML's schema: `Front` answers requests before BentoML routes them

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -114,18 +115,31 @@ class EnvoyServer(PyvoyServer):
         """
         await self.ask("POST", "/drain_listeners?graceful&skip_exit")
 
+    async def flush(self) -> None:
+        """Wait until clients have read their answers: what the kernel does not hold would be lost."""
+        while await self._unsent_bytes():  # noqa: ASYNC110 Envoy sends no event
+            await asyncio.sleep(POLL_SECONDS)
+
     async def ask(self, method: str, path: str) -> int:
         """Return the status with which the admin interface answers; 0: it does not."""
+        first, *_ = (await self._exchange(method, path)).split(b"\r\n", 1)
+        return int(first.split()[1]) if first else 0
+
+    async def _unsent_bytes(self) -> int:
+        text = await self._exchange("GET", "/stats?filter=downstream_cx_tx_bytes_buffered")
+        return sum(map(int, re.findall(rb"_buffered: (\d+)", text)))
+
+    async def _exchange(self, method: str, path: str) -> bytes:
+        """Return the answer of the admin interface; empty: there is none."""
         try:
             reader, writer = await asyncio.open_unix_connection(self._admin)
             try:
-                writer.write(f"{method} {path} HTTP/1.1\r\nhost: admin\r\n\r\n".encode())
-                _, status, *_ = (await reader.readline()).split()
-                return int(status)
+                writer.write(f"{method} {path} HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n\r\n".encode())
+                return await reader.read()
             finally:
                 writer.close()
-        except (OSError, ValueError):  # not listening yet, or ended
-            return 0
+        except OSError:  # not listening yet, or ended
+            return b""
 
 
 @contextmanager

@@ -213,6 +213,7 @@ class Workers:
         try:
             async with asyncio.timeout(seconds):
                 await send(self._socket(worker), "drain")
+                await self._servers[worker].flush()
         except (OSError, EOFError, TimeoutError) as error:
             # A signal to the whole process group stops Envoy too: then nothing is left to drain.
             exited = asyncio.ensure_future(self._servers[worker].wait())

@@ -17,7 +17,7 @@ from tests.integration.conftest import ANSWER_SECONDS, FRONT_ENDS, Server, metri
 from tests.waiting import wait_until
 
 LEAVERS = 20
-WINDOWS = 100
+WINDOWS = 5
 
 
 @pytest.fixture(scope="module", params=FRONT_ENDS)
