@@ -81,7 +81,8 @@ screenshots: setup ## docs/images: pictures of the page, from a demo with a fixe
 .PHONY: test
 test: setup ## every test
 	$(BIN)/python -m pytest -n auto --dist loadfile tests/unit tests/contract
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/integration tests/hostile tests/gpu
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/integration/test_page_*.py
+	$(BIN)/python -m pytest tests/integration tests/hostile tests/gpu --ignore-glob='*/test_page_*'
 
 .PHONY: test-unit test-long test-integration test-gpu bench bench-peers
 test-unit: setup ## one module at a time

@@ -17,7 +17,7 @@ from tests.integration.conftest import ANSWER_SECONDS, FRONT_ENDS, Server, metri
 from tests.waiting import wait_until
 
 LEAVERS = 20
-WINDOWS = 5
+WINDOWS = 100
 
 
 @pytest.fixture(scope="module", params=FRONT_ENDS)
@@ -75,7 +75,7 @@ def test_callers_who_close_their_sockets_take_their_windows_with_them_and_nobody
     left = gone(narrow, "http", "/v1/predict", "499")
     staying = [windows[i % len(windows)] for i in range(40)]
     with ExitStack() as sockets, ThreadPoolExecutor(len(staying)) as callers:
-        leavers = [send(narrow, windows[:1] * WINDOWS) for _ in range(LEAVERS)]
+        leavers = [send(narrow, windows[:1] * 5) for _ in range(LEAVERS)]  # more would have others refused
         for leaver in leavers:
             sockets.callback(leaver.close)
         wait_until(lambda: sample(narrow, "rul_pending_windows") > 0, ANSWER_SECONDS, what="queue", pause=0)

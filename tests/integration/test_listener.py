@@ -28,7 +28,8 @@ def port_of(server: Server) -> int:
 
 def inodes_of(server: Server) -> set[str]:
     """The sockets that a service's processes hold."""
-    links = [link for one in processes_of(server) for link in Path(f"/proc/{one.pid}/fd").iterdir()]
+    # A process may have ended since it was listed: glob finds nothing there.
+    links = [link for one in processes_of(server) for link in Path(f"/proc/{one.pid}/fd").glob("*")]
     targets = [str(link.readlink()) for link in links if link.is_symlink()]
     return {target[8:-1] for target in targets if target.startswith("socket:")}
 
