@@ -130,7 +130,7 @@ class FleetLife:
 
 
 class Forecast(NamedTuple):
-    """What an answer says of the RUL, in cycles."""
+    """The RUL of an answer, in cycles: estimate, interval, failure probabilities."""
 
     rul: float
     lower: float  # P(RUL <= lower) is half of what the interval does not cover

@@ -23,7 +23,7 @@ ADVISED: Final = frozenset({RulState.ESTIMATED, RulState.AT_LEAST_CAP})
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """What a stored or fresh prediction says of a unit.
+    """The standing of a unit by a stored or fresh prediction.
 
     Attributes:
         age: The unit's cycle number; NaN = unknown.

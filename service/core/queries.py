@@ -160,7 +160,7 @@ class UsualRange(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """What an answer rests on, by sensor and cycle, and in words.
+    """The grounds of an answer, by sensor and cycle, and in words.
 
     `contributions` are cycles of RUL of each reading, from the graph or by occlusion. Each clause of the
     sentence was recomputed. `trust` is supported where `agreement` and `skill` reach what is needed.
@@ -184,7 +184,7 @@ class Explanation(msgspec.Struct, frozen=True):
 
 
 class Grounds(NamedTuple):
-    """What answers show only where it is asked for: cycles by sensor; of full explanations the rest."""
+    """Parts of an answer that requests ask for: cycles by sensor; of full explanations the rest."""
 
     sensors: dict[str, float] | UnsetType = UNSET
     trust: Trust | UnsetType = UNSET

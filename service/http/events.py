@@ -35,7 +35,7 @@ MOST_UNITS: Final = 1000
 
 HEADERS: Final = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
 Event = bytes | None
-"""What is sent; None ends the stream."""
+"""Chunks to send; None ends the stream."""
 
 
 class Listener:

@@ -1,4 +1,4 @@
-"""The command `rul demo`. What it needs is imported when it runs."""
+"""The command `rul demo`. Its dependencies are imported when it runs."""
 
 from __future__ import annotations
 

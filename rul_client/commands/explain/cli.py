@@ -1,4 +1,4 @@
-"""The command `rul explain`. What it needs is imported when it runs."""
+"""The command `rul explain`. Its dependencies are imported when it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `rul top`. What it needs is imported when it runs."""
+"""The command `rul top`. Its dependencies are imported when it runs."""
 
 from __future__ import annotations
 
