@@ -97,8 +97,8 @@ def account(
         first_cycle: Number of the window's first cycle.
 
     Returns:
-        The sentence, its clauses, and the effect of all departures at once. What the recomputed answer
-        contradicts is left out.
+        The sentence and its clauses, without those that the recomputed answer contradicts, and the effect of
+        all departures at once.
     """
     added = [float(of_readings[each.start :, each.column].sum()) for each in departed]
     found = [

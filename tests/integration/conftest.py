@@ -21,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from export.golden import Golden
 from service.proto import rul_v1_pb2_grpc
 from tests.asking import Asked, golden_windows
+from tests.browser import chromium, screenshot_folder, visit
 from tests.waiting import wait_until
 
 FRONT_ENDS = ("envoy", "uvicorn")
@@ -213,3 +214,17 @@ def golden(tiny_bundle) -> Golden:
 def column_names() -> list[str]:
     """The tiny bundle's columns: two settings, then four sensors."""
     return ["load", "inlet_temperature", "vibration", "oil_pressure", "bearing_temperature", "current"]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A browser; of a module, because its loop must not run beside those of other tests."""
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture
+def opened(service, browser, look, tmp_path):
+    """The page of a module's `service`, in one of its looks."""
+    with visit(browser, service.http, look, screenshot_folder(tmp_path)) as visited:
+        yield visited

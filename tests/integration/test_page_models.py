@@ -8,7 +8,7 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser import LOOKS, chromium, each_look, look_id, screenshot_folder, visit
+from tests.browser import LOOKS, each_look, look_id
 from tests.integration.conftest import running
 from tests.page_fleet import fill
 
@@ -26,18 +26,6 @@ def service(tiny_bundle, tmp_path_factory):
                 outcome = {"kind": "failed", "cycle": unit["last_cycle"] + 2, "model": "tiny"}
                 assert client.post(f"/v1/units/{unit['unit']}/outcomes", json=outcome).is_success
         yield started
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as started:
-        yield started
-
-
-@pytest.fixture
-def opened(service, browser, look, tmp_path):
-    with visit(browser, service.http, look, screenshot_folder(tmp_path)) as visited:
-        yield visited
 
 
 def monitoring(service, name):

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser import LOOKS, chromium, each_look, look_id, screenshot_folder, visit
+from tests.browser import LOOKS, each_look, look_id, screenshot_folder, visit
 from tests.integration.conftest import KEY, running
 from tests.page_fleet import fill
 
@@ -19,12 +19,6 @@ SECURITY = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
 }
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

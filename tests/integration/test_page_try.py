@@ -15,7 +15,7 @@ from playwright.sync_api import expect
 
 from service.proto import rul_v1_pb2 as pb
 from service.proto import rul_v1_pb2_grpc
-from tests.browser import LOOKS, chromium, each_look, look_id, screenshot_folder, visit
+from tests.browser import LOOKS, each_look, look_id, screenshot_folder, visit
 from tests.integration.conftest import running
 
 SECONDS = 60
@@ -32,12 +32,6 @@ def service(tmp_path_factory):
 @pytest.fixture(scope="module")
 def life(service):
     return httpx.get(f"{service.http}/v1/models/fd001/simulated?seed=11", trust_env=False).json()
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture

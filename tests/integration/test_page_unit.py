@@ -9,7 +9,7 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser import LOOKS, chromium, each_look, look_id, screenshot_folder, visit
+from tests.browser import LOOKS, each_look, look_id, screenshot_folder, visit
 from tests.integration.conftest import running
 
 SECONDS = 60
@@ -27,12 +27,6 @@ def http(tmp_path_factory):
         lives(client, "gone", seed=3, share=1.0)
         client.post("/v1/units/gone/outcomes", json={"kind": "failed", "cycle": 176}).raise_for_status()
         yield client
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture
