@@ -37,14 +37,9 @@ from rul_client.answers import (
 from rul_client.errors import RemoteFailed, Retryable
 from rul_client.grpc import Rpc
 from rul_client.http import TIMEOUT_SECONDS, http_client, request
-from rul_client.readings import Frame, Readings, Window, windows_in, windows_of
+from rul_client.readings import Frame, Readings, Window, windows_in, windows_of, windows_per_request
 from service.http.units_bodies import FleetBody, OutcomeReply, UnitBody
 
-MAX_WINDOWS: Final = 64
-REQUEST_BYTES: Final = 8 * 1024 * 1024
-"""Half of what a server reads by default; wide or long windows go fewer at a time."""
-READING_BYTES: Final = 20
-"""Of a reading as JSON."""
 ATTEMPTS: Final = 6
 MAX_PAUSE_SECONDS: Final = 30.0
 
@@ -120,9 +115,8 @@ class AsyncClient:
         names = ", ".join(sorted(each.name for each in models)) or "none"
         if model is None and len(models) > 1:
             raise RemoteFailed(f"{self.url} serves several models ({names}): choose one with --model")
-        for each in models:
-            if model in {None, each.name}:
-                return each
+        if found := [each for each in models if model in {None, each.name}]:
+            return found[0]
         raise RemoteFailed(f"{self.url} serves no model {model!r}, only {names}")
 
     async def manifest(self, model: str) -> Manifest:
@@ -135,8 +129,9 @@ class AsyncClient:
             return Manifest.model_validate_json(text)
         except ValidationError as error:
             first = f"{error.error_count()} problems, the first: {error.errors()[0]['msg']}"
-            message = f"{self.url} is another version of rulserve: manifest unreadable, {first}"
-            raise RemoteFailed(message) from error
+            raise RemoteFailed(
+                f"{self.url} is another version of rulserve: its manifest has {first}"
+            ) from error
 
     async def predict(
         self,
@@ -173,7 +168,7 @@ class AsyncClient:
         self, windows: Sequence[Window], **options: object
     ) -> tuple[ModelName, list[Prediction | Refused]]:
         """Answer windows in one request, in order; `options` are those of POST /v1/predict."""
-        options = {name: value for name, value in options.items() if value is not None}
+        options = _given(options)
         if rpc := self._rpc:
             reply = await self._typed(lambda: rpc.predict(windows, options), _Reply)
         else:
@@ -280,9 +275,8 @@ class AsyncClient:
                 return await call()
             except Retryable as failure:
                 if attempt >= self._attempts:
-                    raise RemoteFailed(
-                        f"{failure}; tried {attempt} times" if attempt > 1 else str(failure)
-                    ) from failure
+                    tried = f"; tried {attempt} times" if attempt > 1 else ""
+                    raise RemoteFailed(f"{failure}{tried}") from failure
                 pause = failure.after_seconds
                 await self._sleep(min(MAX_PAUSE_SECONDS, 2.0 ** (attempt - 2) if pause is None else pause))
             attempt += 1
@@ -345,11 +339,6 @@ class Client:
     outcome = _blocking(AsyncClient.outcome)
     explain = _blocking(AsyncClient.explain)
     decision = _blocking(AsyncClient.decision)
-
-
-def windows_per_request(readings: int) -> int:
-    """Number of windows of so many readings that fit in a request."""
-    return max(1, min(MAX_WINDOWS, REQUEST_BYTES // (READING_BYTES * max(1, readings))))
 
 
 def part(name: str) -> str:

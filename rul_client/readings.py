@@ -12,6 +12,11 @@ from export.bundle import Manifest
 from model.domain import FloatArray, InvalidData
 
 WINDOW_KEYS: Final = frozenset({"unit", "last_cycle", "columns", "readings"})
+MAX_WINDOWS: Final = 64
+REQUEST_BYTES: Final = 8 * 1024 * 1024
+"""Half of what a server reads by default; wide or long windows go fewer at a time."""
+READING_BYTES: Final = 20
+"""Of a reading as JSON."""
 
 
 @runtime_checkable
@@ -106,3 +111,8 @@ def _array(given: object, kind: type[np.float32 | np.float64] = np.float32) -> A
         return np.asarray(given, dtype=kind)
     except (TypeError, ValueError) as error:
         raise InvalidData(f"readings: expected numbers, as many in each row, got {error}") from error
+
+
+def windows_per_request(readings: int) -> int:
+    """Number of windows of so many readings that fit in a request."""
+    return max(1, min(MAX_WINDOWS, REQUEST_BYTES // (READING_BYTES * max(1, readings))))

@@ -9,6 +9,7 @@ import asyncio
 import csv
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -61,8 +62,8 @@ def outcomes(
 ) -> None:
     """Report the accuracy of stored predictions against failures and removals, a row a model version.
 
-    Errors are predicted less true, in cycles, of units that failed: a bias above 0 is late. The coverage,
-    with its 95 % interval, is of failed units too. `contradicted` counts predictions whose interval a
+    Errors are predicted less true, in cycles, of units that failed: a bias above 0 is late. Coverage, with
+    its 95 % interval, is of failed units too. `contradicted` counts predictions whose interval a
     removed unit outlived; other predictions of removed units say nothing.
 
     Example: rul outcomes --since 2026-01-01 --format csv
@@ -75,19 +76,22 @@ def outcomes(
     if report is not None:
         _report_file(url, chosen_key(api_key, key_file), Tls(ca, cert, key), report, replace=replace)
         return
+    _print(_accuracy(store, since), form)
+
+
+def _accuracy(store: str | None, since: datetime | None) -> list[dict[str, Any]]:
     from service.settings import Settings  # noqa: PLC0415 as above
-    from service.store.report import report as accuracy  # noqa: PLC0415 loads SQLAlchemy
+    from service.store.report import report  # noqa: PLC0415 loads SQLAlchemy
     from service.store.store import Store  # noqa: PLC0415 as above
 
     url = Settings.read().store_url.get_secret_value() if store is None else store
-    address = existing(store_url(url))
-    opened = Store.open(address)
-    try:
-        found = accuracy(opened, since=None if since is None else since.timestamp())
-    finally:
-        opened.close()
+    with closing(Store.open(existing(store_url(url)))) as opened:
+        found = report(opened, since=None if since is None else since.timestamp())
+    return [{name: version[name] for name in COLUMNS} for version in found]
+
+
+def _print(rows: Sequence[dict[str, Any]], form: ReportFormat | None) -> None:
     form = form or (ReportFormat.TABLE if sys.stdout.isatty() else ReportFormat.CSV)
-    rows = [{name: version[name] for name in COLUMNS} for version in found]
     if form is ReportFormat.JSON:
         print(msgspec.json.format(msgspec.json.encode(rows)).decode())  # noqa: T201 the output
     elif form is ReportFormat.CSV:

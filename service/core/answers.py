@@ -54,10 +54,7 @@ _LAST: Final = np.arange(-STUCK_CYCLES, 0)
 
 
 class Answers:
-    """One batch's outputs with what follows from them.
-
-    Everything else follows when it is first asked for.
-    """
+    """One batch's outputs; what follows from them is computed when it is first asked for."""
 
     def __init__(self, asked: Asked, outputs: Outputs, manifest: Manifest, rules: WindowRules) -> None:
         """Read the outputs of a batch."""

@@ -38,7 +38,7 @@ class WindowInput(msgspec.Struct, forbid_unknown_fields=True):
 
     @property
     def name(self) -> str | None:
-        """Return the unit's name; many sources number their units."""
+        """The unit's name; many sources number their units."""
         return str(self.unit) if isinstance(self.unit, int) else self.unit
 
 
@@ -191,15 +191,10 @@ def _gaps(
 
 
 class LaidOut(NamedTuple):
-    """A window by columns or rows as an array.
+    """A window by columns or rows as an array."""
 
-    Attributes:
-        readings: float32 [T, F], the cycles that are read; None where there are problems.
-        sent: Cycles that were sent; 0 where that cannot be told.
-    """
-
-    readings: FloatArray | None
-    sent: int
+    readings: FloatArray | None  # float32 [T, F], the cycles that are read; None where there are problems
+    sent: int  # Cycles that were sent; 0 where that cannot be told
     problems: Sequence[Problem] = ()
 
 
@@ -351,6 +346,5 @@ def _refused_columns(
 def _size_problems(cycles: int, rules: WindowRules, path: str) -> list[Problem]:
     if cycles <= 0:
         return [Problem(path, "empty", "expected at least one cycle, got none")]
-    if cycles > rules.max_cycles:
-        return [Problem(path, "too_long", f"expected at most {rules.max_cycles} cycles, got {cycles}")]
-    return []
+    wrong = Problem(path, "too_long", f"expected at most {rules.max_cycles} cycles, got {cycles}")
+    return [wrong] if cycles > rules.max_cycles else []

@@ -258,11 +258,7 @@ class Limit:
     )  # fmt: skip
 
     def __init__(
-        self,
-        seconds: float | None,
-        receive: Receive | None = None,
-        *,
-        reading_seconds: float | None = None,
+        self, seconds: float | None, receive: Receive | None = None, *, reading_seconds: float | None = None
     ) -> None:
         self.seconds = seconds
         self.reading_seconds = reading_seconds

@@ -13,9 +13,9 @@ from grpc.aio import AioRpcError, Metadata
 
 from model.domain import InvalidData
 from rul_client.address import chosen_key, is_loopback
-from rul_client.api import ATTEMPTS, MAX_PAUSE_SECONDS, AsyncClient, windows_per_request
+from rul_client.api import ATTEMPTS, MAX_PAUSE_SECONDS, AsyncClient
 from rul_client.errors import RemoteFailed
-from rul_client.readings import Window
+from rul_client.readings import Window, windows_per_request
 from service.proto import rul_v1_pb2 as pb
 from tests.fakes import make_manifest
 

@@ -45,11 +45,7 @@ def bench(
     The load comes from Python processes, which take CPU from a service on the same machine. `client CPU` is
     how many cores they used; a star means that they may have been the limit: raise --processes.
     """
-    protocols = protocol.split(",")
-    if unknown := [name for name in protocols if name not in PROTOCOLS]:
-        raise typer.BadParameter(
-            f"{unknown[0]!r} is not one of {', '.join(PROTOCOLS)}", param_hint="--protocol"
-        )
+    protocols = _protocols(protocol)
     many = _counts(callers, "--callers"), _counts(windows, "--windows")
     from rul_client.commands.bench.run import Target, run_bench  # noqa: PLC0415 only this command needs it
 
@@ -68,6 +64,14 @@ def bench(
         store=store,
         json_file=json_file,
     )
+
+
+def _protocols(text: str) -> list[str]:
+    protocols = text.split(",")
+    if unknown := [name for name in protocols if name not in PROTOCOLS]:
+        message = f"{unknown[0]!r} is not one of {', '.join(PROTOCOLS)}"
+        raise typer.BadParameter(message, param_hint="--protocol")
+    return protocols
 
 
 def _counts(text: str, option: str) -> list[int]:

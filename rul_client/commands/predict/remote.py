@@ -8,8 +8,8 @@ from typing import Final
 
 from export.bundle import Manifest
 from rul_client.answers import Explain, Model, ModelName, Prediction, Refused
-from rul_client.api import AsyncClient, windows_per_request
-from rul_client.readings import Window
+from rul_client.api import AsyncClient
+from rul_client.readings import Window, windows_per_request
 
 MAX_IN_FLIGHT: Final = 4
 
