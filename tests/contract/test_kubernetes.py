@@ -14,7 +14,7 @@ from service.settings import PREFIX, Settings
 from tests.in_process import in_process
 from tests.manifests import FOLDER, OVERLAYS, PAGE, Document, named, of_kind, render, validate
 from tests.observability import recording_rules, selectors
-from tests.programs import ROOT
+from tests.programs import ROOT, output_of, program
 
 DOCKERFILE: Final = (ROOT / "service" / "Dockerfile").read_text("utf-8")
 ADAPTER: Final = FOLDER / "components" / "hpa" / "prometheus-adapter.yaml"
@@ -285,6 +285,19 @@ def test_both_autoscalers_hold_the_same_requests_in_flight_a_pod(renderings):
     assert read == {metric["metric"]["name"]}
     assert f"\n## {metric['metric']['name']}\n" in (ROOT / "docs" / "metrics.md").read_text("utf-8")
     assert '{namespace="rulserve",job="rulserve"}' in trigger["query"]
+
+
+def test_prometheus_can_read_the_queries_of_both_autoscalers(renderings, tmp_path):
+    (keda,) = of_kind(renderings["keda"], "ScaledObject")
+    (rule,) = yaml.safe_load(ADAPTER.read_text("utf-8"))["rules"]["custom"]
+    filled_in = {"Series": "rul_inflight_requests", "LabelMatchers": 'namespace="rulserve"', "GroupBy": "pod"}
+    adapters = re.sub(r"<<\.(\w+)>>", lambda found: filled_in[found[1]], rule["metricsQuery"])
+    queries = [keda["spec"]["triggers"][0]["metadata"]["query"], rule["seriesQuery"], adapters]
+    rules = [{"record": f"a:query:{i}", "expr": query} for i, query in enumerate(queries)]
+    file = tmp_path / "rules.yml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": rules}]}), encoding="utf-8")
+
+    assert "SUCCESS: 3 rules found" in output_of(program("promtool"), "check", "rules", file)
 
 
 @pytest.mark.parametrize("name", ["gpu", "docs"])
