@@ -12,6 +12,7 @@ import yaml
 
 from service.settings import PREFIX, Settings
 from tests.in_process import in_process
+from tests.integration.conftest import RUL
 from tests.manifests import FOLDER, OVERLAYS, PAGE, Document, named, of_kind, render, validate
 from tests.observability import recording_rules, selectors
 from tests.programs import ROOT, output_of, program
@@ -32,6 +33,18 @@ every_deployment = pytest.mark.parametrize("name", [*OVERLAYS, "docs"])
 @pytest.fixture(scope="module")
 def renderings(tmp_path_factory) -> dict[str, list[Document]]:
     return render(tmp_path_factory.mktemp("manifests"))
+
+
+@pytest.fixture(scope="module")
+def secrets(tmp_path_factory) -> dict[str, Document]:
+    """The data of the Secrets that the commands of the page make, by name."""
+    (block,) = (text for text in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL) if "create secret" in text)
+    kubectl = (
+        f'kubectl() {{ [ $3 != create ] || {program("kubectl")} "$@" --dry-run=client -o yaml; echo ---; }}'
+    )
+    text = f'{kubectl}\nrul() {{ {RUL} "$@"; }}\n{block}'
+    made = yaml.safe_load_all(output_of("bash", "-euc", text, cwd=tmp_path_factory.mktemp("keys")))
+    return {one["metadata"]["name"]: one["data"] for one in made if one}
 
 
 @pytest.fixture
@@ -190,13 +203,13 @@ def test_the_key_file_is_mounted_for_the_user_of_the_pod(pod, container, setting
 
 
 @every_rendering
-def test_every_secret_that_is_named_is_made_on_the_page(documents):
+def test_every_secret_that_is_named_is_made_on_the_page(documents, secrets):
     text = yaml.safe_dump_all(documents)
-    found = re.findall(r"(?:secretName: |secretKeyRef:\n.*\n +name: |credentials:\n.*\n +name: )(\S+)", text)
+    named = re.findall(r"secretName: (\S+)|(?:credentials|secretKeyRef):\n +key: (\S+)\n +name: (\S+)", text)
 
-    assert found
-    for secret in found:
-        assert f"create secret generic {secret} " in PAGE
+    assert named
+    for volume, key, name in named:
+        assert (key or "keys.toml") in secrets[volume or name]
 
 
 @every_rendering
