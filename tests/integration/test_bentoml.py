@@ -7,13 +7,18 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import grpc
 import httpx
+import numpy as np
 import pytest
 
+from export.bundle import find_bundle
+from export.golden import Golden
 from service.proto import rul_v1_pb2 as pb
 from service.proto import rul_v1_pb2_grpc
+from tests.asking import golden_windows
 from tests.environments import borrowing_environment
 from tests.integration.conftest import ANSWER_SECONDS, running
 
@@ -34,9 +39,15 @@ def asked_by_bentomls_client(url: str, window: dict[str, object]) -> object:
     return json.loads(subprocess.run(command, capture_output=True, check=True, timeout=SECONDS).stdout)
 
 
-def asked_by_http(url: str, window: dict[str, object]) -> object:
-    body = {"windows": [window], "explain": "none"}
+def asked_by_http(url: str, *windows: dict[str, object]) -> Any:
+    body = {"windows": windows, "explain": "none"}
     return httpx.post(url + "/v1/predict", json=body, timeout=ANSWER_SECONDS, trust_env=False).json()
+
+
+def asked_by_grpc(target: str, *windows: pb.Window) -> pb.PredictReply:
+    with grpc.insecure_channel(target) as channel:
+        request = pb.PredictRequest(windows=windows, explain=pb.EXPLAIN_NONE)
+        return rul_v1_pb2_grpc.RulServiceStub(channel).Predict(request, timeout=ANSWER_SECONDS)
 
 
 def test_bentomls_client_gets_the_same_answer(server, windows):
@@ -62,14 +73,14 @@ def test_bentoml_serve_answers_http_and_grpc(tiny_bundle, tmp_path, windows):
 
     with running(tmp_path, str(tiny_bundle.path), front_end="uvicorn", command=serve) as server:
         by_http = asked_by_http(server.http, windows[0].json())
-        with grpc.insecure_channel(server.grpc) as channel:
-            request = pb.PredictRequest(windows=[windows[0].message()], explain=pb.EXPLAIN_NONE)
-            by_grpc = rul_v1_pb2_grpc.RulServiceStub(channel).Predict(request, timeout=ANSWER_SECONDS)
+        by_grpc = asked_by_grpc(server.grpc, windows[0].message())
 
     assert by_grpc.predictions[0].rul == pytest.approx(by_http["predictions"][0]["rul"])
 
 
-def test_a_bento_serves_without_the_source_tree(tiny_bundle, tmp_path, windows):
+def test_a_bento_serves_its_own_bundles_without_the_source_tree(tmp_path):
+    golden = Golden.load(find_bundle("fd001").golden)
+    asked = golden_windows(golden)
     home = {"BENTOML_HOME": str(tmp_path / "bentoml"), "BENTOML_DO_NOT_TRACK": "true"}
     built = subprocess.run(
         [sys.executable, "-m", "bentoml", "build", "--output", "tag"],
@@ -79,7 +90,11 @@ def test_a_bento_serves_without_the_source_tree(tiny_bundle, tmp_path, windows):
     python = borrowing_environment(tmp_path / "environment") / "bin/python"
     serve = [str(python), "-m", "bentoml", "serve", tag, "--port", "{port}"]
 
-    with running(tmp_path, str(tiny_bundle.path), front_end="uvicorn", command=serve) as server:
-        answer = asked_by_http(server.http, windows[0].json())
+    with running(tmp_path, "fd001", front_end="uvicorn", command=serve) as server:
+        by_http = asked_by_http(server.http, *(window.json() for window in asked))
+        by_grpc = asked_by_grpc(server.grpc, *(window.message() for window in asked))
 
-    assert answer["model"]["name"] == "tiny"
+    assert by_http["model"]["name"] == "fd001"
+    ruls = [prediction["rul"] for prediction in by_http["predictions"]]
+    np.testing.assert_allclose(ruls, golden.expected["rul"], atol=1e-3)
+    np.testing.assert_allclose([one.rul for one in by_grpc.predictions], ruls, atol=1e-3)
