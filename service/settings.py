@@ -127,7 +127,7 @@ class Settings(BaseSettings):
     max_batch_windows: PositiveInt = Field(
         default=32,
         description="Maximum windows in a batch. Too high: small requests wait behind long batches. Too low: "
-        "more overhead per window. Throughput stops growing at 16 on a CPU, at some hundreds on a GPU.",
+        "more overhead per window. Throughput stops growing at 16 on a CPU; for a GPU, see `make bench-gpu`.",
     )
     max_pending_windows: PositiveInt = Field(
         default=4096,
