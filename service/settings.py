@@ -121,8 +121,8 @@ class Settings(BaseSettings):
         default=0,
         ge=0,
         le=1024,
-        description="Batches that a worker runs at the same time, each on one core. 0: one per usable core. "
-        "Too high: threads compete for cores and latency grows. Too low: cores idle.",
+        description="Batches that a worker runs at the same time, each on one core. 0: one per usable core, "
+        "one on a GPU. Too high: threads compete for cores and latency grows. Too low: cores idle.",
     )
     max_batch_windows: PositiveInt = Field(
         default=32,

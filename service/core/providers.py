@@ -15,6 +15,7 @@ from service.choices import ProviderChoice
 CPU: Final = "CPUExecutionProvider"
 CUDA: Final = "CUDAExecutionProvider"
 TENSORRT: Final = "TensorrtExecutionProvider"
+ON_GPU: Final = frozenset({CUDA, TENSORRT})
 
 FIRST: Final = {ProviderChoice.CPU: CPU, ProviderChoice.CUDA: CUDA, ProviderChoice.TENSORRT: TENSORRT}
 """What a choice puts first; `auto` takes CUDA where ONNX Runtime has it."""

@@ -17,7 +17,7 @@ from export.outputs import MAP, output_shapes
 from export.seal import read_bundle
 from model.domain import FloatArray, IntArray
 from service.choices import ProviderChoice
-from service.core.providers import CPU, CUDA, TENSORRT, Placement, order, placement, with_options
+from service.core.providers import CPU, ON_GPU, Placement, order, placement, with_options
 from service.core.runtime_cuda import BoundSession, bucket
 from service.core.session import available_providers, cpu_session, gpu_session
 from service.core.window import Windows
@@ -121,8 +121,7 @@ class OnnxRuntime:
         self.sha256: Final = sha256
         self.placement: Final = placement
         self.provider: Final[str] = placement.providers[0]
-        on_gpu = self.provider in {CUDA, TENSORRT}
-        self._bound = BoundSession(session, manifest, device="cuda") if on_gpu else None
+        self._bound = BoundSession(session, manifest, device="cuda") if self.provider in ON_GPU else None
 
     @classmethod
     def load(

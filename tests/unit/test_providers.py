@@ -23,6 +23,9 @@ from service.core.providers import (
 from service.core.runtime import OnnxRuntime
 from service.core.runtime_cuda import BoundSession, padded
 from service.core.session import gpu_session
+from service.machine import usable_cores
+from service.models import batches_at_once
+from service.settings import Settings
 from tests.fakes import make_manifest
 
 GPU_BUILD = [TENSORRT, CUDA, CPU]
@@ -74,6 +77,14 @@ def test_a_fallback_says_why(choice, available, got, driver, why):
 def test_a_gpu_that_was_asked_for_by_name_is_not_replaced_by_the_cpu(choice):
     with pytest.raises(InvalidBundle, match="RUL_PROVIDER=auto"):
         placement(ProviderChoice(choice), GPU_BUILD, [CPU], driver=True)
+
+
+@pytest.mark.parametrize(("asked", "on_cpu", "on_gpu"), [(0, usable_cores(), 1), (3, 3, 3)])
+def test_a_gpu_runs_one_batch_at_a_time_unless_asked_for_more(asked, on_cpu, on_gpu):
+    settings = Settings(inference_threads=asked)
+
+    assert batches_at_once(settings, CPU) == on_cpu
+    assert batches_at_once(settings, CUDA) == on_gpu
 
 
 def test_the_error_of_a_provider_is_the_reason_of_its_fallback():
