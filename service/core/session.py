@@ -6,6 +6,8 @@ Beside `runtime_cuda` the only module that imports `onnxruntime`.
 from __future__ import annotations
 
 import os
+import sys
+from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -41,8 +43,9 @@ def gpu_session(stored: bytes, wanted: Wanted) -> tuple[Any, str | None]:
     # TensorFloat-32 rounds to 10 bits: answers would leave the golden windows' tolerance. The option
     # `use_tf32` does not reach the LSTM of cuDNN, and TensorRT has none.
     os.environ["NVIDIA_TF32_OVERRIDE"] = "0"
-    if hasattr(ort, "preload_dlls"):  # CUDA from pip packages lies where the loader does not look
-        ort.preload_dlls()
+    with redirect_stdout(sys.stderr):  # it prints what it misses, and a command's output may be piped
+        if hasattr(ort, "preload_dlls"):  # CUDA from pip packages lies where the loader does not look
+            ort.preload_dlls()
     failure = None
     for first in range(len(wanted) - 1):
         try:

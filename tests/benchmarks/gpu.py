@@ -167,11 +167,7 @@ def measure_service(path: str, provider: str, seconds: float, work: Path, result
 
 
 def useful(found: Rates) -> int:
-    """The smallest batch that comes close to the fastest.
-
-    >>> useful({1: 10.0, 2: 19.0, 4: 20.0})
-    2
-    """
+    """The smallest batch that comes close to the fastest."""
     return min(size for size, value in found.items() if value >= USEFUL * max(found.values()))
 
 

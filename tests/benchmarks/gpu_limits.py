@@ -7,6 +7,7 @@ at the speed of one large product in float32. Both are measured on the device wi
 from __future__ import annotations
 
 import json
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -70,18 +71,19 @@ def profiled_nodes(graph: Path, manifest: Manifest, providers: list[str]) -> lis
     """The nodes that run for one full window: name of the operator, provider, shapes."""
     options = ort.SessionOptions()
     options.enable_profiling = True
-    options.profile_file_prefix = str(graph.with_name("profile"))
     options.log_severity_level = 3
-    wanted = with_options(providers, manifest, most_windows=1)
-    session = ort.InferenceSession(graph, options, providers=wanted)
     t, f = manifest.context, len(manifest.columns)
     window = {
         "readings": np.zeros((1, t, f), np.float32),
         "lengths": np.array([t]),
         "last_cycle": np.array([t], np.float32),
     }
-    session.run(None, window)
-    events = json.loads(Path(session.end_profiling()).read_text())
+    with tempfile.TemporaryDirectory() as folder:
+        options.profile_file_prefix = str(Path(folder) / "profile")
+        wanted = with_options(providers, manifest, most_windows=1)
+        session = ort.InferenceSession(graph, options, providers=wanted)
+        session.run(None, window)
+        events = json.loads(Path(session.end_profiling()).read_text())
     kernels = (e for e in events if e.get("cat") == "Node" and e["name"].endswith("_kernel_time"))
     return [event["args"] for event in kernels]
 
