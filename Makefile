@@ -59,6 +59,14 @@ serve: $(SERVE)/.made-$(ACCELERATOR) ## serve the bundled models on http://local
 .PHONY: setup
 setup: $(DEV)/.made ## the environment for everything below
 
+# The wheels for CPU and GPU share a folder: one takes the other's place. CUDA and cuDNN come with torch.
+$(DEV)/.made-gpu: $(DEV)/.made requirements/serve-gpu.txt
+	$(BIN)/pip uninstall --quiet --yes onnxruntime
+	$(BIN)/pip install --quiet --no-deps --require-hashes \
+	  --requirement <(sed -n '/^onnxruntime-gpu==/,/[^\\]$$/p' requirements/serve-gpu.txt)
+	touch $@
+GPU_DEV = $(if $(filter gpu,$(ACCELERATOR)),$(DEV)/.made-gpu,$(DEV)/.made)
+
 $(CLIENTS)/.made: tests/clients/requirements.txt | python
 	rm -rf $(CLIENTS)
 	$(PYTHON) -m venv $(CLIENTS)
@@ -84,7 +92,7 @@ test: setup ## every test
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/integration/test_page_*.py
 	$(BIN)/python -m pytest tests/integration tests/hostile tests/gpu --ignore-glob='*/test_page_*'
 
-.PHONY: test-unit test-long test-integration test-gpu bench bench-peers
+.PHONY: test-unit test-long test-integration test-gpu bench bench-gpu bench-peers
 test-unit: setup ## one module at a time
 	$(BIN)/python -m pytest -n auto --dist loadfile tests/unit
 
@@ -94,11 +102,14 @@ test-long: setup ## property tests with 20 times as many, new examples: for ever
 test-integration: setup ## the real process: HTTP, gRPC, metrics, clean shutdown
 	$(BIN)/python -m pytest tests/integration
 
-test-gpu: setup ## tests that need the CUDA provider
+test-gpu: $(GPU_DEV) ## tests that need the CUDA provider
 	$(BIN)/python -m pytest tests/gpu
 
 bench: setup ## speed of the front ends, as a table
 	$(BIN)/python -m tests.benchmarks.front_ends
+
+bench-gpu: $(GPU_DEV) ## the graph and the service by provider, beside PyTorch and the limits of the device
+	$(BIN)/python -m tests.benchmarks.gpu
 
 bench-peers: setup ## the same beside FastAPI, LitServe, BentoML, MLServer, Triton and Ray Serve; installs each
 	$(BIN)/python -m tests.benchmarks.peers

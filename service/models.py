@@ -16,7 +16,7 @@ from service.core.changes import Action, Change
 from service.core.cores import Cores
 from service.core.ports import BatchObserver, Tracer
 from service.core.predictor import LoadedModel
-from service.core.providers import CPU
+from service.core.providers import CPU, ON_GPU
 from service.core.rules import WindowRules
 from service.core.runtime import Runtime
 from service.core.shadow import Shadow, Uncounted
@@ -101,23 +101,26 @@ class Joints:
         self.store.remove_model(name)
 
     def _batcher(self, runtime: Runtime, observer: BatchObserver, *, on_loop: bool = True) -> MicroBatcher:
-        settings = self.settings
+        settings, on_cpu = self.settings, runtime.provider == CPU
         windows, has_one_core = settings.max_batch_windows, settings.threads() <= self.workers
-        most_on_loop = (
-            0 if runtime.provider != CPU or not on_loop else windows if has_one_core else FEW_WINDOWS
-        )
+        most_on_loop = windows if has_one_core else FEW_WINDOWS
         return MicroBatcher(
             runtime,
             WindowRules.of(runtime.manifest, max_window_cycles=settings.max_window_cycles),
             executor=self.executor,
-            threads=settings.threads(),
+            threads=batches_at_once(settings, runtime.provider),
             max_batch_windows=windows,
             max_pending_windows=settings.max_pending_windows,
             observer=observer,
-            loop_windows=most_on_loop if on_loop and runtime.provider == CPU else 0,
+            loop_windows=most_on_loop if on_loop and on_cpu else 0,
             cores=self.cores,
             tracer=self.tracer,
         )
+
+
+def batches_at_once(settings: Settings, provider: str) -> int:
+    """Return how many batches run at the same time: on a GPU one, because two would each be smaller."""
+    return settings.inference_threads or 1 if provider in ON_GPU else settings.threads()
 
 
 def _version(manifest: Manifest) -> ModelVersion:

@@ -121,13 +121,13 @@ class Settings(BaseSettings):
         default=0,
         ge=0,
         le=1024,
-        description="Batches that a worker runs at the same time, each on one core. 0: one per usable core. "
-        "Too high: threads compete for cores and latency grows. Too low: cores idle.",
+        description="Batches that a worker runs at the same time, each on one core. 0: one per usable core, "
+        "one on a GPU. Too high: threads compete for cores and latency grows. Too low: cores idle.",
     )
     max_batch_windows: PositiveInt = Field(
         default=32,
         description="Maximum windows in a batch. Too high: small requests wait behind long batches. Too low: "
-        "more overhead per window. Throughput stops growing at 16 on a CPU, at some hundreds on a GPU.",
+        "more overhead per window. Throughput stops growing at 16 on a CPU; for a GPU, see `make bench-gpu`.",
     )
     max_pending_windows: PositiveInt = Field(
         default=4096,

@@ -15,6 +15,7 @@ from service.choices import ProviderChoice
 CPU: Final = "CPUExecutionProvider"
 CUDA: Final = "CUDAExecutionProvider"
 TENSORRT: Final = "TensorrtExecutionProvider"
+ON_GPU: Final = frozenset({CUDA, TENSORRT})
 
 FIRST: Final = {ProviderChoice.CPU: CPU, ProviderChoice.CUDA: CUDA, ProviderChoice.TENSORRT: TENSORRT}
 """What a choice puts first; `auto` takes CUDA where ONNX Runtime has it."""
@@ -56,8 +57,8 @@ def order(choice: ProviderChoice, available: Sequence[str]) -> list[str]:
 def with_options(providers: Sequence[str], manifest: Manifest, *, most_windows: int) -> Wanted:
     """Add the options of each provider; TensorRT builds for batches up to `most_windows`."""
     options = {
-        # TensorFloat-32 rounds to 10 bits: answers would leave the golden windows' tolerance.
-        CUDA: {"use_tf32": "0"},
+        # The default search tries convolutions out at each new size, and may choose others at each start.
+        CUDA: {"cudnn_conv_algo_search": "HEURISTIC"},
         TENSORRT: tensorrt_shapes(manifest, most_windows=most_windows),
     }
     return [(name, options[name]) if name in options else name for name in providers]
@@ -78,11 +79,16 @@ def tensorrt_shapes(manifest: Manifest, *, most_windows: int) -> dict[str, str]:
 
 
 def placement(
-    choice: ProviderChoice, available: Sequence[str], got: Sequence[str], *, driver: bool
+    choice: ProviderChoice,
+    available: Sequence[str],
+    got: Sequence[str],
+    *,
+    driver: bool,
+    failure: str | None = None,
 ) -> Placement:
     """Compare a choice with the providers that ONNX Runtime was built with and that the session got.
 
-    `driver` is true where an NVIDIA driver is installed.
+    `driver` is true where an NVIDIA driver is installed; `failure` is the error of the first provider.
 
     Raises:
         InvalidBundle: a GPU was asked for by name, and the session has none.
@@ -92,6 +98,8 @@ def placement(
         return Placement(tuple(got))
     if first not in available:
         why = f"this ONNX Runtime was built without {first}"
+    elif failure is not None:
+        why = f"{first} failed: {failure}"
     else:
         why = f"ONNX Runtime could not load {first}: its log says which library or driver is missing"
     if choice in {ProviderChoice.CUDA, ProviderChoice.TENSORRT} and got[0] == CPU:

@@ -1,18 +1,13 @@
-"""What runs the graph: the protocol that serving needs, and ONNX Runtime behind it.
-
-Beside `runtime_cuda` the only module that imports `onnxruntime`.
-"""
+"""What runs the graph: the protocol that serving needs, and ONNX Runtime behind it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import numpy as np
-import onnxruntime as ort
 
 from export.arrays import one_line
 from export.bundle import BundleFolder, InvalidBundle, Manifest
@@ -22,17 +17,9 @@ from export.outputs import MAP, output_shapes
 from export.seal import read_bundle
 from model.domain import FloatArray, IntArray
 from service.choices import ProviderChoice
-from service.core.providers import (
-    CPU,
-    CUDA,
-    TENSORRT,
-    Placement,
-    Wanted,
-    order,
-    placement,
-    with_options,
-)
+from service.core.providers import CPU, ON_GPU, Placement, order, placement, with_options
 from service.core.runtime_cuda import BoundSession, bucket
+from service.core.session import available_providers, cpu_session, gpu_session
 from service.core.window import Windows
 from service.machine import NVIDIA_DRIVER
 
@@ -134,8 +121,7 @@ class OnnxRuntime:
         self.sha256: Final = sha256
         self.placement: Final = placement
         self.provider: Final[str] = placement.providers[0]
-        on_gpu = self.provider in {CUDA, TENSORRT}
-        self._bound = BoundSession(session, manifest, device="cuda") if on_gpu else None
+        self._bound = BoundSession(session, manifest, device="cuda") if self.provider in ON_GPU else None
 
     @classmethod
     def load(
@@ -152,24 +138,26 @@ class OnnxRuntime:
             InvalidBundle: a file is damaged, altered or not signed by `public_key`; graph, manifest and
                 golden windows do not fit; an answer differs; or the provider cannot be had.
         """
-        available = ort.get_available_providers()
+        available = available_providers()
         wanted = order(provider, available)
         contents = read_bundle(folder, public_key=public_key)
-        session = _session(folder.model, contents.model, [CPU])
+        session, failure = cpu_session(folder.model, contents.model), None
         metadata = session.get_modelmeta().custom_metadata_map
         manifest = Manifest.from_metadata(metadata, origin=folder.model)
         _check_graph(session, manifest, folder.model)
         contents.golden.check(manifest, origin=folder.golden)
         drift_reference = DriftReference.from_metadata(metadata, manifest, origin=folder.model)
         if wanted != [CPU]:
-            if hasattr(ort, "preload_dlls"):  # CUDA from pip packages lies where the loader does not look
-                ort.preload_dlls()
             most = bucket(max(max_batch_windows, GOLDEN_WINDOWS))
             options = with_options(wanted, manifest, most_windows=most)
-            session = _session(folder.model, contents.model, options)
-        got = placement(provider, available, session.get_providers(), driver=NVIDIA_DRIVER.exists())
+            session, failure = gpu_session(contents.model, options)
+        got = placement(
+            provider, available, session.get_providers(), driver=NVIDIA_DRIVER.exists(), failure=failure
+        )
         runtime = cls(session, manifest, drift_reference, contents.sha256, got)
         replay_golden(runtime, contents.golden, origin=folder.golden)
+        if runtime._bound is not None:
+            runtime._bound.warm_up(max_batch_windows)
         return runtime
 
     def run(self, readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> Outputs:
@@ -221,35 +209,6 @@ def _check_close(name: str, got: FloatArray, expected: FloatArray, runtime: Runt
             f"answers {got[worst]:.6g}, tolerance {TOLERANCE[name]:g}: export the model again, or choose "
             "another provider (RUL_PROVIDER)"
         )
-
-
-def _session(path: Path, stored: bytes, providers: Wanted) -> Any:  # noqa: ANN401 - untyped library
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.inter_op_num_threads = 1
-    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
-    options.log_severity_level = 3
-    # A plan is kept for each shape of input, and ragged batches come in thousands of shapes.
-    options.enable_mem_pattern = False
-    _register_arena()
-    options.add_session_config_entry("session.use_env_allocators", "1")
-    # A thread that waits for the next batch must not burn the core that another one computes on.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.add_session_config_entry("session.load_model_format", "ONNX")
-    try:
-        return ort.InferenceSession(stored, sess_options=options, providers=providers)
-    except Exception as error:
-        raise InvalidBundle(
-            f"{path}: ONNX Runtime cannot open it, export it again: {one_line(error)}"
-        ) from error
-
-
-@cache
-def _register_arena() -> None:
-    """Give all sessions of this process one arena: each of their own would grow to the largest batch."""
-    info = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
-    ort.create_and_register_allocator(info, ort.OrtArenaCfg({}))
 
 
 def _check_graph(session: Any, manifest: Manifest, path: Path) -> None:  # noqa: ANN401 - untyped library

@@ -2,7 +2,7 @@
 
 Buffers have fixed shapes, so that batches are padded: as many windows as the next power of two, as
 many cycles as the model reads. Nothing here is particular to CUDA but its use: on the device `cpu`
-the same code gives the same answers, and so it is tested. Beside `runtime` the only module that
+the same code gives the same answers, and so it is tested. Beside `session` the only module that
 imports `onnxruntime`.
 """
 
@@ -49,6 +49,13 @@ class BoundSession:
         answers = buffers.run(*padded(readings, lengths, last_cycle, windows=size[0], cycles=size[1]))
         asked = {name: answer[:b] for name, answer in answers.items()}
         return {name: x[cycles_of(name, slice(t))] if name in PER_CYCLE else x for name, x in asked.items()}
+
+    def warm_up(self, most_windows: int) -> None:
+        """Run a batch of each size: the first of a size allocates buffers and chooses kernels."""
+        for power in range(bucket(most_windows).bit_length()):
+            b = 1 << power
+            nothing = np.full((b, 1, len(self._manifest.columns)), np.nan, np.float32)
+            self.run(nothing, np.ones(b, np.int64), np.full(b, np.nan, np.float32))
 
     def _make(self, windows: int, cycles: int) -> _Buffers:
         inputs: Shapes = {

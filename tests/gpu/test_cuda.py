@@ -39,6 +39,22 @@ def test_the_gpu_is_asked_through_buffers_of_its_own(folder):
     assert runtime._bound is not None
 
 
+def test_a_gpu_is_warm_at_every_size_of_batch(folder):
+    runtime = OnnxRuntime.load(folder, provider="cuda", max_batch_windows=32)
+
+    assert {windows for windows, _ in runtime._bound._buffers} == {1, 2, 4, 8, 16, 32}
+
+
+def test_the_same_batch_gets_the_same_bits_twice(folder):
+    runtime = OnnxRuntime.load(folder, provider="cuda")
+    windows = probe_windows(runtime.manifest)
+
+    first, second = (runtime.run(windows.readings, windows.lengths, windows.last_cycle) for _ in range(2))
+
+    for name in output_shapes(runtime.manifest, windows=1, cycles=1):
+        np.testing.assert_array_equal(getattr(first, name), getattr(second, name), err_msg=name)
+
+
 def test_tensorrt_serves_or_says_why_cuda_does(folder):
     runtime = OnnxRuntime.load(folder, provider="tensorrt")
 

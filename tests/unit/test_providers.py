@@ -1,5 +1,6 @@
 """Where a model runs: what is asked for, what comes of it, and buffers of fixed shapes as a GPU has them."""
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -21,6 +22,10 @@ from service.core.providers import (
 )
 from service.core.runtime import OnnxRuntime
 from service.core.runtime_cuda import BoundSession, padded
+from service.core.session import gpu_session
+from service.machine import usable_cores
+from service.models import batches_at_once
+from service.settings import Settings
 from tests.fakes import make_manifest
 
 GPU_BUILD = [TENSORRT, CUDA, CPU]
@@ -74,8 +79,49 @@ def test_a_gpu_that_was_asked_for_by_name_is_not_replaced_by_the_cpu(choice):
         placement(ProviderChoice(choice), GPU_BUILD, [CPU], driver=True)
 
 
-def test_cuda_computes_with_all_bits():
-    assert with_options([CUDA, CPU], make_manifest(), most_windows=32) == [(CUDA, {"use_tf32": "0"}), CPU]
+@pytest.mark.parametrize(("asked", "on_cpu", "on_gpu"), [(0, usable_cores(), 1), (3, 3, 3)])
+def test_a_gpu_runs_one_batch_at_a_time_unless_asked_for_more(asked, on_cpu, on_gpu):
+    settings = Settings(inference_threads=asked)
+
+    assert batches_at_once(settings, CPU) == on_cpu
+    assert batches_at_once(settings, CUDA) == on_gpu
+
+
+def test_the_error_of_a_provider_is_the_reason_of_its_fallback():
+    found = placement(
+        ProviderChoice.TENSORRT, GPU_BUILD, [CUDA, CPU], driver=True, failure="libnvinfer.so.10 is missing"
+    )
+
+    assert found.fallback == f"{TENSORRT} failed: libnvinfer.so.10 is missing"
+
+
+def test_a_provider_that_fails_gives_its_place_to_the_next(tiny_bundle):
+    malformed = (CUDA, "options that are no dictionary")
+
+    session, failure = gpu_session(tiny_bundle.model.read_bytes(), [malformed, CPU])
+
+    assert session.get_providers() == [CPU]
+    assert "dict" in failure
+
+
+def test_no_error_is_kept_of_a_provider_that_opens(tiny_bundle):
+    _, failure = gpu_session(tiny_bundle.model.read_bytes(), [CPU])
+
+    assert failure is None
+
+
+def test_a_gpu_computes_with_all_bits(tiny_bundle, monkeypatch):
+    monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
+
+    gpu_session(tiny_bundle.model.read_bytes(), [CPU])
+
+    assert os.environ["NVIDIA_TF32_OVERRIDE"] == "0"
+
+
+def test_cuda_does_not_try_convolutions_out():
+    options = {"cudnn_conv_algo_search": "HEURISTIC"}
+
+    assert with_options([CUDA, CPU], make_manifest(), most_windows=32) == [(CUDA, options), CPU]
 
 
 def test_tensorrt_is_told_which_shapes_come():
@@ -156,6 +202,12 @@ def test_buffers_are_shared_by_sizes_and_by_threads(runtime, bound):
 
     for size, answer in zip(sizes, answers, strict=True):
         np.testing.assert_allclose(answer, expected[size], atol=1e-4)
+    assert sorted(windows for windows, _ in bound._buffers) == [1, 2, 4, 8]
+
+
+def test_a_warm_graph_has_buffers_of_every_size_of_batch(bound):
+    bound.warm_up(6)
+
     assert sorted(windows for windows, _ in bound._buffers) == [1, 2, 4, 8]
 
 

@@ -1,0 +1,211 @@
+"""The graph and the service by provider: `make bench-gpu`.
+
+    python -m tests.benchmarks.gpu --providers cpu,cuda,tensorrt
+
+Windows a second of the graph as it is served (copies included) for each size of batch, beside the same
+network in PyTorch, eager and compiled, and beside the limits of copying and of arithmetic. Then one
+worker of the service on each provider, with the largest useful batch. A provider that this machine does
+not have is named at the end. PyTorch measures `comparable` only: other bundles hold no network.
+Needs wrk and h2load (Debian: wrk, nghttp2-client).
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Final
+
+import numpy as np
+import torch
+import typer
+
+from export.bundle import BundleFolder, InvalidBundle, Manifest, find_bundle
+from service.choices import ProviderChoice
+from service.core.runtime import Asked, OnnxRuntime
+from tests.benchmarks.comparable import NAME, comparable_network, make_comparable_bundle
+from tests.benchmarks.front_ends import Figures, measure, serving
+from tests.benchmarks.gpu_limits import (
+    arithmetic_limit,
+    copying_limit,
+    flops_of,
+    nodes_by_provider,
+    profiled_nodes,
+    rate,
+)
+from tests.benchmarks.loads import LAST_CYCLE, Load, window_of
+from tests.benchmarks.payloads import ROWS, Payloads
+
+USEFUL: Final = 0.95
+"""A batch is useful if no larger one is faster by more."""
+LOADS: Final = tuple(
+    Load(protocol, callers, windows)
+    for protocol in ("json", "binary", "grpc")
+    for callers, windows in ((1, 1), (64, 1), (8, 64))
+)
+Rates = dict[int, float]
+
+
+@dataclass
+class Results:
+    """What was measured: windows a second by column and batch, lines about each, the service by provider."""
+
+    rates: dict[str, Rates] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    service: dict[str, Figures] = field(default_factory=dict)
+
+
+def main(  # noqa: PLR0917 - a command's options are its parameters
+    bundle: str = NAME,
+    providers: str = "cpu,cuda,tensorrt",
+    largest: Annotated[int, typer.Option(min=1, help="Largest batch.")] = 1024,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Of each measurement.")] = 2.0,
+    compiled: Annotated[bool, typer.Option(help="Measure torch.compile.")] = True,
+    service: Annotated[bool, typer.Option(help="Measure the service.")] = True,
+    output: Path = Path("bench-results"),
+) -> None:
+    """Measure, and leave gpu.md in OUTPUT."""
+    with tempfile.TemporaryDirectory() as work:
+        path = str(make_comparable_bundle(Path(work))) if bundle == NAME else bundle
+        sizes = [1 << power for power in range(largest.bit_length())]
+        results = Results()
+        for choice in map(ProviderChoice, providers.split(",")):
+            measure_provider(path, choice, sizes, seconds, results)
+        manifest = OnnxRuntime.load(find_bundle(path), provider=ProviderChoice.CPU).manifest
+        if bundle == NAME:
+            measure_torch(path, manifest, sizes, seconds, results, compiled=compiled)
+        measure_limits(find_bundle(path), manifest, seconds, results)
+        for column in [*results.rates] if service else []:
+            if column in set(ProviderChoice):
+                measure_service(path, column, seconds, Path(work), results)
+    output.mkdir(parents=True, exist_ok=True)
+    text = markdown(results)
+    (output / "gpu.md").write_text(text, encoding="utf-8")
+    print(text)
+
+
+def measure_provider(
+    path: str, choice: ProviderChoice, sizes: list[int], seconds: float, results: Results
+) -> None:
+    """The graph as it is served, on one provider; a note where it cannot be had."""
+    try:
+        runtime = OnnxRuntime.load(find_bundle(path), provider=choice, max_batch_windows=sizes[-1])
+    except InvalidBundle as error:
+        results.missing.append(f"{choice}: {error}")
+        return
+    if runtime.placement.fallback is not None:
+        results.missing.append(f"{choice}: {runtime.placement.fallback}")
+        return
+    window = window_of(path)
+
+    def call_of(size: int) -> Callable[[], object]:
+        asked = batch_of(window, size)
+        return lambda: runtime.run(asked.readings, asked.lengths, asked.last_cycle)
+
+    results.rates[choice] = {size: rate(call_of(size), size, seconds) for size in sizes}
+    best = useful(results.rates[choice])
+    results.notes.append(f"{choice}: largest useful batch {best}, RUL_MAX_BATCH_WINDOWS={best}.")
+    nodes = profiled_nodes(find_bundle(path).model, runtime.manifest, [*runtime.placement.providers])
+    results.notes.append(f"{choice}: nodes of one run: {nodes_by_provider(nodes)}.")
+
+
+def measure_torch(
+    path: str, manifest: Manifest, sizes: list[int], seconds: float, results: Results, *, compiled: bool
+) -> None:
+    """The same network in PyTorch, eager and compiled, with the copies to the device and back."""
+    device = torch_device()
+    torch.set_num_threads(1)  # as ONNX Runtime on the CPU
+    torch.backends.cudnn.allow_tf32 = False
+    net, window = comparable_network(manifest).to(device), window_of(path)
+    networks: dict[str, Callable[..., object]] = {"PyTorch": net}
+    if compiled:
+        networks["torch.compile"] = torch.compile(net)
+    for name, network in networks.items():
+
+        def call_of(size: int, network: Callable[..., object] = network) -> Callable[[], object]:
+            asked = batch_of(window, size)
+            given = [torch.from_numpy(x) for x in (asked.readings, asked.lengths, asked.last_cycle)]
+
+            @torch.inference_mode()
+            def call() -> None:
+                for answer in network(*(x.to(device) for x in given)):
+                    if answer is not None:
+                        answer.cpu()
+
+            return call
+
+        found = {size: rate(call_of(size), size, seconds) for size in sizes}
+        results.rates[f"{name}, {device}"] = found
+
+
+def measure_limits(bundle: BundleFolder, manifest: Manifest, seconds: float, results: Results) -> None:
+    """The limits of the device that PyTorch sees."""
+    device = torch_device()
+    flops = flops_of(profiled_nodes(bundle.model, manifest, ["CPUExecutionProvider"]))
+    copying = copying_limit(manifest, device, seconds)
+    arithmetic = arithmetic_limit(flops, device, seconds)
+    results.notes.append(
+        f"Limits of {device}: copying {copying:,.0f} windows/s; arithmetic {arithmetic:,.0f} windows/s "
+        f"({flops / 1e6:.2f} MFLOP a window)."
+    )
+
+
+def measure_service(path: str, provider: str, seconds: float, work: Path, results: Results) -> None:
+    """One worker on a provider, with the largest useful batch; ratios are to the graph's own best."""
+    graph = results.rates[provider]
+    os.environ["RUL_PROVIDER"] = provider
+    os.environ["RUL_MAX_BATCH_WINDOWS"] = str(useful(graph))
+    figures: Figures = {"ceiling windows/s": [max(graph.values())]}
+    with serving("one", path, work) as (http, target, pids, _):
+        asker = Payloads(path, work / "calls", ROWS)
+        for load in LOADS:
+            measure(asker, load, (http, target, pids), max(1, round(seconds)), figures)
+    results.service[provider] = figures
+
+
+def useful(found: Rates) -> int:
+    """The smallest batch that comes close to the fastest."""
+    return min(size for size, value in found.items() if value >= USEFUL * max(found.values()))
+
+
+def batch_of(window: np.ndarray, size: int) -> Asked:
+    """The same window so many times."""
+    return Asked(
+        np.repeat(window[None], size, axis=0),
+        np.full(size, len(window), np.int64),
+        np.full(size, LAST_CYCLE, np.float32),
+    )
+
+
+def torch_device() -> str:
+    """Where PyTorch runs."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def markdown(results: Results) -> str:
+    """Tables of the graph and of the service, what was found, and what is missing."""
+    lines = [f"| windows/s, batch | {' | '.join(results.rates)} |", f"|---:|{'---:|' * len(results.rates)}"]
+    for size in next(iter(results.rates.values())):
+        cells = [f"{found[size]:,.0f}" for found in results.rates.values()]
+        lines.append(f"| {size} | {' | '.join(cells)} |")
+    lines += ["", *(f"- {note}" for note in results.notes)]
+    if results.service:
+        lines += ["", "| one worker, load | windows/s | of the graph | p50 ms | p99 ms | cores |"]
+        lines.append("|---|---:|---:|---:|---:|---:|")
+    for provider, figures in results.service.items():
+        for load in LOADS:
+            speed, share, p50, p99, cpu = (
+                figures[f"{load}: {name}"][-1]
+                for name in ("windows/s", "over ceiling", "p50 ms", "p99 ms", "cpu s per 1000")
+            )
+            cells = f"{speed:,.0f} | {share:.2f} | {p50:.2f} | {p99:.2f} | {speed * cpu / 1000:.2f}"
+            lines.append(f"| {provider}: {load} | {cells} |")
+    lines += ["", *(f"Not measured: {line}" for line in results.missing)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    typer.run(main)

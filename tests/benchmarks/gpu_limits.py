@@ -1,0 +1,116 @@
+"""Bounds on windows a second that no program beats on a device, and the place of each node of a graph.
+
+Copying: the bytes of a batch to the device and back. Arithmetic: the products of the graph's matrices
+at the speed of one large product in float32. Both are measured on the device with plain PyTorch.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from math import prod
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import onnxruntime as ort
+import torch
+
+from export.bundle import Manifest
+from export.outputs import output_shapes
+from service.core.providers import with_options
+
+FLOAT_BYTES: Final = 4
+MATRIX: Final = {"cpu": 1024, "cuda": 8192}
+"""Rows and columns of the product that is measured."""
+COPIED: Final = 1024
+"""Windows of the copy that is measured: far past the cost of a call."""
+Node = dict[str, Any]
+
+
+def rate(call: Callable[[], object], windows: int, seconds: float) -> float:
+    """Windows a second of calls one after the other, after one that warms up."""
+    call()
+    start, done = time.perf_counter(), 0
+    while time.perf_counter() - start < seconds:
+        call()
+        done += windows
+    return done / (time.perf_counter() - start)
+
+
+def copying_limit(manifest: Manifest, device: str, seconds: float) -> float:
+    """Windows a second whose inputs go to the device and whose outputs come back."""
+    t, f = manifest.context, len(manifest.columns)
+    outputs = output_shapes(manifest, windows=COPIED, cycles=t).values()
+    there = torch.zeros(COPIED * (t * f + 3))  # lengths are int64
+    back = torch.zeros(sum(map(prod, outputs)), device=device)
+    return rate(lambda: (_copy(there, device), _copy(back, "cpu")), COPIED, seconds)
+
+
+def _copy(x: torch.Tensor, device: str) -> torch.Tensor:
+    return x.to(device, copy=True)
+
+
+def arithmetic_limit(flops: float, device: str, seconds: float) -> float:
+    """Windows a second if all products of a window ran like one large product in float32."""
+    n = MATRIX[device]
+    matrix = torch.ones(n, n, device=device)
+
+    def multiply() -> None:
+        torch.mm(matrix, matrix)
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    return rate(multiply, 1, seconds) * 2.0 * n**3 / flops
+
+
+def profiled_nodes(graph: Path, manifest: Manifest, providers: list[str]) -> list[Node]:
+    """The nodes that run for one full window: name of the operator, provider, shapes."""
+    options = ort.SessionOptions()
+    options.enable_profiling = True
+    options.log_severity_level = 3
+    t, f = manifest.context, len(manifest.columns)
+    window = {
+        "readings": np.zeros((1, t, f), np.float32),
+        "lengths": np.array([t]),
+        "last_cycle": np.array([t], np.float32),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        options.profile_file_prefix = str(Path(folder) / "profile")
+        wanted = with_options(providers, manifest, most_windows=1)
+        session = ort.InferenceSession(graph, options, providers=wanted)
+        session.run(None, window)
+        events = json.loads(Path(session.end_profiling()).read_text())
+    kernels = (e for e in events if e.get("cat") == "Node" and e["name"].endswith("_kernel_time"))
+    return [event["args"] for event in kernels]
+
+
+def flops_of(nodes: list[Node]) -> float:
+    """Floating-point operations of the products among the nodes; a multiply-add is two."""
+    return float(sum(_flops(node) for node in nodes))
+
+
+def _flops(node: Node) -> int:
+    given = [next(iter(each.values())) for each in node["input_type_shape"]]
+    made = [next(iter(each.values())) for each in node["output_type_shape"]]
+    name = node["op_name"].removeprefix("Fused")
+    if name in {"MatMul", "Gemm"}:
+        return 2 * prod(given[0]) * made[0][-1]
+    if name == "Conv":
+        return 2 * prod(made[0]) * prod(given[1][1:])
+    if name == "LSTM":  # four gates; a cycle reads the input and the state
+        return 2 * 4 * prod(made[0]) * (given[0][-1] + made[0][-1])
+    return 0
+
+
+def nodes_by_provider(nodes: list[Node]) -> str:
+    """How many nodes each provider runs, and which operators those of the CPU beside a GPU are."""
+    counts = Counter(node["provider"] for node in nodes)
+    text = ", ".join(f"{provider} {count}" for provider, count in counts.most_common())
+    if len(counts) > 1:
+        on_cpu = Counter(node["op_name"] for node in nodes if node["provider"] == "CPUExecutionProvider")
+        text += f" ({', '.join(f'{name} {count}' for name, count in on_cpu.most_common())})"
+    return text
