@@ -1,0 +1,240 @@
+"""Measurements of `capacity`, their simulation beside them, and plans for fleets, as tables of Markdown."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from tests.benchmarks.fleet_simulation import (
+    MOST_WINDOWS,
+    Batch,
+    Client,
+    Fleet,
+    Outcome,
+    ServiceTimes,
+    Trouble,
+    closed_loop,
+    failure,
+    open_loop,
+    rollout,
+    simulate,
+)
+
+SLICE: Final = 8
+"""Most replicas that are simulated: larger fleets are simulated by this share of them, and of their units."""
+SECONDS: Final = 3
+"""Simulated time of a fleet. A queue settles within milliseconds."""
+PERCENTS: Final = (20, 40, 60, 70, 80, 90)
+FLEETS: Final = (10_000, 100_000, 1_000_000)
+HOURS_A_MONTH: Final = 730
+SEED: Final = 1
+Cell = str | int | float
+
+
+class Load(msgspec.Struct, frozen=True):
+    """A load: so many callers in a closed loop, or so many requests a second at random."""
+
+    callers: int = 0
+    per_second: float = 0.0
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """Figures of a load: answers a second, and seconds of latency."""
+
+    load: Load
+    per_second: float
+    p50: float
+    p99: float
+
+    @classmethod
+    def of(cls, load: Load, latencies: Sequence[float], seconds: float) -> Loaded:
+        """Make the figures from the latencies of so many seconds."""
+        p50, p99 = np.quantile(latencies, (0.5, 0.99))
+        return cls(load, len(latencies) / seconds, float(p50), float(p99))
+
+
+class Round(msgspec.Struct, frozen=True):
+    """A round of the measurement.
+
+    Attributes:
+        seconds: Time of each load.
+        batches: By windows, what batches took.
+        cpu_seconds: By windows of a batch, the worker's CPU time for a window.
+        client: Time that the measuring program took.
+        loads: Figures of the loads.
+        others: Share of all cores that other programs used.
+    """
+
+    seconds: float
+    batches: dict[int, list[Batch]]
+    cpu_seconds: dict[int, float]
+    client: Client
+    loads: list[Loaded]
+    others: float
+
+
+class Measurement(msgspec.Struct, frozen=True):
+    """One worker on one core.
+
+    Attributes:
+        door: Form of the requests.
+        request_bytes: Length of one.
+        failed: Requests that were not answered with 200.
+        memory_mib: The worker's RSS after all loads.
+        graph_seconds: By windows of a batch, the time of the graph alone.
+    """
+
+    bundle: str
+    door: str
+    request_bytes: int
+    failed: int
+    memory_mib: float
+    graph_seconds: dict[int, float]
+    rounds: list[Round]
+
+    def times(self, rounds: Iterable[Round]) -> ServiceTimes:
+        """Join the batches of rounds.
+
+        A request is read in the time that neither the graph nor the sending of answers takes.
+        """
+        batches: dict[int, list[Batch]] = {}
+        for each in rounds:
+            for size, found in each.batches.items():
+                batches.setdefault(size, []).extend(found)
+        most = max(batches)
+        first = statistics.median(batch.first for batch in batches[most])
+        last = statistics.median(batch.last for batch in batches[most])
+        beside_graph, send = (last - self.graph_seconds[most]) / most, (last - first) / (most - 1)
+        return ServiceTimes(batches, read_seconds=max(0.0, beside_graph - send))
+
+
+def costs(found: Measurement) -> str:
+    """Show the cost of a window by the size of its batch."""
+    rows: list[list[Cell]] = []
+    for size in sorted(found.graph_seconds):
+        spent = statistics.median(batch.last for each in found.rounds for batch in each.batches[size])
+        cpu = statistics.median(each.cpu_seconds[size] for each in found.rounds)
+        graph = found.graph_seconds[size]
+        rows.append([size, *(f"{1000 * each:.3f}" for each in (spent, spent / size, cpu, graph / size))])
+    heads = ["windows in a batch", "ms a batch", "ms a window", "CPU ms a window", "graph alone, ms a window"]
+    others = statistics.median(each.others for each in found.rounds)
+    return (
+        f"{found.bundle}, {found.door}: {found.request_bytes} bytes a request, {found.memory_mib:.0f} MiB a "
+        f"worker, {found.failed} requests failed; other programs used {others:.0%} of the cores\n\n"
+        f"{table(heads, rows)}"
+    )
+
+
+def compared(found: Measurement) -> str:
+    """Show measured and simulated figures of each load: medians over the rounds."""
+    rows: list[list[Cell]] = []
+    simulated = [[simulated_load(found, each, load.load) for load in each.loads] for each in found.rounds]
+    for place, first in enumerate(found.rounds[0].loads):
+        pairs = [(each.loads[place], made[place]) for each, made in zip(found.rounds, simulated, strict=True)]
+        row: list[Cell] = [_named(first.load, pairs)]
+        for figure, scale in (("per_second", 1), ("p50", 1000), ("p99", 1000)):
+            real, made = (
+                statistics.median(scale * getattr(pair[side], figure) for pair in pairs) for side in (0, 1)
+            )
+            row += [_short(real), _short(made), f"{made / real:.2f}"]
+        rows.append(row)
+    heads = ["load"]
+    for figure in ("answers/s", "p50 ms", "p99 ms"):
+        heads += [figure, "simulated", "ratio"]
+    return table(heads, rows)
+
+
+def _named(load: Load, pairs: Sequence[tuple[Loaded, Loaded]]) -> str:
+    if load.callers:
+        return f"{load.callers} caller{'s' * (load.callers > 1)}"
+    return f"{statistics.median(real.load.per_second for real, _ in pairs):,.0f} a second at random"
+
+
+def simulated_load(found: Measurement, each: Round, load: Load) -> Loaded:
+    """Simulate a load with the service times of its round."""
+    times = found.times([each])
+    if load.callers:
+        outcome = closed_loop(
+            times, callers=load.callers, seconds=each.seconds, client=each.client, seed=SEED
+        )
+    else:
+        outcome = open_loop(
+            times, rate=load.per_second, seconds=each.seconds, client=each.client, seed=SEED
+        )  # fmt: skip
+    return Loaded.of(load, outcome.latencies, outcome.seconds)
+
+
+def under_load(found: Measurement, *, workers: int) -> str:
+    """Show latency by the load of a core, with every replica and while one of eight is gone."""
+    times, rows = found.times(found.rounds), list[list[Cell]]()
+    for percent in PERCENTS:
+        fleet = _slice(times, percent, workers)
+        row: list[Cell] = [f"{percent} %", f"{fleet.units / SLICE / workers:,.0f}"]
+        for trouble in (None, _gone()):
+            row += [_short(1000 * each) for each in _quantiles(_simulated(fleet, times, trouble))]
+        rows.append(row)
+    heads = ["load", "units a core", "p50 ms", "p99 ms", "p50 ms, one of eight gone", "p99 ms"]
+    return table(heads, rows)
+
+
+def planned(found: Measurement, *, workers: int, p99_ms: float, core_hour: float) -> str:
+    """Show how many replicas serve a fleet, what they cost, and what failures and rollouts do."""
+    times = found.times(found.rounds)
+    best = max((each for each in range(5, 100, 5) if _holds(times, each, workers, p99_ms / 1000)), default=5)
+    per_replica, rows = _slice(times, best, workers).units / SLICE, list[list[Cell]]()
+    for units in FLEETS:
+        needed = math.ceil(units / per_replica)
+        replicas = needed + math.ceil(needed / (SLICE - 1))  # one of eight may be gone
+        share = min(1.0, SLICE / replicas)
+        fleet = Fleet(round(units * share), round(replicas * share), workers)
+        row: list[Cell] = [f"{units:,}", replicas, replicas * workers]
+        for trouble in (None, _gone(), rollout(at=0.5, lame_duck=0.5, seconds=0.5)):
+            outcome = _simulated(fleet, times, trouble)
+            row += [_short(1000 * _quantiles(outcome)[1]), outcome.lost]
+        row += [
+            f"{replicas * workers * found.memory_mib / 1024:.1f}",
+            f"{8e-9 * units * found.request_bytes:.2f}",
+            f"{replicas * workers * core_hour * HOURS_A_MONTH:,.0f}",
+        ]
+        rows.append(row)
+    heads = ["units", "replicas", "cores", "p99 ms", "lost", "p99 ms, one killed", "lost", "p99 ms, rollout"]
+    heads += ["lost", "GiB", "Gbit/s in", "cost a month"]
+    return f"{best} % of a core's throughput, {core_hour} a core and hour\n\n{table(heads, rows)}"
+
+
+def _holds(times: ServiceTimes, percent: int, workers: int, p99_seconds: float) -> bool:
+    return _quantiles(_simulated(_slice(times, percent, workers), times, None))[1] <= p99_seconds
+
+
+def _slice(times: ServiceTimes, percent: int, workers: int) -> Fleet:
+    """Make eight replicas with units for this share of their throughput in full batches."""
+    a_second = MOST_WINDOWS / times.mean_seconds(MOST_WINDOWS)
+    return Fleet(round(percent / 100 * a_second * workers * SLICE), SLICE, workers)
+
+
+def _gone() -> Trouble:
+    return failure(at=0.5, seconds=2.0)
+
+
+def _simulated(fleet: Fleet, times: ServiceTimes, trouble: Trouble | None) -> Outcome:
+    return simulate(fleet, times, seconds=SECONDS, seed=SEED, trouble=trouble)
+
+
+def _quantiles(outcome: Outcome) -> tuple[float, float]:
+    p50, p99 = np.quantile(outcome.latencies, (0.5, 0.99))
+    return float(p50), float(p99)
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
+    """Make a table of Markdown, figures to the right."""
+    lines = [heads, ["---:"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines) + "\n"
