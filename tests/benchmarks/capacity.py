@@ -1,10 +1,10 @@
 """How many units a fleet of replicas serves: one worker measured, its simulation compared, fleets planned.
 
-    python -m tests.benchmarks.capacity --measure      # two quiet cores, some four minutes
-    python -m tests.benchmarks.capacity                # plans from the measurement in service_times.json
+    python -m tests.benchmarks.capacity --measure --doc docs/scaling.md    # two quiet cores, some ten minutes
+    python -m tests.benchmarks.capacity --p99-ms 20 --core-hour 0.05       # plans from service_times.json
 
 The measurement runs in rounds: service times of batches first, then loads, so that a machine whose speed
-drifts shows both at the same speed. Each round is simulated with its own service times. See docs/scaling.md.
+drifts shows both at the same speed. Each round is simulated with its own service times.
 """
 
 from __future__ import annotations
@@ -27,60 +27,52 @@ from rich.progress import track
 
 from export.bundle import find_bundle
 from service.core.runtime import OnnxRuntime
-from tests.benchmarks.capacity_report import (
-    Load,
-    Loaded,
-    Measurement,
-    Round,
-    compared,
-    costs,
-    planned,
-    under_load,
-)
+from tests.benchmarks.capacity_report import Load, Loaded, Measurement, Plan, Round, report
 from tests.benchmarks.fleet_simulation import Batch
 from tests.benchmarks.front_ends import CORES, cpu_seconds
 from tests.benchmarks.loads import LAST_CYCLE, window_of
 from tests.benchmarks.lone_worker import Crew, lone_worker
 from tests.benchmarks.memory import of as memory_of
+from tests.benchmarks.rul_states import replaced
 
 SIZES: Final = (1, 2, 4, 8, 16, 24, 32)
 CALLERS: Final = (1, 8, 64, 256)
 RATED: Final = 64
 SHARES: Final = (0.3, 0.6, 0.8)
 """Rates of the open loop: shares of the answers a second of `RATED` callers in the same round."""
-SHARE_OF_BATCHES: Final = 0.4
+SHARE_OF_BATCHES: Final = 0.5
 """Time of each size of batches, over that of a load."""
-MOST_KEPT: Final = 200
-"""Batches of each size that a round keeps, chosen at random."""
 GRAPH_RUNS: Final = 200
+BEGIN: Final = "<!-- made by python -m tests.benchmarks.capacity -->"
 RESULT: Final = Path(__file__).with_name("service_times.json")
 
 
 def main(
     *,
     measure: Annotated[bool, typer.Option("--measure", help="Measure first, and write DATA.")] = False,
-    data: Annotated[Path, typer.Option(help="Measurement, a JSON file.")] = RESULT,
+    data: Annotated[Path, typer.Option(help="Measurements, a JSON file.")] = RESULT,
+    doc: Annotated[Path | None, typer.Option(help="Page whose generated part is replaced.")] = None,
     bundle: Annotated[str, typer.Option(help="Model that is measured.")] = "fd001",
-    door: Annotated[str, typer.Option(help="Requests that are measured: json, or binary tensors.")] = "json",
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of the measurement.")] = 10,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Time of each load in a round.")] = 1.0,
-    workers: Annotated[int, typer.Option(min=1, help="Workers (cores) of a replica.")] = 2,
-    p99_ms: Annotated[
-        float, typer.Option(help="Latency that a plan keeps, also while replicas are gone.")
-    ] = 50,
-    core_hour: Annotated[float, typer.Option(help="Price of a core for an hour.")] = 0.04,
+    doors: Annotated[str, typer.Option(help="Forms of requests: json, binary tensors.")] = "json,binary",
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of the measurement.")] = 6,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Time of each load in a round.")] = 2.0,
+    workers: Annotated[int, typer.Option(min=1, help="Workers of a replica, a core each.")] = 2,
+    p99_ms: Annotated[float, typer.Option(min=0.1, help="Latency that a plan keeps.")] = 50,
+    core_hour: Annotated[float, typer.Option(min=0, help="Price of a core for an hour.")] = 0.04,
 ) -> None:
     """Print the cost of a window, simulation beside measurement, and plans for fleets."""
     if measure:
-        data.write_bytes(msgspec.json.encode(measured(bundle, door, rounds, seconds)) + b"\n")
+        found = [measured(bundle, door, rounds, seconds) for door in doors.split(",")]
+        data.write_bytes(msgspec.json.encode(found) + b"\n")
     try:
-        found = msgspec.json.decode(data.read_bytes(), type=Measurement)
+        found = msgspec.json.decode(data.read_bytes(), type=list[Measurement])
     except (OSError, msgspec.DecodeError) as error:
         raise typer.BadParameter(f"{data}: {error}; write it with --measure", param_hint="--data") from None
-    print(costs(found))
-    print(compared(found))
-    print(under_load(found, workers=workers))
-    print(planned(found, workers=workers, p99_ms=p99_ms, core_hour=core_hour))
+    plan = Plan(workers, p99_ms / 1000, core_hour)
+    text = "\n\n".join(report(each, plan) for each in found)
+    print(text)
+    if doc is not None:
+        doc.write_text(replaced(doc.read_text(encoding="utf-8"), text, begin=BEGIN), encoding="utf-8")
 
 
 def measured(bundle: str, door: str, rounds: int, seconds: float) -> Measurement:
@@ -89,28 +81,29 @@ def measured(bundle: str, door: str, rounds: int, seconds: float) -> Measurement
         crew.closed_loop(CALLERS[-1], 3 * seconds)  # caches and the store fill
         runtime, window = OnnxRuntime.load(find_bundle(bundle)), window_of(bundle)
         graph = {size: graph_seconds(runtime, window, size) for size in SIZES}
-        made = [one_round(crew, worker, seconds, seed) for seed in track(range(rounds), "rounds")]
+        made = [one_round(crew, worker, seconds, seed) for seed in track(range(rounds), door)]
         memory_mib = memory_of(worker)[0]
         return Measurement(bundle, door, crew.request_bytes, crew.failed, memory_mib, graph, made)
 
 
 def one_round(crew: Crew, worker: int, seconds: float, seed: int) -> Round:
     """Measure batches of each size, then every load."""
-    rng, start, others = Random(seed), time.perf_counter(), _others_seconds(worker)
+    start, others = time.perf_counter(), _others_seconds(worker)
     cpu, batches = dict[int, float](), dict[int, list[Batch]]()
     for size in SIZES:
         busy = cpu_seconds([worker])
-        found = list(_repeated(partial(crew.burst, size, worker) if size > 1 else crew.alone, seconds))
-        cpu[size] = (cpu_seconds([worker]) - busy) / size / len(found)
-        batches[size] = rng.sample(found, min(MOST_KEPT, len(found)))
-    waking = _typical(_repeated(partial(crew.burst, 1, worker), seconds)) - _typical(batches[1])
+        batches[size] = list(
+            _repeated(partial(crew.burst, size, worker) if size > 1 else crew.alone, seconds)
+        )
+        cpu[size] = (cpu_seconds([worker]) - busy) / size / len(batches[size])
+    waking = max(0.0, _typical(_repeated(partial(crew.burst, 1, worker), seconds)) - _typical(batches[1]))
     for size in SIZES[1:]:
-        batches[size] = [Batch(first - waking, last - waking) for first, last in batches[size]]
-    loads = [loaded(crew, Load(callers=callers), seconds, rng) for callers in CALLERS]
+        batches[size] = [Batch(max(0.0, each.first - waking), each.last - waking) for each in batches[size]]
+    loads = [loaded(crew, Load(callers=callers), seconds, seed) for callers in CALLERS]
     rate = loads[CALLERS.index(RATED)].per_second
-    loads += [loaded(crew, Load(per_second=share * rate), seconds, rng) for share in SHARES]
+    loads += [loaded(crew, Load(per_second=share * rate), seconds, seed) for share in SHARES]
     share = (_others_seconds(worker) - others) / (time.perf_counter() - start) / CORES
-    return Round(seconds, batches, cpu, crew.client(), loads, share)
+    return Round(seed, seconds, batches, cpu, crew.client(), loads, share)
 
 
 def _repeated(measure: Callable[[], Batch], seconds: float) -> Iterator[Batch]:
@@ -123,13 +116,13 @@ def _typical(batches: Iterable[Batch]) -> float:
     return statistics.median(batch.last for batch in batches)
 
 
-def loaded(crew: Crew, load: Load, seconds: float, rng: Random) -> Loaded:
+def loaded(crew: Crew, load: Load, seconds: float, seed: int) -> Loaded:
     """Put the worker under a load."""
     start = time.perf_counter()
     if load.callers:
         latencies = crew.closed_loop(load.callers, seconds)
     else:
-        latencies = crew.open_loop(load.per_second, seconds, rng)
+        latencies = crew.open_loop(load.per_second, seconds, Random(seed))
     return Loaded.of(load, latencies, time.perf_counter() - start)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -13,23 +14,21 @@ import numpy as np
 from tests.benchmarks.fleet_simulation import (
     MOST_WINDOWS,
     Batch,
-    Client,
     Fleet,
     Outcome,
     ServiceTimes,
     Trouble,
-    closed_loop,
     failure,
-    open_loop,
     rollout,
     simulate,
 )
+from tests.benchmarks.loop_simulation import Client, closed_loop, open_loop
 
 SLICE: Final = 8
 """Most replicas that are simulated: larger fleets are simulated by this share of them, and of their units."""
-SECONDS: Final = 3
+SECONDS: Final = 2
 """Simulated time of a fleet. A queue settles within milliseconds."""
-PERCENTS: Final = (20, 40, 60, 70, 80, 90)
+PERCENTS: Final = (20, 40, 60, 80, 90)
 FLEETS: Final = (10_000, 100_000, 1_000_000)
 HOURS_A_MONTH: Final = 730
 SEED: Final = 1
@@ -62,14 +61,16 @@ class Round(msgspec.Struct, frozen=True):
     """A round of the measurement.
 
     Attributes:
+        seed: Seed of the moments of the open loop: the simulation has the same.
         seconds: Time of each load.
-        batches: By windows, what batches took.
+        batches: By windows, what batches took, in their order.
         cpu_seconds: By windows of a batch, the worker's CPU time for a window.
         client: Time that the measuring program took.
         loads: Figures of the loads.
         others: Share of all cores that other programs used.
     """
 
+    seed: int
     seconds: float
     batches: dict[int, list[Batch]]
     cpu_seconds: dict[int, float]
@@ -113,6 +114,34 @@ class Measurement(msgspec.Struct, frozen=True):
         return ServiceTimes(batches, read_seconds=max(0.0, beside_graph - send))
 
 
+class Plan(NamedTuple):
+    """Workers of a replica, p99 that every unit gets, price of a core for an hour."""
+
+    workers: int
+    p99_seconds: float
+    core_hour: float
+
+
+def report(found: Measurement, plan: Plan) -> str:
+    """Show the cost of a window, the simulation beside the measurement, and plans for fleets."""
+    others = statistics.median(each.others for each in found.rounds)
+    times = found.times(found.rounds)
+    return "\n".join(
+        (
+            f"### Requests as {found.door}\n",
+            (
+                f"Model {found.bundle}, {found.request_bytes:,} bytes a request, {len(found.rounds)} rounds; "
+                f"{found.failed} requests failed; a worker holds {found.memory_mib:.0f} MiB. Other "
+                f"programs used {others:.1%} of the cores.\n"
+            ),
+            costs(found),
+            compared(found),
+            under_load(times, plan),
+            planned(found, times, plan),
+        )
+    ).rstrip()
+
+
 def costs(found: Measurement) -> str:
     """Show the cost of a window by the size of its batch."""
     rows: list[list[Cell]] = []
@@ -122,12 +151,7 @@ def costs(found: Measurement) -> str:
         graph = found.graph_seconds[size]
         rows.append([size, *(f"{1000 * each:.3f}" for each in (spent, spent / size, cpu, graph / size))])
     heads = ["windows in a batch", "ms a batch", "ms a window", "CPU ms a window", "graph alone, ms a window"]
-    others = statistics.median(each.others for each in found.rounds)
-    return (
-        f"{found.bundle}, {found.door}: {found.request_bytes} bytes a request, {found.memory_mib:.0f} MiB a "
-        f"worker, {found.failed} requests failed; other programs used {others:.0%} of the cores\n\n"
-        f"{table(heads, rows)}"
-    )
+    return table(heads, rows)
 
 
 def compared(found: Measurement) -> str:
@@ -160,21 +184,21 @@ def simulated_load(found: Measurement, each: Round, load: Load) -> Loaded:
     times = found.times([each])
     if load.callers:
         outcome = closed_loop(
-            times, callers=load.callers, seconds=each.seconds, client=each.client, seed=SEED
+            times, callers=load.callers, seconds=each.seconds, client=each.client, seed=each.seed
         )
     else:
         outcome = open_loop(
-            times, rate=load.per_second, seconds=each.seconds, client=each.client, seed=SEED
+            times, rate=load.per_second, seconds=each.seconds, client=each.client, seed=each.seed
         )  # fmt: skip
     return Loaded.of(load, outcome.latencies, outcome.seconds)
 
 
-def under_load(found: Measurement, *, workers: int) -> str:
+def under_load(times: ServiceTimes, plan: Plan) -> str:
     """Show latency by the load of a core, with every replica and while one of eight is gone."""
-    times, rows = found.times(found.rounds), list[list[Cell]]()
+    rows = list[list[Cell]]()
     for percent in PERCENTS:
-        fleet = _slice(times, percent, workers)
-        row: list[Cell] = [f"{percent} %", f"{fleet.units / SLICE / workers:,.0f}"]
+        fleet = _slice(times, percent, plan.workers)
+        row: list[Cell] = [f"{percent} %", f"{fleet.units / SLICE / plan.workers:,.0f}"]
         for trouble in (None, _gone()):
             row += [_short(1000 * each) for each in _quantiles(_simulated(fleet, times, trouble))]
         rows.append(row)
@@ -182,33 +206,35 @@ def under_load(found: Measurement, *, workers: int) -> str:
     return table(heads, rows)
 
 
-def planned(found: Measurement, *, workers: int, p99_ms: float, core_hour: float) -> str:
-    """Show how many replicas serve a fleet, what they cost, and what failures and rollouts do."""
-    times = found.times(found.rounds)
-    best = max((each for each in range(5, 100, 5) if _holds(times, each, workers, p99_ms / 1000)), default=5)
-    per_replica, rows = _slice(times, best, workers).units / SLICE, list[list[Cell]]()
+def planned(found: Measurement, times: ServiceTimes, plan: Plan) -> str:
+    """Show how many replicas serve a fleet, what they cost, and what a failure and a rollout do."""
+    loads = range(5, 100, 5)
+    best = loads[max(1, bisect.bisect(loads, False, key=lambda load: not _holds(times, load, plan))) - 1]
+    per_replica, rows = _slice(times, best, plan.workers).units / SLICE, list[list[Cell]]()
     for units in FLEETS:
         needed = math.ceil(units / per_replica)
         replicas = needed + math.ceil(needed / (SLICE - 1))  # one of eight may be gone
         share = min(1.0, SLICE / replicas)
-        fleet = Fleet(round(units * share), round(replicas * share), workers)
-        row: list[Cell] = [f"{units:,}", replicas, replicas * workers]
-        for trouble in (None, _gone(), rollout(at=0.5, lame_duck=0.5, seconds=0.5)):
+        fleet = Fleet(round(units * share), round(replicas * share), plan.workers)
+        cores = replicas * plan.workers
+        row: list[Cell] = [f"{units:,}", replicas, cores]
+        for trouble in (None, _gone(), rollout(at=0.1, lame_duck=0.1, seconds=0.1)):
             outcome = _simulated(fleet, times, trouble)
-            row += [_short(1000 * _quantiles(outcome)[1]), outcome.lost]
-        row += [
-            f"{replicas * workers * found.memory_mib / 1024:.1f}",
-            f"{8e-9 * units * found.request_bytes:.2f}",
-            f"{replicas * workers * core_hour * HOURS_A_MONTH:,.0f}",
-        ]
-        rows.append(row)
-    heads = ["units", "replicas", "cores", "p99 ms", "lost", "p99 ms, one killed", "lost", "p99 ms, rollout"]
-    heads += ["lost", "GiB", "Gbit/s in", "cost a month"]
-    return f"{best} % of a core's throughput, {core_hour} a core and hour\n\n{table(heads, rows)}"
+            row += [_short(1000 * _quantiles(outcome)[1]), outcome.lost + outcome.refused]
+        memory, network = cores * found.memory_mib / 1024, 8e-9 * units * found.request_bytes
+        price = cores * plan.core_hour * HOURS_A_MONTH
+        rows.append([*row, f"{memory:,.0f}", _short(network), f"{price:,.0f}"])
+    heads = ["units", "replicas", "cores", "p99 ms", "failed", "p99 ms, one killed", "failed"]
+    heads += ["p99 ms, rollout", "failed", "GiB", "Gbit/s in", "a month"]
+    return (
+        f"p99 stays below {1000 * plan.p99_seconds:g} ms up to {best} % of a core's throughput in full "
+        f"batches; a core costs {plan.core_hour:g} an hour.\n\n{table(heads, rows)}"
+    )
 
 
-def _holds(times: ServiceTimes, percent: int, workers: int, p99_seconds: float) -> bool:
-    return _quantiles(_simulated(_slice(times, percent, workers), times, None))[1] <= p99_seconds
+def _holds(times: ServiceTimes, percent: int, plan: Plan) -> bool:
+    fleet = _slice(times, percent, plan.workers)
+    return _quantiles(_simulated(fleet, times, None))[1] <= plan.p99_seconds
 
 
 def _slice(times: ServiceTimes, percent: int, workers: int) -> Fleet:
@@ -218,7 +244,7 @@ def _slice(times: ServiceTimes, percent: int, workers: int) -> Fleet:
 
 
 def _gone() -> Trouble:
-    return failure(at=0.5, seconds=2.0)
+    return failure(at=0.5, seconds=SECONDS)
 
 
 def _simulated(fleet: Fleet, times: ServiceTimes, trouble: Trouble | None) -> Outcome:

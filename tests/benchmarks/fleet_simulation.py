@@ -9,13 +9,13 @@ must not know how service times are measured: `lone_worker` measures them.
 
 from __future__ import annotations
 
-import bisect
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import simpy
 
 from service.edge.admission import WAIT_SHARE
@@ -35,7 +35,7 @@ class Batch(NamedTuple):
 
 
 class ServiceTimes:
-    """Measured batches by their number of windows; a batch of another size is scaled from its neighbours.
+    """Measured batches by their number of windows, in the order of their measurement.
 
     Attributes:
         read_seconds: Part of a batch's time in which one request is received and decoded. Requests that
@@ -44,25 +44,34 @@ class ServiceTimes:
 
     def __init__(self, measured: Mapping[int, Sequence[Batch]], *, read_seconds: float = 0.0) -> None:
         self.read_seconds: Final = read_seconds
+        self.measured: Final = measured
         self._sizes: Final = sorted(measured)
-        self._measured: Final = measured
         self._means: Final = [sum(each.last for each in measured[n]) / len(measured[n]) for n in self._sizes]
 
     def mean_seconds(self, windows: int) -> float:
         """Interpolate the mean time of a batch."""
-        sizes, means = self._sizes, self._means
-        place = min(max(bisect.bisect_left(sizes, windows), 1), len(sizes) - 1)
-        if len(sizes) == 1 or windows <= sizes[0]:
-            return means[0]
-        slope = (means[place] - means[place - 1]) / (sizes[place] - sizes[place - 1])
-        return means[place] + slope * (windows - sizes[place])
+        return float(np.interp(windows, self._sizes, self._means))
 
-    def draw(self, windows: int, rng: Random) -> Batch:
-        """Draw a measured batch of the nearest size, scaled to this one."""
-        nearest = min(self._sizes, key=lambda size: abs(size - windows))
-        drawn = rng.choice(self._measured[nearest])
-        scale = self.mean_seconds(windows) / self.mean_seconds(nearest)
-        return Batch(scale * drawn.first, scale * drawn.last)
+    def nearest(self, windows: int) -> int:
+        """Return the nearest measured size."""
+        return min(self._sizes, key=lambda size: abs(size - windows))
+
+
+class Replay:
+    """Measured batches of each size one after the other, from a random one on: slow moments stay together."""
+
+    def __init__(self, times: ServiceTimes, rng: Random) -> None:
+        self._times: Final = times
+        self._next: Final = {size: rng.randrange(len(found)) for size, found in times.measured.items()}
+
+    def batch(self, windows: int) -> Batch:
+        """Return the next batch of the nearest size, scaled to this one."""
+        times, size = self._times, self._times.nearest(windows)
+        found = times.measured[size]
+        first, last = found[self._next[size] % len(found)]
+        self._next[size] += 1
+        scale = times.mean_seconds(windows) / times.mean_seconds(size)
+        return Batch(scale * first, scale * last)
 
 
 @dataclass
@@ -101,8 +110,8 @@ class Worker:
         most_windows: int = MOST_WINDOWS,
     ) -> None:
         self._env: Final = env
-        self._times: Final = times
-        self._rng: Final = rng
+        self._reading: Final = times.read_seconds
+        self._replay: Final = Replay(times, rng)
         self._answer: Final = answer
         self._refuse: Final = refuse
         self._most: Final = most_windows
@@ -143,12 +152,12 @@ class Worker:
             self._refuse(held.popleft()[0])
         if not held:
             return
-        size, reading = 0, self._times.read_seconds
+        size, reading = 0, self._reading
         while size < min(len(held), self._most):  # requests that arrive while others are read join them
             size += 1
             if reading:
                 yield self._env.timeout(reading)
-        first, last = self._times.draw(size, self._rng)
+        first, last = self._replay.batch(size)
         yield self._env.timeout(max(0.0, first - size * reading))
         self._answer(held.popleft()[0])
         for _ in range(size - 1):
@@ -196,80 +205,6 @@ class Balancer:
             return
         self.ready.rotate()
         min(self.ready, key=lambda replica: replica.in_flight).submit(due)
-
-
-class Client(NamedTuple):
-    """Seconds of the measuring program's core: to send a request, and to receive an answer."""
-
-    send: float = 0.0
-    receive: float = 0.0
-
-
-class LoneWorker:
-    """One worker and the program that measures it, each on a core of its own."""
-
-    def __init__(self, times: ServiceTimes, client: Client, seed: int) -> None:
-        self.env: Final = simpy.Environment()
-        self.outcome: Final = Outcome()
-        self._client: Final = client
-        self._free_at = 0.0
-        self._worker: Final = Worker(
-            self.env, times, Random(seed), answer=self.receive, refuse=self._refuse
-        )  # fmt: skip
-
-    def _refuse(self, due: float) -> None:
-        self.outcome.refused += 1
-
-    def send(self, due: float) -> None:
-        """Send a request as soon as the client's core is free."""
-        self._free_at = max(self._free_at, self.env.now) + self._client.send
-        sent = self.env.timeout(self._free_at - self.env.now)
-        sent.callbacks.append(lambda _: self._worker.submit(due))
-
-    def receive(self, due: float) -> None:
-        """Receive an answer as soon as the client's core is free."""
-        self._free_at = max(self._free_at, self.env.now) + self._client.receive
-        self.outcome.latencies.append(self._free_at - due)
-
-    def run(self) -> Outcome:
-        """Simulate until every request has its outcome."""
-        self.env.run()
-        self.outcome.seconds = self.env.now
-        return self.outcome
-
-
-class _ClosedLoop(LoneWorker):
-    def __init__(self, times: ServiceTimes, client: Client, seed: int, *, until: float) -> None:
-        super().__init__(times, client, seed)
-        self._until: Final = until
-
-    def receive(self, due: float) -> None:
-        super().receive(due)
-        if self._free_at < self._until:
-            self.send(self._free_at)
-
-
-def closed_loop(times: ServiceTimes, *, callers: int, seconds: float, client: Client, seed: int) -> Outcome:
-    """Simulate callers who wait for their answer and ask again."""
-    loop = _ClosedLoop(times, client, seed, until=seconds)
-    for _ in range(callers):
-        loop.send(0.0)
-    return loop.run()
-
-
-def open_loop(times: ServiceTimes, *, rate: float, seconds: float, client: Client, seed: int) -> Outcome:
-    """Simulate requests that come at random, `rate` a second, whatever the worker does."""
-    lone, rng = LoneWorker(times, client, seed), Random(seed)
-
-    def requests() -> Process:
-        due = rng.expovariate(rate)
-        while due < seconds:
-            yield lone.env.timeout(due - lone.env.now)
-            lone.send(due)
-            due += rng.expovariate(rate)
-
-    lone.env.process(requests())
-    return lone.run()
 
 
 class Fleet(NamedTuple):

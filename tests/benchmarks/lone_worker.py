@@ -21,9 +21,10 @@ from typing import Final
 
 import psutil
 
-from tests.benchmarks.fleet_simulation import Batch, Client
+from tests.benchmarks.fleet_simulation import Batch
 from tests.benchmarks.front_ends import serving
 from tests.benchmarks.loads import ID, HttpCall, Load
+from tests.benchmarks.loop_simulation import Client
 from tests.benchmarks.payloads import calls_of
 
 CONNECTIONS: Final = 256

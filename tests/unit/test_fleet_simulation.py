@@ -12,17 +12,16 @@ from tests.benchmarks.fleet_simulation import (
     LONGEST_WAIT,
     MOST_WINDOWS,
     Batch,
-    Client,
     Fleet,
     Outcome,
+    Replay,
     ServiceTimes,
     Worker,
-    closed_loop,
     failure,
-    open_loop,
     rollout,
     simulate,
 )
+from tests.benchmarks.loop_simulation import Client, closed_loop, open_loop
 
 SERVICE = 0.001
 NO_CLIENT = Client()
@@ -87,7 +86,17 @@ def test_requests_that_arrive_while_others_are_read_join_their_batch() -> None:
 def test_a_batch_of_a_size_between_two_measured_ones_takes_a_time_between_theirs() -> None:
     times = ServiceTimes({8: [Batch(0.001, 0.002)], 16: [Batch(0.002, 0.004)]})
 
-    assert times.draw(12, Random(1)) == pytest.approx(Batch(0.0015, 0.003))
+    assert Replay(times, Random(1)).batch(12) == pytest.approx(Batch(0.0015, 0.003))
+
+
+def test_a_worker_replays_batches_in_the_order_of_their_measurement() -> None:
+    measured = [Batch(seconds, seconds) for seconds in (0.001, 0.002, 0.003, 0.004)]
+    replay = Replay(ServiceTimes({1: measured}), Random(1))
+
+    played = [replay.batch(1) for _ in range(8)]
+
+    first = measured.index(played[0])
+    assert played == [measured[(first + place) % 4] for place in range(8)]
 
 
 def test_every_request_of_a_fleet_has_one_outcome_whatever_happens() -> None:
