@@ -27,7 +27,7 @@ from rich.progress import track
 
 from export.bundle import find_bundle
 from service.core.runtime import OnnxRuntime
-from tests.benchmarks.capacity_report import Load, Loaded, Measurement, Plan, Round, report
+from tests.benchmarks.capacity_report import Load, Loaded, Measurement, Plan, Round, measurements, report
 from tests.benchmarks.fleet_simulation import Batch
 from tests.benchmarks.front_ends import CORES, cpu_seconds
 from tests.benchmarks.loads import LAST_CYCLE, window_of
@@ -62,12 +62,9 @@ def main(
 ) -> None:
     """Print the cost of a window, simulation beside measurement, and plans for fleets."""
     if measure:
-        found = [measured(bundle, door, rounds, seconds) for door in doors.split(",")]
-        data.write_bytes(msgspec.json.encode(found) + b"\n")
-    try:
-        found = msgspec.json.decode(data.read_bytes(), type=list[Measurement])
-    except (OSError, msgspec.DecodeError) as error:
-        raise typer.BadParameter(f"{data}: {error}; write it with --measure", param_hint="--data") from None
+        made = [measured(bundle, door, rounds, seconds) for door in doors.split(",")]
+        data.write_bytes(msgspec.json.encode(made) + b"\n")
+    found = measurements(data)
     plan = Plan(workers, p99_ms / 1000, core_hour)
     text = "\n\n".join(report(each, plan) for each in found)
     print(text)

@@ -6,10 +6,12 @@ import bisect
 import math
 import statistics
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
+import typer
 
 from tests.benchmarks.fleet_simulation import (
     MOST_WINDOWS,
@@ -112,6 +114,19 @@ class Measurement(msgspec.Struct, frozen=True):
         last = statistics.median(batch.last for batch in batches[most])
         beside_graph, send = (last - self.graph_seconds[most]) / most, (last - first) / (most - 1)
         return ServiceTimes(batches, read_seconds=max(0.0, beside_graph - send))
+
+
+def measurements(file: Path) -> list[Measurement]:
+    """Read the measurements of a file.
+
+    Raises:
+        typer.BadParameter: it cannot be read, or holds something else.
+    """
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=list[Measurement])
+    except (OSError, msgspec.DecodeError) as error:
+        message = f"{file}: expected measurements, got: {error}; write them with --measure"
+        raise typer.BadParameter(message, param_hint="--data") from None
 
 
 class Plan(NamedTuple):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
-from typer.testing import CliRunner
+import typer
 
 from tests.benchmarks.capacity_report import (
     Load,
@@ -13,6 +15,7 @@ from tests.benchmarks.capacity_report import (
     Round,
     compared,
     costs,
+    measurements,
     planned,
     simulated_load,
 )
@@ -82,16 +85,18 @@ def test_a_plan_has_cores_for_every_unit_while_one_replica_of_eight_is_gone(work
         assert row[-1] == f"{cores * 0.5 * 730:,.0f}"
 
 
-def test_a_missing_measurement_is_a_clear_error(tmp_path) -> None:
-    import typer
+@pytest.mark.parametrize("content", [None, b"{", b'[{"bundle": "fd001"}]'])
+def test_a_file_without_measurements_is_a_clear_error(tmp_path: Path, content: bytes | None) -> None:
+    file = tmp_path / "times.json"
+    if content is not None:
+        file.write_bytes(content)
 
-    from tests.benchmarks.capacity import main
+    with pytest.raises(typer.BadParameter, match=r"times\.json: expected measurements.*--measure"):
+        measurements(file)
 
-    app = typer.Typer()
-    app.command()(main)
 
-    result = CliRunner().invoke(app, ["--data", str(tmp_path / "none.json")], env={"COLUMNS": "200"})
+def test_measurements_are_read_as_they_were_written(tmp_path: Path) -> None:
+    file, found = tmp_path / "times.json", [measurement()]
+    file.write_bytes(msgspec.json.encode(found))
 
-    assert result.exit_code == 2
-    assert "none.json" in result.output
-    assert "--measure" in result.output
+    assert measurements(file) == found
