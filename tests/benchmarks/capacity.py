@@ -42,6 +42,8 @@ SHARES: Final = (0.3, 0.6, 0.8)
 """Rates of the open loop: shares of the answers a second of `RATED` callers in the same round."""
 SHARE_OF_BATCHES: Final = 0.5
 """Time of each size of batches, over that of a load."""
+MOST_KEPT: Final = 400
+"""Batches of each size that a round keeps, one after the other."""
 GRAPH_RUNS: Final = 200
 BEGIN: Final = "<!-- made by python -m tests.benchmarks.capacity -->"
 RESULT: Final = Path(__file__).with_name("service_times.json")
@@ -54,7 +56,7 @@ def main(
     doc: Annotated[Path | None, typer.Option(help="Page whose generated part is replaced.")] = None,
     bundle: Annotated[str, typer.Option(help="Model that is measured.")] = "fd001",
     doors: Annotated[str, typer.Option(help="Forms of requests: json, binary tensors.")] = "json,binary",
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of the measurement.")] = 6,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of the measurement.")] = 5,
     seconds: Annotated[float, typer.Option(min=0.1, help="Time of each load in a round.")] = 2.0,
     workers: Annotated[int, typer.Option(min=1, help="Workers of a replica, a core each.")] = 2,
     p99_ms: Annotated[float, typer.Option(min=0.1, help="Latency that a plan keeps.")] = 50,
@@ -89,18 +91,19 @@ def one_round(crew: Crew, worker: int, seconds: float, seed: int) -> Round:
     cpu, batches = dict[int, float](), dict[int, list[Batch]]()
     for size in SIZES:
         busy = cpu_seconds([worker])
-        batches[size] = list(
-            _repeated(partial(crew.burst, size, worker) if size > 1 else crew.alone, seconds)
-        )
+        measure = partial(crew.burst, size, worker) if size > 1 else crew.alone
+        batches[size] = list(_repeated(measure, seconds))
         cpu[size] = (cpu_seconds([worker]) - busy) / size / len(batches[size])
     waking = max(0.0, _typical(_repeated(partial(crew.burst, 1, worker), seconds)) - _typical(batches[1]))
-    for size in SIZES[1:]:
-        batches[size] = [Batch(max(0.0, each.first - waking), each.last - waking) for each in batches[size]]
+    kept = {
+        size: [_micros(each, waking if size > 1 else 0.0) for each in found[:MOST_KEPT]]
+        for size, found in batches.items()
+    }
     loads = [loaded(crew, Load(callers=callers), seconds, seed) for callers in CALLERS]
     rate = loads[CALLERS.index(RATED)].per_second
     loads += [loaded(crew, Load(per_second=share * rate), seconds, seed) for share in SHARES]
     share = (_others_seconds(worker) - others) / (time.perf_counter() - start) / CORES
-    return Round(seed, seconds, batches, cpu, crew.client(), loads, share)
+    return Round(seed, seconds, kept, cpu, crew.client(), loads, share)
 
 
 def _repeated(measure: Callable[[], Batch], seconds: float) -> Iterator[Batch]:
@@ -111,6 +114,11 @@ def _repeated(measure: Callable[[], Batch], seconds: float) -> Iterator[Batch]:
 
 def _typical(batches: Iterable[Batch]) -> float:
     return statistics.median(batch.last for batch in batches)
+
+
+def _micros(batch: Batch, waking: float) -> tuple[int, int]:
+    """Return a batch in microseconds, without the time in which a stopped worker wakes."""
+    return round(1e6 * max(0.0, batch.first - waking)), round(1e6 * (batch.last - waking))
 
 
 def loaded(crew: Crew, load: Load, seconds: float, seed: int) -> Loaded:

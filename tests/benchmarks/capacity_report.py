@@ -65,7 +65,7 @@ class Round(msgspec.Struct, frozen=True):
     Attributes:
         seed: Seed of the moments of the open loop: the simulation has the same.
         seconds: Time of each load.
-        batches: By windows, what batches took, in their order.
+        micros: By windows, microseconds to the first and to the last answer of batches, in their order.
         cpu_seconds: By windows of a batch, the worker's CPU time for a window.
         client: Time that the measuring program took.
         loads: Figures of the loads.
@@ -74,7 +74,7 @@ class Round(msgspec.Struct, frozen=True):
 
     seed: int
     seconds: float
-    batches: dict[int, list[Batch]]
+    micros: dict[int, list[tuple[int, int]]]
     cpu_seconds: dict[int, float]
     client: Client
     loads: list[Loaded]
@@ -107,8 +107,8 @@ class Measurement(msgspec.Struct, frozen=True):
         """
         batches: dict[int, list[Batch]] = {}
         for each in rounds:
-            for size, found in each.batches.items():
-                batches.setdefault(size, []).extend(found)
+            for size, found in each.micros.items():
+                batches.setdefault(size, []).extend(Batch(first / 1e6, last / 1e6) for first, last in found)
         most = max(batches)
         first = statistics.median(batch.first for batch in batches[most])
         last = statistics.median(batch.last for batch in batches[most])
@@ -161,7 +161,7 @@ def costs(found: Measurement) -> str:
     """Show the cost of a window by the size of its batch."""
     rows: list[list[Cell]] = []
     for size in sorted(found.graph_seconds):
-        spent = statistics.median(batch.last for each in found.rounds for batch in each.batches[size])
+        spent = statistics.median(last for each in found.rounds for _, last in each.micros[size]) / 1e6
         cpu = statistics.median(each.cpu_seconds[size] for each in found.rounds)
         graph = found.graph_seconds[size]
         rows.append([size, *(f"{1000 * each:.3f}" for each in (spent, spent / size, cpu, graph / size))])

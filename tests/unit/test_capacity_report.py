@@ -19,7 +19,6 @@ from tests.benchmarks.capacity_report import (
     planned,
     simulated_load,
 )
-from tests.benchmarks.fleet_simulation import Batch
 from tests.benchmarks.loop_simulation import Client
 
 LOADS = (Load(callers=1), Load(callers=64), Load(per_second=2000))
@@ -29,12 +28,12 @@ GRAPH = {1: 0.0001, 8: 0.0004, 32: 0.001}
 def measurement(*, slower: float = 1.0) -> Measurement:
     """Two rounds that measured what the simulation says, or service times that were slower by a factor."""
 
-    def batches(factor: float) -> dict[int, list[Batch]]:
-        return {n: [Batch(factor * (0.0002 + 0.00009 * n), factor * (0.0002 + 0.0001 * n))] for n in GRAPH}
+    def micros(factor: float) -> dict[int, list[tuple[int, int]]]:
+        return {n: [(round(factor * (200 + 90 * n)), round(factor * (200 + 100 * n)))] for n in GRAPH}
 
     def rounds(factor: float) -> list[Round]:
         cpu, client = dict.fromkeys(GRAPH, 0.0002), Client(0.00001, 0.00001)
-        return [Round(seed, 0.5, batches(factor), cpu, client, [], 0.01) for seed in (1, 2)]
+        return [Round(seed, 0.5, micros(factor), cpu, client, [], 0.01) for seed in (1, 2)]
 
     plain = Measurement("fd001", "json", 18_000, 0, 220.0, GRAPH, rounds(1.0))
     made = [[simulated_load(plain, each, load) for load in LOADS] for each in plain.rounds]
