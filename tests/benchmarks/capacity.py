@@ -27,7 +27,16 @@ from rich.progress import track
 
 from export.bundle import find_bundle
 from service.core.runtime import OnnxRuntime
-from tests.benchmarks.capacity_report import Load, Loaded, Measurement, Plan, Round, measurements, report
+from tests.benchmarks.capacity_report import (
+    BACKLOG,
+    Load,
+    Loaded,
+    Measurement,
+    Plan,
+    Round,
+    measurements,
+    report,
+)
 from tests.benchmarks.fleet_simulation import Batch
 from tests.benchmarks.front_ends import CORES, cpu_seconds
 from tests.benchmarks.loads import LAST_CYCLE, window_of
@@ -89,7 +98,7 @@ def one_round(crew: Crew, worker: int, seconds: float, seed: int) -> Round:
     """Measure batches of each size, then every load."""
     start, others = time.perf_counter(), _others_seconds(worker)
     cpu, batches = dict[int, float](), dict[int, list[Batch]]()
-    for size in SIZES:
+    for size in (*SIZES, BACKLOG):
         busy = cpu_seconds([worker])
         measure = partial(crew.burst, size, worker) if size > 1 else crew.alone
         batches[size] = list(_repeated(measure, seconds))

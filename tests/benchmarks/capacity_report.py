@@ -26,6 +26,8 @@ from tests.benchmarks.fleet_simulation import (
 )
 from tests.benchmarks.loop_simulation import Client, closed_loop, open_loop
 
+BACKLOG: Final = 4 * MOST_WINDOWS
+"""Windows of a burst that takes several full batches."""
 SLICE: Final = 8
 """Most replicas that are simulated: larger fleets are simulated by this share of them, and of their units."""
 SECONDS: Final = 2
@@ -103,17 +105,22 @@ class Measurement(msgspec.Struct, frozen=True):
     def times(self, rounds: Iterable[Round]) -> ServiceTimes:
         """Join the batches of rounds.
 
-        A request is read in the time that neither the graph nor the sending of answers takes.
+        A request is read in the time that neither the graph nor the sending of answers takes. `BACKLOG`
+        windows take one full batch, and the rest of them as batches that follow it.
         """
         batches: dict[int, list[Batch]] = {}
         for each in rounds:
             for size, found in each.micros.items():
                 batches.setdefault(size, []).extend(Batch(first / 1e6, last / 1e6) for first, last in found)
-        most = max(batches)
-        first = statistics.median(batch.first for batch in batches[most])
-        last = statistics.median(batch.last for batch in batches[most])
-        beside_graph, send = (last - self.graph_seconds[most]) / most, (last - first) / (most - 1)
-        return ServiceTimes(batches, read_seconds=max(0.0, beside_graph - send))
+        whole = statistics.median(batch.last for batch in batches.pop(BACKLOG))
+        first = statistics.median(batch.first for batch in batches[MOST_WINDOWS])
+        last = statistics.median(batch.last for batch in batches[MOST_WINDOWS])
+        beside_graph = (last - self.graph_seconds[MOST_WINDOWS]) / MOST_WINDOWS
+        return ServiceTimes(
+            batches,
+            read_seconds=max(0.0, beside_graph - (last - first) / (MOST_WINDOWS - 1)),
+            following=(whole / last - 1) / (BACKLOG / MOST_WINDOWS - 1),
+        )
 
 
 def measurements(file: Path) -> list[Measurement]:
@@ -254,8 +261,7 @@ def _holds(times: ServiceTimes, percent: int, plan: Plan) -> bool:
 
 def _slice(times: ServiceTimes, percent: int, workers: int) -> Fleet:
     """Make eight replicas with units for this share of their throughput in full batches."""
-    a_second = MOST_WINDOWS / times.mean_seconds(MOST_WINDOWS)
-    return Fleet(round(percent / 100 * a_second * workers * SLICE), SLICE, workers)
+    return Fleet(round(percent / 100 * times.most_per_second() * workers * SLICE), SLICE, workers)
 
 
 def _gone() -> Trouble:

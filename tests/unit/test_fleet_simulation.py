@@ -72,6 +72,15 @@ def test_callers_that_fill_every_batch_get_the_throughput_of_full_batches() -> N
     assert len(outcome.latencies) / outcome.seconds == pytest.approx(32 / TIMES.mean_seconds(32), rel=0.01)
 
 
+def test_full_batches_right_after_each_other_take_the_time_of_following_ones() -> None:
+    times = ServiceTimes(TIMES.measured, following=0.8)
+
+    outcome = closed_loop(times, callers=128, seconds=5, client=NO_CLIENT, seed=1)
+
+    assert len(outcome.latencies) / outcome.seconds == pytest.approx(times.most_per_second(), rel=0.01)
+    assert times.most_per_second() == pytest.approx(TIMES.most_per_second() / 0.8)
+
+
 def test_requests_that_arrive_while_others_are_read_join_their_batch() -> None:
     measured = {n: [Batch(0.001 + 0.0001 * n, 0.001 + 0.0001 * n)] for n in (1, 2, 32)}
 
