@@ -1,0 +1,161 @@
+"""How many units a fleet of replicas serves: one worker measured, its simulation compared, fleets planned.
+
+    python -m tests.benchmarks.capacity --measure --doc docs/scaling.md    # two quiet cores, some ten minutes
+    python -m tests.benchmarks.capacity --p99-ms 20 --core-hour 0.05       # plans from service_times.json
+
+The measurement runs in rounds: service times of batches first, then loads, so that a machine whose speed
+drifts shows both at the same speed. Each round is simulated with its own service times.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Annotated, Final
+
+import msgspec
+import numpy as np
+import psutil
+import typer
+from rich.progress import track
+
+from export.bundle import find_bundle
+from service.core.runtime import OnnxRuntime
+from tests.benchmarks.capacity_report import (
+    BACKLOG,
+    Load,
+    Loaded,
+    Measurement,
+    Plan,
+    Round,
+    measurements,
+    report,
+)
+from tests.benchmarks.fleet_simulation import Batch
+from tests.benchmarks.front_ends import CORES, cpu_seconds
+from tests.benchmarks.loads import LAST_CYCLE, window_of
+from tests.benchmarks.lone_worker import Crew, lone_worker
+from tests.benchmarks.memory import of as memory_of
+from tests.benchmarks.rul_states import replaced
+
+SIZES: Final = (1, 2, 4, 8, 16, 24, 32)
+CALLERS: Final = (1, 8, 64, 256)
+RATED: Final = 64
+SHARES: Final = (0.3, 0.6, 0.8)
+"""Rates of the open loop: shares of the answers a second of `RATED` callers in the same round."""
+SHARE_OF_BATCHES: Final = 0.5
+"""Time of each size of batches, over that of a load."""
+MOST_KEPT: Final = 400
+"""Batches of each size that a round keeps, one after the other."""
+GRAPH_RUNS: Final = 200
+BEGIN: Final = "<!-- made by python -m tests.benchmarks.capacity -->"
+RESULT: Final = Path(__file__).with_name("service_times.json")
+
+
+def main(
+    *,
+    measure: Annotated[bool, typer.Option("--measure", help="Measure first, and write DATA.")] = False,
+    data: Annotated[Path, typer.Option(help="Measurements, a JSON file.")] = RESULT,
+    doc: Annotated[Path | None, typer.Option(help="Page whose generated part is replaced.")] = None,
+    bundle: Annotated[str, typer.Option(help="Model that is measured.")] = "fd001",
+    doors: Annotated[str, typer.Option(help="Forms of requests: json, binary tensors.")] = "json,binary",
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of the measurement.")] = 5,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Time of each load in a round.")] = 2.0,
+    workers: Annotated[int, typer.Option(min=1, help="Workers of a replica, a core each.")] = 2,
+    p99_ms: Annotated[float, typer.Option(min=0.1, help="Latency that a plan keeps.")] = 50,
+    core_hour: Annotated[float, typer.Option(min=0, help="Price of a core for an hour.")] = 0.04,
+) -> None:
+    """Print the cost of a window, simulation beside measurement, and plans for fleets."""
+    if measure:
+        made = [measured(bundle, door, rounds, seconds) for door in doors.split(",")]
+        data.write_bytes(msgspec.json.encode(made) + b"\n")
+    found = measurements(data)
+    plan = Plan(workers, p99_ms / 1000, core_hour)
+    text = "\n\n".join(report(each, plan) for each in found)
+    print(text)
+    if doc is not None:
+        doc.write_text(replaced(doc.read_text(encoding="utf-8"), text, begin=BEGIN), encoding="utf-8")
+
+
+def measured(bundle: str, door: str, rounds: int, seconds: float) -> Measurement:
+    """Measure one worker on a core of its own."""
+    with tempfile.TemporaryDirectory() as folder, lone_worker(bundle, door, Path(folder)) as (crew, worker):
+        crew.closed_loop(CALLERS[-1], 3 * seconds)  # caches and the store fill
+        runtime, window = OnnxRuntime.load(find_bundle(bundle)), window_of(bundle)
+        graph = {size: graph_seconds(runtime, window, size) for size in SIZES}
+        made = [one_round(crew, worker, seconds, seed) for seed in track(range(rounds), door)]
+        memory_mib = memory_of(worker)[0]
+        return Measurement(bundle, door, crew.request_bytes, crew.failed, memory_mib, graph, made)
+
+
+def one_round(crew: Crew, worker: int, seconds: float, seed: int) -> Round:
+    """Measure batches of each size, then every load."""
+    start, others = time.perf_counter(), _others_seconds(worker)
+    cpu, batches = dict[int, float](), dict[int, list[Batch]]()
+    for size in (*SIZES, BACKLOG):
+        busy = cpu_seconds([worker])
+        measure = partial(crew.burst, size, worker) if size > 1 else crew.alone
+        batches[size] = list(_repeated(measure, seconds))
+        cpu[size] = (cpu_seconds([worker]) - busy) / size / len(batches[size])
+    waking = max(0.0, _typical(_repeated(partial(crew.burst, 1, worker), seconds)) - _typical(batches[1]))
+    kept = {
+        size: [_micros(each, waking if size > 1 else 0.0) for each in found[:MOST_KEPT]]
+        for size, found in batches.items()
+    }
+    loads = [loaded(crew, Load(callers=callers), seconds, seed) for callers in CALLERS]
+    rate = loads[CALLERS.index(RATED)].per_second
+    loads += [loaded(crew, Load(per_second=share * rate), seconds, seed) for share in SHARES]
+    share = (_others_seconds(worker) - others) / (time.perf_counter() - start) / CORES
+    return Round(seed, seconds, kept, cpu, crew.client(), loads, share)
+
+
+def _repeated(measure: Callable[[], Batch], seconds: float) -> Iterator[Batch]:
+    end = time.perf_counter() + SHARE_OF_BATCHES * seconds
+    while time.perf_counter() < end:
+        yield measure()
+
+
+def _typical(batches: Iterable[Batch]) -> float:
+    return statistics.median(batch.last for batch in batches)
+
+
+def _micros(batch: Batch, waking: float) -> tuple[int, int]:
+    """Return a batch in microseconds, without the time in which a stopped worker wakes."""
+    return round(1e6 * max(0.0, batch.first - waking)), round(1e6 * (batch.last - waking))
+
+
+def loaded(crew: Crew, load: Load, seconds: float, seed: int) -> Loaded:
+    """Put the worker under a load."""
+    start = time.perf_counter()
+    if load.callers:
+        latencies = crew.closed_loop(load.callers, seconds)
+    else:
+        latencies = crew.open_loop(load.per_second, seconds, Random(seed))
+    return Loaded.of(load, latencies, time.perf_counter() - start)
+
+
+def graph_seconds(runtime: OnnxRuntime, window: np.ndarray, size: int) -> float:
+    """Measure the graph alone, on the core of this program."""
+    readings, lengths = np.repeat(window[None], size, axis=0), np.full(size, len(window), dtype=np.int64)
+    last_cycle, spent = np.full(size, LAST_CYCLE, dtype=np.float32), list[float]()
+    for _ in range(GRAPH_RUNS):
+        start = time.perf_counter()
+        runtime.run(readings, lengths, last_cycle)
+        spent.append(time.perf_counter() - start)
+    return statistics.median(spent)
+
+
+def _others_seconds(worker: int) -> float:
+    """CPU seconds of other programs on all cores, beside some constant."""
+    busy = psutil.cpu_times()
+    return busy.user + busy.nice + busy.system - cpu_seconds([worker, os.getpid()])
+
+
+if __name__ == "__main__":
+    typer.run(main)

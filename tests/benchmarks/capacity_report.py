@@ -1,0 +1,287 @@
+"""Measurements of `capacity`, their simulation beside them, and plans for fleets, as tables of Markdown."""
+
+from __future__ import annotations
+
+import bisect
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+import typer
+
+from tests.benchmarks.fleet_simulation import (
+    MOST_WINDOWS,
+    Batch,
+    Fleet,
+    Outcome,
+    ServiceTimes,
+    Trouble,
+    failure,
+    rollout,
+    simulate,
+)
+from tests.benchmarks.loop_simulation import Client, closed_loop, open_loop
+
+BACKLOG: Final = 4 * MOST_WINDOWS
+"""Windows of a burst that takes several full batches."""
+SLICE: Final = 8
+"""Most replicas that are simulated: larger fleets are simulated by this share of them, and of their units."""
+SECONDS: Final = 2
+"""Simulated time of a fleet. A queue settles within milliseconds."""
+PERCENTS: Final = (20, 40, 60, 80, 90)
+FLEETS: Final = (10_000, 100_000, 1_000_000)
+HOURS_A_MONTH: Final = 730
+SEED: Final = 1
+Cell = str | int | float
+
+
+class Load(msgspec.Struct, frozen=True):
+    """A load: so many callers in a closed loop, or so many requests a second at random."""
+
+    callers: int = 0
+    per_second: float = 0.0
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """Figures of a load: answers a second, and seconds of latency."""
+
+    load: Load
+    per_second: float
+    p50: float
+    p99: float
+
+    @classmethod
+    def of(cls, load: Load, latencies: Sequence[float], seconds: float) -> Loaded:
+        """Make the figures from the latencies of so many seconds."""
+        p50, p99 = np.quantile(latencies, (0.5, 0.99))
+        return cls(load, len(latencies) / seconds, float(p50), float(p99))
+
+
+class Round(msgspec.Struct, frozen=True):
+    """A round of the measurement.
+
+    Attributes:
+        seed: Seed of the moments of the open loop: the simulation has the same.
+        seconds: Time of each load.
+        micros: By windows, microseconds to the first and to the last answer of batches, in their order.
+        cpu_seconds: By windows of a batch, the worker's CPU time for a window.
+        client: Time that the measuring program took.
+        loads: Figures of the loads.
+        others: Share of all cores that other programs used.
+    """
+
+    seed: int
+    seconds: float
+    micros: dict[int, list[tuple[int, int]]]
+    cpu_seconds: dict[int, float]
+    client: Client
+    loads: list[Loaded]
+    others: float
+
+
+class Measurement(msgspec.Struct, frozen=True):
+    """One worker on one core.
+
+    Attributes:
+        door: Form of the requests.
+        request_bytes: Length of one.
+        failed: Requests that were not answered with 200.
+        memory_mib: The worker's RSS after all loads.
+        graph_seconds: By windows of a batch, the time of the graph alone.
+    """
+
+    bundle: str
+    door: str
+    request_bytes: int
+    failed: int
+    memory_mib: float
+    graph_seconds: dict[int, float]
+    rounds: list[Round]
+
+    def times(self, rounds: Iterable[Round]) -> ServiceTimes:
+        """Join the batches of rounds.
+
+        A request is read in the time that neither the graph nor the sending of answers takes. `BACKLOG`
+        windows take one full batch, and the rest of them as batches that follow it.
+        """
+        batches: dict[int, list[Batch]] = {}
+        for each in rounds:
+            for size, found in each.micros.items():
+                batches.setdefault(size, []).extend(Batch(first / 1e6, last / 1e6) for first, last in found)
+        whole = statistics.median(batch.last for batch in batches.pop(BACKLOG))
+        first = statistics.median(batch.first for batch in batches[MOST_WINDOWS])
+        last = statistics.median(batch.last for batch in batches[MOST_WINDOWS])
+        beside_graph = (last - self.graph_seconds[MOST_WINDOWS]) / MOST_WINDOWS
+        return ServiceTimes(
+            batches,
+            read_seconds=max(0.0, beside_graph - (last - first) / (MOST_WINDOWS - 1)),
+            following=(whole / last - 1) / (BACKLOG / MOST_WINDOWS - 1),
+        )
+
+
+def measurements(file: Path) -> list[Measurement]:
+    """Read the measurements of a file.
+
+    Raises:
+        typer.BadParameter: it cannot be read, or holds something else.
+    """
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=list[Measurement])
+    except (OSError, msgspec.DecodeError) as error:
+        message = f"{file}: expected measurements, got: {error}; write them with --measure"
+        raise typer.BadParameter(message, param_hint="--data") from None
+
+
+class Plan(NamedTuple):
+    """Workers of a replica, p99 that every unit gets, price of a core for an hour."""
+
+    workers: int
+    p99_seconds: float
+    core_hour: float
+
+
+def report(found: Measurement, plan: Plan) -> str:
+    """Show the cost of a window, the simulation beside the measurement, and plans for fleets."""
+    others = statistics.median(each.others for each in found.rounds)
+    times = found.times(found.rounds)
+    return "\n".join(
+        (
+            f"### Requests as {found.door}\n",
+            (
+                f"Model {found.bundle}, {found.request_bytes:,} bytes a request, {len(found.rounds)} rounds; "
+                f"{found.failed} requests failed; a worker holds {found.memory_mib:.0f} MiB. Other "
+                f"programs used {others:.1%} of the cores.\n"
+            ),
+            costs(found),
+            compared(found),
+            under_load(times, plan),
+            planned(found, times, plan),
+        )
+    ).rstrip()
+
+
+def costs(found: Measurement) -> str:
+    """Show the cost of a window by the size of its batch."""
+    rows: list[list[Cell]] = []
+    for size in sorted(found.graph_seconds):
+        spent = statistics.median(last for each in found.rounds for _, last in each.micros[size]) / 1e6
+        cpu = statistics.median(each.cpu_seconds[size] for each in found.rounds)
+        graph = found.graph_seconds[size]
+        rows.append([size, *(f"{1000 * each:.3f}" for each in (spent, spent / size, cpu, graph / size))])
+    heads = ["windows in a batch", "ms a batch", "ms a window", "CPU ms a window", "graph alone, ms a window"]
+    return table(heads, rows)
+
+
+def compared(found: Measurement) -> str:
+    """Show measured and simulated figures of each load: medians over the rounds."""
+    rows: list[list[Cell]] = []
+    simulated = [[simulated_load(found, each, load.load) for load in each.loads] for each in found.rounds]
+    for place, first in enumerate(found.rounds[0].loads):
+        pairs = [(each.loads[place], made[place]) for each, made in zip(found.rounds, simulated, strict=True)]
+        row: list[Cell] = [_named(first.load, pairs)]
+        for figure, scale in (("per_second", 1), ("p50", 1000), ("p99", 1000)):
+            real, made = (
+                statistics.median(scale * getattr(pair[side], figure) for pair in pairs) for side in (0, 1)
+            )
+            row += [_short(real), _short(made), f"{made / real:.2f}"]
+        rows.append(row)
+    heads = ["load"]
+    for figure in ("answers/s", "p50 ms", "p99 ms"):
+        heads += [figure, "simulated", "ratio"]
+    return table(heads, rows)
+
+
+def _named(load: Load, pairs: Sequence[tuple[Loaded, Loaded]]) -> str:
+    if load.callers:
+        return f"{load.callers} caller{'s' * (load.callers > 1)}"
+    return f"{statistics.median(real.load.per_second for real, _ in pairs):,.0f} a second at random"
+
+
+def simulated_load(found: Measurement, each: Round, load: Load) -> Loaded:
+    """Simulate a load with the service times of its round."""
+    times = found.times([each])
+    if load.callers:
+        outcome = closed_loop(
+            times, callers=load.callers, seconds=each.seconds, client=each.client, seed=each.seed
+        )
+    else:
+        outcome = open_loop(
+            times, rate=load.per_second, seconds=each.seconds, client=each.client, seed=each.seed
+        )  # fmt: skip
+    return Loaded.of(load, outcome.latencies, outcome.seconds)
+
+
+def under_load(times: ServiceTimes, plan: Plan) -> str:
+    """Show latency by the load of a core, with every replica and while one of eight is gone."""
+    rows = list[list[Cell]]()
+    for percent in PERCENTS:
+        fleet = _slice(times, percent, plan.workers)
+        row: list[Cell] = [f"{percent} %", f"{fleet.units / SLICE / plan.workers:,.0f}"]
+        for trouble in (None, _gone()):
+            row += [_short(1000 * each) for each in _quantiles(_simulated(fleet, times, trouble))]
+        rows.append(row)
+    heads = ["load", "units a core", "p50 ms", "p99 ms", "p50 ms, one of eight gone", "p99 ms"]
+    return table(heads, rows)
+
+
+def planned(found: Measurement, times: ServiceTimes, plan: Plan) -> str:
+    """Show how many replicas serve a fleet, what they cost, and what a failure and a rollout do."""
+    loads = range(5, 100, 5)
+    best = loads[max(1, bisect.bisect(loads, False, key=lambda load: not _holds(times, load, plan))) - 1]
+    per_replica, rows = _slice(times, best, plan.workers).units / SLICE, list[list[Cell]]()
+    for units in FLEETS:
+        needed = math.ceil(units / per_replica)
+        replicas = needed + math.ceil(needed / (SLICE - 1))  # one of eight may be gone
+        share = min(1.0, SLICE / replicas)
+        fleet = Fleet(round(units * share), round(replicas * share), plan.workers)
+        cores = replicas * plan.workers
+        row: list[Cell] = [f"{units:,}", replicas, cores]
+        for trouble in (None, _gone(), rollout(at=0.1, lame_duck=0.1, seconds=0.1)):
+            outcome = _simulated(fleet, times, trouble)
+            row += [_short(1000 * _quantiles(outcome)[1]), outcome.lost + outcome.refused]
+        memory, network = cores * found.memory_mib / 1024, 8e-9 * units * found.request_bytes
+        price = cores * plan.core_hour * HOURS_A_MONTH
+        rows.append([*row, f"{memory:,.0f}", _short(network), f"{price:,.0f}"])
+    heads = ["units", "replicas", "cores", "p99 ms", "failed", "p99 ms, one killed", "failed"]
+    heads += ["p99 ms, rollout", "failed", "GiB", "Gbit/s in", "a month"]
+    return (
+        f"p99 stays below {1000 * plan.p99_seconds:g} ms up to {best} % of a core's throughput in full "
+        f"batches; a core costs {plan.core_hour:g} an hour.\n\n{table(heads, rows)}"
+    )
+
+
+def _holds(times: ServiceTimes, percent: int, plan: Plan) -> bool:
+    fleet = _slice(times, percent, plan.workers)
+    return _quantiles(_simulated(fleet, times, None))[1] <= plan.p99_seconds
+
+
+def _slice(times: ServiceTimes, percent: int, workers: int) -> Fleet:
+    """Make eight replicas with units for this share of their throughput in full batches."""
+    return Fleet(round(percent / 100 * times.most_per_second() * workers * SLICE), SLICE, workers)
+
+
+def _gone() -> Trouble:
+    return failure(at=0.5, seconds=SECONDS)
+
+
+def _simulated(fleet: Fleet, times: ServiceTimes, trouble: Trouble | None) -> Outcome:
+    return simulate(fleet, times, seconds=SECONDS, seed=SEED, trouble=trouble)
+
+
+def _quantiles(outcome: Outcome) -> tuple[float, float]:
+    p50, p99 = np.quantile(outcome.latencies, (0.5, 0.99))
+    return float(p50), float(p99)
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
+    """Make a table of Markdown, figures to the right."""
+    lines = [heads, ["---:"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines) + "\n"

@@ -1,0 +1,307 @@
+"""A fleet in front of replicas, event by event: measured service times in, latency and losses out.
+
+    callers or units -> balancer (least connections) -> replica -> one of its workers (a core each)
+
+A worker follows the rule of `service.core.batcher` with batches on the event loop: the windows that wait
+when its core is free become one batch. Each request has one window. Times are in seconds. The simulation
+must not know how service times are measured: `lone_worker` measures them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import simpy
+
+from service.edge.admission import WAIT_SHARE
+from service.settings import Settings
+
+MOST_WINDOWS: Final[int] = Settings.model_fields["max_batch_windows"].default
+LONGEST_WAIT: Final[float] = WAIT_SHARE * Settings.model_fields["request_timeout_seconds"].default
+"""A request that has waited longer at its turn is refused (docs/adr/0014)."""
+Process = Generator[simpy.Event, Any, None]
+
+
+class Batch(NamedTuple):
+    """Seconds from the start of a batch to its first and to its last answer."""
+
+    first: float
+    last: float
+
+
+class ServiceTimes:
+    """Measured batches by their number of windows, in the order of their measurement.
+
+    Attributes:
+        read_seconds: Part of a batch's time in which one request is received and decoded. Requests that
+            arrive meanwhile join the batch.
+        following: Time of a full batch right after another one, over that of one that an idle worker
+            begins: the threads of a worker with a backlog do not wake each other.
+    """
+
+    def __init__(
+        self, measured: Mapping[int, Sequence[Batch]], *, read_seconds: float = 0.0, following: float = 1.0
+    ) -> None:
+        self.read_seconds: Final = read_seconds
+        self.following: Final = following
+        self.measured: Final = measured
+        self._sizes: Final = sorted(measured)
+        self._means: Final = [sum(each.last for each in measured[n]) / len(measured[n]) for n in self._sizes]
+
+    def mean_seconds(self, windows: int) -> float:
+        """Interpolate the mean time of a batch."""
+        return float(np.interp(windows, self._sizes, self._means))
+
+    def most_per_second(self) -> float:
+        """Return the throughput of a worker with a backlog, in windows a second."""
+        return MOST_WINDOWS / (self.following * self.mean_seconds(MOST_WINDOWS))
+
+    def nearest(self, windows: int) -> int:
+        """Return the nearest measured size."""
+        return min(self._sizes, key=lambda size: abs(size - windows))
+
+
+class Replay:
+    """Measured batches of each size one after the other, from a random one on: slow moments stay together."""
+
+    def __init__(self, times: ServiceTimes, rng: Random) -> None:
+        self._times: Final = times
+        self._next: Final = {size: rng.randrange(len(found)) for size, found in times.measured.items()}
+
+    def batch(self, windows: int, *, follows: bool = False) -> Batch:
+        """Return the next batch of the nearest size, scaled to this one, and to one that follows another."""
+        times, size = self._times, self._times.nearest(windows)
+        found = times.measured[size]
+        first, last = found[self._next[size] % len(found)]
+        self._next[size] += 1
+        scale = times.mean_seconds(windows) / times.mean_seconds(size)
+        if follows and windows == MOST_WINDOWS:
+            scale *= times.following
+        return Batch(scale * first, scale * last)
+
+
+@dataclass
+class Outcome:
+    """Outcome of every request.
+
+    Attributes:
+        latencies: Seconds of each answered request since it was due.
+        refused: Requests that waited too long.
+        seconds: Length of the simulation, until the last answer.
+        lost: Requests that a replica held when it died, or that found no replica.
+    """
+
+    latencies: list[float] = field(default_factory=list)
+    refused: int = 0
+    lost: int = 0
+    seconds: float = 0.0
+
+    @property
+    def requests(self) -> int:
+        """All requests that have ended."""
+        return len(self.latencies) + self.refused + self.lost
+
+
+class Worker:
+    """One core. `answer` and `refuse` get the moment at which the request was due."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        times: ServiceTimes,
+        rng: Random,
+        *,
+        answer: Callable[[float], None],
+        refuse: Callable[[float], None],
+        most_windows: int = MOST_WINDOWS,
+    ) -> None:
+        self._env: Final = env
+        self._reading: Final = times.read_seconds
+        self._replay: Final = Replay(times, rng)
+        self._answer: Final = answer
+        self._refuse: Final = refuse
+        self._most: Final = most_windows
+        self.held: Final[deque[tuple[float, float]]] = deque()  # due, arrived; those of the batch first
+        self.start()
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._arrival = self._env.event()
+        self._process = self._env.process(self._serve())
+
+    def submit(self, due: float) -> None:
+        """Take a request."""
+        self.held.append((due, self._env.now))
+        if not self._arrival.triggered:
+            self._arrival.succeed()
+
+    def kill(self) -> int:
+        """Stop at once; return the number of requests that are lost."""
+        lost = len(self.held)
+        self.held.clear()
+        self._process.interrupt()
+        return lost
+
+    def _serve(self) -> Process:
+        try:
+            while True:
+                follows = False
+                while self.held:
+                    yield from self._run_batch(follows=follows)
+                    follows = True
+                self._arrival = self._env.event()
+                yield self._arrival
+        except simpy.Interrupt:
+            return
+
+    def _run_batch(self, *, follows: bool) -> Process:
+        held, now = self.held, self._env.now
+        while held and now - held[0][1] > LONGEST_WAIT:
+            self._refuse(held.popleft()[0])
+        if not held:
+            return
+        size, reading = 0, self._reading
+        while size < min(len(held), self._most):  # requests that arrive while others are read join them
+            size += 1
+            if reading:
+                yield self._env.timeout(reading)
+        first, last = self._replay.batch(size, follows=follows)
+        yield self._env.timeout(max(0.0, first - size * reading))
+        self._answer(held.popleft()[0])
+        for _ in range(size - 1):
+            yield self._env.timeout((last - first) / (size - 1))
+            self._answer(held.popleft()[0])
+
+
+class Replica:
+    """Workers behind one port: the kernel deals connections to them at random."""
+
+    def __init__(self, workers: Sequence[Worker], rng: Random) -> None:
+        self.workers: Final = workers
+        self._rng: Final = rng
+
+    @property
+    def in_flight(self) -> int:
+        """Requests without an answer."""
+        return sum(len(worker.held) for worker in self.workers)
+
+    def submit(self, due: float) -> None:
+        """Give a request to a worker."""
+        self._rng.choice(self.workers).submit(due)
+
+    def start(self) -> None:
+        """Start every worker."""
+        for worker in self.workers:
+            worker.start()
+
+    def kill(self) -> int:
+        """Kill every worker; return the number of requests that are lost."""
+        return sum(worker.kill() for worker in self.workers)
+
+
+class Balancer:
+    """Sends each request to the ready replica with the fewest in flight; equals take turns."""
+
+    def __init__(self, replicas: Iterable[Replica], outcome: Outcome) -> None:
+        self.ready: Final = deque(replicas)
+        self._outcome: Final = outcome
+
+    def submit(self, due: float) -> None:
+        """Pass a request on."""
+        if not self.ready:
+            self._outcome.lost += 1
+            return
+        self.ready.rotate()
+        min(self.ready, key=lambda replica: replica.in_flight).submit(due)
+
+
+class Fleet(NamedTuple):
+    """Units that report once a second, through replicas with so many workers each."""
+
+    units: int
+    replicas: int
+    workers: int
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a trouble acts on."""
+
+    env: simpy.Environment
+    balancer: Balancer
+    replicas: Sequence[Replica]
+    outcome: Outcome
+
+
+Trouble = Callable[[Site], Process]
+
+
+def failure(*, at: float, seconds: float) -> Trouble:
+    """Kill one replica, which is back after so many seconds; the balancer notices at once."""
+
+    def run(site: Site) -> Process:
+        yield site.env.timeout(at)
+        yield from _absence(site, site.replicas[0], lame_duck=0.0, seconds=seconds)
+
+    return run
+
+
+def rollout(*, at: float, lame_duck: float, seconds: float) -> Trouble:
+    """Restart the replicas one after the other; each answers without new requests before it ends."""
+
+    def run(site: Site) -> Process:
+        yield site.env.timeout(at)
+        for replica in site.replicas:
+            yield from _absence(site, replica, lame_duck=lame_duck, seconds=seconds)
+
+    return run
+
+
+def _absence(site: Site, replica: Replica, *, lame_duck: float, seconds: float) -> Process:
+    site.balancer.ready.remove(replica)
+    yield site.env.timeout(lame_duck)
+    site.outcome.lost += replica.kill()
+    yield site.env.timeout(seconds)
+    replica.start()
+    site.balancer.ready.append(replica)
+
+
+def simulate(
+    fleet: Fleet, times: ServiceTimes, *, seconds: int, seed: int, trouble: Trouble | None = None
+) -> Outcome:
+    """Let every unit report in each second, at its own moment of the second."""
+    env, rng, outcome = simpy.Environment(), Random(seed), Outcome()
+
+    def answer(due: float) -> None:
+        outcome.latencies.append(env.now - due)
+
+    def refuse(due: float) -> None:
+        outcome.refused += 1
+
+    replicas = [
+        Replica(
+            [Worker(env, times, rng, answer=answer, refuse=refuse) for _ in range(fleet.workers)], rng
+        )
+        for _ in range(fleet.replicas)
+    ]  # fmt: skip
+    balancer = Balancer(replicas, outcome)
+
+    def reports() -> Process:
+        moments = sorted(rng.random() for _ in range(fleet.units))
+        for second in range(seconds):
+            for moment in moments:
+                due = second + moment
+                yield env.timeout(max(0.0, due - env.now))
+                balancer.submit(due)
+
+    env.process(reports())
+    if trouble is not None:
+        env.process(trouble(Site(env, balancer, replicas, outcome)))
+    env.run()
+    outcome.seconds = env.now
+    return outcome

@@ -1,0 +1,169 @@
+"""One worker on one core, and the program that measures it on another: service times, latency, throughput.
+
+`Crew` holds the connections. Its thread polls without sleep, so no wake-up adds to a latency. A batch of
+n windows is measured by stopping the worker (SIGSTOP), sending n requests, and letting it go on: it finds
+them all at once, as it does after a batch under load.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from random import Random
+from time import perf_counter
+from typing import Final
+
+import psutil
+
+from tests.benchmarks.fleet_simulation import Batch
+from tests.benchmarks.front_ends import serving
+from tests.benchmarks.loads import ID, HttpCall, Load
+from tests.benchmarks.loop_simulation import Client
+from tests.benchmarks.payloads import calls_of
+
+CONNECTIONS: Final = 256
+RECEIVED_BYTES: Final = 1 << 18
+END_OF_HEAD: Final = b"\r\n\r\n"
+LENGTH: Final = b"content-length:"
+
+
+class Crew:
+    """Connections to one worker, each with one request at a time.
+
+    Attributes:
+        request_bytes: Length of a request.
+        failed: Answers with another status than 200.
+    """
+
+    def __init__(self, http: str, calls: Sequence[HttpCall], count: int = CONNECTIONS) -> None:
+        self._calls: Final = [call.raw(http).split(ID.encode()) for call in calls]
+        self.request_bytes: Final = len(calls[0].raw(http))
+        self._poll: Final = select.epoll()
+        self._ends: Final[dict[int, socket.socket]] = {}
+        self._partial: Final[dict[int, bytes]] = {}
+        self._asked = self._sends = self._receives = self.failed = 0
+        self._sending = self._receiving = self._arrived = 0.0
+        port = int(http.rpartition(":")[2])
+        for _ in range(count):
+            end = socket.create_connection(("127.0.0.1", port))
+            end.setblocking(False)
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._ends[end.fileno()] = end
+            self._poll.register(end.fileno(), select.EPOLLIN)
+
+    def close(self) -> None:
+        """Close every connection."""
+        for end in self._ends.values():
+            end.close()
+        self._poll.close()
+
+    def client(self) -> Client:
+        """Return the mean time that this program has taken to send and to receive."""
+        return Client(self._sending / self._sends, self._receiving / self._receives)
+
+    def alone(self) -> Batch:
+        """Send one request to a worker that has nothing else to do."""
+        self._send(next(iter(self._ends)))
+        return self._answers(perf_counter(), 1)
+
+    def burst(self, windows: int, worker: int) -> Batch:
+        """Let a worker find so many requests at once."""
+        os.kill(worker, signal.SIGSTOP)
+        for end in list(self._ends)[:windows]:
+            self._send(end)
+        start = perf_counter()
+        os.kill(worker, signal.SIGCONT)
+        return self._answers(start, windows)
+
+    def _answers(self, start: float, missing: int) -> Batch:
+        """Wait for so many answers; their times end when they arrive, before they are read."""
+        first = 0.0
+        while missing:
+            for _ in self._receive():
+                missing -= 1
+                first = first or self._arrived - start
+        return Batch(first, self._arrived - start)
+
+    def closed_loop(self, callers: int, seconds: float) -> list[float]:
+        """Ask by so many callers, each of whom waits for its answer; the latencies in seconds."""
+        start, latencies = perf_counter(), list[float]()
+        asked = dict.fromkeys(list(self._ends)[:callers], start)
+        for end in asked:
+            self._send(end)
+        while asked:
+            for end in self._receive():
+                now = perf_counter()
+                latencies.append(now - asked.pop(end))
+                if now < start + seconds:
+                    asked[end] = now
+                    self._send(end)
+        return latencies
+
+    def open_loop(self, rate: float, seconds: float, rng: Random) -> list[float]:
+        """Ask at random moments, `rate` a second; seconds from when each request was due to its answer."""
+        free, asked, latencies = deque(self._ends), dict[int, float](), list[float]()
+        start = perf_counter()
+        due = start + rng.expovariate(rate)
+        while asked or due < start + seconds:
+            while free and due < min(perf_counter(), start + seconds):
+                asked[free[0]] = due
+                self._send(free.popleft())
+                due += rng.expovariate(rate)
+            for end in self._receive():
+                latencies.append(perf_counter() - asked.pop(end))
+                free.append(end)
+        return latencies
+
+    def _send(self, end: int) -> None:
+        start = perf_counter()
+        self._asked += 1
+        raw = (b"%032x" % self._asked).join(self._calls[self._asked % len(self._calls)])
+        if self._ends[end].send(raw) < len(raw):
+            raise RuntimeError(f"a request of {len(raw)} bytes does not fit into the socket's buffer")
+        self._sending += perf_counter() - start
+        self._sends += 1
+
+    def _receive(self) -> Iterator[int]:
+        """Read what has arrived; yield each connection with a whole answer."""
+        ready = self._poll.poll(0)
+        self._arrived = perf_counter()
+        for end, _ in ready:
+            start = perf_counter()
+            data = self._partial.pop(end, b"") + self._ends[end].recv(RECEIVED_BYTES)
+            head, found, body = data.partition(END_OF_HEAD)
+            is_whole = bool(found) and len(body) >= _length(head)
+            self._receiving += perf_counter() - start
+            if is_whole:
+                self.failed += b" 200 " not in head[:16]
+                self._receives += 1
+                yield end
+            else:
+                self._partial[end] = data
+
+
+def _length(head: bytes) -> int:
+    return int(head[head.lower().index(LENGTH) + len(LENGTH) :].split(b"\r", 1)[0])
+
+
+@contextmanager
+def lone_worker(bundle: str, door: str, folder: Path) -> Iterator[tuple[Crew, int]]:
+    """Serve by one worker on the first core, measure from the second; the crew and the worker's process."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        raise RuntimeError("the measurement needs two cores: one serves, one asks")
+    calls = calls_of(bundle, door, Load(door, CONNECTIONS, realistic=True))
+    try:
+        os.sched_setaffinity(0, cores[:1])
+        with serving("one", bundle, folder) as (http, _, pids, _):
+            os.sched_setaffinity(0, cores[1:2])
+            worker = next(pid for pid in pids if psutil.Process(pid).name() == "envoy")
+            with closing(Crew(http, calls)) as crew:
+                yield crew, worker
+    finally:
+        os.sched_setaffinity(0, cores)
