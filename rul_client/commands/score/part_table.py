@@ -16,8 +16,8 @@ from rul_client.answers import ModelName
 from rul_client.commands.predict.rows import columns_of
 from rul_client.commands.predict.writers import parquet_schema
 from rul_client.commands.score.job import Job, Tally
+from rul_client.commands.score.locations import Location
 from rul_client.commands.score.part_readings import Refusal
-from rul_client.commands.score.places import Place
 from rul_client.commands.score.plan import Part, open_parquet
 
 REFUSED: Final = "_refused"
@@ -67,7 +67,7 @@ def ragged(values: FloatArray, lengths: IntArray) -> Any:  # noqa: ANN401 pyarro
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values[inside].astype(np.float32)))
 
 
-def write_part(output: Place, part: Part, table: Any, refused: Sequence[Refusal], tally: Tally) -> None:  # noqa: ANN401
+def write_part(output: Location, part: Part, table: Any, refused: Sequence[Refusal], tally: Tally) -> None:  # noqa: ANN401
     """Write what was refused, then the answers: a part whose answers are there is finished.
 
     Raises:
@@ -80,7 +80,7 @@ def write_part(output: Place, part: Part, table: Any, refused: Sequence[Refusal]
     output.write(part.file, _parquet(table.replace_schema_metadata(metadata)))
 
 
-def read_tally(output: Place, part: Part) -> Tally:
+def read_tally(output: Location, part: Part) -> Tally:
     """Read the counts of a finished part.
 
     Raises:

@@ -18,9 +18,9 @@ from export.bundle import find_bundle
 from model.domain import HEALTH_LABELS, IntArray
 from rul_client.commands.predict.input_file import described_by
 from rul_client.commands.score.job import Job, Tally
+from rul_client.commands.score.locations import Location
 from rul_client.commands.score.part_readings import Refusal, read_part
 from rul_client.commands.score.part_table import ragged, schema_of, table_of, write_part
-from rul_client.commands.score.places import Place
 from rul_client.commands.score.plan import Part
 from rul_client.commands.score.unit_windows import UnitWindows
 from service.core.answers import STATES, Answers
@@ -55,8 +55,8 @@ class Scorer:
         self.fleet: Final = described_by(self.manifest, job.fleet)
         self.optional: Final = self.fleet.sources if job.fleet is None else ()
         self.schema: Final = schema_of(self.manifest, self.name, job)
-        self.source: Final = Place.of(job.source).folder()
-        self.output: Final = Place.of(job.output)
+        self.source: Final = Location.of(job.source).folder()
+        self.output: Final = Location.of(job.output)
         self._rules: Final = WindowRules.of(self.manifest, max_window_cycles=self.manifest.context)
         self.provider: Final = runtime.provider
         self.batch_windows: Final = settings.max_batch_windows
@@ -157,7 +157,7 @@ class Scorer:
 def score_part(part: Part, scorer: Scorer, watch: Watch = lambda _: None) -> Tally:
     """Answer the windows of a part, and write its files; the same part always gives the same files."""
     read = read_part(scorer.source, part, scorer.fleet, optional=scorer.optional)
-    refused, tables, order = [*read.refused], [scorer.schema.empty_table()], [np.array([], np.int64)]
+    refused, tables, order = [*read.refused], [scorer.schema.empty_table()], list[IntArray]()
     counts, drift = scorer.drift_counts()
     states, health = Counter[str](), Counter[str]()
     if read.units:
@@ -176,7 +176,7 @@ def score_part(part: Part, scorer: Scorer, watch: Watch = lambda _: None) -> Tal
             states.update(columns["rul_state"].tolist())
             health.update(columns["health_state"].tolist())
             watch(len(which))
-    table = pa.concat_tables(tables).take(np.argsort(np.concatenate(order)))
+    table = pa.concat_tables(tables).take(np.argsort(np.concatenate([np.array([], np.int64), *order])))
     tally = Tally(
         readings=read.readings,
         units=len(read.units),
