@@ -74,7 +74,7 @@ LIVENESS: Final = {
         ],
     },
 }
-"""Envoy's filter that answers 200, or 503 from `/healthcheck/fail` to `/healthcheck/ok` of the admin interface."""
+"""Envoy's filter that answers 200; 503 after `/healthcheck/fail` of the admin interface."""
 ALIVE: Final = {"body_format_override": {"json_format": {"status": "alive"}}}
 """The body of the answer 200, which no other filter gives."""
 

@@ -1,8 +1,8 @@
 """Tell a worker that hangs from one that computes or waits for a core.
 
-A worker replies to heartbeats on its event loop; an empty reply is none. If the loop is silent, the kernel's account of its thread
-decides: a thread that neither runs nor waits for a core is blocked or stopped. This module must not know how
-a worker starts or ends.
+A worker replies to heartbeats on its event loop; an empty reply is none. If the loop is silent, the
+kernel's account of its thread decides: a thread that neither runs nor waits for a core is blocked or
+stopped. This module must not know how a worker starts or ends.
 """
 
 from __future__ import annotations

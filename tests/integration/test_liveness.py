@@ -27,7 +27,7 @@ async def application(scope, receive, send):
         await receive()
         await send({"type": "lifespan.shutdown.complete"})
         return
-    body = Path(os.environ[FIFO]).read_bytes()
+    body = Path(os.environ[FIFO]).read_bytes()  # noqa: ASYNC240 to block the event loop
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": body})
 
@@ -62,7 +62,8 @@ async def server(tmp_path, port):
 
 @pytest.fixture
 async def client(server, port):
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=SECONDS) as made:
+    url = f"http://127.0.0.1:{port}"
+    async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=SECONDS) as made:
         yield made
 
 
