@@ -33,6 +33,7 @@ from service.core.predictor import LoadedModel, Predictor
 from service.core.runtime import OnnxRuntime, Runtime
 from service.core.watch import Watch
 from service.edge.exchange import Desk
+from service.errors import RuntimeFailed
 from service.factory import admission_of, desk_of, store_of, tracer_of
 from service.grpc.call import METADATA
 from service.grpc.over_asgi import GrpcOverAsgi
@@ -103,7 +104,7 @@ class Parts:
         proving = self._run(self.become_ready())
         if spec.control is not None:
             commands = {
-                "beat": _beat,
+                "beat": self._beat,
                 "ready": partial(self._status, proving),
                 "leave": self._leave,
                 "drain": self._drained,
@@ -151,6 +152,14 @@ class Parts:
         log = self._log.info if self.worker is None or self.worker.index == 0 else self._log.debug
         for name, model in self._models.items():
             log("model ready", model=name, version=model.name.version, provider=model.provider)
+
+    async def _beat(self) -> str:
+        """Return the thread of the event loop; nothing where only a restart helps."""
+        try:
+            self.lifecycle.check_alive()
+        except RuntimeFailed:
+            return ""
+        return str(threading.get_native_id())
 
     async def _status(self, proving: asyncio.Task[Any]) -> str:
         await proving
@@ -290,10 +299,6 @@ def _loaded(settings: Settings, spec: WorkerSpec) -> list[tuple[BundleFolder, On
             "`rul models swap`, or restart the service"
         )
     return loaded
-
-
-async def _beat() -> str:
-    return str(threading.get_native_id())
 
 
 class Host:

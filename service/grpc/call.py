@@ -100,7 +100,7 @@ async def exchanged(
             raw = await first(messages)
             waiting.reading_seconds = None
             if waiting.is_late:
-                waiting.answer()
+                waiting.start()
             if needs_model:
                 await exchange.begin(len(raw), waiting)
             reply = await call(raw, exchange, waiting)

@@ -11,6 +11,7 @@ import asyncio
 import math
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -37,9 +38,6 @@ JSON: Final = b"application/json"
 
 CHANGE_SECONDS: Final = 150.0
 """Longest change of the service: a little more than its workers may take to check a bundle."""
-
-LOOK_SECONDS: Final = 1.0
-"""Pause between two looks at whether the reader of a stream has left."""
 
 _encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
 
@@ -166,7 +164,7 @@ class Shell:
                     body = await _body(desk, endpoint, headers, receive)
                     limit.reading_seconds = None
                     if limit.is_late:
-                        limit.answer()
+                        limit.start()
                 if endpoint.needs_model:
                     await exchange.begin(len(body), limit)
                 call = Call(desk, scope, headers, exchange, limit, parameters, body)
@@ -207,23 +205,10 @@ async def _send(reply: Reply, request_id: str, method: str, receive: Receive, se
 
 async def _send_parts(stream: AsyncGenerator[bytes, None], receive: Receive, send: Send) -> None:
     """Send the parts of a body until they or the caller end."""
-
-    async def left() -> None:
-        while (await receive())["type"] != "http.disconnect":  # noqa: ASYNC110 the server has no event
-            await asyncio.sleep(LOOK_SECONDS)  # pyvoy answers at once while the caller is there
-
-    async def parts() -> None:
-        async for part in stream:
-            await send({"type": "http.response.body", "body": part, "more_body": True})
-
-    # A server may be about to hand over the disconnect, so nothing cancels the wait for it: see Limit.
-    leaving, sending = asyncio.ensure_future(left()), asyncio.ensure_future(parts())
-    try:
-        await asyncio.wait({leaving, sending}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        sending.cancel()
-        await asyncio.gather(sending, return_exceptions=True)
-        await stream.aclose()
+    with suppress(Disconnected, OSError), Limit(None, receive):  # a send fails once the caller has left
+        async with aclosing(stream):
+            async for part in stream:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
 
 
 def media_type_of(headers: Mapping[bytes, bytes]) -> bytes:

@@ -3,7 +3,7 @@
 At start a worker reads its `WorkerSpec` from one private environment variable. Later the supervisor sends
 one line and gets one line, on a Unix socket that only its owner can open:
 
-    beat  -> the thread of the event loop, at once
+    beat  -> the thread of the event loop, at once; nothing where only a restart helps
     ready -> the worker's phase and its models, as soon as it knows whether it can answer
     leave -> leaving, when readiness is off; requests are still answered
     drain -> drained | gave up, when requests in flight have finished or the time is over

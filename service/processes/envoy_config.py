@@ -59,15 +59,24 @@ ACCESS_CONTROL: Final = {
 }
 """Envoy's filter that refuses requests by their headers, with 403."""
 BAD_REQUEST: Final = {
-    "filter": {
-        "status_code_filter": {
-            "comparison": {"op": "EQ", "value": {"default_value": 403, "runtime_key": "-"}}
-        }
-    },
     "status_code": 400,
     "body": {"inline_string": "expected a path and a query in UTF-8, each other byte as %XX"},
 }
 """The answer in its place."""
+LIVENESS: Final = {
+    "name": "envoy.filters.http.health_check",
+    "typed_config": {
+        "@type": f"{TYPES}.extensions.filters.http.health_check.v3.HealthCheck",
+        "pass_through_mode": False,
+        "headers": [
+            {"name": ":method", "string_match": {"safe_regex": {"regex": "GET|HEAD"}}},
+            {"name": ":path", "string_match": {"safe_regex": {"regex": r"/(livez|healthz)(\?.*)?"}}},
+        ],
+    },
+}
+"""Envoy's filter that answers 200; 503 after `/healthcheck/fail` of the admin interface."""
+ALIVE: Final = {"body_format_override": {"json_format": {"status": "alive"}}}
+"""The body of the answer 200, which no other filter gives."""
 
 
 def allow_silence(config: Config, *, idle_seconds: float) -> None:
@@ -128,9 +137,21 @@ def refuse_undecodable(config: Config) -> None:
 
     The application cannot be asked: pyvoy fails to decode such a path, and the request has no answer.
     """
+    _answer_first(config, ACCESS_CONTROL, 403, BAD_REQUEST)
+
+
+def answer_liveness(config: Config) -> None:
+    """Answer `/livez` and `/healthz` beside the event loop, where they would wait behind every request."""
+    _answer_first(config, LIVENESS, 200, ALIVE)
+
+
+def _answer_first(config: Config, http_filter: Config, status: int, answer: Config) -> None:
+    """Put a filter before all others, and word its answers of this status."""
+    comparison = {"op": "EQ", "value": {"default_value": status, "runtime_key": "-"}}
+    mapper = {"filter": {"status_code_filter": {"comparison": comparison}}, **answer}
     for http in _http_managers(config):
-        http["http_filters"].insert(0, ACCESS_CONTROL)
-        http["local_reply_config"] = {"mappers": [BAD_REQUEST]}
+        http["http_filters"].insert(0, http_filter)
+        http.setdefault("local_reply_config", {"mappers": []})["mappers"].append(mapper)
 
 
 def _http_managers(config: Config) -> Iterator[Config]:

@@ -11,7 +11,7 @@ import os
 import re
 import signal
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +24,8 @@ from service.errors import FrontEndFailed
 from service.processes.tuning import end_with_parent
 
 POLL_SECONDS: Final = 0.02
+TELL_SECONDS: Final = 1
+"""Time for a process to take a change of its state: one that is stopped does not."""
 STOP_SECONDS: Final = 5
 """Time for a process to end after SIGTERM, once its worker has drained."""
 
@@ -60,6 +62,7 @@ class EnvoyServer(PyvoyServer):
         self._admin: Final = admin
         self._configure: Final = configure
         self._arguments: Final = arguments
+        self._is_alive = True
         self.process: Final = asyncio.get_running_loop().create_future()
 
     async def start(self) -> None:
@@ -114,6 +117,14 @@ class EnvoyServer(PyvoyServer):
         The port stays open; Envoy's `--drain-time-s` says after how long every answer asks for it.
         """
         await self.ask("POST", "/drain_listeners?graceful&skip_exit")
+
+    async def set_alive(self, *, is_alive: bool) -> None:
+        """Choose how Envoy answers `/livez`: 200 or 503."""
+        if is_alive is not self._is_alive:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TELL_SECONDS):
+                    await self.ask("POST", "/healthcheck/ok" if is_alive else "/healthcheck/fail")
+                    self._is_alive = is_alive
 
     async def flush(self) -> None:
         """Wait until clients have read their answers: what the kernel does not hold would be lost."""

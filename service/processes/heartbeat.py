@@ -1,8 +1,8 @@
 """Tell a worker that hangs from one that computes or waits for a core.
 
-A worker replies to heartbeats on its event loop. If the loop is silent, the kernel's account of its thread
-decides: a thread that neither runs nor waits for a core is blocked or stopped. This module must not know how
-a worker starts or ends.
+A worker replies to heartbeats on its event loop; an empty reply is none. If the loop is silent, the
+kernel's account of its thread decides: a thread that neither runs nor waits for a core is blocked or
+stopped. This module must not know how a worker starts or ends.
 """
 
 from __future__ import annotations
@@ -47,6 +47,11 @@ class Heartbeat:
         """Return the time since the last reply, or since the start."""
         return monotonic() - self._since
 
+    @property
+    def is_silent(self) -> bool:
+        """Return whether a loop that has replied before is silent for the limit, busy or not."""
+        return self._thread is not None and self._misses >= BEATS
+
     async def beat(self) -> bool:
         """Send one heartbeat; return whether the worker hangs."""
         replied, _ = await asyncio.gather(self._replied(), asyncio.sleep(self._pause))
@@ -59,10 +64,11 @@ class Heartbeat:
     async def _replied(self) -> bool:
         try:
             async with asyncio.timeout(self._pause):
-                self._thread = await send(self._socket, "beat")
+                thread = await send(self._socket, "beat")
         except (OSError, EOFError, TimeoutError):
             return False
-        return True
+        self._thread = thread or self._thread
+        return bool(thread)
 
     def _hangs(self) -> bool:
         is_over = self._misses >= BEATS * PATIENCE

@@ -26,6 +26,7 @@ from service.processes.control import WorkerSpec, send
 from service.processes.descriptors import most_connections
 from service.processes.envoy_config import (
     allow_silence,
+    answer_liveness,
     hide_admin,
     limit_connections,
     limit_slow_clients,
@@ -177,6 +178,7 @@ class Workers:
         allow_silence(config, idle_seconds=max(ENVOY_IDLE_SECONDS, settings.stream_idle_seconds + 60))
         limit_slow_clients(config, body_seconds=settings.body_timeout_seconds)
         limit_connections(config, most=most_connections(settings.max_connections))
+        answer_liveness(config)
         refuse_undecodable(config)
         config = use_tls(config, settings, folder=self._folder)
         return limit_caches(config, processors=os.cpu_count() or 1)
@@ -206,6 +208,7 @@ class Workers:
                 self._log.error("worker hung", worker=worker, silent_seconds=heartbeat.silent_seconds)
                 process.kill()
                 return
+            await server.set_alive(is_alive=not heartbeat.is_silent)
 
     async def _drain(self, worker: int) -> None:
         """Let a worker finish its requests in flight; it refuses new ones meanwhile."""

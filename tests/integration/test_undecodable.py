@@ -40,7 +40,7 @@ def test_a_path_or_query_in_utf8_is_served(server, target):
     assert status(server, target) == DECODABLE[target]
 
 
-@pytest.mark.parametrize("path", [b"/livez", b"/metrics", b"/nothing"])
+@pytest.mark.parametrize("path", [b"/readyz", b"/metrics", b"/nothing"])
 @pytest.mark.parametrize("name", [b"accept", b"x-request-id", b"authorization", b"x-other"])
 def test_a_header_that_is_not_utf8_is_refused(server, path, name):
     assert status(server, path, name + b": \xff\xfe\r\n") == 400

@@ -61,6 +61,38 @@ async def test_a_worker_that_replies_does_not_hang(tmp_path, account):
     control.close()
 
 
+@pytest.mark.parametrize(("reply", "beats"), [("", BEATS), (LOOP, None)])
+async def test_a_worker_that_only_a_restart_helps_hangs_after_the_limit(tmp_path, account, reply, beats):
+    replies = iter([LOOP])
+
+    async def beat():
+        return next(replies, reply)
+
+    control = Control({"beat": beat})
+    await control.open(tmp_path / "worker")
+    heartbeat = Heartbeat(tmp_path / "worker", tmp_path / "task", limit_seconds=0.8)
+    await heartbeat.beat()
+
+    assert await beats_until_hung(heartbeat, most=BEATS) == beats
+    control.close()
+
+
+async def test_a_loop_that_is_busy_for_the_limit_is_silent(heartbeat, account):
+    account(LOOP, 1000)
+    before = [await heartbeat.beat() or heartbeat.is_silent for _ in range(BEATS - 1)]
+    await heartbeat.beat()
+
+    assert before == [False] * (BEATS - 1)
+    assert heartbeat.is_silent
+
+
+async def test_a_worker_that_starts_is_not_silent(tmp_path, account):
+    heartbeat = Heartbeat(tmp_path / "worker", tmp_path / "task", limit_seconds=LIMIT)
+
+    assert await beats_until_hung(heartbeat, most=BEATS) is None
+    assert not heartbeat.is_silent
+
+
 async def test_a_blocked_loop_hangs_after_the_limit(heartbeat):
     assert await beats_until_hung(heartbeat) == BEATS
 

@@ -95,7 +95,7 @@ async def test_once_the_body_has_come_the_time_to_the_answer_counts(seconds, slo
             limit._look()
         limit.reading_seconds = None
         if limit.is_late:
-            limit.answer()
+            limit.start()
         await forever()
 
     with pytest.raises(DeadlineExceeded, match=f"within {seconds:g} s"), limit:
@@ -209,6 +209,21 @@ async def test_a_caller_who_leaves_as_its_deadline_passes_is_gone():
         await work()
 
     assert no_cancellation_is_left()
+
+
+async def test_a_server_that_answers_at_once_is_asked_again_after_a_pause(monkeypatch):
+    caller = Caller(*[ENDED] * 100)
+
+    with Limit(None, caller.receive) as limit:
+        limit._look()
+        await rounds(100)
+        asked = caller.asked
+        monkeypatch.setattr("service.edge.exchange.LOOK_SECONDS", 0.0)
+        limit._ask()
+        await rounds(20)
+
+    assert asked == 1
+    assert caller.asked > 2
 
 
 async def test_a_caller_who_leaves_after_the_work_has_ended_cancels_nothing():
