@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from model.domain import IntArray, InvalidData, Trajectory, WindowSet, cycles_left, cycles_until
+from model.domain import FloatArray, IntArray, InvalidData, Trajectory, WindowSet, cycles_left, cycles_until
 
 
 def make_windows(trajectory: Trajectory, *, length: int) -> WindowSet:
@@ -46,10 +46,7 @@ def windows_ending_at(trajectory: Trajectory, ends: IntArray, *, length: int) ->
             f"unit {trajectory.unit}: no window can end at reading {outside[0]} of {len(trajectory)}"
         )
     lengths = np.minimum(ends + 1, length)
-    rows = (ends - lengths + 1)[:, None] + np.arange(length)  # [W, T]
-    readings = trajectory.readings[np.minimum(rows, len(trajectory) - 1)]  # [W, T, F]
-    readings = readings.astype(np.float32, copy=False)
-    readings[np.arange(length) >= lengths[:, None]] = np.nan
+    readings = cut(trajectory.readings, ends, lengths, cycles=length).astype(np.float32, copy=False)
     last_cycle = trajectory.cycles[ends]
     rul = cycles_until(trajectory.cycles[-1], last_cycle).astype(np.float32)
     return WindowSet(
@@ -59,6 +56,17 @@ def windows_ending_at(trajectory: Trajectory, ends: IntArray, *, length: int) ->
         rul=rul if trajectory.failed else np.full_like(rul, np.nan),
         unit=np.full(len(ends), trajectory.unit),
     )
+
+
+def cut(readings: FloatArray, ends: IntArray, lengths: IntArray, *, cycles: int) -> FloatArray:
+    """Cut the windows that end at rows `ends` [W] and have `lengths` [W] rows: [N, F] -> [W, cycles, F].
+
+    Rows past a window's length are NaN.
+    """
+    rows = (ends - lengths + 1)[:, None] + np.arange(cycles)  # [W, T]
+    windows = readings[np.minimum(rows, len(readings) - 1)]
+    windows[np.arange(cycles) >= lengths[:, None]] = np.nan
+    return windows
 
 
 def join_windows(sets: Sequence[WindowSet]) -> WindowSet:

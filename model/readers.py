@@ -126,12 +126,18 @@ class Rows:
         tables = [
             _read_file(file, fleet, allow_absent=allow_absent, with_failure=with_failure) for file in files
         ]
+        if fleet.unit_column == ONE_FILE_A_UNIT:
+            names = unit_names(files)
+            tables = [replace(t, labels=(names[file],)) for file, t in zip(files, tables, strict=True)]
+        return cls.of(tables, fleet, with_failure=with_failure)
+
+    @classmethod
+    def of(cls, tables: Sequence[Table], fleet: Fleet, *, with_failure: bool = False) -> Rows:
+        """Join the rows of tables whose labels are units."""
         places: dict[str, int] = {}
         codes: list[IntArray] = []
-        names = _unit_names(files)
-        for file, table in zip(files, tables, strict=True):
-            labels = table.labels if fleet.unit_column != ONE_FILE_A_UNIT else (names[file],)
-            own = np.array([places.setdefault(label, len(places)) for label in labels], dtype=np.int64)
+        for table in tables:
+            own = np.array([places.setdefault(label, len(places)) for label in table.labels], dtype=np.int64)
             codes.append(own[table.codes])
         unit = np.concatenate(codes)
         with np.errstate(over="ignore"):  # beyond float32 is infinite, and infinite is missing
@@ -238,7 +244,7 @@ def _failure_values(table: Table, fleet: Fleet, *, with_failure: bool) -> FloatA
     return np.full(len(table.codes), np.nan)
 
 
-def _unit_names(files: Sequence[Path]) -> dict[Path, str]:
+def unit_names(files: Sequence[Path]) -> dict[Path, str]:
     """Name the unit of each file: the file's name, and its folder's before it where names repeat."""
     stems = {file: bare_path(file).stem for file in files}
     shared = Counter(stems.values())
@@ -265,9 +271,14 @@ def _cycles(tables: Sequence[Table], column: str | None, unit: IntArray) -> IntA
     return number_within(unit, np.concatenate([table.numbers[column] for table in tables]))
 
 
+def is_cycle(number: FloatArray) -> BoolArray:
+    """Tell which numbers [n] are cycles: whole, and 0 or more."""
+    return (number >= 0) & (number < 2**53) & (number == np.floor(number))
+
+
 def _whole_cycles(table: Table, column: str) -> IntArray:
     cycle = table.numbers[column]
-    wrong = np.flatnonzero(~((cycle >= 0) & (cycle < 2**53) & (cycle == np.floor(cycle))))
+    wrong = np.flatnonzero(~is_cycle(cycle))
     if len(wrong):
         row = int(wrong[0])
         raise InvalidData(

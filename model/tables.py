@@ -65,14 +65,14 @@ def read_table(
     wanted = [*numbers, *([] if text is None else [text])]
     source = None if form in {"parquet", "feather"} else TextTable.of(path, form)
     if source is None:
-        table = _arrow_table(path, form, lambda header: _present(path, header, wanted, optional, keys))
+        table = _arrow_table(path, form, lambda header: present(path, header, wanted, optional, keys))
     else:
-        table = source.parse(_present(path, source.header, wanted, optional, keys), text, date)
+        table = source.parse(present(path, source.header, wanted, optional, keys), text, date)
 
     def locate(row: int) -> str:
         return f"{path}: row {row + 1}" if source is None else f"{path}: line {source.line(row)}"
 
-    return _table(path, table, locate, numbers=numbers, text=text, date=date)
+    return table_of(path, table, locate, numbers=numbers, text=text, date=date)
 
 
 def read_columns(path: Path, *, form: Format) -> dict[str, FloatArray | list[str]]:
@@ -90,7 +90,7 @@ def read_columns(path: Path, *, form: Format) -> dict[str, FloatArray | list[str
         raise InvalidData(f"{path}: the file has no reading")
     columns = {name: table[name] for name in table.column_names if name and "\0" not in name}
     return {
-        name: _float64(column) if _is_numeric(column) else _texts_of(column)
+        name: _float64(column) if is_numeric(column) else _texts_of(column)
         for name, column in columns.items()
     }
 
@@ -109,43 +109,57 @@ def _arrow_table(path: Path, form: Format, choose: Callable[[Sequence[str]], lis
     return table.select(choose(names))
 
 
-def _table(
+def table_of(
     path: Path,
     table: pa.Table,
     locate: Callable[[int], str],
     *,
     numbers: Sequence[str],
     text: str | None,
-    date: str | None,
+    date: str | None = None,
 ) -> Table:
+    """Convert columns of Arrow that were read from `path`; `locate` names the place of a row.
+
+    Raises:
+        InvalidData: there is no row, a column is not of numbers, or a name is empty.
+    """
     count = table.num_rows
     if count == 0:
         raise InvalidData(f"{path}: the file has no reading")
     names = set(table.column_names)
-    is_dated = date in names and not _is_numeric(table[date])
+    is_dated = date in names and not is_numeric(table[date])
     columns: dict[str, FloatArray] = {name: np.full(count, np.nan) for name in numbers}
     for name in names & set(numbers):
         if name == date and is_dated:
             columns[name] = _seconds(table[name], f"column {name!r}", locate)
-        elif _is_numeric(table[name]):
+        elif is_numeric(table[name]):
             columns[name] = _float64(table[name])
         else:
             raise InvalidData(f"{path}: column {name!r}: expected numbers, got {table[name].type}")
     if text is None:
         return Table(columns, (), np.zeros(count, dtype=np.int64), locate, is_dated)
-    encoded = _texts(table[text]).fill_null("").dictionary_encode()
+    labels, codes = names_of(table[text])
+    if "" in labels:
+        row = int(np.flatnonzero(codes == labels.index(""))[0])
+        raise InvalidData(f"{locate(row)}, column {text!r}: expected a name, got nothing")
+    return Table(columns, labels, codes, locate, is_dated)
+
+
+def names_of(column: pa.ChunkedArray) -> tuple[tuple[str, ...], IntArray]:
+    """Return the distinct names of a column in order of appearance, and the index of each row's, int64 [n].
+
+    A missing name is empty.
+    """
+    encoded = _texts(column).fill_null("").dictionary_encode()
     codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     places: dict[str, int] = {}
     labels = _whole_names([label.strip() for label in encoded.dictionary.to_pylist()])
     own = [places.setdefault(label, len(places)) for label in labels]
-    codes = np.array(own, dtype=np.int64)[codes]
-    if "" in places:
-        row = int(np.flatnonzero(codes == places[""])[0])
-        raise InvalidData(f"{locate(row)}, column {text!r}: expected a name, got nothing")
-    return Table(columns, tuple(places), codes, locate, is_dated)
+    return tuple(places), np.array(own, dtype=np.int64)[codes]
 
 
-def _is_numeric(column: pa.ChunkedArray) -> bool:
+def is_numeric(column: pa.ChunkedArray) -> bool:
+    """Return whether a column holds numbers."""
     return any(is_kind(column.type) for is_kind in _NUMERIC)
 
 
@@ -189,9 +203,19 @@ def _texts_of(column: pa.ChunkedArray) -> list[str]:
     return ["" if cell is None else str(cell).strip() for cell in column.to_pylist()]
 
 
-def _present(
-    path: Path, header: Sequence[str], wanted: Sequence[str], optional: Sequence[str], keys: Mapping[str, str]
+def present(
+    path: Path,
+    header: Sequence[str],
+    wanted: Sequence[str],
+    optional: Sequence[str] = (),
+    keys: Mapping[str, str] = MappingProxyType({}),
 ) -> list[str]:
+    """Return which of the wanted columns a file has.
+
+    Raises:
+        MissingColumns: one is missing that is not optional, or all optional ones are.
+        InvalidData: the file has a column twice.
+    """
     repeated = sorted({name for name in wanted if header.count(name) > 1})
     if repeated:
         raise InvalidData(f"{path}: the header has {', '.join(repeated)} more than once")

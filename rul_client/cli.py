@@ -10,11 +10,12 @@ from rul_client.commands.explain.cli import explain
 from rul_client.commands.models import models
 from rul_client.commands.outcomes import outcomes
 from rul_client.commands.predict.cli import predict
+from rul_client.commands.score.cli import score
 from rul_client.commands.top.cli import top
 
 
 def register(app: typer.Typer) -> None:
-    """Add `predict`, `explain`, `outcomes`, `bench`, `top`, `demo` and `models`."""
-    for command in (predict, explain, outcomes, bench, top, demo):
+    """Add `predict`, `score`, `explain`, `outcomes`, `bench`, `top`, `demo` and `models`."""
+    for command in (predict, score, explain, outcomes, bench, top, demo):
         app.command()(command)
     app.add_typer(models, name="models")

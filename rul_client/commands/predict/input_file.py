@@ -21,21 +21,28 @@ def read_units(path: Path, manifest: Manifest, *, fleet: str | None) -> tuple[li
     `fleet` is a fleet's name or TOML file that describes the columns; None: they have the model's
     names, or the file is C-MAPSS text.
     """
-    described = _recognised(path, manifest) if fleet is None else _narrowed(fleet_named(fleet), manifest)
+    described = described_by(manifest, fleet) if fleet is not None else _recognised(path, manifest)
     try:
         units, report = read_with_report(path, described, run_to_failure=False, allow_absent=fleet is None)
     except MissingColumns as error:
-        raise InvalidData(f"{error}{_OTHER_NAMES * (fleet is None)}") from error
+        raise InvalidData(f"{error}{OTHER_NAMES * (fleet is None)}") from error
     absent = [name for name, count in report.missing.items() if count == report.rows]
     if len(absent) == len(manifest.columns):
         raise InvalidData(f"{path} has no reading in the columns of {manifest.name}: {', '.join(absent)}")
     return units, absent
 
 
-_OTHER_NAMES: Final = (
+OTHER_NAMES: Final = (
     ". If its columns have other names, describe them in a fleet file: `rul fleet init` writes a first one, "
     "--fleet FILE uses it"
 )
+
+
+def described_by(manifest: Manifest, fleet: str | None) -> Fleet:
+    """Describe a model's columns: as a fleet's name or TOML file does, or by the model's names."""
+    if fleet is not None:
+        return _narrowed(fleet_named(fleet), manifest)
+    return fleet_of_schema(manifest.name, manifest.schema_of_columns)
 
 
 def _narrowed(fleet: Fleet, manifest: Manifest) -> Fleet:
@@ -68,7 +75,7 @@ def _recognised(path: Path, manifest: Manifest) -> Fleet:
                 f"{path} is C-MAPSS text, and {manifest.name} reads {', '.join(foreign[:5])}, which C-MAPSS "
                 "lacks: choose another bundle, or describe the file with --fleet"
             )
-    return replace(fleet_of_schema(manifest.name, manifest.schema_of_columns), format=form)
+    return replace(described_by(manifest, None), format=form)
 
 
 def _format_of(path: Path) -> Format:

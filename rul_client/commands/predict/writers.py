@@ -73,9 +73,7 @@ class ParquetWriter(RowWriter):
 
     def __init__(self, file: IO[bytes], columns: Sequence[str], model: ModelName) -> None:
         self._columns: Final = columns
-        fields = [(name, TYPES.get(name, pa.float64())) for name in columns]
-        metadata = {"rul.name": model.name, "rul.version": model.version, "rul.sha256": model.sha256}
-        self._writer: Any = pq.ParquetWriter(file, pa.schema(fields, metadata=metadata))
+        self._writer: Any = pq.ParquetWriter(file, parquet_schema(columns, model))
         self._rows: list[Row] = []
 
     def write(self, rows: Sequence[Row]) -> None:  # noqa: D102 inherited
@@ -91,6 +89,13 @@ class ParquetWriter(RowWriter):
         records = [record_of(row, self._columns) for row in self._rows]
         self._writer.write_table(pa.Table.from_pylist(records, schema=self._writer.schema))
         self._rows = []
+
+
+def parquet_schema(columns: Sequence[str], model: ModelName) -> Any:  # noqa: ANN401 pyarrow is untyped
+    """Return the Arrow schema of rows with these columns; its metadata names the model."""
+    fields = [(name, TYPES.get(name, pa.float64())) for name in columns]
+    metadata = {"rul.name": model.name, "rul.version": model.version, "rul.sha256": model.sha256}
+    return pa.schema(fields, metadata=metadata)
 
 
 def _rounded(row: Row, columns: Sequence[str]) -> dict[str, object]:

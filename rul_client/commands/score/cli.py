@@ -1,0 +1,65 @@
+"""The options of `rul score`. What the command needs is imported when it runs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def score(
+    *,
+    bundle: Annotated[str, typer.Option(help="A bundle's name or folder.")],
+    source: Annotated[
+        str,
+        typer.Option("--input", help="Parquet file or folder: a path, or a URL such as s3://bucket/fleet."),
+    ],
+    output: Annotated[str, typer.Option(help="Folder for the answers: a path or a URL.")],
+    windows: Annotated[
+        str, typer.Option(help="Of each unit: last, all, or N for the last and each N cycles before it.")
+    ] = "last",
+    fleet: Annotated[
+        str | None, typer.Option(help="Describes the columns: a fleet's name or TOML file.")
+    ] = None,
+    attention: Annotated[
+        bool, typer.Option("--attention", help="Add attention and evidence of each cycle, as lists.")
+    ] = False,
+    contributions: Annotated[
+        bool, typer.Option("--contributions", help="Add cycles of RUL by cycle and by sensor, as lists.")
+    ] = False,
+    workers: Annotated[int | None, typer.Option(help="Processes; default: one a core.", min=1)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Score a whole fleet: Parquet in, Parquet out, in constant memory, on all cores.
+
+    Example: rul score --bundle fd001 --input fleet/ --output scored/ --windows all
+
+    Columns are `unit`, `cycle` and those of the model, or as --fleet describes them. A unit's readings are in
+    one file; folders may name columns (unit=17/). A run that was killed continues when it is started again.
+    Rows without an answer are in OUTPUT/_refused, with their reasons.
+    """
+    every = _every(windows)
+    from rul_client.commands.score.job import Job  # noqa: PLC0415 heavy
+    from rul_client.commands.score.processes import Processes  # noqa: PLC0415 as above
+    from rul_client.commands.score.report import print_report  # noqa: PLC0415 as above
+    from rul_client.commands.score.run import score as run  # noqa: PLC0415 as above
+    from service.machine import usable_cores  # noqa: PLC0415 as above
+
+    job = Job(bundle, source, output, fleet, every, attention=attention, contributions=contributions)
+    print_report(run(job, Processes(workers or usable_cores())), job, as_json=as_json)
+
+
+def _every(windows: str) -> int:
+    """Read --windows: 1 is all, `LAST` the last alone.
+
+    Raises:
+        BadParameter: it is none of last, all and a number from 1.
+    """
+    from rul_client.commands.score.plan import LAST  # noqa: PLC0415 heavy
+
+    named = {"last": LAST, "all": 1}.get(windows)
+    if named is None and not (windows.isdecimal() and 0 < int(windows) <= LAST):
+        raise typer.BadParameter(
+            f"expected last, all or a number from 1, got {windows!r}", param_hint="--windows"
+        )
+    return named or int(windows)

@@ -1,0 +1,151 @@
+"""Reads the units of one part; rows that cannot be read are refused, with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from model.domain import BoolArray, IntArray, InvalidData, Trajectory
+from model.fleet import Fleet
+from model.readers import Rows, is_cycle
+from model.tables import Table, is_numeric, table_of
+from rul_client.commands.score.places import Place
+from rul_client.commands.score.plan import Part, Slice, columns_of, open_parquet
+
+ROWS_PER_BATCH: Final = 16_384
+
+
+class Refusal(NamedTuple):
+    """A reading or window without an answer; `row` is that of the file, from 1. None: not of one row."""
+
+    file: str
+    row: int | None
+    unit: str | None
+    cycle: float | None
+    column: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartReadings:
+    """The units of a part.
+
+    Attributes:
+        file_of_unit: By the unit's name.
+        infinite: Readings that were infinite, and are missing.
+    """
+
+    units: list[Trajectory]
+    file_of_unit: dict[str, str]
+    refused: list[Refusal]
+    readings: int
+    infinite: int
+
+
+def read_part(folder: Place, part: Part, fleet: Fleet, *, optional: Sequence[str]) -> PartReadings:
+    """Read the units of a part.
+
+    Raises:
+        InvalidData: a file cannot be read, or a column is not of numbers.
+    """
+    refused: list[Refusal] = []
+    tables: list[Table] = []
+    rows_of: list[IntArray] = []
+    files: list[str] = []
+    for each in part.slices:
+        found = _slice_table(folder, each, fleet, optional)
+        kept = _kept(each, found, fleet, refused)
+        if kept.any():
+            rows = each.first_row + np.flatnonzero(kept) + 1
+            tables.append(_numbers(each, found.filter(pa.array(kept)), rows, fleet))
+            rows_of.append(rows)
+            files += [each.file] * len(rows)
+    count = sum(each.rows for each in part.slices)
+    if not tables:
+        return PartReadings([], {}, refused, count, 0)
+    rows = Rows.of(tables, fleet)
+    place = np.concatenate(rows_of)
+    for _, again in rows.duplicates().tolist():
+        unit, cycle = rows.units[rows.unit[again]], float(rows.cycle[again])
+        reason = "the unit has another reading of this cycle, which is used"
+        refused.append(Refusal(files[again], int(place[again]), unit, cycle, fleet.cycle_column, reason))
+    infinite = np.isinf(rows.readings)
+    rows.readings[infinite] = np.nan  # our own array, not yet handed out
+    file_of_unit = dict(zip([rows.units[unit] for unit in rows.unit.tolist()], files, strict=True))
+    units = rows.without_duplicates().trajectories(fleet, run_to_failure=False)
+    return PartReadings(units, file_of_unit, refused, count, int(infinite.sum()))
+
+
+def _slice_table(folder: Place, wanted: Slice, fleet: Fleet, optional: Sequence[str]) -> pa.Table:
+    """Read the rows of a slice, some at a time: a group of rows may be far larger."""
+    keys = dict(wanted.keys)
+    with open_parquet(folder, wanted.file) as file:
+        found = columns_of(file, wanted.file, keys, fleet, optional=optional)
+        columns = [name for name in found if name not in keys]
+        stop = wanted.first_row + wanted.rows
+        ends = np.cumsum([0, *(file.metadata.row_group(g).num_rows for g in range(file.num_row_groups))])
+        groups = np.flatnonzero((ends[1:] > wanted.first_row) & (ends[:-1] < stop))
+        at = int(ends[groups[0]]) if len(groups) else 0
+        parts: list[Any] = []
+        for batch in file.iter_batches(ROWS_PER_BATCH, groups.tolist(), columns, use_threads=False):
+            inside = batch.slice(max(0, wanted.first_row - at), max(0, stop - max(at, wanted.first_row)))
+            at += batch.num_rows
+            if inside.num_rows:
+                parts.append(inside)
+            if at >= stop:
+                break
+    table = pa.Table.from_batches(parts)
+    if table.num_rows != wanted.rows:
+        raise InvalidData(f"{wanted.file}: expected {stop:,} rows, got fewer: the file changed, start again")
+    for name, value in keys.items():
+        table = table.append_column(name, _constant(wanted, name, value, fleet))
+    return table
+
+
+def _constant(of: Slice, name: str, value: str, fleet: Fleet) -> pa.Array:
+    column = pa.repeat(value or None, of.rows).cast(pa.string())
+    if name == fleet.unit_column:
+        return column
+    try:
+        return column.cast(pa.float64())
+    except pa.ArrowInvalid:
+        raise InvalidData(f"{of.file}: expected a number in the folder's {name}, got {value!r}") from None
+
+
+def _kept(of: Slice, table: pa.Table, fleet: Fleet, refused: list[Refusal]) -> BoolArray:
+    """Tell which rows have a unit and a cycle; the others are refused."""
+    names = pc.utf8_trim_whitespace(table[fleet.unit_column].cast(pa.string()).fill_null(""))
+    named = np.asarray(pc.not_equal(names, "").combine_chunks().to_numpy(zero_copy_only=False))
+    kept = named.copy()
+    cycles = np.full(len(kept), np.nan)
+    if fleet.cycle_column is not None and is_numeric(table[fleet.cycle_column]):
+        cycles = table[fleet.cycle_column].cast(pa.float64(), safe=False).to_numpy()
+        kept &= is_cycle(cycles)
+    for row in np.flatnonzero(~kept).tolist():
+        cycle = None if np.isnan(cycles[row]) else float(cycles[row])
+        if named[row]:
+            unit, column = names[row].as_py(), fleet.cycle_column
+            got = "nothing" if cycle is None else f"{cycle:g}"
+            reason = f"expected a whole number of 0 or more, got {got}"
+        else:
+            unit, column, reason = None, fleet.unit_column, "expected a name, got nothing"
+        refused.append(Refusal(of.file, of.first_row + row + 1, unit, cycle, column, reason))
+    return kept
+
+
+def _numbers(of: Slice, table: pa.Table, rows: IntArray, fleet: Fleet) -> Table:
+    cycle = [] if fleet.cycle_column is None else [fleet.cycle_column]
+    return table_of(
+        Path(of.file),
+        table,
+        lambda row: f"{of.file}: row {rows[row]}",
+        numbers=[*fleet.sources, *cycle],
+        text=fleet.unit_column,
+        date=fleet.cycle_column,
+    )

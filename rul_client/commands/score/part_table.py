@@ -1,0 +1,99 @@
+"""The two Parquet files of a part: its answers with its counts, and what was refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from export.bundle import Manifest
+from model.domain import FloatArray, IntArray, InvalidData
+from rul_client.answers import ModelName
+from rul_client.commands.predict.rows import columns_of
+from rul_client.commands.predict.writers import parquet_schema
+from rul_client.commands.score.job import Job, Tally
+from rul_client.commands.score.part_readings import Refusal
+from rul_client.commands.score.places import Place
+from rul_client.commands.score.plan import Part, open_parquet
+
+REFUSED: Final = "_refused"
+"""Folder of the side tables; readers of datasets pass over names that begin with an underscore."""
+COUNTS: Final = "rul.counts"
+LISTS: Final = pa.list_(pa.float32())
+REFUSALS: Final = pa.schema(
+    [
+        ("file", pa.string()), ("row", pa.int64()), ("unit", pa.string()), ("cycle", pa.float64()),
+        ("column", pa.string()), ("reason", pa.string()),
+    ]
+)  # fmt: skip
+
+
+def schema_of(manifest: Manifest, name: ModelName, job: Job) -> Any:  # noqa: ANN401 pyarrow is untyped
+    """Return the schema of answers: the columns of `rul predict` but trust, novelty, and lists if wanted."""
+    columns = [column for column in columns_of(manifest) if column != "trust"]
+    schema = parquet_schema([*columns, "novelty"], name)
+    explains = manifest.explains_readings
+    lists = {
+        "attention": job.attention,
+        "evidence": job.attention and explains,
+        "contributions": job.contributions,
+        "sensor_contributions": job.contributions and explains,
+    }
+    for column in (column for column, is_wanted in lists.items() if is_wanted):
+        schema = schema.append(pa.field(column, LISTS))
+    return schema
+
+
+def table_of(columns: Mapping[str, Any], schema: Any) -> Any:  # noqa: ANN401 pyarrow is untyped
+    """Make a table of arrays; NaN is null, and so is a column that is not given."""
+    count = len(columns["unit"])
+    arrays = [
+        pa.array(columns[field.name], field.type, from_pandas=True)
+        if field.name in columns
+        else pa.nulls(count, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def ragged(values: FloatArray, lengths: IntArray) -> Any:  # noqa: ANN401 pyarrow is untyped
+    """Make lists of the first values of each row: [B, T] and lengths [B] -> B lists."""
+    inside = np.arange(values.shape[1]) < lengths[:, None]
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values[inside].astype(np.float32)))
+
+
+def write_part(output: Place, part: Part, table: Any, refused: Sequence[Refusal], tally: Tally) -> None:  # noqa: ANN401
+    """Write what was refused, then the answers: a part whose answers are there is finished.
+
+    Raises:
+        CannotWrite: the file system refuses.
+    """
+    if refused:
+        rows = [dict(zip(Refusal._fields, each, strict=True)) for each in refused]
+        output.write(f"{REFUSED}/{part.file}", _parquet(pa.Table.from_pylist(rows, schema=REFUSALS)))
+    metadata = {**table.schema.metadata, COUNTS: msgspec.json.encode(tally)}
+    output.write(part.file, _parquet(table.replace_schema_metadata(metadata)))
+
+
+def read_tally(output: Place, part: Part) -> Tally:
+    """Read the counts of a finished part.
+
+    Raises:
+        InvalidData: the file is not of `rul score`, or damaged.
+    """
+    with open_parquet(output, part.file) as file:
+        try:
+            return msgspec.json.decode((file.schema_arrow.metadata or {})[COUNTS.encode()], type=Tally)
+        except (KeyError, msgspec.DecodeError) as error:
+            raise InvalidData(f"{part.file}: no counts in its metadata; remove it and start again") from error
+
+
+def _parquet(table: Any) -> Any:  # noqa: ANN401 pyarrow is untyped
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    return sink.getvalue()

@@ -1,0 +1,122 @@
+"""Folders and files of any file system: a path, or a URL that pyarrow or fsspec opens."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pyarrow as pa
+from pyarrow.fs import (
+    FileInfo,
+    FileSelector,
+    FileSystem,
+    FileType,
+    FSSpecHandler,
+    LocalFileSystem,
+    PyFileSystem,
+)
+
+from model.domain import InvalidData
+from rul_client.commands.output import CannotWrite
+
+SUFFIXES = (".parquet", ".pq")
+
+
+class Place:
+    """A folder of a file system; names are paths below it."""
+
+    def __init__(self, url: str, files: FileSystem, root: str) -> None:
+        self.url, self.files, self.root = url, files, root.rstrip("/")
+
+    @classmethod
+    def of(cls, url: str) -> Place:
+        """Find the folder or file of a path or URL.
+
+        Raises:
+            InvalidData: no library opens such a URL.
+        """
+        if "://" not in url:
+            return cls(url, LocalFileSystem(), Path(url).absolute().as_posix())
+        try:
+            return cls(url, *FileSystem.from_uri(url))
+        except (pa.ArrowInvalid, NotImplementedError):  # a scheme that pyarrow does not know
+            return cls(url, *_by_fsspec(url))
+
+    def path(self, name: str) -> str:
+        """Return the path of a name in the file system."""
+        return f"{self.root}/{name}"
+
+    def info(self, name: str) -> FileInfo:
+        """Tell whether a name is a file."""
+        return self.files.get_file_info(self.path(name))
+
+    def open(self, name: str) -> Any:  # noqa: ANN401 pyarrow is untyped
+        """Open a file to read anywhere in it."""
+        return self.files.open_input_file(self.path(name))
+
+    def folder(self) -> Place:
+        """Return the folder of a file; a folder is its own."""
+        is_file = self.files.get_file_info(self.root).is_file
+        return Place(self.url, self.files, self.root.rpartition("/")[0]) if is_file else self
+
+    def parquet_files(self) -> list[FileInfo]:
+        """List this file, or the Parquet files below this folder by path.
+
+        Raises:
+            InvalidData: there is no such file.
+        """
+        found = self.files.get_file_info(self.root)
+        if found.type == FileType.NotFound:
+            raise InvalidData(f"{self.url}: no such file or folder")
+        folder = self.folder()
+        selected = found if found.is_file else FileSelector(self.root, recursive=True)
+        listed = self.files.get_file_info(selected) if isinstance(selected, FileSelector) else [selected]
+        files = [
+            file
+            for file in sorted(listed, key=lambda file: file.path)
+            if file.type == FileType.File and _is_shown_parquet(folder.name(file))
+        ]
+        if not files:
+            raise InvalidData(
+                f"{self.url}: expected Parquet files (.parquet, .pq), found none; "
+                "rul predict reads other formats"
+            )
+        return files
+
+    def name(self, file: FileInfo) -> str:
+        """Return the name of a file below this folder."""
+        return file.path.removeprefix(self.root).lstrip("/")
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file that appears only when complete.
+
+        Raises:
+            CannotWrite: the file system refuses.
+        """
+        folder, _, last = self.path(name).rpartition("/")
+        part = f"{folder}/.{last}.{os.getpid()}.tmp"
+        try:
+            self.files.create_dir(folder)
+            with self.files.open_output_stream(part) as stream:
+                stream.write(content)
+            self.files.move(part, self.path(name))
+        except (OSError, pa.ArrowException) as error:
+            raise CannotWrite(f"{self.url}: {name} cannot be written: {error}") from error
+
+
+def _is_shown_parquet(name: str) -> bool:
+    hidden = any(part[0] in "._" for part in PurePosixPath(name).parts)
+    return not hidden and name.lower().endswith(SUFFIXES)
+
+
+def _by_fsspec(url: str) -> tuple[FileSystem, str]:
+    try:
+        from fsspec.core import url_to_fs  # noqa: PLC0415 optional
+    except ModuleNotFoundError:
+        raise InvalidData(f"{url}: pyarrow does not open it, and fsspec is not installed") from None
+    try:
+        files, root = url_to_fs(url)
+    except (ValueError, ImportError) as error:
+        raise InvalidData(f"{url}: neither pyarrow nor fsspec opens it: {error}") from error
+    return PyFileSystem(FSSpecHandler(files)), root

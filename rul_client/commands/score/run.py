@@ -1,0 +1,144 @@
+"""Runs `rul score`: plans the parts, has those scored that are not finished, and sums up."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+from pyarrow.fs import FileSelector
+from rich.console import Console
+
+from model.domain import InvalidData, RulError
+from model.fleet import fleet_toml
+from model.version import VERSION
+from rul_client.commands.output import NothingAnswered
+from rul_client.commands.score.job import Job, total
+from rul_client.commands.score.part_table import read_tally
+from rul_client.commands.score.places import Place
+from rul_client.commands.score.plan import LAST, Part, Plan, make_plan
+from rul_client.commands.score.progress import progress
+from rul_client.commands.score.scorer import Scorer, Watch
+
+RUN: Final = "_run.json"
+SUMMARY: Final = "_summary.json"
+
+Runner = Callable[[Job, Sequence[Part], Watch], None]
+"""Scores parts wherever it likes, and tells of windows that are done."""
+
+
+class OtherRun(RulError):
+    """The output folder holds something else."""
+
+
+def score(job: Job, runner: Runner) -> dict[str, Any]:
+    """Score the parts that are not finished; return the summary, which is in the output too.
+
+    Raises:
+        InvalidData: the input cannot be read.
+        InvalidBundle: there is no such bundle, or it cannot be trusted.
+        OtherRun: the output is of other options, another model or another input.
+        CannotWrite: the output cannot be written.
+        NothingAnswered: no window has an answer.
+    """
+    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    scorer = Scorer(job)
+    plan = make_plan(Place.of(job.source), scorer.fleet, every=job.every, allow_absent=job.fleet is None)
+    if plan.absent:
+        console.print(f"rul: {job.source} has no readings of {', '.join(plan.absent)}: treated as missing")
+    finished = _prepare(scorer, _facts(scorer, plan))
+    left = [part for part in plan.parts if part.file not in finished]
+    if len(left) < len(plan.parts):
+        console.print(
+            f"rul: {len(plan.parts) - len(left):,} of {len(plan.parts):,} parts are finished already"
+        )
+    if left:
+        with progress(console, sum(part.windows for part in left)) as watch:
+            runner(job, left, watch)
+    summary = _summary(scorer, plan)
+    scorer.output.write(SUMMARY, _json(summary))
+    if not summary["windows"]:
+        raise NothingAnswered(f"no window has an answer; {job.output}/_refused says why")
+    return summary
+
+
+def _facts(scorer: Scorer, plan: Plan) -> dict[str, Any]:
+    """Return what the output depends on."""
+    every = scorer.job.every
+    return {
+        "rul": VERSION,
+        "bundle": msgspec.to_builtins(scorer.name),
+        "provider": scorer.provider,
+        "batch_windows": scorer.batch_windows,
+        "windows": {LAST: "last", 1: "all"}.get(every, every),
+        "attention": scorer.job.attention,
+        "contributions": scorer.job.contributions,
+        "columns": hashlib.sha256(fleet_toml(scorer.fleet).encode()).hexdigest(),
+        "input": {
+            "files": plan.files,
+            "readings": plan.rows,
+            "units": plan.units,
+            "parts": len(plan.parts),
+            "sha256": plan.sha256,
+        },
+    }
+
+
+def _prepare(scorer: Scorer, facts: dict[str, Any]) -> set[str]:
+    """Check that the output is of this run, or empty; return the names of its files.
+
+    Raises:
+        OtherRun: it is not.
+    """
+    output, source = scorer.output, scorer.source
+    if output.files.equals(source.files) and f"{output.root}/".startswith(f"{source.root}/"):
+        raise OtherRun(f"{output.url} lies in the input {source.url}: choose an --output outside of it")
+    listed = output.files.get_file_info(FileSelector(output.root, recursive=True, allow_not_found=True))
+    names = {output.name(file): file for file in listed if file.is_file}
+    if RUN in names:
+        with output.open(RUN) as stream:
+            before = msgspec.json.decode(stream.read())
+        different = [name for name, value in facts.items() if before.get(name) != value]
+        if different:
+            said = ", ".join(f"{name} was {before.get(name)!r}, now {facts[name]!r}" for name in different)
+            raise OtherRun(
+                f"{output.url} holds another run: {said}; choose another --output or remove the folder"
+            )
+    elif names:
+        raise OtherRun(f"{output.url}: expected an empty folder or one of rul score, it has {min(names)}")
+    for name, file in names.items():
+        if name.endswith(".tmp"):  # of a run that was killed
+            output.files.delete_file(file.path)
+    output.write(RUN, _json(facts))
+    return set(names)
+
+
+def _summary(scorer: Scorer, plan: Plan) -> dict[str, Any]:
+    """Add up the counts of all parts."""
+    if not plan.parts:
+        raise InvalidData(f"{scorer.job.source}: the files have no reading")
+    tally = total(read_tally(scorer.output, part) for part in plan.parts)
+    drift = scorer.drift_of(tally.drift)
+    counts = msgspec.to_builtins(tally)
+    del counts["drift"]
+    return {
+        "model": msgspec.to_builtins(scorer.name),
+        **counts,
+        "drift": {
+            "columns": {
+                name: {"psi": index.psi, "limit": index.limit, "drifting": index.drifting}
+                for name, index in drift.columns.items()
+            },
+            "prediction": {
+                "psi": drift.prediction.psi,
+                "limit": drift.prediction.limit,
+                "drifting": drift.prediction.drifting,
+            },
+            "unseen_regime_share": drift.unseen,
+        },
+    }
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
