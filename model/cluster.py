@@ -33,9 +33,10 @@ class ClusterFailed(RulError):
 class Cluster:
     """A connected Ray cluster."""
 
-    def __init__(self, *, threads: int, start: Callable[[], object]) -> None:
-        """Give each task this many CPUs; `start` runs before each task, in its process."""
+    def __init__(self, *, threads: int, gpus: int, start: Callable[[], object]) -> None:
+        """Give each task these CPU threads and GPUs; `start` runs before each task, in its process."""
         self._threads = threads
+        self._gpus = gpus
         self._start = start
 
     def map(self, work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
@@ -49,7 +50,8 @@ class Cluster:
         import ray  # noqa: PLC0415 an extra
         from ray.exceptions import RayError, RayTaskError  # noqa: PLC0415
 
-        task: Any = ray.remote(num_cpus=self._threads)(_call)
+        # max_calls=0: a process runs many tasks, also on a GPU, and keeps what it has loaded.
+        task: Any = ray.remote(num_cpus=self._threads, num_gpus=self._gpus, max_calls=0)(_call)
         shared = ray.put((VERSION, self._start, work))
         running = [task.remote(shared, item) for item in items]
         try:
@@ -72,10 +74,12 @@ def mapped(
 
 
 @contextmanager
-def connected(address: str | None, *, threads: int, start: Callable[[], object]) -> Generator[Cluster | None]:
+def connected(
+    address: str | None, *, threads: int, start: Callable[[], object], use_gpus: bool = False
+) -> Generator[Cluster | None]:
     """Connect to the cluster at HOST:PORT, or `auto` on one of its nodes; None without an address.
 
-    `threads` and `start` as in `Cluster`.
+    `threads` and `start` as in `Cluster`. With `use_gpus` each task has a GPU, where the cluster has some.
 
     Raises:
         ClusterFailed: no cluster answers.
@@ -93,7 +97,8 @@ def connected(address: str | None, *, threads: int, start: Callable[[], object])
     except (OSError, RuntimeError, ValueError, SystemExit) as error:  # SystemExit: the port is not Ray's
         raise ClusterFailed(f"--ray {address}: expected a running Ray cluster: {error}") from None
     try:
-        yield Cluster(threads=threads, start=start)
+        gpus = int(use_gpus and "GPU" in ray.cluster_resources())
+        yield Cluster(threads=threads, gpus=gpus, start=start)
     finally:
         ray.shutdown()
 
