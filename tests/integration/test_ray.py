@@ -13,6 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from model.checkpoint import Checkpoint
+from model.cluster import ClusterFailed, connected, mapped
+from model.domain import InvalidData
+from rul_client.commands.score.job import Job
+from rul_client.commands.score.nodes import score_on_node
+from rul_client.commands.score.plan import LAST, Part
+from service.core.queries import ModelName
 from tests.commands import write_pumps
 from tests.integration.conftest import COMMAND_SECONDS, RUL
 from tests.tiny_bundle import COLUMNS, pumps
@@ -49,6 +55,31 @@ def rul(*arguments: object) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def positive(number: int) -> int:
+    if number < 0:
+        raise InvalidData(f"{number} is below 0")
+    return number
+
+
+def test_a_cluster_gives_results_in_order_and_errors_as_they_are_raised(cluster):
+    results: list[int] = []
+
+    with connected(cluster.address, threads=1, start=int) as connection:
+        with pytest.raises(InvalidData, match="-1 is below 0"):
+            results.extend(mapped(positive, [3, 1, 2, -1], connection))
+        first = next(mapped(positive, [5, 6], connection))
+
+    assert (results, first) == ([3, 1, 2], 5)
+
+
+def test_a_bundle_that_differs_on_a_node_is_not_used(fleet, tiny_bundle, tmp_path):
+    job = Job(str(tiny_bundle.path), str(fleet), str(tmp_path), None, LAST)
+    other = ModelName("tiny", "1.0.0", "0" * 64)
+
+    with pytest.raises(ClusterFailed, match="a node has"):
+        score_on_node(job, other, Part(0, (), 0))
 
 
 def without_times(table: str) -> list[str]:

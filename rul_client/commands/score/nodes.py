@@ -35,7 +35,7 @@ class Nodes:
         """
         places = {name: getattr(job, name) for name in ("bundle", "source", "output", "fleet")}
         found = {name: str(Path(place).absolute()) for name, place in places.items() if _is_here(place)}
-        work = partial(_score, replace(job, **found), scorer_of(job).name)
+        work = partial(score_on_node, replace(job, **found), scorer_of(job).name)
         for tally in self._cluster.map(work, parts):
             watch(tally.windows)
 
@@ -45,7 +45,13 @@ def _is_here(place: str | None) -> bool:
     return place is not None and Path(place).exists()
 
 
-def _score(job: Job, bundle: ModelName, part: Part) -> Tally:
+def score_on_node(job: Job, bundle: ModelName, part: Part) -> Tally:
+    """Score one part on its node.
+
+    Raises:
+        ClusterFailed: the node has another bundle.
+        RulError: as `score_part` says.
+    """
     scorer = scorer_of(job)
     if scorer.name != bundle:
         raise ClusterFailed(f"{job.bundle}: a node has {scorer.name}, this machine {bundle}: copy one to all")
