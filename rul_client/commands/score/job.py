@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
 
 import msgspec
-import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +52,18 @@ class Tally(msgspec.Struct, frozen=True):
 
 def total(tallies: Iterable[Tally]) -> Tally:
     """Add up the counts of parts; there is at least one."""
-    each = list(tallies)
+    return reduce(_sum, tallies)
+
+
+def _sum(one: Tally, other: Tally) -> Tally:
     return Tally(
-        *(sum(getattr(tally, name) for tally in each) for name in Tally.__struct_fields__[:6]),
-        *(dict(_added(getattr(tally, name) for tally in each)) for name in ("rul_states", "health_states")),
-        np.sum([tally.drift for tally in each], axis=0).tolist(),
-    )  # fmt: skip
-
-
-def _added(counts: Iterable[dict[str, int]]) -> Counter[str]:
-    added = Counter[str]()
-    for each in counts:
-        added.update(each)
-    return added
+        readings=one.readings + other.readings,
+        units=one.units + other.units,
+        windows=one.windows + other.windows,
+        refused_readings=one.refused_readings + other.refused_readings,
+        refused_windows=one.refused_windows + other.refused_windows,
+        infinite=one.infinite + other.infinite,
+        rul_states=Counter(one.rul_states) + Counter(other.rul_states),
+        health_states=Counter(one.health_states) + Counter(other.health_states),
+        drift=[a + b for a, b in zip(one.drift, other.drift, strict=True)],
+    )

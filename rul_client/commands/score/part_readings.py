@@ -1,5 +1,8 @@
 """Reads the units of one part; rows that cannot be read are refused, with a reason."""
 
+# pyright: reportUnknownParameterType=false
+# pyarrow publishes no types.
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -9,13 +12,12 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from model.domain import BoolArray, IntArray, InvalidData, Trajectory
 from model.fleet import Fleet
 from model.readers import Rows, is_cycle
-from model.tables import Table, is_numeric, table_of
-from rul_client.commands.score.places import Place
+from model.tables import Table, is_numeric, names_of, table_of
+from rul_client.commands.score.locations import Location
 from rul_client.commands.score.plan import Part, Slice, columns_of, open_parquet
 
 ROWS_PER_BATCH: Final = 16_384
@@ -48,7 +50,7 @@ class PartReadings:
     infinite: int
 
 
-def read_part(folder: Place, part: Part, fleet: Fleet, *, optional: Sequence[str]) -> PartReadings:
+def read_part(folder: Location, part: Part, fleet: Fleet, *, optional: Sequence[str]) -> PartReadings:
     """Read the units of a part.
 
     Raises:
@@ -82,7 +84,7 @@ def read_part(folder: Place, part: Part, fleet: Fleet, *, optional: Sequence[str
     return PartReadings(units, file_of_unit, refused, count, int(infinite.sum()))
 
 
-def _slice_table(folder: Place, wanted: Slice, fleet: Fleet, optional: Sequence[str]) -> pa.Table:
+def _slice_table(folder: Location, wanted: Slice, fleet: Fleet, optional: Sequence[str]) -> pa.Table:
     """Read the rows of a slice, some at a time: a group of rows may be far larger."""
     keys = dict(wanted.keys)
     with open_parquet(folder, wanted.file) as file:
@@ -120,8 +122,8 @@ def _constant(of: Slice, name: str, value: str, fleet: Fleet) -> pa.Array:
 
 def _kept(of: Slice, table: pa.Table, fleet: Fleet, refused: list[Refusal]) -> BoolArray:
     """Tell which rows have a unit and a cycle; the others are refused."""
-    names = pc.utf8_trim_whitespace(table[fleet.unit_column].cast(pa.string()).fill_null(""))
-    named = np.asarray(pc.not_equal(names, "").combine_chunks().to_numpy(zero_copy_only=False))
+    units, codes = names_of(table[fleet.unit_column])
+    named = np.array([unit != "" for unit in units])[codes]
     kept = named.copy()
     cycles = np.full(len(kept), np.nan)
     if fleet.cycle_column is not None and is_numeric(table[fleet.cycle_column]):
@@ -130,7 +132,7 @@ def _kept(of: Slice, table: pa.Table, fleet: Fleet, refused: list[Refusal]) -> B
     for row in np.flatnonzero(~kept).tolist():
         cycle = None if np.isnan(cycles[row]) else float(cycles[row])
         if named[row]:
-            unit, column = names[row].as_py(), fleet.cycle_column
+            unit, column = units[codes[row]], fleet.cycle_column
             got = "nothing" if cycle is None else f"{cycle:g}"
             reason = f"expected a whole number of 0 or more, got {got}"
         else:

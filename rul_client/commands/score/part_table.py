@@ -16,13 +16,15 @@ from rul_client.answers import ModelName
 from rul_client.commands.predict.rows import columns_of
 from rul_client.commands.predict.writers import parquet_schema
 from rul_client.commands.score.job import Job, Tally
+from rul_client.commands.score.locations import Location
 from rul_client.commands.score.part_readings import Refusal
-from rul_client.commands.score.places import Place
 from rul_client.commands.score.plan import Part, open_parquet
 
 REFUSED: Final = "_refused"
 """Folder of the side tables; readers of datasets pass over names that begin with an underscore."""
 COUNTS: Final = "rul.counts"
+BY_CYCLE: Final = frozenset({"attention", "evidence", "contributions"})
+"""Columns with a number for each cycle of the window."""
 LISTS: Final = pa.list_(pa.float32())
 REFUSALS: Final = pa.schema(
     [
@@ -60,14 +62,43 @@ def table_of(columns: Mapping[str, Any], schema: Any) -> Any:  # noqa: ANN401 py
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def ragged(values: FloatArray, lengths: IntArray) -> Any:  # noqa: ANN401 pyarrow is untyped
+def labelled(labels: Sequence[str], places: Any) -> Any:  # noqa: ANN401 pyarrow is untyped
+    """Return the label at each place, [B]."""
+    return pa.array(labels, pa.string()).take(pa.array(places))
+
+
+def lists(values: FloatArray, lengths: IntArray) -> Any:  # noqa: ANN401 pyarrow is untyped
     """Make lists of the first values of each row: [B, T] and lengths [B] -> B lists."""
     inside = np.arange(values.shape[1]) < lengths[:, None]
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values[inside].astype(np.float32)))
 
 
-def write_part(output: Place, part: Part, table: Any, refused: Sequence[Refusal], tally: Tally) -> None:  # noqa: ANN401
+class Columns:
+    """Numbers of W windows, put in batch by batch: [W] or [W, n]."""
+
+    def __init__(self, windows: int, context: int) -> None:
+        self._windows, self._context = windows, context
+        self._arrays: Final[dict[str, Any]] = {}
+
+    def put(self, which: IntArray, numbers: Mapping[str, Any]) -> None:
+        """Keep the numbers [B] or [B, up to n] of the windows at these places."""
+        for name, given in numbers.items():
+            values = np.asarray(given)
+            if name not in self._arrays:
+                width = (self._context,) if name in BY_CYCLE else values.shape[1:]
+                self._arrays[name] = np.zeros((self._windows, *width), values.dtype)
+            if values.ndim == 1:
+                self._arrays[name][which] = values
+            else:
+                self._arrays[name][which, : values.shape[1]] = values
+
+    def at(self, which: IntArray) -> dict[str, Any]:
+        """Return the numbers of some windows."""
+        return {name: values[which] for name, values in self._arrays.items()}
+
+
+def write_part(output: Location, part: Part, table: Any, refused: Sequence[Refusal], tally: Tally) -> None:  # noqa: ANN401
     """Write what was refused, then the answers: a part whose answers are there is finished.
 
     Raises:
@@ -80,7 +111,7 @@ def write_part(output: Place, part: Part, table: Any, refused: Sequence[Refusal]
     output.write(part.file, _parquet(table.replace_schema_metadata(metadata)))
 
 
-def read_tally(output: Place, part: Part) -> Tally:
+def read_tally(output: Location, part: Part) -> Tally:
     """Read the counts of a finished part.
 
     Raises:

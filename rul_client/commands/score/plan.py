@@ -6,10 +6,13 @@ Only the column of units is read. The same files always give the same parts, so 
 nothing else. This module must not know models.
 """
 
+# pyright: reportUnknownParameterType=false
+# pyarrow publishes no types.
+
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -25,7 +28,7 @@ from model.domain import InvalidData
 from model.fleet import ONE_FILE_A_UNIT, Fleet
 from model.readers import unit_names
 from model.tables import names_of, present
-from rul_client.commands.score.places import Place
+from rul_client.commands.score.locations import Location
 
 ROWS_PER_PART: Final = 65_536
 """Readings of a part, unless a unit has more: some seconds of work, and some ten megabytes."""
@@ -94,7 +97,7 @@ class _Run:
     windows: int
 
 
-def make_plan(source: Place, fleet: Fleet, *, every: int, allow_absent: bool) -> Plan:
+def make_plan(source: Location, fleet: Fleet, *, every: int, allow_absent: bool) -> Plan:
     """Divide the files of a folder, or one file, into parts.
 
     Args:
@@ -117,7 +120,7 @@ def make_plan(source: Place, fleet: Fleet, *, every: int, allow_absent: bool) ->
 
 
 @contextmanager
-def open_parquet(folder: Place, name: str) -> Iterator[pq.ParquetFile]:  # pyright: ignore[reportUnknownParameterType]
+def open_parquet(folder: Location, name: str) -> Generator[pq.ParquetFile]:
     """Open a Parquet file.
 
     Raises:
@@ -139,7 +142,13 @@ class _Planner:
     """
 
     def __init__(
-        self, folder: Place, files: Sequence[FileInfo], fleet: Fleet, *, every: int, optional: Sequence[str]
+        self,
+        folder: Location,
+        files: Sequence[FileInfo],
+        fleet: Fleet,
+        *,
+        every: int,
+        optional: Sequence[str],
     ) -> None:
         self._folder: Final = folder
         self._files: Final = [folder.name(file) for file in files]

@@ -15,8 +15,8 @@ from model.fleet import fleet_toml
 from model.version import VERSION
 from rul_client.commands.output import NothingAnswered
 from rul_client.commands.score.job import Job, total
+from rul_client.commands.score.locations import Location
 from rul_client.commands.score.part_table import read_tally
-from rul_client.commands.score.places import Place
 from rul_client.commands.score.plan import LAST, Part, Plan, make_plan
 from rul_client.commands.score.progress import progress
 from rul_client.commands.score.scorer import Scorer, Watch
@@ -44,7 +44,7 @@ def score(job: Job, runner: Runner) -> dict[str, Any]:
     """
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     scorer = Scorer(job)
-    plan = make_plan(Place.of(job.source), scorer.fleet, every=job.every, allow_absent=job.fleet is None)
+    plan = make_plan(Location.of(job.source), scorer.fleet, every=job.every, allow_absent=job.fleet is None)
     if plan.absent:
         console.print(f"rul: {job.source} has no readings of {', '.join(plan.absent)}: treated as missing")
     finished = _prepare(scorer, _facts(scorer, plan))

@@ -7,38 +7,45 @@ service.core and service.drift.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
 
 from export.bundle import find_bundle
 from model.domain import HEALTH_LABELS, IntArray
 from rul_client.commands.predict.input_file import described_by
 from rul_client.commands.score.job import Job, Tally
+from rul_client.commands.score.locations import Location
 from rul_client.commands.score.part_readings import Refusal, read_part
-from rul_client.commands.score.part_table import ragged, schema_of, table_of, write_part
-from rul_client.commands.score.places import Place
+from rul_client.commands.score.part_table import (
+    BY_CYCLE,
+    Columns,
+    labelled,
+    lists,
+    schema_of,
+    table_of,
+    write_part,
+)
 from rul_client.commands.score.plan import Part
 from rul_client.commands.score.unit_windows import UnitWindows
 from service.core.answers import STATES, Answers
 from service.core.bundles import load_bundle
 from service.core.queries import ModelName
 from service.core.rules import WindowRules
-from service.core.runtime import Asked, stacked
-from service.core.window import Windows, check
+from service.core.runtime import stacked
+from service.core.window import check
 from service.drift.counts import DriftCounts, Layout
 from service.drift.monitor import Drift, drift_of
 from service.settings import Settings
 
-WINDOWS_AT_ONCE: Final = 512
-"""Windows that are cut and checked at once; batches of the graph are smaller."""
+BATCH_WINDOWS: Final = 256
+"""Fewest windows of a full batch: nobody waits for the first one, and larger batches cost less a window."""
+DRIFT_CYCLES: Final = 8
+"""Cycles between windows of a unit that drift counts: nearer ones repeat each other."""
 ENDLESS: Final = 2**60
 """Windows that drift is counted over: all."""
-_STATES: Final = np.array(STATES)
-_HEALTH: Final = np.array(HEALTH_LABELS)
 Watch = Callable[[int], None]
 """Hears of windows that are done."""
 
@@ -55,11 +62,12 @@ class Scorer:
         self.fleet: Final = described_by(self.manifest, job.fleet)
         self.optional: Final = self.fleet.sources if job.fleet is None else ()
         self.schema: Final = schema_of(self.manifest, self.name, job)
-        self.source: Final = Place.of(job.source).folder()
-        self.output: Final = Place.of(job.output)
+        self.source: Final = Location.of(job.source).folder()
+        self.output: Final = Location.of(job.output)
+        self.drift_every: Final = max(1, DRIFT_CYCLES // job.every)
         self._rules: Final = WindowRules.of(self.manifest, max_window_cycles=self.manifest.context)
         self.provider: Final = runtime.provider
-        self.batch_windows: Final = settings.max_batch_windows
+        self.batch_windows: Final = max(settings.max_batch_windows, BATCH_WINDOWS)
         self._graph: Final = runtime.run
         self._reference: Final = runtime.drift_reference
         self._layout: Final = Layout.of(runtime.drift_reference)
@@ -82,7 +90,7 @@ class Scorer:
 
         `refuse` takes the place, column and reason of each window that cannot be read.
         """
-        for which in windows.by_length(WINDOWS_AT_ONCE):
+        for which in windows.by_length(self.batch_windows):
             last_cycle = windows.last_cycle[which].astype(np.float64).tolist()
             checked, defects = check(
                 windows.readings(which), windows.lengths[which].tolist(), last_cycle, self._rules
@@ -93,73 +101,62 @@ class Scorer:
             if defects:
                 kept = np.setdiff1d(np.arange(len(which)), [defect.window for defect in defects])
                 which, checked = which[kept], checked.only(kept.tolist())  # noqa: PLW2901 without the refused
-            yield from self._answered(which, checked)
+            if len(which):
+                asked = stacked([(checked, range(len(which)))])
+                outputs = self._graph(asked.readings, asked.lengths, asked.last_cycle)
+                yield which, Answers(asked, outputs, self.manifest, self._rules)
 
-    def _answered(self, which: IntArray, windows: Windows) -> Iterator[tuple[IntArray, Answers]]:
-        """Ask the graph in batches; answers of as many cycles are joined."""
-        places = range(len(which))
-        batches = [places[i : i + self.batch_windows] for i in places[:: self.batch_windows]]
-        asked = [stacked([(windows, batch)]) for batch in batches]
-        start = 0
-        for _, same in groupby(asked, key=lambda each: each.readings.shape[1]):
-            answers = Answers.joined([*map(self._answer, same)])
-            count = len(answers.asked.lengths)
-            yield which[start : start + count], answers
-            start += count
-
-    def _answer(self, asked: Asked) -> Answers:
-        outputs = self._graph(asked.readings, asked.lengths, asked.last_cycle)
-        return Answers(asked, outputs, self.manifest, self._rules)
-
-    def columns(self, windows: UnitWindows, which: IntArray, answers: Answers) -> dict[str, Any]:
-        """Return the columns of answers to windows at these places."""
-        outputs, lengths = answers.outputs, windows.lengths[which]
+    def numbers(self, answers: Answers) -> dict[str, Any]:
+        """Return what the output says of each answer, [B] or [B, n]; labels and cycles by their places."""
+        outputs = answers.outputs
         weights = outputs.attention if outputs.evidence is None else outputs.evidence
-        columns: dict[str, Any] = {
-            "unit": windows.names[windows.unit[which]],
-            "last_cycle": windows.last_cycle[which],
+        numbers: dict[str, Any] = {
             "rul": answers.reported.rul,
-            "rul_state": _STATES[answers.state],
+            "rul_state": answers.state,
             "rul_lower": outputs.rul_interval[:, 0],
             "rul_upper": outputs.rul_interval[:, 1],
-            "health_state": _HEALTH[answers.health_label],
+            "health_state": answers.health_label,
             "entropy_ratio": answers.entropy_ratio,
-            "top_cycle": windows.cycles_at(which, weights.argmax(axis=1)),
+            "top_cycle": weights.argmax(axis=1),
             "novelty": outputs.novelty,
         }
         for horizon, column in zip(self.manifest.horizons, outputs.failure_probability.T, strict=True):
-            columns[f"failure_within_{horizon}"] = column
+            numbers[f"failure_within_{horizon}"] = column
+        if answers.of_columns is not None:
+            numbers["sensor_contributions"] = answers.of_columns[:, self._rules.sensors]
         if self.job.attention:
-            columns["attention"] = ragged(outputs.attention, lengths)
+            numbers["attention"] = outputs.attention
+            numbers |= {} if outputs.evidence is None else {"evidence": outputs.evidence}
         if self.job.contributions:
-            columns["contributions"] = ragged(outputs.contribution, lengths)
-        return columns | self._of_sensors(answers, lengths)
+            numbers["contributions"] = outputs.contribution
+        return numbers
 
-    def _of_sensors(self, answers: Answers, lengths: IntArray) -> dict[str, Any]:
-        """Return the columns of models that explain readings."""
-        of_columns, evidence = answers.of_columns, answers.outputs.evidence
-        if of_columns is None or evidence is None:
-            return {}
-        sensors = np.array(self._rules.sensors)
-        of_sensors = of_columns[:, sensors]
-        most = np.argsort(-np.abs(of_sensors), axis=1, kind="stable")
-        columns: dict[str, Any] = {}
-        for name, first in zip(("top_sensor", "second_sensor"), most.T, strict=False):
-            columns[name] = np.array(self._rules.names)[sensors[first]]
-            columns[f"{name}_cycles"] = np.take_along_axis(of_sensors, first[:, None], axis=1)[:, 0]
-        if self.job.attention:
-            columns["evidence"] = ragged(evidence, lengths)
-        if self.job.contributions:
-            columns["sensor_contributions"] = ragged(of_sensors, np.full(len(lengths), len(sensors)))
-        return columns
+    def table(self, windows: UnitWindows, which: IntArray, numbers: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        """Make the output's table of windows at these places, from their `numbers`."""
+        columns = dict(numbers)
+        columns["unit"] = labelled([unit.unit for unit in windows.units], windows.unit[which])
+        columns["last_cycle"] = windows.last_cycle[which]
+        columns["top_cycle"] = windows.cycles_at(which, numbers["top_cycle"])
+        columns["rul_state"] = labelled(STATES, numbers["rul_state"])
+        columns["health_state"] = labelled(HEALTH_LABELS, numbers["health_state"])
+        for name in columns.keys() & BY_CYCLE:
+            columns[name] = lists(columns[name], windows.lengths[which])
+        if "sensor_contributions" in columns:
+            of_sensors = columns["sensor_contributions"]
+            sensors = [self._rules.names[place] for place in self._rules.sensors]
+            most = np.argsort(-np.abs(of_sensors), axis=1, kind="stable")
+            for name, places in zip(("top_sensor", "second_sensor"), most.T, strict=False):
+                columns[name] = labelled(sensors, places)
+                columns[f"{name}_cycles"] = of_sensors[np.arange(len(which)), places]
+            columns["sensor_contributions"] = lists(of_sensors, np.full(len(which), len(sensors)))
+        return table_of(columns, self.schema)
 
 
 def score_part(part: Part, scorer: Scorer, watch: Watch = lambda _: None) -> Tally:
     """Answer the windows of a part, and write its files; the same part always gives the same files."""
     read = read_part(scorer.source, part, scorer.fleet, optional=scorer.optional)
-    refused, tables, order = [*read.refused], [scorer.schema.empty_table()], [np.array([], np.int64)]
+    refused, table = [*read.refused], scorer.schema.empty_table()
     counts, drift = scorer.drift_counts()
-    states, health = Counter[str](), Counter[str]()
     if read.units:
         windows = UnitWindows(read.units, context=scorer.manifest.context, every=scorer.job.every)
 
@@ -168,15 +165,19 @@ def score_part(part: Part, scorer: Scorer, watch: Watch = lambda _: None) -> Tal
             cycle = float(windows.last_cycle[place])
             refused.append(Refusal(read.file_of_unit[unit], None, unit, cycle, column, reason))
 
+        found, is_answered = Columns(len(windows), scorer.manifest.context), np.zeros(len(windows), np.bool_)
+        seen: list[tuple[IntArray, Answers]] = []
         for which, answers in scorer.answers(windows, refuse):
-            columns = scorer.columns(windows, which, answers)
-            tables.append(table_of(columns, scorer.schema))
-            order.append(which)
-            counts.count(answers.bare(), columns["unit"])
-            states.update(columns["rul_state"].tolist())
-            health.update(columns["health_state"].tolist())
+            found.put(which, scorer.numbers(answers))
+            is_answered[which] = True
+            counted = np.arange(0, len(which), scorer.drift_every)
+            seen.append((which[counted], answers.bare().only(counted.tolist())))
             watch(len(which))
-    table = pa.concat_tables(tables).take(np.argsort(np.concatenate(order)))
+        for _, same in groupby(seen, key=lambda each: each[1].outputs.attention.shape[1]):
+            places, parts = zip(*same, strict=True)
+            counts.count(Answers.joined(parts), windows.names(np.concatenate(places)))
+        places = np.flatnonzero(is_answered)
+        table = scorer.table(windows, places, found.at(places)) if len(places) else table
     tally = Tally(
         readings=read.readings,
         units=len(read.units),
@@ -184,9 +185,13 @@ def score_part(part: Part, scorer: Scorer, watch: Watch = lambda _: None) -> Tal
         refused_readings=len(read.refused),
         refused_windows=len(refused) - len(read.refused),
         infinite=read.infinite,
-        rul_states=dict(sorted(states.items())),
-        health_states=dict(sorted(health.items())),
+        rul_states=_counts(table["rul_state"]),
+        health_states=_counts(table["health_state"]),
         drift=drift.tolist(),
     )
     write_part(scorer.output, part, table, refused, tally)
     return tally
+
+
+def _counts(column: Any) -> dict[str, int]:  # noqa: ANN401 pyarrow is untyped
+    return dict(sorted(Counter[str](column.to_pylist()).items()))

@@ -20,7 +20,6 @@ class UnitWindows:
         every: Each unit's last window, and each one so many cycles before it.
 
     Attributes:
-        names: str [U], the units.
         unit: int64 [W], place of each window's unit.
         lengths: int64 [W], cycles of each window.
         last_cycle: int64 [W], cycle of each window's last reading.
@@ -29,13 +28,20 @@ class UnitWindows:
     def __init__(self, units: Sequence[Trajectory], *, context: int, every: int) -> None:
         ends = [np.arange((len(unit) - 1) % every, len(unit), every) for unit in units]
         starts = np.cumsum([0, *map(len, units)])
-        self.names: Final = np.array([unit.unit for unit in units])
+        self.units: Final = units
         self.unit: Final = np.repeat(np.arange(len(units)), [len(own) for own in ends])
         self.lengths: Final = np.minimum(np.concatenate(ends) + 1, context)
         self._readings: Final = np.concatenate([unit.readings for unit in units])
         self._cycles: Final = np.concatenate([unit.cycles for unit in units])
         self._ends: Final = np.concatenate(ends) + starts[self.unit]
         self.last_cycle: Final[IntArray] = self._cycles[self._ends]
+
+    def __len__(self) -> int:
+        return len(self.unit)
+
+    def names(self, which: IntArray) -> list[str]:
+        """Return the unit of each of some windows."""
+        return [self.units[unit].unit for unit in self.unit[which].tolist()]
 
     def by_length(self, count: int) -> Iterator[IntArray]:
         """Yield the places of all windows, at most `count` at once; short ones first, for less padding."""

@@ -1,8 +1,12 @@
 """Folders and files of any file system: a path, or a URL that pyarrow or fsspec opens."""
 
+# pyright: reportUnknownParameterType=false
+# pyarrow publishes no types.
+
 from __future__ import annotations
 
 import os
+from operator import attrgetter
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -23,14 +27,14 @@ from rul_client.commands.output import CannotWrite
 SUFFIXES = (".parquet", ".pq")
 
 
-class Place:
+class Location:
     """A folder of a file system; names are paths below it."""
 
     def __init__(self, url: str, files: FileSystem, root: str) -> None:
         self.url, self.files, self.root = url, files, root.rstrip("/")
 
     @classmethod
-    def of(cls, url: str) -> Place:
+    def of(cls, url: str) -> Location:
         """Find the folder or file of a path or URL.
 
         Raises:
@@ -55,10 +59,10 @@ class Place:
         """Open a file to read anywhere in it."""
         return self.files.open_input_file(self.path(name))
 
-    def folder(self) -> Place:
+    def folder(self) -> Location:
         """Return the folder of a file; a folder is its own."""
         is_file = self.files.get_file_info(self.root).is_file
-        return Place(self.url, self.files, self.root.rpartition("/")[0]) if is_file else self
+        return Location(self.url, self.files, self.root.rpartition("/")[0]) if is_file else self
 
     def parquet_files(self) -> list[FileInfo]:
         """List this file, or the Parquet files below this folder by path.
@@ -74,7 +78,7 @@ class Place:
         listed = self.files.get_file_info(selected) if isinstance(selected, FileSelector) else [selected]
         files = [
             file
-            for file in sorted(listed, key=lambda file: file.path)
+            for file in sorted(listed, key=attrgetter("path"))
             if file.type == FileType.File and _is_shown_parquet(folder.name(file))
         ]
         if not files:
