@@ -15,10 +15,10 @@ import pytest
 from model.checkpoint import Checkpoint
 from model.cluster import ClusterFailed, connected, mapped
 from model.domain import InvalidData
+from rul_client.answers import ModelName
 from rul_client.commands.score.job import Job
 from rul_client.commands.score.nodes import score_on_node
 from rul_client.commands.score.plan import LAST, Part
-from service.core.queries import ModelName
 from tests.commands import write_pumps
 from tests.integration.conftest import COMMAND_SECONDS, RUL
 from tests.tiny_bundle import COLUMNS, pumps

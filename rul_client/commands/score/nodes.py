@@ -1,7 +1,7 @@
 """Scores parts on the nodes of a Ray cluster.
 
-A part is a task, not the call of an actor: a lost task runs again on any node, but a call waits until a
-node has room for its actor again. The processes of Ray keep their session from task to task.
+A part is a task, not the call of an actor: a lost task runs again on the next free node, but a lost call
+waits until a node has room for its actor again. The processes of Ray keep their session between tasks.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Final
 
 from model.cluster import Cluster, ClusterFailed
+from rul_client.answers import ModelName
 from rul_client.commands.score.job import Job, Tally
 from rul_client.commands.score.plan import Part
 from rul_client.commands.score.processes import scorer_of
 from rul_client.commands.score.scorer import Watch, score_part
-from service.core.queries import ModelName
 
 
 class Nodes:
