@@ -90,14 +90,15 @@ screenshots: setup ## docs/images: pictures of the page, from a demo with a fixe
 test: setup ## every test
 	$(BIN)/python -m pytest -n auto --dist loadfile tests/unit tests/contract
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/integration/test_page_*.py
-	$(BIN)/python -m pytest tests/integration tests/hostile tests/gpu --ignore-glob='*/test_page_*'
+	$(BIN)/python -m pytest -m "not long" tests/integration tests/hostile tests/gpu --ignore-glob='*/test_page_*'
 
 .PHONY: test-unit test-long test-integration test-gpu bench bench-gpu bench-peers
 test-unit: setup ## one module at a time
 	$(BIN)/python -m pytest -n auto --dist loadfile tests/unit
 
-test-long: setup ## property tests with 20 times as many, new examples: for every night
+test-long: setup ## property tests with 20 times as many, new examples, and long tests: for every night
 	$(BIN)/python -m pytest -n auto -m hypothesis --hypothesis-profile=long tests/unit tests/integration
+	$(BIN)/python -m pytest -m long tests/integration
 
 test-integration: setup ## the real process: HTTP, gRPC, metrics, clean shutdown
 	$(BIN)/python -m pytest tests/integration

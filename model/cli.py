@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from model import experiment_cli, fleet_cli
+from model.cluster import Cluster, RayAddress, connected
 from model.comparison import BOOSTING_TITLES, boosting_caution
 from model.domain import RulError, Trajectory
 from model.evaluation import TITLES
@@ -28,7 +30,8 @@ Train a network on units that ran to failure.
 
 The seed splits the units into folds. One network per fold trains on the other folds and predicts its
 own units. These predictions calibrate and evaluate the final network, which trains on all units. To
-continue an interrupted run, repeat the command with --resume.
+continue an interrupted run, repeat the command with --resume. --ray trains all networks at once on a Ray
+cluster, with the same result.
 
 Networks: flagship (exact contributions of each reading); amnl (additive
 temporal attention, with the health state as a second task); selfattention (eight heads between cycles). --set
@@ -53,7 +56,12 @@ Steps = Annotated[
     int | None,
     typer.Option(help="Updates of each network. Default: 500, doubled while the first fold gains.", min=1),
 ]
-Threads = Annotated[int, typer.Option(help="CPU threads; other values can change the last digits.", min=1)]
+Threads = Annotated[
+    int,
+    typer.Option(
+        help="CPU threads, with --ray of each task; other values can change the last digits.", min=1
+    ),
+]
 
 
 class RunExists(RulError):
@@ -82,6 +90,7 @@ def train(
     threads: Threads = 1,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run in the folder.")] = False,
+    ray: RayAddress = None,
 ) -> None:
     """Train a network; see TRAIN_HELP."""
     import torch  # noqa: PLC0415 takes seconds
@@ -96,23 +105,32 @@ def train(
     given = {"fleet": fleet, "data": [str(path) for path in data], "set": set_ or [], "threads": threads}
     kind, trajectories, source = _read(data, fleet, folds=folds, given=given)
     config, run = TrainConfig(seed=seed, **training), out if resume else None
-    steps = steps or _updates(
-        trajectories, kind, network=network, config=config, folds=folds, options=options, run=run
-    )
-    with _interruptible(out), progress(steps * (folds + 1)) as watch:
-        checkpoint, curve = train_run(
+    with connected(ray, threads=threads, start=partial(torch.set_num_threads, threads)) as cluster:
+        steps = steps or _updates(
             trajectories,
             kind,
-            name=name,
             network=network,
-            config=replace(config, steps=steps),
+            config=config,
             folds=folds,
-            source=source,
-            folder=out,
-            watch=watch,
-            resume=resume,
             options=options,
+            run=run,
+            cluster=cluster,
         )
+        with _interruptible(out), progress(steps * (folds + 1)) as watch:
+            checkpoint, curve = train_run(
+                trajectories,
+                kind,
+                name=name,
+                network=network,
+                config=replace(config, steps=steps),
+                folds=folds,
+                source=source,
+                folder=out,
+                watch=watch,
+                resume=resume,
+                options=options,
+                cluster=cluster,
+            )
     _report(name, checkpoint.facts["metrics"], curve, out)
 
 
@@ -139,6 +157,7 @@ def _updates(
     folds: int,
     options: Mapping[str, Any],
     run: Path | None,
+    cluster: Cluster | None,
 ) -> int:
     """Choose the number of updates, or read that of the interrupted run in this folder."""
     from model.checkpoint import STATE_FILE  # noqa: PLC0415 with torch
@@ -153,7 +172,14 @@ def _updates(
         screen.print(f"first fold, {steps} updates: held-out RMSE {rmse:.2f}", highlight=False)
 
     return choose_updates(
-        trajectories, fleet, network=network, config=config, folds=folds, options=options, tell=tell
+        trajectories,
+        fleet,
+        network=network,
+        config=config,
+        folds=folds,
+        options=options,
+        tell=tell,
+        cluster=cluster,
     )
 
 

@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress, TaskID
 from rich.table import Table
+
+from model.cluster import RayAddress, connected
 
 if TYPE_CHECKING:
     from model.ablation import Silenced
-    from model.domain import Trajectory
-    from model.experiments import Found
-    from model.fleet import Fleet
+    from model.experiments import Found, RowWatcher, Wanted
+    from model.training import TrainConfig
 
 HELP: Final = """
 Cross-validate one row of docs/experiments.md and print it.
 
 Every unit is held out once and cut at random cycles, as in a test set; all rows use the same units and
 cuts. Rows are networks, their variants and baselines; an unknown name lists them. --set changes options
-of the row's network and training, as in rul train.
+of the row's network and training, as in rul train. --search runs the row with options that Optuna chooses
+from ranges, prints each trial and names the one of lowest RMSE. --ray runs the folds of rows and trials on a
+Ray cluster, with the same figures.
 
 Example: rul experiment --row gradient_boosting --data train_FD001.txt
 
 Example: rul experiment --row last_state --against amnl --data train_FD001.txt
 
 Example: rul experiment --row selfattention --set heads=4 --silence-heads --data train_FD001.txt
+
+Example: rul experiment --row flagship --search 20 --set learning_rate=0.001..0.01 --data train_FD001.txt
 """
 
 
@@ -53,83 +61,101 @@ def experiment(
     against: Annotated[
         str | None, typer.Option(help="Another row, without --set; the difference of RMSE is printed.")
     ] = None,
-    threads: Annotated[int, typer.Option(help="CPU threads.", min=1)] = 1,
+    threads: Annotated[int, typer.Option(help="CPU threads, with --ray of each task.", min=1)] = 1,
+    ray: RayAddress = None,
+    search: Annotated[
+        int | None,
+        typer.Option(help="Number of trials; --set NAME=LOW..HIGH or NAME=A,B,C is searched.", min=1),
+    ] = None,
 ) -> None:
     """Cross-validate a row; see HELP."""
     import torch  # noqa: PLC0415 takes seconds
 
-    from model.experiments import require_row  # noqa: PLC0415 with torch
+    from model.experiments import Wanted, require_row, run_rows  # noqa: PLC0415 with torch
     from model.fleet import fleet_named  # noqa: PLC0415
     from model.inspection_report import inspected_trajectories  # noqa: PLC0415 with PyArrow
     from model.training import TrainConfig  # noqa: PLC0415 with torch
 
+    if search is not None and (silence_heads or against is not None):
+        raise typer.BadParameter("goes without --silence-heads and --against", param_hint="--search")
     torch.set_num_threads(threads)
-    wanted = [Wanted(row, set_ or [], heads=silence_heads)]
-    if against is not None:
-        wanted.append(Wanted(against, [], heads=False))
-    for each in wanted:
-        require_row(each.row, each.settings, heads=each.heads)
-    kind = fleet_named(fleet)
+    wanted = [Wanted(row, set_ or [], heads=silence_heads)] + ([] if against is None else [Wanted(against)])
+    if search is None:
+        for each in wanted:
+            require_row(each)
+        rows = partial(_in_order, wanted)
+    else:
+        from model.search import read_space, search_rows  # noqa: PLC0415 an extra
+
+        rows = partial(search_rows, read_space(row, set_ or []), trials=search, seed=seed)
+    kind, config = fleet_named(fleet), TrainConfig(seed=seed)
     trajectories = inspected_trajectories(data, kind, fleet=fleet, folds=folds)
-    how: dict[str, Any] = {
-        "folds": folds,
-        "config": TrainConfig(seed=seed),
-        "only": only,
-        "attention": attention,
-    }
-    with Progress(console=Console(stderr=True)) as progress:
-        found = [_run(each, trajectories, kind, progress, how) for each in wanted]
-    _report(wanted, found, cap=kind.cap)
+    with (
+        connected(ray, threads=threads, start=partial(torch.set_num_threads, threads)) as cluster,
+        _progress(config, folds=only or folds) as watch,
+    ):
+        run = partial(
+            run_rows,
+            trajectories=trajectories,
+            fleet=kind,
+            folds=folds,
+            config=config,
+            watch=watch,
+            only=only,
+            attention=attention,
+            cluster=cluster,
+        )
+        done = [_printed(each, found) for each, found in rows(run=run)]
+    if search is not None:
+        best, _ = min(done, key=lambda trial: trial[1].figures["rmse"].value)
+        _print(f"lowest RMSE: {best.label}; held-out units chose it, so expect more on new ones")
+    elif against is not None:
+        _print_difference(done, cap=kind.cap)
 
 
-class Wanted(NamedTuple):
-    """A row to run, with its options NAME=VALUE, and whether its heads are silenced."""
-
-    row: str
-    settings: Sequence[str]
-    heads: bool
-
-    @property
-    def label(self) -> str:
-        """Return how the row is called in what is printed."""
-        return " ".join([self.row, *self.settings])
+def _in_order(
+    wanted: Sequence[Wanted], *, run: Callable[[Sequence[Wanted]], Iterator[Found]]
+) -> Iterator[tuple[Wanted, Found]]:
+    return zip(wanted, run(wanted), strict=True)
 
 
-def _run(
-    wanted: Wanted, trajectories: Sequence[Trajectory], fleet: Fleet, progress: Progress, how: dict[str, Any]
-) -> Found:
-    from model.experiments import row_named, run_row, updates  # noqa: PLC0415 with torch
+@contextmanager
+def _progress(config: TrainConfig, *, folds: int) -> Generator[RowWatcher]:
+    """Show a bar for each row that runs."""
+    from model.experiments import updates  # noqa: PLC0415 with torch
 
-    of_fold = updates(row_named(wanted.row, wanted.settings), how["config"])
-    task = progress.add_task(wanted.label, total=(how["only"] or how["folds"]) * of_fold)
-    return run_row(
-        wanted.row,
-        trajectories,
-        fleet,
-        watch=lambda done, _loss, _check: progress.update(task, completed=done),
-        settings=wanted.settings,
-        heads=wanted.heads,
-        **how,
-    )
+    # Rows are printed meanwhile: above the bars on a terminal, else where standard output goes.
+    with Progress(console=Console(stderr=True), redirect_stdout=sys.stdout.isatty()) as progress:
+        tasks: dict[str, TaskID] = {}
+
+        def watch(wanted: Wanted, done: int) -> None:
+            if wanted.label not in tasks:
+                tasks[wanted.label] = progress.add_task(wanted.label)
+            total = folds * updates(wanted.row, config)
+            progress.update(tasks[wanted.label], total=total, completed=done, visible=done < total)
+
+        yield watch
 
 
-def _report(wanted: Sequence[Wanted], found: Sequence[Found], *, cap: float) -> None:
-    """Print the rows, the heads of the first, and the difference of the first from the second."""
+def _printed(wanted: Wanted, found: Found) -> tuple[Wanted, Found]:
+    """Print a row and its heads."""
+    _print(markdown(wanted.label, found))
+    if found.silenced:
+        Console().print(silenced_table(wanted.label, found.silenced))
+    return wanted, found
+
+
+def _print_difference(done: Sequence[tuple[Wanted, Found]], *, cap: float) -> None:
+    """Print the difference of the first row from the second."""
     from model.evaluation import rmse_difference  # noqa: PLC0415
 
-    console = Console()
-    for each, result in zip(wanted, found, strict=True):
-        console.print(markdown(each.label, result), soft_wrap=True, highlight=False)
-        if result.silenced:
-            console.print(silenced_table(each.label, result.silenced))
-    if len(found) > 1:
-        apart = rmse_difference(*(each.answered for each in found), cap=cap)
-        between = " - ".join(each.label for each in wanted)
-        console.print(
-            f"{between}: {apart.value:.2f} [{apart.low:.2f}, {apart.high:.2f}] cycles of RMSE",
-            soft_wrap=True,
-            highlight=False,
-        )
+    apart = rmse_difference(*(found.answered for _, found in done), cap=cap)
+    between = " - ".join(wanted.label for wanted, _ in done)
+    _print(f"{between}: {apart.value:.2f} [{apart.low:.2f}, {apart.high:.2f}] cycles of RMSE")
+
+
+def _print(line: str) -> None:
+    Console().print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 def silenced_table(label: str, silenced: Sequence[Silenced]) -> Table:

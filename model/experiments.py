@@ -8,15 +8,18 @@ screens.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from functools import partial
+from itertools import islice
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from model.ablation import Silenced, ablate_heads, require_heads
 from model.baselines import BASELINES
 from model.calibration import read_windows
+from model.cluster import Cluster, mapped
 from model.crossfit import Fold, attention_worth, cross_fitted, held_out_fold, scaled_by_rul
 from model.domain import RulError, Trajectory, WindowSet
 from model.evaluation import Answered, Figure, figures, join_answers
@@ -27,7 +30,7 @@ from model.networks import InvalidOption, fleet_for, network_class
 from model.options import read_options
 from model.reference import fit_reference
 from model.run import prepare
-from model.training import TrainConfig, Watcher
+from model.training import TrainConfig
 
 BATCH: Final = 16
 """Windows per call, when the cost of a window is measured."""
@@ -105,64 +108,126 @@ def row_named(name: str, settings: Sequence[str] = ()) -> Row:
     return replace(row, options={**row.options, **options}, recipe={**row.recipe, **changed})
 
 
-def require_row(name: str, settings: Sequence[str], *, heads: bool) -> None:
+class Wanted(NamedTuple):
+    """A row to run, with its options NAME=VALUE, and whether its heads are silenced."""
+
+    name: str
+    settings: Sequence[str] = ()
+    heads: bool = False
+
+    @property
+    def label(self) -> str:
+        """Return how the row is called in what is printed."""
+        return " ".join([self.name, *self.settings])
+
+    @property
+    def row(self) -> Row:
+        """Return the row with its options."""
+        return row_named(self.name, self.settings)
+
+
+RowWatcher = Callable[[Wanted, int], None]
+"""Called with a row and the updates of all its folds that are done; a fold of a baseline is one."""
+
+
+class HeldOut(NamedTuple):
+    """Answers to the held-out units of one fold."""
+
+    answered: Fold | Answered  # Of a network, or of a baseline
+    microseconds: float  # Time per window
+    seconds: float  # Training time
+
+
+def require_row(wanted: Wanted) -> None:
     """Refuse an unknown row, option or ablation, before data is read."""
-    row = row_named(name, settings)
-    if heads:
-        require_heads(name if row.network is None else row.network)
+    network = wanted.row.network
+    if wanted.heads:
+        require_heads(wanted.name if network is None else network)
 
 
 def updates(row: Row, config: TrainConfig) -> int:
-    """Return the number of updates per fold that `run_row` reports."""
+    """Return the number of updates per fold that `run_rows` reports."""
     return 1 if row.network is None else _config(row, config).steps
 
 
-def run_row(
-    name: str,
+def run_rows(
+    rows: Sequence[Wanted],
     trajectories: Sequence[Trajectory],
     fleet: Fleet,
     *,
     folds: int,
     config: TrainConfig,
-    watch: Watcher,
+    watch: RowWatcher,
     only: int | None = None,
     attention: bool = False,
-    heads: bool = False,
-    settings: Sequence[str] = (),
-) -> Found:
-    """Cross-validate one row, or only its first folds.
+    cluster: Cluster | None = None,
+) -> Iterator[Found]:
+    """Cross-validate rows on the same windows, or only their first folds; a cluster runs all at once."""
+    parts = [(wanted, fold) for wanted in rows for fold in range(only or folds)]
+    told = watch if cluster is None else _unwatched  # the screen is not on the cluster
+    run = partial(_run_fold, trajectories, fleet, folds=folds, config=config, watch=told)
+    results = mapped(run, parts, cluster)
+    for wanted in rows:
+        done: list[HeldOut] = []
+        for each in islice(results, only or folds):
+            done.append(each)
+            watch(wanted, len(done) * updates(wanted.row, config))
+        yield _found(done, fleet.cap, attention=attention, heads=wanted.heads)
 
-    `watch` counts the updates of all folds, or the folds of a baseline; `settings` as in `row_named`.
-    """
-    row = row_named(name, settings)
+
+def _run_fold(
+    trajectories: Sequence[Trajectory],
+    fleet: Fleet,
+    part: tuple[Wanted, int],
+    *,
+    folds: int,
+    config: TrainConfig,
+    watch: RowWatcher,
+) -> HeldOut:
+    """Answer the units of one fold by a network or baseline that learnt from the others."""
+    wanted, fold = part
+    row, started = wanted.row, time.monotonic()
     config = _config(row, config)
     fleet = fleet if row.network is None else fleet_for(fleet, row.network)
-    splits = (
-        split_fold(
-            trajectories, fleet, fold=fold, folds=folds, seed=config.seed, truncations=config.truncations
-        )
-        for fold in range(only or folds)
+    split = split_fold(
+        trajectories, fleet, fold=fold, folds=folds, seed=config.seed, truncations=config.truncations
     )
+    held_out = held_out_windows(split)
     if row.network is None:
-        return _run_baseline(name, splits, fleet, watch)
-    behind: list[Fold] = []
-    started = time.monotonic()
-    for fold, split in enumerate(splits):
+        answer = BASELINES[wanted.name](split.training, _standardise(split, fleet), fleet.cap)
+        rul = answer(held_out)
+        answered = Answered(held_out.rul, rul, rul, rul, held_out.unit)
+    else:
         trainer, reference = prepare(split, fleet, network=row.network, config=config, options=row.options)
-        done = fold * config.steps
-        net = trainer.learn(lambda step, loss, check, done=done: watch(done + step, loss, check))
-        behind.append(held_out_fold(net, split, reference))
+        net = trainer.learn(lambda step, _loss, _check: watch(wanted, fold * config.steps + step))
+        answered, answer = held_out_fold(net, split, reference), partial(read_windows, net)
     seconds = time.monotonic() - started
-    behind, _ = scaled_by_rul(behind) if len(behind) > 1 else (behind, None)
-    answered, first = cross_fitted(behind), behind[0]
+    return HeldOut(answered, cost(answer, held_out), seconds)
+
+
+def _found(done: Sequence[HeldOut], cap: float, *, attention: bool, heads: bool) -> Found:
+    """Join the folds of a row."""
+    microseconds, seconds = done[0].microseconds, sum(each.seconds for each in done)
+    behind = [each.answered for each in done if isinstance(each.answered, Fold)]
+    if not behind:
+        answered = join_answers([each.answered for each in done if isinstance(each.answered, Answered)])
+        known = figures(answered, cap=cap)
+        points = {name: figure for name, figure in known.items() if name not in ("coverage", "width")}
+        return Found(answered, points, {}, microseconds, seconds)
+    behind = scaled_by_rul(behind)[0] if len(behind) > 1 else behind
+    answered = cross_fitted(behind)
     return Found(
         answered,
-        figures(answered, cap=fleet.cap),
+        figures(answered, cap=cap),
         attention_worth(behind) if attention else {},
-        cost(lambda windows: read_windows(first.net, windows), first.windows),
+        microseconds,
         seconds,
         ablate_heads(behind) if heads else (),
     )
+
+
+def _unwatched(_wanted: Wanted, _done: int) -> None:
+    """Report to nobody."""
 
 
 def cost(answer: Callable[[WindowSet], object], windows: WindowSet) -> float:
@@ -174,24 +239,6 @@ def cost(answer: Callable[[WindowSet], object], windows: WindowSet) -> float:
         answer(few)
         seconds.append(time.perf_counter() - started)
     return min(seconds) / len(few) * 1e6
-
-
-def _run_baseline(name: str, splits: Iterable[Split], fleet: Fleet, watch: Watcher) -> Found:
-    answers: list[Answered] = []
-    microseconds = 0.0
-    started = time.monotonic()
-    for fold, split in enumerate(splits):
-        answer = BASELINES[name](split.training, _standardise(split, fleet), fleet.cap)
-        held_out = held_out_windows(split)
-        rul = answer(held_out)
-        answers.append(Answered(held_out.rul, rul, rul, rul, held_out.unit))
-        microseconds = cost(answer, held_out)
-        watch(fold + 1, float("nan"), None)
-    seconds = time.monotonic() - started
-    answered = join_answers(answers)
-    found = figures(answered, cap=fleet.cap)
-    points = {name: figure for name, figure in found.items() if name not in ("coverage", "width")}
-    return Found(answered, points, {}, microseconds, seconds)
 
 
 def _config(row: Row, config: TrainConfig) -> TrainConfig:

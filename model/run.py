@@ -7,8 +7,9 @@ on all units and is calibrated on these predictions. This module must not know f
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from model.calibration import (
     with_short_histories,
 )
 from model.checkpoint import STATE_FILE, Checkpoint
+from model.cluster import Cluster, mapped
 from model.comparison import boosting_figures
 from model.crossfit import (
     Fold,
@@ -48,8 +50,8 @@ from model.networks import build_network, fleet_for, network_config
 from model.prognostics import THIRDS, by_answer
 from model.reference import Reference, fit_reference
 from model.replay import save_held_out
-from model.stages import Stages, mean_curve
-from model.training import Check, TrainConfig, Trainer, Watcher
+from model.stages import Stage, Stages, finished_stage, mean_curve
+from model.training import Check, TrainConfig, Trainer, Watcher, unwatched
 from model.version import VERSION
 
 SCALED_WINDOWS: Final = 2000
@@ -79,30 +81,31 @@ def train_run(
     watch: Watcher,
     resume: bool = False,
     options: Mapping[str, Any] | None = None,
+    cluster: Cluster | None = None,
 ) -> tuple[Checkpoint, list[Check]]:
     """Train, calibrate and save a network in `folder`; return it with the mean learning curve.
 
     `options` are fields of `NetworkConfig`; `watch` counts the updates of all networks. An interrupted
-    run leaves its state in `folder`; `resume` continues it with the same result.
+    run leaves its state in `folder`; `resume` continues it with the same result. A cluster trains all
+    networks at once; the rest is computed here.
     """
     fleet = fleet_for(fleet, network)
     terms = json.dumps(asdict(network_config(fleet, network=network, regimes=1, options=options)))
-    origin = {"network": terms, "data_sha256": source.sha256, "folds": str(folds)}
+    origin = {"network": terms, "data_sha256": source.sha256, "folds": str(folds), **asdict(config)}
     stages = Stages(folder / STATE_FILE, origin, watch=watch, resume=resume)
     folder.mkdir(parents=True, exist_ok=True)
+    stage = partial(_stage, trajectories, fleet, network=network, config=config, folds=folds, options=options)
+    if cluster is not None:
+        stages.take(mapped(partial(_trained, stage), range(stages.finished, folds + 1), cluster))
     behind: list[Fold] = []
     boosted: list[FloatArray] = []
     curves: list[list[Check]] = []
     for fold in range(folds):
-        split = split_fold(
-            trajectories, fleet, fold=fold, folds=folds, seed=config.seed, truncations=config.truncations
-        )
-        trainer, reference = prepare(split, fleet, network=network, config=config, options=options)
+        split, trainer, reference = stage(fold)
         boosted.append(_boosted(split, trainer.net))
         curves.append(stages.learn(trainer))
         behind.append(held_out_fold(trainer.net, split, reference))
-    split = train_all(trajectories, fleet)
-    trainer, reference = prepare(split, fleet, network=network, config=config, options=options)
+    split, trainer, reference = stage(folds)
     stages.learn(trainer)
     net = trainer.net
     behind, factors = scaled_by_rul(behind)
@@ -125,6 +128,33 @@ def train_run(
     )
     stages.done()
     return checkpoint, mean_curve(curves)
+
+
+def _stage(
+    trajectories: Sequence[Trajectory],
+    fleet: Fleet,
+    number: int,
+    *,
+    network: str,
+    config: TrainConfig,
+    folds: int,
+    options: Mapping[str, Any] | None,
+) -> tuple[Split, Trainer, Reference]:
+    """Prepare the training of a fold, or of all units after the last fold."""
+    if number < folds:
+        split = split_fold(
+            trajectories, fleet, fold=number, folds=folds, seed=config.seed, truncations=config.truncations
+        )
+    else:
+        split = train_all(trajectories, fleet)
+    return split, *prepare(split, fleet, network=network, config=config, options=options)
+
+
+def _trained(stage: Callable[[int], tuple[Split, Trainer, Reference]], number: int) -> Stage:
+    """Train a stage on a cluster."""
+    _, trainer, _ = stage(number)
+    trainer.learn(unwatched)
+    return finished_stage(trainer)
 
 
 def prepare(

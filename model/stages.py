@@ -15,24 +15,41 @@ import numpy as np
 from model.checkpoint import load_tensors, save_tensors
 from model.training import Check, InvalidState, Trainer, Watcher
 
+Stage = dict[str, Any]
+"""Averaged weights and learning curve of a finished stage."""
+
 
 class Stages:
     """Trains one stage after the other and stores the progress."""
 
-    def __init__(self, path: Path, origin: dict[str, str], *, watch: Watcher, resume: bool) -> None:
+    def __init__(self, path: Path, origin: dict[str, Any], *, watch: Watcher, resume: bool) -> None:
         """Start a run, or load its state.
 
-        `origin` identifies the run: only the same run can resume. `watch` counts the updates of all
-        stages.
+        `origin` identifies the run: only the same run can resume. It contains the `TrainConfig`.
+        `watch` counts the updates of all stages.
         """
         self._path = path
         self._origin = origin
         self._watch = watch
-        self._finished: list[dict[str, Any]] = []  # averaged weights and learning curve of each stage
+        self._finished: list[Stage] = []
         self._running: dict[str, Any] | None = None
         self._stage = 0
         if resume:
             self._load()
+
+    @property
+    def finished(self) -> int:
+        """Return the number of finished stages."""
+        return len(self._finished)
+
+    def take(self, trained: Iterable[Stage]) -> None:
+        """Take the next stages from elsewhere, and store each."""
+        for stage in trained:
+            self._finished.append(stage)
+            self._running = None
+            self._save(None)
+            last = Check(**stage["curve"][-1])
+            self._watch(self.finished * last.step, last.loss, last)
 
     def learn(self, trainer: Trainer) -> list[Check]:
         """Train the next stage, or restore it if finished, and return its learning curve."""
@@ -45,23 +62,19 @@ class Stages:
             trainer.restore(self._running)
             self._running = None
         updates = stage * trainer.config.steps
-        net = trainer.learn(
+        trainer.learn(
             lambda step, loss, check: self._watch(updates + step, loss, check),
-            keep=lambda: self._save(trainer),
+            keep=lambda: self._save(trainer.state()),
         )
-        # Copied, because calibration changes the network afterwards.
-        weights = {name: weight.clone() for name, weight in net.state_dict().items()}
-        curve = [asdict(check) for check in trainer.curve]
-        self._finished.append({"weights": weights, "curve": curve})
+        self._finished.append(finished_stage(trainer))
         return trainer.curve
 
     def done(self) -> None:
         """Delete the state of a complete run."""
         self._path.unlink(missing_ok=True)
 
-    def _save(self, trainer: Trainer) -> None:
-        state = {**self._origin, "finished": self._finished, "running": trainer.state()}
-        save_tensors(self._path, state)
+    def _save(self, running: dict[str, Any] | None) -> None:
+        save_tensors(self._path, {**self._origin, "finished": self._finished, "running": running})
 
     def _load(self) -> None:
         stored = load_tensors(self._path)
@@ -78,10 +91,17 @@ class Stages:
             raise InvalidState(f"{self._path}: cannot be read, start over: {error}") from error
 
 
+def finished_stage(trainer: Trainer) -> Stage:
+    """Return what a finished stage keeps."""
+    # Copied, because calibration changes the network afterwards.
+    weights = {name: weight.clone() for name, weight in trainer.net.state_dict().items()}
+    return {"weights": weights, "curve": [asdict(check) for check in trainer.curve]}
+
+
 def stored_updates(path: Path) -> int:
     """Read the number of updates of each network from the state of an interrupted run."""
     try:
-        return load_tensors(path)["running"]["config"]["steps"]
+        return load_tensors(path)["steps"]
     except (KeyError, TypeError) as error:
         raise InvalidState(f"{path}: cannot be read, start over: {error}") from error
 

@@ -80,6 +80,10 @@ Watcher = Callable[[int, float, Check | None], None]
 """Called after each update with the step, its loss, and the check, if any."""
 
 
+def unwatched(_step: int, _loss: float, _check: Check | None) -> None:
+    """Report to nobody."""
+
+
 class Trainer:
     """Training of one network, which `state` and `restore` carry over an interruption."""
 
@@ -185,7 +189,6 @@ class Trainer:
     def state(self) -> dict[str, Any]:
         """Return the complete state of the run, as tensors and plain values."""
         return {
-            "config": asdict(self.config),
             "step": self.step,
             "weights": self.net.state_dict(),
             "averaged": self._averaged.state_dict(),
@@ -200,11 +203,6 @@ class Trainer:
     def restore(self, state: dict[str, Any]) -> None:
         """Resume from the state of a run with the same config."""
         try:
-            differing = [k for k, v in asdict(self.config).items() if state["config"].get(k) != v]
-            if differing:
-                raise InvalidState(
-                    f"the interrupted run has another {', '.join(differing)}: use the same, or start over"
-                )
             self.net.load_state_dict(state["weights"])
             self._averaged.load_state_dict(state["averaged"])
             self._optimizer.load_state_dict(state["optimizer"])

@@ -35,6 +35,8 @@ EXTRAS: Final = {
     "onnxruntime": "cpu",
     "matplotlib": "train",
     "onnx": "train",
+    "optuna": "ray",
+    "ray": "ray",
     "sklearn": "train",
     "torch": "train",
 }

@@ -90,6 +90,11 @@ main()
 
 TRAIN = ("train", "--data", "pyproject.toml", "--name", "x", "--out", "runs/none")
 
+SEARCH = (
+    *("experiment", "--row", "amnl", "--search", "1", "--set", "noise=0.1..0.2"),
+    *("--data", "pyproject.toml"),
+)
+
 
 @pytest.mark.parametrize(
     ("module", "extra", "arguments"),
@@ -98,6 +103,8 @@ TRAIN = ("train", "--data", "pyproject.toml", "--name", "x", "--out", "runs/none
         ("torch", "train", ("export", "runs/none", "--out", "bundles/none")),
         ("onnxruntime", "cpu", ("serve", "--port", "0")),
         ("onnxruntime", "cpu", ("predict", "--bundle", "fd001", "--input", "pyproject.toml")),
+        ("optuna", "ray", SEARCH),
+        ("ray", "ray", ("score", "--bundle", "fd001", "--input", "x", "--output", "y", "--ray", "auto")),
     ],
 )
 def test_a_missing_extra_is_one_line_with_the_command_to_run(module, extra, arguments):

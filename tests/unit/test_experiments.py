@@ -1,4 +1,6 @@
+import re
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -7,7 +9,7 @@ import torch
 from model.baselines import BASELINES, window_statistics
 from model.domain import InvalidData
 from model.evaluation import rmse_difference
-from model.experiments import ROWS, UnknownRow, row_named, run_row, updates
+from model.experiments import ROWS, UnknownRow, Wanted, row_named, run_rows, updates
 from model.fleet import fleet_toml
 from model.folds import split_fold
 from model.layers import Standardise, spread_age
@@ -90,8 +92,13 @@ def test_gradient_boosting_learns_from_a_part_of_many_windows(parts, standardise
 def test_a_row_is_judged_on_every_unit_once(name, units):
     told = []
 
-    found = run_row(
-        name, units, FLEET, folds=3, config=CONFIG, watch=lambda step, loss, check: told.append(step)
+    (found,) = run_rows(
+        [Wanted(name)],
+        units,
+        FLEET,
+        folds=3,
+        config=CONFIG,
+        watch=lambda wanted, done: told.append(done),
     )
 
     assert told[-1] == 3 * updates(row_named(name), CONFIG)
@@ -101,10 +108,8 @@ def test_a_row_is_judged_on_every_unit_once(name, units):
 
 
 def test_a_row_is_held_against_another_on_the_same_windows(units):
-    mean, ridge = (
-        run_row(name, units, FLEET, folds=3, config=CONFIG, watch=lambda *_: None)
-        for name in ("mean", "ridge")
-    )
+    rows = [Wanted("mean"), Wanted("ridge")]
+    mean, ridge = run_rows(rows, units, FLEET, folds=3, config=CONFIG, watch=lambda *_: None)
 
     apart = rmse_difference(ridge.answered, mean.answered, cap=FLEET.cap)
 
@@ -114,7 +119,9 @@ def test_a_row_is_held_against_another_on_the_same_windows(units):
 
 def test_rows_of_other_windows_are_not_compared(units):
     whole, part = (
-        run_row("mean", units, FLEET, folds=3, config=CONFIG, watch=lambda *_: None, only=only)
+        next(
+            run_rows([Wanted("mean")], units, FLEET, folds=3, config=CONFIG, watch=lambda *_: None, only=only)
+        )
         for only in (None, 2)
     )
 
@@ -220,3 +227,65 @@ def test_data_that_would_ruin_an_experiment_end_it_before_it_begins(files):
 
     assert isinstance(result.exception, InvalidData)
     assert "expected at least 13 units with a known failure" in str(result.exception)
+
+
+def test_a_search_tries_the_same_options_each_time(units):
+    search = pytest.importorskip("model.search", reason="Optuna is not installed", exc_type=ImportError)
+    space = search.read_space("amnl", ["batch=8", "noise=0.01..0.5", "hidden=2..4", "score=dot,additive"])
+    run = partial(run_rows, trajectories=units, fleet=FLEET, folds=2, config=CONFIG, watch=lambda *_: None)
+
+    first, again = (
+        [
+            (wanted.label, found.figures["rmse"])
+            for wanted, found in search.search_rows(space, trials=5, seed=seed, run=run)
+        ]
+        for seed in (1, 1)
+    )
+
+    assert first == again
+    assert len({label for label, _ in first}) == 5
+    pattern = r"amnl batch=8 noise=0\.[\d.]+ hidden=[234] score=(dot|additive)"
+    assert all(re.fullmatch(pattern, label) for label, _ in first)
+
+
+def test_rul_experiment_prints_the_trials_of_a_search_and_names_the_one_of_lowest_rmse(files):
+    pytest.importorskip("optuna", reason="Optuna is not installed")
+    options = ("--set", "batch=8", "--set", "hidden=4,6", "--folds", 2, "--only", 1, "--search", 2)
+
+    result = experiment(files, "--row", "flagship", *options)
+
+    *rows, last = result.stdout.splitlines()
+    rmse = {row.split("|")[1].strip(): float(row.split("|")[2].split("[")[0]) for row in rows}
+    assert last.startswith(f"lowest RMSE: {min(rmse, key=rmse.__getitem__)};")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--row", "flagship", "--set", "noise=0.1"), "expected --set NAME=LOW..HIGH or --set NAME=A,B,C"),
+        (
+            ("--row", "flagship", "--set", "noise=0.5..0.1"),
+            "noise: expected LOW..HIGH, numbers with LOW below",
+        ),
+        (("--row", "amnl", "--set", "score=additive..dot"), "score: expected LOW..HIGH"),
+        (
+            ("--row", "flagship", "--set", "noise=0.1..much"),
+            "noise: expected a number, 0 or more, got 'much'",
+        ),
+        (("--row", "mean", "--set", "noise=0.1..0.5"), "row 'mean' is a baseline"),
+    ],
+)
+def test_ranges_that_cannot_be_searched_are_refused_before_data_is_read(files, options, message):
+    pytest.importorskip("optuna", reason="Optuna is not installed")
+
+    result = experiment(files, *options, "--search", 2, "--data", "missing.csv")
+
+    assert isinstance(result.exception, InvalidOption)
+    assert message in str(result.exception)
+
+
+def test_a_search_compares_no_other_row(files):
+    result = experiment(files, "--row", "flagship", "--search", 2, "--against", "mean")
+
+    assert result.exit_code == 2
+    assert "goes without --silence-heads and --against" in " ".join(result.stderr.split())

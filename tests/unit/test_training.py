@@ -178,6 +178,35 @@ def test_what_is_behind_an_interrupted_run_is_not_trained_again(units, tmp_path)
     assert told == list(range(21, 12 * (FOLDS + 1) + 1))  # the last check was at update 20
 
 
+class HereAsCluster:
+    """A cluster of one node: this process."""
+
+    map = staticmethod(map)
+
+
+def test_networks_that_a_cluster_trained_make_the_same_run(finished, units, tmp_path):
+    told = []
+
+    made, curve = run(
+        units, tmp_path, cluster=HereAsCluster(), watch=lambda step, loss, check: told.append(step)
+    )
+
+    _, whole, whole_curve = finished
+    assert (made.digest(), made.facts, curve) == (whole.digest(), whole.facts, whole_curve)
+    assert told == [12, 24, 36]
+
+
+def test_networks_that_a_cluster_trained_before_an_interruption_are_kept(finished, units, tmp_path):
+    with pytest.raises(PowerCut):
+        run(units, tmp_path, cluster=HereAsCluster(), watch=power_cut_at(24))
+    told = []
+
+    resumed, _ = run(units, tmp_path, resume=True, watch=lambda step, loss, check: told.append(step))
+
+    assert resumed.digest() == finished[1].digest()
+    assert told == list(range(25, 37))
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [

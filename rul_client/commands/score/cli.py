@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
+
+from model.cluster import RayAddress, connected
 
 
 def score(
@@ -34,6 +37,7 @@ def score(
         ),
     ] = 65_536,
     workers: Annotated[int | None, typer.Option(help="Processes; default: one a core.", min=1)] = None,
+    ray: RayAddress = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Score a whole fleet: Parquet in, Parquet out, in constant memory, on all cores.
@@ -42,10 +46,16 @@ def score(
 
     Columns are `unit`, `cycle` and those of the model, or as --fleet describes them. A unit's readings are in
     one file; folders may name columns (unit=17/). A run that was killed continues when it is started again.
-    Rows without an answer are in OUTPUT/_refused, with their reasons.
+    Rows without an answer are in OUTPUT/_refused, with their reasons. --ray scores on a Ray cluster; each of
+    its nodes needs input, output and bundle at the same path or URL.
     """
     every = _every(windows)
+    if workers is not None and ray is not None:
+        raise typer.BadParameter("is for one machine; a cluster has its own", param_hint="--workers")
+    import pyarrow as pa  # noqa: PLC0415 heavy
+
     from rul_client.commands.score.job import Job  # noqa: PLC0415 heavy
+    from rul_client.commands.score.nodes import Nodes  # noqa: PLC0415 as above
     from rul_client.commands.score.processes import Processes  # noqa: PLC0415 as above
     from rul_client.commands.score.report import print_report  # noqa: PLC0415 as above
     from rul_client.commands.score.run import score as run  # noqa: PLC0415 as above
@@ -54,7 +64,9 @@ def score(
     job = Job(
         bundle, source, output, fleet, every, part_readings, attention=attention, contributions=contributions
     )
-    print_report(run(job, Processes(workers or usable_cores())), job, as_json=as_json)
+    with connected(ray, threads=1, start=partial(pa.set_cpu_count, 1), use_gpus=True) as cluster:
+        runner = Processes(workers or usable_cores()) if cluster is None else Nodes(cluster)
+        print_report(run(job, runner), job, as_json=as_json)
 
 
 def _every(windows: str) -> int:

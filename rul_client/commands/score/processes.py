@@ -85,12 +85,13 @@ def _end_with_parent() -> None:
 
 
 @cache
-def _scorer(job: Job) -> Scorer:
+def scorer_of(job: Job) -> Scorer:
+    """Open a job once in this process."""
     return Scorer(job)
 
 
 def _score(job: Job, part: Part) -> Tally:
-    return score_part(part, _scorer(job), _add)
+    return score_part(part, scorer_of(job), _add)
 
 
 def _add(windows: int) -> None:

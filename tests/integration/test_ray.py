@@ -1,0 +1,145 @@
+"""`--ray`: a cluster of three nodes gives the results of one machine, also when a node dies."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from model.checkpoint import Checkpoint
+from model.cluster import ClusterFailed, connected, mapped
+from model.domain import InvalidData
+from rul_client.answers import ModelName
+from rul_client.commands.score.job import Job
+from rul_client.commands.score.nodes import score_on_node
+from rul_client.commands.score.plan import LAST, Part
+from tests.commands import write_pumps
+from tests.integration.conftest import COMMAND_SECONDS, RUL
+from tests.tiny_bundle import COLUMNS, pumps
+from tests.waiting import wait_until
+
+pytest.importorskip("ray", reason="Ray is not installed: pip install 'rulserve[ray]'")
+
+NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
+SMALL = ("--set", "hidden=4", "--set", "batch=8", "--folds", "2")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Three nodes of one CPU each, on this machine."""
+    from ray.cluster_utils import Cluster
+
+    three = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
+    for _ in range(2):
+        three.add_node(**NODE)
+    yield three
+    three.shutdown()
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """The options that read simulated pumps."""
+    readings, fleet = write_pumps(tmp_path_factory.mktemp("data"), units=12, seed=4)
+    return ("--data", str(readings), "--fleet", str(fleet))
+
+
+def rul(*arguments: object) -> str:
+    done = subprocess.run(
+        [RUL, *map(str, arguments)], capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def positive(number: int) -> int:
+    if number < 0:
+        raise InvalidData(f"{number} is below 0")
+    return number
+
+
+def test_a_cluster_gives_results_in_order_and_errors_as_they_are_raised(cluster):
+    results: list[int] = []
+
+    with connected(cluster.address, threads=1, start=int) as connection:
+        with pytest.raises(InvalidData, match="-1 is below 0"):
+            results.extend(mapped(positive, [3, 1, 2, -1], connection))
+        first = next(mapped(positive, [5, 6], connection))
+
+    assert (results, first) == ([3, 1, 2], 5)
+
+
+def test_a_bundle_that_differs_on_a_node_is_not_used(fleet, tiny_bundle, tmp_path):
+    job = Job(str(tiny_bundle.path), str(fleet), str(tmp_path), None, LAST)
+    other = ModelName("tiny", "1.0.0", "0" * 64)
+
+    with pytest.raises(ClusterFailed, match="a node has"):
+        score_on_node(job, other, Part(0, (), 0))
+
+
+def without_times(table: str) -> list[str]:
+    """Rows without their last two columns, which are times."""
+    return [line.rsplit("|", 3)[0] for line in table.splitlines()]
+
+
+@pytest.mark.long
+def test_rul_experiment_prints_the_same_table_from_a_cluster(cluster, data):
+    command = ("experiment", "--row", "flagship", *SMALL, "--set", "noise=0.1,0.3", "--search", 3, *data)
+
+    here, there = (rul(*command, *ray) for ray in ((), ("--ray", cluster.address)))
+
+    assert len(here.splitlines()) == 4
+    assert without_times(there) == without_times(here)
+
+
+@pytest.mark.long
+def test_rul_train_leaves_the_same_network_from_a_cluster(cluster, data, tmp_path):
+    command = ("train", "--name", "pumps", "--steps", 12, *SMALL, *data)
+
+    for folder, ray in (("here", ()), ("there", ("--ray", cluster.address))):
+        rul(*command, "--out", tmp_path / folder, *ray)
+
+    here, there = (Checkpoint.load(tmp_path / folder) for folder in ("here", "there"))
+    assert there.digest() == here.digest()
+    assert there.facts == here.facts
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Readings of 9,000 pumps in one file: seven parts of `rul score`."""
+    some = pumps(units=60, seed=7)
+    columns = np.concatenate([unit.readings for unit in some])
+    cycle = np.concatenate([unit.cycles for unit in some])
+    name = np.concatenate([np.full(len(unit), unit.unit) for unit in some])
+    table = pa.table({"cycle": cycle} | {c.name: columns[:, n] for n, c in enumerate(COLUMNS)})
+    file = tmp_path_factory.mktemp("fleet") / "pumps.parquet"
+    with pq.ParquetWriter(file, table.schema.insert(0, pa.field("unit", pa.string()))) as writer:
+        for batch in range(150):
+            writer.write_table(table.add_column(0, "unit", pa.array(np.char.add(name, f"-{batch}"))))
+    return file
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def test_rul_score_writes_the_same_files_from_a_cluster_of_which_a_node_is_killed(
+    cluster, fleet, tiny_bundle, tmp_path
+):
+    here, there = tmp_path / "here", tmp_path / "there"
+    command = [RUL, "score", "--bundle", tiny_bundle.path, "--input", fleet, "--windows", "20", "--output"]
+    subprocess.run([*command, here], check=True, timeout=COMMAND_SECONDS)
+
+    with subprocess.Popen([*command, there, "--ray", cluster.address]) as running:
+        wait_until(lambda: any(there.glob("part-*.parquet")), seconds=COMMAND_SECONDS)
+        cluster.remove_node(cluster.list_all_nodes()[-1], allow_graceful=False)
+        left = running.poll() is None and len([*there.glob("part-*.parquet")]) < len([*here.glob("part-*")])
+
+    assert left, "the node died after the last part"
+    assert running.returncode == 0
+    assert files(there) == files(here)
