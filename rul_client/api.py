@@ -186,17 +186,18 @@ class AsyncClient:
         model: str | None = None,
         explain: Explain = "none",
         store: bool = True,
+        costs: Costs | None = None,
     ) -> Appended:
         """Store readings of a unit by column, or a DataFrame; predict the unit as it now stands.
 
         A value of each column is a reading; values in lists, with as many cycles, are several. Without
-        `cycle`, a reading is of the cycle after the last one stored.
+        `cycle`, a reading is of the cycle after the last one stored. `costs` are as in `predict`.
         """
         (window,) = windows_of({name: np.atleast_1d(value) for name, value in columns.items()})
         cycles = None if cycle is None else np.atleast_1d(cycle).tolist()
         if cycles is not None and len(cycles) != len(window.readings):
             raise InvalidData(f"cycle: expected {len(window.readings)} numbers, got {len(cycles)}")
-        options = {"model": model, "explain": explain, "store": store}
+        options = {"model": model, "explain": explain, "store": store, "costs": costs}
         if rpc := self._rpc:
             return await self._typed(lambda: rpc.append(unit, cycles, window, options), Appended)
         body = {"cycles": cycles, "columns": window.by_column()} | options

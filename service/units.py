@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
+from model.decision import Costs
 from model.domain import FloatArray
 from service.core.ports import Stages
 from service.core.predictor import LoadedModel, Predictor
@@ -86,10 +87,13 @@ class UnitWindows:
         *,
         explain: Explain = Explain.NONE,
         store: bool = True,
+        costs: Costs | None = None,
         stages: Stages | None = None,
         tenant: str = "",
     ) -> CyclesReply:
         """Commit readings, all or none, and predict for the unit; `store` keeps the prediction too.
+
+        `costs` add the decision to the prediction.
 
         Raises:
             CycleConflict: a cycle has another reading; nothing is stored.
@@ -110,7 +114,9 @@ class UnitWindows:
         else:
             model, (prediction,) = await model.routed(
                 unit,
-                lambda asked: self._predictor.answer(asked, windows, explain, stages, tenant, store=store),
+                lambda asked: self._predictor.answer(
+                    asked, windows, explain, stages, tenant, store=store, costs=costs
+                ),
             )
         last = newest.cycles[-1]
         return CyclesReply(unit, model.name, stored, repeated, last, prediction, refusal)

@@ -43,6 +43,7 @@ from service.proto import rul_v1_pb2 as pb
 
 MOST_OTHERS: Final = 100
 WINDOWS: Final = pb.PredictRequest.WINDOWS_FIELD_NUMBER
+Request = pb.PredictRequest | pb.StreamOpen | pb.AppendCyclesRequest
 FLOAT32: Final = np.dtype("<f4")
 
 EXPLAIN: Final[dict[int, Explain]] = {
@@ -135,12 +136,12 @@ def window_input(window: pb.Window, rules: WindowRules) -> WindowInput:
     return given
 
 
-def stored(request: pb.PredictRequest | pb.StreamOpen) -> bool:
+def stored(request: Request) -> bool:
     """Whether predictions are kept; they are where the field is left out."""
     return request.store or not request.HasField("store")
 
 
-def costs_of(request: pb.PredictRequest | pb.StreamOpen, pointer: str = "/costs") -> Costs | None:
+def costs_of(request: Request, pointer: str = "/costs") -> Costs | None:
     """Read the costs of a request, if it has some.
 
     Raises:

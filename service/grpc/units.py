@@ -9,7 +9,7 @@ from service.core.turns import LARGE_BYTES
 from service.edge.exchange import Desk, Exchange, Limit
 from service.errors import TooLarge
 from service.grpc.call import parsed
-from service.grpc.predict import explain_of, fill, fill_error, model_reference
+from service.grpc.predict import costs_of, explain_of, fill, fill_error, model_reference, stored
 from service.labels import Stage
 from service.proto import rul_v1_pb2 as pb
 from service.units import CyclesReply, given_rows
@@ -34,7 +34,8 @@ async def append(desk: Desk, raw: bytes, exchange: Exchange, _limit: Limit) -> b
         request.unit,
         given,
         explain=explain_of(request.explain) if request.explain else Explain.NONE,
-        store=request.store or not request.HasField("store"),
+        store=stored(request),
+        costs=costs_of(request),
         stages=exchange.stages,
         tenant=exchange.caller.tenant,
     )

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 
-from model.decision import CostCurve, Costs, Forecast, InvalidCosts
+from model.decision import CostCurve, Forecast
 from model.domain import RulState
 from service.core.decisions import Standing
 from service.core.queries import Decision
 from service.edge.exchange import Desk
 from service.edge.keys import KeyScope
+from service.http.problem import wrong
 from service.http.shell import Call, Endpoint, Reply, json_reply
-from service.http.units import read_query, wrong
+from service.http.units import read_query
+from service.http.units_cycles import COSTS, costs_of_address
 from service.http.units_openapi import NO_STORE, parameter
 from service.labels import Route
 from service.store.async_store import AsyncStore
@@ -59,9 +61,9 @@ class DecisionsHttp:
 
     async def decision(self, call: Call) -> Reply:
         """Answer `GET /v1/units/{unit}/decision`."""
-        query = read_query(call, {"model", "planned", "failure"})
+        query = read_query(call, {"model", *COSTS})
         model = self._desk.predictor.model(query.get("model"))
-        costs = _costs(query) or model.planner.costs
+        costs = costs_of_address(query) or model.planner.costs
         if costs is None:
             raise wrong("/planned", "expected the costs planned and failure, got none", "missing")
         name, unit, tenant = model.name.name, call.path["unit"], call.exchange.caller.tenant
@@ -70,24 +72,6 @@ class DecisionsHttp:
         planned = None if known.outcome else model.planner.plan(_standing(latest), costs)
         decision, curve = (None, None) if planned is None else (planned[0], _shown(planned[1]))
         return json_reply(UnitDecision(unit, name, latest["last_cycle"], decision, curve))
-
-
-def _costs(query: Mapping[str, str]) -> Costs | None:
-    """Read both costs; None where neither is given."""
-    if "planned" not in query and "failure" not in query:
-        return None
-    given: list[float] = []
-    for name in ("planned", "failure"):
-        text = query.get(name, "")
-        try:
-            given.append(float(text))
-        except ValueError:
-            raise wrong(f"/{name}", f"expected a number above 0, got {text[:32]!r}") from None
-    try:
-        return Costs(*given)
-    except InvalidCosts as error:
-        name, _, detail = str(error).partition(": ")
-        raise wrong(f"/{name}", detail) from None
 
 
 def _standing(row: FleetRow) -> Standing:

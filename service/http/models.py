@@ -14,9 +14,9 @@ from service.core.predictor import LoadedModel
 from service.core.queries import ModelName
 from service.edge.exchange import Desk
 from service.edge.keys import KeyScope
-from service.http.problem import UNREADABLE, unreadable
+from service.http.problem import UNREADABLE, unreadable, wrong
 from service.http.shell import JSON, Call, Endpoint, Handler, Reply, json_reply
-from service.http.units import read_query, wrong
+from service.http.units import read_query
 from service.labels import Route
 
 Body = TypeVar("Body")

@@ -10,6 +10,7 @@ import msgspec
 
 from service.core.queries import Explain
 from service.errors import (
+    InvalidRequest,
     MalformedBody,
     Problem,
     Unauthenticated,
@@ -62,6 +63,11 @@ def problem(
     kind = f"urn:rulserve:problem:{status.code}"
     body = ProblemBody(kind, status.title, status.http, detail, problems, request_id)
     return status.http, PROBLEM, headers, msgspec.json.encode(body)
+
+
+def wrong(pointer: str, detail: str, code: str = "bad_parameter") -> InvalidRequest:
+    """Make the refusal of a parameter or field."""
+    return InvalidRequest(f"{pointer}: {detail}", [Problem(pointer, code, detail)])
 
 
 def unreadable(error: Exception, below: str = "") -> MalformedBody:

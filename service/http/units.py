@@ -15,10 +15,10 @@ from service.core.predictor import LoadedModel
 from service.core.window import LARGEST_CYCLE
 from service.edge.exchange import Desk
 from service.edge.keys import KeyScope
-from service.errors import LONGEST_NAME, InvalidRequest, Problem
+from service.errors import LONGEST_NAME
 from service.http import units_bodies as bodies
 from service.http import units_cycles
-from service.http.problem import UNREADABLE, unreadable
+from service.http.problem import UNREADABLE, unreadable, wrong
 from service.http.shell import JSON, Call, Endpoint, Handler, Reply, json_reply
 from service.http.units_bodies import MOST, STATES, FleetBody, OutcomeReply, OutcomeReport
 from service.labels import Route
@@ -211,8 +211,3 @@ def _place(token: str) -> Place:
         return msgspec.json.decode(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)), type=Place)
     except (binascii.Error, msgspec.DecodeError, ValueError):
         raise wrong("/after", f"expected the `next` of the previous page, got {token[:32]!r}") from None
-
-
-def wrong(pointer: str, detail: str, code: str = "bad_parameter") -> InvalidRequest:
-    """Make the refusal of a parameter or field."""
-    return InvalidRequest(f"{pointer}: {detail}", [Problem(pointer, code, detail)])

@@ -11,11 +11,12 @@ from typing import Final
 
 import msgspec
 
+from model.decision import Costs, InvalidCosts
 from service.core.queries import Explain
 from service.core.rules import WindowRules
 from service.core.turns import LARGE_BYTES
 from service.errors import MalformedBody, Problem, TooLarge, short
-from service.http.problem import UNREADABLE, unreadable
+from service.http.problem import UNREADABLE, unreadable, wrong
 from service.http.shell import JSON, Call, Reply, json_reply, media_type_of
 from service.labels import Stage
 from service.units import Given, given_columns, given_rows
@@ -24,6 +25,10 @@ CSV: Final = b"text/csv"
 MOST_BYTES: Final = 4 * LARGE_BYTES
 """Some thousand readings; decoding more would hold up other requests."""
 MEDIA_TYPES: Final = (JSON, CSV)
+COSTS: Final = ("planned", "failure")
+"""Parameters of an address that has costs."""
+OPTIONS: Final = ("model", "explain", "store")
+"""Options of CSV, in its address."""
 
 Values = list[float | None]
 
@@ -41,12 +46,14 @@ class Reading(msgspec.Struct, forbid_unknown_fields=True):
 class CyclesQuery(msgspec.Struct, forbid_unknown_fields=True):
     """Readings of a unit: several in `readings`, one (`cycle`, `columns`), or lists (`cycles`, `columns`).
 
-    `store`: False keeps the prediction out of the store, not the readings.
+    `store`: False keeps the prediction out of the store, not the readings. `costs` add the decision to the
+    prediction.
     """
 
     model: str | None = None
     explain: Explain = Explain.NONE
     store: bool = True
+    costs: Costs | None = None
     readings: list[Reading] | None = None
     cycle: int | None = None
     cycles: list[int] | None = None
@@ -87,6 +94,7 @@ class CsvQuery(msgspec.Struct):
     model: str | None = None
     explain: Explain = Explain.NONE
     store: bool = True
+    costs: Costs | None = None
 
     def given(self, rules: WindowRules) -> Given:
         """Lay out the readings for a model."""
@@ -120,6 +128,7 @@ async def append(call: Call) -> Reply:
         given,
         explain=query.explain,
         store=query.store,
+        costs=query.costs,
         stages=exchange.stages,
         tenant=exchange.caller.tenant,
     )
@@ -130,12 +139,13 @@ async def append(call: Call) -> Reply:
 
 
 def decoded(body: bytes, options: Mapping[str, str], *, is_csv: bool) -> Query:
-    """Decode a body; CSV takes model, explain and store from the address.
+    """Decode a body; CSV takes its options and costs from the address.
 
     Raises:
         MalformedBody: the body has another shape, or an option is unknown.
+        InvalidRequest: the address has costs that cannot be.
     """
-    known = ("model", "explain", "store") if is_csv else ()
+    known = (*OPTIONS, *COSTS) if is_csv else ()
     unknown = next((name for name in options if name not in known), None)
     if unknown is not None:
         wanted = ", ".join(known) or "no parameters; the body has the options"
@@ -145,9 +155,34 @@ def decoded(body: bytes, options: Mapping[str, str], *, is_csv: bool) -> Query:
         if not is_csv:
             return _json.decode(body)
         cycles, columns = read_csv(body.decode("utf-8-sig"))
-        return msgspec.convert({**options, "cycles": cycles, "columns": columns}, CsvQuery, strict=False)
+        given = {name: options[name] for name in OPTIONS if name in options}
+        costs = costs_of_address(options)
+        query = {**given, "costs": costs, "cycles": cycles, "columns": columns}
+        return msgspec.convert(query, CsvQuery, strict=False)
     except UNREADABLE as error:
         raise unreadable(error) from error
+
+
+def costs_of_address(query: Mapping[str, str]) -> Costs | None:
+    """Read both costs from the parameters of an address; None where neither is given.
+
+    Raises:
+        InvalidRequest: a cost is missing or no number above 0, or a failure costs no more than a stop.
+    """
+    if not any(name in query for name in COSTS):
+        return None
+    given: list[float] = []
+    for name in COSTS:
+        text = query.get(name, "")
+        try:
+            given.append(float(text))
+        except ValueError:
+            raise wrong(f"/{name}", f"expected a number above 0, got {text[:32]!r}") from None
+    try:
+        return Costs(*given)
+    except InvalidCosts as error:
+        name, _, detail = str(error).partition(": ")
+        raise wrong(f"/{name}", detail) from None
 
 
 def read_csv(text: str) -> tuple[list[int] | None, dict[str, Values]]:

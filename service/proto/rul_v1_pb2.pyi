@@ -436,18 +436,20 @@ class StreamError(_message.Message):
     def __init__(self, code: _Optional[int] = ..., title: _Optional[str] = ..., detail: _Optional[str] = ..., errors: _Optional[_Iterable[_Union[Problem, _Mapping]]] = ..., kept: _Optional[bool] = ...) -> None: ...
 
 class AppendCyclesRequest(_message.Message):
-    __slots__ = ("model", "unit", "explain", "store", "readings")
+    __slots__ = ("model", "unit", "explain", "store", "readings", "costs")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     UNIT_FIELD_NUMBER: _ClassVar[int]
     EXPLAIN_FIELD_NUMBER: _ClassVar[int]
     STORE_FIELD_NUMBER: _ClassVar[int]
     READINGS_FIELD_NUMBER: _ClassVar[int]
+    COSTS_FIELD_NUMBER: _ClassVar[int]
     model: str
     unit: str
     explain: Explain
     store: bool
     readings: _containers.RepeatedCompositeFieldContainer[Reading]
-    def __init__(self, model: _Optional[str] = ..., unit: _Optional[str] = ..., explain: _Optional[_Union[Explain, str]] = ..., store: _Optional[bool] = ..., readings: _Optional[_Iterable[_Union[Reading, _Mapping]]] = ...) -> None: ...
+    costs: Costs
+    def __init__(self, model: _Optional[str] = ..., unit: _Optional[str] = ..., explain: _Optional[_Union[Explain, str]] = ..., store: _Optional[bool] = ..., readings: _Optional[_Iterable[_Union[Reading, _Mapping]]] = ..., costs: _Optional[_Union[Costs, _Mapping]] = ...) -> None: ...
 
 class AppendCyclesReply(_message.Message):
     __slots__ = ("unit", "model", "stored", "repeated", "last_cycle", "prediction", "refusal")

@@ -20,6 +20,7 @@ from tests.in_process import ask_grpc, framed, in_process
 
 APPEND = "/rul.v1.RulService/AppendCycles"
 CSV = {"content-type": "text/csv"}
+COSTS = {"planned": 1.0, "failure": 20.0}
 
 
 class WindowRuntime(FakeRuntime):
@@ -65,13 +66,14 @@ async def post(service, unit="7", headers=None, **body):
     return await service.http.post(f"/v1/units/{unit}/cycles", json=body, headers=headers)
 
 
-async def window_answer(service, cycles, unit="7"):
+async def window_answer(service, cycles, unit="7", **options):
     """What /v1/predict answers for the whole life; cycles between that are not there are missing."""
     every = range(min(cycles), max(cycles) + 1)
     lists = {name: [values(c).get(name) if c in cycles else None for c in every] for name in COLUMNS}
     window = {"unit": unit, "last_cycle": max(cycles), "columns": lists}
     response = await service.http.post(
-        "/v1/predict", json={"windows": [window], "explain": "none", "partial": True, "store": False}
+        "/v1/predict",
+        json={"windows": [window], "explain": "none", "partial": True, "store": False, **options},
     )
     return response.json()["predictions"][0]
 
@@ -122,6 +124,48 @@ async def test_every_form_of_readings_stores_the_same(service, form):
     assert response.json()["prediction"] == await window_answer(service, [1, 2, 3], unit="a/7")
     kept = (await service.http.get("/v1/units/a/7")).json()["readings"]
     assert kept == {"cycles": [1, 2, 3], "columns": columns([1, 2, 3])}
+
+
+async def test_with_costs_readings_are_answered_with_the_decision_of_the_whole_window(service):
+    response = await post(service, cycles=[1, 2, 3], columns=columns([1, 2, 3]), costs=COSTS)
+
+    expected = await window_answer(service, [1, 2, 3], costs=COSTS)
+    assert response.json()["prediction"] == expected
+    assert expected["decision"]["costs"] == COSTS
+
+
+async def test_readings_as_csv_have_their_costs_in_the_address(service):
+    response = await service.http.post(
+        "/v1/units/7/cycles", content="setting_1,sensor_1,sensor_2\n2,0.25,39.5", params=COSTS, headers=CSV
+    )
+
+    assert response.json()["prediction"]["decision"]["costs"] == COSTS
+
+
+@pytest.mark.parametrize(
+    ("query", "pointer"),
+    [
+        ({"planned": 1}, "/failure"),
+        ({"planned": 0, "failure": 1}, "/planned"),
+        ({"planned": 2, "failure": 1}, "/failure"),
+        ({"planned": 1, "failure": "much"}, "/failure"),
+    ],
+)
+async def test_costs_of_csv_that_cannot_be_are_refused_by_their_name_and_nothing_is_stored(
+    service, query, pointer
+):
+    response = await service.http.post(
+        "/v1/units/7/cycles", content="setting_1,sensor_1,sensor_2\n2,0.25,39.5", params=query, headers=CSV
+    )
+
+    assert (response.status_code, response.json()["errors"][0]["pointer"]) == (422, pointer)
+    assert (await service.http.get("/v1/units/7")).status_code == 404
+
+
+async def test_costs_of_a_body_that_cannot_be_are_refused_with_their_place(service):
+    response = await post(service, **reading(1), costs={"planned": 2.0, "failure": 1.0})
+
+    assert (response.status_code, response.json()["errors"][0]["pointer"]) == (400, "/costs")
 
 
 @examples(25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -445,6 +489,23 @@ async def test_grpc_takes_values_in_schema_order_and_no_number(service):
     assert (reply.stored, list(reply.prediction.attention.cycles)) == (2, [1.0, 2.0])
     body = (await service.http.get("/v1/units/7")).json()
     assert (body["readings"]["columns"], body["predictions"]) == (columns([1, 2]), [])
+
+
+async def test_by_grpc_with_costs_the_decision_is_that_of_http(service):
+    expected = (await post(service, **reading(1), costs=COSTS)).json()["prediction"]["decision"]
+
+    answer = await appended(service, message(1, costs=pb.Costs(**COSTS)))
+
+    found = pb.AppendCyclesReply.FromString(answer.messages[0]).prediction.decision
+    assert found.costs == pb.Costs(**COSTS)
+    assert found.act_in_cycles == expected["act_in_cycles"]
+    assert found.cost_per_cycle == pytest.approx(expected["cost_per_cycle"])
+
+
+async def test_by_grpc_costs_that_cannot_be_are_refused_with_their_place(service):
+    answer = await appended(service, message(1, costs=pb.Costs(planned=2.0)))
+
+    assert answer.violations() == {"/costs": "failure: expected a number above 0, got 0"}
 
 
 async def test_a_conflict_by_grpc_is_aborted_with_its_place(service):
