@@ -56,7 +56,10 @@ backend grpc
 PATH: Final = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"])
 """Debian keeps servers where only root looks."""
 PATIENCE_SECONDS: Final = 60
-ROUTES: Final = {"http": ("/v1/predict", "200"), "grpc": ("rul.v1.RulService/Predict", "OK")}
+ROUTES: Final = {
+    "http": ("200", ("/v1/predict", "/v1/units/{unit}/cycles")),
+    "grpc": ("OK", ("rul.v1.RulService/Predict", "rul.v1.RulService/AppendCycles")),
+}
 Ask = Callable[[], None]
 
 
@@ -144,7 +147,9 @@ class Pair:
         self._stacks[number].close()
 
     def close(self) -> None:
-        """End both."""
+        """End both; a second SIGTERM, which each gets at the end of its block, skips the lame-duck time."""
+        for server in self.servers:
+            server.process.terminate()
         for stack in self._stacks:
             stack.close()
 
@@ -200,8 +205,11 @@ def answered(server: Server) -> dict[str, float]:
     """Count the predictions that a service has answered, by protocol."""
     found = metrics_of(server)
     return {
-        protocol: found["rul_requests_total", (("code", code), ("protocol", protocol), ("route", route))]
-        for protocol, (route, code) in ROUTES.items()
+        protocol: sum(
+            found["rul_requests_total", (("code", code), ("protocol", protocol), ("route", route))]
+            for route in routes
+        )
+        for protocol, (code, routes) in ROUTES.items()
     }
 
 
