@@ -19,7 +19,11 @@ from service.proto import rul_v1_pb2 as pb
 from service.proto import rul_v1_pb2_grpc
 
 PORTS: Final = {"grpc": 3000, "grpcs": 443, "http": 80, "https": 443}
-TEMPORARY: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
+TEMPORARY: Final = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.CANCELLED,  # a proxy resets a call that was refused before its message had come
+)
 KEYS: Final = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 MAX_DETAIL: Final = 300
 

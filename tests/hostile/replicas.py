@@ -3,14 +3,15 @@
     .venv/dev/bin/python -m tests.hostile.replicas [--units 12] [--cycles 120] [--callers 4] [--bundle fd001]
 
 Callers predict by HTTP and gRPC, each protocol over connections that all of them share; none repeats a
-request. Devices send readings with `rul_client`, out of order and some twice, half of them by gRPC. HAProxy
-repeats a request only if it could not connect. Exit status: 0 if every promise of docs/reliability.md holds,
-1 otherwise, 2 without HAProxy.
+request. Devices send readings out of order, some twice: half of them with `rul_client` by HTTP, the others by
+gRPC with its retry policy. HAProxy repeats a request only if it could not connect. Exit status: 0 if every
+promise of docs/reliability.md holds, 1 otherwise, 2 without HAProxy.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import sys
 import tempfile
@@ -18,9 +19,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final
 
+import grpc
 import httpx
 import numpy as np
 
@@ -29,6 +33,8 @@ from export.session import open_bundle
 from model.domain import Trajectory
 from model.simulation import simulate
 from rul_client.api import Client
+from service.proto import rul_v1_pb2 as pb
+from service.proto import rul_v1_pb2_grpc
 from tests.databases import postgresql
 from tests.hostile.balancer import PATH, PATIENCE_SECONDS, Load, Pair, answered, asks_of, balanced
 from tests.ingesting import answers, disordered, distance, reading, whole
@@ -43,6 +49,23 @@ SHARED_REQUESTS: Final = 200
 MOST_SHARE: Final = 1.1
 """Of the busier replica over the other."""
 TOLERANCE: Final = 1e-4
+RETRY_POLICY: Final = json.dumps(
+    {
+        "methodConfig": [
+            {
+                "name": [{"service": "rul.v1.RulService"}],
+                "retryPolicy": {
+                    "maxAttempts": 5,
+                    "initialBackoff": "0.1s",
+                    "maxBackoff": "2s",
+                    "backoffMultiplier": 2,
+                    "retryableStatusCodes": ["UNAVAILABLE"],
+                },
+            }
+        ]
+    }
+)
+"""As any gRPC client takes it."""
 
 
 class Devices:
@@ -59,25 +82,41 @@ class Devices:
         queues = [np.array_split(disordered(unit.cycles.tolist(), rng), len(PHASES)) for unit in self.units]
         self._queues: Final = dict(zip(PHASES, zip(*queues, strict=True), strict=True))
         self.acknowledged = 0
+        self._lock: Final = Lock()
 
     @contextmanager
     def reporting(self, pair: Pair, phase: str) -> Iterator[None]:
         """Send the readings of a phase from a thread a unit; enter the block after half of them."""
         queues = self._queues[phase]
         half = self.acknowledged + sum(map(len, queues)) // 2
-        urls = [f"http://127.0.0.1:{pair.http}", f"grpc://127.0.0.1:{pair.grpc}"] * len(self.units)
-        with ThreadPoolExecutor(len(self.units)) as threads:
-            sent = [threads.submit(self._send, *each) for each in zip(self.units, queues, urls, strict=False)]
+        with ExitStack() as opened:
+            client = opened.enter_context(Client(f"http://127.0.0.1:{pair.http}"))
+            options = [("grpc.service_config", RETRY_POLICY)]
+            channel = opened.enter_context(grpc.insecure_channel(f"127.0.0.1:{pair.grpc}", options=options))
+            stub = rul_v1_pb2_grpc.RulServiceStub(channel)
+
+            def by_http(unit: str, given: dict[str, Any]) -> None:
+                client.append(unit, given["columns"], cycle=given["cycle"])
+
+            def by_grpc(unit: str, given: dict[str, Any]) -> None:
+                request = pb.AppendCyclesRequest(unit=unit, readings=[pb.Reading(**given)])
+                stub.AppendCycles(request, timeout=PATIENCE_SECONDS)
+
+            threads = opened.enter_context(ThreadPoolExecutor(len(self.units)))
+            appends = cycle([by_http, by_grpc])
+            devices = zip(self.units, queues, appends, strict=False)
+            sent = [threads.submit(self._send, *each) for each in devices]
             wait_until(lambda: self.acknowledged >= half or any(s.done() for s in sent), PATIENCE_SECONDS)
             yield
             for each in sent:
                 each.result()
 
-    def _send(self, unit: Trajectory, cycles: Sequence[int], url: str) -> None:
-        with Client(url) as client:
-            for cycle in cycles:
-                given = reading(unit, cycle, self.names)
-                client.append(unit.unit, given["columns"], cycle=given["cycle"])
+    def _send(
+        self, unit: Trajectory, cycles: Sequence[int], append: Callable[[str, dict[str, Any]], None]
+    ) -> None:
+        for number in cycles:
+            append(unit.unit, reading(unit, number, self.names))
+            with self._lock:
                 self.acknowledged += 1
 
     def worst(self, server: Server) -> float:

@@ -15,6 +15,7 @@ from model.domain import InvalidData
 from rul_client.address import chosen_key, is_loopback
 from rul_client.api import ATTEMPTS, MAX_PAUSE_SECONDS, AsyncClient, windows_per_request
 from rul_client.errors import RemoteFailed
+from rul_client.grpc import TEMPORARY
 from rul_client.readings import Window
 from service.proto import rul_v1_pb2 as pb
 from tests.fakes import make_manifest
@@ -473,7 +474,7 @@ async def test_grpc_appends_readings():
     assert (request.unit, request.explain, request.store) == ("a", pb.EXPLAIN_NONE, True)
 
 
-@pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED])
+@pytest.mark.parametrize("code", TEMPORARY)
 async def test_grpc_asks_again_what_a_server_of_ours_says_will_pass(code):
     stub = Stub(refusal(code), refusal(code, **{"grpc-retry-pushback-ms": "7000"}), GRPC_REPLY)
 
