@@ -100,3 +100,13 @@ def test_an_outcome_may_follow_the_prediction_of_the_other_replica_at_once(both,
     taken = both[1].post("/v1/units/new/outcomes", json={"kind": "failed", "cycle": cycle})
 
     assert taken.json()["result"] == "created"
+
+
+def test_events_of_one_replica_tell_of_units_of_the_other(both, devices):
+    given = reading(devices.units[0], int(devices.units[0].cycles[-1]), devices.names)
+
+    with both[1].stream("GET", "/v1/events") as events:
+        both[0].post("/v1/units/watched/cycles", json=given)
+        told = next(line for line in events.iter_lines() if '"watched"' in line)
+
+    assert told.startswith("data: ")
