@@ -198,10 +198,13 @@ class AsyncClient:
         if cycles is not None and len(cycles) != len(window.readings):
             raise InvalidData(f"cycle: expected {len(window.readings)} numbers, got {len(cycles)}")
         options = {"model": model, "explain": explain, "store": store, "costs": costs}
+        again = cycles is not None
         if rpc := self._rpc:
-            return await self._typed(lambda: rpc.append(unit, cycles, window, options), Appended)
+            found = await self._retried(lambda: rpc.append(unit, cycles, window, options), repeatable=again)
+            return self._converted(found, Appended)
         body = {"cycles": cycles, "columns": window.by_column()} | options
-        return await self.request("POST", f"/v1/units/{part(unit)}/cycles", Appended, body)
+        path = f"/v1/units/{part(unit)}/cycles"
+        return await self.request("POST", path, Appended, body, repeatable=again)
 
     async def fleet(
         self,
@@ -257,25 +260,31 @@ class AsyncClient:
         kind: type[Result],
         body: Mapping[str, object] | None = None,
         params: Mapping[str, object] | None = None,
+        *,
+        repeatable: bool = True,
     ) -> Result:
         """Ask by HTTP; entries of None are left out."""
         sent = None if body is None else msgspec.json.encode(_given(body))  # NaN as null
         texts = {name: str(value) for name, value in _given(params or {}).items()}
-        content = await self._retried(lambda: request(self._http, method, path, sent, texts))
+        content = await self._retried(
+            lambda: request(self._http, method, path, sent, texts), repeatable=repeatable
+        )
         return self._read(lambda: msgspec.json.decode(content, type=kind))
 
     async def _typed(self, call: Callable[[], Awaitable[Any]], kind: type[Result]) -> Result:
-        found = await self._retried(call)
+        return self._converted(await self._retried(call), kind)
+
+    def _converted(self, found: object, kind: type[Result]) -> Result:
         return self._read(lambda: msgspec.convert(found, kind, strict=False))  # cycles are floats by gRPC
 
-    async def _retried(self, call: Callable[[], Awaitable[Result]]) -> Result:
-        """Call until it succeeds or fails for good."""
+    async def _retried(self, call: Callable[[], Awaitable[Result]], *, repeatable: bool = True) -> Result:
+        """Call until it succeeds or fails for good; what is not repeatable must not be done twice."""
         attempt = 1
         while True:
             try:
                 return await call()
             except Retryable as failure:
-                if attempt >= self._attempts:
+                if attempt >= self._attempts or (failure.may_be_done and not repeatable):
                     tried = f"; tried {attempt} times" if attempt > 1 else ""
                     raise RemoteFailed(f"{failure}{tried}") from failure
                 pause = failure.after_seconds

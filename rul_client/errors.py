@@ -18,8 +18,16 @@ class Rejected(RemoteFailed):
 
 
 class Retryable(RemoteFailed):
-    """A temporary failure; `after_seconds` is the pause that the server asks for, if any."""
+    """A temporary failure.
 
-    def __init__(self, message: str, after_seconds: float | None = None) -> None:
+    Attributes:
+        after_seconds: The pause that the server asks for, if any.
+        may_be_done: Whether the server may have done what it was asked: the connection broke.
+    """
+
+    def __init__(
+        self, message: str, after_seconds: float | None = None, *, may_be_done: bool = False
+    ) -> None:
         super().__init__(message)
         self.after_seconds = after_seconds
+        self.may_be_done = may_be_done

@@ -19,7 +19,11 @@ from service.proto import rul_v1_pb2 as pb
 from service.proto import rul_v1_pb2_grpc
 
 PORTS: Final = {"grpc": 3000, "grpcs": 443, "http": 80, "https": 443}
-TEMPORARY: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
+TEMPORARY: Final = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.CANCELLED,  # a proxy resets a call that was refused before its message had come
+)
 KEYS: Final = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 MAX_DETAIL: Final = 300
 
@@ -82,9 +86,10 @@ class Rpc:
         return plain(await self._call("Predict", pb.PredictRequest(**given)))
 
     async def _call(self, method: str, request: object) -> Any:  # noqa: ANN401 generated code
-        if self.stub is None:  # a channel belongs to the loop that it is opened on
-            self._channel = grpc_channel(self._url, tls=self._tls)
-            self.stub = rul_v1_pb2_grpc.RulServiceStub(self._channel)
+        channel = self._channel
+        if channel is None:  # a channel belongs to the loop that it is opened on
+            channel = self._channel = grpc_channel(self._url, tls=self._tls)
+            self.stub = rul_v1_pb2_grpc.RulServiceStub(channel)
         try:
             return await getattr(self.stub, method)(request, metadata=self._metadata, timeout=self._timeout)
         except grpc.aio.AioRpcError as error:
@@ -93,9 +98,12 @@ class Rpc:
             detail = " ".join((error.details() or "no reason given").split())[:MAX_DETAIL]
             trailing = dict(error.trailing_metadata() or ())
             ours = "x-request-id" in trailing
-            if not ours and code is grpc.StatusCode.UNAVAILABLE:
+            is_lost = code is grpc.StatusCode.UNAVAILABLE and not ours
+            if is_lost and channel.get_state() is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
                 raise RemoteFailed(f"{self._url} cannot be reached: {detail}") from error
             message = f"{self._url} answered {code.name}: {detail}" + KEY_HINT * (code in KEYS)
+            if is_lost:
+                raise Retryable(message, may_be_done=True) from error
             if ours and code in TEMPORARY:
                 after = str(trailing.get("grpc-retry-pushback-ms", ""))
                 raise Retryable(message, int(after) / 1000 if after.isdecimal() else None) from error

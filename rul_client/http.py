@@ -13,6 +13,8 @@ from rul_client.address import Tls, is_loopback
 from rul_client.errors import KEY_HINT, Rejected, RemoteFailed, Retryable
 
 TIMEOUT_SECONDS: Final = 60.0
+BAD_GATEWAY: Final = 502
+"""A proxy lost the connection to a server."""
 
 
 def http_client(
@@ -66,7 +68,8 @@ async def request(
     except (httpx.ConnectError, httpx.UnsupportedProtocol, ssl.SSLError) as error:
         raise RemoteFailed(f"{url} cannot be reached: {str(error) or type(error).__name__}") from error
     except httpx.TransportError as error:
-        raise Retryable(f"{url}: connection failed: {str(error) or type(error).__name__}") from error
+        message = f"{url}: connection failed: {str(error) or type(error).__name__}"
+        raise Retryable(message, may_be_done=True) from error
     if not response.is_success:
         _refuse(url, response)
     return response.content
@@ -79,6 +82,8 @@ def _refuse(url: str, response: httpx.Response) -> NoReturn:
     except (LookupError, TypeError, ValueError):
         words = "no problem document; is this the address of a rulserve?"
     message = f"{url} answered {response.status_code}: {words}"
+    if response.status_code == BAD_GATEWAY:
+        raise Retryable(message, may_be_done=True)
     if response.status_code in {429, 503}:
         after = response.headers.get("retry-after", "")
         raise Retryable(message, float(after) if after.isdecimal() else None)

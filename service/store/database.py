@@ -6,11 +6,12 @@ Calls block: threads make them, the event loop does not. This module must not kn
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Final
+from zlib import crc32
 
 from sqlalchemy import create_engine, event, insert, inspect, select, text
 from sqlalchemy.engine import Connection, Dialect, Engine, make_url
@@ -26,6 +27,8 @@ LOCKED_SECONDS: Final = 0.01
 """Pause between two tries where SQLite ignores its own timeout."""
 LOCK: Final = 7_281_930_225
 """Key of an advisory lock in PostgreSQL; any number that no other program uses."""
+NAME_LOCKS: Final = 1024
+"""Advisory locks that names share, after `LOCK`: a server has memory for some 6,400 in all."""
 MIGRATIONS: Final = Path(__file__).with_name("migrations")
 NO_ANSWER: Final = "the store of predictions does not answer; try again later"
 WRITES: Final = "rul_writes"
@@ -89,6 +92,16 @@ class Database:
                 create_tables(connection)
             elif found != HEAD:
                 migrate(connection)
+
+
+def take_turns(connection: Connection, names: Iterable[str]) -> None:
+    """Wait for other transactions that took a turn for one of these names; SQLite writers always do."""
+    if connection.dialect.name != "postgresql":
+        return
+    # Sorted: transactions that lock crosswise would deadlock.
+    keys = sorted({LOCK + 1 + crc32(name.encode()) % NAME_LOCKS for name in names})
+    lock = text("SELECT pg_advisory_xact_lock(key) FROM unnest(CAST(:keys AS bigint[])) AS key")
+    connection.execute(lock, {"keys": keys})
 
 
 def revision(connection: Connection) -> str | None:

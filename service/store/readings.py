@@ -13,7 +13,6 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 from sqlalchemy import ColumnElement, Select, bindparam, delete, insert, select, tuple_
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
 from model.domain import FloatArray
@@ -24,24 +23,17 @@ from service.errors import (
     InvalidRequest,
     Problem,
     ServiceError,
-    StoreUnavailable,
     listed,
 )
-from service.store.database import Database
+from service.store.database import Database, take_turns
 from service.store.rows import READINGS_PER_UNIT, Append, Appended, Stretch, UnitKey
 from service.store.schema import COLUMN_LISTS, READING_KEY, READINGS
 
 FLOAT32: Final = np.dtype("<f4")
 PURGE_ROWS: Final = 5000
-TRIES: Final = 5
-"""Tries of a transaction that others overtake; each finds what they wrote."""
 
 Stored = tuple[int, bytes]
 """Column list and values of a reading."""
-
-
-class _Overtaken(Exception):
-    """Another process wrote one of the cycles in the meantime."""
 
 
 @dataclass(slots=True)
@@ -81,8 +73,6 @@ class Readings:
     def __init__(self, database: Database, *, most: int = READINGS_PER_UNIT) -> None:
         self._database: Final = database
         self._most: Final = most
-        insert_new = postgresql.insert if database.dialect.name == "postgresql" else sqlite.insert
-        self._insert: Final = insert_new(READINGS).on_conflict_do_nothing()
         self._ids: Final[dict[tuple[str, ...], int]] = {}
         self._names: Final[dict[int, tuple[str, ...]]] = {}
 
@@ -94,13 +84,9 @@ class Readings:
         """
         for columns in {request.columns for request in requests}:
             self._register(columns)
-        for _ in range(TRIES):
-            try:
-                with self._database.writing() as connection:
-                    return self._append(connection, requests, at)
-            except _Overtaken:
-                continue
-        raise StoreUnavailable("other processes write readings of the same cycles; try again later")
+        with self._database.writing() as connection:
+            take_turns(connection, [request.key.unit for request in requests])
+            return self._append(connection, requests, at)
 
     def newest(
         self, key: UnitKey, columns: tuple[str, ...], *, most: int, until: int = LARGEST_CYCLE
@@ -140,24 +126,12 @@ class Readings:
             newest = {cycle: unit.rows[cycle] for cycle in sorted(unit.rows)[-request.context :]}
             window = self._stretch(connection, newest, request.columns)
             results.append(Appended(len(fresh), len(request.cycles) - len(fresh), window))
-        self._write(connection, rows)
+        if rows:
+            connection.execute(insert(READINGS), rows)
         for key, unit in units.items():
             if unit.rows and max(unit.rows) >= self._most:
                 connection.execute(_TRIM, {**key._asdict(), "most": self._most})
         return results
-
-    def _write(self, connection: Connection, rows: list[dict[str, Any]]) -> None:
-        """Insert rows, in an order that lets processes wait for each other and never crosswise.
-
-        Raises:
-            _Overtaken: one of them is there.
-        """
-        if not rows:
-            return
-        rows.sort(key=lambda row: (row["tenant"], row["model"], row["unit"], row["cycle"]))
-        kept = connection.execution_options(preserve_rowcount=True)
-        if kept.execute(self._insert, rows).rowcount != len(rows):
-            raise _Overtaken
 
     def _take(self, connection: Connection, unit: _Unit, request: Append) -> dict[int, Stored]:
         """Add a request to what is known of its unit; return its new readings by cycle.

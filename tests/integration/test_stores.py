@@ -345,6 +345,21 @@ def test_after_the_migration_two_tenants_may_have_units_of_one_name(url):
     database.close()
 
 
+def test_workers_that_start_together_migrate_an_old_database_once(url):
+    old = Database(engine_of(url))
+    with old.writing() as connection:
+        migrate(connection, to="0001")
+    old.close()
+
+    with ThreadPoolExecutor(4) as pool:
+        stores = list(pool.map(lambda _: Store.open(url, [VERSION]), range(4)))
+
+    with stores[0].reading() as connection:
+        assert revision(connection) == HEAD
+    for store in stores:
+        store.close()
+
+
 def test_created_tables_are_those_of_the_migrations(url):
     database = Database(engine_of(url))
 

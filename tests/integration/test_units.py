@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from time import monotonic
@@ -25,7 +25,7 @@ from tests.databases import PostgreSql, postgresql
 from tests.ingesting import answers, disordered, distance, reading, whole
 from tests.integration.conftest import Server, running
 
-UNITS, CYCLES, TOLERANCE, PATIENCE = 6, 90, 1e-4, 60
+UNITS, CYCLES, TOLERANCE, PATIENCE, ROUNDS = 6, 90, 1e-4, 60, 40
 
 
 @pytest.fixture(scope="module")
@@ -50,31 +50,47 @@ def fleet() -> tuple[list[Trajectory], list[str]]:
     return cut, [column.name for column in manifest.columns]
 
 
-def test_processes_that_append_the_same_cycles_at_once_store_each_once(url):
-    """On PostgreSQL they overtake each other between the look and the insert."""
-    rounds, cycles = 40, [*range(1, 6)]
-    meeting = Barrier(2, timeout=PATIENCE)
+def appended_at_once(url: str, *processes: Sequence[Append]) -> list[tuple[Appended, ...]]:
+    """What two processes get that append a request each, turn by turn at the same time."""
+    meeting = Barrier(len(processes), timeout=PATIENCE)
 
-    def process(seed: int) -> list[int]:
-        store, rng = Store.open(store_url(url)), np.random.default_rng(seed)
-        stored = []
-        for turn in range(rounds):
-            given = [turn * len(cycles) + int(cycle) for cycle in rng.permutation(cycles)]
-            values = np.array(given, np.float32)[:, None]
+    def process(requests: Sequence[Append]) -> list[Appended]:
+        store, results = Store.open(store_url(url)), []
+        for request in requests:
             meeting.wait()
-            (result,) = store.readings.append(
-                [Append(UnitKey("", "fd001", "1"), ("a",), 5, given, values, "/{}/{}".format)], at=1.0
-            )
+            (result,) = store.readings.append([request], at=1.0)
             assert isinstance(result, Appended), result
-            assert result.newest.cycles == sorted(given)
-            stored.append(result.stored)
+            results.append(result)
         store.close()
-        return stored
+        return results
 
-    with ThreadPoolExecutor(2) as threads:
-        totals = np.array(list(threads.map(process, (1, 2))))
+    with ThreadPoolExecutor(len(processes)) as threads:
+        return list(zip(*threads.map(process, processes), strict=True))
 
-    assert totals.sum(axis=0).tolist() == [len(cycles)] * rounds
+
+def request(unit: str, cycles: Sequence[int]) -> Append:
+    values = np.array(cycles, np.float32)[:, None]
+    return Append(UnitKey("", "fd001", unit), ("a",), len(cycles) + 1, cycles, values, "/{}/{}".format)
+
+
+def test_processes_that_append_the_same_cycles_at_once_store_each_once(url):
+    one, other = (
+        [request(f"unit {turn}", rng.permutation(5).tolist()) for turn in range(ROUNDS)]
+        for rng in map(np.random.default_rng, (1, 2))
+    )
+
+    results = appended_at_once(url, one, other)
+
+    assert [sorted(each.stored for each in turn) for turn in results] == [[0, 5]] * ROUNDS
+    assert {tuple(each.newest.cycles) for turn in results for each in turn} == {(0, 1, 2, 3, 4)}
+
+
+def test_of_processes_that_append_to_a_unit_at_once_the_later_one_sees_the_readings_of_both(url):
+    one, other = ([request(f"unit {turn}", [cycle]) for turn in range(ROUNDS)] for cycle in (1, 2))
+
+    results = appended_at_once(url, one, other)
+
+    assert [max(len(each.newest.cycles) for each in turn) for turn in results] == [2] * ROUNDS
 
 
 def settled(http: httpx.Client, method: str, path: str, **options: Any) -> dict[str, Any]:

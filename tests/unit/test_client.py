@@ -15,6 +15,7 @@ from model.domain import InvalidData
 from rul_client.address import chosen_key, is_loopback
 from rul_client.api import ATTEMPTS, MAX_PAUSE_SECONDS, AsyncClient
 from rul_client.errors import RemoteFailed
+from rul_client.grpc import TEMPORARY
 from rul_client.readings import Window, windows_per_request
 from service.proto import rul_v1_pb2 as pb
 from tests.fakes import make_manifest
@@ -111,7 +112,8 @@ async def test_a_window_that_the_server_refuses_has_its_reason():
 
 
 @pytest.mark.parametrize(
-    ("status", "named", "pause"), [(429, "7", 7.0), (503, "7", 7.0), (503, "86400", MAX_PAUSE_SECONDS)]
+    ("status", "named", "pause"),
+    [(429, "7", 7.0), (503, "7", 7.0), (503, "86400", MAX_PAUSE_SECONDS), (502, "", 0.5)],
 )
 async def test_what_passes_is_asked_again_after_the_time_that_the_server_names_up_to_a_limit(
     status, named, pause
@@ -136,6 +138,16 @@ async def test_a_connection_that_breaks_is_tried_again():
     server = Server(httpx.RemoteProtocolError("peer closed"), good())
 
     assert len(await server.ask()) == 1
+
+
+@pytest.mark.parametrize("lost", [httpx.ReadError("reset"), httpx.Response(502)], ids=["connection", "proxy"])
+async def test_a_reading_without_a_cycle_is_not_sent_again_once_it_may_be_stored(lost):
+    server = Server(problem(503), lost)
+
+    async with server.client() as client:
+        with pytest.raises(RemoteFailed, match=r"tried 2 times$"):
+            await client.append("a", {"x": 1})
+    assert server.pauses == [0.5]
 
 
 async def test_a_server_that_is_not_there_is_one_clear_line_at_once():
@@ -333,8 +345,9 @@ def refusal(code, *, ours=True, details="why", **trailing):
 class Stub:
     """Answers `Predict` with these outcomes in turn."""
 
-    def __init__(self, *outcomes):
+    def __init__(self, *outcomes, state=grpc.ChannelConnectivity.READY):
         self.outcomes = list(outcomes)
+        self.state = state
         self.requests = []
         self.metadata = None
         self.pauses = []
@@ -354,8 +367,14 @@ class Stub:
 
     def client(self):
         client = AsyncClient("grpc://rul.test", api_key="secret", sleep=self.sleep)
-        client._rpc.stub = self
+        client._rpc.stub = client._rpc._channel = self
         return client
+
+    def get_state(self):
+        return self.state
+
+    async def close(self):
+        pass
 
     async def ask(self, window=WINDOW, **options):
         async with self.client() as client:
@@ -455,7 +474,7 @@ async def test_grpc_appends_readings():
     assert (request.unit, request.explain, request.store) == ("a", pb.EXPLAIN_NONE, True)
 
 
-@pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED])
+@pytest.mark.parametrize("code", TEMPORARY)
 async def test_grpc_asks_again_what_a_server_of_ours_says_will_pass(code):
     stub = Stub(refusal(code), refusal(code, **{"grpc-retry-pushback-ms": "7000"}), GRPC_REPLY)
 
@@ -465,8 +484,23 @@ async def test_grpc_asks_again_what_a_server_of_ours_says_will_pass(code):
     assert stub.pauses == [0.5, 7.0]
 
 
+async def test_grpc_tries_again_after_a_connection_that_breaks_also_one_behind_a_proxy():
+    stub = Stub(refusal(grpc.StatusCode.UNAVAILABLE, ours=False, details="Stream removed"), GRPC_REPLY)
+
+    assert len(await stub.ask()) == 1
+
+
+async def test_a_reading_without_a_cycle_is_not_sent_again_by_grpc_once_it_may_be_stored():
+    stub = Stub(refusal(grpc.StatusCode.UNAVAILABLE, ours=False, details="Socket closed"))
+
+    async with stub.client() as client:
+        with pytest.raises(RemoteFailed, match=r"Socket closed$"):
+            await client.append("a", {"x": 1})
+
+
 async def test_grpc_does_not_wait_for_a_server_that_is_not_there():
-    stub = Stub(refusal(grpc.StatusCode.UNAVAILABLE, ours=False, details="failed to connect\nto all"))
+    lost = refusal(grpc.StatusCode.UNAVAILABLE, ours=False, details="failed to connect\nto all")
+    stub = Stub(lost, state=grpc.ChannelConnectivity.TRANSIENT_FAILURE)
 
     with pytest.raises(RemoteFailed, match=r"^grpc://rul\.test cannot be reached: failed to connect to all$"):
         await stub.ask()
