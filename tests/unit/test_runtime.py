@@ -14,7 +14,8 @@ from export.golden import Golden
 from export.outputs import output_names, output_shapes
 from export.seal import write_sums
 from service.choices import ProviderChoice
-from service.core.runtime import CUDA, OnnxRuntime, replay_golden
+from service.core.providers import CUDA
+from service.core.runtime import OnnxRuntime, replay_golden
 from tests.fakes import FakeRuntime, fake_outputs, make_manifest
 
 
