@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import track
 
 from export.bundle import find_bundle
-from export.evaluate_cli import CAUTION, number_table, with_known_failure
+from export.evaluate_cli import CAUTION, number_table, reliability_table, with_known_failure
 from export.evaluation_windows import answer_life, is_training_data, matching_fleet
 from model.decision import Costs, FleetLife
 from model.evaluation import Figure
@@ -24,7 +24,8 @@ for the training units, "run to failure" never stops one, and "foresight" stops 
 its failure: nothing can cost less. Costs are per 1000 cycles, with 95 % bootstrap intervals over units.
 
 Of a run's folder the units are those of its training, each predicted by the networks of other folds, which
-never saw it. For a bundle, give --data of units that did not train it.
+never saw it. For a bundle, give --data of units that did not train it. A last table sets the failures
+beside the stated probabilities.
 
 Example: rul decide runs/fd001 --costs 1:5 --costs 1:20
 
@@ -69,6 +70,7 @@ def decide(
     with Console(stderr=True).status(f"replaying {len(held.lives)} lives"):
         found = [compare(held, pair) for pair in pairs]
     _print(name, found)
+    Console().print(reliability_table(name, held.lives, held.horizons))
 
 
 def _predicted(bundle: str, data: list[Path], fleet: str) -> HeldOut:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.progress import track
@@ -26,6 +28,7 @@ from model.evaluation import TITLES, Answered, Figure, figures
 from model.fleet import Fleet
 from model.folds import failed_units
 from model.prognostics import (
+    EDGES,
     Band,
     Life,
     brier_figures,
@@ -34,6 +37,7 @@ from model.prognostics import (
     ignorant_brier,
     join_lives,
     prognostic_figures,
+    reliability,
 )
 
 if TYPE_CHECKING:
@@ -158,6 +162,7 @@ def _judge_lives(
         tables = (
             lives_table(manifest, prognostic_figures(lives, cap=manifest.cap), lives),
             bands_table(f"{manifest.name}: every cycle by true RUL", bands),
+            reliability_table(manifest.name, lives, manifest.horizons),
         )
     console.print(*tables, sep="\n")
     if plot is not None:
@@ -205,6 +210,23 @@ def bands_table(title: str, bands: Sequence[Band]) -> Table:
             stacked(shown["coverage"], digits=2),
             stacked(shown["width"], digits=1),
         )
+    return table
+
+
+def reliability_table(name: str, lives: Sequence[Life], horizons: Sequence[int]) -> Table:
+    """Tabulate failures beside the stated probabilities, at every prediction of whole lives."""
+    truth = np.concatenate([life.truth for life in lives])
+    stated = np.concatenate([life.failure_probability for life in lives])
+    title = f"{name}: failures by stated probability, {len(truth)} predictions of {len(lives)} lives"
+    table = number_table(title, "stated", *(f"failed within {horizon}" for horizon in horizons))
+    columns = [reliability(stated[:, k], truth, horizon=horizon) for k, horizon in enumerate(horizons)]
+    for row, (low, high) in enumerate(pairwise(EDGES)):
+        found = [(each.observed[row], each.windows[row]) for each in columns]
+        cells = [f"{share:.1%} of {count}" if count else "" for share, count in found]
+        table.add_row(f"{100 * low:g} to {100 * high:g} %", *cells)
+    failed = [int((truth <= horizon).sum()) for horizon in horizons]
+    sums = [f"{count} of {total:.0f}" for count, total in zip(failed, stated.sum(axis=0), strict=True)]
+    table.add_row("all, of the sum of the stated", *sums)
     return table
 
 

@@ -16,9 +16,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model.dataset import join_windows
-from model.domain import BoolArray, FloatArray, IntArray, WindowSet, attention_entropy_ratio, capped_rul
+from model.domain import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    WindowSet,
+    attention_entropy_ratio,
+    capped_rul,
+    tail_scale,
+)
 from model.evaluation import Answered
-from model.network import QUANTILES, Estimate, RulNetwork
+from model.network import PROBABILITIES, Estimate, RulNetwork
 
 AT_ONCE: Final = 512
 SCALE_STEPS: Final = 300
@@ -214,15 +222,21 @@ def fit_distribution(net: RulNetwork, read: Read, windows: WindowSet) -> None:
     """
     config = net.config
     error = normalised_error(read, windows, cap=config.cap)
-    quantile = weighted_quantiles(error, unit_weights(windows.unit), np.linspace(0.0, 1.0, QUANTILES))
-    # Widen the ends, as larger errors are possible. Keep the table strictly rising, so it has an inverse.
-    step = 1e-3 * np.arange(QUANTILES)
-    reach = 0.1 * (quantile[-1] - quantile[0])
-    quantile[0] -= reach
-    quantile[-1] += reach
-    _fill(net.distribution.get_buffer("quantile"), quantile + step - step.mean())
+    quantile = weighted_quantiles(error, unit_weights(windows.unit), np.array(PROBABILITIES))
     bounds = interval_bounds(error, windows.unit, coverage=config.coverage)
+    quantile[-1] += 0.1 * (quantile[-1] - quantile[0])  # larger errors are possible
+    quantile = with_tail(quantile, float(bounds[0]), coverage=config.coverage)
+    # Keep the table strictly rising, so it has an inverse.
+    step = 1e-3 * np.arange(len(quantile))
+    _fill(net.distribution.get_buffer("quantile"), quantile + step - step.mean())
     _fill(net.distribution.get_buffer("interval"), bounds)
+
+
+def with_tail(quantile: FloatArray, lower: float, *, coverage: float) -> FloatArray:
+    """Replace the quantiles below the interval's lower bound by those of its tail, [Q]."""
+    tail = (1.0 - coverage) / 2.0
+    rare = np.array([max(p, PROBABILITIES[1] / 2) for p in PROBABILITIES if p < tail])
+    return np.append(tail_scale(-lower, tail=tail) * np.log(rare / (1.0 - rare)), quantile[len(rare) :])
 
 
 def fit_baseline(net: RulNetwork, read: Read) -> None:

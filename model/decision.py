@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from model.domain import NEAR_CAP, FloatArray, InvalidData
+from model.domain import NEAR_CAP, FloatArray, InvalidData, tail_scale
 
 MOST_POINTS: Final = 4096
 """Most points of a curve; a longer life has points several cycles apart."""
@@ -143,8 +143,8 @@ def remaining_life(
 ) -> RemainingLife:
     """Join everything that an answer says about the RUL to one monotone survival function.
 
-    Between its points the log-odds of failing are linear, and below the first they fall as from the
-    estimate to the lower bound: calibration has too few errors to measure rarer failures. A running unit
+    Between its points the log-odds of failing are linear, and below the first they fall as in the tail of
+    the stated probabilities. A running unit
     has not failed yet. Above the cap an answer says only "at least", so beyond the last point below the
     cap the unit lives as those units of the fleet that reached its age.
     """
@@ -152,8 +152,8 @@ def remaining_life(
     if forecast.rul >= NEAR_CAP * cap:
         forecast = forecast._replace(rul=cap)
     times, odds = _known_points(forecast, tail=tail, cap=cap)
-    slope = -_log_odds(tail) / max(forecast.rul - forecast.lower, 1.0)
-    times, odds = [0.0, *times], [odds[0] - slope * times[0], *odds]
+    scale = tail_scale(max(forecast.rul - forecast.lower, 1.0), tail=tail)
+    times, odds = [0.0, *times], [odds[0] - times[0] / scale, *odds]
     in_cycles = _grid(max(times[-1], fleet.longest - age))
     survival = 1.0 / (1.0 + np.exp(np.interp(in_cycles, times, odds)))
     survival /= survival[0]

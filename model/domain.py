@@ -9,6 +9,7 @@ trajectory, W windows, H attention heads, C classes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -201,6 +202,14 @@ def capped_rul(rul: ArrayLike, *, cap: float) -> FloatArray:
     [125.0, 80.0]
     """
     return np.minimum(np.asarray(rul, dtype=np.float32), np.float32(cap))
+
+
+def tail_scale(width: float, *, tail: float) -> float:
+    """Compute the scale of the logistic distribution with probability `tail` beyond `width` of its median.
+
+    Below its interval the RUL is distributed so: held-out errors are too few to measure rare failures.
+    """
+    return width / math.log((1.0 - tail) / tail)
 
 
 def attention_entropy_ratio(attention: FloatArray, lengths: IntArray) -> FloatArray:

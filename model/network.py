@@ -22,8 +22,8 @@ from model.attention import CycleDropout
 from model.layers import Standardise, cycle_age, masked_softmax
 from model.novelty import Novelty, statistics
 
-QUANTILES: Final = 41
-"""Points of the calibrated distribution, at equally spaced probabilities from 0 to 1."""
+PROBABILITIES: Final = (0.0, *(0.05 * 2.0**n for n in range(-9, 0)), *(n / 40 for n in range(2, 41)))
+"""Probabilities of the calibrated distribution: equally spaced, and halved from 0.05 down to 0.0001."""
 
 SMALLEST_SCALE_CYCLES: Final = 0.5
 
@@ -131,7 +131,7 @@ class Distribution(nn.Module):
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
         self.config = config
-        probability = torch.linspace(0.0, 1.0, QUANTILES)
+        probability = torch.tensor(PROBABILITIES)
         self.register_buffer("probability", probability)
         self.register_buffer("quantile", 6.0 * probability - 3.0)
         self.register_buffer("interval", torch.tensor([-2.0, 2.0]))

@@ -35,6 +35,8 @@ BANDS: Final = 5
 """Equal bands of RUL below the cap."""
 THIRDS: Final = 3
 """Equal bands of the predicted RUL."""
+EDGES: Final = (0.0, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 0.8, 0.9, 0.95, 0.975, 0.99, 1.0)
+"""Bins of stated probabilities; both ends, where decisions are made, have narrow ones."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -212,25 +214,25 @@ def _banded(
 class Reliability:
     """Predicted probabilities and observed shares, for one horizon."""
 
-    stated: FloatArray  # [K] mean probability of the windows in each bin
+    stated: FloatArray  # [K] mean probability of the windows in each bin of `EDGES`
     observed: FloatArray  # [K] share of them that failed within the horizon
     windows: IntArray  # [K]
 
 
-def reliability(probability: FloatArray, truth: FloatArray, *, horizon: int, bins: int = 10) -> Reliability:
-    """Bin the probabilities of failing within the horizon, [W], by their value; RUL [W].
+def reliability(probability: FloatArray, truth: FloatArray, *, horizon: int) -> Reliability:
+    """Bin the probabilities of failing within the horizon, [W], by `EDGES`; RUL [W].
 
-    Empty bins are omitted.
+    An empty bin is NaN.
     """
     if len(probability) == 0:
         raise InvalidData("nothing to evaluate: no window of a unit with a known failure")
-    which = np.minimum((probability * bins).astype(np.int64), bins - 1)
+    which, bins = np.searchsorted(EDGES[1:-1], probability, side="right"), len(EDGES) - 1
     counts = np.bincount(which, minlength=bins)
-    there = counts > 0
+    there = np.where(counts > 0, counts, np.nan)
     return Reliability(
-        stated=np.bincount(which, probability, minlength=bins)[there] / counts[there],
-        observed=np.bincount(which, truth <= horizon, minlength=bins)[there] / counts[there],
-        windows=counts[there],
+        stated=np.bincount(which, probability, minlength=bins) / there,
+        observed=np.bincount(which, truth <= horizon, minlength=bins) / there,
+        windows=counts,
     )
 
 

@@ -15,7 +15,7 @@ from service.core.predictor import LoadedModel
 from service.core.window import LARGEST_CYCLE
 from service.edge.exchange import Desk
 from service.edge.keys import KeyScope
-from service.errors import LONGEST_NAME, InvalidRequest, Problem
+from service.errors import LONGEST_NAME
 from service.http import units_bodies as bodies
 from service.http import units_cycles
 from service.http.problem import UNREADABLE, unreadable, wrong

@@ -167,7 +167,7 @@ def costs_of_address(query: Mapping[str, str]) -> Costs | None:
     """Read both costs from the parameters of an address; None where neither is given.
 
     Raises:
-        InvalidRequest: a cost is missing or no number above 0, or a failure costs no more than a planned stop.
+        InvalidRequest: a cost is missing or no number above 0, or a failure costs no more than a stop.
     """
     if not any(name in query for name in COSTS):
         return None

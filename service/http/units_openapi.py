@@ -98,7 +98,8 @@ def _written(posted: Operation) -> dict[str, Any]:
             "Store readings of a unit, and predict for it",
             "Readings are stored before the answer, all or none. The same reading again changes nothing, "
             "another one of a stored cycle is a conflict. Order does not matter. CSV has a header with "
-            "`cycle` and columns; its address may have `model`, `explain`, `store`, and the costs `planned` and `failure`.",
+            "`cycle` and columns; its address may have `model`, `explain`, `store`, and the costs `planned` "
+            "and `failure`.",
             "CyclesQuery",
             "CyclesReply",
             **{"text/csv": {"schema": TEXT}},

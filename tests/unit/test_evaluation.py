@@ -3,9 +3,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from model.calibration import (
     Read,
+    fit_distribution,
     held_out_coverage,
     interval_bounds,
     normalised_error,
@@ -16,8 +18,10 @@ from model.calibration import (
 )
 from model.comparison import boosting_caution, boosting_figures
 from model.crossfit import Fold, scaled_by_rul
+from model.decision import FleetLife, Forecast, remaining_life
 from model.domain import InvalidData, WindowSet
 from model.evaluation import TITLES, Answered, figures, nasa_score
+from model.network import Distribution, NetworkConfig
 from model.prognostics import by_answer
 
 
@@ -148,6 +152,43 @@ def test_a_unit_does_not_set_its_own_interval():
     found = held_out_coverage(read, windows, cap=200.0, coverage=0.9)
 
     assert not ((found.lower <= windows.rul) & (windows.rul <= found.upper))[odd].any()
+
+
+def fitted_distribution():
+    """A distribution of errors of 30 units, whose standard deviation is the scale."""
+    read, windows = calibration_windows(units=30, each=20, seed=0)
+    config = NetworkConfig("flagship", 2, (0,), 1, 10, 125.0, (20,), 0.9, 30.0, 100.0)
+    net = SimpleNamespace(config=config, distribution=Distribution(config))
+    fit_distribution(net, read, windows)
+    return net.distribution
+
+
+@pytest.mark.parametrize("times", [1.5, 2.0, 3.0])
+def test_below_the_interval_the_odds_of_failing_fall_as_from_the_answer_to_its_lower_bound(times):
+    distribution = fitted_distribution()
+
+    below = distribution.probability_below(times * distribution.interval[None, :1]).item()
+
+    assert below == pytest.approx(1.0 / (1.0 + 19.0**times), rel=0.15)  # 19 to 1 are the odds of the bound
+
+
+def test_between_the_bounds_probabilities_are_shares_of_held_out_errors():
+    distribution = fitted_distribution()
+
+    below = distribution.probability_below(torch.tensor([[-1.0, 0.0, 1.0]]))[0].tolist()
+
+    assert below == pytest.approx([0.16, 0.5, 0.84], abs=0.03)  # of a normal distribution
+
+
+def test_decisions_and_stated_probabilities_have_one_tail():
+    distribution = fitted_distribution()
+    interval, failure, _ = distribution(torch.tensor([40.0]), torch.tensor([5.0]))
+    lower, upper = interval[0].tolist()
+    fleet = FleetLife([100.0, 150.0, 200.0])
+
+    life = remaining_life(Forecast(40.0, lower, upper, {}), fleet, coverage=0.9, cap=125.0, age=60.0)
+
+    assert 1.0 - life.survival[20] == pytest.approx(failure[0, 0].item(), rel=0.2)
 
 
 def test_the_error_below_the_cap_leaves_out_windows_that_only_say_at_least():

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from model.domain import InvalidData
 from model.evaluation import Answered
 from model.prognostics import (
+    EDGES,
     Life,
     alpha_lambda_accuracy,
     brier_figures,
@@ -222,14 +223,17 @@ def test_a_band_of_answers_shows_coverage_that_the_mean_hides():
 
 
 def test_reliability_sets_what_was_stated_beside_what_happened():
-    stated = np.array([0.02, 0.04, 0.95, 1.0])
+    stated = np.array([0.026, 0.04, 0.99, 1.0])
     truth = np.array([50.0, 5.0, 5.0, 10.0])
 
     found = reliability(stated, truth, horizon=10)
 
-    np.testing.assert_allclose(found.stated, [0.03, 0.975])
-    np.testing.assert_allclose(found.observed, [0.5, 1.0])
-    assert found.windows.tolist() == [2, 2]
+    third, last = EDGES.index(0.025), -1
+    np.testing.assert_allclose(found.stated[[third, last]], [0.033, 0.995])
+    np.testing.assert_allclose(found.observed[[third, last]], [0.5, 1.0])
+    assert found.windows[[third, last]].tolist() == [2, 2]
+    assert found.windows.sum() == 4
+    assert np.isnan(found.observed[found.windows == 0]).all()
 
 
 def test_the_brier_score_is_the_mean_square_of_stated_less_happened():
