@@ -128,6 +128,8 @@ generate: setup ## generated code and files
 	$(BIN)/rul settings --output .env.example
 
 .PHONY: check
+# Pictures of the page, for a CI to keep.
+check: export RUL_SCREENSHOTS ?= $(CURDIR)/build/screenshots
 check: lint types imports test ## everything CI runs, in CI's order
 
 .PHONY: sbom
