@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, Protocol
 import msgspec
 
 from export.bundle import Manifest
+from model.decision import Costs
 from model.domain import RulState
 from rul_client.errors import RemoteFailed
 from rul_client.readings import Window
@@ -176,6 +177,7 @@ class Answerer(Protocol):
 
     manifest: Manifest
     name: ModelName
+    costs: Costs | None  # decisions are made with them
     windows_per_request: int
     max_in_flight: int  # calls of `answer` at a time
 

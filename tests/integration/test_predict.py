@@ -90,6 +90,18 @@ def test_a_service_gives_the_table_that_the_bundle_gives_here(here, server, pump
     assert_same(there, here)
 
 
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_service_advises_the_stops_that_the_bundle_advises_here(server, tiny_bundle, pumps_csv, protocol):
+    url = server.http if protocol == "http" else f"grpc://{server.grpc}"
+    asked = ("--input", pumps_csv, "--last", "--costs", "1:10")
+
+    there = table(rul_predict("--url", url, *asked))
+
+    here = table(rul_predict("--bundle", tiny_bundle.path, *asked))
+    assert [row["act_at_cycle"] for row in there] == [row["act_at_cycle"] for row in here]
+    assert all(0 < float(row["cost_ratio"]) <= 1 for row in here)
+
+
 def test_back_tests_stay_out_of_the_fleet_unless_they_are_to_be_stored(server, http, pumps_csv, tmp_path):
     def ask(name, *options):
         (tmp_path / name).write_text(pumps_csv.read_text("utf-8").replace("pump-", f"{name}-"), "utf-8")

@@ -6,10 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from model.decision import Costs
 from model.domain import Trajectory
 from rul_client.answers import ModelName, Prediction, Refused
 from rul_client.commands.predict.offline import NO_OBSERVER, Offline
-from rul_client.commands.predict.rows import Grounds, Row, grounds_of, rows, window_count
+from rul_client.commands.predict.rows import Grounds, Row, Stop, grounds_of, rows, window_count
 from service.core.batcher import MicroBatcher
 from service.core.predictor import LoadedModel, Predictor
 from service.core.queries import HealthState, Interval, PredictQuery, WindowError
@@ -57,6 +58,29 @@ async def asked(units, answerer, *, last_only=False):
         for row in some
     ]
     return made, unanswered
+
+
+async def test_with_costs_each_row_has_the_stop_that_the_service_advises(executor):
+    runtime = FakeRuntime(make_manifest(context=8))
+    costs = Costs(1.0, 20.0)
+    answerer = Offline(runtime, make_batcher(runtime, executor), max_windows=6, threads=2, costs=costs)
+
+    (row,) = (await asked([unit(cycles=119)], answerer, last_only=True))[0]
+
+    query = PredictQuery(
+        [WindowInput("a", 119.0, None, unit(cycles=119).readings[-8:].tolist())], costs=costs
+    )
+    model = LoadedModel.of(runtime, make_batcher(runtime, executor), max_window_cycles=8)
+    (answer,) = (await Predictor({"fake": model}, max_request_windows=6).predict(query)).predictions
+    made = answer.decision
+    assert row.stop == Stop(made.act_at_cycle, made.cost_per_cycle / made.run_to_failure_cost_per_cycle)
+    assert row.stop.act_at_cycle >= 119
+
+
+async def test_without_costs_no_row_has_a_stop(offline):
+    made, _ = await asked([unit()], offline)
+
+    assert {row.stop for row in made} == {None}
 
 
 async def test_every_cycle_of_every_unit_has_its_row_in_order(offline):

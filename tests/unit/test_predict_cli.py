@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
+from model.decision import Costs
 from model.domain import Column, InvalidData, Schema, Trajectory
 from model.fleet import Fleet, fleet_toml
 from model.writers import csv_text, write_parquet
@@ -24,7 +25,7 @@ from rul_client.cli import register
 from rul_client.commands.output import CannotWrite, open_output
 from rul_client.commands.predict.cli import TableFormat, format_of
 from rul_client.commands.predict.input_file import read_units
-from rul_client.commands.predict.rows import COLUMNS, Grounds, Row, columns_of
+from rul_client.commands.predict.rows import COLUMNS, Grounds, Row, Stop, columns_of
 from rul_client.commands.predict.table import PeopleTable
 from rul_client.commands.predict.writers import CsvWriter, JsonWriter, ParquetWriter
 from tests.fakes import make_manifest
@@ -42,6 +43,11 @@ ROWS = [
 EVIDENT = make_manifest(explains_readings=True)
 GROUNDS = Grounds("sensor_2", -12.25, "sensor_1", 3.5, "supported")
 EVIDENT_ROWS = [ROWS[0]._replace(grounds=GROUNDS, failure=(0.25, 0.875)), ROWS[2]]
+DECIDED_ROWS = [
+    ROWS[0]._replace(stop=Stop(55, 0.125), failure=(0.25, 0.875)),
+    ROWS[1]._replace(stop=Stop(None, 1.0), failure=(0.0, 0.0)),
+    ROWS[2],
+]
 UNITS = [Trajectory(row.unit, np.array([row.last_cycle]), np.zeros((1, 3)), failed=False) for row in ROWS]
 
 
@@ -74,6 +80,8 @@ def predict():
         ["--input", "a.csv", "--bundle", "fd001", "--format", "xml"],
         ["--input", "a.csv", "--bundle", "fd001", "--format", "parquet"],
         ["--input", "a.csv", "--bundle", "fd001", "--model", "fd001"],
+        ["--input", "a.csv", "--bundle", "fd001", "--costs", "10"],
+        ["--input", "a.csv", "--bundle", "fd001", "--costs", "10:1"],
         ["--input", "a.csv", "--url", "localhost:3000"],
         ["--input", "a.csv", "--url", "ftp://localhost"],
         ["--input", "a.csv", "--url", "http://"],
@@ -287,10 +295,28 @@ def test_a_file_that_cannot_be_written_is_one_clear_line(tmp_path):
         pass
 
 
+def test_rows_with_costs_say_when_to_stop_and_at_what_cost():
+    columns = columns_of(MANIFEST, decides=True)
+
+    text = bytes_of(lambda file: CsvWriter(file, columns), DECIDED_ROWS).decode()
+    table = pq.read_table(
+        io.BytesIO(bytes_of(lambda file: ParquetWriter(file, columns, MODEL), DECIDED_ROWS))
+    )
+    read = json.loads(bytes_of(lambda file: JsonWriter(file, columns), DECIDED_ROWS))
+
+    stops = [(row["act_at_cycle"], row["cost_ratio"]) for row in csv.DictReader(io.StringIO(text))]
+    assert stops == [("55", "0.125"), ("", "1.0"), ("", "")]
+    assert str(table.schema.field("act_at_cycle").type) == "int64"
+    assert table["cost_ratio"].to_pylist() == [row["cost_ratio"] for row in read] == [0.125, 1.0, None]
+    assert read[0]["failure_within_30"] == 0.875
+
+
 # The table for people
 
 
-def people_text(*, width=120, encoding="utf-8", rows=ROWS, last_only=True, colour=False, manifest=MANIFEST):
+def people_text(
+    *, width=120, encoding="utf-8", rows=ROWS, last_only=True, colour=False, manifest=MANIFEST, costs=None
+):
     buffer = io.BytesIO()
     file = io.TextIOWrapper(buffer, encoding=encoding, write_through=True)
     console = Console(
@@ -300,7 +326,7 @@ def people_text(*, width=120, encoding="utf-8", rows=ROWS, last_only=True, colou
         color_system="standard" if colour else None,
         highlight=False,
     )
-    answerer = SimpleNamespace(manifest=manifest, name=MODEL)
+    answerer = SimpleNamespace(manifest=manifest, name=MODEL, costs=costs)
     table = PeopleTable(console, answerer, UNITS, last_only=last_only)
     table.write(rows)
     table.close()
@@ -336,6 +362,17 @@ def test_models_that_explain_readings_show_what_an_answer_rests_on():
     assert "top cycle" not in heading
     assert re.search(r"evident +top sensors, cycles +trust +fails in 10/30", heading)
     assert re.search(r" 30  sensor_2 -12.2, sensor_1 \+3.5 +supported +0.25 0.88", line)
+
+
+def test_the_table_says_when_to_stop_where_costs_are_given():
+    heading, _, first, second, *_ = people_text(
+        width=200, rows=DECIDED_ROWS, costs=Costs(1.0, 10.0)
+    ).splitlines()
+
+    assert re.search(r"stop at +cost ratio +fails in 10/30", heading)
+    assert re.search(r" 55 +0\.12 +0\.25 0\.88", first)
+    assert re.search(r" never +1\.00 ", second)
+    assert "stop at" not in people_text(width=200)
 
 
 def test_a_narrow_terminal_keeps_the_interval_and_the_failure_probabilities():

@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from rul_client.address import ApiKey, Ca, Cert, CertKey, KeyFile, Tls, any_address, chosen_key
+
+if TYPE_CHECKING:
+    from model.decision import Costs
 
 
 class TableFormat(StrEnum):
@@ -49,6 +52,12 @@ def predict(
         typer.Option("--format", help="Default: by the suffix of --output; a table on a terminal, else csv."),
     ] = None,
     output: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None,
+    costs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PLANNED:FAILURE", help="Costs of both ends of a life: say when to stop each unit."
+        ),
+    ] = None,
     api_key: ApiKey = None,
     key_file: KeyFile = None,
     ca: Ca = None,
@@ -60,6 +69,8 @@ def predict(
     In this process, without a server: rul predict --bundle fd001 --input test_FD001.txt --last
 
     By a running service (http or grpc): rul predict --url http://localhost:3000 --input units.csv --last
+
+    With the stop that costs least, where a failure costs ten planned stops: --costs 1:10
 
     Readings are CSV, C-MAPSS text, .xlsx, Parquet or Feather, packed (.gz) or not, with columns `unit`,
     `cycle` and those of the model. If your file names its columns differently, describe it in a TOML file
@@ -75,9 +86,24 @@ def predict(
     from rul_client.commands.predict.run import open_answerer, predict_file, run  # noqa: PLC0415 heavy
 
     answerer = open_answerer(
-        bundle, url, model=model, api_key=chosen_key(api_key, key_file), tls=Tls(ca, cert, key), store=store
+        bundle,
+        url,
+        model=model,
+        api_key=chosen_key(api_key, key_file),
+        tls=Tls(ca, cert, key),
+        store=store,
+        costs=_read_costs(costs),
     )
     run(predict_file(answerer, source, fleet=fleet, last_only=last, form=form, output=output))
+
+
+def _read_costs(text: str | None) -> Costs | None:
+    from model.decision import Costs, InvalidCosts  # noqa: PLC0415 heavy
+
+    try:
+        return None if text is None else Costs.read(text)
+    except InvalidCosts as error:
+        raise typer.BadParameter(str(error), param_hint="--costs") from None
 
 
 def format_of(output: Path | None, form: TableFormat | None, *, terminal: bool) -> TableFormat:

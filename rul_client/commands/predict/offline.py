@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from export.bundle import find_bundle
+from model.decision import Costs
 from rul_client.answers import Explain, Prediction, Refused, answers_of
 from rul_client.readings import Window
 from service.core.batcher import MicroBatcher
@@ -39,11 +40,20 @@ NO_OBSERVER: Final[Any] = Unobserved()
 class Offline:
     """An `Answerer` in this process."""
 
-    def __init__(self, runtime: Runtime, batcher: MicroBatcher, *, max_windows: int, threads: int) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        batcher: MicroBatcher,
+        *,
+        max_windows: int,
+        threads: int,
+        costs: Costs | None = None,
+    ) -> None:
         loaded = LoadedModel.of(runtime, batcher, max_window_cycles=runtime.manifest.context)
         self._predictor: Final = Predictor({loaded.name.name: loaded}, max_request_windows=max_windows)
         self.manifest = loaded.manifest
         self.name = loaded.name
+        self.costs = costs
         self.windows_per_request = max_windows
         # One request is checked and one is converted while the others keep the threads busy.
         self.max_in_flight = 2 + -(-threads // BATCHES_PER_REQUEST)
@@ -52,12 +62,13 @@ class Offline:
         """Answer each window, in order."""
         # The window's check accepts an array in place of lists.
         given = [WindowInput(w.unit, w.last_cycle, None, w.readings) for w in windows]  # pyright: ignore[reportArgumentType]
-        reply = await self._predictor.predict(PredictQuery(given, explain=Level(explain), partial=True))
+        query = PredictQuery(given, explain=Level(explain), partial=True, costs=self.costs)
+        reply = await self._predictor.predict(query)
         return answers_of(msgspec.to_builtins(reply.predictions))
 
 
 @asynccontextmanager
-async def open_offline(bundle: str) -> AsyncGenerator[Offline, None]:
+async def open_offline(bundle: str, *, costs: Costs | None = None) -> AsyncGenerator[Offline, None]:
     """Load a bundle, by its name or folder, with the settings of this environment."""
     settings = Settings.read()
     runtime = load_bundle(find_bundle(bundle), settings)
@@ -72,4 +83,4 @@ async def open_offline(bundle: str) -> AsyncGenerator[Offline, None]:
             max_pending_windows=(threads + 2) * max_windows,
             observer=NO_OBSERVER,
         )
-        yield Offline(runtime, batcher, max_windows=max_windows, threads=threads)
+        yield Offline(runtime, batcher, max_windows=max_windows, threads=threads, costs=costs)

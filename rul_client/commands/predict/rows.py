@@ -25,10 +25,21 @@ class Grounds(NamedTuple):
     trust: str | None
 
 
+class Stop(NamedTuple):
+    """The stop with the lowest expected cost; `act_at_cycle` is None where running to failure costs least.
+
+    `cost_ratio`: its cost per cycle over that of running to failure.
+    """
+
+    act_at_cycle: int | None
+    cost_ratio: float
+
+
 class Row(NamedTuple):
     """One line of the output; cycles are the unit's own numbers. None: no answer, or one cycle's entropy.
 
-    `failure` has the probability at each horizon; `grounds` are columns of models that explain readings.
+    `failure` has the probability at each horizon; `grounds` are columns of models that explain readings,
+    `stop` those of rows with costs.
     """
 
     unit: str
@@ -42,20 +53,24 @@ class Row(NamedTuple):
     top_cycle: int | None = None
     failure: tuple[float, ...] = ()
     grounds: Grounds | None = None
+    stop: Stop | None = None
 
 
-COLUMNS: Final = Row._fields[:-2]
+COLUMNS: Final = Row._fields[:-3]
 
 
-def columns_of(manifest: Manifest) -> tuple[str, ...]:
-    """Name the columns of this model's rows."""
+def columns_of(manifest: Manifest, *, decides: bool = False) -> tuple[str, ...]:
+    """Name the columns of this model's rows; with costs each `decides`."""
     grounds = Grounds._fields if manifest.explains_readings else ()
-    return (*COLUMNS, *grounds, *(f"failure_within_{horizon}" for horizon in manifest.horizons))
+    stop = Stop._fields if decides else ()
+    return (*COLUMNS, *grounds, *stop, *(f"failure_within_{horizon}" for horizon in manifest.horizons))
 
 
 def record_of(row: Row, columns: Sequence[str]) -> dict[str, Any]:
     """Return the values of a row by these columns, `columns_of` its model."""
-    values = row._asdict() | ({} if row.grounds is None else row.grounds._asdict())
+    values = row._asdict()
+    for part in (row.grounds, row.stop):
+        values |= {} if part is None else part._asdict()
     return {name: values.get(name) for name in columns} | dict(
         zip(columns[-len(row.failure) :], row.failure, strict=False)  # none without an answer
     )
@@ -89,7 +104,7 @@ class _Place(NamedTuple):
             answer.interval.upper, answer.health_state.label, attention.entropy_ratio,
             int(self.trajectory.cycles[self.start + top]),
             tuple(answer.failure_probability[name] for name in sorted(answer.failure_probability, key=float)),
-            grounds_of(answer),
+            grounds_of(answer), stop_of(answer),
         )  # fmt: skip
 
 
@@ -101,6 +116,14 @@ def grounds_of(answer: Prediction) -> Grounds | None:
     most = heapq.nlargest(2, sensors.items(), key=lambda sensor: abs(sensor[1]))
     (first, first_cycles), (second, second_cycles) = (*most, (None, None))[:2]
     return Grounds(first, first_cycles, second, second_cycles, answer.trust)
+
+
+def stop_of(answer: Prediction) -> Stop | None:
+    """Return the stop that an answer advises; None where it is no ground for a decision."""
+    made = answer.decision
+    if made is None:
+        return None
+    return Stop(made.act_at_cycle, made.cost_per_cycle / made.run_to_failure_cost_per_cycle)
 
 
 def window_count(trajectories: Sequence[Trajectory], *, last_only: bool) -> int:

@@ -13,6 +13,7 @@ from typing import IO
 from rich.console import Console
 from rich.progress import Progress
 
+from model.decision import Costs
 from model.domain import Trajectory, printable
 from rul_client.address import Tls
 from rul_client.answers import Answerer
@@ -25,17 +26,24 @@ from rul_client.commands.predict.writers import CsvWriter, JsonWriter, ParquetWr
 
 
 def open_answerer(
-    bundle: str | None, url: str | None, *, model: str | None, api_key: str | None, tls: Tls, store: bool
+    bundle: str | None,
+    url: str | None,
+    *,
+    model: str | None,
+    api_key: str | None,
+    tls: Tls,
+    store: bool,
+    costs: Costs | None,
 ) -> AbstractAsyncContextManager[Answerer]:
     """Open a bundle in this process, or a model on a server."""
     if url is not None:
         from rul_client.api import AsyncClient  # noqa: PLC0415 only this branch needs it
         from rul_client.commands.predict.remote import open_remote  # noqa: PLC0415 as above
 
-        return open_remote(AsyncClient(url, api_key=api_key, tls=tls), model, store=store)
+        return open_remote(AsyncClient(url, api_key=api_key, tls=tls), model, store=store, costs=costs)
     from rul_client.commands.predict.offline import open_offline  # noqa: PLC0415 loads ONNX Runtime
 
-    return open_offline(bundle or "")
+    return open_offline(bundle or "", costs=costs)
 
 
 def run(work: Coroutine[None, None, None]) -> None:
@@ -83,7 +91,7 @@ async def predict_file(
 def _writer(
     form: TableFormat, file: IO[bytes], answerer: Answerer, units: list[Trajectory], *, last_only: bool
 ) -> RowWriter:
-    columns = columns_of(answerer.manifest)
+    columns = columns_of(answerer.manifest, decides=answerer.costs is not None)
     match form:
         case TableFormat.CSV:
             return CsvWriter(file, columns)

@@ -18,7 +18,7 @@ from rich.text import Text
 from model.domain import HEALTH_LABELS, RulState, Trajectory, printable
 from rul_client.answers import Answerer
 from rul_client.commands.output import HEALTH_STYLES
-from rul_client.commands.predict.rows import Row
+from rul_client.commands.predict.rows import Row, Stop
 from rul_client.commands.predict.writers import RowWriter
 
 DRAWING: Final = (13, 25)
@@ -27,7 +27,8 @@ URGENT: Final = 5
 MAX_SENSOR: Final = 16
 UNSUPPORTED: Final = "unsupported"
 EXPENDABLE: Final = (
-    "drawing", "top cycle", "entropy", "trust", "state", "sensors", "evidence", "failure", "interval",
+    "drawing", "top cycle", "entropy", "trust", "state", "sensors", "evidence", "failure", "cost ratio",
+    "interval",
 )  # fmt: skip
 """Columns that a narrow terminal loses, the first first."""
 LEFT: Final = ("unit", "drawing", "health", "sensors", "trust", "state")
@@ -57,6 +58,7 @@ class PeopleTable(RowWriter):
             "failure": "fails in " + "/".join(map(str, answerer.manifest.horizons)),
         }
         self._last_only: Final = last_only
+        self._decides: Final = answerer.costs is not None
         self._widths: Final = self._fit(units)
         self._counts: Final = Counter[str]()
         self._estimated: Final[list[tuple[float, str]]] = []
@@ -105,6 +107,7 @@ class PeopleTable(RowWriter):
             "health": max(map(len, HEALTH_LABELS)) + 2,
             "entropy": 7,
             **self._grounds_widths(),
+            **({"stop at": 7, "cost ratio": 10} if self._decides else {}),
             "failure": max(5 * len(self._manifest.horizons) - 1, len(self._headings["failure"])),
             "state": max(map(len, RulState)),
         }
@@ -156,6 +159,7 @@ class PeopleTable(RowWriter):
             "health": self._text(f"● {health}", style),
             "entropy": Text("" if row.entropy_ratio is None else f"{row.entropy_ratio:.2f}"),
             **self._grounds_cells(row),
+            **_stop_cells(row.stop),
             "failure": Text(" ".join(f"{probability:.2f}" for probability in row.failure)),
             "state": Text(state.replace("_", " "), "magenta" if doubtful else "dim"),
         }
@@ -171,6 +175,13 @@ class PeopleTable(RowWriter):
 
     def _text(self, words: str, style: str = "") -> Text:
         return Text(words.translate(self._signs), style)
+
+
+def _stop_cells(stop: Stop | None) -> dict[str, Text]:
+    if stop is None:
+        return {}
+    cycle = "never" if stop.act_at_cycle is None else str(stop.act_at_cycle)
+    return {"stop at": Text(cycle), "cost ratio": Text(f"{stop.cost_ratio:.2f}")}
 
 
 def _weight(sensor: str | None, cycles: float | None) -> str:

@@ -19,7 +19,7 @@ from rul_client.commands.predict.rows import Row, record_of
 DECIMALS: Final = 5
 """Of a cycle, in CSV and JSON; further digits differ from one processor to the next."""
 ROWS_PER_GROUP: Final = 65536
-TYPES: Final = {"last_cycle": pa.int64(), "top_cycle": pa.int64()} | dict.fromkeys(
+TYPES: Final = {name: pa.int64() for name in ("last_cycle", "top_cycle", "act_at_cycle")} | dict.fromkeys(
     ("unit", "rul_state", "health_state", "top_sensor", "second_sensor", "trust"), pa.string()
 )
 
