@@ -78,4 +78,5 @@ def test_make_demo_starts_a_service_where_none_answers_and_ends_it(tiny_bundle, 
 
     assert done.returncode == 0, done.stderr
     assert "50 units, " in done.stdout
+    assert done.stdout.endswith("\n")
     assert "cannot be reached" in rul("models", "list", "--url", f"http://127.0.0.1:{port}").stderr

@@ -155,6 +155,8 @@ async def run(
         with Live(console=console, get_renderable=lambda: demo.screen(client.url)), suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await _keep_time(demo, 1.0 / speed)
+        if not console.is_terminal:
+            console.line()  # `Live` ends its last line on a terminal only
 
 
 async def _keep_time(demo: Demo, step_seconds: float) -> None:
