@@ -30,6 +30,12 @@ def score(
     contributions: Annotated[
         bool, typer.Option("--contributions", help="Add cycles of RUL by cycle and by sensor, as lists.")
     ] = False,
+    part_readings: Annotated[
+        int,
+        typer.Option(
+            help="Most readings of a part, the unit of work; smaller parts need less memory.", min=1
+        ),
+    ] = 65_536,
     workers: Annotated[int | None, typer.Option(help="Processes; default: one a core.", min=1)] = None,
     ray: RayAddress = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
@@ -55,7 +61,9 @@ def score(
     from rul_client.commands.score.run import score as run  # noqa: PLC0415 as above
     from service.machine import usable_cores  # noqa: PLC0415 as above
 
-    job = Job(bundle, source, output, fleet, every, attention=attention, contributions=contributions)
+    job = Job(
+        bundle, source, output, fleet, every, part_readings, attention=attention, contributions=contributions
+    )
     with connected(ray, threads=1, start=partial(pa.set_cpu_count, 1), use_gpus=True) as cluster:
         runner = Processes(workers or usable_cores()) if cluster is None else Nodes(cluster)
         print_report(run(job, runner), job, as_json=as_json)

@@ -19,6 +19,7 @@ class Job:
         source, output: Paths or URLs.
         fleet: Describes the columns of the input: a fleet's name or TOML file.
         every: Each unit's last window, and each one so many cycles before it.
+        part_readings: Most readings of a part.
         attention, contributions: Whether the output has these columns.
     """
 
@@ -27,6 +28,7 @@ class Job:
     output: str
     fleet: str | None
     every: int
+    part_readings: int
     attention: bool = False
     contributions: bool = False
 

@@ -30,8 +30,6 @@ from model.readers import unit_names
 from model.tables import names_of, present
 from rul_client.commands.score.locations import Location
 
-ROWS_PER_PART: Final = 65_536
-"""Readings of a part, unless a unit has more: some seconds of work, and some ten megabytes."""
 MOST_MIXED_ROWS: Final = 262_144
 """Readings of a file whose units are not one after the other: it is read at once."""
 LAST: Final = 2**62
@@ -97,13 +95,14 @@ class _Run:
     windows: int
 
 
-def make_plan(source: Location, fleet: Fleet, *, every: int, allow_absent: bool) -> Plan:
+def make_plan(source: Location, fleet: Fleet, *, every: int, part_readings: int, allow_absent: bool) -> Plan:
     """Divide the files of a folder, or one file, into parts.
 
     Args:
         source: The folder or file.
         fleet: Names the columns of the files.
         every: Each unit's last window, and each one so many cycles before it.
+        part_readings: Most readings of a part; a unit with more is a part.
         allow_absent: Whether a column of the model may be missing.
 
     Raises:
@@ -111,7 +110,7 @@ def make_plan(source: Location, fleet: Fleet, *, every: int, allow_absent: bool)
     """
     folder, files = source.folder(), source.parquet_files()
     planner = _Planner(folder, files, fleet, every=every, optional=fleet.sources if allow_absent else ())
-    parts = tuple(_grouped(planner.runs()))
+    parts = tuple(_grouped(planner.runs(), part_readings))
     absent = tuple(name for name in fleet.sources if name not in planner.present)
     digest = hashlib.sha256()
     for item in (*((folder.name(file), file.size, file.mtime_ns) for file in files), *parts):
@@ -250,12 +249,12 @@ def _bounds(file: Any, column: str) -> Iterator[tuple[str, int]]:  # noqa: ANN40
         start += len(codes)
 
 
-def _grouped(runs: Iterable[_Run]) -> Iterator[Part]:
-    """Join runs into parts of at most `ROWS_PER_PART` rows; a longer run is a part."""
+def _grouped(runs: Iterable[_Run], most: int) -> Iterator[Part]:
+    """Join runs into parts of at most so many rows; a longer run is a part."""
     slices: list[Slice] = []
     number = rows = windows = 0
     for run in runs:
-        if slices and rows + run.rows.rows > ROWS_PER_PART:
+        if slices and rows + run.rows.rows > most:
             yield Part(number, tuple(slices), windows)
             slices, number, rows, windows = [], number + 1, 0, 0
         rows, windows = rows + run.rows.rows, windows + run.windows

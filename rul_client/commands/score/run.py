@@ -44,7 +44,7 @@ def score(job: Job, runner: Runner) -> dict[str, Any]:
     """
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     scorer = Scorer(job)
-    plan = make_plan(Location.of(job.source), scorer.fleet, every=job.every, allow_absent=job.fleet is None)
+    plan = plan_of(scorer)
     if plan.absent:
         console.print(f"rul: {job.source} has no readings of {', '.join(plan.absent)}: treated as missing")
     finished = _prepare(scorer, _facts(scorer, plan))
@@ -61,6 +61,22 @@ def score(job: Job, runner: Runner) -> dict[str, Any]:
     if not summary["windows"]:
         raise NothingAnswered(f"no window has an answer; {job.output}/_refused says why")
     return summary
+
+
+def plan_of(scorer: Scorer) -> Plan:
+    """Divide the input of a job into parts.
+
+    Raises:
+        InvalidData: the input cannot be read.
+    """
+    job = scorer.job
+    return make_plan(
+        Location.of(job.source),
+        scorer.fleet,
+        every=job.every,
+        part_readings=job.part_readings,
+        allow_absent=job.fleet is None,
+    )
 
 
 def _facts(scorer: Scorer, plan: Plan) -> dict[str, Any]:

@@ -1,0 +1,371 @@
+"""`rul score`: the service's own answers, whole units in each part, and reasons for what is refused."""
+
+import asyncio
+from contextlib import suppress
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from export.session import open_bundle
+from model.dataset import windows_ending_at
+from model.domain import InvalidData, Trajectory
+from model.fleet import fleet_of_schema
+from rul_client.commands.output import NothingAnswered
+from rul_client.commands.predict.offline import open_offline
+from rul_client.commands.predict.rows import record_of, rows
+from rul_client.commands.score.locations import Location
+from rul_client.commands.score.plan import MOST_MIXED_ROWS, make_plan
+from rul_client.commands.score.run import OtherRun
+from rul_client.commands.score.scorer import BATCH_WINDOWS
+from rul_client.commands.score.unit_windows import UnitWindows
+from tests.scoring import LAST_ONLY, score_here, tree, write_pumps
+from tests.tiny_bundle import FLEET, pumps
+
+pytestmark = pytest.mark.usefixtures("no_settings")
+CONTEXT = FLEET.context
+
+
+@pytest.fixture
+def fleet(tmp_path):
+    write_pumps(tmp_path / "in" / "pumps.parquet")
+    return tmp_path / "in"
+
+
+def scored(output, name="part-*.parquet"):
+    return pa.concat_tables(pq.read_table(file) for file in sorted(output.glob(name))).to_pylist()
+
+
+def refused(output):
+    return scored(output, "_refused/*.parquet")
+
+
+def unit(name, cycles, *, seed=0):
+    readings = np.random.default_rng(seed).normal(size=(cycles, 3)).astype(np.float32)
+    return Trajectory(name, np.arange(1, cycles + 1), readings, failed=False)
+
+
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=6),
+    st.integers(1, 15),
+    st.sampled_from([1, 2, 3, 7, LAST_ONLY["every"]]),
+    st.integers(1, 50),
+)
+def test_windows_of_many_units_are_those_of_each_unit_cut_alone(sizes, context, every, count):
+    units = [unit(str(i), size, seed=i) for i, size in enumerate(sizes)]
+    windows = UnitWindows(units, context=context, every=every)
+    wanted = [
+        windows_ending_at(each, np.arange(len(each))[::-1][::every][::-1], length=context) for each in units
+    ]
+
+    batches = list(windows.by_length(count))
+
+    readings = np.full((len(windows), context, 3), np.nan, np.float32)
+    for which in batches:
+        cut = windows.readings(which)
+        readings[which, : cut.shape[1]] = cut
+    assert sorted(np.concatenate(batches).tolist()) == list(range(len(windows)))
+    np.testing.assert_array_equal(readings, np.concatenate([each.readings for each in wanted]))
+    np.testing.assert_array_equal(windows.lengths, np.concatenate([each.lengths for each in wanted]))
+    np.testing.assert_array_equal(windows.last_cycle, np.concatenate([each.last_cycle for each in wanted]))
+
+
+async def predicted(bundle, units):
+    async with open_offline(str(bundle.path)) as offline:
+        manifest = offline.manifest
+        found = [row async for some in rows(units, offline, last_only=False, unanswered=[]) for row in some]
+    return manifest, found
+
+
+@pytest.mark.parametrize("network", ["flagship", "amnl"])
+def test_numbers_are_those_of_the_service(network, tiny_bundles, tmp_path):
+    units = pumps(units=2 + BATCH_WINDOWS // 30, seed=21)
+    write_pumps(tmp_path / "in" / "pumps.parquet", units)
+    bundle = tiny_bundles(network)
+
+    score_here(bundle, tmp_path / "in", tmp_path / "out")
+
+    manifest, wanted = asyncio.run(predicted(bundle, units))
+    got = scored(tmp_path / "out")
+    assert len(got) == len(wanted) > BATCH_WINDOWS
+    columns = [name for name in got[0] if name != "novelty"]
+    for row, answer in zip(got, wanted, strict=True):
+        expected = record_of(answer, [*columns])
+        for name in columns:
+            value = expected[name]
+            assert row[name] == (
+                pytest.approx(value, rel=1e-6, abs=1e-6) if isinstance(value, float) else value
+            )
+    assert manifest.explains_readings == ("top_sensor" in columns)
+
+
+def test_last_answers_each_units_last_cycle(tiny_bundle, fleet, tmp_path):
+    score_here(tiny_bundle, fleet, tmp_path / "out", **LAST_ONLY)
+
+    assert [(row["unit"], row["last_cycle"]) for row in scored(tmp_path / "out")] == [
+        (each.unit, each.cycles[-1]) for each in pumps(units=5, seed=21)
+    ]
+
+
+def test_every_n_counts_back_from_the_last_cycle(tiny_bundle, fleet, tmp_path):
+    score_here(tiny_bundle, fleet, tmp_path / "out", every=10)
+
+    first = [row["last_cycle"] for row in scored(tmp_path / "out") if row["unit"] == "pump-1"]
+    last = pumps(units=1, seed=21)[0].cycles[-1]
+    assert first == list(range(last % 10 or 10, last + 1, 10))
+
+
+def test_attention_and_contributions_are_lists_of_the_windows_cycles(tiny_bundle, fleet, tmp_path):
+    score_here(tiny_bundle, fleet, tmp_path / "out", attention=True, contributions=True)
+
+    rows = scored(tmp_path / "out")
+    _, manifest = open_bundle(tiny_bundle)
+    sensors = len(manifest.schema_of_columns.indices("sensor"))
+    assert [len(row["attention"]) for row in rows[:20]] == [min(n, CONTEXT) for n in range(1, 21)]
+    for row in rows:
+        assert sum(row["attention"]) == pytest.approx(1, abs=1e-5)
+        assert sum(row["evidence"]) == pytest.approx(1, abs=1e-5)
+        assert len(row["contributions"]) == len(row["attention"])
+        assert len(row["sensor_contributions"]) == sensors
+        assert max(row["sensor_contributions"], key=abs) == pytest.approx(row["top_sensor_cycles"], rel=1e-5)
+
+
+def test_readings_without_a_place_are_refused_with_file_row_and_reason(tiny_bundle, tmp_path):
+    table = write_pumps(tmp_path / "in" / "pumps.parquet")
+    units, cycles = table["unit"].to_pylist(), table["cycle"].cast(pa.float64()).to_pylist()
+    units[0], cycles[2], cycles[5] = None, 2.5, cycles[4]
+    table = table.set_column(0, "unit", pa.array(units)).set_column(1, "cycle", pa.array(cycles))
+    pq.write_table(table, tmp_path / "in" / "pumps.parquet")
+
+    summary = score_here(tiny_bundle, tmp_path / "in", tmp_path / "out")
+
+    found = [
+        (row["file"], row["row"], row["unit"], row["cycle"], row["column"])
+        for row in refused(tmp_path / "out")
+    ]
+    assert found == [
+        ("pumps.parquet", 1, None, 1.0, "unit"),
+        ("pumps.parquet", 3, "pump-1", 2.5, "cycle"),
+        ("pumps.parquet", 6, "pump-1", 5.0, "cycle"),
+    ]
+    assert "expected a whole number of 0 or more, got 2.5" in refused(tmp_path / "out")[1]["reason"]
+    assert (summary["refused_readings"], summary["windows"]) == (3, len(table) - 3)
+
+
+def test_a_window_that_misses_too_much_is_refused_and_the_others_are_answered(tiny_bundle, tmp_path):
+    units = pumps(units=2, seed=21)
+    units[0].readings[0] = np.nan
+    write_pumps(tmp_path / "in" / "pumps.parquet", units)
+
+    summary = score_here(tiny_bundle, tmp_path / "in", tmp_path / "out")
+
+    (row,) = refused(tmp_path / "out")
+    assert (row["unit"], row["cycle"], row["row"]) == ("pump-1", 1.0, None)
+    assert "at most 50% of the readings missing, got 100%" in row["reason"]
+    assert summary["windows"] == sum(map(len, units)) - 1
+
+
+def test_infinite_readings_count_as_missing(tiny_bundle, tmp_path):
+    units = pumps(units=1, seed=21)
+    units[0].readings[3, 2] = np.inf
+    write_pumps(tmp_path / "in" / "pumps.parquet", units)
+
+    assert score_here(tiny_bundle, tmp_path / "in", tmp_path / "out")["infinite"] == 1
+
+
+def test_no_answer_at_all_is_an_error(tiny_bundle, tmp_path):
+    units = pumps(units=1, seed=21)
+    units[0].readings[:] = np.nan
+    write_pumps(tmp_path / "in" / "pumps.parquet", units)
+
+    with pytest.raises(NothingAnswered, match="no window has an answer"):
+        score_here(tiny_bundle, tmp_path / "in", tmp_path / "out")
+
+
+def test_folders_of_hive_name_the_unit(tiny_bundle, fleet, tmp_path):
+    table = pq.read_table(fleet)
+    for name in set(table["unit"].to_pylist()):
+        folder = tmp_path / "hive" / f"unit={name}"
+        folder.mkdir(parents=True)
+        pq.write_table(
+            table.filter(pa.compute.equal(table["unit"], name)).drop(["unit"]), folder / "a.parquet"
+        )
+
+    score_here(tiny_bundle, tmp_path / "hive", tmp_path / "by-hive")
+    score_here(tiny_bundle, fleet, tmp_path / "by-file")
+
+    assert scored(tmp_path / "by-hive") == scored(tmp_path / "by-file")
+
+
+def test_the_order_of_rows_in_a_small_file_changes_nothing(tiny_bundle, fleet, tmp_path):
+    table = pq.read_table(fleet)
+    shuffled = table.take(np.random.default_rng(1).permutation(len(table)))
+    (tmp_path / "shuffled").mkdir()
+    pq.write_table(shuffled, tmp_path / "shuffled" / "pumps.parquet")
+
+    score_here(tiny_bundle, tmp_path / "shuffled", tmp_path / "mixed")
+    score_here(tiny_bundle, fleet, tmp_path / "sorted")
+
+    def by_place(rows):
+        return sorted(rows, key=lambda row: (row["unit"], row["last_cycle"]))
+
+    for one, other in zip(
+        by_place(scored(tmp_path / "mixed")), by_place(scored(tmp_path / "sorted")), strict=True
+    ):
+        assert one["rul"] == pytest.approx(other["rul"], rel=1e-6)
+
+
+def test_a_url_of_fsspec_is_read_and_written(tiny_bundle, fleet, tmp_path):
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    memory.put(str(fleet / "pumps.parquet"), "/scored-in/pumps.parquet")
+
+    try:
+        score_here(tiny_bundle, "memory://scored-in", "memory://scored-out", part_readings=100)
+        score_here(tiny_bundle, fleet.as_uri(), tmp_path / "out", part_readings=100)
+
+        assert (
+            memory.cat("/scored-out/part-000001.parquet")
+            == (tmp_path / "out" / "part-000001.parquet").read_bytes()
+        )
+    finally:
+        for folder in ("/scored-in", "/scored-out"):
+            with suppress(FileNotFoundError):
+                memory.rm(folder, recursive=True)
+
+
+def test_a_url_that_nothing_opens_is_a_clear_error(tiny_bundle, tmp_path):
+    with pytest.raises(InvalidData, match="nowhere://x: neither pyarrow nor fsspec opens it"):
+        score_here(tiny_bundle, "nowhere://x", tmp_path / "out")
+
+
+@pytest.mark.parametrize("options", [{"every": 2}, {"attention": True}, {"part_readings": 100}])
+def test_a_run_with_other_options_is_refused(options, tiny_bundle, fleet, tmp_path):
+    score_here(tiny_bundle, fleet, tmp_path / "out")
+    before = tree(tmp_path / "out")
+
+    with pytest.raises(OtherRun, match="holds another run"):
+        score_here(tiny_bundle, fleet, tmp_path / "out", **options)
+
+    assert tree(tmp_path / "out") == before
+
+
+def test_a_run_over_other_input_is_refused(tiny_bundle, fleet, tmp_path):
+    score_here(tiny_bundle, fleet, tmp_path / "out")
+    write_pumps(fleet / "more.parquet", [Trajectory("x", *_life(pumps(units=1, seed=3)[0]), failed=True)])
+
+    with pytest.raises(OtherRun, match="input was"):
+        score_here(tiny_bundle, fleet, tmp_path / "out")
+
+
+def test_a_folder_with_other_files_is_refused(tiny_bundle, fleet, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("x")
+
+    with pytest.raises(OtherRun, match=r"expected an empty folder.*thesis\.txt"):
+        score_here(tiny_bundle, fleet, tmp_path / "out")
+
+
+def test_an_output_within_the_input_is_refused(tiny_bundle, fleet):
+    with pytest.raises(OtherRun, match="lies in the input"):
+        score_here(tiny_bundle, fleet, fleet / "out")
+
+
+def test_finished_parts_are_not_scored_again(tiny_bundle, fleet, tmp_path):
+    score_here(tiny_bundle, fleet, tmp_path / "out", part_readings=60)
+    whole = tree(tmp_path / "out")
+    kept = tmp_path / "out" / "part-000001.parquet"
+    written = kept.stat().st_mtime_ns
+    (tmp_path / "out" / "part-000000.parquet").unlink()
+    (tmp_path / "out" / "_summary.json").unlink()
+
+    score_here(tiny_bundle, fleet, tmp_path / "out", part_readings=60)
+
+    assert tree(tmp_path / "out") == whole
+    assert kept.stat().st_mtime_ns == written
+
+
+def test_counts_do_not_depend_on_the_size_of_parts(tiny_bundle, fleet, tmp_path):
+    small = score_here(tiny_bundle, fleet, tmp_path / "small", part_readings=60, **LAST_ONLY)
+    large = score_here(tiny_bundle, fleet, tmp_path / "large", **LAST_ONLY)
+
+    assert small == large
+
+
+def _life(trajectory):
+    return trajectory.cycles, trajectory.readings
+
+
+def plan_of(folder, *, part_readings=65_536):
+    schema = FLEET.schema
+    fleet = fleet_of_schema("pumps", schema)
+    return make_plan(
+        Location.of(str(folder)), fleet, every=1, part_readings=part_readings, allow_absent=False
+    )
+
+
+@pytest.mark.parametrize("group", [10, 64, 10_000])
+def test_parts_hold_whole_units_whatever_the_groups_of_rows(group, fleet):
+    table = pq.read_table(fleet)
+    pq.write_table(table, fleet / "pumps.parquet", row_group_size=group)
+    units = np.array(table["unit"].to_pylist())
+
+    plan = plan_of(fleet, part_readings=100)
+
+    assert len(plan.parts) > 1
+    taken = [slice_ for part in plan.parts for slice_ in part.slices]
+    assert sum(each.rows for each in taken) == len(table) == plan.rows
+    of_part = [set(units[each.first_row : each.first_row + each.rows]) for each in taken]
+    assert sum(map(len, of_part)) == len(set.union(*of_part)) == plan.units == 5
+
+
+def test_small_files_share_a_part(tmp_path):
+    for i, each in enumerate(pumps(units=4, seed=21)):
+        write_pumps(tmp_path / f"{i}.parquet", [each])
+
+    (part,) = plan_of(tmp_path).parts
+
+    assert [each.file for each in part.slices] == ["0.parquet", "1.parquet", "2.parquet", "3.parquet"]
+
+
+def test_a_unit_in_two_files_is_an_error_that_names_both(tmp_path):
+    write_pumps(tmp_path / "a.parquet", pumps(units=2, seed=1))
+    write_pumps(tmp_path / "b.parquet", pumps(units=1, seed=2))
+
+    with pytest.raises(InvalidData, match=r"unit pump-1 is in a\.parquet and in b\.parquet"):
+        plan_of(tmp_path)
+
+
+def test_units_mixed_in_a_large_file_are_an_error(tmp_path):
+    count = MOST_MIXED_ROWS + 1
+    columns = {"unit": pa.array(["a", "b"] * (count // 2) + ["a"]), "cycle": pa.array(np.arange(count))}
+    zeros = {name: pa.nulls(count, pa.float32()) for name in FLEET.schema.names}
+    pq.write_table(pa.table(columns | zeros), tmp_path / "large.parquet")
+
+    with pytest.raises(InvalidData, match=r"large\.parquet: the rows of unit a are not together"):
+        plan_of(tmp_path)
+
+
+def test_a_missing_column_is_named_before_any_work(tmp_path):
+    table = write_pumps(tmp_path / "pumps.parquet")
+    pq.write_table(table.drop(["vibration"]), tmp_path / "pumps.parquet")
+
+    with pytest.raises(InvalidData, match=r"pumps\.parquet: 1 column missing: vibration"):
+        plan_of(tmp_path)
+
+
+def test_a_folder_without_parquet_is_a_clear_error(tmp_path):
+    (tmp_path / "pumps.csv").write_text("unit,cycle\n")
+
+    with pytest.raises(InvalidData, match="expected Parquet files"):
+        plan_of(tmp_path)
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 and no more")
+
+    with pytest.raises(InvalidData, match=r"broken\.parquet: cannot be read"):
+        plan_of(tmp_path)
