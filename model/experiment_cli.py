@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from model.experiments import Found, RowWatcher, Wanted
     from model.training import TrainConfig
 
+    Run = Callable[[Sequence[Wanted]], Iterator[Found]]
+    Rows = Callable[[Run], Iterator[tuple[Wanted, Found]]]
+    """Runs rows that were checked before data is read, by a function that runs any rows."""
+
 HELP: Final = """
 Cross-validate one row of docs/experiments.md and print it.
 
@@ -71,7 +75,7 @@ def experiment(
     """Cross-validate a row; see HELP."""
     import torch  # noqa: PLC0415 takes seconds
 
-    from model.experiments import Wanted, require_row, run_rows  # noqa: PLC0415 with torch
+    from model.experiments import run_rows  # noqa: PLC0415 with torch
     from model.fleet import fleet_named  # noqa: PLC0415
     from model.inspection_report import inspected_trajectories  # noqa: PLC0415 with PyArrow
     from model.training import TrainConfig  # noqa: PLC0415 with torch
@@ -79,15 +83,10 @@ def experiment(
     if search is not None and (silence_heads or against is not None):
         raise typer.BadParameter("goes without --silence-heads and --against", param_hint="--search")
     torch.set_num_threads(threads)
-    wanted = [Wanted(row, set_ or [], heads=silence_heads)] + ([] if against is None else [Wanted(against)])
     if search is None:
-        for each in wanted:
-            require_row(each)
-        rows = partial(_in_order, wanted)
+        rows = _rows(row, set_ or [], against=against, heads=silence_heads)
     else:
-        from model.search import read_space, search_rows  # noqa: PLC0415 an extra
-
-        rows = partial(search_rows, read_space(row, set_ or []), trials=search, seed=seed)
+        rows = _trials(row, set_ or [], trials=search, seed=seed)
     kind, config = fleet_named(fleet), TrainConfig(seed=seed)
     trajectories = inspected_trajectories(data, kind, fleet=fleet, folds=folds)
     with (
@@ -105,7 +104,7 @@ def experiment(
             attention=attention,
             cluster=cluster,
         )
-        done = [_printed(each, found) for each, found in rows(run=run)]
+        done = [_printed(each, found) for each, found in rows(run)]
     if search is not None:
         best, _ = min(done, key=lambda trial: trial[1].figures["rmse"].value)
         _print(f"lowest RMSE: {best.label}; held-out units chose it, so expect more on new ones")
@@ -113,10 +112,21 @@ def experiment(
         _print_difference(done, cap=kind.cap)
 
 
-def _in_order(
-    wanted: Sequence[Wanted], *, run: Callable[[Sequence[Wanted]], Iterator[Found]]
-) -> Iterator[tuple[Wanted, Found]]:
-    return zip(wanted, run(wanted), strict=True)
+def _rows(row: str, settings: Sequence[str], *, against: str | None, heads: bool) -> Rows:
+    """Check the rows."""
+    from model.experiments import Wanted, require_row  # noqa: PLC0415 with torch
+
+    wanted = [Wanted(row, settings, heads)] + ([] if against is None else [Wanted(against)])
+    for each in wanted:
+        require_row(each)
+    return lambda run: zip(wanted, run(wanted), strict=True)
+
+
+def _trials(row: str, settings: Sequence[str], *, trials: int, seed: int) -> Rows:
+    """Check the space of a search."""
+    from model.search import read_space, search_rows  # noqa: PLC0415 an extra
+
+    return partial(search_rows, read_space(row, settings), trials=trials, seed=seed)
 
 
 @contextmanager

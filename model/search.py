@@ -47,7 +47,7 @@ def read_space(row: str, settings: Sequence[str]) -> Space:
 
 
 def search_rows(
-    space: Space, *, trials: int, seed: int, run: Callable[[Sequence[Wanted]], Iterator[Found]]
+    space: Space, run: Callable[[Sequence[Wanted]], Iterator[Found]], *, trials: int, seed: int
 ) -> Iterator[tuple[Wanted, Found]]:
     """Run a row with options that lower its RMSE on held-out units; yield each trial."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)

@@ -7,21 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from model.checkpoint import Checkpoint
 from model.cluster import ClusterFailed, connected, mapped
 from model.domain import InvalidData
 from rul_client.answers import ModelName
-from rul_client.commands.score.job import Job
 from rul_client.commands.score.nodes import score_on_node
-from rul_client.commands.score.plan import LAST, Part
+from rul_client.commands.score.plan import Part
+from tests import scoring
 from tests.commands import write_pumps
 from tests.integration.conftest import COMMAND_SECONDS, RUL
-from tests.tiny_bundle import COLUMNS, pumps
+from tests.tiny_bundle import pumps
 from tests.waiting import wait_until
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'rulserve[ray]'")
@@ -74,14 +71,6 @@ def test_a_cluster_gives_results_in_order_and_errors_as_they_are_raised(cluster)
     assert (results, first) == ([3, 1, 2], 5)
 
 
-def test_a_bundle_that_differs_on_a_node_is_not_used(fleet, tiny_bundle, tmp_path):
-    job = Job(str(tiny_bundle.path), str(fleet), str(tmp_path), None, LAST)
-    other = ModelName("tiny", "1.0.0", "0" * 64)
-
-    with pytest.raises(ClusterFailed, match="a node has"):
-        score_on_node(job, other, Part(0, (), 0))
-
-
 def without_times(table: str) -> list[str]:
     """Rows without their last two columns, which are times."""
     return [line.rsplit("|", 3)[0] for line in table.splitlines()]
@@ -110,36 +99,34 @@ def test_rul_train_leaves_the_same_network_from_a_cluster(cluster, data, tmp_pat
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Readings of 9,000 pumps in one file: seven parts of `rul score`."""
-    some = pumps(units=60, seed=7)
-    columns = np.concatenate([unit.readings for unit in some])
-    cycle = np.concatenate([unit.cycles for unit in some])
-    name = np.concatenate([np.full(len(unit), unit.unit) for unit in some])
-    table = pa.table({"cycle": cycle} | {c.name: columns[:, n] for n, c in enumerate(COLUMNS)})
+def readings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Parquet of 300 pumps: fifteen parts of a thousand readings."""
     file = tmp_path_factory.mktemp("fleet") / "pumps.parquet"
-    with pq.ParquetWriter(file, table.schema.insert(0, pa.field("unit", pa.string()))) as writer:
-        for batch in range(150):
-            writer.write_table(table.add_column(0, "unit", pa.array(np.char.add(name, f"-{batch}"))))
+    scoring.write_pumps(file, pumps(units=300, seed=7))
     return file
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+def test_a_bundle_that_differs_on_a_node_is_not_used(readings, tiny_bundle, tmp_path):
+    job = scoring.make_job(tiny_bundle, readings, tmp_path)
+    other = ModelName("tiny", "1.0.0", "0" * 64)
+
+    with pytest.raises(ClusterFailed, match="a node has"):
+        score_on_node(job, other, Part(0, (), 0))
 
 
 def test_rul_score_writes_the_same_files_from_a_cluster_of_which_a_node_is_killed(
-    cluster, fleet, tiny_bundle, tmp_path
+    cluster, readings, tiny_bundle, tmp_path
 ):
     here, there = tmp_path / "here", tmp_path / "there"
-    command = [RUL, "score", "--bundle", tiny_bundle.path, "--input", fleet, "--windows", "20", "--output"]
+    parts = ("--windows", "all", "--part-readings", "1000")
+    command = [RUL, "score", "--bundle", tiny_bundle.path, "--input", readings, *parts, "--output"]
     subprocess.run([*command, here], check=True, timeout=COMMAND_SECONDS)
 
     with subprocess.Popen([*command, there, "--ray", cluster.address]) as running:
         wait_until(lambda: any(there.glob("part-*.parquet")), seconds=COMMAND_SECONDS)
         cluster.remove_node(cluster.list_all_nodes()[-1], allow_graceful=False)
-        left = running.poll() is None and len([*there.glob("part-*.parquet")]) < len([*here.glob("part-*")])
+        finished = len([*there.glob("part-*.parquet")])
 
-    assert left, "the node died after the last part"
     assert running.returncode == 0
-    assert files(there) == files(here)
+    assert finished < len([*here.glob("part-*.parquet")]), "the node was killed after the last part"
+    assert scoring.tree(there) == scoring.tree(here)

@@ -237,7 +237,7 @@ def test_a_search_tries_the_same_options_each_time(units):
     first, again = (
         [
             (wanted.label, found.figures["rmse"])
-            for wanted, found in search.search_rows(space, trials=5, seed=seed, run=run)
+            for wanted, found in search.search_rows(space, run, trials=5, seed=seed)
         ]
         for seed in (1, 1)
     )
