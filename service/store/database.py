@@ -39,6 +39,9 @@ class Database:
 
     def __init__(self, engine: Engine) -> None:
         self._engine: Final = engine
+        # SQLite's transactions always see one state of the database.
+        level = {"isolation_level": "REPEATABLE READ"} if engine.dialect.name == "postgresql" else {}
+        self._snapshots: Final = engine.execution_options(**level)
 
     @property
     def dialect(self) -> Dialect:
@@ -51,12 +54,12 @@ class Database:
 
     @contextmanager
     def reading(self) -> Generator[Connection]:
-        """Open a transaction that only reads.
+        """Open a transaction that only reads, and sees one state of the database.
 
         Raises:
             StoreUnavailable: the database does not answer.
         """
-        with _unavailable(), self._engine.begin() as connection:
+        with _unavailable(), self._snapshots.begin() as connection:
             yield connection
 
     @contextmanager

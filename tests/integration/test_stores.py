@@ -226,6 +226,19 @@ def test_workers_that_start_together_find_one_set_of_tables(url):
         store.close()
 
 
+def test_a_reader_sees_nothing_that_is_written_meanwhile(url):
+    store = Store.open(url, [VERSION])
+
+    with store.reading() as connection:
+        connection.execute(select(PREDICTIONS)).all()
+        store.write([row()])
+        seen = connection.execute(select(PREDICTIONS)).all()
+
+    assert seen == []
+    assert len(kept(store)) == 1
+    store.close()
+
+
 def test_the_newest_prediction_of_a_cycle_stays_exactly_as_it_was(url):
     store = Store.open(url, [VERSION])
 
