@@ -84,6 +84,12 @@ class Database:
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK})
             yield connection
 
+    def analyze(self) -> None:
+        """Renew the statistics by which PostgreSQL plans its joins; autovacuum may be late or off."""
+        if self.dialect.name == "postgresql":
+            with self.writing() as connection:
+                connection.execute(text(f"ANALYZE (SKIP_LOCKED) {', '.join(METADATA.tables)}"))
+
     def upgrade(self) -> None:
         """Create or migrate the tables, in one transaction; processes that start together take turns."""
         with self.reading() as connection:

@@ -131,6 +131,7 @@ class Store(Database):
 
     def purge(self, before: float) -> int:
         """Delete units, outcomes, readings and predictions older than this time; count the predictions."""
+        self.analyze()
         with self.writing() as connection:
             connection.execute(delete(UNITS).where(UNITS.c.predicted_at < before))
             connection.execute(delete(OUTCOMES).where(OUTCOMES.c.recorded_at < before))

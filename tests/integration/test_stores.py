@@ -390,6 +390,19 @@ def test_created_tables_are_those_of_the_migrations(url):
 
 
 @pytest.mark.system
+def test_a_purge_renews_the_statistics_that_postgresql_plans_by(server, tmp_path):
+    store = Store.open(store_url(server.database(tmp_path.name)), [VERSION])
+    store.write([row(str(unit)) for unit in range(300)])
+
+    store.purge(before=0.0)
+
+    with store.reading() as connection:
+        rows = "SELECT reltuples FROM pg_class WHERE relname = 'units'"
+        assert connection.scalar(text(rows)) == 300
+    store.close()
+
+
+@pytest.mark.system
 def test_a_name_that_postgresql_cannot_hold_is_refused(server):
     store = Store.open(store_url(server.database("zero")), [VERSION])
 
