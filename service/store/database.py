@@ -39,6 +39,9 @@ class Database:
 
     def __init__(self, engine: Engine) -> None:
         self._engine: Final = engine
+        # SQLite's transactions always see one state of the database.
+        level = {"isolation_level": "REPEATABLE READ"} if engine.dialect.name == "postgresql" else {}
+        self._snapshots: Final = engine.execution_options(**level)
 
     @property
     def dialect(self) -> Dialect:
@@ -51,12 +54,12 @@ class Database:
 
     @contextmanager
     def reading(self) -> Generator[Connection]:
-        """Open a transaction that only reads.
+        """Open a transaction that only reads, and sees one state of the database.
 
         Raises:
             StoreUnavailable: the database does not answer.
         """
-        with _unavailable(), self._engine.begin() as connection:
+        with _unavailable(), self._snapshots.begin() as connection:
             yield connection
 
     @contextmanager
@@ -80,6 +83,12 @@ class Database:
             if connection.dialect.name == "postgresql":
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK})
             yield connection
+
+    def analyze(self) -> None:
+        """Renew the statistics by which PostgreSQL plans its joins; autovacuum may be late or off."""
+        if self.dialect.name == "postgresql":
+            with self.writing() as connection:
+                connection.execute(text(f"ANALYZE (SKIP_LOCKED) {', '.join(METADATA.tables)}"))
 
     def upgrade(self) -> None:
         """Create or migrate the tables, in one transaction; processes that start together take turns."""

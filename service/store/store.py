@@ -48,6 +48,17 @@ from service.store.units import delete_unit, rename_unit
 
 PURGE_ROWS: Final = 5000
 """Rows that one transaction of a purge reads: other writers get a turn in between."""
+_HAS_LATE_PREDICTIONS: Final = (
+    select(PREDICTIONS.c.id)
+    .where(
+        PREDICTIONS.c.version_id.in_(select(VERSIONS.c.id).where(VERSIONS.c.model == OUTCOMES.c.model)),
+        PREDICTIONS.c.tenant == OUTCOMES.c.tenant,
+        PREDICTIONS.c.unit == OUTCOMES.c.unit,
+        PREDICTIONS.c.last_cycle <= OUTCOMES.c.cycle,
+        PREDICTIONS.c.scored.is_(False),
+    )
+    .exists()
+)
 _JUDGED_COLUMNS: Final = tuple(PREDICTIONS.c[name] for name in ("last_cycle", "rul", "lower", "upper"))
 
 
@@ -120,6 +131,7 @@ class Store(Database):
 
     def purge(self, before: float) -> int:
         """Delete units, outcomes, readings and predictions older than this time; count the predictions."""
+        self.analyze()
         with self.writing() as connection:
             connection.execute(delete(UNITS).where(UNITS.c.predicted_at < before))
             connection.execute(delete(OUTCOMES).where(OUTCOMES.c.recorded_at < before))
@@ -214,7 +226,7 @@ class Store(Database):
     def judge_late_predictions(self, *, recorded_after: float) -> list[VersionJudgement]:
         """Judge predictions that were written after the outcome of their unit."""
         with self.reading() as connection:
-            recent = select(OUTCOMES).where(OUTCOMES.c.recorded_at > recorded_after)
+            recent = select(OUTCOMES).where(OUTCOMES.c.recorded_at > recorded_after, _HAS_LATE_PREDICTIONS)
             outcomes = [_outcome(row) for row in connection.execute(recent).mappings()]
         judgements: list[VersionJudgement] = []
         for outcome in outcomes:

@@ -226,6 +226,19 @@ def test_workers_that_start_together_find_one_set_of_tables(url):
         store.close()
 
 
+def test_a_reader_sees_nothing_that_is_written_meanwhile(url):
+    store = Store.open(url, [VERSION])
+
+    with store.reading() as connection:
+        connection.execute(select(PREDICTIONS)).all()
+        store.write([row()])
+        seen = connection.execute(select(PREDICTIONS)).all()
+
+    assert seen == []
+    assert len(kept(store)) == 1
+    store.close()
+
+
 def test_the_newest_prediction_of_a_cycle_stays_exactly_as_it_was(url):
     store = Store.open(url, [VERSION])
 
@@ -374,6 +387,19 @@ def test_created_tables_are_those_of_the_migrations(url):
         assert layout(connection) == migrated
         assert "predictions" in migrated
     database.close()
+
+
+@pytest.mark.system
+def test_a_purge_renews_the_statistics_that_postgresql_plans_by(server, tmp_path):
+    store = Store.open(store_url(server.database(tmp_path.name)), [VERSION])
+    store.write([row(str(unit)) for unit in range(300)])
+
+    store.purge(before=0.0)
+
+    with store.reading() as connection:
+        rows = "SELECT reltuples FROM pg_class WHERE relname = 'units'"
+        assert connection.scalar(text(rows)) == 300
+    store.close()
 
 
 @pytest.mark.system

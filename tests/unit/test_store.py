@@ -325,6 +325,19 @@ def test_predictions_after_a_recent_outcome_are_counted_once(store, recorded_aft
     assert again == []
 
 
+def test_outcomes_without_late_predictions_cost_one_transaction_together(store):
+    for unit in map(str, range(20)):
+        store.write([row(unit)])
+        store.take_outcome(failure(unit=unit), replace=False)
+    store.write([row("7", 11)])
+    begun = []
+    event.listen(store._engine, "begin", begun.append)
+
+    judged = store.judge_late_predictions(recorded_after=1000.0)
+
+    assert (len(judged), len(begun)) == (1, 2)
+
+
 def test_a_fleet_is_listed_by_urgency_page_by_page(store):
     store.write([row(name, rul=rul) for name, rul in [("a", 20.0), ("b", 20.0), ("c", 10.0), ("d", 30.0)]])
 
