@@ -230,8 +230,11 @@ def under_load(times: ServiceTimes, plan: Plan) -> str:
 
 def planned(found: Measurement, times: ServiceTimes, plan: Plan) -> str:
     """Show how many replicas serve a fleet, what they cost, and what a failure and a rollout do."""
-    loads = range(5, 100, 5)
-    best = loads[max(1, bisect.bisect(loads, False, key=lambda load: not _holds(times, load, plan))) - 1]
+    loads, limit = range(5, 100, 5), f"{1000 * plan.p99_seconds:g} ms"
+    held = bisect.bisect(loads, False, key=lambda load: not _holds(times, load, plan))
+    if not held:
+        return f"No load keeps p99 below {limit}: a fleet cannot be planned.\n"
+    best = loads[held - 1]
     per_replica, rows = _slice(times, best, plan.workers).units / SLICE, list[list[Cell]]()
     for units in FLEETS:
         needed = math.ceil(units / per_replica)
@@ -249,8 +252,8 @@ def planned(found: Measurement, times: ServiceTimes, plan: Plan) -> str:
     heads = ["units", "replicas", "cores", "p99 ms", "failed", "p99 ms, one killed", "failed"]
     heads += ["p99 ms, rollout", "failed", "GiB", "Gbit/s in", "a month"]
     return (
-        f"p99 stays below {1000 * plan.p99_seconds:g} ms up to {best} % of a core's throughput in full "
-        f"batches; a core costs {plan.core_hour:g} an hour.\n\n{table(heads, rows)}"
+        f"p99 stays below {limit} up to {best} % of a core's throughput in full batches; a core costs "
+        f"{plan.core_hour:g} an hour.\n\n{table(heads, rows)}"
     )
 
 

@@ -88,6 +88,14 @@ def test_a_plan_has_cores_for_every_unit_while_one_replica_of_eight_is_gone(work
         assert row[-1] == f"{cores * 0.5 * 730:,.0f}"
 
 
+def test_a_limit_below_the_time_of_one_window_gives_no_plan() -> None:
+    found = measurement(slower=50)
+
+    text = planned(found, found.times(found.rounds), Plan(1, p99_seconds=0.001, core_hour=0.5))
+
+    assert text.startswith("No load keeps p99 below 1 ms")
+
+
 @pytest.mark.parametrize("content", [None, b"{", b'[{"bundle": "fd001"}]'])
 def test_a_file_without_measurements_is_a_clear_error(tmp_path: Path, content: bytes | None) -> None:
     file = tmp_path / "times.json"
