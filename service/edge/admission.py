@@ -31,9 +31,9 @@ FEW_WINDOWS: Final = 2
 """Windows of a small request."""
 SMOOTHING: Final = 1 / 8
 """Weight of the newest measurement of a line's speed."""
-MOST_REFUSALS: Final = 4
-"""Refusals for each request of a line that begins, above which `Retry-After` doubles: they take the time of
-answers."""
+REFUSALS: Final = (0.25, 1.0)
+"""Refusals for each request of a line that begins, below and above which `Retry-After` halves and doubles:
+they take the time of answers."""
 RETRY_SECONDS: Final = (1.0, 32.0)
 """Least and most of `Retry-After`."""
 
@@ -186,7 +186,7 @@ class Lane:
         now, (least, most) = self.clock(), RETRY_SECONDS
         if now - self._since > self._retry_seconds:
             ratio = self._refused / max(1, self._begun)
-            change = 2 if ratio > MOST_REFUSALS else 0.5 if ratio < 1 else 1
+            change = 2 if ratio > REFUSALS[1] else 0.5 if ratio < REFUSALS[0] else 1
             self._retry_seconds = min(most, max(least, change * self._retry_seconds))
             self._since, self._refused, self._begun = now, 0, 0
         self._refused += 1

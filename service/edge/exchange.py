@@ -32,11 +32,10 @@ from service.metrics.metrics import Metrics
 from service.streams.life import Streams
 from service.units import UnitWindows
 
-WATCH_AFTER_SECONDS: Final = 0.1
-"""How long a request runs before the service asks whether its caller is still there."""
-LOOK_SECONDS: Final = 0.5
-"""Pause before it asks again. Too low: asking, behind Envoy a message to another thread and back, takes 30
-microseconds of CPU from answers. Too high: work goes on for callers who have left."""
+LOOK_SECONDS: Final = 0.25
+"""How long a request runs before the service asks whether its caller is still there, and before it asks
+again. Too low: asking, behind Envoy a message to another thread and back, takes 30 microseconds of CPU from
+answers. Too high: work goes on for callers who have left."""
 
 
 class Exchange:
@@ -241,7 +240,7 @@ class Desk:
 class Limit:
     """Limit the time to read a body and the time to an answer, which the caller's leaving ends too.
 
-    It costs half of `asyncio.timeout`, at every request. After `WATCH_AFTER_SECONDS` it asks whether the
+    It costs half of `asyncio.timeout`, at every request. After `LOOK_SECONDS` it asks whether the
     caller has left. The question is never cancelled: a server may be about to hand over the event, and does
     so when the exchange ends. pyvoy answers at once while the caller is there, so it is asked again.
 
@@ -263,7 +262,7 @@ class Limit:
     ) -> None:
         self.seconds = seconds
         self.reading_seconds = reading_seconds
-        self.is_late = seconds is not None and seconds <= WATCH_AFTER_SECONDS
+        self.is_late = seconds is not None and seconds <= LOOK_SECONDS
         self._receive: Final = receive
         self._timer: asyncio.TimerHandle | None = None
         self._watch: asyncio.Future[Message] | None = None
@@ -293,9 +292,9 @@ class Limit:
             self._timer.cancel()
         is_unwatched = self._receive is not None and self._watch is None
         if self.reading_seconds is not None:
-            self._timer = loop.call_later(min(WATCH_AFTER_SECONDS, self.reading_seconds), self._look)
-        elif is_unwatched and (self.seconds is None or self.seconds > WATCH_AFTER_SECONDS):
-            self._timer = loop.call_later(WATCH_AFTER_SECONDS, self._look)
+            self._timer = loop.call_later(min(LOOK_SECONDS, self.reading_seconds), self._look)
+        elif is_unwatched and (self.seconds is None or self.seconds > LOOK_SECONDS):
+            self._timer = loop.call_later(LOOK_SECONDS, self._look)
         elif self.seconds is not None:
             self._timer = loop.call_later(max(0.0, self.seconds), self._expire)
 
@@ -328,7 +327,7 @@ class Limit:
         seconds = self.seconds if reading is None else reading
         if seconds is not None:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(max(0.0, seconds - WATCH_AFTER_SECONDS), self._expire)
+            self._timer = loop.call_later(max(0.0, seconds - LOOK_SECONDS), self._expire)
         self.is_late |= reading is not None
         if reading is None:
             self._ask()

@@ -119,7 +119,7 @@ def _paths() -> dict[str, Any]:
             _responses({}, 401, 403, 404, 429, 503, 504) | events,
         ),
         "/readyz": _get("Readiness: every golden window agrees", _responses(_ref("ReadyBody"), 503)),
-        "/livez": _get("Liveness", {"200": {"description": "alive"}}),
+        "/livez": _get("Liveness", {"200": {"description": "alive"}, "503": {"description": "not alive"}}),
         "/metrics": _get(
             "Prometheus metrics", _responses({}, 401, 403) | {"200": {"description": "metrics"}}
         ),

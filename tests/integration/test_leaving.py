@@ -22,11 +22,11 @@ WINDOWS = 100
 
 @pytest.fixture(scope="module", params=FRONT_ENDS)
 def narrow(request, tiny_bundle, tmp_path_factory) -> Iterator[Server]:
-    """A service with one inference thread and small batches: a queue forms, and it can be full."""
+    """A service with one inference thread and small batches: a queue forms."""
     folder = tmp_path_factory.mktemp(f"narrow-{request.param}")
     settings = {
         "inference_threads": "1",
-        "max_batch_windows": "2",
+        "max_batch_windows": "16",
         "max_pending_windows": str(LEAVERS * WINDOWS),
         "request_timeout_seconds": "25",
         "log_level": "error",
@@ -35,10 +35,14 @@ def narrow(request, tiny_bundle, tmp_path_factory) -> Iterator[Server]:
         yield started
 
 
-def send(server: Server, windows) -> socket.socket:
+def explaining(windows) -> bytes:
+    """The body of a request that takes its time."""
+    return json.dumps({"windows": [window.json() for window in windows], "explain": "full"}).encode()
+
+
+def send(server: Server, body: bytes) -> socket.socket:
     """A request that nobody waits for."""
     host, port = server.http.removeprefix("http://").split(":")
-    body = json.dumps({"windows": [window.json() for window in windows], "explain": "full"}).encode()
     caller = socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS)
     caller.sendall(
         b"POST /v1/predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
@@ -74,8 +78,9 @@ def test_callers_who_close_their_sockets_take_their_windows_with_them_and_nobody
     cancelled = sample(narrow, "rul_cancelled_total")
     left = gone(narrow, "http", "/v1/predict", "499")
     staying = [windows[i % len(windows)] for i in range(40)]
+    body = explaining(windows[:1] * 60)  # more would have others refused
     with ExitStack() as sockets, ThreadPoolExecutor(len(staying)) as callers:
-        leavers = [send(narrow, windows[:1] * 5) for _ in range(LEAVERS)]  # more would have others refused
+        leavers = [send(narrow, body) for _ in range(LEAVERS)]
         for leaver in leavers:
             sockets.callback(leaver.close)
         wait_until(lambda: sample(narrow, "rul_pending_windows") > 0, ANSWER_SECONDS, what="queue", pause=0)

@@ -5,7 +5,7 @@ from collections import deque
 
 import pytest
 
-from service.edge.exchange import WATCH_AFTER_SECONDS, Limit
+from service.edge.exchange import LOOK_SECONDS, Limit
 from service.errors import BodyTimeout, DeadlineExceeded, Disconnected
 
 ENDED = {"type": "http.request", "body": b"", "more_body": False}
@@ -59,7 +59,7 @@ async def test_work_that_does_not_end_is_ended_when_the_time_is_over(seconds):
     assert no_cancellation_is_left()
 
 
-@pytest.mark.parametrize("seconds", [0.0, WATCH_AFTER_SECONDS + 0.01])
+@pytest.mark.parametrize("seconds", [0.0, LOOK_SECONDS + 0.01])
 async def test_a_caller_who_stays_waits_no_longer_than_its_deadline(seconds):
     caller = Caller(ENDED)
 
@@ -70,7 +70,7 @@ async def test_a_caller_who_stays_waits_no_longer_than_its_deadline(seconds):
     assert no_cancellation_is_left()
 
 
-@pytest.mark.parametrize("seconds", [0.0, WATCH_AFTER_SECONDS + 0.01])
+@pytest.mark.parametrize("seconds", [0.0, LOOK_SECONDS + 0.01])
 async def test_a_body_that_does_not_come_in_time_ends_its_work(seconds):
     caller = Caller()
 
@@ -85,7 +85,7 @@ async def test_a_body_that_does_not_come_in_time_ends_its_work(seconds):
 
 
 @pytest.mark.parametrize("slow", [False, True])
-@pytest.mark.parametrize("seconds", [0.0, WATCH_AFTER_SECONDS + 0.01])
+@pytest.mark.parametrize("seconds", [0.0, LOOK_SECONDS + 0.01])
 async def test_once_the_body_has_come_the_time_to_the_answer_counts(seconds, slow):
     limit = Limit(seconds, reading_seconds=30)
 

@@ -237,7 +237,7 @@ async def test_a_stream_is_not_idle_while_its_reading_is_being_answered():
 
 
 async def test_readings_that_come_while_a_slow_one_is_answered_are_answered_too(monkeypatch):
-    monkeypatch.setattr("service.edge.exchange.WATCH_AFTER_SECONDS", 0.001)
+    monkeypatch.setattr("service.edge.exchange.LOOK_SECONDS", 0.001)
     runtime = FakeRuntime()
     runtime.gate.clear()
 
