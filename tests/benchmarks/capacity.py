@@ -36,6 +36,7 @@ from tests.benchmarks.capacity_report import (
     Round,
     measurements,
     report,
+    with_simulation,
 )
 from tests.benchmarks.fleet_simulation import Batch
 from tests.benchmarks.front_ends import CORES, cpu_seconds
@@ -51,8 +52,6 @@ SHARES: Final = (0.3, 0.6, 0.8)
 """Rates of the open loop: shares of the answers a second of `RATED` callers in the same round."""
 SHARE_OF_BATCHES: Final = 0.5
 """Time of each size of batches, over that of a load."""
-MOST_KEPT: Final = 400
-"""Batches of each size that a round keeps, one after the other."""
 GRAPH_RUNS: Final = 200
 BEGIN: Final = "<!-- made by python -m tests.benchmarks.capacity -->"
 RESULT: Final = Path(__file__).with_name("service_times.json")
@@ -91,7 +90,8 @@ def measured(bundle: str, door: str, rounds: int, seconds: float) -> Measurement
         graph = {size: graph_seconds(runtime, window, size) for size in SIZES}
         made = [one_round(crew, worker, seconds, seed) for seed in track(range(rounds), door)]
         memory_mib = memory_of(worker)[0]
-        return Measurement(bundle, door, crew.request_bytes, crew.failed, memory_mib, graph, made)
+    found = Measurement(bundle, door, crew.request_bytes, crew.failed, memory_mib, graph, made)
+    return with_simulation(found)
 
 
 def one_round(crew: Crew, worker: int, seconds: float, seed: int) -> Round:
@@ -104,15 +104,15 @@ def one_round(crew: Crew, worker: int, seconds: float, seed: int) -> Round:
         batches[size] = list(_repeated(measure, seconds))
         cpu[size] = (cpu_seconds([worker]) - busy) / size / len(batches[size])
     waking = max(0.0, _typical(_repeated(partial(crew.burst, 1, worker), seconds)) - _typical(batches[1]))
-    kept = {
-        size: [_micros(each, waking if size > 1 else 0.0) for each in found[:MOST_KEPT]]
+    micros = {
+        size: [_micros(each, waking if size > 1 else 0.0) for each in found]
         for size, found in batches.items()
     }
     loads = [loaded(crew, Load(callers=callers), seconds, seed) for callers in CALLERS]
     rate = loads[CALLERS.index(RATED)].per_second
     loads += [loaded(crew, Load(per_second=share * rate), seconds, seed) for share in SHARES]
     share = (_others_seconds(worker) - others) / (time.perf_counter() - start) / CORES
-    return Round(seed, seconds, kept, cpu, crew.client(), loads, share)
+    return Round(seed, seconds, micros, cpu, crew.client(), loads, [], share)
 
 
 def _repeated(measure: Callable[[], Batch], seconds: float) -> Iterator[Batch]:
