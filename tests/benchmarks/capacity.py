@@ -53,6 +53,7 @@ SHARES: Final = (0.3, 0.6, 0.8)
 SHARE_OF_BATCHES: Final = 0.5
 """Time of each size of batches, over that of a load."""
 GRAPH_RUNS: Final = 200
+HTTP_DOORS: Final = ("json", "rows json", "oip json", "binary")
 BEGIN: Final = "<!-- made by python -m tests.benchmarks.capacity -->"
 RESULT: Final = Path(__file__).with_name("service_times.json")
 
@@ -63,7 +64,7 @@ def main(
     data: Annotated[Path, typer.Option(help="Measurements, a JSON file.")] = RESULT,
     doc: Annotated[Path | None, typer.Option(help="Page whose generated part is replaced.")] = None,
     bundle: Annotated[str, typer.Option(help="Model that is measured.")] = "fd001",
-    doors: Annotated[str, typer.Option(help="Forms of requests: json, binary tensors.")] = "json,binary",
+    doors: Annotated[str, typer.Option(help="Forms of requests, with commas.")] = "json,binary",
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of the measurement.")] = 5,
     seconds: Annotated[float, typer.Option(min=0.1, help="Time of each load in a round.")] = 2.0,
     workers: Annotated[int, typer.Option(min=1, help="Workers of a replica, a core each.")] = 2,
@@ -71,6 +72,9 @@ def main(
     core_hour: Annotated[float, typer.Option(min=0, help="Price of a core for an hour.")] = 0.04,
 ) -> None:
     """Print the cost of a window, simulation beside measurement, and plans for fleets."""
+    if unknown := [door for door in doors.split(",") if door not in HTTP_DOORS]:
+        message = f"{unknown[0]!r} is not one of {', '.join(HTTP_DOORS)}"
+        raise typer.BadParameter(message, param_hint="--doors")
     if measure:
         made = [measured(bundle, door, rounds, seconds) for door in doors.split(",")]
         data.write_bytes(msgspec.json.encode(made) + b"\n")
