@@ -36,6 +36,7 @@ from tests.benchmarks.capacity_report import (
     Round,
     measurements,
     report,
+    with_simulation,
 )
 from tests.benchmarks.fleet_simulation import Batch
 from tests.benchmarks.front_ends import CORES, cpu_seconds
@@ -51,9 +52,8 @@ SHARES: Final = (0.3, 0.6, 0.8)
 """Rates of the open loop: shares of the answers a second of `RATED` callers in the same round."""
 SHARE_OF_BATCHES: Final = 0.5
 """Time of each size of batches, over that of a load."""
-MOST_KEPT: Final = 400
-"""Batches of each size that a round keeps, one after the other."""
 GRAPH_RUNS: Final = 200
+HTTP_DOORS: Final = ("json", "rows json", "oip json", "binary")
 BEGIN: Final = "<!-- made by python -m tests.benchmarks.capacity -->"
 RESULT: Final = Path(__file__).with_name("service_times.json")
 
@@ -64,7 +64,7 @@ def main(
     data: Annotated[Path, typer.Option(help="Measurements, a JSON file.")] = RESULT,
     doc: Annotated[Path | None, typer.Option(help="Page whose generated part is replaced.")] = None,
     bundle: Annotated[str, typer.Option(help="Model that is measured.")] = "fd001",
-    doors: Annotated[str, typer.Option(help="Forms of requests: json, binary tensors.")] = "json,binary",
+    doors: Annotated[str, typer.Option(help="Forms of requests, with commas.")] = "json,binary",
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of the measurement.")] = 5,
     seconds: Annotated[float, typer.Option(min=0.1, help="Time of each load in a round.")] = 2.0,
     workers: Annotated[int, typer.Option(min=1, help="Workers of a replica, a core each.")] = 2,
@@ -72,6 +72,9 @@ def main(
     core_hour: Annotated[float, typer.Option(min=0, help="Price of a core for an hour.")] = 0.04,
 ) -> None:
     """Print the cost of a window, simulation beside measurement, and plans for fleets."""
+    if unknown := [door for door in doors.split(",") if door not in HTTP_DOORS]:
+        message = f"{unknown[0]!r} is not one of {', '.join(HTTP_DOORS)}"
+        raise typer.BadParameter(message, param_hint="--doors")
     if measure:
         made = [measured(bundle, door, rounds, seconds) for door in doors.split(",")]
         data.write_bytes(msgspec.json.encode(made) + b"\n")
@@ -91,7 +94,8 @@ def measured(bundle: str, door: str, rounds: int, seconds: float) -> Measurement
         graph = {size: graph_seconds(runtime, window, size) for size in SIZES}
         made = [one_round(crew, worker, seconds, seed) for seed in track(range(rounds), door)]
         memory_mib = memory_of(worker)[0]
-        return Measurement(bundle, door, crew.request_bytes, crew.failed, memory_mib, graph, made)
+    found = Measurement(bundle, door, crew.request_bytes, crew.failed, memory_mib, graph, made)
+    return with_simulation(found)
 
 
 def one_round(crew: Crew, worker: int, seconds: float, seed: int) -> Round:
@@ -104,15 +108,15 @@ def one_round(crew: Crew, worker: int, seconds: float, seed: int) -> Round:
         batches[size] = list(_repeated(measure, seconds))
         cpu[size] = (cpu_seconds([worker]) - busy) / size / len(batches[size])
     waking = max(0.0, _typical(_repeated(partial(crew.burst, 1, worker), seconds)) - _typical(batches[1]))
-    kept = {
-        size: [_micros(each, waking if size > 1 else 0.0) for each in found[:MOST_KEPT]]
+    micros = {
+        size: [_micros(each, waking if size > 1 else 0.0) for each in found]
         for size, found in batches.items()
     }
     loads = [loaded(crew, Load(callers=callers), seconds, seed) for callers in CALLERS]
     rate = loads[CALLERS.index(RATED)].per_second
     loads += [loaded(crew, Load(per_second=share * rate), seconds, seed) for share in SHARES]
     share = (_others_seconds(worker) - others) / (time.perf_counter() - start) / CORES
-    return Round(seed, seconds, kept, cpu, crew.client(), loads, share)
+    return Round(seed, seconds, micros, cpu, crew.client(), loads, [], share)
 
 
 def _repeated(measure: Callable[[], Batch], seconds: float) -> Iterator[Batch]:

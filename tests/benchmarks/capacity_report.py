@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 import typer
+from msgspec.structs import replace
 
 from tests.benchmarks.fleet_simulation import (
     MOST_WINDOWS,
@@ -26,6 +27,8 @@ from tests.benchmarks.fleet_simulation import (
 )
 from tests.benchmarks.loop_simulation import Client, closed_loop, open_loop
 
+MOST_KEPT: Final = 150
+"""Batches of each size that a round keeps for plans, one after the other."""
 BACKLOG: Final = 4 * MOST_WINDOWS
 """Windows of a burst that takes several full batches."""
 SLICE: Final = 8
@@ -71,6 +74,7 @@ class Round(msgspec.Struct, frozen=True):
         cpu_seconds: By windows of a batch, the worker's CPU time for a window.
         client: Time that the measuring program took.
         loads: Figures of the loads.
+        simulated: The same of their simulation.
         others: Share of all cores that other programs used.
     """
 
@@ -80,6 +84,7 @@ class Round(msgspec.Struct, frozen=True):
     cpu_seconds: dict[int, float]
     client: Client
     loads: list[Loaded]
+    simulated: list[Loaded]
     others: float
 
 
@@ -179,9 +184,8 @@ def costs(found: Measurement) -> str:
 def compared(found: Measurement) -> str:
     """Show measured and simulated figures of each load: medians over the rounds."""
     rows: list[list[Cell]] = []
-    simulated = [[simulated_load(found, each, load.load) for load in each.loads] for each in found.rounds]
     for place, first in enumerate(found.rounds[0].loads):
-        pairs = [(each.loads[place], made[place]) for each, made in zip(found.rounds, simulated, strict=True)]
+        pairs = [(each.loads[place], each.simulated[place]) for each in found.rounds]
         row: list[Cell] = [_named(first.load, pairs)]
         for figure, scale in (("per_second", 1), ("p50", 1000), ("p99", 1000)):
             real, made = (
@@ -201,9 +205,23 @@ def _named(load: Load, pairs: Sequence[tuple[Loaded, Loaded]]) -> str:
     return f"{statistics.median(real.load.per_second for real, _ in pairs):,.0f} a second at random"
 
 
-def simulated_load(found: Measurement, each: Round, load: Load) -> Loaded:
-    """Simulate a load with the service times of its round."""
-    times = found.times([each])
+def with_simulation(found: Measurement) -> Measurement:
+    """Simulate the loads of each round with its own service times; then keep `MOST_KEPT` of each size."""
+    return replace(
+        found,
+        rounds=[
+            replace(
+                each,
+                simulated=[simulated(found.times([each]), each, load.load) for load in each.loads],
+                micros={size: batches[:MOST_KEPT] for size, batches in each.micros.items()},
+            )
+            for each in found.rounds
+        ],
+    )
+
+
+def simulated(times: ServiceTimes, each: Round, load: Load) -> Loaded:
+    """Simulate a load of a round."""
     if load.callers:
         outcome = closed_loop(
             times, callers=load.callers, seconds=each.seconds, client=each.client, seed=each.seed

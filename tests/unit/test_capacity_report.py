@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import typer
+from msgspec.structs import replace
 
 from tests.benchmarks.capacity_report import (
     BACKLOG,
@@ -18,7 +19,8 @@ from tests.benchmarks.capacity_report import (
     costs,
     measurements,
     planned,
-    simulated_load,
+    simulated,
+    with_simulation,
 )
 from tests.benchmarks.loop_simulation import Client
 
@@ -37,14 +39,15 @@ def measurement(*, slower: float = 1.0) -> Measurement:
 
     def rounds(factor: float) -> list[Round]:
         cpu, client = dict.fromkeys(GRAPH, 0.0002), Client(0.00001, 0.00001)
-        return [Round(seed, 0.5, micros(factor), cpu, client, [], 0.01) for seed in (1, 2)]
+        return [Round(seed, 0.5, micros(factor), cpu, client, [], [], 0.01) for seed in (1, 2)]
 
     plain = Measurement("fd001", "json", 18_000, 0, 220.0, GRAPH, rounds(1.0))
-    made = [[simulated_load(plain, each, load) for load in LOADS] for each in plain.rounds]
+    times = [plain.times([each]) for each in plain.rounds]
     shown = [
-        msgspec.structs.replace(each, loads=loads) for each, loads in zip(rounds(slower), made, strict=True)
+        replace(each, loads=[simulated(own, each, load) for load in LOADS])
+        for own, each in zip(times, rounds(slower), strict=True)
     ]
-    return msgspec.structs.replace(plain, rounds=shown)
+    return with_simulation(replace(plain, rounds=shown))
 
 
 def cells(text: str) -> list[list[str]]:
