@@ -242,18 +242,16 @@ async def _body(desk: Desk, endpoint: Endpoint, headers: dict[bytes, bytes], rec
             shown = media_type.decode("latin-1") or "none"
             raise UnsupportedMedia(f"expected content-type {b' or '.join(read).decode()}, got {shown}")
     announced = headers.get(b"content-length", b"")
-    expected = int(announced) if announced.isdigit() else 0
-    if expected > limit:
-        raise TooLarge(f"expected a body of at most {limit} bytes, got {expected}")
-    is_small = expected <= desk.admission.small_bytes  # a larger one is refused before it is read
-    event = await receive() if is_small else None
-    if event is not None and event["type"] == "http.request" and not event.get("more_body", False):
+    if announced.isdigit() and int(announced) > limit:
+        raise TooLarge(f"expected a body of at most {limit} bytes, got {int(announced)}")
+    event = await receive()
+    if event["type"] == "http.request" and not event.get("more_body", False):
         body: bytes = event.get("body", b"")
         if len(body) > limit:
             raise TooLarge(f"expected a body of at most {limit} bytes, got {len(body)}")
     else:
-        with Share(desk.intake) as share, desk.intake.expected(expected):
-            body = await _joined(event or await receive(), receive, limit, share)
+        with Share(desk.intake) as share, desk.intake.expected(int(announced) if announced.isdigit() else 0):
+            body = await _joined(event, receive, limit, share)
     encoding = headers.get(b"content-encoding")
     if encoding is None:
         return body

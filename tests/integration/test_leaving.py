@@ -22,11 +22,11 @@ WINDOWS = 100
 
 @pytest.fixture(scope="module", params=FRONT_ENDS)
 def narrow(request, tiny_bundle, tmp_path_factory) -> Iterator[Server]:
-    """A service with one inference thread and small batches: a queue forms."""
+    """A service with one inference thread and small batches: a queue forms, and it can be full."""
     folder = tmp_path_factory.mktemp(f"narrow-{request.param}")
     settings = {
         "inference_threads": "1",
-        "max_batch_windows": "16",
+        "max_batch_windows": "2",
         "max_pending_windows": str(LEAVERS * WINDOWS),
         "request_timeout_seconds": "25",
         "log_level": "error",
@@ -78,7 +78,7 @@ def test_callers_who_close_their_sockets_take_their_windows_with_them_and_nobody
     cancelled = sample(narrow, "rul_cancelled_total")
     left = gone(narrow, "http", "/v1/predict", "499")
     staying = [windows[i % len(windows)] for i in range(40)]
-    body = explaining(windows[:1] * 60)  # more would have others refused
+    body = explaining(windows[:1] * 40)
     with ExitStack() as sockets, ThreadPoolExecutor(len(staying)) as callers:
         leavers = [send(narrow, body) for _ in range(LEAVERS)]
         for leaver in leavers:
