@@ -4,13 +4,15 @@
 
 Ceiling and command alternate on the same cores, over simulated units and all of their windows. The ceiling
 has batches of 32, as in docs/performance.md, and beside it those of `rul score`. Rates are of the whole
-command, its start included. Memory is the peak of the resident memory of all its processes, added up.
+command, its start included. "CPU" is the ceiling's CPU time a window over the command's: it holds on a busy
+machine too. Memory is the peak of the resident memory of all its processes, added up.
 `--kills` kills one more run so many times, lets it end, and compares all files with those of the first.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -54,16 +56,21 @@ def main(
         made = write_fleet(fleet, bundle, windows)
         size = sum(file.stat().st_size for file in fleet.iterdir()) / MIB
         print(f"{made:,} windows of simulated units, {size:,.0f} MiB of Parquet, {CORES} cores")
-        print("| round | rul score, windows/s | over the ceiling, batch 32 | its own batch | peak MiB |")
-        print("|---|---|---|---|---|")
+        print("| round | windows/s | over the ceiling, batch 32 | CPU | its own batch | CPU | peak MiB |")
+        print("|---|---|---|---|---|---|---|")
         shares: list[float] = []
         for number in range(1, rounds + 1):
-            bare = ceilings(bundle, seconds)
-            took, peak = scored(fleet, Path(folder) / f"out-{number}", bundle)
-            usual, own = (statistics.mean(pair) for pair in zip(bare, ceilings(bundle, seconds), strict=True))
-            rate = made / took
-            shares.append(rate / usual)
-            print(f"| {number} | {rate:,.0f} | {rate / usual:.3f} | {rate / own:.3f} | {peak / MIB:,.0f} |")
+            bare: Figures = {}
+            add_ceilings(bundle, seconds, bare)
+            took, busy, peak = scored(fleet, Path(folder) / f"out-{number}", bundle)
+            add_ceilings(bundle, seconds, bare)
+            rate, cells = made / took, list[str]()
+            for batch in range(2):
+                over = rate / statistics.mean(bare["ceiling windows/s"][batch::2])
+                cpu = statistics.mean(bare["ceiling cpu s per 1000"][batch::2]) * made / 1000 / busy
+                cells += [f"{over:.3f}", f"{cpu:.3f}"]
+                shares += [] if batch else [over]
+            print(f"| {number} | {rate:,.0f} | {' | '.join(cells)} | {peak / MIB:,.0f} |", flush=True)
         print(f"median over the ceiling: {statistics.median(shares):.3f}")
         if kills:
             killed = Path(folder) / "killed"
@@ -94,18 +101,16 @@ def write_fleet(folder: Path, bundle: str, windows: int) -> int:
     raise AssertionError("endless")
 
 
-def ceilings(bundle: str, seconds: int) -> tuple[float, float]:
-    """Measure windows a second of the bare graph: in batches of 32, and in those of `rul score`."""
-    figures: Figures = {}
+def add_ceilings(bundle: str, seconds: int, figures: Figures) -> None:
+    """Measure the bare graph in batches of 32, then in those of `rul score`."""
     for batch in (CEILING_BATCH, BATCH_WINDOWS):
         measure_ceiling(bundle, seconds, figures, batch=batch)
-    usual, own = figures["ceiling windows/s"]
-    return usual, own
 
 
-def scored(fleet: Path, output: Path, bundle: str, *, kill_after: float = 0) -> tuple[float, int]:
-    """Run the command, or kill it after so many seconds; return seconds and peak bytes."""
+def scored(fleet: Path, output: Path, bundle: str, *, kill_after: float = 0) -> tuple[float, float, int]:
+    """Run the command, or kill it after so many seconds; return seconds, CPU seconds and peak bytes."""
     command = [RUL, "score", "--bundle", bundle, "--input", str(fleet), "--output", str(output)]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start, peak = time.perf_counter(), 0
     process = subprocess.Popen(
         [*command, "--windows", "all"],
@@ -123,7 +128,8 @@ def scored(fleet: Path, output: Path, bundle: str, *, kill_after: float = 0) -> 
         time.sleep(SAMPLE_SECONDS)
     if not kill_after and process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
-    return time.perf_counter() - start, peak
+    took, used = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return took, used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime, peak
 
 
 if __name__ == "__main__":
