@@ -148,22 +148,22 @@ def markdown(bundle: str, server: str, figures: Figures) -> str:
     return "\n".join(lines)
 
 
-def measure_ceiling(bundle: str, seconds: float, figures: Figures) -> None:
+def measure_ceiling(bundle: str, seconds: float, figures: Figures, *, batch: int = CEILING_BATCH) -> None:
     """Bare ONNX Runtime, one process a core, and one window alone; where ours must come close to."""
     with get_context("spawn").Pool(CORES) as pool:
-        found = pool.starmap(_bare, [(bundle, seconds)] * CORES)
+        found = pool.starmap(_bare, [(bundle, seconds, batch)] * CORES)
     figures.setdefault("ceiling windows/s", []).append(sum(rate for rate, _, _ in found))
     figures.setdefault("ceiling cpu s per 1000", []).append(statistics.mean(cpu for _, cpu, _ in found))
     figures.setdefault("alone ms", []).append(statistics.median(alone for _, _, alone in found))
 
 
-def _bare(bundle: str, seconds: float) -> tuple[float, float, float]:
+def _bare(bundle: str, seconds: float, batch: int) -> tuple[float, float, float]:
     """Windows a second and CPU seconds for a thousand in batches; milliseconds of one window alone."""
     runtime = OnnxRuntime.load(find_bundle(bundle))
     window = window_of(bundle)
-    readings = np.repeat(window[None], CEILING_BATCH, axis=0)
-    lengths = np.full(CEILING_BATCH, len(window), dtype=np.int64)
-    last = np.full(CEILING_BATCH, LAST_CYCLE, dtype=np.float32)
+    readings = np.repeat(window[None], batch, axis=0)
+    lengths = np.full(batch, len(window), dtype=np.int64)
+    last = np.full(batch, LAST_CYCLE, dtype=np.float32)
     alone: list[float] = []
     for _ in range(100):
         start = time.perf_counter()
@@ -172,7 +172,7 @@ def _bare(bundle: str, seconds: float) -> tuple[float, float, float]:
     start, busy, done = time.perf_counter(), time.process_time(), 0
     while time.perf_counter() - start < seconds:
         runtime.run(readings, lengths, last)
-        done += CEILING_BATCH
+        done += batch
     cpu = 1000 * (time.process_time() - busy) / done
     return done / (time.perf_counter() - start), cpu, statistics.median(alone)
 

@@ -35,7 +35,7 @@ def score(
         typer.Option(
             help="Most readings of a part, the unit of work; smaller parts need less memory.", min=1
         ),
-    ] = 65_536,
+    ] = 32_768,
     workers: Annotated[int | None, typer.Option(help="Processes; default: one a core.", min=1)] = None,
     ray: RayAddress = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,

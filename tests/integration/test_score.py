@@ -1,0 +1,103 @@
+"""`rul score` as a user runs it: processes, kills, and what it says."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from functools import partial
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.integration.conftest import RUL, rul
+from tests.scoring import tree, write_pumps
+from tests.tiny_bundle import pumps
+from tests.waiting import wait_until
+
+rul_score = partial(rul, "score")
+KILLS = 3
+SECONDS = 120
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory):
+    """Forty pumps in two files, one reading without a unit."""
+    folder = tmp_path_factory.mktemp("fleet")
+    units = pumps(units=40, seed=21)
+    write_pumps(folder / "a.parquet", units[:25])
+    table = write_pumps(folder / "b.parquet", units[25:])
+    names = table["unit"].to_pylist()
+    pq.write_table(table.set_column(0, "unit", [[None, *names[1:]]]), folder / "b.parquet")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def options(tiny_bundle, fleet):
+    given = {"--bundle": tiny_bundle.path, "--input": fleet, "--windows": "all", "--part-readings": 60}
+    return [str(each) for pair in given.items() for each in pair]
+
+
+def test_a_run_that_is_killed_three_times_ends_as_one_that_is_not(options, tmp_path):
+    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
+    assert rul_score(*options, "--output", undisturbed).returncode == 0
+
+    for _ in range(KILLS):
+        before = len([*killed.glob("part-*")])
+        process = subprocess.Popen([RUL, "score", *options, "--output", killed], stderr=subprocess.DEVNULL)
+        wait_until(lambda count=before: len([*killed.glob("part-*")]) > count, SECONDS, pause=0.001)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+    done = rul_score(*options, "--output", killed)
+
+    assert done.returncode == 0, done.stderr
+    assert "parts are finished already" in done.stderr
+    assert tree(killed) == tree(undisturbed)
+
+
+def test_processes_end_with_a_killed_parent(options, tmp_path):
+    process = subprocess.Popen(
+        [RUL, "score", *options, "--output", tmp_path / "out"], stderr=subprocess.PIPE, text=True
+    )
+    wait_until(lambda: [*(tmp_path / "out").glob("part-*")], SECONDS, pause=0.001)
+
+    process.kill()
+
+    # Every process of the run holds this pipe open until it ends.
+    process.communicate(timeout=SECONDS)
+
+
+def test_the_summary_is_said_and_kept(options, tmp_path):
+    done = rul_score(*options, "--output", tmp_path / "out", "--json")
+
+    summary = json.loads(done.stdout)
+    assert summary == json.loads((tmp_path / "out" / "_summary.json").read_text("utf-8"))
+    assert (summary["units"], summary["refused_readings"]) == (40, 1)
+    assert sum(summary["health_states"].values()) == summary["windows"]
+    assert set(summary["drift"]["columns"]) >= {"vibration"}
+
+
+def test_people_read_counts_and_where_reasons_are(options, tmp_path):
+    done = rul_score(*options, "--output", tmp_path / "out")
+
+    assert "windows of 40 units" in done.stdout
+    assert f"refused: 1 readings, 0 windows (reasons: {tmp_path / 'out'}/_refused)" in done.stdout
+    assert "drift" in done.stdout
+
+
+def test_other_options_are_refused_with_one_line(options, tmp_path):
+    assert rul_score(*options, "--output", tmp_path / "out").returncode == 0
+
+    done = rul_score(*options, "--output", tmp_path / "out", "--attention")
+
+    assert done.returncode == 1
+    assert "attention was False, now True" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("windows", ["0", "some", "-1"])
+def test_windows_that_are_no_number_are_wrong_usage(windows, options, tmp_path):
+    done = rul_score(*options, "--output", tmp_path / "out", f"--windows={windows}")
+
+    assert done.returncode == 2
+    assert "expected last, all or a number from 1" in done.stderr
