@@ -131,7 +131,8 @@ def _typical(batches: Iterable[Batch]) -> float:
 
 def _micros(batch: Batch, waking: float) -> tuple[int, int]:
     """Return a batch in microseconds, without the time in which a stopped worker wakes."""
-    return round(1e6 * max(0.0, batch.first - waking)), round(1e6 * (batch.last - waking))
+    less = min(waking, batch.first)
+    return round(1e6 * (batch.first - less)), round(1e6 * (batch.last - less))
 
 
 def loaded(crew: Crew, load: Load, seconds: float, seed: int) -> Loaded:
