@@ -99,8 +99,13 @@ def test_callers_who_close_their_sockets_take_their_windows_with_them_and_nobody
 
 
 def ask(client: httpx.Client, window) -> str:
-    """The unit that the answer is for."""
-    reply = client.post("/v1/predict", json={"windows": [window.json()]})
+    """The unit that the answer is for; a caller who is told to come back does."""
+
+    def answered() -> httpx.Response | None:
+        reply = client.post("/v1/predict", json={"windows": [window.json()]})
+        return None if reply.status_code == 429 else reply
+
+    reply = wait_until(answered, ANSWER_SECONDS, what="a place in the line")
     assert reply.status_code == 200, reply.text
     return reply.json()["predictions"][0]["unit"]
 
