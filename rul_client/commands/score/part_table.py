@@ -126,5 +126,6 @@ def read_tally(output: Location, part: Part) -> Tally:
 
 def _parquet(table: Any) -> Any:  # noqa: ANN401 pyarrow is untyped
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd")
+    names: Any = [field.name for field in table.schema if pa.types.is_string(field.type)]
+    pq.write_table(table, sink, compression="zstd", use_dictionary=names)  # numbers hardly repeat
     return sink.getvalue()
