@@ -10,10 +10,9 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Concatenate, Final, Literal, ParamSpec, Self, TypeVar
-from urllib.parse import quote
 
 import httpx
 import msgspec
@@ -36,7 +35,7 @@ from rul_client.answers import (
 )
 from rul_client.errors import RemoteFailed, Retryable
 from rul_client.grpc import Rpc
-from rul_client.http import TIMEOUT_SECONDS, http_client, request
+from rul_client.http import TIMEOUT_SECONDS, http_client, in_path, request
 from rul_client.readings import Frame, Readings, Window, windows_in, windows_of, windows_per_request
 from service.http.units_bodies import FleetBody, OutcomeReply, UnitBody
 
@@ -124,14 +123,12 @@ class AsyncClient:
         if rpc := self._rpc:
             text: str | bytes = await self._retried(lambda: rpc.manifest(model))
         else:
-            text = bytes((await self.request("GET", f"/v1/models/{part(model)}", _Described)).manifest)
+            text = bytes((await self.request("GET", f"/v1/models/{in_path(model)}", _Described)).manifest)
         try:
             return Manifest.model_validate_json(text)
         except ValidationError as error:
-            first = f"{error.error_count()} problems, the first: {error.errors()[0]['msg']}"
-            raise RemoteFailed(
-                f"{self.url} is another version of rulserve: its manifest has {first}"
-            ) from error
+            first = f"{error.error_count()} problems in its manifest, first: {error.errors()[0]['msg']}"
+            raise RemoteFailed(f"{self.url} is another version of rulserve: {first}") from error
 
     async def predict(
         self,
@@ -200,11 +197,10 @@ class AsyncClient:
         options = {"model": model, "explain": explain, "store": store, "costs": costs}
         again = cycles is not None
         if rpc := self._rpc:
-            found = await self._retried(lambda: rpc.append(unit, cycles, window, options), repeatable=again)
-            return self._converted(found, Appended)
-        body = {"cycles": cycles, "columns": window.by_column()} | options
-        path = f"/v1/units/{part(unit)}/cycles"
-        return await self.request("POST", path, Appended, body, repeatable=again)
+            call = partial(rpc.append, unit, cycles, window, options)
+            return await self._typed(call, Appended, repeatable=again)
+        body, path = {"cycles": cycles, "columns": window.by_column()}, f"/v1/units/{in_path(unit)}/cycles"
+        return await self.request("POST", path, Appended, body | options, repeatable=again)
 
     async def fleet(
         self,
@@ -224,7 +220,7 @@ class AsyncClient:
     ) -> UnitBody:
         """Return a unit's predictions, readings and outcome, newest first."""
         params = {"model": model, "limit": limit, "before": before}
-        return await self.request("GET", f"/v1/units/{part(unit)}", UnitBody, params=params)
+        return await self.request("GET", f"/v1/units/{in_path(unit)}", UnitBody, params=params)
 
     async def outcome(
         self,
@@ -238,12 +234,12 @@ class AsyncClient:
     ) -> OutcomeReply:
         """Report that a unit failed at a cycle, or was removed while it still ran."""
         body = {"kind": kind, "cycle": cycle, "model": model, "time": time, "replace": replace}
-        return await self.request("POST", f"/v1/units/{part(unit)}/outcomes", OutcomeReply, body)
+        return await self.request("POST", f"/v1/units/{in_path(unit)}/outcomes", OutcomeReply, body)
 
     async def explain(self, unit: str, *, model: str | None = None, cycle: int | None = None) -> Prediction:
         """Predict a unit from its stored readings up to a cycle, with all grounds."""
         params = {"model": model, "cycle": cycle}
-        found = await self.request("GET", f"/v1/units/{part(unit)}/explanation", _Explained, params=params)
+        found = await self.request("GET", f"/v1/units/{in_path(unit)}/explanation", _Explained, params=params)
         return found.prediction
 
     async def decision(
@@ -251,7 +247,7 @@ class AsyncClient:
     ) -> UnitDecision:
         """Say when to stop a unit, given the costs of a planned stop and of a failure."""
         params = {"model": model, "planned": planned, "failure": failure}
-        return await self.request("GET", f"/v1/units/{part(unit)}/decision", UnitDecision, params=params)
+        return await self.request("GET", f"/v1/units/{in_path(unit)}/decision", UnitDecision, params=params)
 
     async def request(
         self,
@@ -266,15 +262,14 @@ class AsyncClient:
         """Ask by HTTP; entries of None are left out."""
         sent = None if body is None else msgspec.json.encode(_given(body))  # NaN as null
         texts = {name: str(value) for name, value in _given(params or {}).items()}
-        content = await self._retried(
-            lambda: request(self._http, method, path, sent, texts), repeatable=repeatable
-        )
+        call = partial(request, self._http, method, path, sent, texts)
+        content = await self._retried(call, repeatable=repeatable)
         return self._read(lambda: msgspec.json.decode(content, type=kind))
 
-    async def _typed(self, call: Callable[[], Awaitable[Any]], kind: type[Result]) -> Result:
-        return self._converted(await self._retried(call), kind)
-
-    def _converted(self, found: object, kind: type[Result]) -> Result:
+    async def _typed(
+        self, call: Callable[[], Awaitable[Any]], kind: type[Result], *, repeatable: bool = True
+    ) -> Result:
+        found = await self._retried(call, repeatable=repeatable)
         return self._read(lambda: msgspec.convert(found, kind, strict=False))  # cycles are floats by gRPC
 
     async def _retried(self, call: Callable[[], Awaitable[Result]], *, repeatable: bool = True) -> Result:
@@ -349,11 +344,6 @@ class Client:
     outcome = _blocking(AsyncClient.outcome)
     explain = _blocking(AsyncClient.explain)
     decision = _blocking(AsyncClient.decision)
-
-
-def part(name: str) -> str:
-    """Quote a name as a part of a path."""
-    return quote(name, safe="")
 
 
 def _given(entries: Mapping[str, object]) -> dict[str, object]:
