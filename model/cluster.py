@@ -62,7 +62,8 @@ class Cluster:
         except RayError as error:
             raise ClusterFailed(f"the Ray cluster lost a task: {error}") from None
         finally:
-            for result in running:
+            unneeded = ray.wait(running, num_returns=len(running), timeout=0)[1] if running else []
+            for result in unneeded:
                 ray.cancel(result, force=True)
 
 

@@ -114,15 +114,37 @@ def test_a_bundle_that_differs_on_a_node_is_not_used(readings, tiny_bundle, tmp_
         score_on_node(job, other, Part(0, (), 0))
 
 
-def test_rul_score_writes_the_same_files_from_a_cluster_of_which_a_node_is_killed(
-    cluster, readings, tiny_bundle, tmp_path
-):
-    here, there = tmp_path / "here", tmp_path / "there"
+def scored(readings: Path, bundle: Path, folder: Path, *ray: str) -> subprocess.Popen[bytes]:
+    """Begin to score into a folder."""
     parts = ("--windows", "all", "--part-readings", "1000")
-    command = [RUL, "score", "--bundle", tiny_bundle.path, "--input", readings, *parts, "--output"]
-    subprocess.run([*command, here], check=True, timeout=COMMAND_SECONDS)
+    return subprocess.Popen(
+        [RUL, "score", "--bundle", bundle, "--input", readings, *parts, "--output", folder, *ray]
+    )
 
-    with subprocess.Popen([*command, there, "--ray", cluster.address]) as running:
+
+@pytest.fixture(scope="module")
+def here(readings, tiny_bundle, tmp_path_factory) -> Path:
+    """What one machine writes."""
+    folder = tmp_path_factory.mktemp("here") / "scored"
+    assert scored(readings, tiny_bundle.path, folder).wait(COMMAND_SECONDS) == 0
+    return folder
+
+
+def test_rul_score_writes_the_same_files_from_a_cluster(cluster, here, readings, tiny_bundle, tmp_path):
+    there = tmp_path / "there"
+
+    status = scored(readings, tiny_bundle.path, there, "--ray", cluster.address).wait(COMMAND_SECONDS)
+
+    assert status == 0
+    assert scoring.tree(there) == scoring.tree(here)
+
+
+@pytest.mark.long
+def test_rul_score_writes_the_same_files_from_a_cluster_of_which_a_node_is_killed(
+    cluster, here, readings, tiny_bundle, tmp_path
+):
+    there = tmp_path / "there"
+    with scored(readings, tiny_bundle.path, there, "--ray", cluster.address) as running:
         wait_until(lambda: any(there.glob("part-*.parquet")), seconds=COMMAND_SECONDS)
         cluster.remove_node(cluster.list_all_nodes()[-1], allow_graceful=False)
         finished = len([*there.glob("part-*.parquet")])
