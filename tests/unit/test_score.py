@@ -274,6 +274,14 @@ def test_an_output_within_the_input_is_refused(tiny_bundle, fleet):
         score_here(tiny_bundle, fleet, fleet / "out")
 
 
+def test_an_output_beside_an_input_file_is_written(tiny_bundle, fleet):
+    [file] = fleet.glob("*.parquet")
+
+    score_here(tiny_bundle, file, fleet / "out")
+
+    assert (fleet / "out" / "part-000000.parquet").is_file()
+
+
 def test_finished_parts_are_not_scored_again(tiny_bundle, fleet, tmp_path):
     score_here(tiny_bundle, fleet, tmp_path / "out", part_readings=60)
     whole = tree(tmp_path / "out")

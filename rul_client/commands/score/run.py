@@ -107,7 +107,7 @@ def _prepare(scorer: Scorer, facts: dict[str, Any]) -> set[str]:
     Raises:
         OtherRun: it is not.
     """
-    output, source = scorer.output, scorer.source
+    output, source = scorer.output, Location.of(scorer.job.source)
     if output.files.equals(source.files) and f"{output.root}/".startswith(f"{source.root}/"):
         raise OtherRun(f"{output.url} lies in the input {source.url}: choose an --output outside of it")
     listed = output.files.get_file_info(FileSelector(output.root, recursive=True, allow_not_found=True))
