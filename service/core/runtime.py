@@ -1,4 +1,4 @@
-"""What runs the graph: the protocol that serving needs, and ONNX Runtime behind it."""
+"""The runtime of a graph: the protocol that serving needs, and ONNX Runtime behind it."""
 
 from __future__ import annotations
 

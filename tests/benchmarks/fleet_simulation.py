@@ -230,7 +230,7 @@ class Fleet(NamedTuple):
 
 @dataclass(frozen=True)
 class Site:
-    """What a trouble acts on."""
+    """The simulated fleet that a trouble acts on."""
 
     env: simpy.Environment
     balancer: Balancer

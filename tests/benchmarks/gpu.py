@@ -50,7 +50,7 @@ Rates = dict[int, float]
 
 @dataclass
 class Results:
-    """What was measured: windows a second by column and batch, lines about each, the service by provider."""
+    """Measurements: windows a second by column and batch, lines about each, the service by provider."""
 
     rates: dict[str, Rates] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)

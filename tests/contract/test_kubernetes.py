@@ -72,7 +72,7 @@ def container(pod) -> Document:
 
 @pytest.fixture
 def environment(documents, container) -> dict[str, str]:
-    """What the container's environment says; a value from a Secret is empty."""
+    """The environment of the container; a value from a Secret is empty."""
     found = {variable["name"]: variable.get("value", "") for variable in container.get("env", [])}
     names = {source["configMapRef"]["name"] for source in container.get("envFrom", [])}
     for config in of_kind(documents, "ConfigMap"):

@@ -1,4 +1,4 @@
-"""The options of `rul score`. What the command needs is imported when it runs."""
+"""The options of `rul score`. Its dependencies are imported when it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run of `rul score` does, and what it counts; both travel between processes."""
+"""The task of a run of `rul score`, and its counts; both travel between processes."""
 
 from __future__ import annotations
 

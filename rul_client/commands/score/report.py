@@ -1,4 +1,4 @@
-"""What `rul score` says at its end."""
+"""The report at the end of `rul score`."""
 
 from __future__ import annotations
 
