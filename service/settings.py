@@ -44,241 +44,145 @@ class Settings(BaseSettings):
         env_ignore_empty=True,
         frozen=True,
         extra="ignore",
+        use_attribute_docstrings=True,
     )
 
-    bundles: Annotated[tuple[str, ...], NoDecode] = Field(
-        default=(),
-        description="Bundles to load: names of shipped bundles or folders, separated by commas. Empty: every "
-        "shipped bundle. Too many: more memory and a slower start. Bundles that are not listed get 404.",
-    )
-    bundles_watch: Path | None = Field(
-        default=None,
-        description="Folder to watch, with a bundle in each subfolder, named as its model. A bundle that "
-        "appears is loaded, one that changes is swapped in; a bad one is logged and refused. Empty: none.",
-    )
-    bundle_public_key: str = Field(
-        default="",
-        description="File of an Ed25519 public key in PEM. Bundles without a signature by its private key "
-        "(rul export --sign) are refused. Empty: no signature is required.",
-    )
-    host: str = Field(
-        default="127.0.0.1",
-        description="Address to listen on. 127.0.0.1: only this machine can connect. 0.0.0.0: every machine "
-        "that reaches this one can connect; set RUL_API_KEYS too.",
-    )
-    allowed_hosts: str = Field(
-        default="",
-        description="Names under which the service is reached, and sites whose pages may call it, separated "
-        "by commas. Without API keys, other names (if RUL_HOST is this machine alone, or if this is set) and "
-        "pages of other sites get 403. IP addresses and localhost are always accepted.",
-    )
-    port: int = Field(
-        default=3000, ge=0, le=65535, description="TCP port of HTTP and gRPC. 0: any free port."
-    )
-    grpc_port: int = Field(
-        default=3001,
-        ge=0,
-        le=65535,
-        description="TCP port of gRPC under `bentoml serve`, whose server has no HTTP/2. `rul serve` behind "
-        "Envoy has both protocols on RUL_PORT and ignores this setting.",
-    )
-    tls_cert: str = Field(
-        default="",
-        description="Certificate chain of the port, a PEM file. Empty: no TLS. A file that is renamed into "
-        "its place is used at once, without a restart (docs/tls.md).",
-    )
-    tls_key: str = Field(default="", description="Private key of RUL_TLS_CERT, a PEM file without password.")
-    tls_client_ca: str = Field(
-        default="",
-        description="Certificates of the authorities whose clients may connect, a PEM file (mTLS). Empty: "
-        "clients need no certificate. Health probes need one too.",
-    )
-    front_end: FrontEnd = Field(
-        default=FrontEnd.AUTO,
-        description="Server of `rul serve`. envoy: HTTP and gRPC on one port; the start fails where Envoy "
-        "cannot run. uvicorn: BentoML's own server, gRPC on RUL_GRPC_PORT. auto: envoy where it can run, "
-        "else uvicorn.",
-    )
-    workers: int = Field(
-        default=0,
-        ge=0,
-        le=64,
-        description="Worker processes behind Envoy; each loads every bundle. 0: one per core, at most "
-        "8, and one for a GPU. Too high: each takes some 240 MB. Too low: cores idle during parsing.",
-    )
-    scheduling: Scheduling = Field(
-        default=Scheduling.BATCH,
-        description="Linux scheduling policy. batch (SCHED_BATCH): woken threads do not preempt running "
-        "ones; throughput is some 10 % higher when the service has its cores to itself. normal: for cores "
-        "shared with other busy programs, where batch adds milliseconds to a single request.",
-    )
-    provider: ProviderChoice = Field(
-        default=ProviderChoice.AUTO,
-        description="Where inference runs. auto: a GPU if there is one, else the CPU. cuda and tensorrt: the "
-        "start fails without a GPU. tensorrt runs on cuda the operators that it does not support.",
-    )
-    inference_threads: int = Field(
-        default=0,
-        ge=0,
-        le=1024,
-        description="Batches that a worker runs at the same time, each on one core. 0: one per usable core, "
-        "one on a GPU. Too high: threads compete for cores and latency grows. Too low: cores idle.",
-    )
-    max_batch_windows: PositiveInt = Field(
-        default=32,
-        description="Maximum windows in a batch. Too high: small requests wait behind long batches. Too low: "
-        "more overhead per window. Throughput stops growing at 16 on a CPU; for a GPU, see `make bench-gpu`.",
-    )
-    max_pending_windows: PositiveInt = Field(
-        default=4096,
-        description="Maximum windows in a worker's queue, per model; beyond it requests get 429 at once. Too "
-        "high: requests wait past their deadlines and memory grows. Too low: short bursts are refused.",
-    )
-    max_request_windows: PositiveInt = Field(
-        default=1024,
-        description="Maximum windows in a request; beyond it the request gets 413. Too high: one client "
-        "fills the queue. Too low: clients must split their requests.",
-    )
-    max_body_bytes: PositiveInt = Field(
-        default=16 * 1024 * 1024,
-        description="Maximum size of a request body, in bytes; beyond it the request gets 413. Too high: "
-        "large bodies exhaust memory. Too low: requests within the other limits are refused.",
-    )
-    max_reading_bytes: PositiveInt = Field(
-        default=128 * 1024 * 1024,
-        description="Maximum bytes of all unfinished request bodies in a worker; beyond it a body gets 429. "
-        "Too high: slow clients exhaust memory. Too low: large requests that meet are refused.",
-    )
-    body_timeout_seconds: PositiveFloat = Field(
-        default=10.0,
-        description="Maximum time for a request's body to arrive, in seconds; beyond it the request gets "
-        "408. Too high: slow clients hold memory. Too low: large bodies over slow links are refused.",
-    )
-    max_connections: PositiveInt = Field(
-        default=10_000,
-        description="Maximum open connections to a worker; more are closed at once, and from half of it on "
-        "idle ones close sooner. The limit of open files (ulimit -n) lowers it. Too high: idle connections "
-        "take memory. Too low: clients are turned away.",
-    )
-    max_window_cycles: PositiveInt = Field(
-        default=10_000,
-        description="Maximum cycles in a window; beyond it the request gets 422. The model reads only the "
-        "last ones. Too high: parsing long histories wastes CPU. Too low: clients must cut their histories.",
-    )
-    request_timeout_seconds: PositiveFloat = Field(
-        default=5.0,
-        description="Maximum time to answer a request, in seconds; beyond it the request gets 504. Too high: "
-        "abandoned requests hold places in the queue. Too low: bursts fail that could have been answered.",
-    )
-    max_streams: PositiveInt = Field(
-        default=10_000,
-        description="Maximum open streams in a worker; beyond it a stream gets RESOURCE_EXHAUSTED. Each "
-        "stream takes some 50 kB. Too high: idle streams exhaust memory. Too low: units are refused.",
-    )
-    stream_idle_seconds: PositiveFloat = Field(
-        default=600.0,
-        description="Maximum silence on a stream, in seconds; beyond it the stream ends with ABORTED. Too "
-        "high: streams of vanished clients stay open. Too low: units that report rarely lose their window.",
-    )
-    lame_duck_seconds: NonNegativeFloat = Field(
-        default=5.0,
-        description="Time between SIGTERM and the drain, in seconds: /readyz answers 503 and connections are "
-        "asked to close, while requests are still answered. Ctrl+C and a second SIGTERM skip it; uvicorn has "
-        "none. Too high: shutdowns take long. "
-        "Too low: load balancers that have not seen the 503 yet send requests that are refused.",
-    )
-    drain_seconds: NonNegativeFloat = Field(
-        default=10.0,
-        description="Maximum time for requests in flight to finish at shutdown, in seconds. Too high: the "
-        "orchestrator kills the process first. Too low: clients lose their answers.",
-    )
-    hang_seconds: PositiveFloat = Field(
-        default=2.0,
-        description="Maximum silence of a worker whose event loop is blocked or stopped, in seconds; then it "
-        "is killed and restarted. A loop that computes or waits for a core has ten times as long. Too high: "
-        "callers of a hung worker wait longer. Too low: pauses of the machine restart workers.",
-    )
-    api_keys: SecretStr = Field(
-        default=SecretStr(""),
-        description="API keys that requests must carry, separated by commas: each may do everything but "
-        "administer. Empty: no key is required, unless RUL_KEYS_FILE is set.",
-    )
-    keys_file: str = Field(
-        default="", description="File of API keys with scopes and tenants, made by `rul keys` (docs/keys.md)."
-    )
-    open_pages: bool = Field(
-        default=False, description="Answer metrics, pages and gRPC reflection without a key, if keys are set."
-    )
-    store: bool = Field(
-        default=True,
-        description="Store predictions, compare them with outcomes, list them at /v1/units. false: 404.",
-    )
-    store_url: SecretStr = Field(
-        default=SecretStr(""),
-        description="Database of predictions and outcomes: sqlite:///FILE, or (with the extra `postgresql`) "
-        "postgresql://USER@HOST/DATABASE. Empty: rulserve/rulserve.db under XDG_STATE_HOME or "
-        "~/.local/state. An SQLite file serves one machine; services on several machines need PostgreSQL.",
-    )
-    store_retention_days: PositiveFloat = Field(
-        default=365.0,
-        description="Time to keep predictions and outcomes, in days. Too high: the database grows, by some "
-        "100 bytes per prediction, 250 with its explanation. Too low: late outcomes find no prediction.",
-    )
-    store_explanations: bool = Field(
-        default=True,
-        description="Store with each prediction of a model that explains readings its three most evident "
-        "cycles and the three sensors that weigh most, in at most 400 bytes. false: a unit's history does "
-        "not say why.",
-    )
-    store_queue_rows: PositiveInt = Field(
-        default=100_000,
-        description="Maximum predictions in a worker that wait to be stored; more are dropped and counted. "
-        "Too high: memory grows by 400 bytes each while the database is away. Too low: bursts are dropped.",
-    )
-    store_readings_per_unit: PositiveInt = Field(
-        default=10_000,
-        description="Maximum readings of a unit to keep, the newest ones. Too high: the database grows, by "
-        "some 130 bytes per reading of 17 columns. Too low: histories are short; below the model's context, "
-        "windows too.",
-    )
-    costs: str = Field(
-        default="",
-        description="Costs of a planned stop and of a failure, MODEL=PLANNED:FAILURE or PLANNED:FAILURE for "
-        "all models, separated by commas: each prediction then says when to act (docs/when_to_act.md). "
-        "Empty: only requests with costs get a decision. Failure too high: stops come early. Too low: late.",
-    )
-    log_level: LogLevel = Field(
-        default=LogLevel.INFO, description="Minimum log level. debug logs details of single requests."
-    )
-    log_format: LogFormat = Field(
-        default=LogFormat.AUTO,
-        description="Log format. json: one object per line. console: coloured text. auto: console if "
-        "standard error is a terminal, else json.",
-    )
-    log_sample: float = Field(
-        default=0.01,
-        ge=0,
-        le=1,
-        description="Share of successful requests that are logged, from 0 to 1; refused and failed requests "
-        "are always logged. Too high: logging takes more CPU than inference. Too low: the log hides traffic.",
-    )
-    tracing: bool = Field(
-        default=False,
-        description="Trace requests and send spans to RUL_OTLP_ENDPOINT. OpenTelemetry's own variables "
-        "(OTEL_EXPORTER_OTLP_HEADERS, OTEL_RESOURCE_ATTRIBUTES, OTEL_BSP_...) apply too.",
-    )
-    otlp_endpoint: str = Field(
-        default="http://localhost:4318",
-        pattern=r"^https?://[^/\s]+",
-        description="Base URL of an OpenTelemetry collector (OTLP over HTTP). Without it spans are lost.",
-    )
-    trace_sample: float = Field(
-        default=0.1,
-        ge=0,
-        le=1,
-        description="Share of requests that are traced, from 0 to 1; a request with a traceparent header "
-        "follows its caller's decision. Too high: tracing takes CPU. Too low: slow requests leave no trace.",
-    )
+    bundles: Annotated[tuple[str, ...], NoDecode] = ()
+    """Bundles to load: names of shipped bundles or folders, separated by commas. Empty: every shipped bundle.
+    Too many: more memory and a slower start. Bundles that are not listed get 404."""
+    bundles_watch: Path | None = None
+    """Folder to watch, with a bundle in each subfolder, named as its model. A bundle that appears is loaded,
+    one that changes is swapped in; a bad one is logged and refused. Empty: none."""
+    bundle_public_key: str = ""
+    """File of an Ed25519 public key in PEM. Bundles without a signature by its private key (rul export
+    --sign) are refused. Empty: no signature is required."""
+    host: str = "127.0.0.1"
+    """Address to listen on. 127.0.0.1: only this machine can connect. 0.0.0.0: every machine that reaches
+    this one can connect; set RUL_API_KEYS too."""
+    allowed_hosts: str = ""
+    """Names under which the service is reached, and sites whose pages may call it, separated by commas.
+    Without API keys, other names (if RUL_HOST is this machine alone, or if this is set) and pages of other
+    sites get 403. IP addresses and localhost are always accepted."""
+    port: int = Field(default=3000, ge=0, le=65535)
+    """TCP port of HTTP and gRPC. 0: any free port."""
+    grpc_port: int = Field(default=3001, ge=0, le=65535)
+    """TCP port of gRPC under `bentoml serve`, whose server has no HTTP/2. `rul serve` behind Envoy has both
+    protocols on RUL_PORT and ignores this setting."""
+    tls_cert: str = ""
+    """Certificate chain of the port, a PEM file. Empty: no TLS. A file that is renamed into its place is used
+    at once, without a restart (docs/tls.md)."""
+    tls_key: str = ""
+    """Private key of RUL_TLS_CERT, a PEM file without password."""
+    tls_client_ca: str = ""
+    """Certificates of the authorities whose clients may connect, a PEM file (mTLS). Empty: clients need no
+    certificate. Health probes need one too."""
+    front_end: FrontEnd = FrontEnd.AUTO
+    """Server of `rul serve`. envoy: HTTP and gRPC on one port; the start fails where Envoy cannot run.
+    uvicorn: BentoML's own server, gRPC on RUL_GRPC_PORT. auto: envoy where it can run, else uvicorn."""
+    workers: int = Field(default=0, ge=0, le=64)
+    """Worker processes behind Envoy; each loads every bundle. 0: one per core, at most 8, and one for a GPU.
+    Too high: each takes some 240 MB. Too low: cores idle during parsing."""
+    scheduling: Scheduling = Scheduling.BATCH
+    """Linux scheduling policy. batch (SCHED_BATCH): woken threads do not preempt running ones; throughput is
+    some 10 % higher when the service has its cores to itself. normal: for cores shared with other busy
+    programs, where batch adds milliseconds to a single request."""
+    provider: ProviderChoice = ProviderChoice.AUTO
+    """Where inference runs. auto: a GPU if there is one, else the CPU. cuda and tensorrt: the start fails
+    without a GPU. tensorrt runs on cuda the operators that it does not support."""
+    inference_threads: int = Field(default=0, ge=0, le=1024)
+    """Batches that a worker runs at the same time, each on one core. 0: one per usable core, one on a GPU.
+    Too high: threads compete for cores and latency grows. Too low: cores idle."""
+    max_batch_windows: PositiveInt = 32
+    """Maximum windows in a batch. Too high: small requests wait behind long batches. Too low: more overhead
+    per window. Throughput stops growing at 16 on a CPU; for a GPU, see `make bench-gpu`."""
+    max_pending_windows: PositiveInt = 4096
+    """Maximum windows in a worker's queue, per model; beyond it requests get 429 at once. Too high: requests
+    wait past their deadlines and memory grows. Too low: short bursts are refused."""
+    max_request_windows: PositiveInt = 1024
+    """Maximum windows in a request; beyond it the request gets 413. Too high: one client fills the queue. Too
+    low: clients must split their requests."""
+    max_body_bytes: PositiveInt = 16 * 1024 * 1024
+    """Maximum size of a request body, in bytes; beyond it the request gets 413. Too high: large bodies
+    exhaust memory. Too low: requests within the other limits are refused."""
+    max_reading_bytes: PositiveInt = 128 * 1024 * 1024
+    """Maximum bytes of all unfinished request bodies in a worker; beyond it a body gets 429. Too high: slow
+    clients exhaust memory. Too low: large requests that meet are refused."""
+    body_timeout_seconds: PositiveFloat = 10.0
+    """Maximum time for a request's body to arrive, in seconds; beyond it the request gets 408. Too high: slow
+    clients hold memory. Too low: large bodies over slow links are refused."""
+    max_connections: PositiveInt = 10_000
+    """Maximum open connections to a worker; more are closed at once, and from half of it on idle ones close
+    sooner. The limit of open files (ulimit -n) lowers it. Too high: idle connections take memory. Too low:
+    clients are turned away."""
+    max_window_cycles: PositiveInt = 10_000
+    """Maximum cycles in a window; beyond it the request gets 422. The model reads only the last ones. Too
+    high: parsing long histories wastes CPU. Too low: clients must cut their histories."""
+    request_timeout_seconds: PositiveFloat = 5.0
+    """Maximum time to answer a request, in seconds; beyond it the request gets 504. Too high: abandoned
+    requests hold places in the queue. Too low: bursts fail that could have been answered."""
+    max_streams: PositiveInt = 10_000
+    """Maximum open streams in a worker; beyond it a stream gets RESOURCE_EXHAUSTED. Each stream takes some 50
+    kB. Too high: idle streams exhaust memory. Too low: units are refused."""
+    stream_idle_seconds: PositiveFloat = 600.0
+    """Maximum silence on a stream, in seconds; beyond it the stream ends with ABORTED. Too high: streams of
+    vanished clients stay open. Too low: units that report rarely lose their window."""
+    lame_duck_seconds: NonNegativeFloat = 5.0
+    """Time between SIGTERM and the drain, in seconds: /readyz answers 503 and connections are asked to close,
+    while requests are still answered. Ctrl+C and a second SIGTERM skip it; uvicorn has none. Too high:
+    shutdowns take long. Too low: load balancers that have not seen the 503 yet send requests that are
+    refused."""
+    drain_seconds: NonNegativeFloat = 10.0
+    """Maximum time for requests in flight to finish at shutdown, in seconds. Too high: the orchestrator kills
+    the process first. Too low: clients lose their answers."""
+    hang_seconds: PositiveFloat = 2.0
+    """Maximum silence of a worker whose event loop is blocked or stopped, in seconds; then it is killed and
+    restarted. A loop that computes or waits for a core has ten times as long. Too high: callers of a hung
+    worker wait longer. Too low: pauses of the machine restart workers."""
+    api_keys: SecretStr = SecretStr("")
+    """API keys that requests must carry, separated by commas: each may do everything but administer. Empty:
+    no key is required, unless RUL_KEYS_FILE is set."""
+    keys_file: str = ""
+    """File of API keys with scopes and tenants, made by `rul keys` (docs/keys.md)."""
+    open_pages: bool = False
+    """Answer metrics, pages and gRPC reflection without a key, if keys are set."""
+    store: bool = True
+    """Store predictions, compare them with outcomes, list them at /v1/units. false: 404."""
+    store_url: SecretStr = SecretStr("")
+    """Database of predictions and outcomes: sqlite:///FILE, or (with the extra `postgresql`)
+    postgresql://USER@HOST/DATABASE. Empty: rulserve/rulserve.db under XDG_STATE_HOME or ~/.local/state. An
+    SQLite file serves one machine; services on several machines need PostgreSQL."""
+    store_retention_days: PositiveFloat = 365.0
+    """Time to keep predictions and outcomes, in days. Too high: the database grows, by some 100 bytes per
+    prediction, 250 with its explanation. Too low: late outcomes find no prediction."""
+    store_explanations: bool = True
+    """Store with each prediction of a model that explains readings its three most evident cycles and the
+    three sensors that weigh most, in at most 400 bytes. false: a unit's history does not say why."""
+    store_queue_rows: PositiveInt = 100_000
+    """Maximum predictions in a worker that wait to be stored; more are dropped and counted. Too high: memory
+    grows by 400 bytes each while the database is away. Too low: bursts are dropped."""
+    store_readings_per_unit: PositiveInt = 10_000
+    """Maximum readings of a unit to keep, the newest ones. Too high: the database grows, by some 130 bytes
+    per reading of 17 columns. Too low: histories are short; below the model's context, windows too."""
+    costs: str = ""
+    """Costs of a planned stop and of a failure, MODEL=PLANNED:FAILURE or PLANNED:FAILURE for all models,
+    separated by commas: each prediction then says when to act (docs/when_to_act.md). Empty: only requests
+    with costs get a decision. Failure too high: stops come early. Too low: late."""
+    log_level: LogLevel = LogLevel.INFO
+    """Minimum log level. debug logs details of single requests."""
+    log_format: LogFormat = LogFormat.AUTO
+    """Log format. json: one object per line. console: coloured text. auto: console if standard error is a
+    terminal, else json."""
+    log_sample: float = Field(default=0.01, ge=0, le=1)
+    """Share of successful requests that are logged, from 0 to 1; refused and failed requests are always
+    logged. Too high: logging takes more CPU than inference. Too low: the log hides traffic."""
+    tracing: bool = False
+    """Trace requests and send spans to RUL_OTLP_ENDPOINT. OpenTelemetry's own variables
+    (OTEL_EXPORTER_OTLP_HEADERS, OTEL_RESOURCE_ATTRIBUTES, OTEL_BSP_...) apply too."""
+    otlp_endpoint: str = Field(default="http://localhost:4318", pattern=r"^https?://[^/\s]+")
+    """Base URL of an OpenTelemetry collector (OTLP over HTTP). Without it spans are lost."""
+    trace_sample: float = Field(default=0.1, ge=0, le=1)
+    """Share of requests that are traced, from 0 to 1; a request with a traceparent header follows its
+    caller's decision. Too high: tracing takes CPU. Too low: slow requests leave no trace."""
 
     @field_validator("bundles", mode="before")
     @classmethod

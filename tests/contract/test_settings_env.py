@@ -36,7 +36,7 @@ LIMITS = [name for name, field in Settings.model_fields.items() if type(field.de
 
 @pytest.mark.parametrize("name", sorted({*LIMITS} - {"port", "grpc_port"}))
 def test_every_number_says_what_too_high_and_too_low_cause(name):
-    description = Settings.model_fields[name].description
+    description = " ".join(str(Settings.model_fields[name].description).split())
 
     assert "Too high: " in description
     assert "Too low: " in description
