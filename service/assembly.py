@@ -10,12 +10,11 @@ import json
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
 from typing import Any, Final
-from weakref import WeakSet
 
 import grpc.aio
 from prometheus_client import CollectorRegistry, disable_created_metrics
@@ -23,9 +22,7 @@ from prometheus_client import CollectorRegistry, disable_created_metrics
 from export.bundle import BundleFolder, InvalidBundle
 from model.domain import RulError
 from service import logs
-from service.core.batcher import MicroBatcher
-from service.core.bundles import load_bundles, open_candidate, warn
-from service.core.catalog import Catalog
+from service.core.bundles import load_bundles, warn
 from service.core.cores import Cores
 from service.core.lifecycle import Lifecycle, Phase
 from service.core.ports import Tracer
@@ -41,12 +38,11 @@ from service.grpc.servicers import add_servicers
 from service.http.routes import Schema, http_application
 from service.metrics.board import Board
 from service.metrics.metrics import Metrics
-from service.models import Joints
+from service.models import Catalog, Joints
 from service.processes.changes import WorkerChanges
 from service.processes.control import Control, WorkerSpec
 from service.processes.tuning import settle_interpreter
 from service.settings import Settings
-from service.store.async_store import AsyncStore
 from service.store.recorder import FLUSH_SECONDS
 
 STORE_SECONDS: Final = 5.0
@@ -58,7 +54,6 @@ class Parts:
     """The running service, from start-up to shutdown; `build` makes it.
 
     Attributes:
-        batchers: Those of the models that serve, and of those whose last requests are not answered yet.
         catalog: Changes the models that serve.
         http: Answers HTTP over ASGI.
         grpc: Answers gRPC over ASGI.
@@ -66,18 +61,16 @@ class Parts:
         health: The gRPC health services, one per server.
     """
 
-    settings: Settings
+    joints: Joints
     worker: WorkerSpec | None
     registry: CollectorRegistry
-    batchers: WeakSet[MicroBatcher]
     catalog: Catalog
-    store: AsyncStore
     desk: Desk
-    executor: Executor
     schema: Schema
 
     def __post_init__(self) -> None:
         """Open both protocols over one desk."""
+        self.settings, self.store = self.joints.settings, self.joints.store
         self.lifecycle = self.desk.lifecycle
         self.changes = WorkerChanges(self.catalog, None if self.worker is None else self.worker.supervisor)
         self.http = http_application(self.desk, self.registry, self.store, self.schema, self.changes.change)
@@ -131,10 +124,10 @@ class Parts:
             self._control.close()
         if self._server is not None:
             await self._server.stop(grace=1)
-        for batcher in list(self.batchers):
+        for batcher in list(self.joints.batchers):
             await batcher.close(drain_seconds=0)
         await self.store.close(STORE_SECONDS)
-        self.executor.shutdown(wait=False, cancel_futures=True)
+        self.joints.executor.shutdown(wait=False, cancel_futures=True)
         if self.desk.tracer is not None:
             await asyncio.to_thread(self.desk.tracer.close)
         for task in self._regular:
@@ -145,7 +138,7 @@ class Parts:
     async def become_ready(self, settle: Callable[..., None] = settle_interpreter) -> None:
         """Settle, then answer requests."""
         await self.changes.restore(() if self.worker is None else self.worker.candidates)
-        settle(inference_threads=not all(b.runs_on_loop for b in self.batchers))
+        settle(inference_threads=not all(b.runs_on_loop for b in self.joints.batchers))
         self.lifecycle.enter(Phase.READY)
         self.store.start()
         self._advertise(serving=True)
@@ -247,7 +240,6 @@ def build(
     loaded = _loaded(settings, spec) if runtimes is None else []
     board = Board(spec.board, worker=spec.index, workers=spec.count)
     metrics = Metrics(registry, [], board)
-    admission, tracer = admission_of(settings), tracer or tracer_of(settings)
     joints = Joints(
         settings=settings,
         executor=ThreadPoolExecutor(settings.threads(), "inference"),
@@ -256,38 +248,21 @@ def build(
         board=board,
         metrics=metrics,
         store=store_of(settings, metrics, board.slots("rows of the store", 2), flush_seconds),
-        admission=admission,
-        tracer=tracer,
+        admission=admission_of(settings),
+        tracer=tracer or tracer_of(settings),
     )
-    batchers = joints.batchers
     models = [joints.serve(runtime) for runtime in runtimes or [runtime for _, runtime in loaded]]
-    lifecycle = Lifecycle(lambda: all(batcher.healthy for batcher in batchers))
+    lifecycle = Lifecycle(lambda: all(batcher.healthy for batcher in joints.batchers))
     metrics.watch_ready(lambda: lifecycle.phase is Phase.READY)
-    metrics.watch_pending(lambda: sum(batcher.pending_windows for batcher in batchers))
+    metrics.watch_pending(lambda: sum(batcher.pending_windows for batcher in joints.batchers))
     predictor = Predictor(
         {model.name.name: model for model in models},
         max_request_windows=settings.max_request_windows,
         recorder=joints.store.recorder,
     )
     paths = {runtime.manifest.name: str(folder.path.resolve()) for folder, runtime in loaded}
-    catalog = _catalog(settings, predictor, paths, joints)
-    desk = desk_of(
-        settings, predictor, joints.store, metrics, lifecycle, admission, tracer,
-        logs_keys=spec.index == 0,  # the others would log the same
-    )  # fmt: skip
-    return Parts(settings, worker, registry, batchers, catalog, joints.store, desk, joints.executor, schema)
-
-
-def _catalog(settings: Settings, predictor: Predictor, paths: dict[str, str], joints: Joints) -> Catalog:
-    return Catalog(
-        predictor,
-        paths,
-        open_=partial(open_candidate, settings),
-        serve=joints.serve,
-        retire=joints.retire,
-        beside=joints.beside,
-        returned=joints.returned,
-    )
+    desk = desk_of(joints, predictor, lifecycle, logs_keys=spec.index == 0)  # the others would log the same
+    return Parts(joints, worker, registry, Catalog(joints, predictor, paths), desk, schema)
 
 
 def _loaded(settings: Settings, spec: WorkerSpec) -> list[tuple[BundleFolder, OnnxRuntime]]:

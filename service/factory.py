@@ -18,6 +18,7 @@ from service.edge.hosts import Hosts
 from service.edge.intake import Intake
 from service.metrics.board import Slots
 from service.metrics.metrics import Metrics
+from service.models import Joints
 from service.settings import Settings
 from service.store.async_store import AsyncStore, open_store
 from service.store.url import SQLITE, store_url
@@ -27,21 +28,12 @@ BATCHES_IN_WORK: Final = 2
 """Batches in work for the event loop and for each thread: one runs while the next one is decoded."""
 
 
-def desk_of(  # noqa: PLR0917 - it is where they meet
-    settings: Settings,
-    predictor: Predictor,
-    store: AsyncStore,
-    metrics: Metrics,
-    lifecycle: Lifecycle,
-    admission: Admission,
-    tracer: Tracer | None,
-    *,
-    logs_keys: bool,
-) -> Desk:
+def desk_of(joints: Joints, predictor: Predictor, lifecycle: Lifecycle, *, logs_keys: bool) -> Desk:
     """Make the desk of both transports; one worker of a service logs what happens to the key file."""
+    settings, admission = joints.settings, joints.admission
     return Desk(
         predictor=predictor,
-        metrics=metrics,
+        metrics=joints.metrics,
         lifecycle=lifecycle,
         log=logs.logger(),
         log_sample=settings.log_sample,
@@ -61,8 +53,8 @@ def desk_of(  # noqa: PLR0917 - it is where they meet
         max_streams=settings.max_streams,
         stream_idle_seconds=settings.stream_idle_seconds,
         admission=admission,
-        units=UnitWindows(predictor, store),
-        tracer=tracer,
+        units=UnitWindows(predictor, joints.store),
+        tracer=joints.tracer,
         hosts=_hosts(settings),
     )
 

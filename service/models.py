@@ -1,26 +1,34 @@
-"""Join a model to all that serves it, at start and while the service runs."""
+"""The models that serve: each joined to all that serves it, at start and while the service runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 from weakref import WeakSet, finalize
 
-from export.bundle import Manifest
+import msgspec
+
+from export.bundle import InvalidBundle, Manifest, find_bundle
 from model.decision import costs_of
+from service import logs
 from service.core.batcher import MicroBatcher
+from service.core.bundles import open_candidate
 from service.core.canary import SUMS, Canary
-from service.core.changes import Action, Change
+from service.core.changes import BESIDE, ENDS, Action, Candidate, Change, Changed
 from service.core.cores import Cores
 from service.core.ports import BatchObserver, Tracer
-from service.core.predictor import LoadedModel
+from service.core.predictor import LoadedModel, Predictor
 from service.core.providers import CPU, ON_GPU
+from service.core.queries import ModelName
 from service.core.rules import WindowRules
 from service.core.runtime import Runtime
-from service.core.shadow import Shadow, Uncounted
+from service.core.shadow import Shadow, Uncounted, without_candidate
 from service.edge.admission import Admission
+from service.errors import InvalidCandidate, ModelConflict, ServiceError
 from service.metrics.board import Board
 from service.metrics.metrics import Metrics
 from service.metrics.models import ModelMetrics
@@ -91,10 +99,6 @@ class Joints:
             costs=costs_of(self.settings.costs, runtime.manifest.name),
         )
 
-    def returned(self, name: str) -> None:
-        """Count a canary that passed a bound."""
-        self.metrics.models[name].canary_returned()
-
     def retire(self, name: str) -> None:
         """Show no metrics of a model and count no outcomes of it."""
         self.metrics.remove_model(name)
@@ -125,3 +129,187 @@ def batches_at_once(settings: Settings, provider: str) -> int:
 
 def _version(manifest: Manifest) -> ModelVersion:
     return ModelVersion(manifest.name, manifest.version, manifest.cap, manifest.nominal_coverage)
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    change: Change
+    name: str
+    runtime: Runtime | None
+    changed: Changed
+
+
+class Catalog:
+    """The models of one worker, with which `predictor` answers, and their change while requests run.
+
+        prepare (a thread opens, checks and warms the candidate) -> commit (event loop) | abort
+
+    A request ends with the model that it began with: it holds that model, whose session is freed with its
+    last request or stream. Several workers prepare first and commit when all have: `service.processes` asks
+    them.
+
+    Attributes:
+        everywhere: Makes a change in all workers.
+    """
+
+    def __init__(self, joints: Joints, predictor: Predictor, bundles: Mapping[str, str]) -> None:
+        """Change these models; `bundles` has the folder of each one's bundle, by its name."""
+        self._joints: Final = joints
+        self._predictor: Final = predictor
+        self._bundles = dict(bundles)
+        self._candidates: dict[str, Candidate] = {}
+        self._returning: Final[set[asyncio.Task[None]]] = set()
+        self.everywhere: Callable[[Change], Awaitable[Changed]] = self.change
+        self._prepared: _Prepared | None = None
+        self._changing: Final = asyncio.Lock()
+
+    async def change(self, change: Change) -> Changed:
+        """Make a change in this worker alone.
+
+        Raises:
+            UnknownModel, ModelConflict, InvalidCandidate: it is refused, and nothing has changed.
+        """
+        async with self._changing:
+            await self._prepare(change)
+            return self.commit()
+
+    async def restore(self, candidates: Iterable[Candidate]) -> None:
+        """Bring back the candidates of a worker that ended; one that cannot serve any more is left out."""
+        async with self._changing:
+            for candidate in candidates:
+                name, returned = candidate.model.name, candidate.returned
+                try:
+                    if not returned:
+                        await self._prepare(candidate.change)
+                        self.commit()
+                        continue
+                except ServiceError as error:
+                    returned = str(error)
+                    logs.logger().warning("candidate lost", model=name, reason=returned)
+                self._candidates[name] = msgspec.structs.replace(candidate, returned=returned)
+                self._show(dict(self._predictor.models))
+
+    async def prepare(self, change: Change) -> Changed:
+        """Get ready for a change without making it.
+
+        Raises:
+            UnknownModel, ModelConflict, InvalidCandidate: it is refused.
+        """
+        async with self._changing:
+            return await self._prepare(change)
+
+    async def _prepare(self, change: Change) -> Changed:
+        self.abort()
+        models = self._predictor.models
+        if change.action is not Action.LOAD:
+            self._predictor.model(change.model)
+        candidates = dict(self._candidates)
+        beside, ends = candidates.pop(change.model, None), ENDS.get(change.action)
+        if ends is not None and (beside is None or beside.change.action is not ends):
+            raise ModelConflict(f"{change.model} has no {ends}")
+        if change.action is Action.UNLOAD and len(models) == 1:
+            raise ModelConflict(f"{change.model} is the only model: load another one first")
+        name, runtime, bundles = change.model, None, dict(self._bundles)
+        digests = {known: model.name.sha256 for known, model in models.items()}
+        if ends is not None and beside is not None:
+            of = beside.model
+            if change.reason:
+                candidates[name] = msgspec.structs.replace(beside, returned=change.reason)
+        elif change.action is Action.UNLOAD:
+            of = models[name].name
+            bundles.pop(name, None)
+            del digests[name]
+        else:
+            runtime, path = await self._candidate(change)
+            manifest = runtime.manifest
+            name, of = manifest.name, ModelName(manifest.name, manifest.version, runtime.sha256)
+            if change.action in BESIDE:
+                again = msgspec.structs.replace(change, bundle=path, sha256=of.sha256)
+                candidates[name] = Candidate(again, of)
+            else:
+                bundles[name], digests[name] = path, of.sha256
+        self._prepared = _Prepared(change, name, runtime, Changed(of, bundles, digests, candidates))
+        return self._prepared.changed
+
+    async def _candidate(self, change: Change) -> tuple[Runtime, str]:
+        try:
+            folder = find_bundle(change.bundle)
+            runtime = await asyncio.to_thread(open_candidate, self._joints.settings, folder)
+        except InvalidBundle as error:
+            raise InvalidCandidate(str(error)) from error
+        except Exception as error:  # whatever the checks of a damaged bundle may raise
+            raise InvalidCandidate(f"{change.bundle}: {type(error).__name__}: {error}") from error
+        name, path = runtime.manifest.name, str(folder.path.resolve())
+        if "," in path:  # it separates the bundles of a worker that restarts
+            raise InvalidCandidate(f"{path}: expected a path without a comma")
+        if change.model and name != change.model:
+            raise InvalidCandidate(f"expected a bundle of model {change.model}, {change.bundle} is of {name}")
+        if change.sha256 not in {"", runtime.sha256}:
+            raise InvalidCandidate(f"{change.bundle}: the bundle changed")
+        serving = self._predictor.models.get(name)
+        if change.action in BESIDE and serving is not None:
+            differs = _differs(runtime.manifest, serving.manifest, canary=change.action is Action.CANARY)
+            if differs:
+                raise InvalidCandidate(
+                    f"{change.bundle} has another {differs} than {name}: swap it without a {change.action}"
+                )
+        if change.action is Action.LOAD and name in self._predictor.models:
+            raise ModelConflict(f"model {name} is loaded; swap it")
+        return runtime, path
+
+    def commit(self) -> Changed:
+        """Make the change that was prepared; requests that begin from now on see it."""
+        prepared, self._prepared = self._prepared, None
+        if prepared is None:
+            return Changed()
+        models = dict(self._predictor.models)
+        name, runtime, change = prepared.name, prepared.runtime, prepared.change
+        if name in models:
+            models[name] = without_candidate(models[name])
+        if runtime is not None and change.action in BESIDE:
+            models[name] = self._joints.beside(models[name], runtime, change, partial(self._give_back, name))
+        elif runtime is not None:
+            models[name] = self._joints.serve(runtime)
+        elif change.action is Action.UNLOAD:
+            del models[name]
+            self._joints.retire(name)
+        self._bundles, self._candidates = prepared.changed.bundles, prepared.changed.candidates
+        self._show(models)
+        return prepared.changed
+
+    def _show(self, models: Mapping[str, LoadedModel]) -> None:
+        """Answer with these models, each with the candidate beside it."""
+        self._predictor.serve(
+            {name: replace(model, candidate=self._candidates.get(name)) for name, model in models.items()}
+        )
+
+    def _give_back(self, name: str, reason: str) -> None:
+        """End a canary in all workers; this one has ended it already."""
+        task = asyncio.ensure_future(self._return(name, reason))
+        self._returning.add(task)
+        task.add_done_callback(self._returning.discard)
+
+    async def _return(self, name: str, reason: str) -> None:
+        try:
+            changed = await self.everywhere(Change(Action.UNCANARY, name, reason=reason))
+        except ServiceError:  # another worker, or somebody, has ended it
+            return
+        self._joints.metrics.models[name].canary_returned()
+        version = "" if changed.model is None else changed.model.version
+        logs.logger().warning("canary returned", model=name, version=version, reason=reason)
+
+    def abort(self) -> None:
+        """Forget the change that was prepared."""
+        self._prepared = None
+
+
+def _differs(candidate: Manifest, serving: Manifest, *, canary: bool) -> str:
+    """Name a property in which a candidate must equal the model that serves, and does not; empty: none."""
+    names = [[column.name for column in manifest.columns] for manifest in (candidate, serving)]
+    differences = {
+        "order of columns": names[0] != names[1],
+        "context": candidate.context != serving.context,
+        "list of horizons": canary and candidate.horizons != serving.horizons,
+        "set of outputs": canary and candidate.explains_readings != serving.explains_readings,
+    }
+    return next((name for name, differs in differences.items() if differs), "")

@@ -21,7 +21,7 @@ from service.processes.control import Commands, Control, send
 from service.settings import Settings
 
 if TYPE_CHECKING:  # it loads ONNX Runtime, which the supervisor does without
-    from service.core.catalog import Catalog
+    from service.models import Catalog
 
 PREPARE_SECONDS: Final = 120.0
 """Longest check of a candidate by a worker."""

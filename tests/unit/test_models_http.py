@@ -93,7 +93,7 @@ async def test_by_grpc_the_list_has_no_manifest_either(service):
 
 async def test_a_request_in_flight_ends_with_the_model_that_it_began_with(service, newer):
     old = service.parts.desk.predictor.models["fd001"]
-    executor = service.parts.executor
+    executor = service.parts.joints.executor
     expected = await service.predict(explain="none")
     gate = asyncio.Event()
     submit, submitted = old.batcher.submit, asyncio.Event()
@@ -112,7 +112,7 @@ async def test_a_request_in_flight_ends_with_the_model_that_it_began_with(servic
     gate.set()
 
     assert await asking == expected
-    assert executor is service.parts.executor
+    assert executor is service.parts.joints.executor
 
 
 async def test_a_stream_goes_on_with_the_model_that_it_was_opened_with(service, newer):
