@@ -243,7 +243,7 @@ def build(
     joints = Joints(
         settings=settings,
         executor=ThreadPoolExecutor(settings.threads(), "inference"),
-        cores=Cores(board, settings.threads()),
+        cores=Cores(board.slots("running batches", 1), settings.threads()),
         workers=spec.count,
         board=board,
         metrics=metrics,

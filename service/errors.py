@@ -1,36 +1,11 @@
 """Errors of the service, and what clients read of them.
 
     RulError
-    ├── FrontEndFailed          the process cannot serve; no client is involved
-    └── ServiceError
-        ├── InvalidRequest      the request is wrong; `problems` point at each place
-        │   ├── MalformedBody
-        │   ├── InvalidTensor   of the Open Inference Protocol
-        │   ├── InvalidWindow   one window, pointers relative to it
-        │   └── InvalidWindows  a whole request, pointers from its root
-        ├── Unauthenticated
-        ├── Forbidden
-        ├── ForeignSite         a web page of another site is behind the request
-        ├── UnknownModel
-        ├── ModelConflict       the model is loaded already, or the last one
-        ├── InvalidCandidate    a bundle that cannot serve; nothing has changed
-        ├── UnknownUnit         no prediction of it is stored
-        ├── NoStore             predictions are not stored
-        ├── StoreUnavailable    retry_after_seconds
-        ├── CycleConflict       a reading of a cycle that is already recorded
-        ├── OutcomeConflict     another outcome of the unit is known
-        ├── UnitConflict        another unit has the name
-        ├── StreamIdle
-        ├── UnknownRoute
-        ├── MethodNotAllowed
-        ├── TooLarge
-        ├── UnsupportedMedia
-        ├── BodyTimeout         the body came too slowly
-        ├── IntakeFull          retry_after_seconds
-        ├── Overloaded          retry_after_seconds
-        ├── NotReady            retry_after_seconds
-        ├── DeadlineExceeded
-        └── RuntimeFailed       a fault of the service: its text stays in the log
+    ├── FrontEndFailed            the process cannot serve; no client is involved
+    └── ServiceError              all that a caller may receive: the keys of `STATUS`
+        └── InvalidRequest        the request is wrong; `problems` point at each place
+            ├── MalformedBody, InvalidTensor, InvalidWindow, InvalidWindows
+            └── OutcomeConflict, CycleConflict, UnitConflict
 
 Code below the transports raises these and knows no status; `STATUS` is the one table that does.
 """
@@ -102,11 +77,11 @@ class InvalidTensor(InvalidRequest):
 
 
 class InvalidWindow(InvalidRequest):
-    """One window that the model cannot read."""
+    """One window that the model cannot read; its pointers are relative to it."""
 
 
 class InvalidWindows(InvalidRequest):
-    """A request with windows that the model cannot read."""
+    """A request with windows that the model cannot read; its pointers are from its root."""
 
 
 class Unauthenticated(ServiceError):

@@ -74,8 +74,8 @@ class Joints:
         if change.action is Action.SHADOW:
             batcher = self._batcher(runtime, Uncounted(), on_loop=False)
             self.batchers.add(batcher)
-            shadow = Shadow(serving.batcher, batcher, share=change.share, observer=observer)
-            return replace(serving, batcher=shadow)
+            counted = {"compared": observer.compared, "failed": observer.shadow_failed}
+            return replace(serving, batcher=Shadow(serving.batcher, batcher, share=change.share, **counted))
         self.store.add_version(_version(runtime.manifest))
         canary = Canary(
             self._loaded(runtime, self.metrics.add_canary(runtime)),

@@ -53,6 +53,16 @@ _ESTIMATED, _AT_LEAST_CAP, _INSUFFICIENT, _OUT = range(len(STATES))
 _LAST: Final = np.arange(-STUCK_CYCLES, 0)
 
 
+def _listed(output: str) -> Any:  # noqa: ANN401 - a cached property of the output's own shape
+    """Convert an output to plain numbers once a batch; None where the graph has no such output."""
+
+    def read(answers: Answers) -> Any:  # noqa: ANN401
+        values = getattr(answers.outputs, output)
+        return None if values is None else values.tolist()
+
+    return cached_property(read)
+
+
 class Answers:
     """One batch's outputs; what follows from them is computed when it is first asked for."""
 
@@ -139,6 +149,19 @@ class Answers:
 
     # Lists of plain numbers: one conversion a batch in place of one a value.
 
+    interval: Final[cached_property[list[list[float]]]] = _listed("rul_interval")
+    """Lower and upper, in cycles."""
+    failure_probability: Final[cached_property[list[list[float]]]] = _listed("failure_probability")
+    """One probability a horizon."""
+    attention: Final[cached_property[list[list[float]]]] = _listed("attention")
+    """Weights, padding included."""
+    contribution: Final[cached_property[list[list[float]]]] = _listed("contribution")
+    """Cycles, padding included."""
+    evidence: Final[cached_property[list[list[float]] | None]] = _listed("evidence")
+    """Shares, padding included; None where the model does not explain readings."""
+    of_window: Final[cached_property[list[float] | None]] = _listed("window_contribution")
+    """Cycles of age, length and what is missing; None where the model does not explain readings."""
+
     @cached_property
     def rul(self) -> list[float]:
         """What is reported, in cycles."""
@@ -156,16 +179,6 @@ class Answers:
         return np.asarray(outside.any(axis=(1, 2))).tolist()
 
     @cached_property
-    def interval(self) -> list[list[float]]:
-        """Lower and upper, in cycles."""
-        return self.outputs.rul_interval.tolist()
-
-    @cached_property
-    def failure_probability(self) -> list[list[float]]:
-        """One probability a horizon."""
-        return self.outputs.failure_probability.tolist()
-
-    @cached_property
     def health_state(self) -> list[list[float]]:
         """One probability a state."""
         return self.outputs.health_state.tolist()
@@ -175,28 +188,6 @@ class Answers:
         """The most probable state, or unknown, as indices into `HEALTH_LABELS`."""
         likely = self.outputs.health_state.argmax(axis=1)
         return np.where(self.outputs.novelty > NOVELTY_LIMIT, len(HEALTH_STATES), likely).tolist()
-
-    @cached_property
-    def attention(self) -> list[list[float]]:
-        """Weights, padding included."""
-        return self.outputs.attention.tolist()
-
-    @cached_property
-    def contribution(self) -> list[list[float]]:
-        """Cycles, padding included."""
-        return self.outputs.contribution.tolist()
-
-    @cached_property
-    def evidence(self) -> list[list[float]] | None:
-        """Shares, padding included; None where the model does not explain readings."""
-        values = self.outputs.evidence
-        return None if values is None else values.tolist()
-
-    @cached_property
-    def of_window(self) -> list[float] | None:
-        """Cycles of age, length and what is missing; None where the model does not explain readings."""
-        values = self.outputs.window_contribution
-        return None if values is None else values.tolist()
 
     @cached_property
     def of_columns(self) -> FloatArray | None:
@@ -324,7 +315,7 @@ def _cautions(answers: Answers, row: int, windows: Windows, i: int) -> list[Caut
 
 def _out_of_range(windows: Windows, i: int, rules: WindowRules) -> Iterator[Caution]:
     """One warning a column that leaves the range of training, naming the first cycle that does."""
-    low, high = rules.range.lowest, rules.range.highest
+    low, high = rules.lowest, rules.highest
     readings = windows.readings[i]
     outside = _outside(readings, rules)
     for f in np.flatnonzero(outside.any(axis=0)).tolist():
@@ -345,4 +336,4 @@ def _missing_columns(windows: Windows, i: int, rules: WindowRules) -> Iterator[C
 
 def _outside(readings: FloatArray, rules: WindowRules) -> BoolArray:
     """Which values [..., F] are out of the range of training; those that are missing are not."""
-    return (readings < rules.range.lowest) | (readings > rules.range.highest)
+    return (readings < rules.lowest) | (readings > rules.highest)

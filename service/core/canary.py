@@ -18,14 +18,17 @@ from model.domain import NOVELTY_LIMIT, FloatArray
 from service.core.changes import Bounds
 from service.core.ports import Batcher, Slots
 from service.core.predictor import LoadedModel
-from service.core.shadow import NOVELTY, RUL, Shadow, ShadowObserver
+from service.core.shadow import NOVELTY, RUL, Shadow
 
 SUMS: Final = 4
 """Failed requests, compared windows, their absolute differences, windows that it alone finds novel."""
 
 
-class CanaryObserver(ShadowObserver, Protocol):
-    """Counts requests of a canary too."""
+class CanaryObserver(Protocol):
+    """Counts requests of a canary, on the event loop; `service.metrics.models.ModelMetrics` is one."""
+
+    def compared(self, candidate: FloatArray, served: FloatArray, /) -> None:
+        """Count differences of answers, [W, 4]: RUL, lower, upper, novelty."""
 
     def canary_asked(self) -> None:
         """Count a request that the candidate takes."""
@@ -52,7 +55,7 @@ class Canary:
         observer: CanaryObserver,
         give_back: Callable[[str], None],
     ) -> None:
-        beside = Shadow(candidate.batcher, serving, share=1.0, observer=self)
+        beside = Shadow(candidate.batcher, serving, share=1.0, compared=self.compared, failed=lambda: None)
         self.model: Final = replace(candidate, batcher=beside)
         self._share: Final = share
         self._bounds: Final = bounds
@@ -83,15 +86,12 @@ class Canary:
         self._add(1, 0, 0, 0)
 
     def compared(self, other: FloatArray, answered: FloatArray) -> None:
-        """Add what the serving model says of windows that the candidate has answered."""
+        """Add what the serving model says of windows that the candidate has answered, if it says anything."""
         self._observer.compared(answered, other)
         difference = np.abs(answered[:, RUL] - other[:, RUL]).sum()
         is_novel = answered[:, NOVELTY] > NOVELTY_LIMIT
         is_novel &= other[:, NOVELTY] <= NOVELTY_LIMIT
         self._add(0, len(answered), difference, int(np.count_nonzero(is_novel)))
-
-    def shadow_failed(self) -> None:
-        """Leave windows out that the serving model did not answer."""
 
     def _add(self, *sums: float) -> None:
         own = self._sums.own

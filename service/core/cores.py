@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from model.domain import FloatArray
-from service.core.ports import Board, Slots
+from service.core.ports import Slots
 
 
 class Cores:
@@ -21,25 +21,15 @@ class Cores:
         running: float64 [1], the batches that this worker runs now; the batcher counts them on the loop.
     """
 
-    def __init__(self, board: Board | None, cores: int) -> None:
-        """Count on the workers' board; None: this worker is the only one."""
+    def __init__(self, running: Slots | None, cores: int) -> None:
+        """Count in the one place that the workers share; None: this worker is the only one."""
         self._cores: Final = cores
-        self._running: Final[Slots] = _Alone() if board is None else board.slots("running batches", 1)
-        self.running: Final[FloatArray] = self._running.own
+        self._running: Final = running
+        self.running: Final[FloatArray] = np.zeros(1) if running is None else running.own
         self.running[0] = 0.0  # whatever ran in the worker whose place this one takes has ended
 
     @property
     def spare(self) -> bool:
         """Return whether a core is idle."""
-        return float(self._running.total()[0]) < self._cores
-
-
-class _Alone:
-    """The numbers of a worker that shares them with none."""
-
-    def __init__(self) -> None:
-        self.own: Final[FloatArray] = np.zeros(1)
-
-    def total(self) -> FloatArray:
-        """Its own."""
-        return self.own
+        total = self.running if self._running is None else self._running.total()
+        return float(total[0]) < self._cores

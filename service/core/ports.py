@@ -191,11 +191,3 @@ class Slots(Protocol):
     def total(self) -> FloatArray:
         """The sum over all workers, [size]."""
         ...
-
-
-class Board(Protocol):
-    """Hands out `Slots`; `service.metrics.board.Board` is one."""
-
-    def slots(self, name: str, size: int) -> Slots:
-        """Reserve numbers under a name, all 0 when the service starts."""
-        ...

@@ -196,36 +196,17 @@ class Predictor:
         if parts is None:
             parts = await _laid_out(query.windows, model.rules)
         windows, problems = join(query.windows, parts, model.rules)
-        if problems:
-            return await self._partly(model, query, windows, problems, stages, tenant=tenant)
+        units = [window.name for window in query.windows] if problems else []
+        if problems and not query.partial:
+            raise _invalid(problems, count)
         query.windows = []  # while a request waits, its lists would hold thirty bytes a reading
         name, answered = await self._routed(model, windows, query, stages, tenant)
-        return PredictReply(name, cast("list[Prediction | Refused]", answered))
-
-    async def _partly(
-        self,
-        model: LoadedModel,
-        query: PredictQuery,
-        windows: Windows | None,
-        problems: Mapping[int, Sequence[Problem]],
-        stages: Stages | None,
-        *,
-        tenant: str,
-    ) -> PredictReply:
-        """Answer the windows that can be read, with the error of each other one in its place.
-
-        Raises:
-            InvalidWindows: `partial` is not set.
-        """
-        placed = {i: [p.below(f"/windows/{i}") for p in found] for i, found in problems.items()}
-        units = [window.name for window in query.windows]
-        if not query.partial:
-            raise _invalid(placed, len(units))
-        name, answered = await self._routed(model, windows, query, stages, tenant)
-        in_order = iter(answered)
+        if not problems:
+            return PredictReply(name, cast("list[Prediction | Refused]", answered))
+        in_order, placed = iter(answered), enumerate(units)
         return PredictReply(
             name,
-            [_refused(unit, placed[i]) if i in placed else next(in_order) for i, unit in enumerate(units)],
+            [_refused(unit, i, problems[i]) if i in problems else next(in_order) for i, unit in placed],
         )
 
     async def _routed(
@@ -308,17 +289,17 @@ async def _laid_out(given: Sequence[WindowInput], rules: WindowRules) -> list[La
 
 
 def _invalid(problems: Mapping[int, Sequence[Problem]], windows: int) -> InvalidWindows:
-    in_order = [p for i in sorted(problems) for p in problems[i]]
+    in_order = [p.below(f"/windows/{i}") for i in sorted(problems) for p in problems[i]]
     worst = in_order[0]
     return InvalidWindows(
-        f"{len(problems)} of {windows} windows cannot be read; {worst.pointer}: {worst.detail}",
-        in_order,
+        f"{len(problems)} of {windows} windows cannot be read; {worst.pointer}: {worst.detail}", in_order
     )
 
 
-def _refused(unit: str | None, problems: Sequence[Problem]) -> Refused:
+def _refused(unit: str | None, i: int, problems: Sequence[Problem]) -> Refused:
     """A window's own error, in its place."""
-    detail = "; ".join(f"{p.pointer}: {p.detail}" for p in problems[:3])
+    placed = [p.below(f"/windows/{i}") for p in problems]
+    detail = "; ".join(f"{p.pointer}: {p.detail}" for p in placed[:3])
     return Refused(
-        unit and unit[:LONGEST_NAME], WindowError(STATUS[InvalidWindow].title, detail, listed(problems))
+        unit and unit[:LONGEST_NAME], WindowError(STATUS[InvalidWindow].title, detail, listed(placed))
     )

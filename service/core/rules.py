@@ -16,34 +16,6 @@ distance. Without it a healthy window of 60 cycles and 17 columns would carry a 
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TrainingRange:
-    """Where the readings of training lay.
-
-    Attributes:
-        lowest: float32 [F], below it a reading is out of range.
-        highest: float32 [F], above it a reading is out of range.
-    """
-
-    lowest: FloatArray
-    highest: FloatArray
-
-    @classmethod
-    def of(cls, manifest: Manifest) -> TrainingRange:
-        """The range of one model."""
-        low = np.array([column.low for column in manifest.columns])
-        high = np.array([column.high for column in manifest.columns])
-        # A column that was constant in training has no width; rounding to float32 is no deviation.
-        margin = OUT_OF_RANGE_MARGIN * (high - low) + 1e-5 * np.maximum(np.abs(low), np.abs(high))
-        return cls((low - margin).astype(np.float32), (high + margin).astype(np.float32))
-
-
-def usual_entropy(manifest: Manifest) -> tuple[list[float], list[float]]:
-    """Return the lowest and highest usual entropy ratio of the attention, by length of the window."""
-    low, high = manifest.entropy[0].limits(manifest.context)
-    return low.tolist(), high.tolist()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class WindowRules:
     """What a model and the settings ask of a window, laid out for quick checks.
 
@@ -52,6 +24,7 @@ class WindowRules:
         sensors: Which of them are sensors, by their places.
         horizons: The horizons of failure probabilities, as replies name them.
         units: Their engineering units.
+        lowest, highest: float32 [F], beyond them a reading is out of the range of training.
         usual_entropy: Lowest and highest usual attention entropy ratio of windows of 0, 1, .. cycles.
     """
 
@@ -60,7 +33,8 @@ class WindowRules:
     sensors: tuple[int, ...]
     known: frozenset[str]
     units: tuple[str, ...]
-    range: TrainingRange
+    lowest: FloatArray
+    highest: FloatArray
     usual_entropy: tuple[list[float], list[float]]
     context: int
     max_missing_fraction: float
@@ -70,14 +44,20 @@ class WindowRules:
     def of(cls, manifest: Manifest, *, max_window_cycles: int) -> WindowRules:
         """The rules of one model."""
         names = tuple(column.name for column in manifest.columns)
+        low = np.array([column.low for column in manifest.columns])
+        high = np.array([column.high for column in manifest.columns])
+        # A column that was constant in training has no width; rounding to float32 is no deviation.
+        margin = OUT_OF_RANGE_MARGIN * (high - low) + 1e-5 * np.maximum(np.abs(low), np.abs(high))
+        least, most = manifest.entropy[0].limits(manifest.context)
         return cls(
             names,
             tuple(map(str, manifest.horizons)),
             manifest.schema_of_columns.indices("sensor"),
             frozenset(names),
             tuple(column.unit for column in manifest.columns),
-            TrainingRange.of(manifest),
-            usual_entropy(manifest),
+            (low - margin).astype(np.float32),
+            (high + margin).astype(np.float32),
+            (least.tolist(), most.tolist()),
             manifest.context,
             manifest.max_missing_fraction,
             max_window_cycles,

@@ -20,7 +20,7 @@ from service.choices import ProviderChoice
 from service.core.providers import CPU, ON_GPU, Placement, order, placement, with_options
 from service.core.runtime_cuda import BoundSession, bucket
 from service.core.session import available_providers, cpu_session, gpu_session
-from service.core.window import Windows
+from service.core.window import Windows, stacked
 from service.machine import NVIDIA_DRIVER
 
 GOLDEN_WINDOWS: Final = 16
@@ -71,32 +71,19 @@ class Outputs:
 
 
 class Runtime(Protocol):
-    """A loaded model. `run` may be called by several threads at once."""
+    """A loaded model. `run` may be called by several threads at once.
 
-    @property
-    def manifest(self) -> Manifest:
-        """The model's manifest."""
-        ...
+    Attributes:
+        sha256: The digest of the model's file.
+        provider: The execution provider in use.
+        placement: All providers in use, and the reason for a fallback.
+    """
 
-    @property
-    def drift_reference(self) -> DriftReference:
-        """The reference of drift."""
-        ...
-
-    @property
-    def sha256(self) -> str:
-        """The digest of the model's file."""
-        ...
-
-    @property
-    def provider(self) -> str:
-        """The execution provider in use."""
-        ...
-
-    @property
-    def placement(self) -> Placement:
-        """All providers in use, and the reason for a fallback."""
-        ...
+    manifest: Manifest
+    drift_reference: DriftReference
+    sha256: str
+    provider: str
+    placement: Placement
 
     def run(self, readings: FloatArray, lengths: IntArray, last_cycle: FloatArray) -> Outputs:
         """float32 [B, T, F], int64 [B], float32 [B] -> `Outputs`."""
@@ -116,11 +103,11 @@ class OnnxRuntime:
     ) -> None:
         self._session = session
         self._names = [*output_shapes(manifest, windows=ANY, cycles=ANY)]
-        self.manifest: Final = manifest
-        self.drift_reference: Final = drift_reference
-        self.sha256: Final = sha256
-        self.placement: Final = placement
-        self.provider: Final[str] = placement.providers[0]
+        self.manifest = manifest
+        self.drift_reference = drift_reference
+        self.sha256 = sha256
+        self.placement = placement
+        self.provider = placement.providers[0]
         self._bound = BoundSession(session, manifest, device="cuda") if self.provider in ON_GPU else None
 
     @classmethod
@@ -252,7 +239,7 @@ def _fits(got: tuple[str, tuple[Any, ...]], kind: str, shape: tuple[int, ...]) -
     )
 
 
-def stacked(shares: Sequence[tuple[Windows, Sequence[int]]]) -> Asked:
+def asked_of(shares: Sequence[tuple[Windows, Sequence[int]]]) -> Asked:
     """Windows of several requests, of each those at these places, as the graph takes them."""
     lengths: list[int] = []
     last_cycle: list[float] = []
@@ -270,22 +257,5 @@ def stacked(shares: Sequence[tuple[Windows, Sequence[int]]]) -> Asked:
             part = windows.readings[at]
         parts.append(part)
         cycles = max(cycles, part.shape[1])
-    cycles = min(cycles, max(lengths))
-    if len(parts) == 1:
-        readings = np.ascontiguousarray(parts[0][:, :cycles])
-    elif {part.shape[1] for part in parts} == {cycles}:
-        readings = np.concatenate(parts)
-    else:
-        readings = _padded(parts, cycles)
+    readings = stacked(parts, min(cycles, max(lengths)))
     return Asked(readings, np.array(lengths, np.int64), np.array(last_cycle, np.float32))
-
-
-def _padded(parts: Sequence[FloatArray], cycles: int) -> FloatArray:
-    """Windows [B_i, T_i, F] as float32 [B, T, F], NaN past their ends."""
-    padded = np.full((sum(map(len, parts)), cycles, parts[0].shape[2]), np.nan, np.float32)
-    row = 0
-    for part in parts:
-        width = min(part.shape[1], cycles)
-        padded[row : row + len(part), :width] = part[:, :width]
-        row += len(part)
-    return padded

@@ -15,7 +15,7 @@ import numpy as np
 import onnxruntime as ort
 
 from export.bundle import Manifest
-from export.outputs import PER_CYCLE, Shapes, cycles_of, output_shapes
+from export.outputs import PER_CYCLE, cycles_of, output_shapes
 from model.domain import FloatArray, IntArray
 
 
@@ -45,7 +45,7 @@ class BoundSession:
         with self._making:
             buffers = self._buffers.get(size)
             if buffers is None:
-                buffers = self._buffers[size] = self._make(*size)
+                buffers = self._buffers[size] = _Buffers(self._session, self._manifest, *size, self._device)
         answers = buffers.run(*padded(readings, lengths, last_cycle, windows=size[0], cycles=size[1]))
         asked = {name: answer[:b] for name, answer in answers.items()}
         return {name: x[cycles_of(name, slice(t))] if name in PER_CYCLE else x for name, x in asked.items()}
@@ -56,15 +56,6 @@ class BoundSession:
             b = 1 << power
             nothing = np.full((b, 1, len(self._manifest.columns)), np.nan, np.float32)
             self.run(nothing, np.ones(b, np.int64), np.full(b, np.nan, np.float32))
-
-    def _make(self, windows: int, cycles: int) -> _Buffers:
-        inputs: Shapes = {
-            "readings": (windows, cycles, len(self._manifest.columns)),
-            "lengths": (windows,),
-            "last_cycle": (windows,),
-        }
-        outputs = output_shapes(self._manifest, windows=windows, cycles=cycles)
-        return _Buffers(self._session, inputs, outputs, device=self._device)
 
 
 def padded(
@@ -86,19 +77,21 @@ def padded(
 class _Buffers:
     """Inputs and outputs of one size, on the device, bound to the session once."""
 
-    def __init__(self, session: Any, inputs: Shapes, outputs: Shapes, *, device: str) -> None:  # noqa: ANN401
+    def __init__(self, session: Any, manifest: Manifest, windows: int, cycles: int, device: str) -> None:  # noqa: ANN401
         self._session: Final = session
         self._busy: Final = Lock()
-        kinds = {"lengths": np.int64}
         self._binding: Final[Any] = session.io_binding()
+
+        def made(shape: tuple[int, ...], kind: type = np.float32) -> Any:  # noqa: ANN401
+            return ort.OrtValue.ortvalue_from_shape_and_type(shape, kind, device, 0)
+
         self._inputs: Final = {
-            name: ort.OrtValue.ortvalue_from_shape_and_type(shape, kinds.get(name, np.float32), device, 0)
-            for name, shape in inputs.items()
+            "readings": made((windows, cycles, len(manifest.columns))),
+            "lengths": made((windows,), np.int64),
+            "last_cycle": made((windows,)),
         }
-        self._outputs: Final = {
-            name: ort.OrtValue.ortvalue_from_shape_and_type(shape, np.float32, device, 0)
-            for name, shape in outputs.items()
-        }
+        shapes = output_shapes(manifest, windows=windows, cycles=cycles)
+        self._outputs: Final = {name: made(shape) for name, shape in shapes.items()}
         for name, value in self._inputs.items():
             self._binding.bind_ortvalue_input(name, value)
         for name, value in self._outputs.items():

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import Context
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -23,16 +23,6 @@ MOST_WAITING: Final = 4
 """Requests that wait for the candidate; while more would, it is not asked."""
 
 
-class ShadowObserver(Protocol):
-    """Counts comparisons, on the event loop; `service.metrics.models.ModelMetrics` is one."""
-
-    def compared(self, candidate: FloatArray, served: FloatArray, /) -> None:
-        """Count differences of answers, [W, 4]: RUL, lower, upper, novelty."""
-
-    def shadow_failed(self) -> None:
-        """Count a request that the candidate did not answer."""
-
-
 class Uncounted:
     """Takes the reports of a candidate's batches: they are no predictions of the service."""
 
@@ -44,15 +34,26 @@ class Uncounted:
 
 
 class Shadow:
-    """A batcher that answers as `serving` does, and asks `candidate` after a share of the requests."""
+    """A batcher that answers as `serving` does, and asks `candidate` after a share of the requests.
+
+    `compared` takes the candidate's and the served answers, [W, 4] each: RUL, lower, upper, novelty. `failed`
+    is called after a request that the candidate did not answer.
+    """
 
     def __init__(
-        self, serving: Batcher, candidate: Batcher, *, share: float, observer: ShadowObserver
+        self,
+        serving: Batcher,
+        candidate: Batcher,
+        *,
+        share: float,
+        compared: Callable[[FloatArray, FloatArray], None],
+        failed: Callable[[], None],
     ) -> None:
         self.serving: Final = serving
         self._candidate: Final = candidate
         self._share: Final = share
-        self._observer: Final = observer
+        self._compared: Final = compared
+        self._failed: Final = failed
         self._due = 0.0
         self._waiting: Final[set[asyncio.Task[None]]] = set()
 
@@ -74,9 +75,9 @@ class Shadow:
             probe = msgspec.structs.replace(windows, is_probe=True)  # no prediction of the service
             shadow = _rows(await self._candidate.submit(probe), len(windows.lengths))
         except ServiceError:
-            self._observer.shadow_failed()
+            self._failed()
             return
-        self._observer.compared(shadow, _rows(pieces, len(windows.lengths)))
+        self._compared(shadow, _rows(pieces, len(windows.lengths)))
 
 
 def _rows(pieces: Sequence[Piece], windows: int) -> FloatArray:

@@ -70,16 +70,9 @@ class Windows(msgspec.Struct, frozen=True, eq=False):
 
     def only(self, rows: Sequence[int]) -> Windows:
         """Some of the windows."""
-        return Windows(
-            self.readings[list(rows)],
-            [self.lengths[i] for i in rows],
-            [self.last_cycle[i] for i in rows],
-            [self.sent[i] for i in rows],
-            [self.first_cycle[i] for i in rows],
-            [self.imputed_fraction[i] for i in rows],
-            [self.units[i] for i in rows],
-            self.is_probe,
-        )
+        lists = ("lengths", "last_cycle", "sent", "first_cycle", "imputed_fraction", "units")
+        chosen: dict[str, Any] = {name: [getattr(self, name)[i] for i in rows] for name in lists}
+        return msgspec.structs.replace(self, readings=self.readings[list(rows)], **chosen)
 
 
 class Defect(NamedTuple):
@@ -238,13 +231,14 @@ def join(
             problems[i] = [*number, *part.problems]
         else:
             rows.append(i)
-            readings.append(part.readings)
+            readings.append(part.readings[None])
             sent.append(part.sent)
             last_cycle.append(last)
             units.append(window.name)
     if not rows:
         return None, problems
-    windows, defects = check(_stacked(readings), sent, last_cycle, rules, units=units)
+    longest = max(part.shape[1] for part in readings)
+    windows, defects = check(stacked(readings, longest), sent, last_cycle, rules, units=units)
     for defect in defects:
         i = rows[defect.window]
         by_row = given[i].readings is not None
@@ -302,16 +296,18 @@ def _packed(lists: Sequence[Any], count: int) -> FloatArray:
             return np.array(list(chain.from_iterable(lists)), np.float64).astype(np.float32)
 
 
-def _stacked(parts: Sequence[FloatArray]) -> FloatArray:
-    """Windows [T_i, F] as float32 [B, T, F], NaN past each one's end."""
+def stacked(parts: Sequence[FloatArray], cycles: int) -> FloatArray:
+    """Windows [B_i, T_i, F] as float32 [B, T, F] of at most these cycles, NaN past the end of each."""
     if len(parts) == 1:
-        return parts[0][None]
-    sizes = set(map(len, parts))
-    if len(sizes) == 1:
-        return np.stack(parts)
-    padded = np.full((len(parts), max(sizes), parts[0].shape[1]), np.nan, np.float32)
-    for row, part in zip(padded, parts, strict=True):
-        row[: len(part)] = part
+        return np.ascontiguousarray(parts[0][:, :cycles])
+    if {part.shape[1] for part in parts} == {cycles}:
+        return np.concatenate(parts)
+    padded = np.full((sum(map(len, parts)), cycles, parts[0].shape[2]), np.nan, np.float32)
+    row = 0
+    for part in parts:
+        width = min(part.shape[1], cycles)
+        padded[row : row + len(part), :width] = part[:, :width]
+        row += len(part)
     return padded
 
 

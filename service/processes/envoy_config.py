@@ -33,28 +33,13 @@ HEAP: Final = "envoy.resource_monitors.fixed_heap"
 NO_LIMIT_BYTES: Final = 1 << 50
 TYPES: Final = "type.googleapis.com/envoy"
 
+_PATH: Final = {"name": ":path", "string_match": {"safe_regex": {"regex": DECODABLE}}}
+_UNDECODABLE: Final = {"permissions": [{"not_rule": {"header": _PATH}}], "principals": [{"any": True}]}
 ACCESS_CONTROL: Final = {
     "name": "envoy.filters.http.rbac",
     "typed_config": {
-        "@type": "type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC",
-        "rules": {
-            "action": "DENY",
-            "policies": {
-                "undecodable": {
-                    "permissions": [
-                        {
-                            "not_rule": {
-                                "header": {
-                                    "name": ":path",
-                                    "string_match": {"safe_regex": {"regex": DECODABLE}},
-                                }
-                            }
-                        }
-                    ],
-                    "principals": [{"any": True}],
-                }
-            },
-        },
+        "@type": f"{TYPES}.extensions.filters.http.rbac.v3.RBAC",
+        "rules": {"action": "DENY", "policies": {"undecodable": _UNDECODABLE}},
     },
 }
 """Envoy's filter that refuses requests by their headers, with 403."""
@@ -79,12 +64,6 @@ ALIVE: Final = {"body_format_override": {"json_format": {"status": "alive"}}}
 """The body of the answer 200, which no other filter gives."""
 
 
-def allow_silence(config: Config, *, idle_seconds: float) -> None:
-    """Let streams be silent this long."""
-    for http in _http_managers(config):
-        http["stream_idle_timeout"] = _seconds(idle_seconds)
-
-
 def hide_admin(config: Config, *, socket: Path) -> None:
     """Put the admin interface on a Unix socket.
 
@@ -93,9 +72,10 @@ def hide_admin(config: Config, *, socket: Path) -> None:
     config["admin"] = {"address": {"pipe": {"path": str(socket), "mode": 0o600}}}
 
 
-def limit_slow_clients(config: Config, *, body_seconds: float) -> None:
-    """Bound the time of heads, bodies, unread answers and idle connections, and the streams of HTTP/2."""
+def limit_slow_clients(config: Config, *, body_seconds: float, silent_seconds: float) -> None:
+    """Bound the time of heads, bodies, silent streams and connections; bound the streams of HTTP/2."""
     for http in _http_managers(config):
+        http["stream_idle_timeout"] = _seconds(silent_seconds)
         http["request_headers_timeout"] = _seconds(HEADERS_SECONDS)
         http["request_timeout"] = _seconds(body_seconds + BACKSTOP_SECONDS)
         http["stream_flush_timeout"] = _seconds(FLUSH_SECONDS)

@@ -25,7 +25,6 @@ from service.processes.changes import Changes
 from service.processes.control import WorkerSpec, send
 from service.processes.descriptors import most_connections
 from service.processes.envoy_config import (
-    allow_silence,
     answer_liveness,
     hide_admin,
     limit_connections,
@@ -174,9 +173,8 @@ class Workers:
     def _configure(self, config: dict[str, Any], *, admin: Path) -> dict[str, Any]:
         settings = self._settings
         hide_admin(config, socket=admin)
-        # Our own limit ends first.
-        allow_silence(config, idle_seconds=max(ENVOY_IDLE_SECONDS, settings.stream_idle_seconds + 60))
-        limit_slow_clients(config, body_seconds=settings.body_timeout_seconds)
+        silent = max(ENVOY_IDLE_SECONDS, settings.stream_idle_seconds + 60)  # our own limit ends first
+        limit_slow_clients(config, body_seconds=settings.body_timeout_seconds, silent_seconds=silent)
         limit_connections(config, most=most_connections(settings.max_connections))
         answer_liveness(config)
         refuse_undecodable(config)

@@ -26,7 +26,7 @@ from service.core.batcher import (
 )
 from service.core.cores import Cores
 from service.core.probes import probes, without_each
-from service.core.runtime import stacked
+from service.core.runtime import asked_of
 from service.core.window import join, lay_out
 from service.errors import NotReady, Overloaded, RuntimeFailed
 from service.metrics.board import Board
@@ -333,7 +333,7 @@ def test_a_caller_that_arrives_while_a_thread_runs_a_large_request_is_answered_o
 
 
 def test_a_large_request_stays_on_the_loop_while_other_workers_use_the_cores():
-    cores = Cores(Board(), 2)
+    cores = Cores(Board().slots("running batches", 1), 2)
     bench = Bench.quick(cores=cores, loop_windows=4)
     cores.running[0] += 1
 
@@ -346,7 +346,7 @@ def test_a_large_request_stays_on_the_loop_while_other_workers_use_the_cores():
 
 @pytest.mark.parametrize("loop_windows", [0, 2, 4])
 def test_a_batch_that_does_not_fit_the_loop_has_a_thread_even_if_other_workers_use_every_core(loop_windows):
-    cores = Cores(Board(), 1)
+    cores = Cores(Board().slots("running batches", 1), 1)
     cores.running[0] += 1
     bench = Bench(cores=cores, loop_windows=loop_windows)
 
@@ -360,7 +360,7 @@ def test_a_batch_that_does_not_fit_the_loop_has_a_thread_even_if_other_workers_u
 
 @pytest.mark.parametrize("loop_windows", [0, 4])
 def test_batches_that_have_ended_leave_the_cores_to_other_workers(loop_windows):
-    cores = Cores(Board(), 1)
+    cores = Cores(Board().slots("running batches", 1), 1)
     bench = Bench.quick(cores=cores, loop_windows=loop_windows)
     bench.submit(0.0)
     bench.finish()
@@ -548,7 +548,7 @@ def test_a_batch_is_counted_with_the_times_of_its_requests(busy):
 
 
 def test_padding_is_nan_and_lengths_say_where_it_begins():
-    asked = stacked([(ragged(2), range(1)), (ragged(5, 1, 8), range(2)), (ragged(8, 3), [1])])
+    asked = asked_of([(ragged(2), range(1)), (ragged(5, 1, 8), range(2)), (ragged(8, 3), [1])])
 
     assert asked.readings.shape == (4, 5, 3)
     assert asked.lengths.tolist() == [2, 5, 1, 3]

@@ -84,7 +84,7 @@ def test_a_stream_may_be_silent_behind_envoy_for_as_long_as_asked():
     filters = [{"typed_config": {"stat_prefix": "ingress_http"}}]
     config = {"static_resources": {"listeners": [{"filter_chains": [{"filters": filters}]}]}}
 
-    envoy_config.allow_silence(config, idle_seconds=660.0)
+    envoy_config.limit_slow_clients(config, body_seconds=10.0, silent_seconds=660.0)
 
     assert filters[0]["typed_config"]["stream_idle_timeout"] == "660.000s"
 
