@@ -74,8 +74,9 @@ class Joints:
         if change.action is Action.SHADOW:
             batcher = self._batcher(runtime, Uncounted(), on_loop=False)
             self.batchers.add(batcher)
-            counted = {"compared": observer.compared, "failed": observer.shadow_failed}
-            return replace(serving, batcher=Shadow(serving.batcher, batcher, share=change.share, **counted))
+            compared, failed = observer.compared, observer.shadow_failed
+            shadow = Shadow(serving.batcher, batcher, share=change.share, compared=compared, failed=failed)
+            return replace(serving, batcher=shadow)
         self.store.add_version(_version(runtime.manifest))
         canary = Canary(
             self._loaded(runtime, self.metrics.add_canary(runtime)),

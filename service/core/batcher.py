@@ -28,7 +28,7 @@ from service.core.answers import Answers, Piece
 from service.core.cores import Cores
 from service.core.ports import Batch, BatchObserver, BatchReport, Caller, Share, Tracer
 from service.core.rules import WindowRules
-from service.core.runtime import Runtime, asked_of
+from service.core.runtime import Runtime, stacked
 from service.core.window import Windows
 from service.errors import NotReady, Overloaded, RuntimeFailed, ServiceError
 
@@ -273,7 +273,7 @@ class MicroBatcher:
             if self._tracer is not None:
                 served = dict.fromkeys(caller.trace for caller, _ in batch.shares)
                 trace = self._tracer.batch(served, model=runtime.manifest.name, windows=batch.report.size)
-            asked = asked_of([(caller.windows, places) for caller, places in batch.shares])
+            asked = stacked([(caller.windows, places) for caller, places in batch.shares])
             start = self._clock()
             outputs = runtime.run(asked.readings, asked.lengths, asked.last_cycle)
             batch.report.seconds = self._clock() - start

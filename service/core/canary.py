@@ -56,7 +56,7 @@ class Canary:
         give_back: Callable[[str], None],
     ) -> None:
         beside = Shadow(candidate.batcher, serving, share=1.0, compared=self.compared, failed=lambda: None)
-        self.model: Final = replace(candidate, batcher=beside)
+        self.model = replace(candidate, batcher=beside)
         self._share: Final = share
         self._bounds: Final = bounds
         self._sums: Final = sums

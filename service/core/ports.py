@@ -181,12 +181,13 @@ class Tracer(Protocol):
 
 
 class Slots(Protocol):
-    """Numbers under one name that the workers of a service share; `service.metrics.board.Slots` is one."""
+    """Numbers under one name that the workers of a service share; `service.metrics.board.Slots` is one.
 
-    @property
-    def own(self) -> FloatArray:
-        """This worker's numbers, float64 [size], to write to."""
-        ...
+    Attributes:
+        own: This worker's numbers, float64 [size], to write to.
+    """
+
+    own: FloatArray
 
     def total(self) -> FloatArray:
         """The sum over all workers, [size]."""

@@ -64,10 +64,7 @@ YIELD_EVERY: Final = 16
 class Canary(Protocol):
     """A candidate that answers a share of the requests; `service.core.canary.Canary` is one."""
 
-    @property
-    def model(self) -> LoadedModel:
-        """The candidate."""
-        ...
+    model: LoadedModel
 
     def takes(self, unit: str | None) -> bool:
         """Whether the candidate answers a request of this unit."""

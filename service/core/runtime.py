@@ -20,7 +20,7 @@ from service.choices import ProviderChoice
 from service.core.providers import CPU, ON_GPU, Placement, order, placement, with_options
 from service.core.runtime_cuda import BoundSession, bucket
 from service.core.session import available_providers, cpu_session, gpu_session
-from service.core.window import Windows, stacked
+from service.core.window import Windows, aligned
 from service.machine import NVIDIA_DRIVER
 
 GOLDEN_WINDOWS: Final = 16
@@ -239,7 +239,7 @@ def _fits(got: tuple[str, tuple[Any, ...]], kind: str, shape: tuple[int, ...]) -
     )
 
 
-def asked_of(shares: Sequence[tuple[Windows, Sequence[int]]]) -> Asked:
+def stacked(shares: Sequence[tuple[Windows, Sequence[int]]]) -> Asked:
     """Windows of several requests, of each those at these places, as the graph takes them."""
     lengths: list[int] = []
     last_cycle: list[float] = []
@@ -257,5 +257,5 @@ def asked_of(shares: Sequence[tuple[Windows, Sequence[int]]]) -> Asked:
             part = windows.readings[at]
         parts.append(part)
         cycles = max(cycles, part.shape[1])
-    readings = stacked(parts, min(cycles, max(lengths)))
+    readings = aligned(parts, min(cycles, max(lengths)))
     return Asked(readings, np.array(lengths, np.int64), np.array(last_cycle, np.float32))

@@ -238,7 +238,7 @@ def join(
     if not rows:
         return None, problems
     longest = max(part.shape[1] for part in readings)
-    windows, defects = check(stacked(readings, longest), sent, last_cycle, rules, units=units)
+    windows, defects = check(aligned(readings, longest), sent, last_cycle, rules, units=units)
     for defect in defects:
         i = rows[defect.window]
         by_row = given[i].readings is not None
@@ -296,7 +296,7 @@ def _packed(lists: Sequence[Any], count: int) -> FloatArray:
             return np.array(list(chain.from_iterable(lists)), np.float64).astype(np.float32)
 
 
-def stacked(parts: Sequence[FloatArray], cycles: int) -> FloatArray:
+def aligned(parts: Sequence[FloatArray], cycles: int) -> FloatArray:
     """Windows [B_i, T_i, F] as float32 [B, T, F] of at most these cycles, NaN past the end of each."""
     if len(parts) == 1:
         return np.ascontiguousarray(parts[0][:, :cycles])

@@ -40,7 +40,7 @@ class Slots:
     def __init__(self, board: Board, rows: FloatArray, worker: int) -> None:
         self._board: Final = board
         self._rows: Final = rows
-        self.own: Final[FloatArray] = rows[worker]
+        self.own: FloatArray = rows[worker]
 
     def total(self) -> FloatArray:
         """Return the sum over all workers, also those that have died, [size]."""

@@ -26,7 +26,7 @@ from service.core.batcher import (
 )
 from service.core.cores import Cores
 from service.core.probes import probes, without_each
-from service.core.runtime import asked_of
+from service.core.runtime import stacked
 from service.core.window import join, lay_out
 from service.errors import NotReady, Overloaded, RuntimeFailed
 from service.metrics.board import Board
@@ -548,7 +548,7 @@ def test_a_batch_is_counted_with_the_times_of_its_requests(busy):
 
 
 def test_padding_is_nan_and_lengths_say_where_it_begins():
-    asked = asked_of([(ragged(2), range(1)), (ragged(5, 1, 8), range(2)), (ragged(8, 3), [1])])
+    asked = stacked([(ragged(2), range(1)), (ragged(5, 1, 8), range(2)), (ragged(8, 3), [1])])
 
     assert asked.readings.shape == (4, 5, 3)
     assert asked.lengths.tolist() == [2, 5, 1, 3]
