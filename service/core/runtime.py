@@ -244,7 +244,6 @@ def stacked(shares: Sequence[tuple[Windows, Sequence[int]]]) -> Asked:
     lengths: list[int] = []
     last_cycle: list[float] = []
     parts: list[FloatArray] = []
-    cycles = 0
     for windows, places in shares:
         if isinstance(places, range) and len(places) == len(windows.lengths):  # the whole request
             lengths += windows.lengths
@@ -256,6 +255,4 @@ def stacked(shares: Sequence[tuple[Windows, Sequence[int]]]) -> Asked:
             at = slice(places.start, places.stop) if isinstance(places, range) else places
             part = windows.readings[at]
         parts.append(part)
-        cycles = max(cycles, part.shape[1])
-    readings = aligned(parts, min(cycles, max(lengths)))
-    return Asked(readings, np.array(lengths, np.int64), np.array(last_cycle, np.float32))
+    return Asked(aligned(parts, max(lengths)), np.array(lengths, np.int64), np.array(last_cycle, np.float32))

@@ -237,8 +237,7 @@ def join(
             units.append(window.name)
     if not rows:
         return None, problems
-    longest = max(part.shape[1] for part in readings)
-    windows, defects = check(aligned(readings, longest), sent, last_cycle, rules, units=units)
+    windows, defects = check(aligned(readings, rules.context), sent, last_cycle, rules, units=units)
     for defect in defects:
         i = rows[defect.window]
         by_row = given[i].readings is not None
@@ -296,18 +295,20 @@ def _packed(lists: Sequence[Any], count: int) -> FloatArray:
             return np.array(list(chain.from_iterable(lists)), np.float64).astype(np.float32)
 
 
-def aligned(parts: Sequence[FloatArray], cycles: int) -> FloatArray:
+def aligned(parts: Sequence[FloatArray], most: int) -> FloatArray:
     """Windows [B_i, T_i, F] as float32 [B, T, F] of at most these cycles, NaN past the end of each."""
     if len(parts) == 1:
-        return np.ascontiguousarray(parts[0][:, :cycles])
-    if {part.shape[1] for part in parts} == {cycles}:
+        return np.ascontiguousarray(parts[0][:, :most])
+    sizes = [part.shape[1] for part in parts]
+    cycles = min(max(sizes), most)
+    if min(sizes) == max(sizes) == cycles:
         return np.concatenate(parts)
     padded = np.full((sum(map(len, parts)), cycles, parts[0].shape[2]), np.nan, np.float32)
     row = 0
-    for part in parts:
-        width = min(part.shape[1], cycles)
-        padded[row : row + len(part), :width] = part[:, :width]
-        row += len(part)
+    for part, size in zip(parts, sizes, strict=True):
+        end = row + len(part)
+        padded[row:end, :size] = part[:, :cycles] if size > cycles else part
+        row = end
     return padded
 
 
