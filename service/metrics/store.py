@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+import operator
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import numpy as np
-from prometheus_client.core import GaugeMetricFamily
 
 from model.evaluation import nasa_score
 from service.metrics.buckets import ERROR_CYCLES
-from service.metrics.instruments import Instrument, Shared
+from service.metrics.instruments import Shared
 from service.store.judgement import Judgement, OutcomeKind, OutcomeResult
 from service.store.rows import Drop
 
@@ -81,8 +80,16 @@ class StoreMetrics:
             "Predictions that were not kept, by reason.",
             reason=[reason.value for reason in Drop],
         )
-        shared.gauge("rul_store_pending_rows", "Predictions that wait to be written.", self._pending_rows)
-        self._up: Final = _Up(shared)
+        shared.gauge(
+            "rul_store_pending_rows", "Predictions that wait to be written.", lambda: float(self._pending())
+        )
+        self._is_down = False
+        shared.gauge(
+            "rul_store_up",
+            "0 while a worker cannot reach the database of predictions; 1 otherwise, also with none.",
+            lambda: self._is_down,
+            of_all=operator.not_,
+        )
 
     def judged(self, model: str) -> Judged:
         """Return what all workers have counted of a model's predictions against outcomes."""
@@ -95,9 +102,6 @@ class StoreMetrics:
             late - early,
             *(self._removed.total(model, verdict) for verdict in ("contradicted", "open")),
         )
-
-    def _pending_rows(self) -> float:
-        return self._pending()
 
     def watch_pending(self, pending: Callable[[], int]) -> None:
         """Ask this how many predictions wait to be written."""
@@ -117,7 +121,7 @@ class StoreMetrics:
 
     def up(self, *, up: bool) -> None:
         """Show whether the database answers this worker."""
-        self._up.set(up=up)
+        self._is_down = not up
 
     def taken(self, kind: OutcomeKind, result: OutcomeResult) -> None:
         """Count an outcome that is committed; one that corrects another is no second end of the unit."""
@@ -137,23 +141,3 @@ class StoreMetrics:
         self._sides.labels(model, "late").inc(float(error[error > 0].sum()))
         self._sides.labels(model, "early").inc(float(-error[error < 0].sum()))
         self._nasa.labels(model).inc(nasa_score(error))
-
-
-class _Up(Instrument[GaugeMetricFamily]):
-    """1 while the database answers every worker that lives, which no sum over them would say."""
-
-    def __init__(self, shared: Shared) -> None:
-        name = "rul_store_up"
-        text = "0 while a worker cannot reach the database of predictions; 1 otherwise, also with none."
-        self._down: Final = shared.board.slots(name, 1)
-        super().__init__(shared.registry, partial(GaugeMetricFamily, name, text))
-
-    def set(self, *, up: bool) -> None:
-        """Note whether the database answers this worker."""
-        self._down.own[0] = float(not up)
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Return the value of all workers together."""
-        family = self._family()
-        family.add_metric((), float(not self._down.total_of_living()[0]))
-        yield family
