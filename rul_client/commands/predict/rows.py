@@ -15,13 +15,12 @@ from rul_client.answers import Answerer, Explain, Prediction, Refused
 from rul_client.readings import Window
 from service.core.queries import Decision
 
-
 Row = dict[str, Any]
 """One line of the output, by `columns_of` its model; cycles are the unit's own numbers.
 
-None: no answer, or one cycle's entropy. The two sensors that weigh most have signed cycles of RUL; `trust` is
-None if it was not asked for. `act_at_cycle` is None where running to failure costs least, and `cost_ratio` is the
-cost per cycle of that stop over the one of running to failure.
+None: no answer, or one cycle's entropy. The two sensors that weigh most have signed cycles of RUL; `trust`
+is None if it was not asked for. `act_at_cycle` has the lowest expected cost; None: running to failure costs
+least. `cost_ratio` is its cost per cycle over that of running to failure.
 """
 COLUMNS: Final = (
     "unit", "last_cycle", "rul", "rul_state", "rul_lower", "rul_upper", "health_state", "entropy_ratio",

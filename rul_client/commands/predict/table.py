@@ -27,7 +27,8 @@ URGENT: Final = 5
 MAX_SENSOR: Final = 16
 UNSUPPORTED: Final = "unsupported"
 EXPENDABLE: Final = (
-    "drawing", "entropy", "trust", "state", "sensors", "top cycle", "failure", "cost ratio", "interval",
+    "drawing", "top cycle", "entropy", "trust", "state", "sensors", "evidence", "failure", "cost ratio",
+    "interval",
 )  # fmt: skip
 """Columns that a narrow terminal loses, the first first."""
 LEFT: Final = ("unit", "drawing", "health", "sensors", "trust", "state")
@@ -52,7 +53,7 @@ class PeopleTable(RowWriter):
         self._number: Final = max(5, len(self._at_least))
         self._headings: Final = {
             "interval": f"{answerer.manifest.nominal_coverage:.0%} interval",
-            "top cycle": "evident" if answerer.manifest.explains_readings else "top cycle",
+            "evidence": "evident",
             "sensors": "top sensors, cycles",
             "failure": "fails in " + "/".join(map(str, answerer.manifest.horizons)),
         }
@@ -106,9 +107,7 @@ class PeopleTable(RowWriter):
             "drawing": DRAWING[1],
             "health": max(map(len, HEALTH_LABELS)) + 2,
             "entropy": 7,
-            "top cycle": len(self._headings["top cycle"]),
-            **({"sensors": self._sensors_width()} if self._manifest.explains_readings else {}),
-            **({"trust": len(UNSUPPORTED)} if self._manifest.explains_readings and self._last_only else {}),
+            **self._grounds_widths(),
             **({"stop at": 7, "cost ratio": 10} if self._decides else {}),
             "failure": max(5 * len(self._manifest.horizons) - 1, len(self._headings["failure"])),
             "state": max(map(len, RulState)),
@@ -123,10 +122,15 @@ class PeopleTable(RowWriter):
                 widths.pop(name, None)
         return widths
 
-    def _sensors_width(self) -> int:
+    def _grounds_widths(self) -> dict[str, int]:
+        """Choose the columns that say what an answer rests on."""
+        if not self._manifest.explains_readings:
+            return {"top cycle": 9}
         names = [column.name for column in self._manifest.columns if column.role == "sensor"]
         sensor = min(MAX_SENSOR, max(map(len, names), default=0)) + len(" +12.3")
-        return max(2 * sensor + 2, len(self._headings["sensors"]))
+        sensors = max(2 * sensor + 2, len(self._headings["sensors"]))
+        widths = {"evidence": len(self._headings["evidence"]), "sensors": sensors}
+        return widths | ({"trust": len(UNSUPPORTED)} if self._last_only else {})
 
     def _cells(self, row: Row) -> dict[str, Text]:
         cells = {"unit": Text(printable(row["unit"], MAX_UNIT)), "last cycle": Text(str(row["last_cycle"]))}
@@ -149,6 +153,7 @@ class PeopleTable(RowWriter):
             "health": self._text(f"● {health}", style),
             "entropy": Text("" if entropy is None else f"{entropy:.2f}"),
             "top cycle": Text(str(row["top_cycle"])),
+            "evidence": Text(str(row["top_cycle"])),
             "sensors": Text(", ".join(filter(None, sensors))),
             "trust": Text(trust, "magenta" if trust == UNSUPPORTED else "dim"),
             "stop at": Text("" if ratio is None else stop),
