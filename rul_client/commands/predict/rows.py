@@ -11,9 +11,8 @@ from typing import Any, Final, NamedTuple
 
 from export.bundle import Manifest
 from model.domain import Trajectory
-from rul_client.answers import Answerer, Explain, Prediction, Refused
+from rul_client.answers import Answerer, Decision, Explain, Prediction, Refused
 from rul_client.readings import Window
-from service.core.queries import Decision
 
 Row = dict[str, Any]
 """One line of the output, by `columns_of` its model; cycles are the unit's own numbers.
