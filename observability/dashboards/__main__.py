@@ -9,20 +9,14 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from observability.dashboards.contents import read_dashboards
-from observability.dashboards.render import to_json
+from observability.dashboards.render import rendered
 
 FOLDER: Final = Path(__file__).parents[1] / "grafana" / "dashboards"
 
 
-def generated() -> dict[Path, str]:
-    """Each file that belongs into the dashboards' folder, and its content."""
-    return {FOLDER / f"{content.uid}.json": to_json(content) for content in read_dashboards()}
-
-
 def main(arguments: list[str]) -> int:
     """Write or check the files; the exit code."""
-    wanted = generated()
+    wanted = {FOLDER / f"{uid}.json": text for uid, text in rendered().items()}
     present = {path: path.read_text("utf-8") for path in FOLDER.glob("*.json")}
     stale = sorted(path for path in wanted | present if wanted.get(path) != present.get(path))
     if "--check" in arguments:

@@ -73,14 +73,12 @@ class Board:
         self._worker: Final = worker
         self._workers: Final = workers
         self._path: Final = path
-        self._rows: Final = None if path is None else _mapped(path, workers)
-        self._names: Final = None if path is None else path.with_name(f"{path.name}-names")
+        self._rows: Final = np.zeros((1, ROW)) if path is None else _mapped(path, workers)
         self._slots: Final[dict[str, Slots]] = {}
         self._places: Final[dict[str, slice]] = {}
         self._next, self._read = HEADER, 0
         self._reserve(0, HEADER)
-        if self._rows is not None:
-            self._rows[worker, PID] = os.getpid()
+        self._rows[worker, PID] = os.getpid()
 
     def slots(self, name: str, size: int) -> Slots:
         """Return the places of a name, all 0 when the service starts; another size has other places.
@@ -90,32 +88,32 @@ class Board:
         """
         key = f"{size} {name}"
         if key not in self._slots:
-            rows = np.zeros((1, size)) if self._rows is None else self._rows[:, self._place(key, size)]
-            self._slots[key] = Slots(self, rows, self._worker if self._rows is not None else 0)
+            self._slots[key] = Slots(self, self._rows[:, self._place(key, size)], self._worker)
         return self._slots[key]
 
     def _place(self, key: str, size: int) -> slice:
         """Find a name in the workers' list; the first worker that asks for it appends it."""
-        if key not in self._places and self._names is not None:
-            with self._names.open("a+b") as file:
-                fcntl.flock(file, fcntl.LOCK_EX)
-                file.seek(self._read)
-                for line in file.read().decode().splitlines():
-                    self._assign(line)
-                if key not in self._places:
-                    if self._next + size > ROW:
-                        raise FrontEndFailed(
-                            f"the metrics of so many bundles need more than {ROW} numbers: run fewer bundles "
-                            "a service"
-                        )
-                    self._reserve(self._next, size)
-                    file.write(f"{key}\n".encode())
-                    self._assign(key)
-                self._read = file.tell()
+        if self._path is None:
+            self._reserve(self._next, size)
+            return self._assign(key)
+        with self._path.with_name(f"{self._path.name}-names").open("a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(self._read)
+            for line in file.read().decode().splitlines():
+                self._assign(line)
+            if key not in self._places:
+                self._reserve(self._next, size)
+                file.write(f"{key}\n".encode())
+                self._assign(key)
+            self._read = file.tell()
         return self._places[key]
 
     def _reserve(self, start: int, size: int) -> None:
         """Reserve room for these places of every worker: a page without room ends the process (SIGBUS)."""
+        if start + size > ROW:
+            raise FrontEndFailed(
+                f"the metrics of so many bundles need more than {ROW} numbers: run fewer bundles a service"
+            )
         if self._path is None or not hasattr(os, "posix_fallocate"):
             return
         try:
@@ -128,14 +126,13 @@ class Board:
                 "free some, or set TMPDIR"
             ) from error
 
-    def _assign(self, key: str) -> None:
-        end = self._next + int(key.partition(" ")[0])
-        self._places[key], self._next = slice(self._next, end), end
+    def _assign(self, key: str) -> slice:
+        start, self._next = self._next, self._next + int(key.partition(" ")[0])
+        self._places[key] = slice(start, self._next)
+        return self._places[key]
 
     def pids(self) -> list[int]:
         """Return the process of each worker; 0 for one that does not live."""
-        if self._rows is None:
-            return [os.getpid()]
         return [pid if pid and _lives(pid) else 0 for pid in map(int, self._rows[:, PID])]
 
 

@@ -95,13 +95,12 @@ class DriftCollector(Collector):
         self.monitors[name] = monitor, DriftWarnings(logs.logger(), said, reference.names)
         return monitor
 
-    def describe(self) -> Iterator[GaugeMetricFamily]:
-        """The families without samples."""
-        yield from _families().values()
-
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """The families with a sample for each model, column and head."""
-        families = _families()
+        families = {
+            name: GaugeMetricFamily(f"rul_{name}", text, labels=labels)
+            for name, (labels, text) in _FAMILIES.items()
+        }
         for name, (monitor, warnings) in self.monitors.items():
             drift = monitor.read()
             warnings.read(name, drift)
@@ -116,6 +115,8 @@ class DriftCollector(Collector):
                 families["entropy_drift_limit_psi"].add_metric([name, head], index.limit)
             families["regime_unseen_ratio"].add_metric([name], drift.unseen)
         yield from families.values()
+
+    describe = collect  # when it is registered, there is no model
 
 
 _FAMILIES: Final = {
@@ -146,10 +147,3 @@ _FAMILIES: Final = {
     ),
     "regime_unseen_ratio": (("model",), "Share of last readings that are far from every operating regime."),
 }
-
-
-def _families() -> dict[str, GaugeMetricFamily]:
-    return {
-        name: GaugeMetricFamily(f"rul_{name}", text, labels=labels)
-        for name, (labels, text) in _FAMILIES.items()
-    }

@@ -24,7 +24,7 @@ from model.domain import FloatArray
 from service.metrics.board import Board, Slots
 from service.metrics.buckets import Buckets
 
-F = TypeVar("F", bound=Metric)
+C = TypeVar("C")
 Key = tuple[str, ...]
 """The values of one child's labels."""
 
@@ -55,8 +55,7 @@ class Shared:
 
         Those of `when_counted` are shown once they are counted.
         """
-        family = partial(CounterMetricFamily, name, documentation, labels=tuple(labels))
-        made = Counter(self.registry, family, partial(self._slots, name))
+        made = Counter(self, name, documentation, labels)
         self._declare(made, keys, labels)
         if when_counted:
             made.add([*when_counted], shown=False)
@@ -72,8 +71,7 @@ class Shared:
         **labels: Sequence[str],
     ) -> Histogram:
         """Declare a histogram: a child for each combination of `labels`, or for each of `keys`."""
-        family = partial(HistogramMetricFamily, name, documentation, labels=tuple(labels))
-        made = Histogram(self.registry, family, partial(self._slots, name), buckets)
+        made = Histogram(self, name, documentation, labels, buckets)
         self._declare(made, keys, labels)
         self._published.append(made)
         return made
@@ -85,9 +83,6 @@ class Shared:
             self._of_models.append((labels, made))
         else:
             made.add([*(product(*labels.values()) if keys is None else keys)])
-
-    def _slots(self, name: str, key: object, size: int) -> Slots:
-        return self.board.slots(f"{name}{key}", size)
 
     def add_model(self, name: str, **given: Sequence[str]) -> None:
         """Make the children of a model, by the values of its other labels; drop those of an old version."""
@@ -102,10 +97,16 @@ class Shared:
         for _, made in self._of_models:
             made.remove(name)
 
-    def gauge(self, name: str, documentation: str, now: Callable[[], float]) -> None:
-        """Declare what `now` says of this worker, added over the workers that live."""
-        family = partial(GaugeMetricFamily, name, documentation)
-        self._published.append(Gauge(self.registry, family, self.board.slots(name, 1), now))
+    def gauge(
+        self,
+        name: str,
+        documentation: str,
+        now: Callable[[], float],
+        *,
+        of_all: Callable[[float], float] = float,
+    ) -> None:
+        """Declare what `now` says of this worker, added over the workers that live, as `of_all` shows it."""
+        self._published.append(Gauge(self, name, documentation, now, of_all))
 
     def publish(self) -> None:
         """Put on the board what other workers do not see yet: waiting observations, and current values."""
@@ -113,16 +114,27 @@ class Shared:
             instrument.publish()
 
 
-class Instrument(Collector, Generic[F]):
-    """A family of metrics of one registry."""
+class Instrument(Collector):
+    """A family of metrics."""
 
-    def __init__(self, registry: CollectorRegistry, family: Callable[[], F]) -> None:
-        self._family: Final = family
-        registry.register(self)
+    def describe(self) -> Iterable[Metric]:
+        """Return the family when it is registered: a registry finds names that collide by it."""
+        return self.collect()
 
-    def describe(self) -> Iterator[F]:
-        """Return the family without samples: a registry finds names that collide by it."""
-        yield self._family()
+
+class Labelled(Instrument, Generic[C]):
+    """A family whose children are known by the values of their labels."""
+
+    def __init__(self) -> None:
+        self._children: Final[dict[Key, C]] = {}
+
+    def labels(self, *values: str) -> C:
+        """Return the child of these label values.
+
+        Raises:
+            KeyError: a label value was not declared.
+        """
+        return self._children[values]
 
 
 class Child:
@@ -141,24 +153,20 @@ class Child:
             self._own[self._place] += by
 
 
-class Counter(Instrument[CounterMetricFamily]):
+class Counter(Labelled[Child]):
     """Counts what only grows; children that are added together share a place on the board."""
 
-    def __init__(
-        self,
-        registry: CollectorRegistry,
-        family: Callable[[], CounterMetricFamily],
-        slots: Callable[[object, int], Slots],
-    ) -> None:
-        self._slots: Final = slots
+    def __init__(self, shared: Shared, name: str, documentation: str, labels: Iterable[str]) -> None:
+        super().__init__()
+        self._family: Final = partial(CounterMetricFamily, name, documentation, labels=tuple(labels))
+        self._board, self._name = shared.board, name
         self._lock: Final = threading.Lock()
         self._groups: Final[dict[tuple[Key, ...], tuple[Slots, bool]]] = {}
-        self._children: Final[dict[Key, Child]] = {}
-        super().__init__(registry, family)
+        shared.registry.register(self)
 
     def add(self, keys: Sequence[Key], *, shown: bool = True) -> None:
         """Add children; those that are not `shown` are once they are counted."""
-        slots = self._slots(keys, len(keys))
+        slots = self._board.slots(f"{self._name}{keys}", len(keys))
         self._groups[*keys,] = slots, shown
         for place, key in enumerate(keys):
             self._children.setdefault(key, Child(slots.own, place, self._lock))
@@ -169,14 +177,6 @@ class Counter(Instrument[CounterMetricFamily]):
             del self._groups[keys]
             for key in keys:
                 del self._children[key]
-
-    def labels(self, *values: str) -> Child:
-        """Return the child of these label values.
-
-        Raises:
-            KeyError: a label value was not declared.
-        """
-        return self._children[values]
 
     def total(self, *values: str) -> float:
         """Return the sum over all workers of one child; 0 of one that was not declared."""
@@ -195,30 +195,31 @@ class Counter(Instrument[CounterMetricFamily]):
         yield family
 
 
-class Gauge(Instrument[GaugeMetricFamily]):
+class Gauge(Instrument):
     """Shows a current value."""
 
     def __init__(
         self,
-        registry: CollectorRegistry,
-        family: Callable[[], GaugeMetricFamily],
-        slots: Slots,
+        shared: Shared,
+        name: str,
+        documentation: str,
         now: Callable[[], float],
+        of_all: Callable[[float], float],
     ) -> None:
-        self._slots: Final = slots
+        self._family: Final = partial(GaugeMetricFamily, name, documentation)
+        self._slots: Final = shared.board.slots(name, 1)
         self._now: Final = now
-        super().__init__(registry, family)
+        self._of_all: Final = of_all
+        shared.registry.register(self)
 
     def publish(self) -> None:
         """Put this worker's value on the board."""
         self._slots.own[0] = self._now()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Return the sum over the workers that live."""
+        """Return what the workers that live say together."""
         self.publish()
-        family = self._family()
-        family.add_metric((), float(self._slots.total_of_living()[0]))
-        yield family
+        yield self._family(value=float(self._of_all(float(self._slots.total_of_living()[0]))))
 
 
 class HistogramChild:
@@ -253,41 +254,30 @@ class HistogramChild:
         self._own[-1] += values.sum(dtype=np.float64)
 
 
-class Histogram(Instrument[HistogramMetricFamily]):
+class Histogram(Labelled[HistogramChild]):
     """Counts values in buckets."""
 
     def __init__(
-        self,
-        registry: CollectorRegistry,
-        family: Callable[[], HistogramMetricFamily],
-        slots: Callable[[object, int], Slots],
-        buckets: Buckets,
+        self, shared: Shared, name: str, documentation: str, labels: Iterable[str], buckets: Buckets
     ) -> None:
+        super().__init__()
+        self._family: Final = partial(HistogramMetricFamily, name, documentation, labels=tuple(labels))
+        self._board, self._name = shared.board, name
         self._bounds: Final = np.array(buckets.bounds, dtype=np.float64)
         self._le: Final = [*map(floatToGoString, buckets.bounds), "+Inf"]
-        self._slots: Final = slots
-        self._children: Final[dict[Key, HistogramChild]] = {}
-        super().__init__(registry, family)
+        shared.registry.register(self)
 
     def add(self, keys: Sequence[Key]) -> None:
         """Add children."""
         for key in keys:
             if key not in self._children:
-                slots = self._slots(key, len(self._bounds) + 2)
+                slots = self._board.slots(f"{self._name}{key}", len(self._bounds) + 2)
                 self._children[key] = HistogramChild(self._bounds, slots)
 
     def remove(self, model: str, *, but: Sequence[Key] = ()) -> None:
         """Drop the children whose first label is this model; what they have observed is counted."""
         for key in [key for key in self._children if key[0] == model and key not in but]:
             self._children.pop(key).publish()
-
-    def labels(self, *values: str) -> HistogramChild:
-        """Return the child of these label values.
-
-        Raises:
-            KeyError: a label value was not declared.
-        """
-        return self._children[values]
 
     def publish(self) -> None:
         """Put on the board what waits."""

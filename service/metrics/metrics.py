@@ -83,9 +83,9 @@ class Metrics(Collector):
         self._declare_now()
         self.store: Final = StoreMetrics(self._shared)
         self.drift: Final = DriftCollector(self._shared)
-        self._manifests: Final = Manifests(registry)
-        Processes(self._shared)
         self._runtimes: Final[dict[str, Runtime]] = {}
+        Manifests(registry, self._runtimes)
+        Processes(self._shared)
         for model in models:
             self.add_model(model)
 
@@ -98,7 +98,6 @@ class Metrics(Collector):
         self._shared.add_model(name, provider=[model.provider], head=heads)
         observer = ModelMetrics(self.families, model, drift=self.drift.add(model))
         self.models[name], self._runtimes[name] = observer, model
-        self._manifests.show(self._runtimes.values())
         return observer
 
     def add_canary(self, canary: Runtime) -> ModelMetrics:
@@ -118,7 +117,6 @@ class Metrics(Collector):
         self.drift.monitors.pop(name)
         self._runtimes.pop(name)
         self._shared.remove_model(name)
-        self._manifests.show(self._runtimes.values())
 
     def _retire(self, name: str) -> None:
         if name in self.models:
@@ -169,10 +167,7 @@ class Metrics(Collector):
             "Windows that wait for a batch, all models together.",
             lambda: sum(pending() for pending in self._pending),
         )
-        gauge("rul_workers", "Workers that are ready to answer.", self._is_ready)
-
-    def _is_ready(self) -> float:
-        return self._ready()
+        gauge("rul_workers", "Workers that are ready to answer.", lambda: float(self._ready()))
 
     def watch_ready(self, ready: Callable[[], bool]) -> None:
         """Ask this whether the worker answers."""

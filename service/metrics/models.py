@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable
-from functools import partial
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Final
 
 import numpy as np
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from model.domain import FloatArray, attention_lag, edge_weights, head_similarity
 from service.core.answers import STATES, Answers
@@ -35,8 +36,49 @@ PART_BATCHES: Final = 64
 """Most windows and batches that are counted in one go."""
 
 
+HISTOGRAMS: Final = {
+    "rul_attention_peak_weight": (TWENTIETHS, "Largest attention weight of a window."),
+    "rul_attention_first_cycles_weight": (
+        TWENTIETHS,
+        "Attention weight of the first tenth of a window's cycles; even attention has 0.1.",
+    ),
+    "rul_attention_last_cycles_weight": (
+        TWENTIETHS,
+        "Attention weight of the last tenth of a window's cycles; even attention has 0.1.",
+    ),
+    "rul_attention_lag_cycles": (LAGS, "Mean lag of the attention behind the last cycle."),
+    "rul_attention_head_similarity_ratio": (
+        TWENTIETHS,
+        "Mean cosine similarity of each two heads' attention; 1: all heads attend alike.",
+    ),
+    "rul_prediction_cycles": (CYCLES, "Predicted RUL in cycles."),
+    "rul_interval_width_cycles": (
+        CYCLES,
+        "Upper minus lower bound of the prediction interval, in cycles.",
+    ),
+    "rul_novelty_ratio": (NOVELTY, "Distance from the training data; 1 is its 99.5 % quantile."),
+    "rul_shadow_absolute_difference_cycles": (
+        ERROR_CYCLES,
+        "Absolute difference of a candidate's RUL (shadow, canary) from the serving model's, in cycles.",
+    ),
+}
+COUNTERS: Final = {
+    "rul_shadow_beyond_interval_total": "Windows whose RUL by the candidate (shadow, canary) is outside the "
+    "serving model's interval.",
+    "rul_shadow_failed_total": "Requests that the shadow did not answer.",
+    "rul_canary_requests_total": "Requests that went to the canary.",
+    "rul_canary_failed_total": "Requests that the canary did not answer, and the model that serves did.",
+    "rul_canary_returned_total": "Canaries that passed a bound, so that all requests went back to the model "
+    "that serves.",
+}
+
+
 class Families:
-    """The metrics of batches; the models' children come and go with them."""
+    """The metrics of batches; the models' children come and go with them.
+
+    Attributes:
+        histograms, counters: Those with no label but the model, by name.
+    """
 
     def __init__(self, shared: Shared, stage_seconds: Histogram) -> None:
         self.stage_seconds: Final = stage_seconds
@@ -52,99 +94,31 @@ class Families:
             "rul_cancelled_total",
             "Windows whose caller left, or whose deadline passed, before their answer.",
         )
-        self._declare_attention(shared)
-        self._declare_answers(shared)
-        self.shadow: Final = shared.histogram(
-            "rul_shadow_absolute_difference_cycles",
-            "Absolute difference of a candidate's RUL (shadow, canary) from the serving model's, in cycles.",
-            ERROR_CYCLES,
-            model=(),
+        self.imputed: Final = shared.histogram(
+            "rul_imputed_fraction", "Missing readings over all readings of a window.", FRACTIONS
         )
-        self.shadow_beyond: Final = shared.counter(
-            "rul_shadow_beyond_interval_total",
-            "Windows whose RUL by the candidate (shadow, canary) is outside the serving model's interval.",
-            model=(),
+        self.states: Final = shared.counter(
+            "rul_state_total", "Answers by state.", model=(), state=[state.value for state in STATES]
         )
-        self.shadow_failed: Final = shared.counter(
-            "rul_shadow_failed_total", "Requests that the shadow did not answer.", model=()
-        )
-        self.canary: Final = shared.counter(
-            "rul_canary_requests_total", "Requests that went to the canary.", model=()
-        )
-        self.canary_failed: Final = shared.counter(
-            "rul_canary_failed_total",
-            "Requests that the canary did not answer, and the model that serves did.",
-            model=(),
-        )
-        self.canary_returned: Final = shared.counter(
-            "rul_canary_returned_total",
-            "Canaries that passed a bound, so that all requests went back to the model that serves.",
-            model=(),
-        )
-
-    def _declare_attention(self, shared: Shared) -> None:
-        self.entropy = shared.histogram(
+        self.entropy: Final = shared.histogram(
             "rul_attention_entropy_ratio",
             "Attention entropy over its largest value; 0: one cycle has all weight, 1: all have the same.",
             TWENTIETHS,
             model=(),
             head=(),
         )
-        self.peak = shared.histogram(
-            "rul_attention_peak_weight", "Largest attention weight of a window.", TWENTIETHS, model=()
-        )
-        self.first = shared.histogram(
-            "rul_attention_first_cycles_weight",
-            "Attention weight of the first tenth of a window's cycles; even attention has 0.1.",
-            TWENTIETHS,
-            model=(),
-        )
-        self.last = shared.histogram(
-            "rul_attention_last_cycles_weight",
-            "Attention weight of the last tenth of a window's cycles; even attention has 0.1.",
-            TWENTIETHS,
-            model=(),
-        )
-        self.lag = shared.histogram(
-            "rul_attention_lag_cycles", "Mean lag of the attention behind the last cycle.", LAGS, model=()
-        )
-        self.similarity = shared.histogram(
-            "rul_attention_head_similarity_ratio",
-            "Mean cosine similarity of each two heads' attention; 1: all heads attend alike.",
-            TWENTIETHS,
-            model=(),
-        )
-        self.out_of_band = shared.counter(
+        self.out_of_band: Final = shared.counter(
             "rul_attention_out_of_band_total",
             "Windows whose attention entropy is outside the reference band of their length; low: collapsed, "
             "high: uniform.",
             model=(),
             side=[side.value for side in Side],
         )
-
-    def _declare_answers(self, shared: Shared) -> None:
-        self.rul = shared.histogram("rul_prediction_cycles", "Predicted RUL in cycles.", CYCLES, model=())
-        self.width = shared.histogram(
-            "rul_interval_width_cycles",
-            "Upper minus lower bound of the prediction interval, in cycles.",
-            CYCLES,
-            model=(),
-        )
-        self.states = shared.counter(
-            "rul_state_total",
-            "Answers by state.",
-            model=(),
-            state=[state.value for state in STATES],
-        )
-        self.novelty = shared.histogram(
-            "rul_novelty_ratio",
-            "Distance from the training data; 1 is its 99.5 % quantile.",
-            NOVELTY,
-            model=(),
-        )
-        self.imputed = shared.histogram(
-            "rul_imputed_fraction", "Missing readings over all readings of a window.", FRACTIONS
-        )
+        self.histograms: Final = {
+            name: shared.histogram(name, text, buckets, model=())
+            for name, (buckets, text) in HISTOGRAMS.items()
+        }
+        self.counters: Final = {name: shared.counter(name, text, model=()) for name, text in COUNTERS.items()}
 
 
 class ModelMetrics:
@@ -157,36 +131,20 @@ class ModelMetrics:
 
     Attributes:
         ran: Takes a batch that has run; `count` counts it.
+        shadow_failed: Counts a request that the shadow did not answer.
+        canary_asked, canary_failed: Count a request that the canary takes, and one that it did not answer.
+        canary_returned: Counts a canary that passed a bound.
         is_released: True where no batch follows.
     """
 
-    def __init__(
-        self,
-        families: Families,
-        model: Runtime,
-        *,
-        drift: DriftMonitor | None,
-    ) -> None:
+    def __init__(self, families: Families, model: Runtime, *, drift: DriftMonitor | None) -> None:
         name = model.manifest.name
         self._queue: Final = families.stage_seconds.labels(Stage.QUEUE.value)
         self._answered: Final = families.stage_seconds.labels(Stage.INFERENCE.value)
         self._cancelled: Final = families.cancelled.labels()
-        self._shadow: Final = families.shadow.labels(name)
-        self._shadow_beyond: Final = families.shadow_beyond.labels(name)
-        self._shadow_failed: Final = families.shadow_failed.labels(name)
-        self._canary: Final = families.canary.labels(name)
-        self._canary_failed: Final = families.canary_failed.labels(name)
-        self._canary_returned: Final = families.canary_returned.labels(name)
         self._drift: DriftMonitor | None = drift
         self._inference: Final = families.inference.labels(name, model.provider)
         self._batch: Final = families.batch.labels()
-        self._peak: Final = families.peak.labels(name)
-        self._first, self._last = families.first.labels(name), families.last.labels(name)
-        self._lag: Final = families.lag.labels(name)
-        self._similarity: Final = families.similarity.labels(name)
-        self._rul: Final = families.rul.labels(name)
-        self._width: Final = families.width.labels(name)
-        self._novelty: Final = families.novelty.labels(name)
         self._imputed: Final = families.imputed.labels()
         self._entropy: Final = families.entropy.labels(name, "mean")
         heads = range(model.manifest.heads)
@@ -194,6 +152,13 @@ class ModelMetrics:
         self._states: Final = [families.states.labels(name, state.value) for state in STATES]
         self._low, self._high = (families.out_of_band.labels(name, s.value) for s in (Side.LOW, Side.HIGH))
         self._usual_entropy: Final = model.manifest.entropy[0].limits(model.manifest.context)
+        self._histograms: Final = {each: made.labels(name) for each, made in families.histograms.items()}
+        counters = {each: made.labels(name).inc for each, made in families.counters.items()}
+        self._beyond: Final = counters["rul_shadow_beyond_interval_total"]
+        self.shadow_failed: Final = counters["rul_shadow_failed_total"]
+        self.canary_asked: Final = counters["rul_canary_requests_total"]
+        self.canary_failed: Final = counters["rul_canary_failed_total"]
+        self.canary_returned: Final = counters["rul_canary_returned_total"]
         self._waiting: Final[deque[BatchReport]] = deque()
         self.is_released = False
         self.ran: Final = self._waiting.append
@@ -205,25 +170,9 @@ class ModelMetrics:
     def compared(self, candidate: FloatArray, served: FloatArray) -> None:
         """Count what a candidate and the model that serves answered to the same windows."""
         rul = candidate[:, RUL]
-        self._shadow.observe_each(np.abs(rul - served[:, RUL]).tolist())
-        beyond = (rul < served[:, LOWER]) | (rul > served[:, UPPER])
-        self._shadow_beyond.inc(int(np.count_nonzero(beyond)))
-
-    def shadow_failed(self) -> None:
-        """Count a request that the shadow did not answer."""
-        self._shadow_failed.inc()
-
-    def canary_asked(self) -> None:
-        """Count a request that the canary takes."""
-        self._canary.inc()
-
-    def canary_failed(self) -> None:
-        """Count a request that the canary did not answer."""
-        self._canary_failed.inc()
-
-    def canary_returned(self) -> None:
-        """Count a canary that passed a bound."""
-        self._canary_returned.inc()
+        difference = self._histograms["rul_shadow_absolute_difference_cycles"]
+        difference.observe_each(np.abs(rul - served[:, RUL]).tolist())
+        self._beyond(int(np.count_nonzero((rul < served[:, LOWER]) | (rul > served[:, UPPER]))))
 
     def retire(self) -> None:
         """Leave drift to the version that takes over; batches in flight are still counted."""
@@ -273,68 +222,73 @@ class ModelMetrics:
         return answers.only(kept), [report.units[row] for row in kept]
 
     def _count(self, answers: Answers) -> None:
-        self._count_attention(answers)
-        self._rul.observe_array(answers.outputs.rul)
-        self._width.observe_array(answers.interval_width)
-        self._novelty.observe_array(answers.outputs.novelty)
-        states = np.bincount(answers.state, minlength=len(STATES))
-        for child, count in zip(self._states, states.tolist(), strict=True):
-            child.inc(count)
-
-    def _count_attention(self, answers: Answers) -> None:
-        attention, lengths = answers.outputs.attention, answers.asked.lengths
-        self._peak.observe_array(answers.peak_weight)
-        self._lag.observe_array(attention_lag(attention, lengths))
-        for weights, child in zip(edge_weights(attention, lengths), (self._first, self._last), strict=True):
-            child.observe_array(weights)
-        heads, by_head = answers.outputs.head_attention, answers.head_entropy_ratio
-        if heads is not None and by_head is not None:
-            self._similarity.observe_array(head_similarity(heads))
+        outputs, lengths = answers.outputs, answers.asked.lengths
+        first, last = edge_weights(outputs.attention, lengths)
+        found = {
+            "rul_attention_peak_weight": answers.peak_weight,
+            "rul_attention_first_cycles_weight": first,
+            "rul_attention_last_cycles_weight": last,
+            "rul_attention_lag_cycles": attention_lag(outputs.attention, lengths),
+            "rul_prediction_cycles": outputs.rul,
+            "rul_interval_width_cycles": answers.interval_width,
+            "rul_novelty_ratio": outputs.novelty,
+        }
+        by_head = answers.head_entropy_ratio
+        if outputs.head_attention is not None and by_head is not None:
+            found["rul_attention_head_similarity_ratio"] = head_similarity(outputs.head_attention)
             for ratios, child in zip(by_head.T, self._heads, strict=True):
                 child.observe_array(ratios)
+        for name, values in found.items():
+            self._histograms[name].observe_array(values)
         entropy = answers.entropy_ratio
         self._entropy.observe_array(entropy)
         lowest, highest = self._usual_entropy
         self._low.inc(int(np.count_nonzero(entropy < lowest[lengths])))
         self._high.inc(int(np.count_nonzero(entropy > highest[lengths])))
+        states = np.bincount(answers.state, minlength=len(STATES))
+        for child, count in zip(self._states, states.tolist(), strict=True):
+            child.inc(count)
 
 
-class Manifests:
-    """Shows what the bundles say of themselves; each worker has loaded the same ones."""
+class Manifests(Collector):
+    """Shows what the bundles say of themselves; each worker has loaded the same ones.
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        gauge = partial(Gauge, registry=registry)
-        self._info: Final = gauge(
+    Args:
+        runtimes: The models that are loaded, by name; it changes with them.
+    """
+
+    def __init__(self, registry: CollectorRegistry, runtimes: Mapping[str, Runtime]) -> None:
+        self._runtimes: Final = runtimes
+        registry.register(self)
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Return the families with the samples of each model."""
+        info = GaugeMetricFamily(
             "rul_model_info",
             "1 for each loaded model; labels are its version, file digest, provider and the order of "
             "providers.",
-            ("model", "version", "sha256", "provider", "providers"),
+            labels=("model", "version", "sha256", "provider", "providers"),
         )
-        self._coverage: Final = gauge(
+        coverage = GaugeMetricFamily(
             "rul_nominal_coverage_ratio",
             "Share of outcomes that the model's intervals should hold.",
-            ("model",),
+            labels=("model",),
         )
-        self._band: Final = gauge(
+        band = GaugeMetricFamily(
             "rul_attention_entropy_band_ratio",
             "Ends of the reference band of the attention entropy ratio of full windows; 0.5 % are beyond "
             "each.",
-            ("model", "head", "side"),
+            labels=("model", "head", "side"),
         )
-
-        self._shows = False
-
-    def show(self, models: Iterable[Runtime]) -> None:
-        """Show these models, and no others."""
-        if self._shows:  # at the start there is nothing to clear, and BentoML's registry warns that it cannot
-            for family in (self._info, self._coverage, self._band):
-                family.clear()
-        self._shows = True
-        for model in models:
+        for name, model in self._runtimes.items():
             manifest, order = model.manifest, ">".join(model.placement.providers)
-            self._info.labels(manifest.name, manifest.version, model.sha256, model.provider, order).set(1)
-            self._coverage.labels(manifest.name).set(manifest.nominal_coverage)
+            info.add_metric((name, manifest.version, model.sha256, model.provider, order), 1)
+            coverage.add_metric((name,), manifest.nominal_coverage)
             for reference in manifest.entropy:
-                low, high = reference.limits(manifest.context)
-                self._band.labels(manifest.name, reference.head, Side.LOW.value).set(low[-1])
-                self._band.labels(manifest.name, reference.head, Side.HIGH.value).set(high[-1])
+                for side, limits in zip(
+                    (Side.LOW, Side.HIGH), reference.limits(manifest.context), strict=True
+                ):
+                    band.add_metric((name, reference.head, side.value), limits[-1])
+        yield from (info, coverage, band)
+
+    describe = collect  # when it is registered, no model is loaded

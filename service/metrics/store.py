@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-from prometheus_client.core import GaugeMetricFamily
 
 from model.evaluation import nasa_score
 from service.metrics.buckets import ERROR_CYCLES
-from service.metrics.instruments import Instrument, Shared
+from service.metrics.instruments import Shared
 from service.store.judgement import Judgement, OutcomeKind, OutcomeResult
 from service.store.rows import Drop
 
@@ -36,68 +35,76 @@ class Judged(NamedTuple):
     open: float
 
 
+VERDICTS: Final = ("contradicted", "open")
+SIDES: Final = ("late", "early")
+COUNTERS: Final[Mapping[str, tuple[str, Mapping[str, Sequence[str]]]]] = {
+    "rul_outcomes_total": ("Outcomes reported, by kind.", {"kind": [kind.value for kind in OutcomeKind]}),
+    "rul_coverage_hits_total": (
+        "Predictions of units that failed, whose interval held the true RUL.",
+        {"model": ()},
+    ),
+    "rul_coverage_trials_total": ("Predictions of units that failed.", {"model": ()}),
+    "rul_removed_predictions_total": (
+        "Predictions of units that were removed; contradicted: the unit outlived the interval.",
+        {"model": (), "verdict": VERDICTS},
+    ),
+    "rul_outcome_error_cycles_total": (
+        "Sum of the cycles by which predictions were late or early.",
+        {"model": (), "side": SIDES},
+    ),
+    "rul_outcome_nasa_score_total": ("NASA scores of predictions of units that failed.", {"model": ()}),
+    "rul_store_rows_total": ("Rows committed to the store.", {"kind": ("prediction", "outcome", "reading")}),
+    "rul_store_dropped_total": (
+        "Predictions that were not kept, by reason.",
+        {"reason": [reason.value for reason in Drop]},
+    ),
+}
+
+
 class StoreMetrics:
     """Counts predictions and outcomes that are kept, from any thread: a `StoreObserver`."""
 
     def __init__(self, shared: Shared) -> None:
         self._pending: Callable[[], int] = int
-        self._outcomes: Final = shared.counter(
-            "rul_outcomes_total", "Outcomes reported, by kind.", kind=[kind.value for kind in OutcomeKind]
-        )
-        self._hits: Final = shared.counter(
-            "rul_coverage_hits_total",
-            "Predictions of units that failed, whose interval held the true RUL.",
-            model=(),
-        )
-        self._trials: Final = shared.counter(
-            "rul_coverage_trials_total", "Predictions of units that failed.", model=()
-        )
-        self._removed: Final = shared.counter(
-            "rul_removed_predictions_total",
-            "Predictions of units that were removed; contradicted: the unit outlived the interval.",
-            model=(),
-            verdict=("contradicted", "open"),
-        )
+        self._is_down = False
+        self._counters: Final = {
+            name: shared.counter(name, text, keys=None, when_counted=(), **labels)
+            for name, (text, labels) in COUNTERS.items()
+        }
         self._error: Final = shared.histogram(
             "rul_outcome_absolute_error_cycles",
             "Absolute error of predictions of units that failed, in cycles; prediction and truth are capped.",
             ERROR_CYCLES,
             model=(),
         )
-        self._sides: Final = shared.counter(
-            "rul_outcome_error_cycles_total",
-            "Sum of the cycles by which predictions were late or early.",
-            model=(),
-            side=("early", "late"),
+        shared.gauge(
+            "rul_store_pending_rows",
+            "Predictions that wait to be written.",
+            lambda: float(self._pending()),
         )
-        self._nasa: Final = shared.counter(
-            "rul_outcome_nasa_score_total", "NASA scores of predictions of units that failed.", model=()
+        shared.gauge(
+            "rul_store_up",
+            "0 while a worker cannot reach the database of predictions; 1 otherwise, also with none.",
+            lambda: self._is_down,
+            of_all=operator.not_,
         )
-        self._rows: Final = shared.counter(
-            "rul_store_rows_total", "Rows committed to the store.", kind=("prediction", "outcome", "reading")
-        )
-        self._drops: Final = shared.counter(
-            "rul_store_dropped_total",
-            "Predictions that were not kept, by reason.",
-            reason=[reason.value for reason in Drop],
-        )
-        shared.gauge("rul_store_pending_rows", "Predictions that wait to be written.", self._pending_rows)
-        self._up: Final = _Up(shared)
 
     def judged(self, model: str) -> Judged:
         """Return what all workers have counted of a model's predictions against outcomes."""
-        errors = self._error.labels(model).total()
-        late, early = (self._sides.total(model, side) for side in ("late", "early"))
+        late, early = (self._total("rul_outcome_error_cycles_total", model, side) for side in SIDES)
         return Judged(
-            self._trials.total(model),
-            self._hits.total(model),
-            float(errors[-1]),
+            self._total("rul_coverage_trials_total", model),
+            self._total("rul_coverage_hits_total", model),
+            float(self._error.labels(model).total()[-1]),
             late - early,
-            *(self._removed.total(model, verdict) for verdict in ("contradicted", "open")),
+            *(self._total("rul_removed_predictions_total", model, verdict) for verdict in VERDICTS),
         )
 
-    def _pending_rows(self) -> float:
-        return self._pending()
+    def _total(self, name: str, *labels: str) -> float:
+        return self._counters[name].total(*labels)
+
+    def _count(self, name: str, *labels: str, by: float = 1) -> None:
+        self._counters[name].labels(*labels).inc(by)
 
     def watch_pending(self, pending: Callable[[], int]) -> None:
         """Ask this how many predictions wait to be written."""
@@ -105,55 +112,36 @@ class StoreMetrics:
 
     def wrote(self, rows: int) -> None:
         """Count predictions that are committed."""
-        self._rows.labels("prediction").inc(rows)
+        self._count("rul_store_rows_total", "prediction", by=rows)
 
     def ingested(self, rows: int) -> None:
         """Count readings that are committed."""
-        self._rows.labels("reading").inc(rows)
+        self._count("rul_store_rows_total", "reading", by=rows)
 
     def dropped(self, reason: Drop, rows: int) -> None:
         """Count predictions that are not kept."""
-        self._drops.labels(reason.value).inc(rows)
+        self._count("rul_store_dropped_total", reason.value, by=rows)
 
     def up(self, *, up: bool) -> None:
         """Show whether the database answers this worker."""
-        self._up.set(up=up)
+        self._is_down = not up
 
     def taken(self, kind: OutcomeKind, result: OutcomeResult) -> None:
         """Count an outcome that is committed; one that corrects another is no second end of the unit."""
-        self._rows.labels("outcome").inc()
+        self._count("rul_store_rows_total", "outcome")
         if result is OutcomeResult.CREATED:
-            self._outcomes.labels(kind.value).inc()
+            self._count("rul_outcomes_total", kind.value)
 
     def scored(self, model: str, judgement: Judgement) -> None:
         """Count predictions of a loaded model that an outcome has been reported for."""
         error = judgement.error[judgement.failed]
         contradicted = int(np.count_nonzero(judgement.contradicted))
-        self._trials.labels(model).inc(len(error))
-        self._hits.labels(model).inc(int(np.count_nonzero(judgement.covered)))
-        self._removed.labels(model, "contradicted").inc(contradicted)
-        self._removed.labels(model, "open").inc(len(judgement) - len(error) - contradicted)
+        still_open = len(judgement) - len(error) - contradicted
+        self._count("rul_coverage_trials_total", model, by=len(error))
+        self._count("rul_coverage_hits_total", model, by=int(np.count_nonzero(judgement.covered)))
+        for verdict, count in zip(VERDICTS, (contradicted, still_open), strict=True):
+            self._count("rul_removed_predictions_total", model, verdict, by=count)
         self._error.labels(model).observe_each(np.abs(error).tolist())
-        self._sides.labels(model, "late").inc(float(error[error > 0].sum()))
-        self._sides.labels(model, "early").inc(float(-error[error < 0].sum()))
-        self._nasa.labels(model).inc(nasa_score(error))
-
-
-class _Up(Instrument[GaugeMetricFamily]):
-    """1 while the database answers every worker that lives, which no sum over them would say."""
-
-    def __init__(self, shared: Shared) -> None:
-        name = "rul_store_up"
-        text = "0 while a worker cannot reach the database of predictions; 1 otherwise, also with none."
-        self._down: Final = shared.board.slots(name, 1)
-        super().__init__(shared.registry, partial(GaugeMetricFamily, name, text))
-
-    def set(self, *, up: bool) -> None:
-        """Note whether the database answers this worker."""
-        self._down.own[0] = float(not up)
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Return the value of all workers together."""
-        family = self._family()
-        family.add_metric((), float(not self._down.total_of_living()[0]))
-        yield family
+        for side, cycles in zip(SIDES, (error[error > 0].sum(), -error[error < 0].sum()), strict=True):
+            self._count("rul_outcome_error_cycles_total", model, side, by=float(cycles))
+        self._count("rul_outcome_nasa_score_total", model, by=nasa_score(error))

@@ -85,7 +85,6 @@ def test_no_series_is_labelled_by_unit(declared):
 
 
 def test_the_generated_dashboards_are_the_committed_ones():
-    # In a process of its own: the SDK warns while it is imported, and a warning is an error here.
     output_of(sys.executable, "-m", "observability.dashboards", "--check")
 
 

@@ -12,7 +12,7 @@ import model.domain
 import rul_client.commands.output
 from rul_client.commands.outcomes import _cell
 from rul_client.commands.output import csv_cell
-from rul_client.commands.predict.rows import COLUMNS, Row
+from rul_client.commands.predict.rows import COLUMNS
 from rul_client.commands.predict.writers import CsvWriter
 from service import logs
 from service.choices import LogFormat
@@ -57,7 +57,7 @@ def test_a_name_in_the_table_of_outcomes_has_no_control_characters():
 def test_a_unit_that_looks_like_a_formula_is_text_in_csv(unit):
     file = io.BytesIO()
 
-    CsvWriter(file, COLUMNS).write([Row(unit, 3)])
+    CsvWriter(file, COLUMNS).write([dict.fromkeys(COLUMNS) | {"unit": unit, "last_cycle": 3}])
 
     cell = file.getvalue().decode().split("\n", 1)[1]
     assert cell.startswith(("'", "\"'"))

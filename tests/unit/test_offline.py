@@ -8,12 +8,12 @@ import pytest
 
 from model.decision import Costs
 from model.domain import Trajectory
-from rul_client.answers import ModelName, Prediction, Refused
+from rul_client.answers import ModelName, Refused
 from rul_client.commands.predict.offline import NO_OBSERVER, Offline
-from rul_client.commands.predict.rows import Grounds, Row, Stop, grounds_of, rows, window_count
+from rul_client.commands.predict.rows import GROUNDS, columns_of, rows, top_sensors, window_count
 from service.core.batcher import MicroBatcher
 from service.core.predictor import LoadedModel, Predictor
-from service.core.queries import HealthState, Interval, PredictQuery, WindowError
+from service.core.queries import PredictQuery, WindowError
 from service.core.rules import WindowRules
 from service.core.window import WindowInput
 from tests.fakes import FakeRuntime, make_manifest
@@ -73,14 +73,14 @@ async def test_with_costs_each_row_has_the_stop_that_the_service_advises(executo
     model = LoadedModel.of(runtime, make_batcher(runtime, executor), max_window_cycles=8)
     (answer,) = (await Predictor({"fake": model}, max_request_windows=6).predict(query)).predictions
     made = answer.decision
-    assert row.stop == Stop(made.act_at_cycle, made.cost_per_cycle / made.run_to_failure_cost_per_cycle)
-    assert row.stop.act_at_cycle >= 119
+    assert row["act_at_cycle"] == made.act_at_cycle >= 119
+    assert row["cost_ratio"] == made.cost_per_cycle / made.run_to_failure_cost_per_cycle
 
 
 async def test_without_costs_no_row_has_a_stop(offline):
     made, _ = await asked([unit()], offline)
 
-    assert {row.stop for row in made} == {None}
+    assert {"act_at_cycle", "cost_ratio"}.isdisjoint(made[0])
 
 
 async def test_every_cycle_of_every_unit_has_its_row_in_order(offline):
@@ -88,11 +88,11 @@ async def test_every_cycle_of_every_unit_has_its_row_in_order(offline):
 
     made, unanswered = await asked(units, offline)
 
-    assert [(row.unit, row.last_cycle) for row in made] == [
+    assert [(row["unit"], row["last_cycle"]) for row in made] == [
         *(("b", cycle) for cycle in range(1, 12)),
         *(("a", cycle) for cycle in range(1, 4)),
     ]
-    assert [row.rul for row in made] == [*range(11), *range(3)]
+    assert [row["rul"] for row in made] == [*range(11), *range(3)]
     assert unanswered == []
     assert len(made) == window_count(units, last_only=False)
 
@@ -102,7 +102,7 @@ async def test_with_last_only_each_unit_has_one_row_in_order_of_appearance(offli
 
     made, _ = await asked(units, offline, last_only=True)
 
-    assert [(row.unit, row.last_cycle, row.rul) for row in made] == [
+    assert [(row["unit"], row["last_cycle"], row["rul"]) for row in made] == [
         ("b", 11, 10),
         ("a", 1, 0),
         ("c", 30, 29),
@@ -113,21 +113,21 @@ async def test_a_window_covers_the_last_cycles_that_the_model_reads(offline):
     made, _ = await asked([unit(cycles=20, first=101)], offline, last_only=True)
 
     # The fake runtime weighs all cycles of a window alike, so the first is the top one.
-    assert made[0].top_cycle == 113
-    assert made[0].last_cycle == 120
+    assert made[0]["top_cycle"] == 113
+    assert made[0]["last_cycle"] == 120
 
 
 async def test_the_top_cycle_is_a_number_that_the_unit_has_even_where_numbers_are_left_out(offline):
     made, _ = await asked([unit(cycles=5, first=10, step=7)], offline, last_only=True)
 
-    assert made[0].top_cycle == 10
+    assert made[0]["top_cycle"] == 10
 
 
 async def test_a_window_of_one_cycle_has_no_entropy(offline):
     made, _ = await asked([unit(cycles=2)], offline)
 
-    assert made[0].entropy_ratio is None
-    assert made[1].entropy_ratio == pytest.approx(1.0)
+    assert made[0]["entropy_ratio"] is None
+    assert made[1]["entropy_ratio"] == pytest.approx(1.0)
 
 
 async def test_a_window_that_cannot_be_read_keeps_an_empty_row_and_a_reason(offline):
@@ -136,8 +136,8 @@ async def test_a_window_that_cannot_be_read_keeps_an_empty_row_and_a_reason(offl
 
     made, unanswered = await asked([gappy], offline)
 
-    assert made[0] == Row("a", 1, None, None, None, None, None, None, None)
-    assert made[1].rul == 1
+    assert made[0] == dict.fromkeys(columns_of(offline.manifest)) | {"unit": "a", "last_cycle": 1}
+    assert made[1]["rul"] == 1
     assert unanswered == [
         (
             "unit a, cycle 1: expected at most 50% of the readings missing, got 100%; "
@@ -157,12 +157,15 @@ async def test_the_row_is_what_the_predictor_answers(offline, executor):
     made, _ = await asked([trajectory], offline, last_only=True)
 
     (prediction,) = reply.predictions
-    assert made[0].rul == prediction.rul
-    assert (made[0].rul_lower, made[0].rul_upper) == (prediction.interval.lower, prediction.interval.upper)
-    assert made[0].rul_state == prediction.rul_state
-    assert made[0].health_state == prediction.health_state.label
-    assert made[0].entropy_ratio == prediction.attention.entropy_ratio
-    assert made[0].top_cycle == 1
+    assert made[0]["rul"] == prediction.rul
+    assert (made[0]["rul_lower"], made[0]["rul_upper"]) == (
+        prediction.interval.lower,
+        prediction.interval.upper,
+    )
+    assert made[0]["rul_state"] == prediction.rul_state
+    assert made[0]["health_state"] == prediction.health_state.label
+    assert made[0]["entropy_ratio"] == prediction.attention.entropy_ratio
+    assert made[0]["top_cycle"] == 1
 
 
 async def test_rows_of_a_model_that_explains_readings_say_what_they_rest_on(executor):
@@ -172,33 +175,18 @@ async def test_rows_of_a_model_that_explains_readings_say_what_they_rest_on(exec
     (last,), _ = await asked([unit(cycles=12)], offline, last_only=True)
     each, _ = await asked([unit(cycles=12)], offline)
 
-    assert (last.top_cycle, last.grounds.top_sensor, last.grounds.top_sensor_cycles) == (12, "sensor_1", 11)
-    assert len(last.failure) == len(runtime.manifest.horizons)
-    assert last.grounds.trust == "supported"
-    assert each[-1].grounds == last.grounds._replace(trust=None)
+    assert tuple(last) == columns_of(runtime.manifest)
+    assert (last["top_cycle"], last["top_sensor"], last["top_sensor_cycles"]) == (12, "sensor_1", 11)
+    assert last["trust"] == "supported"
+    assert each[-1] == last | {"trust": None}
 
 
 @pytest.mark.parametrize(
     ("sensors", "named"),
-    [
-        ({"a": 1.0, "b": -3.0, "c": 2.0}, Grounds("b", -3.0, "c", 2.0, "supported")),
-        ({"a": 1.0}, Grounds("a", 1.0, None, None, "supported")),
-        ({}, None),
-    ],
+    [({"a": 1.0, "b": -3.0, "c": 2.0}, ("b", -3.0, "c", 2.0)), ({"a": 1.0}, ("a", 1.0)), ({}, ())],
 )
-def test_grounds_name_the_two_sensors_that_weigh_most(sensors, named):
-    answer = Prediction(
-        rul=1.0,
-        rul_state="estimated",
-        interval=Interval(0.9, 0.0, 2.0),
-        failure_probability={"10": 0.5},
-        health_state=HealthState("healthy", {}),
-        imputed_fraction=0.0,
-        sensor_contributions=sensors,
-        trust="supported",
-    )
-
-    assert grounds_of(answer) == named
+def test_the_two_sensors_that_weigh_most_are_named(sensors, named):
+    assert top_sensors(sensors) == dict(zip(GROUNDS, named, strict=False))
 
 
 class HeldAnswerer:
@@ -208,6 +196,7 @@ class HeldAnswerer:
     max_in_flight = 3
     name = ModelName("fake", "1", "0" * 64)
     manifest = make_manifest(context=8)
+    costs = None
 
     def __init__(self):
         self.waiting = []

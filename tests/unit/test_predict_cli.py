@@ -25,7 +25,7 @@ from rul_client.cli import register
 from rul_client.commands.output import CannotWrite, open_output
 from rul_client.commands.predict.cli import TableFormat, format_of
 from rul_client.commands.predict.input_file import read_units
-from rul_client.commands.predict.rows import COLUMNS, Grounds, Row, Stop, columns_of
+from rul_client.commands.predict.rows import COLUMNS, GROUNDS, columns_of
 from rul_client.commands.predict.table import PeopleTable
 from rul_client.commands.predict.writers import CsvWriter, JsonWriter, ParquetWriter
 from tests.fakes import make_manifest
@@ -33,22 +33,37 @@ from tests.fakes import make_manifest
 MODEL = ModelName("fake", "1.0", "abc")
 MANIFEST = make_manifest()
 SCHEMA = MANIFEST.schema_of_columns
-ROWS = [
-    Row("pump 7", 31, 38.25, "estimated", 27.5, 51.0, "degrading", 0.5, 30),
-    Row("pump 8", 12, 125.0, "at_least_cap", 104.0, 125.0, "healthy", 0.9, 12),
-    Row("pump 9", 1, None, None, None, None, None, None, None),
-    Row("pump 10", 90, 3.5, "estimated", 0.0, 9.0, "critical", None, 90),
-    Row("pump 11", 5, 60.0, "out_of_distribution", 10.0, 90.0, "unknown", 0.4, 5),
-]
 EVIDENT = make_manifest(explains_readings=True)
-GROUNDS = Grounds("sensor_2", -12.25, "sensor_1", 3.5, "supported")
-EVIDENT_ROWS = [ROWS[0]._replace(grounds=GROUNDS, failure=(0.25, 0.875)), ROWS[2]]
-DECIDED_ROWS = [
-    ROWS[0]._replace(stop=Stop(55, 0.125), failure=(0.25, 0.875)),
-    ROWS[1]._replace(stop=Stop(None, 1.0), failure=(0.0, 0.0)),
-    ROWS[2],
+
+
+def row(*values, columns=COLUMNS, **more):
+    return dict.fromkeys(columns) | dict(zip(COLUMNS, values, strict=False)) | more
+
+
+ROWS = [
+    row("pump 7", 31, 38.25, "estimated", 27.5, 51.0, "degrading", 0.5, 30),
+    row("pump 8", 12, 125.0, "at_least_cap", 104.0, 125.0, "healthy", 0.9, 12),
+    row("pump 9", 1),
+    row("pump 10", 90, 3.5, "estimated", 0.0, 9.0, "critical", None, 90),
+    row("pump 11", 5, 60.0, "out_of_distribution", 10.0, 90.0, "unknown", 0.4, 5),
 ]
-UNITS = [Trajectory(row.unit, np.array([row.last_cycle]), np.zeros((1, 3)), failed=False) for row in ROWS]
+FAILURE = {"failure_within_10": 0.25, "failure_within_30": 0.875}
+EVIDENT_ROWS = [
+    dict.fromkeys(columns_of(EVIDENT))
+    | ROWS[0]
+    | dict(zip(GROUNDS, ("sensor_2", -12.25, "sensor_1", 3.5, "supported"), strict=True))
+    | FAILURE,
+    row(*ROWS[2].values(), columns=columns_of(EVIDENT)),
+]
+DECIDED = columns_of(MANIFEST, decides=True)
+DECIDED_ROWS = [
+    row(*ROWS[0].values(), columns=DECIDED, act_at_cycle=55, cost_ratio=0.125, **FAILURE),
+    row(*ROWS[1].values(), columns=DECIDED, cost_ratio=1.0, **dict.fromkeys(FAILURE, 0.0)),
+    row(*ROWS[2].values(), columns=DECIDED),
+]
+UNITS = [
+    Trajectory(each["unit"], np.array([each["last_cycle"]]), np.zeros((1, 3)), failed=False) for each in ROWS
+]
 
 
 def unit(name="1", cycles=4):
@@ -228,7 +243,7 @@ def test_csv_keeps_the_numbers_and_leaves_what_is_unknown_empty():
 
 
 def test_json_is_a_list_of_objects():
-    read = json.loads(bytes_of(lambda file: JsonWriter(file, COLUMNS)))
+    read = json.loads(bytes_of(JsonWriter))
 
     assert [tuple(row) for row in read] == [COLUMNS] * len(ROWS)
     assert read[0]["rul"] == 38.25
@@ -296,13 +311,11 @@ def test_a_file_that_cannot_be_written_is_one_clear_line(tmp_path):
 
 
 def test_rows_with_costs_say_when_to_stop_and_at_what_cost():
-    columns = columns_of(MANIFEST, decides=True)
-
-    text = bytes_of(lambda file: CsvWriter(file, columns), DECIDED_ROWS).decode()
+    text = bytes_of(lambda file: CsvWriter(file, DECIDED), DECIDED_ROWS).decode()
     table = pq.read_table(
-        io.BytesIO(bytes_of(lambda file: ParquetWriter(file, columns, MODEL), DECIDED_ROWS))
+        io.BytesIO(bytes_of(lambda file: ParquetWriter(file, DECIDED, MODEL), DECIDED_ROWS))
     )
-    read = json.loads(bytes_of(lambda file: JsonWriter(file, columns), DECIDED_ROWS))
+    read = json.loads(bytes_of(JsonWriter, DECIDED_ROWS))
 
     stops = [(row["act_at_cycle"], row["cost_ratio"]) for row in csv.DictReader(io.StringIO(text))]
     assert stops == [("55", "0.125"), ("", "1.0"), ("", "")]
@@ -399,7 +412,7 @@ def test_what_it_amounts_to_stands_below():
 
 
 def test_rows_of_cycles_are_counted_as_windows():
-    rows = [Row("a", cycle, 50.0, "estimated", 1.0, 90.0, "degrading", 0.5, cycle) for cycle in (1, 2, 3)]
+    rows = [row("a", cycle, 50.0, "estimated", 1.0, 90.0, "degrading", 0.5, cycle) for cycle in (1, 2, 3)]
 
     last = people_text(rows=rows, last_only=False).splitlines()[-1]
 
@@ -433,14 +446,14 @@ def test_health_has_its_colour():
 
 
 def test_failure_probabilities_of_every_network_are_in_the_table_and_in_csv():
-    rows = [ROWS[0]._replace(failure=(0.25, 0.875))]
+    rows = [ROWS[0] | FAILURE]
 
-    (row,) = csv.DictReader(
+    (read,) = csv.DictReader(
         io.StringIO(bytes_of(lambda file: CsvWriter(file, columns_of(MANIFEST)), rows).decode())
     )
     table = people_text(rows=rows, width=80)
 
-    assert (row["failure_within_10"], row["failure_within_30"]) == ("0.25", "0.875")
+    assert (read["failure_within_10"], read["failure_within_30"]) == ("0.25", "0.875")
     assert re.search(r"fails in 10/30(.|\n)* 0\.25 0\.88", table)
 
 

@@ -12,6 +12,8 @@ from rul_client.address import ApiKey, Ca, Cert, CertKey, KeyFile, Tls, chosen_k
 PROTOCOLS: Final = ("json", "binary", "grpc", "oip-grpc")
 PROTOCOL_HELP: Final = "json, binary or oip-grpc (Open Inference Protocol), grpc; several with commas."
 
+Store = Annotated[bool, typer.Option("--store", help="Keep the predictions in the fleet of the service.")]
+
 
 def bench(
     *,
@@ -22,9 +24,7 @@ def bench(
     seconds: Annotated[float, typer.Option(help="Duration of each combination.", min=0.1)] = 5.0,
     model: Annotated[str | None, typer.Option(help="Model to ask; default: all in turn.")] = None,
     identical: Annotated[bool, typer.Option("--identical", help="Repeat one request without an id.")] = False,
-    store: Annotated[
-        bool, typer.Option("--store", help="Keep the predictions in the fleet of the service.")
-    ] = False,
+    store: Store = False,
     grpc: Annotated[str | None, typer.Option(help="HOST:PORT of gRPC, if not that of the URL.")] = None,
     processes: Annotated[int, typer.Option(help="Processes that send requests.", min=1, max=64)] = 1,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,

@@ -7,18 +7,18 @@ from typing import Annotated
 
 import typer
 
+from rul_client.commands.options import FleetFile, Source
+
 
 def explain(
     bundle: Annotated[str, typer.Argument(help="Name of a shipped bundle, or a bundle's folder.")],
     *,
-    source: Annotated[Path, typer.Option("--input", help="C-MAPSS text, CSV or Parquet; or a folder.")],
+    source: Source,
     unit: Annotated[str | None, typer.Option(help="The unit. Default: the only one.")] = None,
     cycle: Annotated[
         int | None, typer.Option(help="Explain the answer at this cycle, else the last.")
     ] = None,
-    fleet: Annotated[
-        str | None, typer.Option(help="Describes the columns: a fleet's name or TOML file.")
-    ] = None,
+    fleet: FleetFile = None,
     out: Annotated[Path | None, typer.Option(help="Picture to write. Needs matplotlib.")] = None,
 ) -> None:
     """Say why a model answers as it does for one unit, in a sentence and a picture.

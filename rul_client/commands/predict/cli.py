@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from rul_client.address import ApiKey, Ca, Cert, CertKey, KeyFile, Tls, any_address, chosen_key
+from rul_client.commands.options import FleetFile, Source
 
 if TYPE_CHECKING:
     from model.decision import Costs
@@ -29,35 +30,36 @@ NOT_WRITTEN: Final = (".xlsx", ".xls", ".feather", ".arrow", ".gz", ".zip")
 """Suffixes that would tell an untruth about every format."""
 
 
+Url = Annotated[
+    str | None,
+    typer.Option(help="Ask a service: http, https, grpc or grpcs://HOST:PORT.", callback=any_address),
+]
+Last = Annotated[bool, typer.Option("--last", help="One row a unit, for its last cycle; with trust.")]
+Store = Annotated[
+    bool, typer.Option("--store", help="With --url: keep the predictions in the fleet of the service.")
+]
+Form = Annotated[
+    TableFormat | None,
+    typer.Option("--format", help="Default: by the suffix of --output; a table on a terminal, else csv."),
+]
+PlannedAndFailure = Annotated[
+    str | None,
+    typer.Option(metavar="PLANNED:FAILURE", help="Costs of both ends of a life: say when to stop each unit."),
+]
+
+
 def predict(
     *,
-    source: Annotated[Path, typer.Option("--input", help="CSV, text, .xlsx, Parquet, Feather; or a folder.")],
+    source: Source,
     bundle: Annotated[str | None, typer.Option(help="Predict here: a bundle's name or folder.")] = None,
-    url: Annotated[
-        str | None,
-        typer.Option(help="Ask a service: http, https, grpc or grpcs://HOST:PORT.", callback=any_address),
-    ] = None,
-    fleet: Annotated[
-        str | None, typer.Option(help="Describes the columns: a fleet's name or TOML file.")
-    ] = None,
-    last: Annotated[
-        bool, typer.Option("--last", help="One row a unit, for its last cycle; with trust.")
-    ] = False,
+    url: Url = None,
+    fleet: FleetFile = None,
+    last: Last = False,
     model: Annotated[str | None, typer.Option(help="With --url: the model, if there are several.")] = None,
-    store: Annotated[
-        bool, typer.Option("--store", help="With --url: keep the predictions in the fleet of the service.")
-    ] = False,
-    form: Annotated[
-        TableFormat | None,
-        typer.Option("--format", help="Default: by the suffix of --output; a table on a terminal, else csv."),
-    ] = None,
+    store: Store = False,
+    form: Form = None,
     output: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None,
-    costs: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PLANNED:FAILURE", help="Costs of both ends of a life: say when to stop each unit."
-        ),
-    ] = None,
+    costs: PlannedAndFailure = None,
     api_key: ApiKey = None,
     key_file: KeyFile = None,
     ca: Ca = None,

@@ -5,75 +5,37 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
-from itertools import islice
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import Any, Final, NamedTuple
 
 from export.bundle import Manifest
 from model.domain import Trajectory
-from rul_client.answers import Answerer, Explain, Prediction, Refused
+from rul_client.answers import Answerer, Decision, Explain, Prediction, Refused
 from rul_client.readings import Window
 
+Row = dict[str, Any]
+"""One line of the output, by `columns_of` its model; cycles are the unit's own numbers.
 
-class Grounds(NamedTuple):
-    """The two sensors that weigh most, in signed cycles of RUL; `trust` is None if it was not asked for."""
-
-    top_sensor: str | None
-    top_sensor_cycles: float | None
-    second_sensor: str | None
-    second_sensor_cycles: float | None
-    trust: str | None
-
-
-class Stop(NamedTuple):
-    """The stop with the lowest expected cost; `act_at_cycle` is None where running to failure costs least.
-
-    `cost_ratio`: its cost per cycle over that of running to failure.
-    """
-
-    act_at_cycle: int | None
-    cost_ratio: float
-
-
-class Row(NamedTuple):
-    """One line of the output; cycles are the unit's own numbers. None: no answer, or one cycle's entropy.
-
-    `failure` has the probability at each horizon; `grounds` are columns of models that explain readings,
-    `stop` those of rows with costs.
-    """
-
-    unit: str
-    last_cycle: int
-    rul: float | None = None
-    rul_state: str | None = None
-    rul_lower: float | None = None
-    rul_upper: float | None = None
-    health_state: str | None = None
-    entropy_ratio: float | None = None
-    top_cycle: int | None = None
-    failure: tuple[float, ...] = ()
-    grounds: Grounds | None = None
-    stop: Stop | None = None
-
-
-COLUMNS: Final = Row._fields[:-3]
+None: no answer, or one cycle's entropy. The two sensors that weigh most have signed cycles of RUL; `trust`
+is None if it was not asked for. `act_at_cycle` has the lowest expected cost; None: running to failure costs
+least. `cost_ratio` is its cost per cycle over that of running to failure.
+"""
+COLUMNS: Final = (
+    "unit", "last_cycle", "rul", "rul_state", "rul_lower", "rul_upper", "health_state", "entropy_ratio",
+    "top_cycle",
+)  # fmt: skip
+GROUNDS: Final = ("top_sensor", "top_sensor_cycles", "second_sensor", "second_sensor_cycles", "trust")
+"""Of models that explain readings."""
+STOP: Final = ("act_at_cycle", "cost_ratio")
+"""Of rows with costs."""
 
 
 def columns_of(manifest: Manifest, *, decides: bool = False) -> tuple[str, ...]:
     """Name the columns of this model's rows; with costs each `decides`."""
-    grounds = Grounds._fields if manifest.explains_readings else ()
-    stop = Stop._fields if decides else ()
-    return (*COLUMNS, *grounds, *stop, *(f"failure_within_{horizon}" for horizon in manifest.horizons))
-
-
-def record_of(row: Row, columns: Sequence[str]) -> dict[str, Any]:
-    """Return the values of a row by these columns, `columns_of` its model."""
-    values = row._asdict()
-    for part in (row.grounds, row.stop):
-        values |= {} if part is None else part._asdict()
-    return {name: values.get(name) for name in columns} | dict(
-        zip(columns[-len(row.failure) :], row.failure, strict=False)  # none without an answer
-    )
+    grounds = GROUNDS if manifest.explains_readings else ()
+    failure = (f"failure_within_{horizon}" for horizon in manifest.horizons)
+    return (*COLUMNS, *grounds, *(STOP if decides else ()), *failure)
 
 
 class _Place(NamedTuple):
@@ -91,39 +53,31 @@ class _Place(NamedTuple):
         readings = self.trajectory.readings[self.start : self.stop]
         return Window(self.trajectory.unit, float(self.last_cycle), readings)
 
-    def row(self, answer: Prediction | Refused) -> Row:
-        if isinstance(answer, Refused):
-            return Row(self.trajectory.unit, self.last_cycle)
-        attention = answer.attention
-        if attention is None:
-            raise AssertionError("attention was asked for and is missing")
-        weights = attention.evidence or attention.weights
-        top = weights.index(max(weights))
-        return Row(
-            self.trajectory.unit, self.last_cycle, answer.rul, answer.rul_state, answer.interval.lower,
-            answer.interval.upper, answer.health_state.label, attention.entropy_ratio,
-            int(self.trajectory.cycles[self.start + top]),
-            tuple(answer.failure_probability[name] for name in sorted(answer.failure_probability, key=float)),
-            grounds_of(answer), stop_of(answer),
-        )  # fmt: skip
+    def row(self, answer: Prediction | Refused, columns: Sequence[str]) -> Row:
+        found: Row = {}
+        if isinstance(answer, Prediction):
+            attention = answer.attention
+            if attention is None:
+                raise AssertionError("attention was asked for and is missing")
+            weights = attention.evidence or attention.weights
+            found = answer.row() | top_sensors(answer.sensor_contributions) | _stop(answer.decision)
+            found["entropy_ratio"] = attention.entropy_ratio
+            found["top_cycle"] = int(self.trajectory.cycles[self.start + weights.index(max(weights))])
+        found |= {"unit": self.trajectory.unit, "last_cycle": self.last_cycle}
+        return {name: found.get(name) for name in columns}
 
 
-def grounds_of(answer: Prediction) -> Grounds | None:
-    """Choose the sensors that weigh most; None where the answer has no sensors."""
-    sensors = answer.sensor_contributions
-    if not sensors:
-        return None
-    most = heapq.nlargest(2, sensors.items(), key=lambda sensor: abs(sensor[1]))
-    (first, first_cycles), (second, second_cycles) = (*most, (None, None))[:2]
-    return Grounds(first, first_cycles, second, second_cycles, answer.trust)
+def top_sensors(contributions: Mapping[str, float]) -> Row:
+    """Choose the two sensors that weigh most."""
+    most = heapq.nlargest(2, contributions.items(), key=lambda sensor: abs(sensor[1]))
+    return dict(zip(GROUNDS, chain.from_iterable(most), strict=False))
 
 
-def stop_of(answer: Prediction) -> Stop | None:
-    """Return the stop that an answer advises; None where it is no ground for a decision."""
-    made = answer.decision
-    if made is None:
-        return None
-    return Stop(made.act_at_cycle, made.cost_per_cycle / made.run_to_failure_cost_per_cycle)
+def _stop(made: Decision | None) -> Row:
+    if made is None:  # the answer is no ground for a decision
+        return {}
+    ratio = made.cost_per_cycle / made.run_to_failure_cost_per_cycle
+    return {"act_at_cycle": made.act_at_cycle, "cost_ratio": ratio}
 
 
 def window_count(trajectories: Sequence[Trajectory], *, last_only: bool) -> int:
@@ -143,6 +97,7 @@ async def rows(
     explain: Explain = "attention"
     if answerer.manifest.explains_readings:
         explain = "full" if last_only else "sensors"
+    columns = columns_of(answerer.manifest, decides=answerer.costs is not None)
     places = _places(trajectories, answerer.manifest.context, last_only=last_only)
     waiting: deque[tuple[list[_Place], asyncio.Task[list[Prediction | Refused]]]] = deque()
     try:
@@ -161,7 +116,7 @@ async def rows(
                 for place, answer in pairs
                 if isinstance(answer, Refused)
             ]
-            yield [place.row(answer) for place, answer in pairs]
+            yield [place.row(answer, columns) for place, answer in pairs]
     finally:
         for _, task in waiting:
             task.cancel()

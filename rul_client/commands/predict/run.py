@@ -96,7 +96,7 @@ def _writer(
         case TableFormat.CSV:
             return CsvWriter(file, columns)
         case TableFormat.JSON:
-            return JsonWriter(file, columns)
+            return JsonWriter(file)
         case TableFormat.PARQUET:
             return ParquetWriter(file, columns, answerer.name)
         case TableFormat.TABLE:

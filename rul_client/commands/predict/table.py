@@ -18,7 +18,7 @@ from rich.text import Text
 from model.domain import HEALTH_LABELS, RulState, Trajectory, printable
 from rul_client.answers import Answerer
 from rul_client.commands.output import HEALTH_STYLES
-from rul_client.commands.predict.rows import Row, Stop
+from rul_client.commands.predict.rows import Row
 from rul_client.commands.predict.writers import RowWriter
 
 DRAWING: Final = (13, 25)
@@ -57,6 +57,7 @@ class PeopleTable(RowWriter):
             "sensors": "top sensors, cycles",
             "failure": "fails in " + "/".join(map(str, answerer.manifest.horizons)),
         }
+        self._failure: Final = [f"failure_within_{horizon}" for horizon in answerer.manifest.horizons]
         self._last_only: Final = last_only
         self._decides: Final = answerer.costs is not None
         self._widths: Final = self._fit(units)
@@ -73,9 +74,9 @@ class PeopleTable(RowWriter):
             side = "left" if name in LEFT else "right"
             table.add_column(heading, width=width, justify=side, no_wrap=True, overflow="crop")
         for row in rows:
-            self._counts[row.health_state or ""] += 1
-            if self._last_only and row.rul is not None and row.rul_state == RulState.ESTIMATED:
-                self._estimated.append((row.rul, row.unit))
+            self._counts[row["health_state"] or ""] += 1
+            if self._last_only and row["rul_state"] == RulState.ESTIMATED:
+                self._estimated.append((row["rul"], row["unit"]))
             cells = self._cells(row)
             table.add_row(*(cells.get(name, Text()) for name in self._widths))
         self._console.print(table)
@@ -127,40 +128,37 @@ class PeopleTable(RowWriter):
             return {"top cycle": 9}
         names = [column.name for column in self._manifest.columns if column.role == "sensor"]
         sensor = min(MAX_SENSOR, max(map(len, names), default=0)) + len(" +12.3")
-        widths = {"evidence": 0, "sensors": 2 * sensor + 2}
-        widths = {name: max(width, len(self._headings[name])) for name, width in widths.items()}
+        sensors = max(2 * sensor + 2, len(self._headings["sensors"]))
+        widths = {"evidence": len(self._headings["evidence"]), "sensors": sensors}
         return widths | ({"trust": len(UNSUPPORTED)} if self._last_only else {})
 
-    def _grounds_cells(self, row: Row) -> dict[str, Text]:
-        grounds = row.grounds
-        if grounds is None:
-            return {"top cycle": Text(str(row.top_cycle))}
-        first = _weight(grounds.top_sensor, grounds.top_sensor_cycles)
-        second = _weight(grounds.second_sensor, grounds.second_sensor_cycles)
-        return {
-            "evidence": Text(str(row.top_cycle)),
-            "sensors": Text(", ".join(filter(None, (first, second)))),
-            "trust": Text(grounds.trust or "", "magenta" if grounds.trust == UNSUPPORTED else "dim"),
-        }
-
     def _cells(self, row: Row) -> dict[str, Text]:
-        cells = {"unit": Text(printable(row.unit, MAX_UNIT)), "last cycle": Text(str(row.last_cycle))}
-        if row.rul is None or row.rul_lower is None or row.rul_upper is None:
+        cells = {"unit": Text(printable(row["unit"], MAX_UNIT)), "last cycle": Text(str(row["last_cycle"]))}
+        if row["rul"] is None:
             return cells | {"RUL": Text("none", "magenta")}
-        doubtful = row.rul_state in DOUBTFUL
-        health, state = row.health_state or "", row.rul_state or ""
+        health, state, entropy = row["health_state"], row["rul_state"], row["entropy_ratio"]
+        doubtful = state in DOUBTFUL
         style = "dim" if doubtful else HEALTH_STYLES.get(health, "")
-        low, high = (self._cycles(end).rjust(self._number) for end in (row.rul_lower, row.rul_upper))
-        rul = self._cap if state == RulState.AT_LEAST_CAP else row.rul
+        ends = row["rul_lower"], row["rul_upper"]
+        low, high = (self._cycles(end).rjust(self._number) for end in ends)
+        rul = self._cap if state == RulState.AT_LEAST_CAP else row["rul"]
+        sensors = (_weight(row, name) for name in ("top_sensor", "second_sensor"))
+        trust = row.get("trust") or ""
+        stop = "never" if row.get("act_at_cycle") is None else str(row["act_at_cycle"])
+        ratio = row.get("cost_ratio")
         return cells | {
             "RUL": Text(self._cycles(rul), style),
             "interval": self._text(f"{low} \N{EN DASH} {high}"),
-            "drawing": self._text(self._drawing(row.rul, row.rul_lower, row.rul_upper), style),
+            "drawing": self._text(self._drawing(row["rul"], *ends), style),
             "health": self._text(f"● {health}", style),
-            "entropy": Text("" if row.entropy_ratio is None else f"{row.entropy_ratio:.2f}"),
-            **self._grounds_cells(row),
-            **_stop_cells(row.stop),
-            "failure": Text(" ".join(f"{probability:.2f}" for probability in row.failure)),
+            "entropy": Text("" if entropy is None else f"{entropy:.2f}"),
+            "top cycle": Text(str(row["top_cycle"])),
+            "evidence": Text(str(row["top_cycle"])),
+            "sensors": Text(", ".join(filter(None, sensors))),
+            "trust": Text(trust, "magenta" if trust == UNSUPPORTED else "dim"),
+            "stop at": Text("" if ratio is None else stop),
+            "cost ratio": Text("" if ratio is None else f"{ratio:.2f}"),
+            "failure": Text(" ".join(f"{row[name]:.2f}" for name in self._failure if name in row)),
             "state": Text(state.replace("_", " "), "magenta" if doubtful else "dim"),
         }
 
@@ -177,12 +175,6 @@ class PeopleTable(RowWriter):
         return Text(words.translate(self._signs), style)
 
 
-def _stop_cells(stop: Stop | None) -> dict[str, Text]:
-    if stop is None:
-        return {}
-    cycle = "never" if stop.act_at_cycle is None else str(stop.act_at_cycle)
-    return {"stop at": Text(cycle), "cost ratio": Text(f"{stop.cost_ratio:.2f}")}
-
-
-def _weight(sensor: str | None, cycles: float | None) -> str:
-    return "" if sensor is None or cycles is None else f"{printable(sensor, MAX_SENSOR)} {cycles:+.1f}"
+def _weight(row: Row, sensor: str) -> str:
+    name = row.get(sensor)
+    return "" if name is None else f"{printable(name, MAX_SENSOR)} {row[f'{sensor}_cycles']:+.1f}"

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from rul_client.answers import ModelName
 from rul_client.commands.output import csv_cell
-from rul_client.commands.predict.rows import Row, record_of
+from rul_client.commands.predict.rows import Row
 
 DECIMALS: Final = 5
 """Of a cycle, in CSV and JSON; further digits differ from one processor to the next."""
@@ -39,11 +39,11 @@ class CsvWriter(RowWriter):
     """A header and one line a row; None is empty."""
 
     def __init__(self, file: IO[bytes], columns: Sequence[str]) -> None:
-        self._file, self._columns = file, columns
+        self._file = file
         self._write([columns])
 
     def write(self, rows: Sequence[Row]) -> None:  # noqa: D102 inherited
-        self._write([*map(csv_cell, _rounded(row, self._columns).values())] for row in rows)
+        self._write([*map(csv_cell, _rounded(row).values())] for row in rows)
 
     def _write(self, lines: Iterable[Sequence[object]]) -> None:
         text = io.StringIO(newline="")
@@ -55,13 +55,13 @@ class CsvWriter(RowWriter):
 class JsonWriter(RowWriter):
     """A list of objects, one a line."""
 
-    def __init__(self, file: IO[bytes], columns: Sequence[str]) -> None:
-        self._file, self._columns = file, columns
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
         self._separator = b"["
 
     def write(self, rows: Sequence[Row]) -> None:  # noqa: D102 inherited
         for row in rows:
-            self._file.write(self._separator + b"\n" + msgspec.json.encode(_rounded(row, self._columns)))
+            self._file.write(self._separator + b"\n" + msgspec.json.encode(_rounded(row)))
             self._separator = b","
 
     def close(self) -> None:  # noqa: D102 inherited
@@ -72,7 +72,6 @@ class ParquetWriter(RowWriter):
     """Typed columns; the metadata holds the model's name, version and digest."""
 
     def __init__(self, file: IO[bytes], columns: Sequence[str], model: ModelName) -> None:
-        self._columns: Final = columns
         self._writer: Any = pq.ParquetWriter(file, parquet_schema(columns, model))
         self._rows: list[Row] = []
 
@@ -86,8 +85,7 @@ class ParquetWriter(RowWriter):
         self._writer.close()
 
     def _flush(self) -> None:
-        records = [record_of(row, self._columns) for row in self._rows]
-        self._writer.write_table(pa.Table.from_pylist(records, schema=self._writer.schema))
+        self._writer.write_table(pa.Table.from_pylist(self._rows, schema=self._writer.schema))
         self._rows = []
 
 
@@ -98,8 +96,7 @@ def parquet_schema(columns: Sequence[str], model: ModelName) -> Any:  # noqa: AN
     return pa.schema(fields, metadata=metadata)
 
 
-def _rounded(row: Row, columns: Sequence[str]) -> dict[str, object]:
+def _rounded(row: Row) -> Row:
     return {
-        name: round(value, DECIMALS) if isinstance(value, float) else value
-        for name, value in record_of(row, columns).items()
+        name: round(value, DECIMALS) if isinstance(value, float) else value for name, value in row.items()
     }

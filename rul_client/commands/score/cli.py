@@ -8,6 +8,12 @@ from typing import Annotated
 import typer
 
 from model.cluster import RayAddress, connected
+from rul_client.commands.options import FleetFile
+
+PartReadings = Annotated[
+    int,
+    typer.Option(help="Most readings of a part, the unit of work; smaller parts need less memory.", min=1),
+]
 
 
 def score(
@@ -21,21 +27,14 @@ def score(
     windows: Annotated[
         str, typer.Option(help="Of each unit: last, all, or N for the last and each N cycles before it.")
     ] = "last",
-    fleet: Annotated[
-        str | None, typer.Option(help="Describes the columns: a fleet's name or TOML file.")
-    ] = None,
+    fleet: FleetFile = None,
     attention: Annotated[
         bool, typer.Option("--attention", help="Add attention and evidence of each cycle, as lists.")
     ] = False,
     contributions: Annotated[
         bool, typer.Option("--contributions", help="Add cycles of RUL by cycle and by sensor, as lists.")
     ] = False,
-    part_readings: Annotated[
-        int,
-        typer.Option(
-            help="Most readings of a part, the unit of work; smaller parts need less memory.", min=1
-        ),
-    ] = 32_768,
+    part_readings: PartReadings = 32_768,
     workers: Annotated[int | None, typer.Option(help="Processes; default: one a core.", min=1)] = None,
     ray: RayAddress = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
