@@ -1,4 +1,4 @@
-"""Picture of `rul attention --out`: the attended cycles of one unit's predictions."""
+"""Pictures of `rul attention --out`: attended cycles of one unit's predictions, or a map of one window."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from export.attention import heads_of
+from export.attention import MEAN_HEAD, CycleMap, heads_of
 from export.bundle import Manifest
 from export.evaluation_windows import life_windows
 from export.pictures import BLACK, BLUE, GREY, LEGEND, SKY, VERMILLION, new_picture, quiet
@@ -125,3 +125,26 @@ def _draw_heads(axes: Axes, heads: Mapping[str, FloatArray], windows: WindowSet)
     axes.set_xlabel(BEFORE_LAST)
     axes.axhline(0.5, color="white", linewidth=3)
     axes.set_title(f"each head, prediction at cycle {windows.last_cycle[-1]:g}", fontsize=10)
+
+
+def map_picture(manifest: Manifest, found: CycleMap, cycle: int) -> Figure:
+    """Draw the mean of the heads as a map, and where the picked cycle looks as bars."""
+    looks = found.looks(cycle)[MEAN_HEAD]
+    title = f"{manifest.name}: where the cycles of unit {found.unit} look, mean of {len(found.weights)} heads"
+    figure = new_picture(width=11, height=5, title=title)
+    every, one = figure.subplots(1, 2)
+    first, last = found.cycles[0] - 0.5, found.cycles[-1] + 0.5
+    image = every.imshow(
+        found.weights.mean(axis=0), extent=(first, last, last, first), cmap=COLOURS, interpolation="nearest"
+    )
+    figure.colorbar(image, ax=every, label="weight")
+    every.axhline(cycle, color=VERMILLION, linewidth=1.2)
+    every.set_xlabel("cycle that is looked at")
+    every.set_ylabel("cycle that looks")
+    quiet(one).bar(found.cycles, looks, color=BLUE)
+    one.axhline(1 / len(looks), color=VERMILLION, linewidth=1.2, linestyle="--", label="equal weights")
+    one.set_xlabel("cycle that is looked at")
+    one.set_ylabel("weight")
+    one.set_title(f"cycle {cycle}", fontsize=10)
+    one.legend(fontsize=8, frameon=False)
+    return figure

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from model.agreement import agreement_beyond_place, leak, rank_correlation, sensor_agreement
 from model.domain import BoolArray, FloatArray, IntArray, InvalidData, WindowSet
-from model.evaluation import RESAMPLES, Figure, bootstrapped
+from model.evaluation import RESAMPLES, Figure, bootstrapped, mean_of, ratio_of
 from model.regimes import Regimes
 
 Choice = Literal["attended", "random", "last"]
@@ -239,23 +239,3 @@ def _ranks_down(values: FloatArray, valid: BoolArray, rng: np.random.Generator) 
     places = np.empty_like(order)
     np.put_along_axis(places, order, np.arange(values.shape[1])[None, :], axis=1)
     return places
-
-
-def mean_of(values: FloatArray) -> Callable[[IntArray], float]:
-    """Return the mean over rows that ignores NaN."""
-
-    def mean(rows: IntArray) -> float:
-        known = values[rows][~np.isnan(values[rows])]
-        return float(known.mean()) if len(known) else float("nan")
-
-    return mean
-
-
-def ratio_of(above: FloatArray, below: FloatArray) -> Callable[[IntArray], float]:
-    """Return the ratio of the means over rows; NaN where the divisor is 0."""
-
-    def ratio(rows: IntArray) -> float:
-        base = float(below[rows].mean())
-        return float(above[rows].mean()) / base if base > 0 else float("nan")
-
-    return ratio

@@ -15,6 +15,7 @@ from model.findings import Finding, findings, require_trainable
 from model.fleet import Fleet
 from model.inspection import Inspection, inspect_rows
 from model.readers import read_rows
+from model.screen import number_table, say, tell
 
 MOST_SHOWN: Final = 5
 """Maximum findings at the top of `rul train` and `rul evaluate`."""
@@ -27,12 +28,11 @@ def print_inspection(data: Sequence[Path], kind: Fleet, *, folds: int) -> bool:
     rows, _ = read_rows(data, kind)
     facts = inspect_rows(rows, kind)
     found = findings(facts, kind, folds=folds)
-    console = Console()
-    console.print(units_table(facts, kind), columns_table(facts), sep="\n")
+    Console().print(units_table(facts, kind), columns_table(facts), sep="\n")
     lines = _lines(found) or ["no findings"]
     if facts.suggested is not None:
         lines.append(suggestion(facts, kind))
-    console.print(*lines, sep="\n", soft_wrap=True, highlight=False, markup=False)
+    say(*lines)
     return all(finding.level != "error" for finding in found)
 
 
@@ -56,16 +56,14 @@ def inspected_trajectories(
         shown = [*map(str, data[:MOST_FILES])] + [".."] * (len(data) > MOST_FILES)
         everything = shlex.join(["rul", "inspect", fleet, *shown])
         lines.append(f"{len(found)} findings in all: {everything}")
-        Console(stderr=True).print(*lines, sep="\n", soft_wrap=True, highlight=False, markup=False)
+        tell(*lines)
     return rows.trajectories(kind, run_to_failure=None)
 
 
 def units_table(facts: Inspection, fleet: Fleet) -> Table:
     """Tabulate units and lives."""
-    table = Table(title=f"{fleet.name}: {facts.rows} readings of {facts.units} units, cycles of life")
-    table.add_column("units")
-    for heading in ("count", "shortest", "5 %", "25 %", "median", "75 %", "longest"):
-        table.add_column(heading, justify="right")
+    title = f"{fleet.name}: {facts.rows} readings of {facts.units} units, cycles of life"
+    table = number_table(title, "units", "count", "shortest", "5 %", "25 %", "median", "75 %", "longest")
     for name, count, lives in (
         ("failed", facts.failed, facts.lives),
         ("not failed", facts.units - facts.failed, facts.censored),

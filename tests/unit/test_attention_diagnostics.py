@@ -19,6 +19,7 @@ from model.agreement import rank_correlation
 from model.calibration import read_windows
 from model.checkpoint import Checkpoint
 from model.crossfit import Fold, attention_worth
+from model.dataset import split_fold
 from model.domain import InvalidData, Trajectory, WindowSet
 from model.faithfulness import (
     FEWEST_CYCLES,
@@ -27,7 +28,6 @@ from model.faithfulness import (
     measure_faithfulness,
     typical_readings,
 )
-from model.folds import split_fold
 from model.reference import fit_reference
 from model.regimes import Regimes, find_regimes
 from model.sensitivity import sensitivity_figures

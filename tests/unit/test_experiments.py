@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from model.baselines import BASELINES, window_statistics
+from model.dataset import split_fold
 from model.domain import InvalidData
 from model.evaluation import rmse_difference
 from model.experiments import ROWS, UnknownRow, Wanted, row_named, run_rows, updates
 from model.fleet import fleet_toml
-from model.folds import split_fold
 from model.layers import Standardise, spread_age
 from model.networks import InvalidOption, network_class
 from model.reference import fit_reference

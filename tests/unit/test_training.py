@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from model.attention_figures import attention_figures
 from model.calibration import (
     SHORT_SHARE,
     cut_windows,
@@ -21,13 +20,12 @@ from model.calibration import (
 )
 from model.checkpoint import Checkpoint, InvalidCheckpoint
 from model.crossfit import fewest_cycles_that_hold, held_out_fold, joined, scaled_by_rul
-from model.curve import picture, read_curve, write_curve
-from model.curve_table import curve_table
+from model.curve import curve_table, picture, read_curve, write_curve
+from model.dataset import split_fold, train_all
 from model.domain import InvalidData, Trajectory
-from model.folds import split_fold, train_all
 from model.reference import fit_reference
-from model.run import Source, prepare, train_run
-from model.training import Check, InvalidState, TrainConfig
+from model.run import Plan, Source, prepare, train_run
+from model.training import Check, InvalidState, TrainConfig, attention_figures
 from tests.fleets import PUMPS, worn_pumps
 
 CONFIG = TrainConfig(seed=5, steps=12, batch=16, check_every=4, truncations=4)
@@ -57,9 +55,13 @@ def fold_of(parts, net):
     return held_out_fold(net, parts, fit_reference(parts.trained, FLEET.schema))
 
 
-def run(units, folder, *, fleet=FLEET, watch=lambda *_: None, **options):
-    given = {"network": "flagship", "config": CONFIG, "folds": FOLDS, "source": SOURCE} | options
-    return train_run(units, fleet, name="pumps", folder=folder, watch=watch, **given)
+PLAN = {"network": "flagship", "config": CONFIG, "folds": FOLDS}
+
+
+def run(units, folder, *, watch=lambda *_: None, source=SOURCE, resume=False, cluster=None, **change):
+    plan = Plan(units, FLEET, **PLAN | change)
+    given = {"watch": watch, "source": source, "resume": resume, "cluster": cluster}
+    return train_run(plan, name="pumps", folder=folder, **given)
 
 
 class PowerCut(Exception):
