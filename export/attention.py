@@ -22,6 +22,7 @@ from export.evaluation_windows import spread_windows
 from export.occlusion import Typical, regimes_of
 from export.session import Session
 from model.domain import (
+    MEAN_HEAD,
     BoolArray,
     FloatArray,
     IntArray,
@@ -30,6 +31,7 @@ from model.domain import (
     WindowSet,
     attention_entropy_ratio,
     effective_cycles,
+    heads_by_name,
 )
 from model.faithfulness import (
     DRAWS,
@@ -42,8 +44,6 @@ from model.faithfulness import (
 )
 from model.sensitivity import Sensitivity, measure_sensitivity, wear_direction, worn_readings
 
-MEAN_HEAD: Final = "mean"
-"""Name of the attention that makes the answer; heads are named by their number."""
 MUCH: Final = 3.0
 """A cycle with more weight than this, in equal shares, is looked at."""
 CONSTANT: Final = 0.5
@@ -77,11 +77,7 @@ class HeadReport:
 
 def heads_of(answers: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
     """Return attention [W, T] by head: `mean` first, then each head of the graph."""
-    heads = {MEAN_HEAD: answers["attention"]}
-    if "head_attention" in answers:
-        per_head = answers["head_attention"]
-        heads |= {str(h): per_head[:, h] for h in range(per_head.shape[1])}
-    return heads
+    return heads_by_name(answers["attention"], answers.get("head_attention"))
 
 
 def sinks(attention: FloatArray, lengths: IntArray) -> tuple[FloatArray, FloatArray]:

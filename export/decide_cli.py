@@ -76,7 +76,7 @@ def decide(
 def _predicted(bundle: str, data: list[Path], fleet: str) -> HeldOut:
     """Predict every cycle of units with a known failure."""
     from export.session import open_bundle  # noqa: PLC0415 with ONNX Runtime
-    from model.inspection_report import inspected_trajectories  # noqa: PLC0415 with PyArrow
+    from model.findings import inspected_trajectories  # noqa: PLC0415 with PyArrow
 
     session, manifest = open_bundle(find_bundle(bundle))
     kind = matching_fleet(manifest, fleet)

@@ -96,7 +96,7 @@ def evaluate(
 ) -> None:
     """Evaluate a bundle; see HELP."""
     from export.session import open_bundle  # noqa: PLC0415 with ONNX Runtime
-    from model.inspection_report import inspected_trajectories  # noqa: PLC0415 with PyArrow
+    from model.findings import inspected_trajectories  # noqa: PLC0415 with PyArrow
 
     if plot is not None:
         if rul is not None:

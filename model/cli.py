@@ -86,7 +86,7 @@ def train(
     import torch  # noqa: PLC0415 takes seconds
 
     from model.checkpoint import STATE_FILE  # noqa: PLC0415 with torch
-    from model.inspection_report import inspected_trajectories  # noqa: PLC0415 with PyArrow
+    from model.findings import inspected_trajectories  # noqa: PLC0415 with PyArrow
     from model.options import read_options  # noqa: PLC0415 with torch
     from model.readers import data_files, data_sha256  # noqa: PLC0415 with PyArrow
     from model.run import Plan, Source, choose_updates, train_run  # noqa: PLC0415 with torch

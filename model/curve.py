@@ -14,8 +14,9 @@ from matplotlib.ticker import MaxNLocator
 from rich.table import Table
 
 from model.checkpoint import InvalidCheckpoint
+from model.domain import MEAN_HEAD
 from model.screen import number_table
-from model.training import ENTROPY, FIRST, LAST, MEAN_HEAD, Check
+from model.training import ENTROPY, FIRST, LAST, Check
 
 COLUMNS: Final = [column.name for column in fields(Check) if column.name != "figures"]
 PANELS: Final = {

@@ -172,7 +172,12 @@ def bootstrapped(
 
     Resamples without a value (NaN) are ignored; the interval is NaN where all are.
     """
-    samples = _unit_samples(unit, seed=seed, resamples=resamples)
+    rng = np.random.default_rng(seed)
+    of_unit = [np.flatnonzero(unit == name) for name in np.unique(unit)]
+    samples = [
+        np.concatenate([of_unit[i] for i in rng.integers(len(of_unit), size=len(of_unit))])
+        for _ in range(resamples)
+    ]
     everything = np.arange(len(unit))
     found: dict[str, Figure] = {}
     for name, figure in of_rows.items():
@@ -201,12 +206,3 @@ def ratio_of(above: FloatArray, below: FloatArray) -> Callable[[IntArray], float
         return float(above[rows].mean()) / base if base > 0 else float("nan")
 
     return ratio
-
-
-def _unit_samples(unit: NDArray[np.str_], *, seed: int, resamples: int) -> list[IntArray]:
-    """Draw all units with replacement, `resamples` times, as window indices."""
-    rng = np.random.default_rng(seed)
-    rows = [np.flatnonzero(unit == name) for name in np.unique(unit)]
-    return [
-        np.concatenate([rows[i] for i in rng.integers(len(rows), size=len(rows))]) for _ in range(resamples)
-    ]

@@ -15,6 +15,7 @@ from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from model.cluster import RayAddress, connected
+from model.evaluation import rmse_difference
 from model.screen import say, shown
 
 if TYPE_CHECKING:
@@ -84,8 +85,8 @@ def experiment(
     import torch  # noqa: PLC0415 takes seconds
 
     from model.experiments import run_rows  # noqa: PLC0415 with torch
+    from model.findings import inspected_trajectories  # noqa: PLC0415 with PyArrow
     from model.fleet import fleet_named  # noqa: PLC0415
-    from model.inspection_report import inspected_trajectories  # noqa: PLC0415 with PyArrow
     from model.training import TrainConfig  # noqa: PLC0415 with torch
 
     torch.set_num_threads(threads)
@@ -103,7 +104,8 @@ def experiment(
         best, _ = min(done, key=lambda trial: trial[1].figures["rmse"].value)
         say(f"lowest RMSE: {best.label}; held-out units chose it, so expect more on new ones")
     elif against is not None:
-        _print_difference(done, cap=kind.cap)
+        apart = rmse_difference(*(found.answered for _, found in done), cap=kind.cap)
+        say(f"{' - '.join(wanted.label for wanted, _ in done)}: {shown(apart)} cycles of RMSE")
 
 
 def _rows(
@@ -148,15 +150,6 @@ def _printed(wanted: Wanted, found: Found) -> tuple[Wanted, Found]:
     if found.silenced:
         Console().print(silenced_table(wanted.label, found.silenced))
     return wanted, found
-
-
-def _print_difference(done: Sequence[tuple[Wanted, Found]], *, cap: float) -> None:
-    """Print the difference of the first row from the second."""
-    from model.evaluation import rmse_difference  # noqa: PLC0415
-
-    apart = rmse_difference(*(found.answered for _, found in done), cap=cap)
-    between = " - ".join(wanted.label for wanted, _ in done)
-    say(f"{between}: {shown(apart)} cycles of RMSE")
 
 
 def silenced_table(label: str, silenced: Sequence[Silenced]) -> Table:

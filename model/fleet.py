@@ -184,14 +184,19 @@ def fleet_toml(fleet: Fleet) -> str:
         *(f"{name} = {_value(getattr(fleet, name))}" for name in _DEFAULTS),
         "",
         "[failure]",
-        *_failure_lines(fleet.failure),
+        *failure_lines(fleet.failure),
     ]
     for column, source in zip(fleet.schema.columns, fleet.sources, strict=True):
-        lines += ["", f"[[{column.role}s]]", f"name = {toml_string(column.name)}"]
-        lines += [f"source = {toml_string(source)}"] if source != column.name else []
-        lines += [f"unit = {toml_string(column.unit)}"] if column.unit else []
-        lines += [f"description = {toml_string(column.description)}"] if column.description else []
+        lines += column_lines(column, source)
     return "\n".join(lines) + "\n"
+
+
+def column_lines(column: Column, source: str) -> list[str]:
+    """Write the table of a column; `source` is its name in files."""
+    own = "" if source == column.name else source
+    given = {"source": own, "unit": column.unit, "description": column.description}
+    optional = [f"{key} = {toml_string(value)}" for key, value in given.items() if value]
+    return ["", f"[[{column.role}s]]", f"name = {toml_string(column.name)}", *optional]
 
 
 _DEFAULTS: Final = tuple(field.name for field in fields(ModelDefaults))
@@ -248,7 +253,8 @@ class _FleetTable(ModelDefaults):
         )
 
 
-def _failure_lines(rule: FailureRule | None) -> Iterable[str]:
+def failure_lines(rule: FailureRule | None) -> Iterable[str]:
+    """Write the lines of the table [failure]."""
     if rule is None:
         return ["run_to_failure = true"]
     bound = "at_most" if rule.at_most is not None else "at_least"

@@ -54,7 +54,7 @@ def inspect(
     folds: Annotated[int, typer.Option(help="Folds of the training that follows.", min=2)] = 5,
 ) -> None:
     """Inspect data before training; see INSPECT_HELP."""
-    from model.inspection_report import print_inspection  # noqa: PLC0415 with PyArrow
+    from model.findings import print_inspection  # noqa: PLC0415 with PyArrow
 
     if not print_inspection(data, fleet_named(fleet), folds=folds):
         raise typer.Exit(1)

@@ -113,21 +113,16 @@ def _our_stop(held: HeldOut, i: int, costs: Costs) -> float:
 
     A stop is made if it is due before the next review: later reviews know more.
     """
-    life = held.lives[i]
+    life, fleet = held.lives[i], held.fleets[i]
     for row, age in enumerate(life.cycle[:-1].tolist()):
-        stop = _advised(held, i, row, costs)
-        if stop is not None and age + stop < life.cycle[row + 1]:
-            return age + stop
+        probabilities = dict(zip(held.horizons, life.failure_probability[row].tolist(), strict=True))
+        rul, lower, upper = (float(each[row]) for each in (life.rul, life.lower, life.upper))
+        forecast = Forecast(rul, lower, upper, probabilities)
+        remaining = remaining_life(forecast, fleet, coverage=held.coverage, cap=held.cap, age=age)
+        curve = cost_curve(remaining, costs, age=age)
+        if curve.best is not None and age + curve.in_cycles[curve.best] < life.cycle[row + 1]:
+            return age + float(curve.in_cycles[curve.best])
     return float("inf")
-
-
-def _advised(held: HeldOut, i: int, row: int, costs: Costs) -> float | None:
-    life, age = held.lives[i], float(held.lives[i].cycle[row])
-    probabilities = dict(zip(held.horizons, life.failure_probability[row].tolist(), strict=True))
-    forecast = Forecast(float(life.rul[row]), float(life.lower[row]), float(life.upper[row]), probabilities)
-    remaining = remaining_life(forecast, held.fleets[i], coverage=held.coverage, cap=held.cap, age=age)
-    curve = cost_curve(remaining, costs, age=age)
-    return None if curve.best is None else float(curve.in_cycles[curve.best])
 
 
 def save_held_out(folder: Path, lives: Sequence[Life], fold: Sequence[int], fleet: Fleet) -> None:

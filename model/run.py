@@ -22,7 +22,6 @@ from model.calibration import (
     entropy_references,
     fit_baseline,
     fit_distribution,
-    fit_novelty,
     fit_scale,
     read_windows,
     tensors,
@@ -203,7 +202,7 @@ def calibrate(
     fit_scale(net, with_short_histories(split.training), factors=factors)
     training = read_windows(net, split.training)
     fit_baseline(net, training)
-    fit_novelty(net, training, split.training.lengths)
+    net.novelty.fit(training.statistics, split.training.lengths)
     fit_distribution(net, *joined(folds))
     answered, cap = cross_fitted(folds), net.config.cap
     metrics = {

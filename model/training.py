@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from model.augmentation import Augmentation, ColumnScales
 from model.calibration import Read, read_windows, unit_weights
 from model.dataset import Split, with_censored
-from model.domain import IntArray, RulError, attention_entropy_ratio, capped_rul
+from model.domain import IntArray, RulError, attention_entropy_ratio, capped_rul, heads_by_name
 from model.evaluation import root_mean_square_error
 from model.losses import AdaptiveNormaliser, entropy_loss, heads_alike, task_losses
 from model.network import RulNetwork
@@ -27,7 +27,6 @@ from model.network import RulNetwork
 ENTROPY: Final = "entropy"  # Mean entropy ratio: 0 is one cycle, 1 is even
 FIRST: Final = "first"  # Mean weight of a window's first cycle
 LAST: Final = "last"  # Mean weight of its last cycle
-MEAN_HEAD: Final = "mean"  # The attention that the network answers with
 
 
 class InvalidState(RulError):
@@ -246,9 +245,7 @@ def attention_figures(read: Read, lengths: IntArray) -> dict[str, float]:
 
     Windows of one cycle are ignored; empty without other windows.
     """
-    heads = {MEAN_HEAD: read.attention}
-    if read.head_attention is not None:
-        heads |= {str(h): read.head_attention[:, h] for h in range(read.head_attention.shape[1])}
+    heads = heads_by_name(read.attention, read.head_attention)
     choice = lengths > 1
     lengths = lengths[choice]
     found: dict[str, float] = {}

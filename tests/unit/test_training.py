@@ -55,11 +55,11 @@ def fold_of(parts, net):
     return held_out_fold(net, parts, fit_reference(parts.trained, FLEET.schema))
 
 
-PLAN = {"network": "flagship", "config": CONFIG, "folds": FOLDS}
+PLAN = {"fleet": FLEET, "network": "flagship", "config": CONFIG, "folds": FOLDS}
 
 
 def run(units, folder, *, watch=lambda *_: None, source=SOURCE, resume=False, cluster=None, **change):
-    plan = Plan(units, FLEET, **PLAN | change)
+    plan = Plan(units, **PLAN | change)
     given = {"watch": watch, "source": source, "resume": resume, "cluster": cluster}
     return train_run(plan, name="pumps", folder=folder, **given)
 
