@@ -87,22 +87,6 @@ ROWS: Final[dict[str, Row]] = {
     "ridge": Row(network=None),
     "gradient_boosting": Row(network=None),
     "flagship": Row(),
-    "wide": Row(options={"hidden": 16}),
-    "narrow": Row(options={"perceptron": 48}),
-    "sure_recurrence": Row(options={"recurrent_dropout": 0.0}),
-    "unworn": Row(
-        recipe={
-            "columns_missing": 0.1,
-            "readings_missing": 0.1,
-            "history_missing": 0.05,
-            "age_missing": 0.05,
-            "offset": 0.05,
-            "age_jitter": 0.03,
-        }
-    ),
-    "windows_alike": Row(recipe={"units_alike": False}),
-    "rul_alike": Row(recipe={"low_rul_weight": 0.0}),
-    "whole_histories": Row(recipe={"history_missing": 0.05}),
     "long": Row(recipe={"steps": 1000}),
     "amnl": Row(network="amnl"),
     "last_state": Row(network="amnl", options={"last_state": True}),

@@ -15,7 +15,6 @@ from export.card import model_card
 from export.evaluation_windows import spread_windows
 from export.occlusion import regimes_of
 from export.session import open_bundle
-from model.agreement import rank_correlation
 from model.calibration import read_windows
 from model.checkpoint import Checkpoint
 from model.crossfit import Fold, attention_worth
@@ -26,6 +25,7 @@ from model.faithfulness import (
     Reply,
     faithfulness_figures,
     measure_faithfulness,
+    rank_correlation,
     typical_readings,
 )
 from model.reference import fit_reference

@@ -24,7 +24,7 @@ from model.curve import curve_table, picture, read_curve, write_curve
 from model.dataset import split_fold, train_all
 from model.domain import InvalidData, Trajectory
 from model.reference import fit_reference
-from model.run import Plan, Source, prepare, train_run
+from model.run import Plan, Source, choose_updates, prepare, train_run
 from model.training import Check, InvalidState, TrainConfig, attention_figures
 from tests.fleets import PUMPS, worn_pumps
 
@@ -484,3 +484,16 @@ def test_the_scale_is_fitted_wider_where_held_out_errors_are(parts):
     near = before.unclipped < FLEET.cap / 6
     assert near.any()
     assert np.median((after.scale / before.scale)[near]) > 1.5
+
+
+def test_lengths_are_tried_until_held_out_units_stop_gaining(monkeypatch):
+    monkeypatch.setattr("model.run.LENGTHS", (1, 60, 61, 400))
+    config = TrainConfig(batch=32, truncations=3, learning_rate=1e-2)
+    plan = Plan(worn_pumps(units=9, seed=1), PUMPS, "flagship", config, 3, {"hidden": 4})
+    told = []
+
+    chosen = choose_updates(plan, tell=lambda steps, rmse: told.append((steps, rmse)))
+
+    assert [steps for steps, _ in told] == [1, 60, 61]
+    assert chosen == 60
+    assert told[1][1] < 0.98 * told[0][1]
