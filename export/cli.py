@@ -88,7 +88,7 @@ def export_command(
 ) -> None:
     """Export a run as a bundle; see EXPORT_HELP."""
     from export.handover import draft_manifest, export_bundle  # noqa: PLC0415 with torch
-    from export.quantization_check import read_check_data  # noqa: PLC0415 with ONNX Runtime
+    from export.quantization import read_check_data  # noqa: PLC0415 with ONNX Runtime
     from model.checkpoint import Checkpoint  # noqa: PLC0415 with torch
 
     if quantize != bool(data):

@@ -1,7 +1,7 @@
 """Calibration of a trained network: the buffers that are not learnt by gradient.
 
-The quantiles of the normalised error and the interval are fitted on errors of held-out units, the
-baseline and the novelty on training windows. This module must not know files or training.
+The quantiles of the normalised error and the interval are fitted on errors of held-out units. This module
+must not know files or training.
 """
 
 from __future__ import annotations
@@ -238,12 +238,6 @@ def with_tail(quantile: FloatArray, lower: float, *, coverage: float) -> FloatAr
     tail = (1.0 - coverage) / 2.0
     rare = np.array([max(p, PROBABILITIES[1] / 2) for p in PROBABILITIES if p < tail])
     return np.append(tail_scale(-lower, tail=tail) * np.log(rare / (1.0 - rare)), quantile[len(rare) :])
-
-
-def fit_baseline(net: RulNetwork, read: Read) -> None:
-    """Set the baseline, which the network chooses from the answers on the training windows."""
-    with torch.no_grad():
-        net.get_buffer("baseline").copy_(net.reference_rul(torch.from_numpy(read.unclipped).double()))
 
 
 def held_out_coverage(read: Read, windows: WindowSet, *, cap: float, coverage: float) -> Answered:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,8 +18,7 @@ from model.domain import RulError
 from model.evaluation import BOOSTING_TITLES, TITLES, Figure, boosting_caution
 from model.experiment_cli import Settings, Threads
 from model.fleet import fleet_named
-from model.progress import progress
-from model.screen import cells, number_table, say, tell
+from model.screen import cells, number_table, progress, say, tell
 
 if TYPE_CHECKING:
     from model.training import Check
@@ -107,10 +105,14 @@ def train(
             steps = stored_updates(out / STATE_FILE)
         steps = steps or choose_updates(plan, tell=_tell, cluster=cluster)
         plan = replace(plan, config=replace(config, steps=steps))
-        with _interruptible(out), progress(steps * (folds + 1)) as watch:
-            checkpoint, curve = train_run(
-                plan, name=name, source=source, folder=out, watch=watch, resume=resume, cluster=cluster
-            )
+        try:
+            with progress(steps * (folds + 1)) as watch:
+                checkpoint, curve = train_run(
+                    plan, name=name, source=source, folder=out, watch=watch, resume=resume, cluster=cluster
+                )
+        except KeyboardInterrupt:
+            tell(f"{out}: to continue, repeat the command with --resume")
+            raise
     _report(name, checkpoint.facts["metrics"], curve, out)
 
 
@@ -132,16 +134,6 @@ def plot(
     picture(curve, run.resolve().name).savefig(target, dpi=120)
     _print_curve(curve)
     say(str(target))
-
-
-@contextmanager
-def _interruptible(out: Path) -> Generator[None]:
-    """Say how to continue where the user interrupts."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        tell(f"{out}: to continue, repeat the command with --resume")
-        raise
 
 
 def _check_folder(out: Path, *, resume: bool, overwrite: bool) -> None:

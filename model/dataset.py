@@ -173,11 +173,6 @@ def failed_units(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
     return [trajectory for trajectory in trajectories if trajectory.failed]
 
 
-def with_censored(split: Split) -> WindowSet:
-    """Join the training windows of units with a known failure and those of censored units, in this order."""
-    return split.training if split.censored is None else join_windows([split.training, split.censored])
-
-
 def _split(
     trained: list[Trajectory], every: Sequence[Trajectory], fleet: Fleet, held_out: WindowSet | None
 ) -> Split:

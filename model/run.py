@@ -20,7 +20,6 @@ from model.augmentation import measure_columns
 from model.baselines import gradient_boosting
 from model.calibration import (
     entropy_references,
-    fit_baseline,
     fit_distribution,
     fit_scale,
     read_windows,
@@ -168,7 +167,7 @@ def train_run(
     checkpoint = Checkpoint(name, net.config, net.state_dict(), json.loads(json.dumps(known)))
     checkpoint.save(folder)
     save_held_out(folder, *held_out_lives(behind, plan.trajectories), fleet)
-    stages.done()
+    (folder / STATE_FILE).unlink(missing_ok=True)
     return checkpoint, mean_curve(curves)
 
 
@@ -201,7 +200,8 @@ def calibrate(
     """
     fit_scale(net, with_short_histories(split.training), factors=factors)
     training = read_windows(net, split.training)
-    fit_baseline(net, training)
+    with torch.no_grad():
+        net.get_buffer("baseline").copy_(net.reference_rul(torch.from_numpy(training.unclipped).double()))
     net.novelty.fit(training.statistics, split.training.lengths)
     fit_distribution(net, *joined(folds))
     answered, cap = cross_fitted(folds), net.config.cap

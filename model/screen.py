@@ -1,11 +1,27 @@
-"""Text and tables on a screen, as all commands print them."""
+"""Lines, tables and progress on a screen, as all commands print them.
+
+Progress is a bar on a terminal and lines in a log.
+"""
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from model.evaluation import Figure
+
+if TYPE_CHECKING:
+    from model.training import Check, Watcher
+
+LINES: Final = 20
+"""Lines that a log gets over a whole training."""
 
 
 def say(*lines: str) -> None:
@@ -41,3 +57,65 @@ def shown(figure: Figure, digits: int = 2) -> str:
 def stacked(figure: Figure, *, digits: int) -> str:
     """Format a figure above its interval."""
     return f"{figure.value:.{digits}f}\n{figure.low:.{digits}f}..{figure.high:.{digits}f}"
+
+
+@contextmanager
+def progress(steps: int) -> Generator[Watcher]:
+    """Show progress with the loss and the held-out RMSE."""
+    screen = Console(stderr=True)
+    if screen.is_terminal:
+        with _bar(steps, screen) as watch:
+            yield watch
+    else:
+        yield log_lines(steps, tell)
+
+
+def log_lines(
+    steps: int, write: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic
+) -> Watcher:
+    """Write a line after each twentieth of the updates, and one before calibration."""
+    began, written, rmse = clock(), 0, "-"
+    first: int | None = None
+
+    def watch(step: int, loss: float, check: Check | None) -> None:
+        nonlocal first, written, rmse
+        first = step - 1 if first is None else first  # a resumed run begins later
+        rmse = rmse if check is None else _shown(check)
+        part = step * LINES // steps
+        if part > written:
+            written = part
+            spent = clock() - began
+            left = spent * (steps - step) / (step - first)
+            write(
+                f"training: {step} of {steps} updates, loss {loss:.4f}, held-out RMSE {rmse}, "
+                f"{spent:.0f} s, about {left:.0f} s left"
+            )
+        if step == steps:
+            write("training: all updates done, calibrating on all units")
+
+    return watch
+
+
+@contextmanager
+def _bar(steps: int, screen: Console) -> Generator[Watcher]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total} updates"),
+        TextColumn("loss {task.fields[loss]}"),
+        TextColumn("held-out RMSE {task.fields[rmse]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=screen) as bar:
+        task = bar.add_task("training", total=steps, loss="-", rmse="-")
+
+        def watch(step: int, loss: float, check: Check | None) -> None:
+            bar.update(task, completed=step, loss=f"{loss:.4f}")
+            if check is not None:
+                bar.update(task, rmse=_shown(check))
+
+        yield watch
+
+
+def _shown(check: Check) -> str:
+    return "-" if math.isnan(check.held_out_rmse) else f"{check.held_out_rmse:.2f}"

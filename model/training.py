@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from model.augmentation import Augmentation, ColumnScales
 from model.calibration import Read, read_windows, unit_weights
-from model.dataset import Split, with_censored
+from model.dataset import Split, join_windows
 from model.domain import IntArray, RulError, attention_entropy_ratio, capped_rul, heads_by_name
 from model.evaluation import root_mean_square_error
 from model.losses import AdaptiveNormaliser, entropy_loss, heads_alike, task_losses
@@ -92,7 +92,9 @@ class Trainer:
 
     def __init__(self, net: RulNetwork, *, split: Split, config: TrainConfig, scales: ColumnScales) -> None:
         """Prepare training; held-out windows are used only for the learning curve."""
-        training = with_censored(split) if config.censored else split.training
+        training = split.training
+        if config.censored and split.censored is not None:
+            training = join_windows([training, split.censored])
         self.net = net
         self.config = config
         self.held_out = split.held_out
