@@ -139,14 +139,16 @@ def read_check_data(manifest: Manifest, data: Sequence[Path], fleet: str | None)
     return CheckData(windows, ", ".join(file.name for file in files), data_sha256(files))
 
 
-def measure_quantization(exact: Session, rounded: Session, manifest: Manifest, on: CheckData) -> Quantization:
+def measure_quantization(
+    exact: Session, quantized: Session, manifest: Manifest, on: CheckData
+) -> Quantization:
     """Measure the effect of quantization, for the manifest."""
-    broken = [finding.promise for finding in measure_promises(rounded, manifest) if not finding.kept]
+    broken = [finding.promise for finding in measure_promises(quantized, manifest) if not finding.kept]
     if broken:
         raise InvalidBundle(
             f"{manifest.name} with int8 weights breaks: {'; '.join(broken)}; export it without --quantize"
         )
-    before, after = (_rul(session, on.windows) for session in (exact, rounded))
+    before, after = (_rul(session, on.windows) for session in (exact, quantized))
     truth = capped_rul(on.windows.rul, cap=manifest.cap)
     found = Quantization(
         weights="int8",
