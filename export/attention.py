@@ -3,21 +3,36 @@
 Attention fails without an error: it collapses onto one cycle, spreads evenly, sinks into the
 first or last cycle, or several heads attend alike. Each failure has a number here, taken for each
 head before averaging. `model.faithfulness` measures whether the attended cycles carry the answer.
-This module must not know torch.
+
+A sink draws weight whatever the readings are (Xiao et al., "Efficient streaming language models with
+attention sinks", ICLR 2024). A large weight alone proves nothing: it matters whether the answer rests on
+the cycle too. This module must not know torch or screens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
 from export.bundle import Manifest
+from export.evaluation_windows import spread_windows
 from export.occlusion import Typical, regimes_of
 from export.session import Session
-from model.domain import BoolArray, FloatArray, IntArray, WindowSet, attention_entropy_ratio, effective_cycles
+from model.domain import (
+    MEAN_HEAD,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    InvalidData,
+    Trajectory,
+    WindowSet,
+    attention_entropy_ratio,
+    effective_cycles,
+    heads_by_name,
+)
 from model.faithfulness import (
     DRAWS,
     SHARES,
@@ -29,8 +44,15 @@ from model.faithfulness import (
 )
 from model.sensitivity import Sensitivity, measure_sensitivity, wear_direction, worn_readings
 
-MEAN_HEAD: Final = "mean"
-"""Name of the attention that makes the answer; heads are named by their number."""
+MUCH: Final = 3.0
+"""A cycle with more weight than this, in equal shares, is looked at."""
+CONSTANT: Final = 0.5
+"""Share of the weight that windows have whatever they hold, from which content does not explain it."""
+EARNED: Final = 0.5
+"""A cycle whose share of the effect is at least this part of its weight has earned it."""
+STEADY_QUANTILE: Final = 0.05
+
+Verdict = Literal["content decides", "earned", "sink"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +77,7 @@ class HeadReport:
 
 def heads_of(answers: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
     """Return attention [W, T] by head: `mean` first, then each head of the graph."""
-    heads = {MEAN_HEAD: answers["attention"]}
-    if "head_attention" in answers:
-        per_head = answers["head_attention"]
-        heads |= {str(h): per_head[:, h] for h in range(per_head.shape[1])}
-    return heads
+    return heads_by_name(answers["attention"], answers.get("head_attention"))
 
 
 def sinks(attention: FloatArray, lengths: IntArray) -> tuple[FloatArray, FloatArray]:
@@ -131,6 +149,63 @@ def head_redundancy(head_attention: FloatArray, lengths: IntArray) -> FloatArray
     return np.clip(apart, 0.0, 1.0)
 
 
+@dataclass(frozen=True, slots=True)
+class EndWeight:
+    """Weight of one head on the first or last cycle, over windows in which cycles were hidden."""
+
+    head: str
+    place: str  # first or last
+    weight: float  # Mean over windows
+    over_equal: float  # The same in equal shares
+    steady: float  # Weight that 95 % of the windows exceed, whatever they hold
+    effect: float  # Change of the RUL from hiding the cycle, over the sum for all cycles hidden one at a time
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return whether content explains the weight, or its effect does, or nothing: a sink."""
+        if self.steady < CONSTANT * self.weight:
+            return "content decides"
+        return "earned" if self.effect >= EARNED * self.weight else "sink"
+
+
+def end_weights(answers: Mapping[str, FloatArray], lengths: IntArray, found: Faithfulness) -> list[EndWeight]:
+    """Return the ends of windows with much weight, of every head; `found` is of the same windows."""
+    rows = found.rows
+    lengths, single = lengths[rows], found.single
+    total = single.sum(axis=1).mean()
+    effects = [float(part.mean() / total) if total > 0 else 0.0 for part in sinks(single, lengths)]
+    equal = float((1 / lengths).mean())
+    ends: list[EndWeight] = []
+    for head, attention in heads_of(answers).items():
+        for place, weights, effect in zip(
+            ("first", "last"), sinks(attention[rows], lengths), effects, strict=True
+        ):
+            weight, steady = float(weights.mean()), float(np.quantile(weights, STEADY_QUANTILE))
+            if weight > MUCH * equal:
+                ends.append(EndWeight(head, place, weight, weight / equal, steady, effect))
+    return ends
+
+
+def sentence(end: EndWeight) -> str:
+    """Say in words whether the weight of an end matters."""
+    meaning = {
+        "content decides": "it differs between windows: content decides, no sink",
+        "earned": "the answer rests on this cycle as well: no sink",
+        "sink": "the answer rests on it less than the weight says: a SINK, do not read it as importance",
+    }
+    return (
+        f"Head {end.head}: {end.weight:.0%} of the weight is on the {end.place} cycle "
+        f"({end.over_equal:.1f} x equal), over {end.steady:.1%} in 19 of 20 windows. Hiding that cycle has "
+        f"{end.effect:.1%} of the effect of all cycles hidden one at a time; {meaning[end.verdict]}."
+    )
+
+
+def sentences(ends: list[EndWeight]) -> list[str]:
+    """Say it of each end, or that no head has much weight on one."""
+    nothing = f"No sinks: no head has over {MUCH:g} x an equal share on the first or the last cycle."
+    return [sentence(end) for end in ends] or [nothing]
+
+
 def asked(session: Session, manifest: Manifest) -> Ask:
     """Return what predicts windows by a bundle's graph."""
 
@@ -176,6 +251,38 @@ def bundle_faithfulness(
     """Measure how far the RUL moves when cycles take the training mean of their regime."""
     typical, ask = Typical(manifest).of(windows.readings), asked(session, manifest)
     return measure_faithfulness(ask, windows, typical, shares=shares, draws=draws, seed=seed, watch=watch)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CycleMap:
+    """Where each cycle of a window looks."""
+
+    unit: str
+    cycles: IntArray  # [n], the unit's own numbers
+    weights: FloatArray  # [H, n, n]; row: the cycle that looks, column: the cycle that it looks at
+
+    def looks(self, cycle: int) -> dict[str, FloatArray]:
+        """Return the weights [n] of one cycle's look: the mean of the heads, then each head.
+
+        Raises:
+            InvalidData: the cycle is not in the window.
+        """
+        (where,) = np.nonzero(self.cycles == cycle)
+        if not len(where):
+            raise InvalidData(
+                f"unit {self.unit} has no cycle {cycle} in its last window, "
+                f"which holds {self.cycles[0]} to {self.cycles[-1]}"
+            )
+        rows = self.weights[:, where[0]]
+        return {MEAN_HEAD: rows.mean(axis=0)} | {str(h): row for h, row in enumerate(rows)}
+
+
+def map_of(session: Session, manifest: Manifest, trajectory: Trajectory) -> CycleMap:
+    """Compute the map of a unit's last window."""
+    window = spread_windows([trajectory], manifest, per_unit=1)
+    length = int(window.lengths[0])
+    weights = session.self_attention(window.readings, window.lengths, window.last_cycle)
+    return CycleMap(trajectory.unit, trajectory.cycles[-length:], weights[0, :, :length, :length])
 
 
 def _bits(attention: FloatArray) -> FloatArray:

@@ -14,12 +14,12 @@ from rich.progress import Progress
 from rich.table import Table
 
 from export.bundle import BundleFolder, Manifest, find_bundle
-from export.evaluate_cli import number_table, stacked
+from export.card import meanings
 from export.evaluation_windows import matching_fleet, spread_windows
-from export.meanings import meanings
 from export.pictures import require_matplotlib, save_picture
 from model.domain import FloatArray, InvalidData, Trajectory, WindowSet
 from model.fleet import fleet_of_schema
+from model.screen import number_table, say, stacked, tell
 
 if TYPE_CHECKING:
     from export.attention import HeadReport
@@ -93,7 +93,7 @@ def attention(
         _show_cycle(session, manifest, max(units, key=len), cycle=cycle, out=out)
         return
     answers = session.answer_all(chosen.readings, chosen.lengths, chosen.last_cycle)
-    console, screen = Console(), Console(stderr=True)
+    console = Console()
     console.print(heads_table(manifest, report_heads(answers, chosen.lengths, manifest), chosen))
     if "head_attention" in answers and answers["head_attention"].shape[1] > 1:
         apart = head_redundancy(answers["head_attention"], chosen.lengths)
@@ -102,14 +102,12 @@ def attention(
     if (chosen.lengths >= fewest_cycles(chosen)).any():
         _measure(session, manifest, chosen, answers, hide=hide, seed=seed)
     else:
-        screen.print(
-            f"No window has {fewest_cycles(chosen)} cycles: faithfulness was not measured.", highlight=False
-        )
+        tell(f"No window has {fewest_cycles(chosen)} cycles: faithfulness was not measured.")
     if out is not None:
         from export.attention_picture import attention_picture  # noqa: PLC0415 with matplotlib
 
         save_picture(attention_picture(session, manifest, max(units, key=len)), out)
-        console.print(str(out), soft_wrap=True, highlight=False)
+        say(str(out))
 
 
 def _opened(name: str) -> tuple[Session, Manifest]:
@@ -136,8 +134,12 @@ def _measure(
     seed: int,
 ) -> None:
     """Print figures of the evidence, or of the attention without it."""
-    from export.attention import bundle_faithfulness, bundle_sensitivity  # noqa: PLC0415
-    from export.sinks import end_weights, sentences  # noqa: PLC0415
+    from export.attention import (  # noqa: PLC0415
+        bundle_faithfulness,
+        bundle_sensitivity,
+        end_weights,
+        sentences,
+    )
     from model.faithfulness import faithfulness_figures  # noqa: PLC0415
     from model.sensitivity import sensitivity_figures  # noqa: PLC0415
 
@@ -179,7 +181,7 @@ def _show_cycle(
     session: Session, manifest: Manifest, trajectory: Trajectory, *, cycle: int, out: Path | None
 ) -> None:
     """Print where one cycle looks, and draw the map of its window."""
-    from export.cycle_map import map_of, map_picture  # noqa: PLC0415 with ONNX Runtime
+    from export.attention import map_of  # noqa: PLC0415 with ONNX Runtime
 
     found = map_of(session, manifest, trajectory)
     looks = found.looks(cycle)
@@ -187,11 +189,12 @@ def _show_cycle(
     for head, weights in looks.items():
         best = np.argsort(-weights, kind="stable")[:LOOKED_AT]
         table.add_row(head, ", ".join(f"{found.cycles[i]} ({weights[i]:.0%})" for i in best.tolist()))
-    console = Console()
-    console.print(table)
+    Console().print(table)
     if out is not None:
+        from export.attention_picture import map_picture  # noqa: PLC0415 with matplotlib
+
         save_picture(map_picture(manifest, found, cycle), out)
-        console.print(str(out), soft_wrap=True, highlight=False)
+        say(str(out))
 
 
 def heads_table(manifest: Manifest, reports: Sequence[HeadReport], windows: WindowSet) -> Table:

@@ -1,4 +1,4 @@
-"""Picture of `rul attention --out`: the attended cycles of one unit's predictions."""
+"""Pictures of `rul attention --out`: attended cycles of one unit's predictions, or a map of one window."""
 
 from __future__ import annotations
 
@@ -11,12 +11,20 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from export.attention import heads_of
+from export.attention import CycleMap, heads_of
 from export.bundle import Manifest
 from export.evaluation_windows import life_windows
 from export.pictures import BLACK, BLUE, GREY, LEGEND, SKY, VERMILLION, new_picture, quiet
 from export.session import Session
-from model.domain import FloatArray, IntArray, Trajectory, WindowSet, attention_entropy_ratio, capped_rul
+from model.domain import (
+    MEAN_HEAD,
+    FloatArray,
+    IntArray,
+    Trajectory,
+    WindowSet,
+    attention_entropy_ratio,
+    capped_rul,
+)
 
 COLOURS: Final = "cividis"
 """Uniform in lightness, and safe for colour-blind readers."""
@@ -74,9 +82,7 @@ def _draw_life(figure: Figure, axes: Axes, attention: FloatArray, windows: Windo
     first, last = windows.last_cycle[0] - 0.5, windows.last_cycle[-1] + 0.5
     place = (shown.shape[1] - 0.5, -0.5, first, last)
     image = axes.imshow(shown, origin="lower", extent=place, norm=LogNorm(*SCALE), **MAP)
-    axes.set_facecolor("#f2f2f2")
-    axes.set_xlabel(BEFORE_LAST)
-    axes.set_ylabel("cycle of the prediction")
+    axes.set(facecolor="#f2f2f2", xlabel=BEFORE_LAST, ylabel="cycle of the prediction")
     axes.set_title("attention (grey: before the window)", fontsize=10)
     bar = figure.colorbar(image, ax=axes, location="bottom", extend="both", shrink=0.7, aspect=40)
     bar.set_ticks(TICKS, labels=[f"{tick:g}" for tick in TICKS])
@@ -87,22 +93,22 @@ def _draw_life(figure: Figure, axes: Axes, attention: FloatArray, windows: Windo
 def _draw_rul(axes: Axes, answers: Mapping[str, FloatArray], windows: WindowSet, manifest: Manifest) -> None:
     cycle, (lower, upper) = windows.last_cycle, answers["rul_interval"].T
     named = f"{manifest.nominal_coverage:.0%} interval"
-    quiet(axes).fill_betweenx(cycle, lower, upper, color=SKY, alpha=0.35, linewidth=0, label=named)
+    quiet(axes, "answer", "RUL, cycles")
+    axes.fill_betweenx(cycle, lower, upper, color=SKY, alpha=0.35, linewidth=0, label=named)
     axes.plot(answers["rul"], cycle, color=BLUE, label="answer")
     if not np.isnan(windows.rul).all():
         truth = capped_rul(windows.rul, cap=manifest.cap)
         axes.plot(truth, cycle, color=BLACK, linestyle="--", linewidth=1.2, label="truth")
     axes.set_xlim(0, 1.04 * manifest.cap)
     axes.xaxis.set_major_locator(MaxNLocator(4, prune="upper"))  # no tick reaches the next panel
-    axes.set_xlabel("RUL, cycles")
-    axes.set_title("answer", fontsize=10)
     axes.legend(loc="lower left", fontsize=8, **LEGEND)
 
 
 def _draw_entropy(axes: Axes, attention: FloatArray, windows: WindowSet, manifest: Manifest) -> None:
     low, high = (limit[windows.lengths] for limit in manifest.entropy[0].limits(manifest.context))
     cycle = windows.last_cycle
-    band = quiet(axes).fill_betweenx(cycle, low, high, step="mid", label="99 % of calibration")
+    quiet(axes, "entropy", "entropy ratio\n(0: one cycle, 1: uniform)")
+    band = axes.fill_betweenx(cycle, low, high, step="mid", label="99 % of calibration")
     band.set(color=GREY, alpha=0.18, linewidth=0)
     ratio = attention_entropy_ratio(attention, windows.lengths)
     axes.plot(ratio, cycle, color=BLUE, linewidth=1.3)
@@ -111,8 +117,6 @@ def _draw_entropy(axes: Axes, attention: FloatArray, windows: WindowSet, manifes
         axes.plot(ratio[outside], cycle[outside], "o", ms=3, color=VERMILLION, label="outside")
     axes.set_xlim(0, 1.02)
     axes.set_xticks((0, 0.5, 1), labels=("0", "0.5", "1"))
-    axes.set_xlabel("entropy ratio\n(0: one cycle, 1: uniform)")
-    axes.set_title("entropy", fontsize=10)
     axes.legend(loc="lower left", fontsize=8, **LEGEND)
 
 
@@ -121,7 +125,25 @@ def _draw_heads(axes: Axes, heads: Mapping[str, FloatArray], windows: WindowSet)
     shown = np.maximum(np.stack([weights[-1, :length] for weights in heads.values()]) * length, NOTHING)
     axes.imshow(shown, extent=(length - 0.5, -0.5, len(heads) - 0.5, -0.5), norm=LogNorm(*SCALE), **MAP)
     axes.set_yticks(range(len(heads)), list(heads))
-    axes.set_ylabel("head")
-    axes.set_xlabel(BEFORE_LAST)
+    axes.set(ylabel="head", xlabel=BEFORE_LAST)
     axes.axhline(0.5, color="white", linewidth=3)
     axes.set_title(f"each head, prediction at cycle {windows.last_cycle[-1]:g}", fontsize=10)
+
+
+def map_picture(manifest: Manifest, found: CycleMap, cycle: int) -> Figure:
+    """Draw the mean of the heads as a map, and where the picked cycle looks as bars."""
+    looks = found.looks(cycle)[MEAN_HEAD]
+    title = f"{manifest.name}: where the cycles of unit {found.unit} look, mean of {len(found.weights)} heads"
+    figure = new_picture(width=11, height=5, title=title)
+    every, one = figure.subplots(1, 2)
+    first, last = found.cycles[0] - 0.5, found.cycles[-1] + 0.5
+    image = every.imshow(
+        found.weights.mean(axis=0), extent=(first, last, last, first), cmap=COLOURS, interpolation="nearest"
+    )
+    figure.colorbar(image, ax=every, label="weight")
+    every.axhline(cycle, color=VERMILLION, linewidth=1.2)
+    every.set(xlabel="cycle that is looked at", ylabel="cycle that looks")
+    quiet(one, f"cycle {cycle}", "cycle that is looked at", "weight").bar(found.cycles, looks, color=BLUE)
+    one.axhline(1 / len(looks), color=VERMILLION, linewidth=1.2, linestyle="--", label="equal weights")
+    one.legend(fontsize=8, frameon=False)
+    return figure

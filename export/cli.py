@@ -14,6 +14,7 @@ from export.bundle import InvalidBundle, find_bundle
 from export.drift_reference import DriftReference
 from export.golden import replay
 from export.seal import read_bundle
+from model.screen import say
 
 EXPORT_HELP = """
 Export a finished run as a bundle: ONNX with its manifest, golden windows, model card.
@@ -87,12 +88,11 @@ def export_command(
 ) -> None:
     """Export a run as a bundle; see EXPORT_HELP."""
     from export.handover import draft_manifest, export_bundle  # noqa: PLC0415 with torch
-    from export.quantization_check import read_check_data  # noqa: PLC0415 with ONNX Runtime
+    from export.quantization import read_check_data  # noqa: PLC0415 with ONNX Runtime
     from model.checkpoint import Checkpoint  # noqa: PLC0415 with torch
 
     if quantize != bool(data):
         raise typer.BadParameter("give both or neither", param_hint="--quantize / --data")
-    console = Console()
     checkpoint = Checkpoint.load(run)
     with Console(stderr=True).status("exporting and comparing PyTorch with ONNX Runtime"):
         on = read_check_data(draft_manifest(checkpoint, version="draft"), data, fleet) if data else None
@@ -109,7 +109,7 @@ def export_command(
             f"\nint8 weights: RMSE {found.rmse:.3f} cycles on {found.windows} windows of {found.data_name}, "
             f"{found.rmse_float:.3f} before; largest change of an answer {found.farthest:.2f} cycles"
         )
-    console.print(text, soft_wrap=True, highlight=False)
+    say(text)
 
 
 def convert(bundle: Annotated[str, typer.Argument(help="Name of a shipped bundle, or a folder.")]) -> None:
@@ -118,11 +118,7 @@ def convert(bundle: Annotated[str, typer.Argument(help="Name of a shipped bundle
 
     folder = find_bundle(bundle)
     manifest = convert_bundle(folder)
-    Console().print(
-        f"{folder.path}: {manifest.name} {manifest.version}, bundle format {manifest.format}",
-        soft_wrap=True,
-        highlight=False,
-    )
+    say(f"{folder.path}: {manifest.name} {manifest.version}, bundle format {manifest.format}")
 
 
 def check(
@@ -147,9 +143,8 @@ def check(
     with Console(stderr=True).status("measuring promises"):
         findings += measure_promises(session, manifest)
     weights = "" if manifest.quantized is None else f", {manifest.quantized.weights} weights"
-    table = Table(title=f"{manifest.name} {manifest.version}{weights}, SHA-256 {contents.sha256[:12]}")
-    for title in ("promise", "worst", "allowed", ""):
-        table.add_column(title)
+    title = f"{manifest.name} {manifest.version}{weights}, SHA-256 {contents.sha256[:12]}"
+    table = Table("promise", "worst", "allowed", "", title=title)
     for finding in findings:
         verdict = "kept" if finding.kept else "BROKEN"
         table.add_row(finding.promise, f"{finding.worst:.2g}", f"{finding.allowed:g}", verdict)

@@ -37,7 +37,13 @@ def convert_bundle(folder: BundleFolder) -> Manifest:
         raise InvalidBundle(f"{folder.path}: bundle format {FORMAT} with {SUMS}: there is nothing to convert")
     manifest = _raised(found, folder)
     with tempfile.TemporaryDirectory(dir=folder.path, prefix=".convert-") as work:
-        made = BundleFolder(Path(shutil.copytree(folder.path, Path(work) / folder.path.name, ignore=_hidden)))
+        made = BundleFolder(
+            Path(
+                shutil.copytree(
+                    folder.path, Path(work) / folder.path.name, ignore=shutil.ignore_patterns(".*")
+                )
+            )
+        )
         if found["format"] < FORMAT:
             graph = onnx.load(str(folder.model))
             added = manifest.to_metadata() | drift_reference(manifest).to_metadata()
@@ -63,10 +69,6 @@ def _card(manifest: Manifest, digest: str, folder: BundleFolder) -> str:
         raise InvalidBundle(
             f"{folder.path}: the manifest's training has no valid {one_line(error)}, export it again"
         ) from error
-
-
-def _hidden(_folder: str, names: list[str]) -> list[str]:
-    return [name for name in names if name.startswith(".")]
 
 
 def _fields(text: str, folder: BundleFolder) -> dict[str, Any]:

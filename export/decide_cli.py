@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.progress import track
 
 from export.bundle import find_bundle
-from export.evaluate_cli import CAUTION, number_table, reliability_table, with_known_failure
+from export.evaluate_cli import CAUTION, reliability_table, with_known_failure
 from export.evaluation_windows import answer_life, is_training_data, matching_fleet
 from model.decision import Costs, FleetLife
-from model.evaluation import Figure
 from model.replay import HELD_OUT_FILE, POLICIES, Comparison, HeldOut, compare, load_held_out
+from model.screen import cells, number_table, tell
 
 HELP = """
 Compare the cost per cycle of four ways to maintain units that ran to failure.
@@ -76,15 +76,14 @@ def decide(
 def _predicted(bundle: str, data: list[Path], fleet: str) -> HeldOut:
     """Predict every cycle of units with a known failure."""
     from export.session import open_bundle  # noqa: PLC0415 with ONNX Runtime
-    from model.inspection_report import inspected_trajectories  # noqa: PLC0415 with PyArrow
+    from model.findings import inspected_trajectories  # noqa: PLC0415 with PyArrow
 
     session, manifest = open_bundle(find_bundle(bundle))
     kind = matching_fleet(manifest, fleet)
     units = with_known_failure(session, manifest, inspected_trajectories(data, kind, fleet=fleet), kind)
-    screen = Console(stderr=True)
     if is_training_data(manifest, data, kind):
-        screen.print(CAUTION, highlight=False)
-    shown = track(units, "predicting every cycle", console=screen, transient=True)
+        tell(CAUTION)
+    shown = track(units, "predicting every cycle", console=Console(stderr=True), transient=True)
     lives = [answer_life(session, manifest, unit) for unit in shown]
     known = FleetLife(manifest.degradation.life_quantiles)
     fleets = [known] * len(lives)
@@ -102,12 +101,10 @@ def _print(name: str, found: list[Comparison]) -> None:
         for policy in POLICIES:
             cost = each.cost_per_cycle[policy]
             table.add_row(
-                policy, *_cells(cost, PER), f"{each.failures[policy]:.1%}", f"{each.cycles[policy]:.0f}"
+                policy,
+                *cells(cost, PER),
+                f"{each.failures[policy]:.1%}",
+                f"{each.cycles[policy]:.0f}",
             )
-        table.add_row("saved by ours", *_cells(each.saved, 100, unit=" %"), "", "")
+        table.add_row("saved by ours", *cells(each.saved, 100, unit=" %"), "", "")
         console.print(table)
-
-
-def _cells(figure: Figure, factor: float, unit: str = "") -> tuple[str, str]:
-    value, low, high = (factor * each for each in (figure.value, figure.low, figure.high))
-    return f"{value:.2f}{unit}", f"{low:.2f} .. {high:.2f}{unit}"

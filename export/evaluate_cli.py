@@ -19,14 +19,16 @@ from export.evaluation_windows import (
     answer_life,
     is_training_data,
     labelled_windows,
+    last_windows,
     matching_fleet,
+    read_true_ruls,
+    require_failures,
 )
 from export.pictures import require_matplotlib, save_picture
-from export.true_ruls import last_windows, read_true_ruls, require_failures
+from model.dataset import failed_units
 from model.domain import FloatArray, InvalidData, Trajectory, WindowSet
 from model.evaluation import TITLES, Answered, Figure, figures
 from model.fleet import Fleet
-from model.folds import failed_units
 from model.prognostics import (
     EDGES,
     Band,
@@ -39,6 +41,7 @@ from model.prognostics import (
     prognostic_figures,
     reliability,
 )
+from model.screen import cells, number_table, say, stacked, tell
 
 if TYPE_CHECKING:
     from export.session import Session
@@ -93,7 +96,7 @@ def evaluate(
 ) -> None:
     """Evaluate a bundle; see HELP."""
     from export.session import open_bundle  # noqa: PLC0415 with ONNX Runtime
-    from model.inspection_report import inspected_trajectories  # noqa: PLC0415 with PyArrow
+    from model.findings import inspected_trajectories  # noqa: PLC0415 with PyArrow
 
     if plot is not None:
         if rul is not None:
@@ -104,19 +107,18 @@ def evaluate(
     session, manifest = open_bundle(find_bundle(bundle))
     kind = matching_fleet(manifest, fleet)
     trajectories = inspected_trajectories(data, kind, fleet=fleet)
+    units: list[Trajectory] = []
     if rul is not None:
         truth = read_true_ruls(rul, [unit.unit for unit in trajectories])
-        Console().print(
-            *_window_tables(session, manifest, last_windows(trajectories, truth, context=manifest.context)),
-            sep="\n",
-        )
+        windows = last_windows(trajectories, truth, context=manifest.context)
     else:
         units = with_known_failure(session, manifest, trajectories, kind)
         windows = labelled_windows(units, manifest, truncations=truncations, seed=seed)
-        Console().print(*_window_tables(session, manifest, windows), sep="\n")
+    Console().print(*_window_tables(session, manifest, windows), sep="\n")
+    if units:
         _judge_lives(session, manifest, units, plot)
     if is_training_data(manifest, data, kind):
-        Console(stderr=True).print(CAUTION, highlight=False)
+        tell(CAUTION)
 
 
 def with_known_failure(
@@ -130,10 +132,7 @@ def with_known_failure(
     if kind.failure is None:
         require_failures(session, manifest, units)
     if censored:
-        said = (
-            f"{censored} of {len(trajectories)} units did not fail and are left out: --rul FILE judges them"
-        )
-        Console(stderr=True).print(said, soft_wrap=True, highlight=False)
+        tell(f"{censored} of {len(trajectories)} units did not fail and are left out: --rul FILE judges them")
     return units
 
 
@@ -154,7 +153,7 @@ def _judge_lives(
     session: Session, manifest: Manifest, units: Sequence[Trajectory], plot: Path | None
 ) -> None:
     """Predict every cycle of whole lives, print their metrics and draw them."""
-    console, screen = Console(), Console(stderr=True)
+    screen = Console(stderr=True)
     shown = track(units, "predicting every cycle", console=screen, transient=True)
     lives = [answer_life(session, manifest, unit) for unit in shown]
     with screen.status("bootstrap over units"):
@@ -164,11 +163,11 @@ def _judge_lives(
             bands_table(f"{manifest.name}: every cycle by true RUL", bands),
             reliability_table(manifest.name, lives, manifest.horizons),
         )
-    console.print(*tables, sep="\n")
+    Console().print(*tables, sep="\n")
     if plot is not None:
         with screen.status("drawing"):
             written = _draw(plot, manifest, lives=lives, bands=bands)
-        console.print("\n".join(map(str, written)), soft_wrap=True, highlight=False)
+        say(*map(str, written))
 
 
 def windows_table(manifest: Manifest, answered: Answered, stated: FloatArray) -> Table:
@@ -180,11 +179,11 @@ def windows_table(manifest: Manifest, answered: Answered, stated: FloatArray) ->
     table = number_table(title, "figure", "value", "95 % over units")
     for name, title in TITLES.items():
         if name in found:
-            table.add_row(title, *_cells(found[name]))
+            table.add_row(title, *cells(found[name], digits=3))
     for horizon, figure in brier.items():
         ignorant = ignorant_brier(answered.truth, horizon=horizon)
         title = f"Brier score at {horizon} (constant forecast {ignorant:.3f})"
-        table.add_row(title, *_cells(figure))
+        table.add_row(title, *cells(figure, digits=3))
     return table
 
 
@@ -193,7 +192,7 @@ def lives_table(manifest: Manifest, found: Mapping[str, Figure], lives: Sequence
     title = f"{manifest.name}: {len(lives)} lives, every cycle from RUL {manifest.cap:g} on, mean over units"
     table = number_table(title, "figure", "value", "95 % over units")
     for name, title in OF_LIVES.items():
-        table.add_row(title, *_cells(found[name]))
+        table.add_row(title, *cells(found[name], digits=3))
     return table
 
 
@@ -230,20 +229,6 @@ def reliability_table(name: str, lives: Sequence[Life], horizons: Sequence[int])
     return table
 
 
-def number_table(title: str, name: str, *numbers: str, caption: str | None = None) -> Table:
-    """Create an empty table: names at the left, columns of numbers aligned right."""
-    table = Table(title=title, caption=caption)
-    table.add_column(name)
-    for heading in numbers:
-        table.add_column(heading, justify="right")
-    return table
-
-
-def stacked(figure: Figure, *, digits: int) -> str:
-    """Format a figure above its interval."""
-    return f"{figure.value:.{digits}f}\n{figure.low:.{digits}f}..{figure.high:.{digits}f}"
-
-
 def _draw(folder: Path, manifest: Manifest, *, lives: Sequence[Life], bands: Sequence[Band]) -> list[Path]:
     from export import evaluation_pictures as pictures  # noqa: PLC0415 with matplotlib
 
@@ -255,7 +240,3 @@ def _draw(folder: Path, manifest: Manifest, *, lives: Sequence[Life], bands: Seq
     for name, picture in drawn.items():
         save_picture(picture, folder / name)
     return [folder / name for name in drawn]
-
-
-def _cells(figure: Figure) -> tuple[str, str]:
-    return f"{figure.value:.3f}", f"{figure.low:.3f} .. {figure.high:.3f}"

@@ -48,7 +48,7 @@ def trajectory_picture(lives: Sequence[Life], manifest: Manifest, *, shown: int 
     for each in axes.flat[len(chosen) :]:
         each.set_visible(False)
     for each, life in zip(axes.flat, chosen, strict=False):
-        _draw_life(quiet(each), life, manifest)
+        _draw_life(each, life, manifest)
     for each in axes[:, 0]:
         each.set_ylabel("RUL, cycles")
     for column in range(axes.shape[1]):
@@ -60,6 +60,7 @@ def trajectory_picture(lives: Sequence[Life], manifest: Manifest, *, shown: int 
 
 
 def _draw_life(axes: Axes, life: Life, manifest: Manifest) -> None:
+    quiet(axes, f"unit {life.unit}, failed at cycle {life.cycle[-1]:g}")
     truth = capped_rul(life.truth, cap=manifest.cap)
     predicted = life.truth <= manifest.cap
     band = axes.fill_between(life.cycle, life.lower, life.upper, color=SKY, alpha=0.35, linewidth=0)
@@ -70,9 +71,7 @@ def _draw_life(axes: Axes, life: Life, manifest: Manifest) -> None:
     label = f"truth, at most {manifest.cap:g}"
     axes.plot(life.cycle, truth, color=BLACK, linewidth=1.4, linestyle="--", label=label)
     axes.plot(life.cycle, life.rul, color=BLUE, linewidth=1.6, label="answer")
-    axes.set_ylim(0, 1.06 * manifest.cap)
-    axes.set_xlim(left=0)
-    axes.set_title(f"unit {life.unit}, failed at cycle {life.cycle[-1]:g}", fontsize=10)
+    axes.set(ylim=(0, 1.06 * manifest.cap), xlim=(0, None))
 
 
 def residual_picture(lives: Sequence[Life], manifest: Manifest) -> Figure:
@@ -85,22 +84,19 @@ def residual_picture(lives: Sequence[Life], manifest: Manifest) -> Figure:
         width=10, height=5, title=f"{manifest.name}: error of the RUL at every cycle of {len(lives)} units"
     )
     main, side = figure.subplots(1, 2, width_ratios=(4, 1), sharey=True)
-    quiet(main).scatter(
-        truth, error, s=6, color=SKY, alpha=0.35, linewidths=0, rasterized=True, label="a cycle"
-    )
+    y = "answer - truth, cycles (above 0: failure comes earlier than predicted)"
+    quiet(main, x="true RUL, cycles (failure at the right)", y=y)
+    main.scatter(truth, error, s=6, color=SKY, alpha=0.35, linewidths=0, rasterized=True, label="a cycle")
     middle, median, ends = _running(truth, error, cap=manifest.cap)
     main.plot(middle, median, color=BLUE, linewidth=2, label="median")
     outer = main.plot(middle, ends, color=VERMILLION, linewidth=1.4, linestyle="--")
     outer[0].set_label("5 % and 95 %")
     main.axhline(0, color=BLACK, linewidth=0.9)
     main.set_xlim(manifest.cap, 0)
-    main.set_xlabel("true RUL, cycles (failure at the right)")
-    main.set_ylabel("answer - truth, cycles (above 0: failure comes earlier than predicted)")
     main.legend(loc="upper right", frameon=False, markerscale=2)
-    quiet(side).hist(error, bins=40, orientation="horizontal", color=BLUE)
+    quiet(side, x="cycles of units").hist(error, bins=40, orientation="horizontal", color=BLUE)
     side.axhline(0, color=BLACK, linewidth=0.9)
     side.axhline(float(error.mean()), color=ORANGE, linewidth=2, label=f"mean {error.mean():+.1f}")
-    side.set_xlabel("cycles of units")
     side.legend(loc="upper right", frameon=False)
     return figure
 
@@ -111,37 +107,34 @@ def reliability_picture(lives: Sequence[Life], bands: Sequence[Band], manifest: 
         width=13, height=4.6, title=f"{manifest.name}: reliability at every cycle of {len(lives)} units"
     )
     diagram, coverage, width = figure.subplots(1, 3)
-    _draw_reliability(quiet(diagram), lives, manifest)
-    _bars(quiet(coverage), bands, "coverage", manifest)
+    _draw_reliability(diagram, lives, manifest)
+    x = f"true RUL, cycles (cap {manifest.cap:g})"
+    _bars(quiet(coverage, "coverage", x, "share of cycles with the truth in the interval"), bands, "coverage")
     nominal = manifest.nominal_coverage
     coverage.axhline(nominal, color=VERMILLION, linestyle="--", label=f"nominal {nominal:.0%}")
     coverage.set_ylim(0, 1.05)
-    coverage.set_ylabel("share of cycles with the truth in the interval")
-    coverage.set_title("coverage", fontsize=10)
     coverage.legend(loc="lower right", **LEGEND)
-    _bars(quiet(width), bands, "width", manifest)
-    width.set_ylabel("width of the interval, cycles")
-    width.set_title("width (lines: 95 % by bootstrap over units)", fontsize=10)
+    title = "width (lines: 95 % by bootstrap over units)"
+    _bars(quiet(width, title, x, "width of the interval, cycles"), bands, "width")
     return figure
 
 
 def _draw_reliability(axes: Axes, lives: Sequence[Life], manifest: Manifest) -> None:
     truth = np.concatenate([life.truth for life in lives])
     probability = np.concatenate([life.failure_probability for life in lives])
+    title = f"failure probability ({FEWEST_CYCLES} cycles or more per mark)"
+    quiet(axes, title, "predicted probability of failure", "observed share of failures")
     axes.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle="--")
     for k, (horizon, colour, marker) in enumerate(zip(manifest.horizons, COLOURS, MARKERS, strict=False)):
         found = reliability(probability[:, k], truth, horizon=horizon)
         enough = found.windows >= FEWEST_CYCLES
         stated, observed = found.stated[enough], found.observed[enough]
         axes.plot(stated, observed, color=colour, marker=marker, label=f"within {horizon} cycles")
-    axes.set_xlabel("predicted probability of failure")
-    axes.set_ylabel("observed share of failures")
-    axes.set_title(f"failure probability ({FEWEST_CYCLES} cycles or more per mark)", fontsize=10)
     axes.set_aspect("equal")
     axes.legend(loc="lower right", **LEGEND)
 
 
-def _bars(axes: Axes, bands: Sequence[Band], name: str, manifest: Manifest) -> None:
+def _bars(axes: Axes, bands: Sequence[Band], name: str) -> None:
     found = [band.figures[name] for band in bands]
     value = np.array([figure.value for figure in found])
     reach = np.abs(np.array([[figure.low, figure.high] for figure in found]).T - value)
@@ -151,7 +144,6 @@ def _bars(axes: Axes, bands: Sequence[Band], name: str, manifest: Manifest) -> N
         for band in bands
     ]
     axes.set_xticks(range(len(bands)), names, rotation=25, ha="right")
-    axes.set_xlabel(f"true RUL, cycles (cap {manifest.cap:g})")
     axes.grid(visible=False, axis="x")
 
 

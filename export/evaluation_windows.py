@@ -1,21 +1,22 @@
-"""Windows to evaluate a bundle on: cut at random cycles, or spread over lives.
+"""Windows to evaluate a bundle on: cut at random cycles, spread over lives, or the last with a true RUL.
 
 This module must not know torch or screens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from export.bundle import Manifest
-from model.dataset import join_windows, truncated_windows, windows_ending_at
-from model.domain import InvalidData, Trajectory, WindowSet
+from model.dataset import failed_units, join_windows, truncated_windows, windows_ending_at
+from model.domain import NOVELTY_LIMIT, InvalidData, Trajectory, WindowSet
 from model.fleet import Fleet, fleet_named
-from model.folds import failed_units
 from model.prognostics import Life
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 TRUNCATIONS: Final = 20
 """Windows per unit."""
+ALIVE_SHARE: Final = 0.1
+"""A unit whose interval starts above this share of the cap is no failed unit."""
 
 
 def matching_fleet(manifest: Manifest, name_or_path: str) -> Fleet:
@@ -79,3 +82,90 @@ def answer_life(session: Session, manifest: Manifest, trajectory: Trajectory) ->
     lower, upper = answers["rul_interval"].T
     failure = answers["failure_probability"]
     return Life(trajectory.unit, windows.last_cycle, windows.rul, answers["rul"], lower, upper, failure)
+
+
+def read_true_ruls(path: Path, units: Sequence[str]) -> dict[str, float]:
+    """Read the RUL of each unit at its last reading, in cycles.
+
+    CSV and Parquet have the columns `unit` and `rul`. Other files have one number a line, in the order
+    of the units in the data, as NASA's RUL_FD001.txt.
+
+    Raises:
+        InvalidData: the file cannot be read, or its units are not those of the data.
+    """
+    from model.files import format_of  # noqa: PLC0415 as below
+    from model.tables import read_table  # noqa: PLC0415 with PyArrow
+
+    form = format_of(path, "cmapss")
+    if form is None or form == "cmapss":
+        return _one_a_line(path, units)
+    table = read_table(path, form=form, numbers=["rul"], text="unit")
+    found: dict[str, float] = {}
+    for row, (code, rul) in enumerate(zip(table.codes.tolist(), table.numbers["rul"].tolist(), strict=True)):
+        unit = table.labels[code]
+        if unit in found:
+            raise InvalidData(f"{table.locate(row)}: unit {unit} has a RUL already")
+        found[unit] = _checked(rul, f"{table.locate(row)}, column 'rul'")
+    for name, missing in (
+        ("the file has no RUL for", [unit for unit in units if unit not in found]),
+        ("the data has no", sorted(found.keys() - set(units))),
+    ):
+        if missing:
+            raise InvalidData(f"{path}: {name} unit {missing[0]} ({len(missing)} such)")
+    return found
+
+
+def last_windows(trajectories: Sequence[Trajectory], ruls: Mapping[str, float], *, context: int) -> WindowSet:
+    """Cut the last window of each unit, with its true RUL."""
+    windows = join_windows(
+        [windows_ending_at(unit, np.array([len(unit) - 1]), length=context) for unit in trajectories]
+    )
+    rul = np.array([ruls[unit.unit] for unit in trajectories], dtype=np.float32)
+    return replace(windows, rul=rul)
+
+
+def require_failures(session: Session, manifest: Manifest, units: Sequence[Trajectory]) -> None:
+    """Refuse units that are said to have failed, where most of their last answers say otherwise.
+
+    A fleet with `run_to_failure = true` takes the last reading of any file for a failure. For truncated
+    units the truth would be too low, and every figure wrong. Windows unlike the training data do not
+    count: there the answer may be what is wrong.
+    """
+    windows = last_windows(units, {unit.unit: 0.0 for unit in units}, context=manifest.context)
+    answers = session.answer_all(windows.readings, windows.lengths, windows.last_cycle)
+    late = answers["rul_interval"][:, 0] > ALIVE_SHARE * manifest.cap
+    alive = int((late & (answers["novelty"] <= NOVELTY_LIMIT)).sum())
+    if alive > len(units) / 2:
+        raise InvalidData(
+            f"{alive} of {len(units)} units are far from failure at their last reading, by the model's own "
+            f"intervals: give their true RULs with --rul FILE (0 for a unit that failed)"
+        )
+
+
+def _one_a_line(path: Path, units: Sequence[str]) -> dict[str, float]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidData(f"{path}: cannot be read: {error}") from error
+    numbers = [(n, line.strip()) for n, line in enumerate(lines, start=1) if line.strip()]
+    if len(numbers) != len(units):
+        raise InvalidData(
+            f"{path}: expected one number for each of {len(units)} units, got {len(numbers)} lines"
+        )
+    return {
+        unit: _checked(_number(text), f"{path}: line {n}")
+        for unit, (n, text) in zip(units, numbers, strict=True)
+    }
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _checked(rul: float, place: str) -> float:
+    if not (math.isfinite(rul) and rul >= 0):
+        raise InvalidData(f"{place}: expected a RUL of 0 cycles or more")
+    return rul

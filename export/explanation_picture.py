@@ -59,7 +59,9 @@ def explanation_picture(explained: Explained) -> Figure:
     """Draw the answer over the unit's life, leading sensors, contributions and evidence, and a heatmap."""
     order = leading(explained)
     traces, rows = order[:TRACES], order[:HEAT_ROWS]
-    words = _wrapped(explained)
+    words = "\n".join(
+        line for text in (explained.sentence, explained.trust) for line in textwrap.wrap(text, LETTERS)
+    )
     heights = [0.24 * words.count("\n") + 0.3, 1.7, *[1.0] * len(traces), 1.3, 0.5 + 0.19 * len(rows)]
     figure = new_picture(width=11, height=sum(heights) + 1.2, title=explained.title)
     grid = figure.add_gridspec(len(heights), 1, height_ratios=heights)
@@ -81,11 +83,6 @@ def explanation_picture(explained: Explained) -> Figure:
     return figure
 
 
-def _wrapped(explained: Explained) -> str:
-    lines = [*textwrap.wrap(explained.sentence, LETTERS), *textwrap.wrap(explained.trust, LETTERS)]
-    return "\n".join(lines)
-
-
 def _draw_life(axes: Axes, explained: Explained) -> None:
     cycle, rul, lower, upper = explained.life.T
     first, last = explained.cycles[0] - 0.5, explained.cycles[-1] + 0.5
@@ -97,9 +94,8 @@ def _draw_life(axes: Axes, explained: Explained) -> None:
     axes.annotate(
         f"{rul[-1]:.0f}", (cycle[-1], rul[-1]), (6, 4), textcoords="offset points", color=BLUE, weight="bold"
     )
-    axes.set_ylim(0, 1.06 * explained.cap)
-    axes.set_xlim(min(cycle[0], first), last + 0.03 * (last - min(cycle[0], first)))
-    axes.set_ylabel("RUL, cycles")
+    begin = min(cycle[0], first)
+    axes.set(ylim=(0, 1.06 * explained.cap), xlim=(begin, last + 0.03 * (last - begin)), ylabel="RUL, cycles")
     axes.legend(loc="lower left", fontsize=8, ncols=3, **LEGEND)
 
 

@@ -21,8 +21,7 @@ from export.drift_reference import DriftReference
 from export.golden import Golden
 from export.parity import measure_parity
 from export.probes import simulated_windows
-from export.quantization import quantize_weights
-from export.quantization_check import CheckData, measure_quantization
+from export.quantization import CheckData, measure_quantization, quantize_weights
 from export.seal import SIGNATURE, read_bundle, write_sums
 from export.session import Session
 from export.to_onnx import to_onnx, write_metadata

@@ -47,11 +47,13 @@ def new_picture(*, width: float, height: float, title: str) -> Figure:
     return figure
 
 
-def quiet(axes: Axes) -> Axes:
-    """Remove the right and top frame and draw a faint grid."""
+def quiet(axes: Axes, title: str = "", x: str = "", y: str = "") -> Axes:
+    """Name a panel and its axes, remove the right and top frame and draw a faint grid."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(visible=True, color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
+    axes.set(xlabel=x, ylabel=y)
+    axes.set_title(title, fontsize=10)
     return axes
 
 

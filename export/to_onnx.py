@@ -25,11 +25,6 @@ STORED_SINGLE: Final = 1000
 """Least size of a constant that is worth a Cast."""
 
 
-def outputs_of(net: RulNetwork) -> tuple[str, ...]:
-    """Return the output names of a network's graph, in order."""
-    return output_names(heads=net.config.heads, explains_readings=net.explains_readings)
-
-
 def to_onnx(net: RulNetwork, path: Path, *, with_map: bool = False) -> None:
     """Write the graph of a network, with dynamic batch and cycles; `with_map` adds `MAP`."""
     net.eval()
@@ -37,7 +32,8 @@ def to_onnx(net: RulNetwork, path: Path, *, with_map: bool = False) -> None:
     readings = torch.zeros(3, min(net.config.context, 7), columns)
     lengths = torch.tensor([1, readings.shape[1], 2])
     last_cycle = torch.tensor([1.0, torch.nan, 40.0])
-    names = (*outputs_of(net), *([MAP] if with_map else ()))
+    names = output_names(heads=net.config.heads, explains_readings=net.explains_readings)
+    names += (MAP,) if with_map else ()
     every = AXES | {MAP: "BHTT"}
     axes = {name: {at: a for at, a in enumerate(every[name]) if a in "BT"} for name in names}
     axes |= {"readings": {0: "B", 1: "T"}, "lengths": {0: "B"}, "last_cycle": {0: "B"}}

@@ -1,7 +1,7 @@
 """Calibration of a trained network: the buffers that are not learnt by gradient.
 
-The quantiles of the normalised error and the interval are fitted on errors of held-out units, the
-baseline and the novelty on training windows. This module must not know files or training.
+The quantiles of the normalised error and the interval are fitted on errors of held-out units. This module
+must not know files or training.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from model.domain import (
     WindowSet,
     attention_entropy_ratio,
     capped_rul,
+    heads_by_name,
     tail_scale,
 )
 from model.evaluation import Answered
@@ -239,17 +240,6 @@ def with_tail(quantile: FloatArray, lower: float, *, coverage: float) -> FloatAr
     return np.append(tail_scale(-lower, tail=tail) * np.log(rare / (1.0 - rare)), quantile[len(rare) :])
 
 
-def fit_baseline(net: RulNetwork, read: Read) -> None:
-    """Set the baseline, which the network chooses from the answers on the training windows."""
-    with torch.no_grad():
-        net.get_buffer("baseline").copy_(net.reference_rul(torch.from_numpy(read.unclipped).double()))
-
-
-def fit_novelty(net: RulNetwork, read: Read, lengths: IntArray) -> None:
-    """Fit the statistics of novelty on the training windows."""
-    net.novelty.fit(read.statistics, lengths)
-
-
 def held_out_coverage(read: Read, windows: WindowSet, *, cap: float, coverage: float) -> Answered:
     """Build the intervals of each held-out unit from the errors of all other units.
 
@@ -309,9 +299,7 @@ def length_bands(context: int) -> list[tuple[int, int]]:
 def _entropy_ratios(net: RulNetwork, windows: WindowSet) -> dict[str, FloatArray]:
     """Compute the entropy ratio of the attention (`mean`) and of each head, [W] each."""
     read = read_windows(net, windows)
-    heads = {"mean": read.attention}
-    if read.head_attention is not None:
-        heads |= {str(h): read.head_attention[:, h] for h in range(read.head_attention.shape[1])}
+    heads = heads_by_name(read.attention, read.head_attention)
     return {head: attention_entropy_ratio(weights, windows.lengths) for head, weights in heads.items()}
 
 

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from model import experiment_cli, fleet_cli
-from model.cluster import Cluster, RayAddress, connected
-from model.comparison import BOOSTING_TITLES, boosting_caution
-from model.domain import RulError, Trajectory
-from model.evaluation import TITLES
-from model.fleet import Fleet, fleet_named
-from model.progress import progress
+from model.cluster import RayAddress, connected
+from model.domain import RulError
+from model.evaluation import BOOSTING_TITLES, TITLES, Figure, boosting_caution
+from model.experiment_cli import Settings, Threads
+from model.fleet import fleet_named
+from model.screen import cells, number_table, progress, say, tell
 
 if TYPE_CHECKING:
-    from model.run import Source
-    from model.training import Check, TrainConfig
+    from model.training import Check
 
 TRAIN_HELP = """
 Train a network on units that ran to failure.
@@ -48,19 +46,9 @@ Example: rul train --network amnl --set score=dot --data train_FD001.txt --name 
 """
 
 
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Option of network or training; may be repeated."),
-]
 Steps = Annotated[
     int | None,
     typer.Option(help="Updates of each network. Default: 500, doubled while the first fold gains.", min=1),
-]
-Threads = Annotated[
-    int,
-    typer.Option(
-        help="CPU threads, with --ray of each task; other values can change the last digits.", min=1
-    ),
 ]
 
 
@@ -95,92 +83,41 @@ def train(
     """Train a network; see TRAIN_HELP."""
     import torch  # noqa: PLC0415 takes seconds
 
+    from model.checkpoint import STATE_FILE  # noqa: PLC0415 with torch
+    from model.findings import inspected_trajectories  # noqa: PLC0415 with PyArrow
     from model.options import read_options  # noqa: PLC0415 with torch
-    from model.run import train_run  # noqa: PLC0415 with torch
+    from model.readers import data_files, data_sha256  # noqa: PLC0415 with PyArrow
+    from model.run import Plan, Source, choose_updates, train_run  # noqa: PLC0415 with torch
+    from model.stages import stored_updates  # noqa: PLC0415 with torch
     from model.training import TrainConfig  # noqa: PLC0415 with torch
 
     _check_folder(out, resume=resume, overwrite=overwrite)
     torch.set_num_threads(threads)
     options, training = read_options(set_ or [], network=network)
     given = {"fleet": fleet, "data": [str(path) for path in data], "set": set_ or [], "threads": threads}
-    kind, trajectories, source = _read(data, fleet, folds=folds, given=given)
-    config, run = TrainConfig(seed=seed, **training), out if resume else None
+    kind, config = fleet_named(fleet), TrainConfig(seed=seed, **training)
+    files = data_files(data, kind)
+    source = Source(", ".join(file.name for file in files), data_sha256(files), given)
+    trajectories = inspected_trajectories(data, kind, fleet=fleet, folds=folds)
+    plan = Plan(trajectories, kind, network, config, folds, options)
     with connected(ray, threads=threads, start=partial(torch.set_num_threads, threads)) as cluster:
-        steps = steps or _updates(
-            trajectories,
-            kind,
-            network=network,
-            config=config,
-            folds=folds,
-            options=options,
-            run=run,
-            cluster=cluster,
-        )
-        with _interruptible(out), progress(steps * (folds + 1)) as watch:
-            checkpoint, curve = train_run(
-                trajectories,
-                kind,
-                name=name,
-                network=network,
-                config=replace(config, steps=steps),
-                folds=folds,
-                source=source,
-                folder=out,
-                watch=watch,
-                resume=resume,
-                options=options,
-                cluster=cluster,
-            )
+        if steps is None and resume:
+            steps = stored_updates(out / STATE_FILE)
+        steps = steps or choose_updates(plan, tell=_tell, cluster=cluster)
+        plan = replace(plan, config=replace(config, steps=steps))
+        try:
+            with progress(steps * (folds + 1)) as watch:
+                checkpoint, curve = train_run(
+                    plan, name=name, source=source, folder=out, watch=watch, resume=resume, cluster=cluster
+                )
+        except KeyboardInterrupt:
+            tell(f"{out}: to continue, repeat the command with --resume")
+            raise
     _report(name, checkpoint.facts["metrics"], curve, out)
 
 
-def _read(
-    data: Sequence[Path], fleet: str, *, folds: int, given: Mapping[str, Any]
-) -> tuple[Fleet, list[Trajectory], Source]:
-    """Read the fleet and its units; print the findings of the inspection."""
-    from model.inspection_report import inspected_trajectories  # noqa: PLC0415 with PyArrow
-    from model.readers import data_files, data_sha256  # noqa: PLC0415 with PyArrow
-    from model.run import Source  # noqa: PLC0415 with torch
-
-    kind = fleet_named(fleet)
-    files = data_files(data, kind)
-    trajectories = inspected_trajectories(data, kind, fleet=fleet, folds=folds)
-    return kind, trajectories, Source(", ".join(file.name for file in files), data_sha256(files), given)
-
-
-def _updates(
-    trajectories: Sequence[Trajectory],
-    fleet: Fleet,
-    *,
-    network: str,
-    config: TrainConfig,
-    folds: int,
-    options: Mapping[str, Any],
-    run: Path | None,
-    cluster: Cluster | None,
-) -> int:
-    """Choose the number of updates, or read that of the interrupted run in this folder."""
-    from model.checkpoint import STATE_FILE  # noqa: PLC0415 with torch
-    from model.stages import stored_updates  # noqa: PLC0415 with torch
-    from model.updates import choose_updates  # noqa: PLC0415 with torch
-
-    if run is not None:
-        return stored_updates(run / STATE_FILE)
-    screen = Console(stderr=True)
-
-    def tell(steps: int, rmse: float) -> None:
-        screen.print(f"first fold, {steps} updates: held-out RMSE {rmse:.2f}", highlight=False)
-
-    return choose_updates(
-        trajectories,
-        fleet,
-        network=network,
-        config=config,
-        folds=folds,
-        options=options,
-        tell=tell,
-        cluster=cluster,
-    )
+def _tell(steps: int, rmse: float) -> None:
+    tell(f"first fold, {steps} updates: held-out RMSE {rmse:.2f}")
 
 
 def plot(
@@ -196,19 +133,7 @@ def plot(
     target, curve = out or run / "curve.png", read_curve(run)
     picture(curve, run.resolve().name).savefig(target, dpi=120)
     _print_curve(curve)
-    Console().print(str(target), soft_wrap=True, highlight=False)
-
-
-@contextmanager
-def _interruptible(out: Path) -> Generator[None]:
-    """Say how to continue where the user interrupts."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        Console(stderr=True).print(
-            f"{out}: to continue, repeat the command with --resume", soft_wrap=True, highlight=False
-        )
-        raise
+    say(str(target))
 
 
 def _check_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
@@ -222,7 +147,7 @@ def _check_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
 
 
 def _print_curve(curve: Sequence[Check]) -> None:
-    from model.curve_table import curve_table  # noqa: PLC0415 with torch
+    from model.curve import curve_table  # noqa: PLC0415 with matplotlib
 
     if table := curve_table(curve):
         Console().print(table)
@@ -233,23 +158,18 @@ def _report(name: str, metrics: dict[str, float], curve: Sequence[Check], out: P
     from model.curve import write_curve  # noqa: PLC0415 with matplotlib
 
     write_curve(curve, out)
-    console = Console()
-    console.print(_metrics_table(name, metrics))
+    Console().print(_metrics_table(name, metrics))
     if caution := boosting_caution(metrics):
-        console.print(caution, soft_wrap=True, highlight=False)
+        say(caution)
     _print_curve(curve)
-    saved = f"{out}: run saved, with curve.csv and curve.png. Next: rul export {out} --out bundles/{name}"
-    console.print(saved, soft_wrap=True, highlight=False)
+    say(f"{out}: run saved, with curve.csv and curve.png. Next: rul export {out} --out bundles/{name}")
 
 
 def _metrics_table(name: str, metrics: dict[str, float]) -> Table:
-    table = Table(title=f"{name}: cross-validation on truncated windows of held-out units")
-    table.add_column("figure")
-    table.add_column("value", justify="right")
-    table.add_column("95 % over units", justify="right")
+    title = f"{name}: cross-validation on truncated windows of held-out units"
+    table = number_table(title, "figure", "value", "95 % over units")
     titles = {f"crossvalidation_{name}": title for name, title in TITLES.items()} | BOOSTING_TITLES
     for figure, title in titles.items():
         if figure in metrics:
-            value, low, high = (metrics[figure + end] for end in ("", "_low", "_high"))
-            table.add_row(title, f"{value:.2f}", f"{low:.2f} .. {high:.2f}")
+            table.add_row(title, *cells(Figure(*(metrics[figure + end] for end in ("", "_low", "_high")))))
     return table

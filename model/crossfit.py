@@ -7,15 +7,17 @@ training.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from typing import Final
 
 import numpy as np
+import torch
 
 from model.calibration import (
     Read,
     cut_windows,
+    fit_distribution,
     fit_scale,
     held_out_coverage,
     interval_bounds,
@@ -25,8 +27,8 @@ from model.calibration import (
     scale_factors,
     with_short_histories,
 )
-from model.dataset import join_windows
-from model.domain import FloatArray, IntArray, WindowSet
+from model.dataset import Split, held_out_windows, join_windows, windows_ending_at
+from model.domain import FloatArray, IntArray, Trajectory, WindowSet
 from model.evaluation import Answered, Figure
 from model.faithfulness import (
     Faithfulness,
@@ -37,8 +39,8 @@ from model.faithfulness import (
     measure_faithfulness,
     typical_readings,
 )
-from model.folds import Split, held_out_windows
 from model.network import RulNetwork
+from model.prognostics import Life
 from model.reference import Reference
 from model.regimes import Regimes
 from model.sensitivity import (
@@ -56,6 +58,8 @@ SHORT_LACK: Final = 0.1
 """Coverage below the nominal one by more than this makes a short history insufficient."""
 HIDDEN_WINDOWS: Final = 1000
 """Approximate number of windows in which cycles are hidden; each needs many predictions."""
+MOST_WINDOWS: Final = 20_000
+"""Approximate number of windows that are predicted; lives of more cycles in all are read every n-th cycle."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,6 +144,41 @@ def _cut_error(fold: Fold, cycles: int) -> FloatArray:
     read, cap = read_windows(fold.net, cut), fold.net.config.cap
     read = read if fold.factors is None else rescaled(read, fold.factors, cap=cap)
     return normalised_error(read, cut, cap=cap)
+
+
+def held_out_lives(folds: Sequence[Fold], trajectories: Sequence[Trajectory]) -> tuple[list[Life], list[int]]:
+    """Predict the lives of each fold's units; return them with their folds.
+
+    The folds' scales are corrected already. The quantiles of each fold's network come from the errors
+    of the other folds, so that no unit sets its own distribution.
+    """
+    known = {each.unit: each for each in trajectories}
+    units = [np.unique(fold.windows.unit).tolist() for fold in folds]
+    cycles = sum(len(known[unit]) for names in units for unit in names)
+    every = -(-cycles // MOST_WINDOWS)
+    lives: list[Life] = []
+    which: list[int] = []
+    for k, (fold, names) in enumerate(zip(folds, units, strict=True)):
+        fit_distribution(fold.net, *joined([other for other in folds if other is not fold]))
+        lives += [_life(fold, known, unit, every) for unit in names]
+        which += [k] * len(names)
+    return lives, which
+
+
+def _life(fold: Fold, known: Mapping[str, Trajectory], unit: str, every: int) -> Life:
+    """Predict one unit at every n-th reading, its last included."""
+    trajectory, config = known[unit], fold.net.config
+    ends = np.arange(len(trajectory) - 1, -1, -every)[::-1]
+    windows = windows_ending_at(trajectory, ends, length=config.context)
+    read = read_windows(fold.net, windows)
+    if fold.factors is not None:
+        read = rescaled(read, fold.factors, cap=config.cap)
+    rul = np.clip(read.unclipped, 0.0, config.cap)
+    with torch.no_grad():
+        answers = fold.net.distribution(torch.from_numpy(rul), torch.from_numpy(read.scale))
+    interval, failure = (each.numpy() for each in answers[:2])
+    lower, upper = interval.T
+    return Life(unit, windows.last_cycle, windows.rul, rul, lower, upper, failure)
 
 
 def attention_worth(folds: Sequence[Fold]) -> dict[str, Figure]:

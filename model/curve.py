@@ -1,4 +1,4 @@
-"""Learning curve as CSV and as a picture."""
+"""Learning curve as CSV, as a picture, and as a table of heads from the first to the last check."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from typing import Final
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from rich.table import Table
 
-from model.attention_figures import ENTROPY, FIRST, LAST, MEAN_HEAD
 from model.checkpoint import InvalidCheckpoint
-from model.training import Check
+from model.domain import MEAN_HEAD
+from model.screen import number_table
+from model.training import ENTROPY, FIRST, LAST, Check
 
 COLUMNS: Final = [column.name for column in fields(Check) if column.name != "figures"]
 PANELS: Final = {
@@ -23,6 +25,10 @@ PANELS: Final = {
     FIRST: "weight of the first cycle",
     LAST: "weight of the last cycle",
 }
+EVEN: Final = 0.98
+"""A head with a larger entropy ratio distinguishes no cycles."""
+COLLAPSED: Final = 0.1
+"""A head with a smaller entropy ratio attends to about one cycle."""
 
 
 def write_curve(curve: Sequence[Check], folder: Path) -> None:
@@ -99,3 +105,30 @@ def _draw_heads(axes: Axes, curve: Sequence[Check], kind: str) -> None:
     axes.set_title(PANELS[kind], fontsize="medium", loc="left")
     if kind == ENTROPY and len(names) > 1:  # the other panels have the same colours
         axes.legend(title="head", fontsize="x-small", loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def curve_table(curve: Sequence[Check]) -> Table | None:
+    """Tabulate each head at the first and the last check; None where the curve has no heads."""
+    first, last = curve[0].figures, curve[-1].figures
+    heads = [name.removeprefix(f"{ENTROPY}_") for name in last if name.startswith(f"{ENTROPY}_")]
+    if not heads:
+        return None
+    title = "training: attention on held-out units, first check .. last check"
+    table = number_table(title, "head", "entropy ratio", "weight of first cycle", "weight of last cycle")
+    table.add_column("")
+    for head in heads:
+        names = [f"{kind}_{head}" for kind in (ENTROPY, FIRST, LAST)]
+        cells = (f"{first[name]:.2f} .. {last[name]:.2f}" for name in names)
+        table.add_row(head, *cells, verdict(last[names[0]]))
+    norms = (check.figures["gradient_norm"] for check in (curve[0], curve[-1]))
+    table.caption = "gradient norm before clipping, first check .. last check: {:.2g} .. {:.2g}".format(
+        *norms
+    )
+    return table
+
+
+def verdict(entropy_ratio: float) -> str:
+    """Name degenerate attention."""
+    if entropy_ratio > EVEN:
+        return "even"
+    return "collapsed" if entropy_ratio < COLLAPSED else ""

@@ -25,6 +25,8 @@ BoolArray = NDArray[np.bool_]
 Role = Literal["setting", "sensor"]
 
 HEALTH_STATES: Final = ("healthy", "degrading", "critical")
+MEAN_HEAD: Final = "mean"
+"""Name of the attention that makes the answer; heads are named by their number."""
 HEALTH_LABELS: Final = (*HEALTH_STATES, "unknown")
 """Labels of answers; `unknown` is that of readings unlike the training data."""
 
@@ -253,6 +255,12 @@ def edge_weights(attention: FloatArray, lengths: IntArray) -> tuple[FloatArray, 
     tenth = -(-lengths // 10)
     first, last = place < tenth[:, None], place >= (lengths - tenth)[:, None]
     return (attention * first).sum(axis=1), (attention * last).sum(axis=1)
+
+
+def heads_by_name(attention: FloatArray, head_attention: FloatArray | None) -> dict[str, FloatArray]:
+    """Name the attention `mean` and each head by its number, [W, T] and [W, H, T] -> [W, T] each."""
+    heads = {} if head_attention is None else {str(h): w for h, w in enumerate(head_attention.swapaxes(0, 1))}
+    return {MEAN_HEAD: attention, **heads}
 
 
 def head_similarity(head_attention: FloatArray) -> FloatArray:

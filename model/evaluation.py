@@ -6,7 +6,7 @@ Truth and answers are both capped, as they are reported. This module must not kn
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 import numpy as np
@@ -27,6 +27,12 @@ TITLES: Final = {
     "width": "width of the interval, cycles",
 }
 """Titles of the figures of `figures`, in the order of every table."""
+BOOSTING_TITLES: Final = {
+    "boosting_rmse": "RMSE of gradient boosting, cycles",
+    "boosting_rmse_below_cap": "RMSE of gradient boosting below the cap, cycles",
+    "boosting_difference": "RMSE less that of gradient boosting, cycles",
+}
+"""Titles of the metrics that a run keeps of `boosting_figures`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,6 +134,33 @@ def rmse_difference(ours: Answered, theirs: Answered, *, cap: float) -> Figure:
     return bootstrapped({"rmse": difference}, ours.unit)["rmse"]
 
 
+def boosting_figures(answered: Answered, boosted: FloatArray, *, cap: float) -> dict[str, Figure]:
+    """Compare answers of a network with `boosted` ones to the same windows, [W].
+
+    `rmse` and `rmse_below_cap` are those of gradient boosting. `difference` is the RMSE of the network
+    less that of gradient boosting, with units resampled in pairs.
+    """
+    rival = replace(answered, rul=boosted, lower=boosted, upper=boosted)
+    found = {name: figure for name, figure in figures(rival, cap=cap).items() if name.startswith("rmse")}
+    return {**found, "difference": rmse_difference(answered, rival, cap=cap)}
+
+
+def boosting_caution(metrics: Mapping[str, float]) -> str | None:
+    """Warn where gradient boosting has the lower error, from the metrics of a run.
+
+    None where the network is better or equal, or where the run did not compare.
+    """
+    if metrics.get("boosting_difference", 0.0) <= 0:
+        return None
+    errors = (
+        f"Gradient boosting on window statistics has an RMSE of {metrics['boosting_rmse']:.1f} cycles where "
+        f"this network has {metrics['crossvalidation_rmse']:.1f}"
+    )
+    if metrics["boosting_difference_low"] <= 0:
+        return f"{errors}. The difference may be chance: its 95 % interval includes 0."
+    return f"{errors}: do not rely on this model until more data or other options close the gap."
+
+
 def bootstrapped(
     of_rows: Mapping[str, Callable[[IntArray], float]],
     unit: NDArray[np.str_],
@@ -139,7 +172,12 @@ def bootstrapped(
 
     Resamples without a value (NaN) are ignored; the interval is NaN where all are.
     """
-    samples = _unit_samples(unit, seed=seed, resamples=resamples)
+    rng = np.random.default_rng(seed)
+    of_unit = [np.flatnonzero(unit == name) for name in np.unique(unit)]
+    samples = [
+        np.concatenate([of_unit[i] for i in rng.integers(len(of_unit), size=len(of_unit))])
+        for _ in range(resamples)
+    ]
     everything = np.arange(len(unit))
     found: dict[str, Figure] = {}
     for name, figure in of_rows.items():
@@ -150,10 +188,21 @@ def bootstrapped(
     return found
 
 
-def _unit_samples(unit: NDArray[np.str_], *, seed: int, resamples: int) -> list[IntArray]:
-    """Draw all units with replacement, `resamples` times, as window indices."""
-    rng = np.random.default_rng(seed)
-    rows = [np.flatnonzero(unit == name) for name in np.unique(unit)]
-    return [
-        np.concatenate([rows[i] for i in rng.integers(len(rows), size=len(rows))]) for _ in range(resamples)
-    ]
+def mean_of(values: FloatArray) -> Callable[[IntArray], float]:
+    """Return the mean over rows that ignores NaN."""
+
+    def mean(rows: IntArray) -> float:
+        known = values[rows][~np.isnan(values[rows])]
+        return float(known.mean()) if len(known) else float("nan")
+
+    return mean
+
+
+def ratio_of(above: FloatArray, below: FloatArray) -> Callable[[IntArray], float]:
+    """Return the ratio of the means over rows; NaN where the divisor is 0."""
+
+    def ratio(rows: IntArray) -> float:
+        base = float(below[rows].mean())
+        return float(above[rows].mean()) / base if base > 0 else float("nan")
+
+    return ratio

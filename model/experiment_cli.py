@@ -15,10 +15,11 @@ from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from model.cluster import RayAddress, connected
+from model.evaluation import rmse_difference
+from model.screen import say, shown
 
 if TYPE_CHECKING:
-    from model.ablation import Silenced
-    from model.experiments import Found, RowWatcher, Wanted
+    from model.experiments import Found, RowWatcher, Silenced, Wanted
     from model.training import TrainConfig
 
     Run = Callable[[Sequence[Wanted]], Iterator[Found]]
@@ -43,16 +44,24 @@ Example: rul experiment --row selfattention --set heads=4 --silence-heads --data
 Example: rul experiment --row flagship --search 20 --set learning_rate=0.001..0.01 --data train_FD001.txt
 """
 
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Option of network or training; may be repeated."),
+]
+Threads = Annotated[
+    int,
+    typer.Option(
+        help="CPU threads, with --ray of each task; other values can change the last digits.", min=1
+    ),
+]
+
 
 def experiment(
     *,
     row: Annotated[str, typer.Option(help="Name of the row.")],
     data: Annotated[list[Path], typer.Option(help="File or folder of readings; may be repeated.")],
     fleet: Annotated[str, typer.Option(help="TOML file, or name of a shipped fleet.")] = "cmapss",
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Option of the row; may be repeated."),
-    ] = None,
+    set_: Settings = None,
     folds: Annotated[int, typer.Option(help="Number of folds.", min=2)] = 5,
     only: Annotated[int | None, typer.Option(help="Run only the first folds.", min=1)] = None,
     seed: Annotated[int, typer.Option(help="Seed of folds, weights and training.", min=0)] = 0,
@@ -65,7 +74,7 @@ def experiment(
     against: Annotated[
         str | None, typer.Option(help="Another row, without --set; the difference of RMSE is printed.")
     ] = None,
-    threads: Annotated[int, typer.Option(help="CPU threads, with --ray of each task.", min=1)] = 1,
+    threads: Threads = 1,
     ray: RayAddress = None,
     search: Annotated[
         int | None,
@@ -76,57 +85,45 @@ def experiment(
     import torch  # noqa: PLC0415 takes seconds
 
     from model.experiments import run_rows  # noqa: PLC0415 with torch
+    from model.findings import inspected_trajectories  # noqa: PLC0415 with PyArrow
     from model.fleet import fleet_named  # noqa: PLC0415
-    from model.inspection_report import inspected_trajectories  # noqa: PLC0415 with PyArrow
     from model.training import TrainConfig  # noqa: PLC0415 with torch
 
-    if search is not None and (silence_heads or against is not None):
-        raise typer.BadParameter("goes without --silence-heads and --against", param_hint="--search")
     torch.set_num_threads(threads)
-    if search is None:
-        rows = _rows(row, set_ or [], against=against, heads=silence_heads)
-    else:
-        rows = _trials(row, set_ or [], trials=search, seed=seed)
+    rows = _rows(row, set_ or [], against=against, heads=silence_heads, trials=search, seed=seed)
     kind, config = fleet_named(fleet), TrainConfig(seed=seed)
     trajectories = inspected_trajectories(data, kind, fleet=fleet, folds=folds)
+    measured = partial(run_rows, folds=folds, config=config, only=only, attention=attention)
     with (
         connected(ray, threads=threads, start=partial(torch.set_num_threads, threads)) as cluster,
         _progress(config, folds=only or folds) as watch,
     ):
-        run = partial(
-            run_rows,
-            trajectories=trajectories,
-            fleet=kind,
-            folds=folds,
-            config=config,
-            watch=watch,
-            only=only,
-            attention=attention,
-            cluster=cluster,
-        )
+        run = partial(measured, trajectories=trajectories, fleet=kind, watch=watch, cluster=cluster)
         done = [_printed(each, found) for each, found in rows(run)]
     if search is not None:
         best, _ = min(done, key=lambda trial: trial[1].figures["rmse"].value)
-        _print(f"lowest RMSE: {best.label}; held-out units chose it, so expect more on new ones")
+        say(f"lowest RMSE: {best.label}; held-out units chose it, so expect more on new ones")
     elif against is not None:
-        _print_difference(done, cap=kind.cap)
+        apart = rmse_difference(*(found.answered for _, found in done), cap=kind.cap)
+        say(f"{' - '.join(wanted.label for wanted, _ in done)}: {shown(apart)} cycles of RMSE")
 
 
-def _rows(row: str, settings: Sequence[str], *, against: str | None, heads: bool) -> Rows:
-    """Check the rows."""
+def _rows(
+    row: str, settings: Sequence[str], *, against: str | None, heads: bool, trials: int | None, seed: int
+) -> Rows:
+    """Check the rows, or the space of a search."""
     from model.experiments import Wanted, require_row  # noqa: PLC0415 with torch
 
+    if trials is not None:
+        if heads or against is not None:
+            raise typer.BadParameter("goes without --silence-heads and --against", param_hint="--search")
+        from model.search import read_space, search_rows  # noqa: PLC0415 an extra
+
+        return partial(search_rows, read_space(row, settings), trials=trials, seed=seed)
     wanted = [Wanted(row, settings, heads)] + ([] if against is None else [Wanted(against)])
     for each in wanted:
         require_row(each)
     return lambda run: zip(wanted, run(wanted), strict=True)
-
-
-def _trials(row: str, settings: Sequence[str], *, trials: int, seed: int) -> Rows:
-    """Check the space of a search."""
-    from model.search import read_space, search_rows  # noqa: PLC0415 an extra
-
-    return partial(search_rows, read_space(row, settings), trials=trials, seed=seed)
 
 
 @contextmanager
@@ -149,23 +146,10 @@ def _progress(config: TrainConfig, *, folds: int) -> Generator[RowWatcher]:
 
 def _printed(wanted: Wanted, found: Found) -> tuple[Wanted, Found]:
     """Print a row and its heads."""
-    _print(markdown(wanted.label, found))
+    say(markdown(wanted.label, found))
     if found.silenced:
         Console().print(silenced_table(wanted.label, found.silenced))
     return wanted, found
-
-
-def _print_difference(done: Sequence[tuple[Wanted, Found]], *, cap: float) -> None:
-    """Print the difference of the first row from the second."""
-    from model.evaluation import rmse_difference  # noqa: PLC0415
-
-    apart = rmse_difference(*(found.answered for _, found in done), cap=cap)
-    between = " - ".join(wanted.label for wanted, _ in done)
-    _print(f"{between}: {apart.value:.2f} [{apart.low:.2f}, {apart.high:.2f}] cycles of RMSE")
-
-
-def _print(line: str) -> None:
-    Console().print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 def silenced_table(label: str, silenced: Sequence[Silenced]) -> Table:
@@ -174,28 +158,15 @@ def silenced_table(label: str, silenced: Sequence[Silenced]) -> Table:
     for heading in ("silenced head", "RMSE", "more than with all heads"):
         table.add_column(heading, justify="right")
     for each in silenced:
-        cells = (
-            f"{figure.value:.2f} [{figure.low:.2f}, {figure.high:.2f}]" for figure in (each.rmse, each.more)
-        )
-        table.add_row(str(each.head), *cells)
+        table.add_row(str(each.head), shown(each.rmse), shown(each.more))
     return table
 
 
 def markdown(row: str, found: Found) -> str:
     """Format a line of the table of docs/experiments.md."""
     known = {**found.figures, **found.attention}
-
-    def figure(name: str, digits: int = 2) -> str:
-        if name not in known:
-            return ""
-        value, low, high = known[name].value, known[name].low, known[name].high
-        return f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
-
-    cells = (
-        row,
-        *(figure(name) for name in ("rmse", "score", "coverage")),
-        *(figure(name, 1) for name in ("width", "hidden_20_over_random", "hidden_20_over_last")),
-        f"{found.microseconds:.0f}",
-        f"{found.training_seconds:.0f}",
-    )
+    digits = {"rmse": 2, "score": 2, "coverage": 2, "width": 1}
+    digits |= {"hidden_20_over_random": 1, "hidden_20_over_last": 1}
+    figures = [shown(known[name], n) if name in known else "" for name, n in digits.items()]
+    cells = (row, *figures, f"{found.microseconds:.0f}", f"{found.training_seconds:.0f}")
     return "| " + " | ".join(cells) + " |"

@@ -1,12 +1,14 @@
 """Experiments: variants compared by cross-validation over units, the rows of docs/experiments.md.
 
 A row is a network with its options and recipe, or a baseline. All rows of a fleet use the same
-windows: every unit is held out once and cut at random cycles. This module must not know files or
-screens.
+windows: every unit is held out once and cut at random cycles. A row with heads may be ablated: the error
+when one head is silenced, after Michel et al. (2019), "Are sixteen heads really better than one?". This
+module must not know files or screens.
 """
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,21 +17,24 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import torch
 
-from model.ablation import Silenced, ablate_heads, require_heads
 from model.baselines import BASELINES
 from model.calibration import read_windows
 from model.cluster import Cluster, mapped
 from model.crossfit import Fold, attention_worth, cross_fitted, held_out_fold, scaled_by_rul
+from model.dataset import Split, held_out_windows, split_fold
 from model.domain import RulError, Trajectory, WindowSet
-from model.evaluation import Answered, Figure, figures, join_answers
+from model.evaluation import Answered, Figure, figures, join_answers, rmse_difference
+from model.flagship import Flagship
 from model.fleet import Fleet
-from model.folds import Split, held_out_windows, split_fold
 from model.layers import Standardise
-from model.networks import InvalidOption, fleet_for, network_class
+from model.network import RulNetwork
+from model.networks import NETWORKS, InvalidOption, fleet_for, network_class
 from model.options import read_options
 from model.reference import fit_reference
 from model.run import prepare
+from model.selfattention import SelfAttention
 from model.training import TrainConfig
 
 BATCH: Final = 16
@@ -39,6 +44,19 @@ CALLS: Final = 20
 
 class UnknownRow(RulError):
     """There is no row of this name."""
+
+
+class NoHeads(RulError):
+    """The network has no heads that could be silenced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Silenced:
+    """RMSE on held-out units without one head, and how much larger it is than with all."""
+
+    head: int
+    rmse: Figure
+    more: Figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,22 +87,6 @@ ROWS: Final[dict[str, Row]] = {
     "ridge": Row(network=None),
     "gradient_boosting": Row(network=None),
     "flagship": Row(),
-    "wide": Row(options={"hidden": 16}),
-    "narrow": Row(options={"perceptron": 48}),
-    "sure_recurrence": Row(options={"recurrent_dropout": 0.0}),
-    "unworn": Row(
-        recipe={
-            "columns_missing": 0.1,
-            "readings_missing": 0.1,
-            "history_missing": 0.05,
-            "age_missing": 0.05,
-            "offset": 0.05,
-            "age_jitter": 0.03,
-        }
-    ),
-    "windows_alike": Row(recipe={"units_alike": False}),
-    "rul_alike": Row(recipe={"low_rul_weight": 0.0}),
-    "whole_histories": Row(recipe={"history_missing": 0.05}),
     "long": Row(recipe={"steps": 1000}),
     "amnl": Row(network="amnl"),
     "last_state": Row(network="amnl", options={"last_state": True}),
@@ -253,3 +255,50 @@ def _standardise(split: Split, fleet: Fleet) -> Standardise:
     )
     layer.fit(reference)
     return layer
+
+
+def ablate_heads(folds: Sequence[Fold]) -> list[Silenced]:
+    """Measure the RMSE of the folds' networks with each head silenced, on the same windows."""
+    cap = folds[0].net.config.cap
+    whole = _answered(folds, [fold.net for fold in folds])
+    found: list[Silenced] = []
+    for head in range(folds[0].net.config.heads):
+        answered = _answered(folds, [without_head(fold.net, head) for fold in folds])
+        rmse = figures(answered, cap=cap)["rmse"]
+        found.append(Silenced(head, rmse, rmse_difference(answered, whole, cap=cap)))
+    return found
+
+
+def require_heads(network: str) -> None:
+    """Refuse a network or baseline without heads, by its name."""
+    if not issubclass(NETWORKS.get(network, RulNetwork), Flagship | SelfAttention):
+        raise NoHeads(f"{network!r} has no heads to silence")
+
+
+def without_head(net: RulNetwork, head: int) -> RulNetwork:
+    """Return a copy of the network in which no weight reads what this head read.
+
+    In `flagship` the last head still tells which columns are missing.
+    """
+    require_heads(net.config.network)
+    net = copy.deepcopy(net)
+    with torch.no_grad():
+        if isinstance(net, SelfAttention):
+            width = net.between.head_width
+            net.between.out.weight[:, head * width : (head + 1) * width] = 0.0
+        if isinstance(net, Flagship):
+            heads = net.config.heads
+            net.mix[:, head] = 0.0  # its means
+            if head == heads - 1:
+                net.mix[:, heads] = 0.0  # and the trend
+            net.read_out.first.weight[:, (heads + 1) * net.config.columns + head] = 0.0  # its mean lag
+    return net
+
+
+def _answered(folds: Sequence[Fold], nets: Sequence[RulNetwork]) -> Answered:
+    """Answer the held-out windows of each fold by a network; intervals are empty."""
+    parts: list[Answered] = []
+    for fold, net in zip(folds, nets, strict=True):
+        rul = np.clip(read_windows(net, fold.windows).unclipped, 0.0, net.config.cap)
+        parts.append(Answered(fold.windows.rul, rul, rul, rul, fold.windows.unit))
+    return join_answers(parts)

@@ -7,8 +7,11 @@ After DeYoung et al., "ERASER: a benchmark to evaluate rationalized NLP models" 
 4; a RUL has no predicted class, so the change is absolute, in cycles.
 
 A hidden cycle takes typical readings of its regime; the number of cycles and the last cycle stay.
-Answers are not cut to 0..cap, which would hide changes. This module must not know torch, ONNX or
-files.
+Answers are not cut to 0..cap, which would hide changes.
+
+Rankings of cycles and sensors are compared with these changes. Place alone agrees well: wear grows slowly, so
+most windows have the same profile. The part beyond place is of the window itself. This module must not know
+torch, ONNX or files.
 """
 
 from __future__ import annotations
@@ -21,9 +24,8 @@ from typing import Final, Literal, NamedTuple, Protocol, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from model.agreement import agreement_beyond_place, leak, rank_correlation, sensor_agreement
 from model.domain import BoolArray, FloatArray, IntArray, InvalidData, WindowSet
-from model.evaluation import RESAMPLES, Figure, bootstrapped
+from model.evaluation import RESAMPLES, Figure, bootstrapped, mean_of, ratio_of
 from model.regimes import Regimes
 
 Choice = Literal["attended", "random", "last"]
@@ -33,6 +35,8 @@ SHARES: Final = (0.05, 0.1, 0.2, 0.5)
 """Shares of a window's cycles that are hidden or kept."""
 DRAWS: Final = 5
 """Draws of random cycles for each window and share."""
+LEAST_EVIDENT: Final = 0.05
+"""Share of the evidence that the least evident cycles hold together."""
 FEWEST_CYCLES: Final = 20
 """Shorter windows are ignored: their smallest share is less than a cycle."""
 
@@ -241,21 +245,87 @@ def _ranks_down(values: FloatArray, valid: BoolArray, rng: np.random.Generator) 
     return places
 
 
-def mean_of(values: FloatArray) -> Callable[[IntArray], float]:
-    """Return the mean over rows that ignores NaN."""
+def agreement_beyond_place(
+    ranking: FloatArray, single: FloatArray, lengths: IntArray, unit: NDArray[np.str_]
+) -> FloatArray:
+    """Compute the rank agreement that a cycle's place does not explain, [W, T] -> [W].
 
-    def mean(rows: IntArray) -> float:
-        known = values[rows][~np.isnan(values[rows])]
-        return float(known.mean()) if len(known) else float("nan")
+    `single` [W, T] is the change of the RUL from hiding each cycle alone. The control is its mean profile
+    over the windows of other units, by lag. The result is the partial rank correlation given the
+    control; NaN where there is no other unit.
+    """
+    rows, cycles = np.nonzero(np.arange(single.shape[1]) < lengths[:, None])
+    lag = lengths[rows] - 1 - cycles
+    total = single.sum(axis=1, where=np.arange(single.shape[1]) < lengths[:, None])
+    part = single[rows, cycles] / np.where(total > 0, total, 1.0)[rows]
+    names, owner = np.unique(unit, return_inverse=True)
+    sums, counts = np.zeros((2, len(names), single.shape[1]))
+    np.add.at(sums, (owner[rows], lag), part)
+    np.add.at(counts, (owner[rows], lag), 1.0)
+    others = counts.sum(axis=0) - counts
+    profile = np.full(sums.shape, np.nan)
+    np.divide(sums.sum(axis=0) - sums, others, out=profile, where=others > 0)
+    found = np.full(len(lengths), np.nan)
+    for w, n in enumerate(lengths):
+        control = profile[owner[w], n - 1 :: -1]
+        seen = ~np.isnan(control)
+        if seen.any():
+            found[w] = partial_rank_correlation(ranking[w, :n][seen], single[w, :n][seen], control[seen])
+    return found
 
-    return mean
+
+def leak(ranking: FloatArray, single: FloatArray, lengths: IntArray) -> FloatArray:
+    """Compute the share of influence on cycles that the ranking neglects, [W, T] -> [W].
+
+    Influence is `single`, as in `agreement_beyond_place`. The neglected cycles are the least evident ones,
+    which together hold `LEAST_EVIDENT` of the ranking at most. NaN where no cycle has any influence.
+    """
+    valid = np.arange(single.shape[1]) < lengths[:, None]
+    order = np.argsort(np.where(valid, ranking, np.inf), axis=1, kind="stable")
+    weight, influence = (np.take_along_axis(np.where(valid, a, 0.0), order, 1) for a in (ranking, single))
+    neglected = np.cumsum(weight, axis=1) <= LEAST_EVIDENT * weight.sum(axis=1, keepdims=True)
+    total = influence.sum(axis=1)
+    lost = (influence * neglected).sum(axis=1)
+    return np.divide(lost, total, out=np.full(len(lengths), np.nan), where=total > 0)
 
 
-def ratio_of(above: FloatArray, below: FloatArray) -> Callable[[IntArray], float]:
-    """Return the ratio of the means over rows; NaN where the divisor is 0."""
+def sensor_agreement(of_sensors: FloatArray | None, effects: FloatArray) -> FloatArray:
+    """Compute the rank correlation of columns' contributions with hiding each column, [W, F] -> [W].
 
-    def ratio(rows: IntArray) -> float:
-        base = float(below[rows].mean())
-        return float(above[rows].mean()) / base if base > 0 else float("nan")
+    `effects` are signed: the RUL less that with the column hidden in all cycles. Columns without either,
+    such as settings, are ignored. NaN without contributions.
+    """
+    if of_sensors is None:
+        return np.full(len(effects), np.nan)
+    used = (effects != 0).any(axis=0) | (of_sensors != 0).any(axis=0)
+    pairs = zip(of_sensors[:, used], effects[:, used], strict=True)
+    return np.array([rank_correlation(contribution, effect) for contribution, effect in pairs])
 
-    return ratio
+
+def partial_rank_correlation(a: FloatArray, b: FloatArray, control: FloatArray) -> float:
+    """Compute Spearman's rank correlation with the control's part removed from both; 0 if it is all.
+
+    >>> a, b = np.array([1.0, 2.0, 3.0, 4.0]), np.array([1.0, 2.0, 4.0, 3.0])
+    >>> partial_rank_correlation(a, b, control=a)
+    0.0
+    """
+    both, of_a, of_b = rank_correlation(a, b), rank_correlation(a, control), rank_correlation(b, control)
+    left = (1.0 - of_a**2) * (1.0 - of_b**2)
+    return (both - of_a * of_b) / math.sqrt(left) if left > 1e-9 else 0.0
+
+
+def rank_correlation(a: FloatArray, b: FloatArray) -> float:
+    """Compute Spearman's rank correlation, with shared ranks for ties; 0 for constant values.
+
+    >>> rank_correlation(np.array([1.0, 2.0, 3.0]), np.array([10.0, 20.0, 15.0]))
+    0.5
+    """
+    x, y = _ranks(a), _ranks(b)
+    x, y = x - x.mean(), y - y.mean()
+    size = float(np.sqrt((x**2).sum() * (y**2).sum()))
+    return float((x * y).sum() / size) if size > 0 else 0.0
+
+
+def _ranks(values: FloatArray) -> FloatArray:
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2.0)[inverse]

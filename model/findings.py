@@ -1,18 +1,25 @@
 """Findings: what the facts of a fleet's data mean for a training, one line each.
 
 Errors would ruin a training and stop it before it begins; warnings deserve a look; notes are good to
-know. Pure functions of `model.inspection`. This module must not know files or screens.
+know. `rul inspect` prints all, with the tables of the inspection; other commands print the first ones.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Literal
 
-from model.domain import InvalidData
+from rich.console import Console
+from rich.table import Table
+
+from model.domain import InvalidData, Trajectory
 from model.fleet import FailureRule, Fleet
-from model.inspection import QUANTILES, WIDE, BoundFacts, ColumnFacts, Inspection
+from model.inspection import QUANTILES, WIDE, BoundFacts, ColumnFacts, Inspection, inspect_rows
+from model.readers import read_rows
+from model.screen import number_table, say, tell
 
 Level = Literal["error", "warning", "note"]
 LEVELS: Final[tuple[Level, ...]] = ("error", "warning", "note")
@@ -24,6 +31,10 @@ FEW_UNITS: Final = 20
 """Failed units below which errors and intervals have wide bounds."""
 MOST_NAMED: Final = 3
 """Maximum number of units that a finding names."""
+MOST_SHOWN: Final = 5
+"""Maximum findings at the top of `rul train` and `rul evaluate`."""
+MOST_FILES: Final = 3
+"""Maximum files in the command that shows all findings."""
 MEDIAN, LONGEST = QUANTILES.index(0.5), QUANTILES.index(1.0)
 
 
@@ -56,6 +67,78 @@ def require_trainable(found: list[Finding]) -> None:
     errors = [finding.text for finding in found if finding.level == "error"]
     if errors:
         raise InvalidData(errors[0])
+
+
+def print_inspection(data: Sequence[Path], kind: Fleet, *, folds: int) -> bool:
+    """Print all facts and findings; return whether a training can begin."""
+    rows, _ = read_rows(data, kind)
+    facts = inspect_rows(rows, kind)
+    found = findings(facts, kind, folds=folds)
+    Console().print(units_table(facts, kind), columns_table(facts), sep="\n")
+    lines = _lines(found) or ["no findings"]
+    if (wanted := facts.suggested) is not None:
+        lines.append(
+            f"suggested for these lives: cap = {wanted.cap:g}, context = {wanted.context}, "
+            f"horizons = {list(wanted.horizons)} "
+            f"(file: cap = {kind.cap:g}, context = {kind.context}, horizons = {list(kind.horizons)})"
+        )
+    say(*lines)
+    return all(finding.level != "error" for finding in found)
+
+
+def inspected_trajectories(
+    data: Sequence[Path], kind: Fleet, *, fleet: str, folds: int | None = None
+) -> list[Trajectory]:
+    """Read every unit, and print the most important findings on standard error.
+
+    `fleet` is what the user called `kind`; `folds` None: no training is planned.
+
+    Raises:
+        InvalidData: the data would ruin the training.
+    """
+    rows, _ = read_rows(data, kind)
+    found = findings(inspect_rows(rows, kind), kind, folds=folds)
+    if folds is not None:
+        require_trainable(found)
+    important = [finding for finding in found if finding.level != "note"]
+    lines = _lines(important[:MOST_SHOWN])
+    if lines:
+        shown = [*map(str, data[:MOST_FILES])] + [".."] * (len(data) > MOST_FILES)
+        everything = shlex.join(["rul", "inspect", fleet, *shown])
+        lines.append(f"{len(found)} findings in all: {everything}")
+        tell(*lines)
+    return rows.trajectories(kind, run_to_failure=None)
+
+
+def units_table(facts: Inspection, fleet: Fleet) -> Table:
+    """Tabulate units and lives."""
+    title = f"{fleet.name}: {facts.rows} readings of {facts.units} units, cycles of life"
+    table = number_table(title, "units", "count", "shortest", "5 %", "25 %", "median", "75 %", "longest")
+    for name, count, lives in (
+        ("failed", facts.failed, facts.lives),
+        ("not failed", facts.units - facts.failed, facts.censored),
+    ):
+        if count:
+            table.add_row(name, str(count), *(f"{value:.0f}" for value in lives))
+    return table
+
+
+def columns_table(facts: Inspection) -> Table:
+    """Tabulate the columns."""
+    table = Table(title="columns")
+    table.add_column("name", overflow="fold")
+    for heading in ("1 %", "median", "99 %", "missing", "outliers"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for column in facts.columns:
+        middle = (f"{value:.4g}" for value in (column.low, column.median, column.high))
+        missing = f"{100 * column.missing:.1f} %" if column.missing else "-"
+        name = column.name + (" (setting)" if column.role == "setting" else "")
+        table.add_row(name, *middle, missing, str(column.outliers or "-"))
+    return table
+
+
+def _lines(found: Sequence[Finding]) -> list[str]:
+    return [f"{finding.level}: {finding.text}" for finding in found]
 
 
 def _of_units(facts: Inspection, fleet: Fleet, *, folds: int | None) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Final, Literal, cast, get_args
 
@@ -65,8 +65,22 @@ class FailureRule:
         return next(row for row in rows[max(within, default=-1) + 1 :] if self.failed(values[row]))
 
 
-@dataclass(frozen=True, slots=True)
-class Fleet:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelDefaults:
+    """Fields of a fleet that a TOML file may omit."""
+
+    cap: float = 125.0  # RUL in cycles above which an answer is "at least"
+    context: int = 60  # Maximum cycles that the model reads
+    shortest: int = 1  # Minimum cycles of a window
+    horizons: tuple[int, ...] = (10, 30, 60)  # Horizons of the failure probabilities, in cycles
+    nominal_coverage: float = 0.9  # Coverage of the interval, 0..1
+    critical_below: float = 30.0  # RUL in cycles below which a unit is critical
+    degrading_below: float = 125.0  # RUL in cycles below which a unit is degrading, above critical
+    max_missing_fraction: float = 0.5  # Maximum share of missing readings in a window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet(ModelDefaults):
     """One kind of machine: its files, its columns, and the defaults of its model.
 
     Raises:
@@ -80,14 +94,6 @@ class Fleet:
     unit_column: str = "unit"  # Column with the unit's name; `file` where each file is one unit
     cycle_column: str | None = "cycle"  # Column with the cycle number; None: the row's number, from 1
     failure: FailureRule | None = None  # Rule for failed units; None: every unit ran to failure
-    cap: float = 125.0  # RUL in cycles above which an answer is "at least"
-    context: int = 60  # Maximum cycles that the model reads
-    shortest: int = 1  # Minimum cycles of a window
-    horizons: tuple[int, ...] = (10, 30, 60)  # Horizons of the failure probabilities, in cycles
-    nominal_coverage: float = 0.9  # Coverage of the interval, 0..1
-    critical_below: float = 30.0  # RUL in cycles below which a unit is critical
-    degrading_below: float = 125.0  # RUL in cycles below which a unit is degrading, above critical
-    max_missing_fraction: float = 0.5  # Maximum share of missing readings in a window
 
     def __post_init__(self) -> None:
         positive_rising = all(a < b for a, b in zip((0, *self.horizons), self.horizons, strict=False))
@@ -178,38 +184,33 @@ def fleet_toml(fleet: Fleet) -> str:
         *(f"{name} = {_value(getattr(fleet, name))}" for name in _DEFAULTS),
         "",
         "[failure]",
-        *_failure_lines(fleet.failure),
+        *failure_lines(fleet.failure),
     ]
     for column, source in zip(fleet.schema.columns, fleet.sources, strict=True):
-        lines += ["", f"[[{column.role}s]]", f"name = {toml_string(column.name)}"]
-        lines += [f"source = {toml_string(source)}"] if source != column.name else []
-        lines += [f"unit = {toml_string(column.unit)}"] if column.unit else []
-        lines += [f"description = {toml_string(column.description)}"] if column.description else []
+        lines += column_lines(column, source)
     return "\n".join(lines) + "\n"
 
 
-# Fields that a TOML file may omit.
-_DEFAULTS: Final = (
-    "cap",
-    "context",
-    "shortest",
-    "horizons",
-    "nominal_coverage",
-    "critical_below",
-    "degrading_below",
-    "max_missing_fraction",
-)
+def column_lines(column: Column, source: str) -> list[str]:
+    """Write the table of a column; `source` is its name in files."""
+    own = "" if source == column.name else source
+    given = {"source": own, "unit": column.unit, "description": column.description}
+    optional = [f"{key} = {toml_string(value)}" for key, value in given.items() if value]
+    return ["", f"[[{column.role}s]]", f"name = {toml_string(column.name)}", *optional]
+
+
+_DEFAULTS: Final = tuple(field.name for field in fields(ModelDefaults))
 _Name = Annotated[str, msgspec.Meta(min_length=1)]
 
 
-class _ColumnTable(msgspec.Struct, forbid_unknown_fields=True):
+class _ColumnTable(msgspec.Struct):
     name: _Name
     source: _Name | UnsetType = UNSET
     unit: str = ""
     description: str = ""
 
 
-class _FailureTable(msgspec.Struct, forbid_unknown_fields=True):
+class _FailureTable(msgspec.Struct):
     run_to_failure: bool = False
     column: _Name | UnsetType = UNSET
     at_most: float | UnsetType = UNSET
@@ -225,27 +226,19 @@ class _FailureTable(msgspec.Struct, forbid_unknown_fields=True):
         return FailureRule(self.column, **given)
 
 
-class _FleetTable(msgspec.Struct, forbid_unknown_fields=True):
-    """Fleet file as parsed."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FleetTable(ModelDefaults):
+    """Fleet file as parsed, after `check_keys`."""
 
     name: _Name
     format: _Name
     unit: _Name
     failure: _FailureTable
     cycle: _Name | None = None
-    settings: list[_ColumnTable] = []
-    sensors: list[_ColumnTable] = []
-    cap: float | UnsetType = UNSET
-    context: int | UnsetType = UNSET
-    shortest: int | UnsetType = UNSET
-    horizons: tuple[int, ...] | UnsetType = UNSET
-    nominal_coverage: float | UnsetType = UNSET
-    critical_below: float | UnsetType = UNSET
-    degrading_below: float | UnsetType = UNSET
-    max_missing_fraction: float | UnsetType = UNSET
+    settings: list[_ColumnTable] = field(default_factory=list[_ColumnTable])
+    sensors: list[_ColumnTable] = field(default_factory=list[_ColumnTable])
 
     def fleet(self) -> Fleet:
-        given = {name: getattr(self, name) for name in _DEFAULTS}
         settings = tuple(Column(c.name, "setting", c.unit, c.description) for c in self.settings)
         sensors = tuple(Column(c.name, "sensor", c.unit, c.description) for c in self.sensors)
         return Fleet(
@@ -256,11 +249,12 @@ class _FleetTable(msgspec.Struct, forbid_unknown_fields=True):
             unit_column=self.unit,
             cycle_column=self.cycle,
             failure=self.failure.rule(),
-            **{name: value for name, value in given.items() if value is not UNSET},
+            **{name: getattr(self, name) for name in _DEFAULTS},
         )
 
 
-def _failure_lines(rule: FailureRule | None) -> Iterable[str]:
+def failure_lines(rule: FailureRule | None) -> Iterable[str]:
+    """Write the lines of the table [failure]."""
     if rule is None:
         return ["run_to_failure = true"]
     bound = "at_most" if rule.at_most is not None else "at_least"

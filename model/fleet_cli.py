@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console
 
 from model.domain import RulError
 from model.fleet import FORMATS, fleet_named
+from model.screen import say
 
 INSPECT_HELP: Final = """
 Inspect a fleet's data before training.
@@ -54,7 +54,7 @@ def inspect(
     folds: Annotated[int, typer.Option(help="Folds of the training that follows.", min=2)] = 5,
 ) -> None:
     """Inspect data before training; see INSPECT_HELP."""
-    from model.inspection_report import print_inspection  # noqa: PLC0415 with PyArrow
+    from model.findings import print_inspection  # noqa: PLC0415 with PyArrow
 
     if not print_inspection(data, fleet_named(fleet), folds=folds):
         raise typer.Exit(1)
@@ -80,5 +80,4 @@ def init(
     out.write_text(draft_toml(draft, name=name or out.stem), encoding="utf-8")
     fleet_named(out)  # what is written can be read
     following = shlex.join(["rul", "inspect", str(out), *map(str, data)])
-    lines = (*guesses(draft), f"{out}: written; check it. Next: {following}")
-    Console().print(*lines, sep="\n", soft_wrap=True, highlight=False, markup=False)
+    say(*guesses(draft), f"{out}: written; check it. Next: {following}")

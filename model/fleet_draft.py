@@ -106,11 +106,7 @@ def draft_fleet(files: Sequence[Path]) -> Draft:
         suggested=suggested,
         critical_below=nice(suggested.cap / 4),
         degrading_below=min(nice(0.8 * suggested.cap), suggested.cap),
-        unsure=tuple(
-            _unsure(
-                unit_column, cycle_column, files=len(files), settings=any(c.role == "setting" for c in kept)
-            )
-        ),
+        unsure=_unsure(unit_column, cycle_column, files=len(files), columns=kept),
     )
 
 
@@ -208,15 +204,17 @@ def _role(source: str, values: FloatArray, rows: Sequence[IntArray]) -> Role:
     return "setting" if steady and (few or bool(_words(source) & SETTING_WORDS)) else "sensor"
 
 
-def _unsure(unit_column: str, cycle_column: str | None, *, files: int, settings: bool) -> list[str]:
+def _unsure(
+    unit_column: str, cycle_column: str | None, *, files: int, columns: Sequence[DraftColumn]
+) -> tuple[str, ...]:
     said = ["when a unit has failed: run_to_failure = true is written, change [failure] if units still run"]
     if unit_column == ONE_FILE_A_UNIT and files == 1:
         said.append("the unit: no column names one, so the whole file is one unit; a training needs many")
     if cycle_column is None:
         said.append("the cycle: no column of whole numbers rises in each unit, so rows are counted")
-    if not settings:
+    if not any(column.role == "setting" for column in columns):
         said.append("settings: no column has few levels without a trend, so all are sensors")
-    return said
+    return tuple(said)
 
 
 def _joined(

@@ -6,8 +6,9 @@ import textwrap
 from collections.abc import Iterator
 from typing import Final
 
-from model.fleet import ONE_FILE_A_UNIT, toml_string
-from model.fleet_draft import Draft, DraftColumn
+from model.domain import Column
+from model.fleet import ONE_FILE_A_UNIT, column_lines, failure_lines, toml_string
+from model.fleet_draft import Draft
 from model.fleet_keys import TOP, key
 
 WIDTH: Final = 108
@@ -70,14 +71,8 @@ def _failure(draft: Draft) -> Iterator[str]:
     yield "[failure]"
     yield "run_to_failure = true"
     if draft.failure is not None:
-        bound, value = (
-            ("at_most", draft.failure.at_most)
-            if draft.failure.at_least is None
-            else ("at_least", draft.failure.at_least)
-        )
         yield "# Most units end near one value of this column; in place of run_to_failure it may be:"
-        yield f"# column = {toml_string(draft.failure.column)}"
-        yield f"# {bound} = {value!r}"
+        yield from (f"# {line}" for line in failure_lines(draft.failure))
 
 
 def _left_out(draft: Draft) -> Iterator[str]:
@@ -92,15 +87,5 @@ def _columns(draft: Draft) -> Iterator[str]:
     yield ""
     yield "# [[settings]]: how a unit is run. [[sensors]]: what it reports. Delete what tells no wear."
     yield "# Add `unit` and `description` for the people who read answers."
-    for column in draft.columns:
-        yield from _column(column)
-
-
-def _column(column: DraftColumn) -> Iterator[str]:
-    yield ""
-    yield f"[[{column.role}s]]"
-    yield f"name = {toml_string(column.name)}"
-    if column.source != column.name:
-        yield f"source = {toml_string(column.source)}"
-    if column.unit:
-        yield f"unit = {toml_string(column.unit)}"
+    for each in draft.columns:
+        yield from column_lines(Column(each.name, each.role, each.unit), each.source)

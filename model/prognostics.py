@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.domain import BoolArray, FloatArray, IntArray, InvalidData
-from model.evaluation import RESAMPLES, Answered, Figure, bootstrapped, figures, join_answers
+from model.evaluation import RESAMPLES, Answered, Figure, bootstrapped, figures, join_answers, mean_of
 
 ALPHA: Final = 0.2
 """Allowed error, as a part of r*."""
@@ -158,7 +158,7 @@ def prognostic_figures(
         "monotonicity": lambda life: monotonicity(life, cap=cap),
         "life_coverage": lambda life: life_coverage(life, cap=cap),
     }
-    of_rows = {name: _mean_of(np.array([metric(life) for life in lives])) for name, metric in of_life.items()}
+    of_rows = {name: mean_of(np.array([metric(life) for life in lives])) for name, metric in of_life.items()}
     names = np.array([str(i) for i in range(len(lives))])
     return bootstrapped(of_rows, names, seed=seed, resamples=resamples)
 
@@ -251,7 +251,7 @@ def brier_figures(
     terms of probability" (Monthly Weather Review 78, 1950).
     """
     square = np.square(probability - (truth[:, None] <= np.array(horizons)))
-    of_rows = {str(horizon): _mean_of(square[:, k]) for k, horizon in enumerate(horizons)}
+    of_rows = {str(horizon): mean_of(square[:, k]) for k, horizon in enumerate(horizons)}
     found = bootstrapped(of_rows, unit, seed=seed, resamples=resamples)
     return {horizon: found[str(horizon)] for horizon in horizons}
 
@@ -265,13 +265,3 @@ def ignorant_brier(truth: FloatArray, *, horizon: int) -> float:
 def _before_end(life: Life, cap: float) -> BoolArray:
     """Return the mask of predictions without EoL, which has no relative error."""
     return (life.truth <= cap) & (life.truth > 0)
-
-
-def _mean_of(values: FloatArray) -> Callable[[IntArray], float]:
-    """Return the mean over rows that ignores NaN."""
-
-    def mean(rows: IntArray) -> float:
-        known = values[rows][~np.isnan(values[rows])]
-        return float(known.mean()) if len(known) else float("nan")
-
-    return mean

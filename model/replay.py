@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 from model.decision import Costs, FleetLife, Forecast, best_fixed_age, cost_curve, remaining_life
 from model.domain import FloatArray, IntArray, InvalidData
 from model.evaluation import Figure, bootstrapped
+from model.fleet import Fleet
 from model.prognostics import Life
 
 HELD_OUT_FILE: Final = "held_out.npz"
+COLUMNS: Final = ("cycle", "truth", "rul", "lower", "upper", "failure_probability")
 DECILES: Final = np.linspace(0.0, 1.0, 11)
 
 
@@ -111,41 +113,28 @@ def _our_stop(held: HeldOut, i: int, costs: Costs) -> float:
 
     A stop is made if it is due before the next review: later reviews know more.
     """
-    life = held.lives[i]
+    life, fleet = held.lives[i], held.fleets[i]
     for row, age in enumerate(life.cycle[:-1].tolist()):
-        stop = _advised(held, i, row, costs)
-        if stop is not None and age + stop < life.cycle[row + 1]:
-            return age + stop
+        probabilities = dict(zip(held.horizons, life.failure_probability[row].tolist(), strict=True))
+        rul, lower, upper = (float(each[row]) for each in (life.rul, life.lower, life.upper))
+        forecast = Forecast(rul, lower, upper, probabilities)
+        remaining = remaining_life(forecast, fleet, coverage=held.coverage, cap=held.cap, age=age)
+        curve = cost_curve(remaining, costs, age=age)
+        if curve.best is not None and age + curve.in_cycles[curve.best] < life.cycle[row + 1]:
+            return age + float(curve.in_cycles[curve.best])
     return float("inf")
 
 
-def _advised(held: HeldOut, i: int, row: int, costs: Costs) -> float | None:
-    life, age = held.lives[i], float(held.lives[i].cycle[row])
-    probabilities = dict(zip(held.horizons, life.failure_probability[row].tolist(), strict=True))
-    forecast = Forecast(float(life.rul[row]), float(life.lower[row]), float(life.upper[row]), probabilities)
-    remaining = remaining_life(forecast, held.fleets[i], coverage=held.coverage, cap=held.cap, age=age)
-    curve = cost_curve(remaining, costs, age=age)
-    return None if curve.best is None else float(curve.in_cycles[curve.best])
-
-
-def save_held_out(
-    folder: Path,
-    lives: Sequence[Life],
-    fold: Sequence[int],
-    *,
-    horizons: Sequence[int],
-    coverage: float,
-    cap: float,
-) -> None:
+def save_held_out(folder: Path, lives: Sequence[Life], fold: Sequence[int], fleet: Fleet) -> None:
     """Write the held-out predictions of a run, completely or not at all."""
     rows = np.repeat(np.arange(len(lives)), [len(life.cycle) for life in lives])
-    names = ("cycle", "truth", "rul", "lower", "upper", "failure_probability")
     columns: dict[str, Any] = {
-        name: np.concatenate([getattr(life, name) for life in lives]).astype(np.float32) for name in names
+        name: np.concatenate([getattr(life, name) for life in lives]).astype(np.float32) for name in COLUMNS
     }
     units: dict[str, Any] = {"unit": np.array([life.unit for life in lives]), "fold": np.array(fold)}
     partial = folder / f"partial-{HELD_OUT_FILE}"
-    facts: dict[str, Any] = {"horizons": np.array(horizons), "coverage": coverage, "cap": cap}
+    facts: dict[str, Any] = {"horizons": np.array(fleet.horizons), "cap": fleet.cap}
+    facts["coverage"] = fleet.nominal_coverage
     np.savez_compressed(partial, row_unit=rows, **columns, **units, **facts)
     partial.replace(folder / HELD_OUT_FILE)
 
@@ -160,9 +149,8 @@ def load_held_out(folder: Path) -> HeldOut:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             kept: dict[str, FloatArray] = dict(stored)
-        names = ("cycle", "truth", "rul", "lower", "upper", "failure_probability")
         lives = [
-            Life(str(unit), *(kept[name][kept["row_unit"] == i].astype(np.float64) for name in names))
+            Life(str(unit), *(kept[name][kept["row_unit"] == i].astype(np.float64) for name in COLUMNS))
             for i, unit in enumerate(kept["unit"].tolist())
         ]
         return cross_fitted_lives(

@@ -7,9 +7,9 @@ on all units and is calibrated on these predictions. This module must not know f
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import partial
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,9 +20,7 @@ from model.augmentation import measure_columns
 from model.baselines import gradient_boosting
 from model.calibration import (
     entropy_references,
-    fit_baseline,
     fit_distribution,
-    fit_novelty,
     fit_scale,
     read_windows,
     tensors,
@@ -30,21 +28,20 @@ from model.calibration import (
 )
 from model.checkpoint import STATE_FILE, Checkpoint
 from model.cluster import Cluster, mapped
-from model.comparison import boosting_figures
 from model.crossfit import (
     Fold,
     attention_worth,
     cross_fitted,
     fewest_cycles_that_hold,
     held_out_fold,
+    held_out_lives,
     joined,
     scaled_by_rul,
 )
+from model.dataset import Split, held_out_windows, split_fold, train_all
 from model.domain import FloatArray, Trajectory
-from model.evaluation import Figure, figures
+from model.evaluation import Figure, boosting_figures, figures
 from model.fleet import Fleet
-from model.folds import Split, held_out_windows, split_fold, train_all
-from model.held_out import held_out_lives
 from model.network import RulNetwork
 from model.networks import build_network, fleet_for, network_config
 from model.prognostics import THIRDS, by_answer
@@ -56,6 +53,47 @@ from model.version import VERSION
 
 SCALED_WINDOWS: Final = 2000
 """Windows that scale a network's inner inputs."""
+LENGTHS: Final = (500, 1000, 2000)
+"""Lengths to try, in updates. The longest keeps a training of 100,000 windows under ten minutes of CPU."""
+LEAST_GAIN: Final = 0.02
+"""Share by which the held-out RMSE must fall for twice the updates; less is not worth the time."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """Units, and how a network trains on them: on all but those of each fold, then on all."""
+
+    trajectories: Sequence[Trajectory]
+    fleet: Fleet
+    network: str
+    config: TrainConfig
+    folds: int
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Fields of `NetworkConfig`
+
+    def stage(self, number: int) -> tuple[Split, Trainer, Reference]:
+        """Prepare the training of a fold, or of all units after the last fold."""
+        fleet, config = fleet_for(self.fleet, self.network), self.config
+        if number < self.folds:
+            split = split_fold(
+                self.trajectories, fleet, fold=number, folds=self.folds, seed=config.seed,
+                truncations=config.truncations,
+            )  # fmt: skip
+        else:
+            split = train_all(self.trajectories, fleet)
+        return split, *prepare(split, fleet, network=self.network, config=config, options=self.options)
+
+    def finished(self, number: int) -> Stage:
+        """Train a stage on a cluster."""
+        _, trainer, _ = self.stage(number)
+        trainer.learn(unwatched)
+        return finished_stage(trainer)
+
+    def rmse_after(self, steps: int) -> float:
+        """Train the first fold for so many updates; return its held-out RMSE."""
+        config = replace(self.config, steps=steps, check_every=steps)
+        _, trainer, _ = replace(self, config=config).stage(0)
+        trainer.learn(unwatched)
+        return trainer.curve[-1].held_out_rmse
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,93 +106,69 @@ class Source:
     given: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
+def choose_updates(plan: Plan, *, tell: Callable[[int, float], None], cluster: Cluster | None = None) -> int:
+    """Train on the first fold for longer until its held-out units stop gaining; return the length.
+
+    The learning rate has one cycle over all updates, so each length is a training of its own. The first
+    fold is judged by the cross-validation too, so its figures are optimistic; the units of the other folds
+    choose nothing. `tell` gets each length and its held-out RMSE. A cluster tries all lengths at once.
+    """
+    chosen, least = 0, math.inf
+    for steps, found in zip(LENGTHS, mapped(plan.rmse_after, LENGTHS, cluster), strict=True):
+        tell(steps, found)
+        if found > (1.0 - LEAST_GAIN) * least:
+            break
+        chosen, least = steps, found
+    return chosen
+
+
 def train_run(
-    trajectories: Sequence[Trajectory],
-    fleet: Fleet,
+    plan: Plan,
     *,
     name: str,
-    network: str,
-    config: TrainConfig,
-    folds: int,
     source: Source,
     folder: Path,
     watch: Watcher,
     resume: bool = False,
-    options: Mapping[str, Any] | None = None,
     cluster: Cluster | None = None,
 ) -> tuple[Checkpoint, list[Check]]:
     """Train, calibrate and save a network in `folder`; return it with the mean learning curve.
 
-    `options` are fields of `NetworkConfig`; `watch` counts the updates of all networks. An interrupted
-    run leaves its state in `folder`; `resume` continues it with the same result. A cluster trains all
-    networks at once; the rest is computed here.
+    `watch` counts the updates of all networks. An interrupted run leaves its state in `folder`; `resume`
+    continues it with the same result. A cluster trains all networks at once; the rest is computed here.
     """
-    fleet = fleet_for(fleet, network)
-    terms = json.dumps(asdict(network_config(fleet, network=network, regimes=1, options=options)))
-    origin = {"network": terms, "data_sha256": source.sha256, "folds": str(folds), **asdict(config)}
+    folds, fleet = plan.folds, fleet_for(plan.fleet, plan.network)
+    terms = json.dumps(asdict(network_config(fleet, network=plan.network, regimes=1, options=plan.options)))
+    origin = {"network": terms, "data_sha256": source.sha256, "folds": str(folds), **asdict(plan.config)}
     stages = Stages(folder / STATE_FILE, origin, watch=watch, resume=resume)
     folder.mkdir(parents=True, exist_ok=True)
-    stage = partial(_stage, trajectories, fleet, network=network, config=config, folds=folds, options=options)
     if cluster is not None:
-        stages.take(mapped(partial(_trained, stage), range(stages.finished, folds + 1), cluster))
+        stages.take(mapped(plan.finished, range(stages.finished, folds + 1), cluster))
     behind: list[Fold] = []
     boosted: list[FloatArray] = []
     curves: list[list[Check]] = []
     for fold in range(folds):
-        split, trainer, reference = stage(fold)
-        boosted.append(_boosted(split, trainer.net))
+        split, trainer, reference = plan.stage(fold)
+        trees = gradient_boosting(split.training, trainer.net.standardise, fleet.cap)
+        boosted.append(trees(held_out_windows(split)))
         curves.append(stages.learn(trainer))
         behind.append(held_out_fold(trainer.net, split, reference))
-    split, trainer, reference = stage(folds)
+    split, trainer, reference = plan.stage(folds)
     stages.learn(trainer)
     net = trainer.net
     behind, factors = scaled_by_rul(behind)
     known = {  # Metrics first: `calibrate` fits what the others read.
         "metrics": calibrate(net, split, behind, factors=factors, boosted=np.concatenate(boosted)),
         **facts(net, fleet, reference),
-        **_of_held_out(net, fleet, behind),
-        "training": _record(net, fleet, source, config, units=len(split.trained), folds=folds),
+        "min_cycles": max(fleet.shortest, fewest_cycles_that_hold(behind)),
+        "entropy": entropy_references(net, joined(behind)[1]),
+        "training": _record(net, plan, source, units=len(split.trained)),
     }
     checkpoint = Checkpoint(name, net.config, net.state_dict(), json.loads(json.dumps(known)))
     checkpoint.save(folder)
-    lives, of_fold = held_out_lives(behind, trajectories)
-    save_held_out(
-        folder,
-        lives,
-        of_fold,
-        horizons=net.config.horizons,
-        coverage=net.config.coverage,
-        cap=net.config.cap,
-    )
-    stages.done()
+    save_held_out(folder, *held_out_lives(behind, plan.trajectories), fleet)
+    (folder / STATE_FILE).unlink(missing_ok=True)
     return checkpoint, mean_curve(curves)
-
-
-def _stage(
-    trajectories: Sequence[Trajectory],
-    fleet: Fleet,
-    number: int,
-    *,
-    network: str,
-    config: TrainConfig,
-    folds: int,
-    options: Mapping[str, Any] | None,
-) -> tuple[Split, Trainer, Reference]:
-    """Prepare the training of a fold, or of all units after the last fold."""
-    if number < folds:
-        split = split_fold(
-            trajectories, fleet, fold=number, folds=folds, seed=config.seed, truncations=config.truncations
-        )
-    else:
-        split = train_all(trajectories, fleet)
-    return split, *prepare(split, fleet, network=network, config=config, options=options)
-
-
-def _trained(stage: Callable[[int], tuple[Split, Trainer, Reference]], number: int) -> Stage:
-    """Train a stage on a cluster."""
-    _, trainer, _ = stage(number)
-    trainer.learn(unwatched)
-    return finished_stage(trainer)
 
 
 def prepare(
@@ -170,15 +184,10 @@ def prepare(
     with torch.no_grad():
         net.get_buffer("oldest").fill_(float(split.training.last_cycle.max()))
     if (leading := fleet.failure_column) is not None:
-        _fit_inputs(net, split, leading, seed=config.seed)
+        drawn = np.random.default_rng(config.seed).permutation(len(split.training))[:SCALED_WINDOWS]
+        readings, lengths, _ = tensors(split.training.take(drawn))
+        net.fit_inputs(readings, lengths, leading=leading)
     return Trainer(net, split=split, config=config, scales=scales), reference
-
-
-def _fit_inputs(net: RulNetwork, split: Split, leading: int, *, seed: int) -> None:
-    """Scale the network's inner inputs on some training windows."""
-    drawn = np.random.default_rng(seed).permutation(len(split.training))[:SCALED_WINDOWS]
-    readings, lengths, _ = tensors(split.training.take(drawn))
-    net.fit_inputs(readings, lengths, leading=leading)
 
 
 def calibrate(
@@ -191,8 +200,9 @@ def calibrate(
     """
     fit_scale(net, with_short_histories(split.training), factors=factors)
     training = read_windows(net, split.training)
-    fit_baseline(net, training)
-    fit_novelty(net, training, split.training.lengths)
+    with torch.no_grad():
+        net.get_buffer("baseline").copy_(net.reference_rul(torch.from_numpy(training.unclipped).double()))
+    net.novelty.fit(training.statistics, split.training.lengths)
     fit_distribution(net, *joined(folds))
     answered, cap = cross_fitted(folds), net.config.cap
     metrics = {
@@ -224,35 +234,18 @@ def facts(net: RulNetwork, fleet: Fleet, reference: Reference) -> dict[str, Any]
     }
 
 
-def _boosted(split: Split, net: RulNetwork) -> FloatArray:
-    """Answer the held-out windows by gradient boosting on the training windows, [W]."""
-    trees = gradient_boosting(split.training, net.standardise, net.config.cap)
-    return trees(held_out_windows(split))
-
-
-def _of_held_out(net: RulNetwork, fleet: Fleet, folds: Sequence[Fold]) -> dict[str, Any]:
-    """Return the manifest fields that held-out windows determine."""
-    _, windows = joined(folds)
-    return {
-        "min_cycles": max(fleet.shortest, fewest_cycles_that_hold(folds)),
-        "entropy": entropy_references(net, windows),
-    }
-
-
-def _record(
-    net: RulNetwork, fleet: Fleet, source: Source, config: TrainConfig, *, units: int, folds: int
-) -> dict[str, Any]:
+def _record(net: RulNetwork, plan: Plan, source: Source, *, units: int) -> dict[str, Any]:
     """Return where the weights come from, for the manifest."""
     return {
         "data_sha256": source.sha256,
         "data_name": source.name,
-        "seed": config.seed,
+        "seed": plan.config.seed,
         "code_version": VERSION,
         "units": units,
-        "folds": folds,
+        "folds": plan.folds,
         "config": {
-            "fleet": fleet.name,
-            **asdict(config),
+            "fleet": plan.fleet.name,
+            **asdict(plan.config),
             "network": asdict(net.config),
             "given": dict(source.given),
         },

@@ -54,7 +54,7 @@ def search_rows(
     study = optuna.create_study(sampler=TPESampler(seed=seed))
     for start in range(0, trials, AT_ONCE):
         asked = [study.ask(dict(space.searched)) for _ in range(min(AT_ONCE, trials - start))]
-        rows = [Wanted(space.row, [*space.fixed, *map(_setting, trial.params.items())]) for trial in asked]
+        rows = [Wanted(space.row, [*space.fixed, *_settings(trial.params)]) for trial in asked]
         for trial, wanted, found in zip(asked, rows, run(rows), strict=True):
             study.tell(trial, found.figures["rmse"].value)
             yield wanted, found
@@ -83,6 +83,5 @@ def _distribution(row: str, setting: str) -> BaseDistribution:
     )
 
 
-def _setting(option: tuple[str, Any]) -> str:
-    name, value = option
-    return f"{name}={value:.3g}" if isinstance(value, float) else f"{name}={value}"
+def _settings(params: Mapping[str, Any]) -> list[str]:
+    return [f"{name}={v:.3g}" if isinstance(v, float) else f"{name}={v}" for name, v in params.items()]

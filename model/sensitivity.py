@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.domain import FloatArray, WindowSet
-from model.evaluation import RESAMPLES, Figure, bootstrapped
-from model.faithfulness import Ask, fewest_cycles, mean_of, ratio_of
+from model.evaluation import RESAMPLES, Figure, bootstrapped, mean_of, ratio_of
+from model.faithfulness import Ask, fewest_cycles
 from model.regimes import Regimes
 from model.simulation import ReferenceStatistics
 

@@ -69,10 +69,6 @@ class Stages:
         self._finished.append(finished_stage(trainer))
         return trainer.curve
 
-    def done(self) -> None:
-        """Delete the state of a complete run."""
-        self._path.unlink(missing_ok=True)
-
     def _save(self, running: dict[str, Any] | None) -> None:
         save_tensors(self._path, {**self._origin, "finished": self._finished, "running": running})
 

@@ -10,20 +10,23 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from model.attention_figures import attention_figures
 from model.augmentation import Augmentation, ColumnScales
-from model.calibration import read_windows, unit_weights
-from model.domain import RulError, capped_rul
+from model.calibration import Read, read_windows, unit_weights
+from model.dataset import Split, join_windows
+from model.domain import IntArray, RulError, attention_entropy_ratio, capped_rul, heads_by_name
 from model.evaluation import root_mean_square_error
-from model.folds import Split, with_censored
 from model.losses import AdaptiveNormaliser, entropy_loss, heads_alike, task_losses
 from model.network import RulNetwork
+
+ENTROPY: Final = "entropy"  # Mean entropy ratio: 0 is one cycle, 1 is even
+FIRST: Final = "first"  # Mean weight of a window's first cycle
+LAST: Final = "last"  # Mean weight of its last cycle
 
 
 class InvalidState(RulError):
@@ -89,7 +92,9 @@ class Trainer:
 
     def __init__(self, net: RulNetwork, *, split: Split, config: TrainConfig, scales: ColumnScales) -> None:
         """Prepare training; held-out windows are used only for the learning curve."""
-        training = with_censored(split) if config.censored else split.training
+        training = split.training
+        if config.censored and split.censored is not None:
+            training = join_windows([training, split.censored])
         self.net = net
         self.config = config
         self.held_out = split.held_out
@@ -235,3 +240,21 @@ def _weight_groups(net: RulNetwork, config: TrainConfig) -> list[dict[str, Any]]
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},
         {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
     ]
+
+
+def attention_figures(read: Read, lengths: IntArray) -> dict[str, float]:
+    """Return entropy and sinks of the attention and of each head, as `entropy_mean`, `first_0` and so on.
+
+    Windows of one cycle are ignored; empty without other windows.
+    """
+    heads = heads_by_name(read.attention, read.head_attention)
+    choice = lengths > 1
+    lengths = lengths[choice]
+    found: dict[str, float] = {}
+    for head, attention in heads.items() if len(lengths) else ():
+        weight = attention[choice]
+        last = np.take_along_axis(weight, (lengths - 1)[:, None], axis=1)
+        found[f"{ENTROPY}_{head}"] = float(attention_entropy_ratio(weight, lengths).mean())
+        found[f"{FIRST}_{head}"] = float(weight[:, 0].mean())
+        found[f"{LAST}_{head}"] = float(last.mean())
+    return found

@@ -10,7 +10,7 @@ from export.handover import export_bundle
 from model.checkpoint import Checkpoint
 from model.domain import Column, Schema, Trajectory
 from model.fleet import Fleet
-from model.run import Source, train_run
+from model.run import Plan, Source, train_run
 from model.training import TrainConfig
 
 COLUMNS = (
@@ -73,16 +73,11 @@ def make_tiny_run(folder: Path, *, network: str = "flagship", **options: Any) ->
     torch.set_num_threads(1)
     try:
         train_run(
-            pumps(units=16, seed=11),
-            FLEET,
+            Plan(pumps(units=16, seed=11), FLEET, network, CONFIG, FOLDS, {**SMALL[network], **options}),
             name="tiny",
-            network=network,
-            config=CONFIG,
-            folds=FOLDS,
             source=Source("simulated pumps", "0" * 64),
             folder=folder,
             watch=lambda step, loss, check: None,
-            options={**SMALL[network], **options},
         )
     finally:
         torch.set_num_threads(threads)

@@ -21,7 +21,7 @@ from export.handover import export_bundle
 from export.session import Session
 from model.evaluation import root_mean_square_error
 from model.networks import network_class
-from model.run import Source, train_run
+from model.run import Plan, Source, train_run
 from model.training import TrainConfig
 from tests.planted import (
     KINDS,
@@ -39,13 +39,11 @@ FOLDS: Final = 2
 
 def exported(network: str, kind: Kind, folder: Path, *, units: int, seed: int) -> Session:
     """Train a network as `rul train` does, and export it."""
+    config = TrainConfig(seed=seed, **network_class(network).recipe)
+    trained = planted_units(kind, units=units, context=CONTEXT, seed=2 * seed).units
     checkpoint, _ = train_run(
-        planted_units(kind, units=units, context=CONTEXT, seed=2 * seed).units,
-        planted_fleet(kind, context=CONTEXT),
+        Plan(trained, planted_fleet(kind, context=CONTEXT), network, config, FOLDS),
         name="planted",
-        network=network,
-        config=TrainConfig(seed=seed, **network_class(network).recipe),
-        folds=FOLDS,
         source=Source("planted units", "0" * 64),
         folder=folder / "run",
         watch=lambda step, loss, check: None,

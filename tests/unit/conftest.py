@@ -9,3 +9,16 @@ def one_thread():
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory):
+    """A folder with pumps.csv, of twelve worn pumps, and pumps.toml, the fleet that reads it."""
+    from model.fleet import fleet_toml
+    from model.writers import csv_text
+    from tests.fleets import PUMPS, worn_pumps
+
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "pumps.csv").write_bytes(csv_text(worn_pumps(units=12, seed=4), PUMPS.schema))
+    (folder / "pumps.toml").write_text(fleet_toml(PUMPS), encoding="utf-8")
+    return folder

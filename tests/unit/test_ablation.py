@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from model.ablation import NoHeads, ablate_heads, without_head
 from model.calibration import read_windows
 from model.crossfit import held_out_fold
-from model.folds import split_fold
+from model.dataset import split_fold
+from model.experiments import NoHeads, ablate_heads, without_head
 from model.run import prepare
 from tests.fleets import worn_pumps
 from tests.tiny_bundle import SMALL

@@ -11,7 +11,7 @@ from export.probes import simulated_windows
 from model.checkpoint import Checkpoint
 from model.domain import NOVELTY_LIMIT
 from model.networks import network_class
-from model.run import Source, train_run
+from model.run import Plan, Source, train_run
 from model.training import TrainConfig
 from service.choices import ProviderChoice
 from service.core.answers import Answers
@@ -37,12 +37,14 @@ def planted_bundle(tmp_path_factory):
     torch.set_num_threads(1)
     try:
         train_run(
-            planted_units("event", units=80, context=CONTEXT, seed=0).units,
-            planted_fleet("event", context=CONTEXT),
+            Plan(
+                planted_units("event", units=80, context=CONTEXT, seed=0).units,
+                planted_fleet("event", context=CONTEXT),
+                "flagship",
+                TrainConfig(seed=0, steps=120, batch=128, **recipe),
+                folds=2,
+            ),
             name="planted",
-            network="flagship",
-            config=TrainConfig(seed=0, steps=120, batch=128, **recipe),
-            folds=2,
             source=Source("planted events", "0" * 64),
             folder=folder / "run",
             watch=lambda step, loss, check: None,

@@ -15,19 +15,19 @@ from export.card import model_card
 from export.evaluation_windows import spread_windows
 from export.occlusion import regimes_of
 from export.session import open_bundle
-from model.agreement import rank_correlation
 from model.calibration import read_windows
 from model.checkpoint import Checkpoint
 from model.crossfit import Fold, attention_worth
+from model.dataset import split_fold
 from model.domain import InvalidData, Trajectory, WindowSet
 from model.faithfulness import (
     FEWEST_CYCLES,
     Reply,
     faithfulness_figures,
     measure_faithfulness,
+    rank_correlation,
     typical_readings,
 )
-from model.folds import split_fold
 from model.reference import fit_reference
 from model.regimes import Regimes, find_regimes
 from model.sensitivity import sensitivity_figures

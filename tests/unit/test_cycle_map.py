@@ -8,8 +8,9 @@ import pytest
 import torch
 from matplotlib.image import imread
 
+from export.attention import map_of
+from export.attention_picture import map_picture
 from export.bundle import BundleFolder, InvalidBundle
-from export.cycle_map import map_of, map_picture
 from export.handover import export_bundle
 from export.outputs import MAP
 from export.probes import simulated_windows

@@ -16,11 +16,10 @@ from model.calibration import (
     unit_weights,
     weighted_quantiles,
 )
-from model.comparison import boosting_caution, boosting_figures
 from model.crossfit import Fold, scaled_by_rul
 from model.decision import FleetLife, Forecast, remaining_life
 from model.domain import InvalidData, WindowSet
-from model.evaluation import TITLES, Answered, figures, nasa_score
+from model.evaluation import TITLES, Answered, boosting_caution, boosting_figures, figures, nasa_score
 from model.network import Distribution, NetworkConfig
 from model.prognostics import by_answer
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.autograd import gradcheck
 
+from model.dataset import split_fold
 from model.flagship import CONTENT_PENALTY, first_mix, first_slopes, penalty, share_of_cycles
-from model.folds import split_fold
 from model.layers import cycles_after, valid_cycles
 from model.losses import rul_loss
 from model.networks import build_network, network_config

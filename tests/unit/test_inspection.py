@@ -275,11 +275,8 @@ def test_a_nice_number_is_within_a_quarter(value):
     assert nice(value) == pytest.approx(value, rel=0.25)
 
 
-def test_rul_inspect_prints_lives_columns_findings_and_suggested_values(tmp_path):
-    (tmp_path / "pumps.csv").write_bytes(csv_text(worn_pumps(units=12, seed=4), PUMP_SCHEMA))
-    (tmp_path / "pumps.toml").write_text(fleet_toml(PUMPS), encoding="utf-8")
-
-    result = rul("inspect", tmp_path / "pumps.toml", tmp_path / "pumps.csv")
+def test_rul_inspect_prints_lives_columns_findings_and_suggested_values(files):
+    result = rul("inspect", files / "pumps.toml", files / "pumps.csv")
 
     assert result.exit_code == 0, result.exception
     for said in (

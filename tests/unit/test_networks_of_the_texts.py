@@ -327,7 +327,7 @@ def test_every_option_exports_with_dynamic_batch_and_cycles(name, options, tmp_p
 
 def test_heads_that_are_driven_apart_in_training_diverge():
     from model.calibration import read_windows
-    from model.folds import split_fold
+    from model.dataset import split_fold
 
     parts = split_fold(worn_pumps(units=12, seed=2), FLEET, fold=0, folds=3, seed=5, truncations=4)
     apart = {}
@@ -346,7 +346,7 @@ def test_heads_that_are_driven_apart_in_training_diverge():
 
 def test_spreading_attention_out_in_training_raises_its_entropy():
     from model.calibration import entropy_references
-    from model.folds import split_fold
+    from model.dataset import split_fold
 
     parts = split_fold(worn_pumps(units=12, seed=2), FLEET, fold=0, folds=3, seed=5, truncations=4)
     median = {}

@@ -5,8 +5,8 @@ import pytest
 
 from export.session import Session
 from export.to_onnx import to_onnx
+from model.dataset import train_all
 from model.evaluation import root_mean_square_error
-from model.folds import train_all
 from model.networks import network_class
 from model.run import prepare
 from model.training import TrainConfig

@@ -2,7 +2,7 @@
 
 from itertools import count
 
-from model.progress import LINES, log_lines
+from model.screen import LINES, log_lines
 from model.training import Check
 
 

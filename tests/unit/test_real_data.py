@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from model.dataset import held_out_windows, split_fold
 from model.domain import Trajectory
 from model.findings import findings
 from model.fleet import FailureRule, fleet_named
 from model.fleet_draft import draft_fleet
-from model.folds import held_out_windows, split_fold
 from model.inspection import inspect_rows
 from model.readers import read_rows, read_trajectories, read_with_report
 from model.reference import fit_reference

@@ -1,5 +1,7 @@
 """Replay of decisions on lives whose end is known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ from model.decision import Costs
 from model.domain import InvalidData
 from model.prognostics import Life
 from model.replay import HELD_OUT_FILE, compare, cross_fitted_lives, load_held_out, save_held_out
+from tests.fleets import PUMPS
 
 CAP, COVERAGE, HORIZONS = 125.0, 0.9, (10, 30, 60)
 FACTS = {"horizons": HORIZONS, "coverage": COVERAGE, "cap": CAP}
@@ -72,7 +75,7 @@ def test_a_stop_between_two_reviews_is_made_at_its_cycle():
 def test_held_out_predictions_survive_the_file(tmp_path):
     lives = [life_of(end) for end in ENDS]
 
-    save_held_out(tmp_path, lives, FOLDS, **FACTS)
+    save_held_out(tmp_path, lives, FOLDS, replace(PUMPS, cap=CAP, horizons=HORIZONS))
     read = load_held_out(tmp_path)
 
     assert [path.name for path in tmp_path.iterdir()] == [HELD_OUT_FILE]

@@ -3,9 +3,15 @@
 import numpy as np
 import pytest
 
-from model.agreement import agreement_beyond_place, leak, partial_rank_correlation, sensor_agreement
 from model.domain import WindowSet
-from model.faithfulness import Reply, measure_faithfulness
+from model.faithfulness import (
+    Reply,
+    agreement_beyond_place,
+    leak,
+    measure_faithfulness,
+    partial_rank_correlation,
+    sensor_agreement,
+)
 from model.reference import fit_reference
 from model.regimes import Regimes
 from model.sensitivity import (

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from export.attention import report_head
+from export.attention import end_weights, report_head, sentences
 from export.attention_cli import heads_table
-from export.sinks import end_weights, sentences
 from model.faithfulness import Reply, measure_faithfulness
 from tests.fakes import make_manifest
 from tests.unit.test_attention_diagnostics import windows_of

@@ -12,7 +12,6 @@ from export.bundle import BUNDLED
 from model.cli import RunExists
 from model.decision import InvalidCosts
 from model.domain import InvalidData, cycles_left
-from model.fleet import fleet_toml
 from model.networks import InvalidOption
 from model.replay import load_held_out
 from model.training import InvalidState
@@ -21,14 +20,6 @@ from tests.commands import rul
 from tests.fleets import PUMPS, worn_pumps
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data")
-    (folder / "pumps.csv").write_bytes(csv_text(worn_pumps(units=12, seed=4), PUMPS.schema))
-    (folder / "pumps.toml").write_text(fleet_toml(PUMPS), encoding="utf-8")
-    return folder
 
 
 def train(files, out, *options):

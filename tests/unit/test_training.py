@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from model.attention_figures import attention_figures
 from model.calibration import (
     SHORT_SHARE,
     cut_windows,
@@ -21,13 +20,12 @@ from model.calibration import (
 )
 from model.checkpoint import Checkpoint, InvalidCheckpoint
 from model.crossfit import fewest_cycles_that_hold, held_out_fold, joined, scaled_by_rul
-from model.curve import picture, read_curve, write_curve
-from model.curve_table import curve_table
+from model.curve import curve_table, picture, read_curve, write_curve
+from model.dataset import split_fold, train_all
 from model.domain import InvalidData, Trajectory
-from model.folds import split_fold, train_all
 from model.reference import fit_reference
-from model.run import Source, prepare, train_run
-from model.training import Check, InvalidState, TrainConfig
+from model.run import Plan, Source, choose_updates, prepare, train_run
+from model.training import Check, InvalidState, TrainConfig, attention_figures
 from tests.fleets import PUMPS, worn_pumps
 
 CONFIG = TrainConfig(seed=5, steps=12, batch=16, check_every=4, truncations=4)
@@ -57,9 +55,13 @@ def fold_of(parts, net):
     return held_out_fold(net, parts, fit_reference(parts.trained, FLEET.schema))
 
 
-def run(units, folder, *, fleet=FLEET, watch=lambda *_: None, **options):
-    given = {"network": "flagship", "config": CONFIG, "folds": FOLDS, "source": SOURCE} | options
-    return train_run(units, fleet, name="pumps", folder=folder, watch=watch, **given)
+PLAN = {"fleet": FLEET, "network": "flagship", "config": CONFIG, "folds": FOLDS}
+
+
+def run(units, folder, *, watch=lambda *_: None, source=SOURCE, resume=False, cluster=None, **change):
+    plan = Plan(units, **PLAN | change)
+    given = {"watch": watch, "source": source, "resume": resume, "cluster": cluster}
+    return train_run(plan, name="pumps", folder=folder, **given)
 
 
 class PowerCut(Exception):
@@ -482,3 +484,16 @@ def test_the_scale_is_fitted_wider_where_held_out_errors_are(parts):
     near = before.unclipped < FLEET.cap / 6
     assert near.any()
     assert np.median((after.scale / before.scale)[near]) > 1.5
+
+
+def test_lengths_are_tried_until_held_out_units_stop_gaining(monkeypatch):
+    monkeypatch.setattr("model.run.LENGTHS", (1, 60, 61, 400))
+    config = TrainConfig(batch=32, truncations=3, learning_rate=1e-2)
+    plan = Plan(worn_pumps(units=9, seed=1), PUMPS, "flagship", config, 3, {"hidden": 4})
+    told = []
+
+    chosen = choose_updates(plan, tell=lambda steps, rmse: told.append((steps, rmse)))
+
+    assert [steps for steps, _ in told] == [1, 60, 61]
+    assert chosen == 60
+    assert told[1][1] < 0.98 * told[0][1]

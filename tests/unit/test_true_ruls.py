@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from export.true_ruls import last_windows, read_true_ruls
+from export.evaluation_windows import last_windows, read_true_ruls
 from model.domain import InvalidData
 from tests.fleets import numbered_unit
 

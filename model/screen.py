@@ -1,4 +1,7 @@
-"""Progress of a training on standard error: a bar on a terminal, lines in a log."""
+"""Lines, tables and progress on a screen, as all commands print them.
+
+Progress is a bar on a terminal and lines in a log.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,50 @@ from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from model.evaluation import Figure
 
 if TYPE_CHECKING:
     from model.training import Check, Watcher
 
 LINES: Final = 20
 """Lines that a log gets over a whole training."""
+
+
+def say(*lines: str) -> None:
+    """Print lines on standard output as they are; a terminal wraps them."""
+    Console().print(*lines, sep="\n", soft_wrap=True, highlight=False, markup=False)
+
+
+def tell(*lines: str) -> None:
+    """Print lines on standard error as they are."""
+    Console(stderr=True).print(*lines, sep="\n", soft_wrap=True, highlight=False, markup=False)
+
+
+def number_table(title: str, name: str, *numbers: str) -> Table:
+    """Create an empty table: names at the left, columns of numbers aligned right."""
+    table = Table(title=title)
+    table.add_column(name)
+    for heading in numbers:
+        table.add_column(heading, justify="right")
+    return table
+
+
+def cells(figure: Figure, factor: float = 1.0, *, digits: int = 2, unit: str = "") -> tuple[str, str]:
+    """Format a figure and its interval."""
+    value, low, high = (factor * each for each in (figure.value, figure.low, figure.high))
+    return f"{value:.{digits}f}{unit}", f"{low:.{digits}f} .. {high:.{digits}f}{unit}"
+
+
+def shown(figure: Figure, digits: int = 2) -> str:
+    """Format a figure before its interval."""
+    return f"{figure.value:.{digits}f} [{figure.low:.{digits}f}, {figure.high:.{digits}f}]"
+
+
+def stacked(figure: Figure, *, digits: int) -> str:
+    """Format a figure above its interval."""
+    return f"{figure.value:.{digits}f}\n{figure.low:.{digits}f}..{figure.high:.{digits}f}"
 
 
 @contextmanager
@@ -26,7 +67,7 @@ def progress(steps: int) -> Generator[Watcher]:
         with _bar(steps, screen) as watch:
             yield watch
     else:
-        yield log_lines(steps, lambda line: screen.print(line, soft_wrap=True, highlight=False))
+        yield log_lines(steps, tell)
 
 
 def log_lines(
