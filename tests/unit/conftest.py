@@ -9,3 +9,11 @@ def one_thread():
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def newer(tmp_path_factory):
+    """Version 2 of fd001: the graph of fd003, which answers otherwise."""
+    from tests.other_bundles import renamed
+
+    return renamed(tmp_path_factory.mktemp("newer") / "any", "fd003", name="fd001", version="2")

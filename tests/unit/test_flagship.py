@@ -55,14 +55,6 @@ def answered(net, windows):
         return net(*windows), net.estimate(*windows).unclipped.double()
 
 
-def test_baseline_contributions_and_window_are_the_unclipped_rul(net):
-    got, unclipped = answered(net, batch(net))
-
-    total = net.baseline.double() + got.contribution.double().sum(-1) + got.window_contribution
-
-    torch.testing.assert_close(total, unclipped, rtol=0, atol=EXACT_CYCLES)
-
-
 def test_a_cycles_contribution_is_that_of_its_readings_and_its_place(net):
     """What is left, the cycle's place, is linear in where the heads look."""
     readings, lengths, last_cycle = batch(net)

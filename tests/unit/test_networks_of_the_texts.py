@@ -10,7 +10,9 @@ import torch
 from export.attention import head_redundancy
 from export.outputs import MAP, PER_CYCLE, cycles_of
 from export.to_onnx import to_onnx
+from model.calibration import entropy_references, read_windows
 from model.fleet import fleet_named
+from model.folds import split_fold
 from model.layers import valid_cycles
 from model.networks import InvalidOption, build_network, config_from_json, fleet_for, network_config
 from model.run import prepare
@@ -166,28 +168,6 @@ def test_probabilities_and_attention_sum_to_one(name, options):
         assert (head[~valid_cycles(lengths, readings)] == 0).all()
 
 
-def test_a_heads_attention_is_the_mean_over_its_queries_by_their_weight_in_the_answer():
-    net, windows = network("selfattention"), batch(windows=2)
-    weights = []
-    net.between.register_forward_hook(lambda layer, inputs, output: weights.append(output[1]))
-
-    got = answers(net, windows)
-
-    expected = np.einsum("bq,bhqt->bht", got["attention"].numpy(), weights[0].numpy())
-    np.testing.assert_allclose(got["head_attention"], expected, atol=1e-6)
-
-
-def test_under_a_causal_mask_heads_of_the_first_cycle_see_nothing_else():
-    net, windows = network("selfattention", causal=True), batch(windows=2)
-    weights = []
-    net.between.register_forward_hook(lambda layer, inputs, output: weights.append(output[1]))
-
-    answers(net, windows)
-
-    assert (weights[0].triu(1) == 0).all()
-    torch.testing.assert_close(weights[0][:, :, 0, 0], torch.ones(2, net.config.heads))
-
-
 @pytest.mark.parametrize("option", ["positions", "causal"])
 def test_an_option_of_self_attention_changes_the_answer(option):
     plain, other = network("selfattention"), network("selfattention", **{option: True})
@@ -256,10 +236,10 @@ def test_both_tasks_of_amnl_teach_what_they_share():
     assert all(grad.abs().sum() > 0 for grad in grads)
 
 
-@pytest.mark.parametrize("name", ["amnl", "selfattention"])
-def test_an_interrupted_run_ends_as_one_that_was_not(name, tmp_path):
+def test_an_interrupted_run_with_dropout_ends_as_one_that_was_not(tmp_path):
     units = worn_pumps(units=12, seed=2)
-    chosen = {"fleet": FLEET, "network": name, "options": {**SMALL[name], "attention_dropout": 0.2}}
+    options = {**SMALL["amnl"], "attention_dropout": 0.2}
+    chosen = {"fleet": FLEET, "network": "amnl", "options": options}
 
     whole, _ = run(units, tmp_path / "whole", **chosen)
     with pytest.raises(PowerCut):
@@ -325,11 +305,12 @@ def test_every_option_exports_with_dynamic_batch_and_cycles(name, options, tmp_p
             np.testing.assert_allclose(got[output], expected, atol=1e-4, err_msg=output)
 
 
-def test_heads_that_are_driven_apart_in_training_diverge():
-    from model.calibration import read_windows
-    from model.folds import split_fold
+@pytest.fixture(scope="module")
+def parts():
+    return split_fold(worn_pumps(units=12, seed=2), FLEET, fold=0, folds=3, seed=5, truncations=4)
 
-    parts = split_fold(worn_pumps(units=12, seed=2), FLEET, fold=0, folds=3, seed=5, truncations=4)
+
+def test_heads_that_are_driven_apart_in_training_diverge(parts):
     apart = {}
     for weight in (0.0, 1.0):
         config = replace(CONFIG, steps=40, learning_rate=1e-2, heads_apart=weight)
@@ -344,11 +325,7 @@ def test_heads_that_are_driven_apart_in_training_diverge():
     assert apart[1.0] > apart[0.0] + 0.1
 
 
-def test_spreading_attention_out_in_training_raises_its_entropy():
-    from model.calibration import entropy_references
-    from model.folds import split_fold
-
-    parts = split_fold(worn_pumps(units=12, seed=2), FLEET, fold=0, folds=3, seed=5, truncations=4)
+def test_spreading_attention_out_in_training_raises_its_entropy(parts):
     median = {}
     for weight in (-1.0, 1.0):
         config = replace(CONFIG, steps=40, learning_rate=1e-2, entropy_weight=weight)

@@ -83,15 +83,6 @@ def test_byte_order_marks_line_ends_and_empty_lines_change_nothing(tmp_path, bef
     assert_same(read_trajectories(odd, PUMPS), read_trajectories(plain, PUMPS))
 
 
-@pytest.mark.parametrize("delimiter", [";", "\t", "|"])
-def test_other_delimiters_are_noticed_in_the_header(tmp_path, delimiter):
-    lines = [line.replace(",", delimiter) for line in (HEADER, "a,1,40,2.5,9")]
-
-    (unit,) = read_trajectories(write(tmp_path, *lines), PUMPS)
-
-    assert unit.readings.tolist() == [[40, 2.5, 9]]
-
-
 def test_a_unit_may_go_on_in_another_file(tmp_path):
     write(tmp_path, HEADER, "a,1,0,1,0", name="january.csv")
     write(tmp_path, HEADER, "a,2,0,2,0", name="may.csv")

@@ -347,15 +347,3 @@ async def test_a_stream_ends_when_its_key_is_revoked_and_the_others_go_on(tmp_pa
         assert await leaving.rest() == []  # though it was silent
         assert leaving.code is grpc.StatusCode.UNAUTHENTICATED
         assert (await staying.ask(reading())).prediction.rul == 40.0
-
-
-async def test_a_stream_asks_for_the_scope_ingest(tmp_path):
-    file = tmp_path / "keys.toml"
-    key = add_key(file, "a", ["predict"])
-    async with (
-        in_process(keys_file=str(file)) as service,
-        calling(service, metadata=[("x-api-key", key)]) as caller,
-    ):
-        assert await caller.rest() == []
-
-    assert caller.code is grpc.StatusCode.PERMISSION_DENIED
