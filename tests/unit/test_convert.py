@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import shutil
 
 import numpy as np
 import onnx
@@ -10,7 +9,7 @@ import pytest
 from onnx import helper
 
 from export.ageing import drift_reference
-from export.bundle import FORMAT, METADATA_KEY, BundleFolder, InvalidBundle
+from export.bundle import FORMAT, METADATA_KEY, InvalidBundle
 from export.drift_reference import REFERENCE_KEY, DriftReference
 from export.golden import Golden
 from export.seal import SUMS, read_bundle, write_sums
@@ -20,12 +19,6 @@ from service.core.runtime import OnnxRuntime
 from tests.commands import rul
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture
-def copied(tiny_bundle, tmp_path):
-    """A bundle that a test may change."""
-    return BundleFolder(shutil.copytree(tiny_bundle.path, tmp_path / "copy"))
 
 
 @pytest.fixture

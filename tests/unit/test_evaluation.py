@@ -196,9 +196,6 @@ def test_the_error_below_the_cap_leaves_out_windows_that_only_say_at_least():
 
     assert found["rmse_below_cap"].value == pytest.approx(np.sqrt(12.5))
     assert found["rmse"].value == pytest.approx(np.sqrt(6.25))
-
-
-def test_without_a_truth_below_the_cap_there_is_no_error_below_it():
     assert "rmse_below_cap" not in figures(answered([300.0], [125.0]), cap=125.0)
 
 
@@ -237,28 +234,26 @@ def test_the_difference_to_boosting_is_paired():
     assert rmse.high - rmse.low > 10
 
 
-def test_boosting_that_wins_is_said_in_one_sentence():
-    caution = boosting_caution(metrics_against(10.0, error=30.0))
+@pytest.mark.parametrize(
+    ("metrics", "said"),
+    [
+        (
+            metrics_against(10.0, error=30.0),
+            "RMSE of 10.0 cycles where this network has 30.0: do not rely on this model",
+        ),
+        (
+            metrics_against(np.repeat([30.0, 5.0, 5.0, 5.0], 3), error=np.repeat([20.0, 24.0, 5.0, 5.0], 3)),
+            "may be chance",
+        ),
+        (metrics_against(30.0, error=10.0), None),
+        ({"crossvalidation_rmse": 30.0}, None),
+    ],
+    ids=["boosting wins", "by chance", "the network wins", "no boosting"],
+)
+def test_a_network_that_boosting_beats_has_a_caution_in_one_sentence(metrics, said):
+    caution = boosting_caution(metrics)
 
-    assert caution is not None
-    assert "RMSE of 10.0 cycles where this network has 30.0: do not rely on this model" in caution
-
-
-def test_boosting_that_may_win_by_chance_is_said_as_such():
-    mixed = np.repeat([30.0, 5.0, 5.0, 5.0], 3)
-
-    caution = boosting_caution(metrics_against(mixed, error=np.repeat([20.0, 24.0, 5.0, 5.0], 3)))
-
-    assert caution is not None
-    assert "may be chance" in caution
-
-
-def test_a_network_that_wins_needs_no_caution():
-    assert boosting_caution(metrics_against(30.0, error=10.0)) is None
-
-
-def test_a_run_without_boosting_needs_no_caution():
-    assert boosting_caution({"crossvalidation_rmse": 30.0}) is None
+    assert caution is None if said is None else said in caution
 
 
 CAP = 90.0

@@ -1,5 +1,4 @@
 import dataclasses
-import shutil
 
 import numpy as np
 import onnx
@@ -26,12 +25,6 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
     return Checkpoint.load(make_tiny_run(tmp_path_factory.mktemp("run")))
-
-
-@pytest.fixture
-def copied(tiny_bundle, tmp_path):
-    """A bundle that a test may damage."""
-    return BundleFolder(shutil.copytree(tiny_bundle.path, tmp_path / "copy"))
 
 
 def test_a_bundle_holds_a_graph_golden_windows_and_a_card(tiny_bundle):

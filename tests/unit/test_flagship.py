@@ -67,20 +67,6 @@ def test_a_cycles_contribution_is_that_of_its_readings_and_its_place(net):
     assert own.abs().max() > 1e-3
 
 
-def test_missing_readings_settings_and_padding_contribute_nothing(net):
-    windows = batch(net)
-    got, _ = answered(net, windows)
-
-    without = windows[0].isnan()
-    without[:, :, list(net.config.settings)] = True
-
-    assert (got.sensor_contribution[without] == 0).all()
-    assert (got.sensor_contribution[~without] != 0).all()
-    padding = ~valid_cycles(windows[1], windows[0])
-    assert (got.contribution[padding] == 0).all()
-    assert (got.evidence[padding] == 0).all()
-
-
 def test_a_reading_contributes_its_z_score_times_a_gate(net):
     """Beyond the gates, no reading of another cycle enters."""
     windows = batch(net)

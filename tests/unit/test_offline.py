@@ -77,12 +77,6 @@ async def test_with_costs_each_row_has_the_stop_that_the_service_advises(executo
     assert row.stop.act_at_cycle >= 119
 
 
-async def test_without_costs_no_row_has_a_stop(offline):
-    made, _ = await asked([unit()], offline)
-
-    assert {row.stop for row in made} == {None}
-
-
 async def test_every_cycle_of_every_unit_has_its_row_in_order(offline):
     units = [unit("b", cycles=11), unit("a", cycles=3)]
 
@@ -93,6 +87,7 @@ async def test_every_cycle_of_every_unit_has_its_row_in_order(offline):
         *(("a", cycle) for cycle in range(1, 4)),
     ]
     assert [row.rul for row in made] == [*range(11), *range(3)]
+    assert {row.stop for row in made} == {None}
     assert unanswered == []
     assert len(made) == window_count(units, last_only=False)
 
@@ -109,18 +104,17 @@ async def test_with_last_only_each_unit_has_one_row_in_order_of_appearance(offli
     ]
 
 
-async def test_a_window_covers_the_last_cycles_that_the_model_reads(offline):
-    made, _ = await asked([unit(cycles=20, first=101)], offline, last_only=True)
+@pytest.mark.parametrize(
+    ("numbered", "top_cycle"),
+    [({"cycles": 20, "first": 101}, 113), ({"cycles": 5, "first": 10, "step": 7}, 10)],
+)
+async def test_the_top_cycle_is_a_number_of_the_last_cycles_that_the_model_reads(
+    offline, numbered, top_cycle
+):
+    made, _ = await asked([unit(**numbered)], offline, last_only=True)
 
     # The fake runtime weighs all cycles of a window alike, so the first is the top one.
-    assert made[0].top_cycle == 113
-    assert made[0].last_cycle == 120
-
-
-async def test_the_top_cycle_is_a_number_that_the_unit_has_even_where_numbers_are_left_out(offline):
-    made, _ = await asked([unit(cycles=5, first=10, step=7)], offline, last_only=True)
-
-    assert made[0].top_cycle == 10
+    assert made[0].top_cycle == top_cycle
 
 
 async def test_a_window_of_one_cycle_has_no_entropy(offline):

@@ -117,21 +117,16 @@ def test_threads_are_as_many_as_asked_for_or_as_there_are_cores(monkeypatch):
     assert Settings.read().threads() == 3
 
 
-@pytest.mark.parametrize(("text", "expected"), [("150000 100000", 2), ("50000 100000", 1)])
-def test_a_containers_quota_counts_as_cores(tmp_path, monkeypatch, text, expected):
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
-    (tmp_path / "cpu.max").write_text(text)
-
-    assert usable_cores(tmp_path / "cpu.max") == expected
-
-
-@pytest.mark.parametrize("text", ["max 100000", "", None])
-def test_without_a_quota_every_core_of_the_affinity_counts(tmp_path, monkeypatch, text):
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("150000 100000", 2), ("50000 100000", 1), ("max 100000", 8), ("", 8), (None, 8)],
+)
+def test_a_containers_quota_counts_as_cores_and_without_one_every_core(tmp_path, monkeypatch, text, expected):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
     if text is not None:
         (tmp_path / "cpu.max").write_text(text)
 
-    assert usable_cores(tmp_path / "cpu.max") == 8
+    assert usable_cores(tmp_path / "cpu.max") == expected
 
 
 def test_a_misspelt_variable_is_noticed():
