@@ -5,9 +5,6 @@ import shutil
 import pytest
 
 from export.bundle import BundleFolder
-from model.fleet import fleet_toml
-from model.writers import csv_text
-from tests.fleets import PUMPS, worn_pumps
 
 
 @pytest.fixture(scope="session")
@@ -35,6 +32,10 @@ def copied(tiny_bundle, tmp_path):
 @pytest.fixture(scope="session")
 def files(tmp_path_factory):
     """A folder with pumps.csv and the fleet that reads it, pumps.toml."""
+    from model.fleet import fleet_toml
+    from model.writers import csv_text
+    from tests.fleets import PUMPS, worn_pumps
+
     folder = tmp_path_factory.mktemp("data")
     (folder / "pumps.csv").write_bytes(csv_text(worn_pumps(units=12, seed=4), PUMPS.schema))
     (folder / "pumps.toml").write_text(fleet_toml(PUMPS), encoding="utf-8")

@@ -80,18 +80,13 @@ def test_keys_are_separated_by_commas_and_hidden(monkeypatch):
     assert "first-key" not in repr(settings)
 
 
-def test_there_is_a_worker_a_core(monkeypatch):
+def test_there_is_a_worker_a_core_and_a_gpu_is_fed_by_one(monkeypatch, tmp_path):
     monkeypatch.setattr(module, "usable_cores", lambda: 3)
     monkeypatch.setattr(module, "NVIDIA_DRIVER", Path("/no such device"))
-
-    assert Settings().worker_count() == 3
-    assert Settings(workers=1).worker_count() == 1
-
-
-def test_a_gpu_is_fed_by_one_worker(monkeypatch, tmp_path):
-    monkeypatch.setattr(module, "usable_cores", lambda: 3)
+    without = Settings().worker_count(), Settings(workers=1).worker_count()
     monkeypatch.setattr(module, "NVIDIA_DRIVER", tmp_path)
 
+    assert without == (3, 1)
     assert Settings().worker_count() == 1
     assert Settings(provider=ProviderChoice.CPU).worker_count() == 3
 

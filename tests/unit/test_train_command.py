@@ -199,11 +199,9 @@ def test_rul_plot_draws_the_curve_again(trained, tmp_path):
     assert "first check .. last check" in result.output
 
 
-@pytest.mark.parametrize(
-    ("command", "status"), [(["train"], 2), (["export"], 2), (["train", "--steps", "x"], 2)]
-)
-def test_wrong_usage_exits_with_2(command, status):
-    assert rul(*command).exit_code == status
+@pytest.mark.parametrize("command", [["train"], ["export"], ["train", "--steps", "x"]])
+def test_wrong_usage_exits_with_2(command):
+    assert rul(*command).exit_code == 2
 
 
 @pytest.mark.parametrize("command", ["train", "plot", "export", "check", "evaluate"])

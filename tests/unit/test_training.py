@@ -249,26 +249,19 @@ def test_the_learning_curve_is_a_table_and_a_picture(finished, tmp_path):
     _, _, curve = finished
 
     write_curve(curve, tmp_path)
+    figure = picture(curve, "pumps")
 
     assert read_curve(tmp_path) == curve
+    title = f"pumps: learning curve, {len(curve)} checks in {curve[-1].step:,} updates"
+    legend = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert figure.get_suptitle() == title
+    assert legend == ["RMSE on held-out units (left)", "training loss (right)"]
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
     with (tmp_path / "curve.csv").open() as file:
         assert next(csv.reader(file)) == [
             *("step", "loss", "held_out_rmse", "learning_rate", "gradient_norm"),
             *(f"{figure}_{head}" for head in ("mean", *range(5)) for figure in ("entropy", "first", "last")),
         ]
-
-
-def test_the_picture_of_the_learning_curve_has_a_title_and_a_legend(finished):
-    _, _, curve = finished
-
-    figure = picture(curve, "pumps")
-
-    assert (
-        figure.get_suptitle() == f"pumps: learning curve, {len(curve)} checks in {curve[-1].step:,} updates"
-    )
-    legend = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
-    assert legend == ["RMSE on held-out units (left)", "training loss (right)"]
 
 
 def test_a_curve_of_training_alone_is_read_and_drawn_without_heads(tmp_path):
