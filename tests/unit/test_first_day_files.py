@@ -101,9 +101,10 @@ def test_every_format_is_read_packed_or_not_without_a_fleet(tmp_path, form, pack
         (tmp_path / f"pumps.{form}.gz").write_bytes(gzip.compress(path.read_bytes()))
         path = tmp_path / f"pumps.{form}.gz"
 
-    units, _ = read_units(path, MANIFEST, fleet=None)
+    units, absent = read_units(path, MANIFEST, fleet=None)
 
     assert_rows(units)
+    assert absent == []
 
 
 def test_a_packed_file_that_is_cut_off_is_refused(tmp_path):

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from model.decision import Costs
 from model.domain import Column, InvalidData, Schema, Trajectory
 from model.fleet import Fleet, fleet_toml
-from model.writers import csv_text, write_parquet
+from model.writers import csv_text
 from rul_client.answers import ModelName
 from rul_client.cli import register
 from rul_client.commands.output import CannotWrite, open_output
@@ -127,19 +127,6 @@ def test_the_format_follows_the_suffix_and_the_terminal(output, terminal, form):
 
 
 # Files
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_a_file_that_names_columns_as_the_model_does_needs_no_fleet(tmp_path, suffix):
-    path = tmp_path / f"units{suffix}"
-    units = [unit("b"), unit("a", cycles=2)]
-    write_parquet(path, units, SCHEMA) if suffix == ".parquet" else path.write_bytes(csv_text(units, SCHEMA))
-
-    read, absent = read_units(path, MANIFEST, fleet=None)
-
-    assert [u.unit for u in read] == ["b", "a"]
-    np.testing.assert_array_equal(read[0].readings, units[0].readings)
-    assert absent == []
 
 
 @pytest.mark.parametrize("name", ["test.txt", "test.dat", "test"])

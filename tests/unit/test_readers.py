@@ -40,19 +40,6 @@ def assert_same(got, expected):
         assert a.failed == b.failed
 
 
-def test_a_csv_file_becomes_one_trajectory_a_unit(tmp_path):
-    path = write(tmp_path, HEADER, "a,1,40,2.5,9", "a,2,75,2.75,8.5", "b,7,40,3,9")
-
-    first, second = read_trajectories(path, PUMPS)
-
-    assert (first.unit, second.unit) == ("a", "b")
-    assert first.cycles.tolist() == [1, 2]
-    assert second.cycles.tolist() == [7]
-    assert first.readings.tolist() == [[40, 2.5, 9], [75, 2.75, 8.5]]
-    assert first.readings.dtype == np.float32
-    assert first.failed
-
-
 def test_cmapss_text_is_read_with_blanks_in_any_number_and_place(tmp_path):
     rows = [
         cmapss_row(1, 1) + "  ",

@@ -212,17 +212,6 @@ def test_a_purge_deletes_more_than_one_transaction_reads(store, monkeypatch):
     assert [found["last_cycle"] for found in kept(store)] == [8, 9]
 
 
-def test_an_outcome_judges_the_predictions_up_to_its_cycle(store):
-    store.write([row(cycle=10, rul=50.0), row(cycle=20, rul=37.0), row(cycle=70, rul=9.0)])
-
-    receipt = store.take_outcome(failure(60), replace=False)
-
-    (scored,) = receipt.judgements
-    assert receipt.result is OutcomeResult.CREATED
-    assert (scored.model, scored.version) == ("fd001", "1")
-    assert sorted(scored.judgement.error.tolist()) == [-3.0, 0.0]
-
-
 @pytest.mark.parametrize(
     "other", [failure(61), failure(kind=OutcomeKind.REMOVED), failure(happened_at=1700.0)]
 )

@@ -9,7 +9,6 @@ import pytest
 
 from service.core.lifecycle import Phase
 from service.edge.keys import add_key, revoke_key
-from service.grpc.over_asgi import Call
 from service.labels import Route
 from service.proto import rul_v1_pb2 as pb
 from tests.fakes import FakeRuntime
@@ -323,11 +322,6 @@ async def test_a_stream_that_ended_leaves_no_reader_behind():
             await caller.rest()
 
         await until(lambda: asyncio.all_tasks() == before)
-
-
-async def test_a_call_that_has_one_answer_cannot_write_another():
-    with pytest.raises(RuntimeError, match="one answer"):
-        await Call({"headers": []}, asyncio.Queue().get, ()).write(pb.PredictReply())
 
 
 async def test_a_stream_ends_when_its_key_is_revoked_and_the_others_go_on(tmp_path):
