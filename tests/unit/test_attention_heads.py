@@ -83,21 +83,6 @@ def test_relative_positions_add_one_number_per_head_and_distance_to_the_scores(f
     np.testing.assert_allclose(got, expected, atol=TOLERANCE)
 
 
-def test_with_relative_positions_self_attention_knows_order_and_distance_but_not_the_place():
-    layer = self_attention(8, heads=2, head_width=4, furthest=3)
-    x = torch.from_numpy(drawn(1, 4, 8))
-    allowed = padding_mask(torch.ones(1, 4, dtype=torch.bool))
-    with torch.no_grad():
-        layer.relative.bias.normal_()
-        plain, reversed_ = layer(x, allowed)[0], layer(x.flip(1), allowed)[0]
-
-        shifted = torch.cat((torch.zeros(1, 2, 8, dtype=torch.float64), x), dim=1)
-        later, _ = layer(shifted, padding_mask(torch.arange(6)[None] >= 2))
-
-    assert (reversed_.flip(1) - plain).abs().max() > 0.01
-    torch.testing.assert_close(later[:, 2:], plain, rtol=0, atol=TOLERANCE)
-
-
 @pytest.mark.parametrize(("cycles", "width"), [(50, 64), (30, 128), (60, 512), (1, 2)])
 def test_positions_equal_the_formula(cycles, width):
     got = sinusoidal_positions(cycles, width)

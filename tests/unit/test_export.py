@@ -14,7 +14,6 @@ from export.probes import probe_windows
 from export.promises import check_shapes, measure_promises
 from export.seal import SUMS, read_bundle, write_sums
 from export.session import open_bundle
-from export.to_onnx import to_onnx
 from model.checkpoint import Checkpoint
 from tests.commands import rul
 from tests.tiny_bundle import make_tiny_run
@@ -72,23 +71,6 @@ def test_an_export_replaces_an_older_bundle(checkpoint, tmp_path):
     export_bundle(checkpoint, tmp_path / "tiny", version="2")
 
     assert open_bundle(BundleFolder(tmp_path / "tiny"))[1].version == "2"
-
-
-def test_exporting_leaves_no_dropout_active(checkpoint, tmp_path):
-    net = checkpoint.network()
-
-    to_onnx(net, tmp_path / "model.onnx")
-
-    assert not any(module.training for module in net.modules())
-
-
-def test_every_lstm_of_the_graph_is_told_the_lengths(tiny_bundle):
-    graph = onnx.load(tiny_bundle.model).graph
-
-    lstms = [node for node in graph.node if node.op_type == "LSTM"]
-    casts = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "Cast"}
-    assert len(lstms) == 1
-    assert casts[lstms[0].input[4]] == "lengths"
 
 
 def test_a_graph_of_other_weights_fails_parity(tiny_bundle, checkpoint):
