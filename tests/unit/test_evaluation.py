@@ -39,25 +39,24 @@ def test_nasa_score_is_as_published(difference, score):
     assert nasa_score(np.array([difference])) == pytest.approx(score)
 
 
-def test_truth_is_capped_before_it_is_compared():
-    found = figures(answered([300.0, 50.0], [125.0, 50.0]), cap=125.0)
+@pytest.mark.parametrize(
+    ("truth", "rul", "expected"),
+    [
+        ([300.0, 50.0], [125.0, 50.0], {"rmse": 0.0}),
+        ([10.0, 20.0], [13.0, 21.0], {"bias": 2.0, "mae": 2.0, "rmse": 5.0**0.5}),
+        ([10.0, 40.0, 60.0, 80.0], [10.0, 40.0, 60.0, 120.0], {"coverage": 0.75, "width": 20.0}),
+        ([300.0, 125.0, 50.0, 60.0], [125.0, 125.0, 53.0, 56.0], {"rmse_below_cap": 12.5**0.5, "rmse": 2.5}),
+    ],
+    ids=["truth is capped", "bias is predicted minus true", "coverage and width", "without `at least`"],
+)
+def test_figures_compare_answers_with_capped_truth(truth, rul, expected):
+    found = figures(answered(truth, rul), cap=125.0)
 
-    assert found["rmse"].value == 0.0
+    assert {name: found[name].value for name in expected} == pytest.approx(expected)
 
 
-def test_bias_is_predicted_minus_true():
-    found = figures(answered([10.0, 20.0], [13.0, 21.0]), cap=125.0)
-
-    assert found["bias"].value == 2.0
-    assert found["mae"].value == 2.0
-    assert found["rmse"].value == pytest.approx(np.sqrt(5.0))
-
-
-def test_coverage_counts_truths_inside_the_interval_and_width_is_its_mean():
-    found = figures(answered([10.0, 40.0, 60.0, 80.0], [10.0, 40.0, 60.0, 120.0]), cap=125.0)
-
-    assert found["coverage"].value == 0.75
-    assert found["width"].value == 20.0
+def test_without_a_truth_below_the_cap_there_is_no_error_below_it():
+    assert "rmse_below_cap" not in figures(answered([300.0], [125.0]), cap=125.0)
 
 
 def test_the_bootstrap_resamples_units_and_not_windows():
@@ -184,14 +183,6 @@ def test_decisions_and_stated_probabilities_have_one_tail():
     life = remaining_life(Forecast(40.0, lower, upper, {}), fleet, coverage=0.9, cap=125.0, age=60.0)
 
     assert 1.0 - life.survival[20] == pytest.approx(failure[0, 0].item(), rel=0.2)
-
-
-def test_the_error_below_the_cap_leaves_out_windows_that_only_say_at_least():
-    found = figures(answered([300.0, 125.0, 50.0, 60.0], [125.0, 125.0, 53.0, 56.0]), cap=125.0)
-
-    assert found["rmse_below_cap"].value == pytest.approx(np.sqrt(12.5))
-    assert found["rmse"].value == pytest.approx(np.sqrt(6.25))
-    assert "rmse_below_cap" not in figures(answered([300.0], [125.0]), cap=125.0)
 
 
 @pytest.mark.parametrize(("cap", "scored"), [(125.0, True), (300.0, False)])
