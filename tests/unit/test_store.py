@@ -193,6 +193,23 @@ def test_a_folder_that_cannot_be_made_is_an_unavailable_store(tmp_path):
         Store.open(f"sqlite:///{tmp_path}/file/rul.db", [FD001])
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_the_newer_prediction_of_a_unit_and_cycle_stays_in_whatever_order_they_come(store, order):
+    rows = [row(rul=50.0, at=1000.0), row(rul=40.0, at=1001.0)]
+
+    for i in order:
+        store.write([rows[i]])
+
+    assert [found["rul"] for found in (*kept(store), *kept(store, UNITS))] == [40.0, 40.0]
+
+
+def test_the_latest_prediction_of_a_unit_is_that_of_its_latest_cycle(store):
+    store.write([row(cycle=12, rul=40.0), row(cycle=11, rul=41.0, at=1005.0)])
+    store.write([row(cycle=10, rul=42.0, at=1009.0)])
+
+    assert [(found["last_cycle"], found["rul"]) for found in kept(store, UNITS)] == [(12, 40.0)]
+
+
 def test_old_predictions_are_deleted_with_their_units_and_outcomes(store):
     store.write([row("old", at=1000.0), row("young", at=3000.0)])
     store.take_outcome(failure(unit="old", recorded_at=1500.0), replace=False)
@@ -223,6 +240,15 @@ def test_another_outcome_of_the_same_unit_is_a_conflict(store, other):
 
     assert receipt.result is OutcomeResult.CONFLICT
     assert receipt.outcome == failure(happened_at=1600.0)
+
+
+def test_a_judged_prediction_is_not_replaced(store):
+    store.write([row(rul=50.0, at=1000.0)])
+    store.take_outcome(failure(), replace=False)
+
+    store.write([row(rul=40.0, at=1001.0)])
+
+    assert [found["rul"] for found in kept(store)] == [50.0]
 
 
 @pytest.mark.parametrize(("recorded_after", "judged"), [(1000.0, [2]), (2000.0, [])])
