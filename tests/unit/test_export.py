@@ -16,14 +16,13 @@ from export.seal import SUMS, read_bundle, write_sums
 from export.session import open_bundle
 from model.checkpoint import Checkpoint
 from tests.commands import rul
-from tests.tiny_bundle import make_tiny_run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    return Checkpoint.load(make_tiny_run(tmp_path_factory.mktemp("run")))
+def checkpoint(tiny_bundle):
+    return Checkpoint.load(tiny_bundle.path.parent / "tiny-run")
 
 
 def test_a_bundle_holds_a_graph_golden_windows_and_a_card(tiny_bundle):
