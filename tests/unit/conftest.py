@@ -7,12 +7,10 @@ import pytest
 from export.bundle import BundleFolder
 
 
-@pytest.fixture(scope="session")
-def one_thread():
-    """Torch with one thread: small tensors gain nothing from more, and bits stay the same."""
-    import torch
-
-    torch.set_num_threads(1)
+@pytest.fixture
+def copied(tiny_bundle, tmp_path):
+    """A bundle that a test may change."""
+    return BundleFolder(shutil.copytree(tiny_bundle.path, tmp_path / "copy"))
 
 
 @pytest.fixture(scope="session")
@@ -23,15 +21,17 @@ def newer(tmp_path_factory):
     return renamed(tmp_path_factory.mktemp("newer") / "any", "fd003", name="fd001", version="2")
 
 
-@pytest.fixture
-def copied(tiny_bundle, tmp_path):
-    """A bundle that a test may change."""
-    return BundleFolder(shutil.copytree(tiny_bundle.path, tmp_path / "copy"))
+@pytest.fixture(scope="session")
+def one_thread():
+    """Torch with one thread: small tensors gain nothing from more, and bits stay the same."""
+    import torch
+
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
 def files(tmp_path_factory):
-    """A folder with pumps.csv and the fleet that reads it, pumps.toml."""
+    """A folder with pumps.csv, of twelve worn pumps, and pumps.toml, the fleet that reads it."""
     from model.fleet import fleet_toml
     from model.writers import csv_text
     from tests.fleets import PUMPS, worn_pumps

@@ -41,7 +41,7 @@ def planted_bundle(tmp_path_factory):
             planted_fleet("event", context=CONTEXT),
             name="planted",
             network="flagship",
-            config=TrainConfig(seed=0, steps=80, batch=128, **recipe),
+            config=TrainConfig(seed=0, steps=120, batch=128, **recipe),
             folds=2,
             source=Source("planted events", "0" * 64),
             folder=folder / "run",

@@ -10,12 +10,14 @@ from model.baselines import BASELINES, window_statistics
 from model.domain import InvalidData
 from model.evaluation import rmse_difference
 from model.experiments import ROWS, UnknownRow, Wanted, row_named, run_rows, updates
+from model.fleet import fleet_toml
 from model.folds import split_fold
 from model.layers import Standardise, spread_age
 from model.networks import InvalidOption, network_class
 from model.reference import fit_reference
 from model.run import prepare
 from model.training import TrainConfig, Trainer
+from model.writers import csv_text
 from tests.commands import rul
 from tests.fleets import PUMPS, worn_pumps
 
@@ -174,6 +176,14 @@ def test_options_of_a_row_add_to_its_own_recipe_and_leave_the_rest():
 def test_a_baseline_has_no_options():
     with pytest.raises(InvalidOption, match="row 'mean' is a baseline: it has no options to set"):
         row_named("mean", ["noise=0.5"])
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "pumps.csv").write_bytes(csv_text(worn_pumps(units=12, seed=4), PUMPS.schema))
+    (folder / "pumps.toml").write_text(fleet_toml(PUMPS), encoding="utf-8")
+    return folder
 
 
 def experiment(files, *options):

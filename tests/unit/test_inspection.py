@@ -264,18 +264,8 @@ def test_a_nice_number_is_within_a_quarter(value):
     assert nice(value) == pytest.approx(value, rel=0.25)
 
 
-@pytest.fixture
-def rul_inspect(tmp_path):
-    def run(*, units):
-        (tmp_path / "pumps.csv").write_bytes(csv_text(worn_pumps(units=units, seed=4), PUMP_SCHEMA))
-        (tmp_path / "pumps.toml").write_text(fleet_toml(PUMPS), encoding="utf-8")
-        return rul("inspect", tmp_path / "pumps.toml", tmp_path / "pumps.csv")
-
-    return run
-
-
-def test_rul_inspect_prints_lives_columns_findings_and_suggested_values(rul_inspect):
-    result = rul_inspect(units=12)
+def test_rul_inspect_prints_lives_columns_findings_and_suggested_values(files):
+    result = rul("inspect", files / "pumps.toml", files / "pumps.csv")
 
     assert result.exit_code == 0, result.exception
     for said in (
@@ -288,8 +278,11 @@ def test_rul_inspect_prints_lives_columns_findings_and_suggested_values(rul_insp
         assert said in result.stdout
 
 
-def test_rul_inspect_ends_with_1_where_a_training_cannot_begin(rul_inspect):
-    result = rul_inspect(units=3)
+def test_rul_inspect_ends_with_1_where_a_training_cannot_begin(tmp_path):
+    (tmp_path / "pumps.csv").write_bytes(csv_text(worn_pumps(units=3, seed=4), PUMP_SCHEMA))
+    (tmp_path / "pumps.toml").write_text(fleet_toml(PUMPS), encoding="utf-8")
+
+    result = rul("inspect", tmp_path / "pumps.toml", tmp_path / "pumps.csv")
 
     assert result.exit_code == 1
     assert "error: --folds 5" in result.stdout

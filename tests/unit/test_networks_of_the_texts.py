@@ -10,9 +10,7 @@ import torch
 from export.attention import head_redundancy
 from export.outputs import MAP, PER_CYCLE, cycles_of
 from export.to_onnx import to_onnx
-from model.calibration import entropy_references, read_windows
 from model.fleet import fleet_named
-from model.folds import split_fold
 from model.layers import valid_cycles
 from model.networks import InvalidOption, build_network, config_from_json, fleet_for, network_config
 from model.run import prepare
@@ -305,12 +303,11 @@ def test_every_option_exports_with_dynamic_batch_and_cycles(name, options, tmp_p
             np.testing.assert_allclose(got[output], expected, atol=1e-4, err_msg=output)
 
 
-@pytest.fixture(scope="module")
-def parts():
-    return split_fold(worn_pumps(units=12, seed=2), FLEET, fold=0, folds=3, seed=5, truncations=4)
+def test_heads_that_are_driven_apart_in_training_diverge():
+    from model.calibration import read_windows
+    from model.folds import split_fold
 
-
-def test_heads_that_are_driven_apart_in_training_diverge(parts):
+    parts = split_fold(worn_pumps(units=12, seed=2), FLEET, fold=0, folds=3, seed=5, truncations=4)
     apart = {}
     for weight in (0.0, 1.0):
         config = replace(CONFIG, steps=40, learning_rate=1e-2, heads_apart=weight)
@@ -325,7 +322,11 @@ def test_heads_that_are_driven_apart_in_training_diverge(parts):
     assert apart[1.0] > apart[0.0] + 0.1
 
 
-def test_spreading_attention_out_in_training_raises_its_entropy(parts):
+def test_spreading_attention_out_in_training_raises_its_entropy():
+    from model.calibration import entropy_references
+    from model.folds import split_fold
+
+    parts = split_fold(worn_pumps(units=12, seed=2), FLEET, fold=0, folds=3, seed=5, truncations=4)
     median = {}
     for weight in (-1.0, 1.0):
         config = replace(CONFIG, steps=40, learning_rate=1e-2, entropy_weight=weight)
