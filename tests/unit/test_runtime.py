@@ -58,6 +58,14 @@ def test_an_answer_that_is_no_number_does_not_agree():
         replay_golden(broken, Golden(readings, lengths, last_cycle, expected), origin=Path("golden.npz"))
 
 
+def test_a_damaged_model_says_what_to_do(copied):
+    copied.model.write_bytes(copied.model.read_bytes()[:1000])
+    write_sums(copied.path)
+
+    with pytest.raises(InvalidBundle, match=r"model\.onnx: ONNX Runtime cannot open it, export it again"):
+        OnnxRuntime.load(copied, provider=ProviderChoice.CPU)
+
+
 def test_a_graph_with_other_columns_than_its_manifest_is_refused(copied, runtime):
     fields = runtime.manifest.model_dump()
     for regime in fields["regimes"]:
