@@ -10,8 +10,9 @@ import asyncio
 import base64
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -181,6 +182,11 @@ async def in_process(
         finally:
             runtime.gate.set()
             await parts.stop()
+
+
+def keeping(folder: Path, **options: Any) -> AbstractAsyncContextManager[InProcess]:
+    """The same with a store in a file of this folder."""
+    return in_process(**{"store": f"sqlite:///{folder}/rul.db", **options})
 
 
 def json_window(rul: float = 40.0, **options: Any) -> dict[str, Any]:

@@ -1,6 +1,24 @@
 """What unit tests share."""
 
+import shutil
+
 import pytest
+
+from export.bundle import BundleFolder
+
+
+@pytest.fixture
+def copied(tiny_bundle, tmp_path):
+    """A bundle that a test may change."""
+    return BundleFolder(shutil.copytree(tiny_bundle.path, tmp_path / "copy"))
+
+
+@pytest.fixture(scope="session")
+def newer(tmp_path_factory):
+    """Version 2 of fd001: the graph of fd003, which answers otherwise."""
+    from tests.other_bundles import renamed
+
+    return renamed(tmp_path_factory.mktemp("newer") / "any", "fd003", name="fd001", version="2")
 
 
 @pytest.fixture(scope="session")

@@ -385,13 +385,6 @@ async def test_a_refusal_names_the_scope_and_asks_browsers_for_a_password_only_w
     assert posted.status_code == 401
 
 
-async def test_a_key_is_asked_for_before_the_body_is_read():
-    async with in_process(keys=["k"], max_body_bytes=10) as service:
-        reply = await service.http.post("/v1/predict", content=b"x" * 100)
-
-    assert reply.status_code == 401
-
-
 async def test_the_log_names_the_key_and_never_shows_it(file):
     key = add_key(file, "line-1", ["predict"])
     with structlog.testing.capture_logs() as events:

@@ -126,31 +126,19 @@ async def test_requests_that_wait_work_in_their_order(lane):
     assert lane.in_work == 100
 
 
-async def test_a_request_that_would_wait_too_long_is_refused_at_once(lane, clock):
+@pytest.mark.parametrize(("before", "limit"), [(3, LIMIT), (1, 1.0)])
+async def test_a_request_that_would_wait_too_long_is_refused_at_once(lane, clock, before, limit):
     first = await queued(lane)
     clock.now = 0.5
     leave(lane)
     await first
     assert lane.bytes_per_second == 200
-    waiting = [await queued(lane) for _ in range(3)]
+    waiting = [await queued(lane) for _ in range(before)]
 
-    with pytest.raises(Overloaded, match="3 requests wait"):
-        await lane.wait(100, LIMIT)
+    with pytest.raises(Overloaded, match=f"{before} requests wait"):
+        await lane.wait(100, limit)
 
-    assert [task.done() for task in waiting] == [False, False, False]
-
-
-async def test_a_short_time_limit_is_a_short_wait(lane, clock):
-    first = await queued(lane)
-    clock.now = 0.5
-    leave(lane)
-    await first
-    second = await queued(lane)
-
-    with pytest.raises(Overloaded):
-        await lane.wait(100, 1.0)
-
-    assert not second.done()
+    assert [task.done() for task in waiting] == [False] * before
 
 
 async def test_a_request_that_has_waited_too_long_never_works(lane, clock):

@@ -119,14 +119,6 @@ def test_heads_are_reported_one_by_one_before_any_averaging():
     assert report_head("mean", found["mean"], np.full(2, T), None).effective_cycles == pytest.approx(2.0)
 
 
-def test_equal_heads_are_redundant_and_disjoint_ones_are_not():
-    heads = np.stack([one_hot(2, at=0), one_hot(2, at=0), one_hot(2, at=5)], axis=1)
-
-    apart = head_redundancy(heads, np.full(2, T))
-
-    np.testing.assert_allclose(apart, [[0, 0, 1], [0, 0, 1], [1, 1, 0]], atol=1e-12)
-
-
 def test_redundancy_of_known_weights_is_the_jensen_shannon_divergence():
     heads = np.array([[[1.0, 0.0], [0.5, 0.5]]])
 

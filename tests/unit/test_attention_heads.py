@@ -68,48 +68,6 @@ def test_a_query_that_may_read_nothing_reads_nothing_where_torch_answers_nan():
     np.testing.assert_allclose(out[0], reference, atol=TOLERANCE)
 
 
-def test_a_window_of_padding_alone_reads_nothing_and_its_gradient_is_finite():
-    layer = self_attention(8, heads=2, head_width=4)
-    x = torch.from_numpy(drawn(2, 3, 8)).requires_grad_()
-
-    out, weight = layer(x, padding_mask(valid_cycles(torch.tensor([0, 3]), x)))
-    out.square().sum().backward()
-
-    assert (weight[0] == 0).all()
-    assert x.grad.isfinite().all()
-
-
-def test_a_causal_query_does_not_know_what_comes_later():
-    layer = self_attention(8, heads=2, head_width=4)
-    x = torch.from_numpy(drawn(1, 6, 8))
-    later = x.clone()
-    later[:, 4:] += 3.0
-    allowed = causal_mask(torch.ones(1, 6, dtype=torch.bool))
-
-    with torch.no_grad():
-        (one, weight), (two, _) = layer(x, allowed), layer(later, allowed)
-
-    assert torch.equal(one[:, :4], two[:, :4])
-    assert not torch.equal(one[:, 4:], two[:, 4:])
-    assert (weight.triu(1) == 0).all()
-    torch.testing.assert_close(weight.sum(-1), torch.ones(1, 2, 6, dtype=torch.float64))
-
-
-def test_without_positions_self_attention_does_not_know_the_order_of_cycles():
-    layer = self_attention(8, heads=2, head_width=4)
-    x = torch.from_numpy(drawn(1, 6, 8))
-    order = torch.tensor([3, 1, 5, 0, 4, 2])
-    allowed = torch.ones(1, 1, 6, dtype=torch.bool)
-    place = sinusoidal_positions(6, 8).double()
-
-    with torch.no_grad():
-        plain, shuffled = layer(x, allowed)[0], layer(x[:, order], allowed)[0]
-        placed, moved = layer(x + place, allowed)[0], layer(x[:, order] + place, allowed)[0]
-
-    torch.testing.assert_close(shuffled, plain[:, order], rtol=0, atol=TOLERANCE)
-    assert (moved - placed[:, order]).abs().max() > 0.01
-
-
 @pytest.mark.parametrize("furthest", [2, 5])
 def test_relative_positions_add_one_number_per_head_and_distance_to_the_scores(furthest):
     relative, score = RelativePositions(heads=3, furthest=furthest).double(), drawn(2, 3, 6, 6)
@@ -123,21 +81,6 @@ def test_relative_positions_add_one_number_per_head_and_distance_to_the_scores(f
         distance = min(max(key - query, -furthest), furthest)  # Shaw et al. (2018): clip(j - i, k)
         expected[:, head, query, key] += bias[head, distance + furthest]
     np.testing.assert_allclose(got, expected, atol=TOLERANCE)
-
-
-def test_with_relative_positions_self_attention_knows_order_and_distance_but_not_the_place():
-    layer = self_attention(8, heads=2, head_width=4, furthest=3)
-    x = torch.from_numpy(drawn(1, 4, 8))
-    allowed = padding_mask(torch.ones(1, 4, dtype=torch.bool))
-    with torch.no_grad():
-        layer.relative.bias.normal_()
-        plain, reversed_ = layer(x, allowed)[0], layer(x.flip(1), allowed)[0]
-
-        shifted = torch.cat((torch.zeros(1, 2, 8, dtype=torch.float64), x), dim=1)
-        later, _ = layer(shifted, padding_mask(torch.arange(6)[None] >= 2))
-
-    assert (reversed_.flip(1) - plain).abs().max() > 0.01
-    torch.testing.assert_close(later[:, 2:], plain, rtol=0, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize(("cycles", "width"), [(50, 64), (30, 128), (60, 512), (1, 2)])

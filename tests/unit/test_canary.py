@@ -1,7 +1,5 @@
 """A canary answers its share of the requests, and loses them where it answers badly."""
 
-import asyncio
-
 import msgspec
 import numpy as np
 import pytest
@@ -16,18 +14,12 @@ from service.processes.control import WorkerSpec
 from service.proto import rul_v1_pb2 as pb
 from tests.changing import KEY, WINDOW, WINDOWS, serving
 from tests.fakes import FakeRuntime
-from tests.in_process import framed, unframed, until
+from tests.in_process import until
 from tests.key_files import key_file
 from tests.oip import json_request
-from tests.other_bundles import renamed
+from tests.unit.test_streams import Caller
 
 WIDE = {"difference": 1000.0, "novel": 1.0}
-
-
-@pytest.fixture(scope="module")
-def newer(tmp_path_factory):
-    """Version 2 of fd001: the graph of fd003, which answers otherwise."""
-    return renamed(tmp_path_factory.mktemp("newer") / "any", "fd003", name="fd001", version="2")
 
 
 @pytest.fixture
@@ -257,19 +249,12 @@ async def test_the_open_protocol_names_the_canary_unless_it_asks_for_a_version(s
 async def test_a_stream_stays_with_the_model_that_serves(service, newer):
     old = await service.version()
     await begun(service, newer, **WIDE)
-    sent, received = asyncio.Queue(), asyncio.Queue()
-    headers = [(b"content-type", b"application/grpc"), (b"x-api-key", KEY.encode())]
-    path = "/rul.v1.RulService/PredictStream"
-    scope = {"type": "http", "http_version": "2", "method": "POST", "path": path, "headers": headers}
-    talking = asyncio.create_task(service.parts.grpc(scope, sent.get, received.put))
 
-    opening = framed(pb.StreamRequest(open=pb.StreamOpen()).SerializeToString())
-    sent.put_nowait({"type": "http.request", "body": opening, "more_body": True})
-    while (event := await received.get())["type"] != "http.response.body":
-        pass
-    talking.cancel()
+    caller = Caller(service.parts.grpc, metadata=[("x-api-key", KEY)])
+    opened = (await caller.ask(pb.StreamRequest(open=pb.StreamOpen()))).opened
+    caller.task.cancel()
 
-    assert pb.StreamReply.FromString(unframed(event["body"])[0]).opened.model.version == old
+    assert opened.model.version == old
 
 
 # In a worker that restarts

@@ -21,6 +21,7 @@ def test_window_i_is_slice_i_down_to_the_shortest_trajectory(unit, length):
         np.testing.assert_array_equal(windows.readings[end, : len(expected)], expected)
         assert np.isnan(windows.readings[end, len(expected) :]).all()
         assert windows.last_cycle[end] == unit.cycles[end]
+    np.testing.assert_array_equal(windows.rul, cycles_left(unit))
 
 
 @given(unit=trajectories(), length=lengths, data=st.data())
@@ -35,14 +36,6 @@ def test_training_and_test_labels_of_the_same_cut_are_equal_to_the_cycle(unit, l
     assert training.rul[0] == test_label
     assert training.last_cycle[0] == test.last_cycle[0]
     np.testing.assert_array_equal(training.readings, test.readings)
-
-
-@given(unit=trajectories(), length=lengths)
-def test_the_last_window_of_a_failed_unit_has_rul_zero(unit, length):
-    windows = make_windows(unit, length=length)
-
-    assert windows.rul[-1] == 0
-    np.testing.assert_array_equal(windows.rul, cycles_left(unit))
 
 
 def test_windows_are_float32_and_do_not_share_memory_with_the_unit():

@@ -8,7 +8,6 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from grpc_health.v1 import health_pb2
 
 from service.core.lifecycle import Phase
 from service.proto import open_inference_pb2 as oip
@@ -160,6 +159,7 @@ async def test_http_and_grpc_give_the_same_explanation():
     assert by_http.json() == as_predicted.json()
     given = by_http.json()["predictions"][0]["explanation"]
     (message,) = pb.PredictReply.FromString(by_grpc.messages[0]).predictions
+    assert message.trust == by_http.json()["predictions"][0]["trust"] == "supported"
     assert message.explanation.sentence == given["sentence"]
     assert message.explanation.sentence.startswith(
         "sensor_1 above its healthy range since cycle 89 or earlier"
@@ -171,17 +171,6 @@ async def test_http_and_grpc_give_the_same_explanation():
         assert [*message.explanation.contributions[name].values] == pytest.approx(values)
     for name, usual in given["usual"].items():
         assert [*message.explanation.usual[name].upper] == pytest.approx(usual["upper"])
-
-
-async def test_http_and_grpc_tell_the_same_trust():
-    runtime = FakeRuntime(make_manifest(explains_readings=True, context=16))
-    async with in_process(runtime) as service:
-        by_http = await service.predict_http(windows=[json_window(30.0, cycles=12)], explain="full")
-        windows = [message_window(30.0, cycles=12)]
-        by_grpc = await service.predict_grpc(windows=windows, explain=pb.EXPLAIN_FULL)
-
-    (message,) = pb.PredictReply.FromString(by_grpc.messages[0]).predictions
-    assert by_http.json()["predictions"][0]["trust"] == message.trust == "supported"
 
 
 async def test_windows_of_all_doors_share_a_batch():
@@ -261,19 +250,6 @@ async def test_a_batcher_that_stopped_turns_readiness_and_liveness_false():
 
     assert codes == [500, 500, 500]
     assert live.code is grpc.StatusCode.INTERNAL
-
-
-async def test_liveness_and_health_by_grpc_need_no_key():
-    async with in_process(keys=["k"]) as service:
-        live, _ = await call(service, "ServerLive", oip.ServerLiveRequest(), oip.ServerLiveResponse)
-        health = await ask_grpc(
-            service.grpc,
-            "/grpc.health.v1.Health/Check",
-            framed(health_pb2.HealthCheckRequest().SerializeToString()),
-        )
-
-    assert live.live
-    assert health.code is grpc.StatusCode.OK
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded"])

@@ -38,25 +38,24 @@ def test_nasa_score_is_as_published(difference, score):
     assert nasa_score(np.array([difference])) == pytest.approx(score)
 
 
-def test_truth_is_capped_before_it_is_compared():
-    found = figures(answered([300.0, 50.0], [125.0, 50.0]), cap=125.0)
+@pytest.mark.parametrize(
+    ("truth", "rul", "expected"),
+    [
+        ([300.0, 50.0], [125.0, 50.0], {"rmse": 0.0}),
+        ([10.0, 20.0], [13.0, 21.0], {"bias": 2.0, "mae": 2.0, "rmse": 5.0**0.5}),
+        ([10.0, 40.0, 60.0, 80.0], [10.0, 40.0, 60.0, 120.0], {"coverage": 0.75, "width": 20.0}),
+        ([300.0, 125.0, 50.0, 60.0], [125.0, 125.0, 53.0, 56.0], {"rmse_below_cap": 12.5**0.5, "rmse": 2.5}),
+    ],
+    ids=["truth is capped", "bias is predicted minus true", "coverage and width", "without `at least`"],
+)
+def test_figures_compare_answers_with_capped_truth(truth, rul, expected):
+    found = figures(answered(truth, rul), cap=125.0)
 
-    assert found["rmse"].value == 0.0
+    assert {name: found[name].value for name in expected} == pytest.approx(expected)
 
 
-def test_bias_is_predicted_minus_true():
-    found = figures(answered([10.0, 20.0], [13.0, 21.0]), cap=125.0)
-
-    assert found["bias"].value == 2.0
-    assert found["mae"].value == 2.0
-    assert found["rmse"].value == pytest.approx(np.sqrt(5.0))
-
-
-def test_coverage_counts_truths_inside_the_interval_and_width_is_its_mean():
-    found = figures(answered([10.0, 40.0, 60.0, 80.0], [10.0, 40.0, 60.0, 120.0]), cap=125.0)
-
-    assert found["coverage"].value == 0.75
-    assert found["width"].value == 20.0
+def test_without_a_truth_below_the_cap_there_is_no_error_below_it():
+    assert "rmse_below_cap" not in figures(answered([300.0], [125.0]), cap=125.0)
 
 
 def test_the_bootstrap_resamples_units_and_not_windows():
@@ -129,17 +128,12 @@ def calibration_windows(*, units, each, seed):
     return read, windows
 
 
-def test_normalised_error_is_in_units_of_the_scale():
-    read, windows = calibration_windows(units=30, each=20, seed=0)
-
-    assert normalised_error(read, windows, cap=125.0).std() == pytest.approx(1.0, abs=0.1)
-
-
 def test_intervals_made_from_other_units_cover_as_they_promise():
     read, windows = calibration_windows(units=30, each=20, seed=0)
 
     found = figures(held_out_coverage(read, windows, cap=125.0, coverage=0.9), cap=125.0)
 
+    assert normalised_error(read, windows, cap=125.0).std() == pytest.approx(1.0, abs=0.1)
     assert found["coverage"].value == pytest.approx(0.9, abs=0.03)
 
 
@@ -190,17 +184,6 @@ def test_decisions_and_stated_probabilities_have_one_tail():
     assert 1.0 - life.survival[20] == pytest.approx(failure[0, 0].item(), rel=0.2)
 
 
-def test_the_error_below_the_cap_leaves_out_windows_that_only_say_at_least():
-    found = figures(answered([300.0, 125.0, 50.0, 60.0], [125.0, 125.0, 53.0, 56.0]), cap=125.0)
-
-    assert found["rmse_below_cap"].value == pytest.approx(np.sqrt(12.5))
-    assert found["rmse"].value == pytest.approx(np.sqrt(6.25))
-
-
-def test_without_a_truth_below_the_cap_there_is_no_error_below_it():
-    assert "rmse_below_cap" not in figures(answered([300.0], [125.0]), cap=125.0)
-
-
 @pytest.mark.parametrize(("cap", "scored"), [(125.0, True), (300.0, False)])
 def test_the_nasa_score_is_computed_for_lives_of_turbofans_only(cap, scored):
     assert ("score" in figures(answered([50.0], [55.0]), cap=cap)) == scored
@@ -236,28 +219,26 @@ def test_the_difference_to_boosting_is_paired():
     assert rmse.high - rmse.low > 10
 
 
-def test_boosting_that_wins_is_said_in_one_sentence():
-    caution = boosting_caution(metrics_against(10.0, error=30.0))
+@pytest.mark.parametrize(
+    ("metrics", "said"),
+    [
+        (
+            metrics_against(10.0, error=30.0),
+            "RMSE of 10.0 cycles where this network has 30.0: do not rely on this model",
+        ),
+        (
+            metrics_against(np.repeat([30.0, 5.0, 5.0, 5.0], 3), error=np.repeat([20.0, 24.0, 5.0, 5.0], 3)),
+            "may be chance",
+        ),
+        (metrics_against(30.0, error=10.0), None),
+        ({"crossvalidation_rmse": 30.0}, None),
+    ],
+    ids=["boosting wins", "by chance", "the network wins", "no boosting"],
+)
+def test_a_network_that_boosting_beats_has_a_caution_in_one_sentence(metrics, said):
+    caution = boosting_caution(metrics)
 
-    assert caution is not None
-    assert "RMSE of 10.0 cycles where this network has 30.0: do not rely on this model" in caution
-
-
-def test_boosting_that_may_win_by_chance_is_said_as_such():
-    mixed = np.repeat([30.0, 5.0, 5.0, 5.0], 3)
-
-    caution = boosting_caution(metrics_against(mixed, error=np.repeat([20.0, 24.0, 5.0, 5.0], 3)))
-
-    assert caution is not None
-    assert "may be chance" in caution
-
-
-def test_a_network_that_wins_needs_no_caution():
-    assert boosting_caution(metrics_against(30.0, error=10.0)) is None
-
-
-def test_a_run_without_boosting_needs_no_caution():
-    assert boosting_caution({"crossvalidation_rmse": 30.0}) is None
+    assert caution is None if said is None else said in caution
 
 
 CAP = 90.0

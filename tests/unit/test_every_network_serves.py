@@ -122,30 +122,3 @@ async def test_trust_is_the_agreement_that_rul_attention_measures(tiny_bundles, 
     supported = np.array([prediction.trust is Trust.SUPPORTED for prediction in predictions])
     assert (supported == (agreement >= SUPPORTED_AGREEMENT))[clear].all()
     assert 0 < supported.sum() < len(supported)
-
-
-async def test_each_heads_entropy_is_a_series_of_its_own(runtime, registry, executor):
-    windows = windows_for(runtime)
-    choosing = sum(len(window.readings) > 1 for window in windows)
-
-    await predicted(runtime, registry, executor, windows)
-
-    series = {
-        sample.labels["head"]: sample.value
-        for metric in registry.collect()
-        for sample in metric.samples
-        if sample.name == "rul_attention_entropy_ratio_count"
-    }
-    assert series == dict.fromkeys(["mean", *map(str, range(runtime.manifest.heads))], choosing)
-
-
-async def test_a_window_longer_than_a_network_reads_is_answered_from_its_end(runtime, registry, executor):
-    (window,) = windows_for(runtime, count=1)
-    tiled = np.tile(window.readings, (3, 1)).tolist()[-25:]
-    kept = tiled[-runtime.manifest.context :]
-    given = [WindowInput(unit="1", last_cycle=60.0, readings=rows) for rows in (tiled, kept)]
-
-    long, short = await predicted(runtime, registry, executor, given)
-
-    assert long.rul == pytest.approx(short.rul, abs=1e-4)
-    assert len(long.attention.weights) == runtime.manifest.context

@@ -126,10 +126,11 @@ async def test_a_drain_waits_for_admitted_requests_also_if_they_fail(desk):
 
 
 def test_an_id_that_is_not_fit_to_log_is_replaced(desk):
-    ids = [asked(desk, request_id=given).request_id for given in ("abc-1", "two\nlines", "", None)]
+    unfit = ("two\nlines", "", None, "x" * 200, "é")
+    ids = [asked(desk, request_id=given).request_id for given in ("abc-1", *unfit)]
 
     assert ids[0] == "abc-1"
-    assert len({*ids}) == 4
+    assert len({*ids}) == 6
     assert all(logs.SAFE_ID.fullmatch(request_id) for request_id in ids)
 
 

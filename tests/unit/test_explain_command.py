@@ -45,10 +45,8 @@ async def test_readings_stand_beside_their_healthy_range_and_contributions(expla
     assert explained.readings[:, 0].tolist() == [20.0] * 2 + [90.0] * 6
     assert explained.lower.shape == explained.upper.shape == explained.contributions.shape == (8, 2)
     assert explained.since == {"sensor_1": 15}
-
-
-async def test_sensors_of_the_sentence_lead(explained):
     assert leading(explained) == [0, 1]
+    assert explained.trust == "Trust: unsupported. Skill in the average life: 1.00 (0.5 needed)."
 
 
 async def test_the_picture_has_a_panel_for_each_part(explained, tmp_path):
@@ -85,7 +83,3 @@ def test_an_answer_is_explained_at_any_cycle():
 def test_a_cycle_that_the_unit_lacks_is_refused(cycle):
     with pytest.raises(InvalidData, match=f"unit 7 has the cycles 1 to 20, got --cycle {cycle}"):
         up_to(unit(), cycle)
-
-
-async def test_trust_is_worded_with_its_figures(explained):
-    assert explained.trust == "Trust: unsupported. Skill in the average life: 1.00 (0.5 needed)."

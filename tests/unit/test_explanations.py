@@ -43,7 +43,7 @@ async def test_a_clause_is_the_answer_to_the_window_in_which_the_sensor_stayed_h
     )
 
 
-async def test_the_healthy_range_stands_at_each_cycle():
+async def test_ranges_contributions_and_the_figures_of_trust_stand_beside_the_readings():
     explanation = (await explained([30.0] * 12)).explanation
 
     assert explanation.columns == ["sensor_1", "sensor_2"]
@@ -51,12 +51,11 @@ async def test_the_healthy_range_stands_at_each_cycle():
     assert explanation.usual["sensor_1"].lower == pytest.approx([LOWER] * 12, abs=0.01)
     assert explanation.usual["sensor_1"].upper == pytest.approx([UPPER] * 12, abs=0.01)
     assert explanation.sentence == "No sensor is outside its healthy range."
-
-
-async def test_contributions_of_readings_are_the_graphs():
-    prediction = await explained([30.0] * 12)
-
-    assert prediction.explanation.contributions["sensor_1"] == [0.0] * 11 + [30.0]
+    assert explanation.contributions["sensor_1"] == [0.0] * 11 + [30.0]  # the graph's
+    assert (explanation.needed_agreement, explanation.needed_skill) == (0.6, 0.5)
+    assert explanation.judged_cycles == 12
+    assert explanation.agreement == pytest.approx(1.0)
+    assert explanation.skill > 0.9
 
 
 async def test_contributions_by_occlusion_are_zero_where_a_reading_is_missing():
@@ -74,18 +73,6 @@ async def test_contributions_by_occlusion_are_the_effect_of_typical_readings():
 
     expected = [0.0] * 11 + [30.0 - 50.0]  # the training mean is 50
     assert prediction.explanation.contributions["sensor_1"] == pytest.approx(expected, abs=1e-4)
-
-
-async def test_the_figures_of_trust_stand_beside_it():
-    explanation = (await explained([30.0] * 12)).explanation
-
-    assert (explanation.needed_agreement, explanation.needed_skill, explanation.judged_cycles) == (
-        0.6,
-        0.5,
-        12,
-    )
-    assert explanation.agreement == pytest.approx(1.0)
-    assert explanation.skill > 0.9
 
 
 HEALTHY = HealthyRange(EVIDENT)

@@ -101,9 +101,10 @@ def test_every_format_is_read_packed_or_not_without_a_fleet(tmp_path, form, pack
         (tmp_path / f"pumps.{form}.gz").write_bytes(gzip.compress(path.read_bytes()))
         path = tmp_path / f"pumps.{form}.gz"
 
-    units, _ = read_units(path, MANIFEST, fleet=None)
+    units, absent = read_units(path, MANIFEST, fleet=None)
 
     assert_rows(units)
+    assert absent == []
 
 
 def test_a_packed_file_that_is_cut_off_is_refused(tmp_path):
@@ -114,7 +115,7 @@ def test_a_packed_file_that_is_cut_off_is_refused(tmp_path):
         read_trajectories(path, PUMPS)
 
 
-@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
 def test_a_txt_that_is_csv_is_read_as_csv(tmp_path, delimiter):
     assert_rows(read_trajectories(csv_file(tmp_path / "pumps.txt", delimiter=delimiter), PUMPS))
 
@@ -194,17 +195,17 @@ def test_typed_dates_are_cycles_too(tmp_path, form):
     assert unit.readings[:, 1].tolist() == [1, 2]
 
 
-def test_the_same_date_twice_is_a_duplicate(tmp_path):
-    path = csv_file(tmp_path / "p.csv", rows=[("a", "2026-03-01", 40, 2, 9)] * 2)
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ("2026-03-01", r"line 3: unit a, cycle 1: duplicate of .*line 2"),
+        ("2026-13-01", r"line 3, column 'cycle': expected a date such as 2026-03-01"),
+    ],
+)
+def test_a_date_that_is_a_duplicate_or_none_is_named_with_its_line(tmp_path, second, message):
+    path = csv_file(tmp_path / "p.csv", rows=[("a", day, 40, 2, 9) for day in ("2026-03-01", second)])
 
-    with pytest.raises(InvalidData, match=r"line 3: unit a, cycle 1: duplicate of .*line 2"):
-        read_trajectories(path, PUMPS)
-
-
-def test_a_wrong_date_is_named_with_what_was_expected(tmp_path):
-    path = csv_file(tmp_path / "p.csv", rows=[("a", "2026-03-01", 4, 2, 9), ("a", "2026-13-01", 4, 2, 9)])
-
-    with pytest.raises(InvalidData, match=r"line 3, column 'cycle': expected a date such as 2026-03-01"):
+    with pytest.raises(InvalidData, match=message):
         read_trajectories(path, PUMPS)
 
 

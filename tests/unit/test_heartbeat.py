@@ -49,18 +49,6 @@ async def beats_until_hung(heartbeat, between=lambda: None, *, most=2 * BEATS * 
     return None
 
 
-async def test_a_worker_that_replies_does_not_hang(tmp_path, account):
-    async def beat():
-        return LOOP
-
-    control = Control({"beat": beat})
-    await control.open(tmp_path / "worker")
-    heartbeat = Heartbeat(tmp_path / "worker", tmp_path / "task", limit_seconds=0.8)
-
-    assert [await heartbeat.beat() for _ in range(BEATS + 1)] == [False] * (BEATS + 1)
-    control.close()
-
-
 @pytest.mark.parametrize(("reply", "beats"), [("", BEATS), (LOOP, None)])
 async def test_a_worker_that_only_a_restart_helps_hangs_after_the_limit(tmp_path, account, reply, beats):
     replies = iter([LOOP])

@@ -104,37 +104,26 @@ def test_a_nearby_bound_is_easier_and_its_count_is_right(units, bound, falling):
         assert facts.reach_nearby == sum(easier.failed(unit[-1]) for unit in units) > reached
 
 
-def test_no_unit_at_the_bound_ends_a_training_with_the_closest_value(inspected):
-    fleet = replace(PUMPS, failure=FailureRule("vibration", at_least=99.0))
+@pytest.mark.parametrize(
+    ("fleet", "units", "message"),
+    [
+        (
+            replace(PUMPS, failure=FailureRule("vibration", at_least=99.0)), 24,
+            r"\[failure\] vibration >= 99: expected units .* got none of 24; .* \d",
+        ),
+        (SHORT_LIVED, 3, "--folds 5: expected at least 5 units with a known failure, got 3"),
+        (replace(PUMPS, context=81), 24, r"context = 81: expected at most \d\d, the longest life .* 20"),
+    ],
+)  # fmt: skip
+def test_data_that_would_ruin_a_training_end_it_with_what_suits(inspected, fleet, units, message):
+    _, found = inspected(fleet, units=units)
 
-    _, found = inspected(fleet)
-
-    with pytest.raises(
-        InvalidData, match=r"^\[failure\] vibration >= 99: expected units .* got none of 24; .* \d"
-    ):
-        require_trainable(found)
-
-
-def test_too_few_units_for_the_folds_end_a_training(inspected):
-    _, found = inspected(units=3)
-
-    with pytest.raises(
-        InvalidData, match=r"^--folds 5: expected at least 5 units with a known failure, got 3"
-    ):
+    with pytest.raises(InvalidData, match=f"^{message}"):
         require_trainable(found)
 
 
 def test_few_units_are_warned_of(inspected):
     assert "only 7 units with a known failure" in lines(inspected(units=7)[1], "warning")[0]
-
-
-def test_a_context_longer_than_every_life_ends_a_training(inspected):
-    _, found = inspected(replace(PUMPS, context=81))
-
-    with pytest.raises(
-        InvalidData, match=r"^context = 81: expected at most \d\d, the longest life .* 20 suits"
-    ):
-        require_trainable(found)
 
 
 def test_a_context_and_a_cap_above_most_lives_are_warned_of(inspected):

@@ -37,23 +37,6 @@ def test_an_event_is_one_json_object_with_level_and_time(stream):
     assert line["timestamp"].endswith("Z")
 
 
-def test_what_is_logged_within_a_request_carries_its_id(stream):
-    token = logs.request_id.set("abc-1")
-    logs.logger().info("inside")
-    logs.request_id.reset(token)
-    logs.logger().info("outside")
-
-    inside, outside = lines(stream)
-    assert inside["request_id"] == "abc-1"
-    assert "request_id" not in outside
-
-
-@pytest.mark.parametrize("given", ["", "x" * 200, 'forged"}\n{"event": "x', "é"])
-def test_an_id_that_is_not_fit_to_log_is_replaced(given):
-    assert not logs.SAFE_ID.fullmatch(given)
-    assert logs.SAFE_ID.fullmatch(logs.new_request_id())
-
-
 @pytest.mark.parametrize("field", sorted(logs.WITHHELD))
 def test_what_a_client_sent_is_never_written(stream, field):
     logs.logger().info("received", **{field: [641.82, 1589.7]})

@@ -105,13 +105,6 @@ def test_the_queues_of_all_models_add_up(metrics, registry):
     assert registry.get_sample_value("rul_pending_windows") == 7
 
 
-def test_windows_that_were_answered_count_for_drift(metrics, registry, runtime):
-    metrics.models["fake"].ran(batch_of((5.0, 4), manifest=runtime.manifest))
-
-    assert registry.get_sample_value("rul_column_drift_windows", {"model": "fake"}) == 1
-    assert registry.get_sample_value("rul_column_drifting", {"model": "fake"}) == 0
-
-
 def test_a_batch_that_failed_or_held_probes_alone_counts_no_answers(metrics, registry, runtime):
     metrics.models["fake"].ran(BatchReport(2, [0.001]))
     metrics.models["fake"].ran(batch_of(*[(5.0, 4)] * 3, manifest=runtime.manifest, is_probe=True))
@@ -119,16 +112,6 @@ def test_a_batch_that_failed_or_held_probes_alone_counts_no_answers(metrics, reg
     assert registry.get_sample_value("rul_batch_windows_sum") == 3
     assert registry.get_sample_value("rul_stage_duration_seconds_count", {"stage": "queue"}) == 2
     assert registry.get_sample_value("rul_prediction_cycles_count", {"model": "fake"}) == 0
-
-
-def test_two_services_in_one_process_do_not_mix(runtime):
-    one, other = CollectorRegistry(), CollectorRegistry()
-    Metrics(one, [runtime]).models["fake"].ran(batch_of((5.0, 4), manifest=runtime.manifest))
-
-    Metrics(other, [runtime])
-
-    assert one.get_sample_value("rul_batch_windows_count") == 1
-    assert other.get_sample_value("rul_batch_windows_count") == 0
 
 
 @given(

@@ -18,21 +18,14 @@ from service import logs
 from service.choices import ProviderChoice
 from service.core.runtime import OnnxRuntime
 from service.core.watch import Watch
-from service.edge.keys import GRANTABLE, KeyScope
 from service.proto import rul_v1_pb2 as pb
 from tests.changing import KEY, WINDOW, serving
-from tests.in_process import ask_grpc, framed, unframed, until
+from tests.in_process import ask_grpc, framed, until
 from tests.key_files import key_file
-from tests.other_bundles import renamed
+from tests.unit.test_streams import CLOSE, Caller
 
 FD001 = find_bundle("fd001")
 FD001_VERSION = OnnxRuntime.load(FD001, provider=ProviderChoice.CPU).manifest.version
-
-
-@pytest.fixture(scope="module")
-def newer(tmp_path_factory):
-    """Version 2 of fd001: the graph of fd003, which answers otherwise."""
-    return renamed(tmp_path_factory.mktemp("newer") / "any", "fd003", name="fd001", version="2")
 
 
 @pytest.fixture
@@ -116,36 +109,20 @@ async def test_a_request_in_flight_ends_with_the_model_that_it_began_with(servic
 
 
 async def test_a_stream_goes_on_with_the_model_that_it_was_opened_with(service, newer):
-    sent, received = asyncio.Queue(), asyncio.Queue()
-    headers = [(b"content-type", b"application/grpc"), (b"x-api-key", KEY.encode())]
-    path = "/rul.v1.RulService/PredictStream"
-    scope = {"type": "http", "http_version": "2", "method": "POST", "path": path, "headers": headers}
-    talking = asyncio.create_task(service.parts.grpc(scope, sent.get, received.put))
+    window = {"readings": WINDOW.json()["readings"][:1], "last_cycle": 1}
 
-    async def ask(**message):
-        body = framed(pb.StreamRequest(**message).SerializeToString())
-        sent.put_nowait({"type": "http.request", "body": body, "more_body": True})
-        while (event := await received.get())["type"] != "http.response.body":
-            pass
-        return pb.StreamReply.FromString(unframed(event["body"])[0])
-
-    reading = pb.Reading(values=WINDOW.readings[0].tolist(), cycle=1)
-    opened = await ask(open=pb.StreamOpen())
+    caller = Caller(service.parts.grpc, metadata=[("x-api-key", KEY)])
+    opened = await caller.ask(pb.StreamRequest(open=pb.StreamOpen()))
     await service.change("POST", "/fd001", newer.path)
-    answered = await ask(reading=reading)
-    sent.put_nowait({"type": "http.request", "body": b"", "more_body": False})
-    await talking
+    reading = pb.Reading(values=WINDOW.readings[0].tolist(), cycle=1)
+    answered = await caller.ask(pb.StreamRequest(reading=reading))
+    caller.send(CLOSE)
+    await caller.task
 
-    async def asked(path):
-        async with serving(str(path)) as other:
-            readings = [WINDOW.json()["readings"][0]]
-            return (await other.predict(windows=[{"readings": readings, "last_cycle": 1}]))["predictions"][0]
-
+    old, new = [(await asked(path, windows=[window]))["interval"] for path in ("fd001", newer.path)]
     assert opened.opened.model.version == FD001_VERSION
-    assert answered.prediction.interval.lower == pytest.approx(
-        (await asked("fd001"))["interval"]["lower"], abs=1e-3
-    )
-    assert (await asked("fd001"))["interval"] != (await asked(newer.path))["interval"]
+    assert answered.prediction.interval.lower == pytest.approx(old["lower"], abs=1e-3)
+    assert old != new
 
 
 @pytest.mark.parametrize(("broken", "kept"), [("model.onnx", 0), ("model.onnx", 5000), ("golden.npz", 0)])
@@ -266,24 +243,6 @@ async def test_what_served_is_freed_with_its_last_request(service, newer):
         gc.enable()
 
 
-async def test_without_keys_nobody_changes_models():
-    async with serving("fd001") as service:
-        refused = await service.change("POST", "", "fd002")
-        listed = await service.client.get("/v1/models")
-
-    assert (refused.status_code, listed.status_code) == (401, 200)
-    assert "RUL_KEYS_FILE" in refused.json()["detail"]
-
-
-async def test_a_key_with_every_other_scope_changes_nothing(tmp_path):
-    file = key_file(tmp_path, KEY, set(GRANTABLE) - {KeyScope.ADMIN})
-    async with serving("fd001", keys_file=file) as service:
-        refused = await service.change("POST", "", "fd002")
-        unknown = await service.client.post("/v1/models", json={}, headers={"x-api-key": "no"})
-
-    assert (refused.status_code, unknown.status_code) == (403, 401)
-
-
 async def test_a_change_goes_on_where_its_caller_leaves(service, newer):
     asking = asyncio.create_task(service.change("POST", "/fd001", newer.path))
     await until(service.parts.catalog._changing.locked)
@@ -345,7 +304,7 @@ async def test_a_shadow_changes_no_answer_and_is_measured(service, newer):
 
     assert (begun.status_code, begun.json()["model"]["version"]) == (200, "2")
     assert during == [before] * 4
-    difference = abs(before["predictions"][0]["rul"] - (await asked(newer))["rul"])
+    difference = abs(before["predictions"][0]["rul"] - (await asked(newer.path))["rul"])
     seen = service.value("rul_shadow_absolute_difference_cycles_sum", model="fd001")
     assert seen == pytest.approx(2 * difference, abs=1e-3)
     assert (ended.status_code, again.status_code) == (200, 409)
@@ -353,9 +312,9 @@ async def test_a_shadow_changes_no_answer_and_is_measured(service, newer):
     assert service.value("rul_prediction_cycles_count", model="fd001") == 9  # a shadow predicts nothing
 
 
-async def asked(bundle):
-    async with serving(str(bundle.path)) as other:
-        return (await other.predict())["predictions"][0]
+async def asked(path, **options):
+    async with serving(str(path)) as other:
+        return (await other.predict(**options))["predictions"][0]
 
 
 async def test_a_shadow_that_fails_harms_no_answer_and_is_counted(service, newer, monkeypatch):

@@ -24,17 +24,6 @@ CONFIG = NetworkConfig(
     perceptron=8,
     attention=5,
 )
-OUTPUTS = (
-    "rul",
-    "rul_interval",
-    "failure_probability",
-    "health_state",
-    "attention",
-    "contribution",
-    "novelty",
-)
-
-
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -59,29 +48,6 @@ def batch(windows=5, cycles=15, seed=0):
     return readings, lengths, last_cycle
 
 
-@pytest.mark.parametrize("name", OUTPUTS)
-def test_the_same_window_twice_gets_the_same_bits(net, name):
-    windows = batch()
-
-    with torch.no_grad():
-        first, second = net(*windows), net(*windows)
-
-    assert torch.equal(getattr(first, name), getattr(second, name))
-
-
-@pytest.mark.parametrize("padding", [np.nan, np.inf, -1e30, 0.0])
-def test_what_stands_on_padding_changes_nothing(net, padding):
-    readings, lengths, last_cycle = batch()
-    other = readings.clone()
-    other[~valid_cycles(lengths, readings)] = padding
-
-    with torch.no_grad():
-        expected, got = net(readings, lengths, last_cycle), net(other, lengths, last_cycle)
-
-    for name in OUTPUTS:
-        assert torch.equal(getattr(expected, name), getattr(got, name)), name
-
-
 def test_the_rul_of_a_cycle_network_depends_on_a_cycle_through_its_attention_alone():
     """Give one cycle all the attention: the answer is what that cycle alone says, whatever the rest says."""
     torch.manual_seed(0)
@@ -95,28 +61,6 @@ def test_the_rul_of_a_cycle_network_depends_on_a_cycle_through_its_attention_alo
         estimate = net.estimate(*batch())
 
     torch.testing.assert_close(estimate.unclipped, net.baseline + estimate.contribution[:, 0])
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda x: x.fill_(torch.nan),
-        lambda x: x.fill_(1e30),
-        lambda x: x.fill_(-torch.inf),
-        lambda x: x.fill_(3.0),
-        lambda x: x[:, ::2].fill_(torch.nan),
-    ],
-    ids=["all missing", "huge", "infinite", "constant", "every other cycle missing"],
-)
-def test_extreme_windows_get_finite_answers(net, make):
-    readings, lengths, last_cycle = batch()
-    make(readings)
-
-    with torch.no_grad():
-        answers = net(readings, lengths, last_cycle)
-
-    for name in OUTPUTS:
-        assert getattr(answers, name).isfinite().all(), name
 
 
 def test_the_gradient_of_the_scale_stops_at_the_attention_weighted_sum(net):
@@ -135,20 +79,19 @@ def standardise():
     return layer
 
 
-def test_readings_are_scaled_within_the_regime_of_their_settings():
-    readings = torch.tensor([[[0.5, 2.0, 2.0], [10.0, 9.0, 2.0]]])
+@pytest.mark.parametrize(
+    ("readings", "expected"),
+    [
+        ([[0.5, 2.0, 2.0], [10.0, 9.0, 2.0]], [[0.5, 1.0, 0.0], [0.0, 2.0, -1.0]]),
+        ([[0, 2, 2], [0, 4, 2], [0, torch.nan, 2]], [[0, 1, 0], [0, 3, 0], [0, 2, 0]]),
+        ([[0.0, 1e30, -1e30]], [[0.0, 10.0, -10.0]]),
+    ],
+    ids=["two regimes", "missing: the mean so far", "clipped"],
+)
+def test_readings_are_scaled_within_the_regime_of_their_settings(readings, expected):
+    z = standardise()(torch.tensor([readings]), torch.tensor([len(readings)])).z
 
-    z = standardise()(readings, torch.tensor([2])).z
-
-    assert z.tolist() == [[[0.5, 1.0, 0.0], [0.0, 2.0, -1.0]]]
-
-
-def test_a_missing_reading_becomes_its_columns_mean_so_far():
-    readings = torch.tensor([[[0.0, 2.0, 2.0], [0.0, 4.0, 2.0], [0.0, torch.nan, 2.0]]])
-
-    z = standardise()(readings, torch.tensor([3])).z
-
-    assert z[0, :, 1].tolist() == [1.0, 3.0, 2.0]
+    assert z.tolist() == [expected]
 
 
 def test_a_column_without_readings_becomes_the_regimes_mean():
@@ -190,14 +133,6 @@ def test_rounding_does_not_choose_between_centres_that_the_known_settings_cannot
     double = layer.double().regime(readings.double(), ~torch.isnan(readings))
 
     assert single.tolist() == double.tolist() == [[0] * 99]
-
-
-def test_scaled_readings_are_clipped():
-    readings = torch.tensor([[[0.0, 1e30, -1e30]]])
-
-    z = standardise()(readings, torch.tensor([1])).z
-
-    assert z[0, 0, 1:].tolist() == [10.0, -10.0]
 
 
 @pytest.mark.parametrize("length", [1, 2, 8, 13, 25])

@@ -42,17 +42,6 @@ def test_a_removal_only_shows_that_an_interval_was_too_short(lower, upper, short
     assert np.isnan(found.error).all()
 
 
-def test_removals_neither_raise_the_coverage_of_failures_nor_lower_it():
-    last, rul = np.full(4, 90), np.full(4, 12.0)
-    lower, upper = np.array([5.0, 11, 5, 5]), np.array([20.0, 20, 20, 9])
-    failed = np.array([True, True, False, False])  # held, missed; no contradiction, one
-
-    found = accuracy_of(judged(failed=failed, last=last, rul=rul, lower=lower, upper=upper))
-
-    assert (found.predictions, found.with_error, found.covered, found.contradicted) == (4, 2, 1, 1)
-    assert found.coverage == 0.5
-
-
 def test_figures_without_a_basis_are_missing():
     nothing = accuracy_of(judged(last=(), rul=(), lower=(), upper=()))
     removal = accuracy_of(judged(failed=False))

@@ -105,23 +105,6 @@ async def trust_of(runtime, *, cycles=12, explain=Explain.FULL):
 EVIDENT = make_manifest(explains_readings=True, context=16)
 
 
-async def test_evidence_is_supported_where_hiding_cycles_ranks_them_alike():
-    assert await trust_of(FakeRuntime(EVIDENT)) == (Trust.SUPPORTED, [1, 6, 12])
-
-
-async def test_evidence_is_unsupported_where_hiding_cycles_ranks_them_otherwise():
-    assert await trust_of(Misleading(EVIDENT)) == (Trust.UNSUPPORTED, [1, 6, 12])
-
-
-async def test_evidence_of_a_few_cycles_is_unsupported_whatever_hiding_them_does():
-    assert await trust_of(FakeRuntime(EVIDENT), cycles=9) == (Trust.UNSUPPORTED, [1, 6])
-
-
-@pytest.mark.parametrize("explain", [Explain.NONE, Explain.ATTENTION, Explain.SENSORS])
-async def test_trust_costs_nothing_where_nobody_asks_for_it(explain):
-    assert await trust_of(FakeRuntime(EVIDENT), explain=explain) == (UNSET, [1])
-
-
 class Shuffled(FakeRuntime):
     """Explains its answers truly, and they grow with wear: it knows nothing."""
 
@@ -129,32 +112,36 @@ class Shuffled(FakeRuntime):
         return super().run(100.0 - readings, lengths, last_cycle)
 
 
-async def test_evidence_of_a_model_without_skill_is_unsupported_however_well_it_agrees():
-    assert await trust_of(Shuffled(EVIDENT)) == (Trust.UNSUPPORTED, [1, 6, 12])
+@pytest.mark.parametrize(
+    ("runtime", "cycles", "trust", "batches"),
+    [
+        (FakeRuntime(EVIDENT), 12, Trust.SUPPORTED, [1, 6, 12]),
+        (Misleading(EVIDENT), 12, Trust.UNSUPPORTED, [1, 6, 12]),
+        (Shuffled(EVIDENT), 12, Trust.UNSUPPORTED, [1, 6, 12]),  # without skill, however well it agrees
+        (FakeRuntime(EVIDENT), 9, Trust.UNSUPPORTED, [1, 6]),  # of a few cycles, whatever hiding them does
+        (FakeRuntime(make_manifest(context=16)), 12, UNSET, [1, 6, 26]),  # each sensor, and each cycle of it
+    ],
+)
+async def test_evidence_is_supported_where_hiding_cycles_ranks_them_alike_and_the_model_has_skill(
+    runtime, cycles, trust, batches
+):
+    assert await trust_of(runtime, cycles=cycles) == (trust, batches)
 
 
-async def test_models_without_evidence_have_no_trust():
-    manifest = make_manifest(context=16)
-
-    assert await trust_of(FakeRuntime(manifest)) == (
-        UNSET,
-        [1, 6, 26],
-    )  # skill; without each sensor, and each of its cycles
+@pytest.mark.parametrize("explain", [Explain.NONE, Explain.ATTENTION, Explain.SENSORS])
+async def test_trust_costs_nothing_where_nobody_asks_for_it(explain):
+    assert await trust_of(FakeRuntime(EVIDENT), explain=explain) == (UNSET, [1])
 
 
-async def test_evidence_stands_beside_the_weights_of_a_model_that_explains_readings():
+async def test_evidence_stands_beside_the_weights_of_a_model_that_explains_readings_alone():
     predictor = make_predictor(make_manifest(explains_readings=True))
     (prediction,) = (await ask(window_input(30.0, cycles=3), predictor=predictor)).predictions
+    (other,) = (await ask(window_input(30.0))).predictions
 
     assert prediction.attention.evidence == [0.0, 0.0, 1.0]
     total = prediction.attention.baseline + sum(prediction.attention.contributions)
     assert total + prediction.attention.window_contribution == pytest.approx(30.0)
-
-
-async def test_other_models_have_no_evidence():
-    (prediction,) = (await ask(window_input(30.0))).predictions
-
-    assert not {"evidence", "window_contribution"} & msgspec.to_builtins(prediction.attention).keys()
+    assert not {"evidence", "window_contribution"} & msgspec.to_builtins(other.attention).keys()
 
 
 async def test_a_sensor_speaks_above_the_cap_too():
@@ -232,23 +219,15 @@ async def test_a_column_without_a_reading_is_warned_of_and_one_with_gaps_is_not(
     ]
 
 
-async def test_bad_windows_refuse_the_whole_request_and_each_is_pointed_at():
-    bad = window_input()
+async def test_bad_windows_refuse_the_whole_request_before_a_batch_and_each_is_pointed_at():
+    predictor, bad = make_predictor(), window_input()
     bad.columns["sensor_1"][3] = math.inf
 
     with pytest.raises(InvalidWindows, match="2 of 3 windows cannot be read; /windows/0") as caught:
-        await ask(bad, window_input(), WindowInput())
+        await ask(bad, window_input(), WindowInput(), predictor=predictor)
 
     pointers = [problem.pointer for problem in caught.value.problems]
     assert pointers == ["/windows/0/columns/sensor_1/3", "/windows/2/columns"]
-
-
-async def test_a_refused_request_never_reaches_the_batcher():
-    predictor = make_predictor()
-
-    with pytest.raises(InvalidWindows):
-        await ask(window_input(), WindowInput(), predictor=predictor)
-
     assert predictor.models["fake"].batcher.submitted == []
 
 
@@ -300,20 +279,6 @@ async def test_many_windows_are_answered_in_their_order():
     assert [p.unit for p in reply.predictions] == [str(i) for i in range(150)]
     assert [p.rul for p in reply.predictions] == [float(i % 100) for i in range(150)]
     assert [i for i, p in enumerate(reply.predictions) if p.imputed_fraction] == [70]
-
-
-async def test_units_may_be_numbered():
-    reply = await ask(window_input(unit=17), WindowInput(18), partial=True)
-
-    assert [p.unit for p in reply.predictions] == ["17", "18"]
-
-
-async def test_a_query_lets_go_of_its_windows_once_they_are_laid_out():
-    query = PredictQuery([window_input(10.0)])
-
-    await make_predictor().predict(query)
-
-    assert query.windows == []
 
 
 async def test_a_prediction_survives_json_to_the_last_digit():

@@ -40,19 +40,6 @@ def assert_same(got, expected):
         assert a.failed == b.failed
 
 
-def test_a_csv_file_becomes_one_trajectory_a_unit(tmp_path):
-    path = write(tmp_path, HEADER, "a,1,40,2.5,9", "a,2,75,2.75,8.5", "b,7,40,3,9")
-
-    first, second = read_trajectories(path, PUMPS)
-
-    assert (first.unit, second.unit) == ("a", "b")
-    assert first.cycles.tolist() == [1, 2]
-    assert second.cycles.tolist() == [7]
-    assert first.readings.tolist() == [[40, 2.5, 9], [75, 2.75, 8.5]]
-    assert first.readings.dtype == np.float32
-    assert first.failed
-
-
 def test_cmapss_text_is_read_with_blanks_in_any_number_and_place(tmp_path):
     rows = [
         cmapss_row(1, 1) + "  ",
@@ -81,15 +68,6 @@ def test_byte_order_marks_line_ends_and_empty_lines_change_nothing(tmp_path, bef
     )
 
     assert_same(read_trajectories(odd, PUMPS), read_trajectories(plain, PUMPS))
-
-
-@pytest.mark.parametrize("delimiter", [";", "\t", "|"])
-def test_other_delimiters_are_noticed_in_the_header(tmp_path, delimiter):
-    lines = [line.replace(",", delimiter) for line in (HEADER, "a,1,40,2.5,9")]
-
-    (unit,) = read_trajectories(write(tmp_path, *lines), PUMPS)
-
-    assert unit.readings.tolist() == [[40, 2.5, 9]]
 
 
 def test_a_unit_may_go_on_in_another_file(tmp_path):

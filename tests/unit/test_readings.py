@@ -180,13 +180,3 @@ def test_a_unit_is_renamed_with_its_readings_unless_another_has_the_name(store):
     assert store.rename(KEY._replace(unit="unknown"), "10") is None
     assert_readings(stored(store, unit="9"), [1, 2])
     assert stored(store).cycles == []
-
-
-def test_two_processes_that_append_to_one_unit_see_each_other(store, tmp_path):
-    other = Store.open(f"sqlite:///{tmp_path}/rul.db")
-    append(store, request(1, 2))
-
-    (result,) = append(other, request(2, 3, None))
-
-    assert (result.stored, result.repeated, result.newest.cycles) == (2, 1, [1, 2, 3, 4])
-    other.close()

@@ -38,16 +38,19 @@ def real(*parts: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("subset", "rows", "units"), [(name, *figures[:2]) for name, figures in SUBSETS.items()]
-)
-def test_all_rows_and_units_of_cmapss_are_read(subset, rows, units):
+@pytest.mark.parametrize(("subset", "rows", "units", "count"), [(name, *of) for name, of in SUBSETS.items()])
+def test_all_rows_and_units_of_cmapss_are_read_and_have_one_regime_or_six(subset, rows, units, count):
     trajectories, report = read_with_report(real("cmapss", f"train_{subset}.txt"), CMAPSS)
+    regimes = find_regimes(trajectories, CMAPSS.schema)
 
     assert (report.rows, len(trajectories)) == (rows, units)
     assert all(trajectory.failed for trajectory in trajectories)
     assert report.missing == report.infinite == {}
     assert all(unit.cycles.tolist() == list(range(1, len(unit) + 1)) for unit in trajectories)
+    assert len(regimes) == count
+    if count == 6:
+        altitude_mach = [[0, 0], [10, 0.25], [20, 0.7], [25, 0.62], [35, 0.84], [42, 0.84]]
+        np.testing.assert_allclose(regimes.centre[:, :2], altitude_mach, atol=0.01)
 
 
 def test_numbers_are_those_of_the_file():
@@ -60,16 +63,6 @@ def test_numbers_are_those_of_the_file():
     own = expected[expected[:, 0] == 1]
     np.testing.assert_array_equal(first.readings[: len(own)], own[:, columns])
     assert not first.failed
-
-
-@pytest.mark.parametrize(("subset", "count"), [(name, figures[2]) for name, figures in SUBSETS.items()])
-def test_cmapss_has_one_regime_or_six(subset, count):
-    regimes = find_regimes(read_trajectories(real("cmapss", f"train_{subset}.txt"), CMAPSS), CMAPSS.schema)
-
-    assert len(regimes) == count
-    if count == 6:
-        altitude_mach = [[0, 0], [10, 0.25], [20, 0.7], [25, 0.62], [35, 0.84], [42, 0.84]]
-        np.testing.assert_allclose(regimes.centre[:, :2], altitude_mach, atol=0.01)
 
 
 def test_batteries_hold_infinite_values_and_cells_that_stopped_early():

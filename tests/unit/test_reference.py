@@ -15,7 +15,7 @@ def readings_of(units):
     return np.concatenate([unit.readings for unit in units]).astype(np.float64)
 
 
-def test_z_scores_within_a_regime_have_mean_0_and_variance_1():
+def test_z_scores_within_a_regime_have_mean_0_and_variance_1_and_each_bin_holds_a_tenth():
     reference = fit_reference(UNITS, PUMP_SCHEMA)
     readings = readings_of(UNITS)
 
@@ -26,14 +26,6 @@ def test_z_scores_within_a_regime_have_mean_0_and_variance_1():
         np.testing.assert_allclose(z.mean(axis=0), 0, atol=1e-9)
         np.testing.assert_allclose(z.std(axis=0), 1, atol=1e-9)
         assert regime.share == len(own) / len(readings)
-
-
-def test_each_bin_of_a_histogram_holds_a_tenth_of_its_regimes_readings():
-    reference = fit_reference(UNITS, PUMP_SCHEMA)
-    readings = readings_of(UNITS)
-
-    for regime in reference.regimes:
-        own = readings[np.abs(readings[:, 0] - regime.centre[0]) < 5]
         for column, edges in enumerate(regime.histogram_edges):
             share = np.bincount(np.searchsorted(edges, own[:, column]), minlength=10) / len(own)
             np.testing.assert_allclose(share, 0.1, atol=0.003)

@@ -13,7 +13,6 @@ from service.choices import ProviderChoice
 from service.core.bundles import load_bundles
 from service.settings import Settings
 from tests.commands import rul
-from tests.tiny_bundle import make_tiny_run
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_settings")
 
@@ -128,9 +127,8 @@ def test_a_key_that_cannot_be_used_is_named_in_one_line(signed, keys, tmp_path, 
     assert "\n" not in str(refusal.value)
 
 
-def test_rul_export_signs_and_rul_check_demands_the_key(tmp_path, keys):
-    run = make_tiny_run(tmp_path / "run")
-    out = tmp_path / "out"
+def test_rul_export_signs_and_rul_check_demands_the_key(tiny_bundle, tmp_path, keys):
+    run, out = tiny_bundle.path.parent / "tiny-run", tmp_path / "out"
 
     assert rul("export", run, "--out", out, "--sign", keys / "own.pem").exit_code == 0
     assert rul("check", out, "--public-key", keys / "own.pub").exit_code == 0

@@ -80,18 +80,13 @@ def test_keys_are_separated_by_commas_and_hidden(monkeypatch):
     assert "first-key" not in repr(settings)
 
 
-def test_there_is_a_worker_a_core(monkeypatch):
+def test_there_is_a_worker_a_core_and_a_gpu_is_fed_by_one(monkeypatch, tmp_path):
     monkeypatch.setattr(module, "usable_cores", lambda: 3)
     monkeypatch.setattr(module, "NVIDIA_DRIVER", Path("/no such device"))
-
-    assert Settings().worker_count() == 3
-    assert Settings(workers=1).worker_count() == 1
-
-
-def test_a_gpu_is_fed_by_one_worker(monkeypatch, tmp_path):
-    monkeypatch.setattr(module, "usable_cores", lambda: 3)
+    without = Settings().worker_count(), Settings(workers=1).worker_count()
     monkeypatch.setattr(module, "NVIDIA_DRIVER", tmp_path)
 
+    assert without == (3, 1)
     assert Settings().worker_count() == 1
     assert Settings(provider=ProviderChoice.CPU).worker_count() == 3
 
@@ -117,21 +112,16 @@ def test_threads_are_as_many_as_asked_for_or_as_there_are_cores(monkeypatch):
     assert Settings.read().threads() == 3
 
 
-@pytest.mark.parametrize(("text", "expected"), [("150000 100000", 2), ("50000 100000", 1)])
-def test_a_containers_quota_counts_as_cores(tmp_path, monkeypatch, text, expected):
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
-    (tmp_path / "cpu.max").write_text(text)
-
-    assert usable_cores(tmp_path / "cpu.max") == expected
-
-
-@pytest.mark.parametrize("text", ["max 100000", "", None])
-def test_without_a_quota_every_core_of_the_affinity_counts(tmp_path, monkeypatch, text):
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("150000 100000", 2), ("50000 100000", 1), ("max 100000", 8), ("", 8), (None, 8)],
+)
+def test_a_containers_quota_counts_as_cores_and_without_one_every_core(tmp_path, monkeypatch, text, expected):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
     if text is not None:
         (tmp_path / "cpu.max").write_text(text)
 
-    assert usable_cores(tmp_path / "cpu.max") == 8
+    assert usable_cores(tmp_path / "cpu.max") == expected
 
 
 def test_a_misspelt_variable_is_noticed():

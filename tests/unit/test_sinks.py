@@ -40,19 +40,19 @@ def test_weight_on_a_cycle_that_the_answer_does_not_use_is_a_sink():
     assert "SINK" in said
 
 
-def test_the_same_weight_is_earned_where_hiding_the_cycle_moves_the_answer_as_much():
-    (end,) = judged(np.tile(ON_FIRST, (10, 1)), used=ON_FIRST)
+@pytest.mark.parametrize(
+    ("attention", "used", "verdict"),
+    [
+        ([ON_FIRST] * 10, ON_FIRST, "earned"),  # hiding the cycle moves the answer as much
+        ([ON_FIRST] * 5 + [EVEN] * 5, EVEN, "content decides"),
+        ([ON_FIRST] * 10, np.zeros(T), "sink"),  # no cycle moves the answer
+    ],
+)
+def test_the_same_weight_is_judged_by_what_hiding_the_cycle_moves(attention, used, verdict):
+    (end,) = judged(np.array(attention), used=used)
 
-    assert end.verdict == "earned"
-    assert "rests on this cycle as well" in sentences([end])[0]
-
-
-def test_weight_that_only_some_windows_have_is_decided_by_content():
-    attention = np.concatenate([np.tile(ON_FIRST, (5, 1)), np.tile(EVEN, (5, 1))])
-
-    (end,) = judged(attention, used=EVEN)
-
-    assert end.verdict == "content decides"
+    assert end.verdict == verdict
+    assert ("rests on this cycle as well" in sentences([end])[0]) is (verdict == "earned")
 
 
 def test_the_last_cycle_can_be_a_sink_too_and_even_attention_has_none():
@@ -60,12 +60,6 @@ def test_the_last_cycle_can_be_a_sink_too_and_even_attention_has_none():
 
     assert (end.place, end.verdict) == ("last", "sink")
     assert sentences(judged(np.tile(EVEN, (10, 1)), used=EVEN))[0].startswith("No sinks")
-
-
-def test_an_answer_that_no_cycle_moves_makes_every_such_weight_a_sink():
-    (end,) = judged(np.tile(ON_FIRST, (10, 1)), used=np.zeros(T))
-
-    assert (end.effect, end.verdict) == (0.0, "sink")
 
 
 @pytest.mark.parametrize("cycles", [6, 60])

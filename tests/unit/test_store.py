@@ -1,6 +1,5 @@
 """The store on SQLite: rows, replacement, outcomes, fleet, history, migrations."""
 
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -14,7 +13,7 @@ from service.errors import StoreUnavailable
 from service.store.database import Database, engine_of, migrate
 from service.store.judgement import Outcome, OutcomeKind, OutcomeResult
 from service.store.report import report
-from service.store.rows import MOST_JUDGED, FleetFilter, ModelVersion, RowsRefused
+from service.store.rows import MOST_JUDGED, FleetFilter, ModelVersion
 from service.store.schema import OUTCOMES, PREDICTIONS, REVISION, UNITS
 from service.store.store import Store
 
@@ -211,28 +210,6 @@ def test_the_latest_prediction_of_a_unit_is_that_of_its_latest_cycle(store):
     assert [(found["last_cycle"], found["rul"]) for found in kept(store, UNITS)] == [(12, 40.0)]
 
 
-def test_one_bad_row_stores_none_of_its_batch(store):
-    with pytest.raises(RowsRefused):
-        store.write([row("1"), row("2", rul=float("nan"))])
-
-    assert kept(store) == []
-
-
-def test_a_locked_database_is_unavailable_until_it_is_free(store, url, monkeypatch):
-    holder = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
-    holder.execute("BEGIN IMMEDIATE")
-    with store.reading() as connection:
-        connection.exec_driver_sql("PRAGMA busy_timeout=1")
-
-    with pytest.raises(StoreUnavailable):
-        store.write([row()])
-
-    holder.execute("ROLLBACK")
-    store.write([row()])
-    assert len(kept(store)) == 1
-    holder.close()
-
-
 def test_old_predictions_are_deleted_with_their_units_and_outcomes(store):
     store.write([row("old", at=1000.0), row("young", at=3000.0)])
     store.take_outcome(failure(unit="old", recorded_at=1500.0), replace=False)
@@ -252,27 +229,6 @@ def test_a_purge_deletes_more_than_one_transaction_reads(store, monkeypatch):
     assert [found["last_cycle"] for found in kept(store)] == [8, 9]
 
 
-def test_an_outcome_judges_the_predictions_up_to_its_cycle(store):
-    store.write([row(cycle=10, rul=50.0), row(cycle=20, rul=37.0), row(cycle=70, rul=9.0)])
-
-    receipt = store.take_outcome(failure(60), replace=False)
-
-    (scored,) = receipt.judgements
-    assert receipt.result is OutcomeResult.CREATED
-    assert (scored.model, scored.version) == ("fd001", "1")
-    assert sorted(scored.judgement.error.tolist()) == [-3.0, 0.0]
-
-
-def test_the_same_outcome_again_changes_and_counts_nothing(store):
-    store.write([row()])
-    first = store.take_outcome(failure(recorded_at=2000.0), replace=False)
-
-    again = store.take_outcome(failure(recorded_at=3000.0), replace=False)
-
-    assert (again.result, again.judgements) == (OutcomeResult.UNCHANGED, ())
-    assert again.outcome == first.outcome
-
-
 @pytest.mark.parametrize(
     "other", [failure(61), failure(kind=OutcomeKind.REMOVED), failure(happened_at=1700.0)]
 )
@@ -284,24 +240,6 @@ def test_another_outcome_of_the_same_unit_is_a_conflict(store, other):
 
     assert receipt.result is OutcomeResult.CONFLICT
     assert receipt.outcome == failure(happened_at=1600.0)
-
-
-def test_an_outcome_is_replaced_on_request(store):
-    store.write([row(cycle=10), row(cycle=65)])
-    store.take_outcome(failure(60), replace=False)
-
-    receipt = store.take_outcome(failure(70), replace=True)
-
-    assert receipt.result is OutcomeResult.REPLACED
-    assert [found["cycle"] for found in kept(store, OUTCOMES)] == [70]
-    assert [len(scored.judgement) for scored in receipt.judgements] == [1]
-
-
-def test_an_outcome_of_a_unit_without_predictions_is_not_stored(store):
-    receipt = store.take_outcome(failure(), replace=False)
-
-    assert receipt is None
-    assert kept(store, OUTCOMES) == []
 
 
 def test_a_judged_prediction_is_not_replaced(store):

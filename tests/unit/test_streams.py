@@ -9,7 +9,6 @@ import pytest
 
 from service.core.lifecycle import Phase
 from service.edge.keys import add_key, revoke_key
-from service.grpc.over_asgi import Call
 from service.labels import Route
 from service.proto import rul_v1_pb2 as pb
 from tests.fakes import FakeRuntime
@@ -325,11 +324,6 @@ async def test_a_stream_that_ended_leaves_no_reader_behind():
         await until(lambda: asyncio.all_tasks() == before)
 
 
-async def test_a_call_that_has_one_answer_cannot_write_another():
-    with pytest.raises(RuntimeError, match="one answer"):
-        await Call({"headers": []}, asyncio.Queue().get, ()).write(pb.PredictReply())
-
-
 async def test_a_stream_ends_when_its_key_is_revoked_and_the_others_go_on(tmp_path):
     file = tmp_path / "keys.toml"
     kept, lost = (add_key(file, name, ["ingest"]) for name in ("kept", "lost"))
@@ -347,15 +341,3 @@ async def test_a_stream_ends_when_its_key_is_revoked_and_the_others_go_on(tmp_pa
         assert await leaving.rest() == []  # though it was silent
         assert leaving.code is grpc.StatusCode.UNAUTHENTICATED
         assert (await staying.ask(reading())).prediction.rul == 40.0
-
-
-async def test_a_stream_asks_for_the_scope_ingest(tmp_path):
-    file = tmp_path / "keys.toml"
-    key = add_key(file, "a", ["predict"])
-    async with (
-        in_process(keys_file=str(file)) as service,
-        calling(service, metadata=[("x-api-key", key)]) as caller,
-    ):
-        assert await caller.rest() == []
-
-    assert caller.code is grpc.StatusCode.PERMISSION_DENIED

@@ -83,15 +83,6 @@ def power_cut_at(step):
     return watch
 
 
-def test_no_unit_both_trains_and_is_held_out(units, parts):
-    trained = {trajectory.unit for trajectory in parts.trained}
-    held_out = set(parts.held_out.unit)
-
-    assert trained == set(parts.training.unit)
-    assert not trained & held_out
-    assert trained | held_out == {unit.unit for unit in units}
-
-
 def test_over_all_folds_every_unit_is_held_out_once(units):
     held_out = [
         set(split_fold(units, FLEET, fold=k, folds=4, seed=0, truncations=2).held_out.unit) for k in range(4)
@@ -108,6 +99,8 @@ def test_every_failed_unit_and_no_censored_one_trains_or_is_held_out(units):
 
     names = {unit.unit for unit in units}
     assert {*dealt.training.unit, *dealt.held_out.unit} == set(whole.training.unit) == names
+    assert not {*dealt.training.unit} & {*dealt.held_out.unit}
+    assert {trajectory.unit for trajectory in dealt.trained} == set(dealt.training.unit)
     assert whole.held_out is None
 
 
@@ -135,17 +128,6 @@ def test_a_training_of_a_few_updates_ends(parts, steps):
     assert learner.done
 
 
-def test_the_same_seed_learns_the_same_bits(parts):
-    learnt = []
-    for _ in range(2):
-        learner = trainer(parts)
-        learnt.append((learner.learn(lambda *_: None).state_dict(), learner.curve))
-
-    (first, curve), (second, other_curve) = learnt
-    assert curve == other_curve
-    assert all(torch.equal(weight, second[name]) for name, weight in first.items())
-
-
 def test_held_out_windows_draw_the_curve_and_touch_no_weight(parts):
     blind = replace(parts, held_out=None)
 
@@ -155,9 +137,9 @@ def test_held_out_windows_draw_the_curve_and_touch_no_weight(parts):
 
 
 @pytest.mark.parametrize("cut", [7, 12, 31])
-def test_an_interrupted_run_goes_on_to_the_same_bits(units, tmp_path, cut):
+def test_an_interrupted_run_goes_on_to_the_same_bits(finished, units, tmp_path, cut):
     """In the first fold, at its very end, and in the network that is kept."""
-    whole, whole_curve = run(units, tmp_path / "whole")
+    _, whole, whole_curve = finished
     with pytest.raises(PowerCut):
         run(units, tmp_path / "cut", watch=power_cut_at(cut))
 
@@ -235,9 +217,7 @@ def test_a_checkpoint_comes_back_as_it_was(finished):
 
     loaded = Checkpoint.load(folder)
 
-    assert loaded.config == made.config
-    assert loaded.facts == made.facts
-    assert loaded.digest() == made.digest()
+    assert (loaded.config, loaded.facts, loaded.digest()) == (made.config, made.facts, made.digest())
 
 
 def test_an_unfinished_run_is_no_checkpoint(units, tmp_path):
@@ -271,26 +251,19 @@ def test_the_learning_curve_is_a_table_and_a_picture(finished, tmp_path):
     _, _, curve = finished
 
     write_curve(curve, tmp_path)
+    figure = picture(curve, "pumps")
 
     assert read_curve(tmp_path) == curve
+    title = f"pumps: learning curve, {len(curve)} checks in {curve[-1].step:,} updates"
+    legend = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert figure.get_suptitle() == title
+    assert legend == ["RMSE on held-out units (left)", "training loss (right)"]
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
     with (tmp_path / "curve.csv").open() as file:
         assert next(csv.reader(file)) == [
             *("step", "loss", "held_out_rmse", "learning_rate", "gradient_norm"),
             *(f"{figure}_{head}" for head in ("mean", *range(5)) for figure in ("entropy", "first", "last")),
         ]
-
-
-def test_the_picture_of_the_learning_curve_has_a_title_and_a_legend(finished):
-    _, _, curve = finished
-
-    figure = picture(curve, "pumps")
-
-    assert (
-        figure.get_suptitle() == f"pumps: learning curve, {len(curve)} checks in {curve[-1].step:,} updates"
-    )
-    legend = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
-    assert legend == ["RMSE on held-out units (left)", "training loss (right)"]
 
 
 def test_a_curve_of_training_alone_is_read_and_drawn_without_heads(tmp_path):

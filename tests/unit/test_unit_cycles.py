@@ -1,7 +1,6 @@
 """Readings of units by HTTP and gRPC over a real SQLite file: forms, answers, refusals, units as a whole."""
 
 import json
-from contextlib import asynccontextmanager
 
 import grpc
 import numpy as np
@@ -17,6 +16,7 @@ from service.proto import rul_v1_pb2 as pb
 from tests.examples import examples
 from tests.fakes import COLUMNS, FakeRuntime, fake_outputs
 from tests.in_process import ask_grpc, framed, in_process
+from tests.in_process import keeping as stored_in
 
 APPEND = "/rul.v1.RulService/AppendCycles"
 CSV = {"content-type": "text/csv"}
@@ -35,11 +35,8 @@ class WindowRuntime(FakeRuntime):
         return fake_outputs(marked, lengths, self.manifest)
 
 
-@asynccontextmanager
-async def keeping(tmp_path, **options):
-    options = {"store": f"sqlite:///{tmp_path}/rul.db", "runtime": WindowRuntime(), **options}
-    async with in_process(**options) as service:
-        yield service
+def keeping(folder, **options):
+    return stored_in(folder, **{"runtime": WindowRuntime(), **options})
 
 
 @pytest.fixture
@@ -128,18 +125,13 @@ async def test_every_form_of_readings_stores_the_same(service, form):
 
 async def test_with_costs_readings_are_answered_with_the_decision_of_the_whole_window(service):
     response = await post(service, cycles=[1, 2, 3], columns=columns([1, 2, 3]), costs=COSTS)
+    by_csv = await service.http.post(
+        "/v1/units/8/cycles", content="setting_1,sensor_1,sensor_2\n2,0.25,39.5", params=COSTS, headers=CSV
+    )
 
     expected = await window_answer(service, [1, 2, 3], costs=COSTS)
     assert response.json()["prediction"] == expected
-    assert expected["decision"]["costs"] == COSTS
-
-
-async def test_readings_as_csv_have_their_costs_in_the_address(service):
-    response = await service.http.post(
-        "/v1/units/7/cycles", content="setting_1,sensor_1,sensor_2\n2,0.25,39.5", params=COSTS, headers=CSV
-    )
-
-    assert response.json()["prediction"]["decision"]["costs"] == COSTS
+    assert expected["decision"]["costs"] == by_csv.json()["prediction"]["decision"]["costs"] == COSTS
 
 
 @pytest.mark.parametrize(
@@ -160,12 +152,6 @@ async def test_costs_of_csv_that_cannot_be_are_refused_by_their_name_and_nothing
 
     assert (response.status_code, response.json()["errors"][0]["pointer"]) == (422, pointer)
     assert (await service.http.get("/v1/units/7")).status_code == 404
-
-
-async def test_costs_of_a_body_that_cannot_be_are_refused_with_their_place(service):
-    response = await post(service, **reading(1), costs={"planned": 2.0, "failure": 1.0})
-
-    assert (response.status_code, response.json()["errors"][0]["pointer"]) == (400, "/costs")
 
 
 @examples(25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -233,6 +219,7 @@ async def test_a_window_that_cannot_be_answered_yet_does_not_refuse_the_reading(
         ({"cycles": [1], "columns": {"sensor_9": [1.0]}}, 422, "/columns/sensor_9"),
         ({"readings": [reading(1)] * 1001}, 422, "/readings"),
         ({"cycle": "1", "columns": values(1)}, 400, "/cycle"),
+        ({**reading(1), "costs": {"planned": 2.0, "failure": 1.0}}, 400, "/costs"),
     ],
 )
 async def test_a_bad_body_is_refused_where_it_is_wrong_and_nothing_is_stored(service, body, status, pointer):
@@ -466,14 +453,8 @@ async def test_grpc_stores_and_answers_as_http_does(service):
     by_http = (await post(service, **reading(1))).json()
 
     reply = pb.AppendCyclesReply.FromString(answer.messages[0])
-    assert (reply.unit, reply.model.name, reply.stored, reply.repeated, reply.last_cycle) == (
-        "7",
-        "fake",
-        1,
-        0,
-        1,
-    )
-    assert by_http["repeated"] == 1
+    assert (reply.unit, reply.model.name, reply.last_cycle) == ("7", "fake", 1)
+    assert (reply.stored, reply.repeated, by_http["repeated"]) == (1, 0, 1)
     assert reply.prediction.rul == pytest.approx(by_http["prediction"]["rul"])
     assert not reply.prediction.HasField("attention")
 

@@ -1,7 +1,7 @@
 """/v1/units over a real SQLite file: fleet, histories, outcomes, refusals."""
 
 import sqlite3
-from contextlib import asynccontextmanager
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -14,15 +14,8 @@ from service.store.async_store import AsyncStore
 from service.store.judgement import Outcome, OutcomeKind, OutcomeResult, Receipt
 from service.store.rows import History, Stretch
 from tests.fakes import FakeKeepingObserver, FakeRuntime, make_manifest
-from tests.in_process import in_process, json_window, message_window
+from tests.in_process import json_window, keeping, message_window
 from tests.oip import json_request
-
-
-@asynccontextmanager
-async def keeping(tmp_path, **options):
-    options = {"store": f"sqlite:///{tmp_path}/rul.db", **options}
-    async with in_process(**options) as service:
-        yield service
 
 
 @pytest.fixture
@@ -70,24 +63,16 @@ async def test_an_outcome_shows_the_errors_of_the_predictions(service):
     assert service.value("rul_outcome_error_cycles_total", model="fake", side="late") == 2
 
 
-@pytest.mark.parametrize("is_kept", [True, False])
-async def test_the_history_says_what_each_prediction_rested_on(tmp_path, is_kept):
-    runtime = FakeRuntime(make_manifest(explains_readings=True))
+@pytest.mark.parametrize(("explains", "is_kept"), [(True, True), (True, False), (False, True)])
+async def test_the_history_says_what_each_prediction_rested_on(tmp_path, explains, is_kept):
+    runtime = FakeRuntime(make_manifest(explains_readings=explains))
 
     async with keeping(tmp_path, runtime=runtime, store_explanations=is_kept) as service:
         await predicted(service, ("17", 100, 52.0))
         (prediction,) = (await service.http.get("/v1/units/17")).json()["predictions"]
 
     expected = {"evidence": {"100": 1.0}, "sensor_contributions": {"sensor_1": 52.0, "sensor_2": 0.0}}
-    assert prediction.get("explanation") == (expected if is_kept else None)
-
-
-async def test_models_that_do_not_explain_readings_leave_no_explanation(service):
-    await predicted(service, ("17", 100, 52.0))
-
-    (prediction,) = (await service.http.get("/v1/units/17")).json()["predictions"]
-
-    assert "explanation" not in prediction
+    assert prediction.get("explanation") == (expected if explains and is_kept else None)
 
 
 async def fleet(service):
@@ -196,14 +181,20 @@ class LateStore:
         pass
 
 
+def started(store, **options):
+    """The asynchronous side of this store."""
+    made = AsyncStore(
+        "", [], most_rows=1, retention_days=1, timeout_seconds=20, observer=FakeKeepingObserver(),
+        log=logs.logger(), connect=lambda _url, _versions: store, **{"flush_seconds": 0, **options},
+    )  # fmt: skip
+    made.start()
+    return made
+
+
 @pytest.mark.parametrize("ask", ["history", "outcome"])
 async def test_a_question_waits_for_a_unit_that_another_worker_is_writing(ask):
     late = LateStore()
-    store = AsyncStore(
-        "", [], most_rows=1, retention_days=1, timeout_seconds=20, observer=FakeKeepingObserver(),
-        log=logs.logger(), flush_seconds=0, connect=lambda _url, _versions: late,
-    )  # fmt: skip
-    store.start()
+    store = started(late)
 
     if ask == "history":
         await store.history("fake", "17", tenant="", limit=1, before=None)
@@ -218,11 +209,7 @@ async def test_a_question_waits_for_a_unit_that_another_worker_is_writing(ask):
 @pytest.mark.parametrize(("predicted", "questions"), [(False, 1), (True, 2)])
 async def test_a_decision_waits_for_the_prediction_that_another_worker_is_writing(predicted, questions):
     late = LateStore(first=[])
-    store = AsyncStore(
-        "", [], most_rows=1, retention_days=1, timeout_seconds=20, observer=FakeKeepingObserver(),
-        log=logs.logger(), flush_seconds=0, connect=lambda _url, _versions: late,
-    )  # fmt: skip
-    store.start()
+    store = started(late)
 
     await store.history("fake", "17", tenant="", limit=1, before=None, predicted=predicted)
 
@@ -248,17 +235,10 @@ class Progress:
 @pytest.mark.parametrize(("rows", "questions"), [(((0, 0), (7, 7)), 1), (((0, 0), (7, 5)), 2)])
 async def test_an_unknown_unit_is_asked_for_again_only_where_a_worker_has_rows_to_write(rows, questions):
     store = LateStore()
-    asking = AsyncStore(
-        "", [], most_rows=1, retention_days=1, timeout_seconds=20, observer=FakeKeepingObserver(),
-        log=logs.logger(), flush_seconds=20, connect=lambda _url, _versions: store, progress=Progress(*rows),
-    )  # fmt: skip
-    asking.start()
+    asking = started(store, flush_seconds=20, progress=Progress(*rows))
 
     outcome = Outcome("fake", "17", OutcomeKind.FAILED, 3, None, 1000.0)
-    if questions == 1:
-        with pytest.raises(UnknownUnit):
-            await asking.take_outcome(outcome, replace=False)
-    else:
+    with pytest.raises(UnknownUnit) if questions == 1 else nullcontext():
         await asking.take_outcome(outcome, replace=False)
 
     assert store.asked == questions
@@ -312,14 +292,6 @@ async def test_only_predictions_of_the_loaded_version_are_counted(tmp_path):
         assert service.value("rul_coverage_trials_total", model="fake") == 1
         assert service.value("rul_outcome_absolute_error_cycles_sum", model="fake") == 1
     assert [score["version"] for score in body["scores"]] == ["0", "1"]
-
-
-async def test_predictions_by_grpc_are_stored(service):
-    await service.predict_grpc()
-
-    body = (await service.http.get("/v1/units/1")).json()
-
-    assert [p["last_cycle"] for p in body["predictions"]] == [100]
 
 
 async def test_waiting_predictions_are_written_at_shutdown(tmp_path):
