@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import product
@@ -24,13 +24,13 @@ from typing import Annotated, Any, Final
 
 import httpx
 import numpy as np
-import psutil
 import typer
 import uvloop
 
-from tests.benchmarks.front_ends import ROOT, cpu_seconds, serving
+from tests.benchmarks.front_ends import ROOT, Served, cpu_seconds, serving
 from tests.benchmarks.loads import Load
 from tests.benchmarks.payloads import calls_of
+from tests.benchmarks.tables import line
 from tests.hostile.crowds import Ends, closed_loop
 
 FACTORS: Final = (1, 2, 4, 8)
@@ -56,9 +56,9 @@ class Cell:
     elapsed: float = 0.0
     cpu: float = 0.0
     server_cpu: float = 0.0
-    peak_bytes: int = 0
+    peak_mib: float = 0.0
 
-    def add(self, ends: Ends, livez: list[float], peak_bytes: int, server_cpu: float) -> None:
+    def add(self, ends: Ends, livez: list[float], peak_mib: float, server_cpu: float) -> None:
         """Add a round."""
         self.codes += ends.codes
         self.seconds += ends.seconds
@@ -66,7 +66,7 @@ class Cell:
         self.elapsed += ends.elapsed
         self.cpu += ends.cpu_share * ends.elapsed
         self.server_cpu += server_cpu
-        self.peak_bytes = max(self.peak_bytes, peak_bytes)
+        self.peak_mib = max(self.peak_mib, peak_mib)
 
     @property
     def goodput(self) -> float:
@@ -93,44 +93,44 @@ class Server:
     """A server under test.
 
     Attributes:
-        fresh_bytes: Resident memory of its processes before the first load.
+        fresh_mib: Resident memory of its processes before the first load.
     """
 
-    def __init__(self, address: str, pids: list[int]) -> None:
-        self.address: Final = address
-        self._pids: Final = pids
-        self.fresh_bytes: Final = self.resident_bytes()
+    def __init__(self, served: Served) -> None:
+        self.address: Final = served.http.removeprefix("http://")
+        self._served: Final = served
+        self.fresh_mib: Final = self.memory_mib()
 
-    def resident_bytes(self) -> int:
+    def memory_mib(self) -> float:
         """Resident memory of all its processes."""
-        return sum(psutil.Process(pid).memory_info().rss for pid in self._pids)
+        return self._served.memory_mib()
 
     def load(self, cell: Cell, load: Load, seconds: float, *, settle: float, is_patient: bool) -> Ends:
         """Run one round of a cell."""
         calls = calls_of("fd001", load.protocol, load)
-        busy = cpu_seconds(self._pids)
+        busy = cpu_seconds(self._served.pids)
         with watched(self) as (livez, peak):
             ends = uvloop.run(
                 closed_loop(self.address, calls, cell.callers, seconds, settle=settle, is_patient=is_patient)
             )
         share = ends.elapsed / (ends.elapsed + settle)
-        cell.add(ends, livez, max(peak), (cpu_seconds(self._pids) - busy) * share)
+        cell.add(ends, livez, max(peak), (cpu_seconds(self._served.pids) - busy) * share)
         return ends
 
 
 @contextmanager
-def watched(server: Server) -> Generator[tuple[list[float], list[int]]]:
+def watched(server: Server) -> Generator[tuple[list[float], list[float]]]:
     """Ask for `/livez` and read the memory until the end of the block."""
     context = get_context("spawn")
     near, far = context.Pipe()
     probe = context.Process(target=_probe, args=(server.address, far), daemon=True)
     livez: list[float] = []
-    peak = [server.resident_bytes()]
+    peak = [server.memory_mib()]
     stop = threading.Event()
 
     def look() -> None:
         while not stop.wait(0.25):
-            peak.append(server.resident_bytes())
+            peak.append(server.memory_mib())
 
     watcher = threading.Thread(target=look)
     probe.start()
@@ -195,7 +195,7 @@ HEADS: Final = (
 )  # fmt: skip
 
 
-def rows(name: str, cells: list[Cell], fresh_bytes: int) -> list[list[str]]:
+def rows(name: str, cells: list[Cell], fresh_mib: float) -> list[list[str]]:
     """The table's rows of one load."""
     peak = max(cell.goodput for cell in cells) or 1.0
     best = max(cell.answers_per_cpu_second for cell in cells) or 1.0
@@ -215,7 +215,7 @@ def rows(name: str, cells: list[Cell], fresh_bytes: int) -> list[list[str]]:
             f"{cell.refused}",
             ", ".join(f"{code}: {n}" for code, n in cell.failed.items()) or "0",
             f"{1000 * np.quantile(cell.livez, 0.99):.0f}",
-            f"{cell.peak_bytes / fresh_bytes:.2f}",
+            f"{cell.peak_mib / fresh_mib:.2f}",
             f"{share:.2f}{'*' if share > BUSY else ''}",
         ]
         found.append(figures)
@@ -233,26 +233,22 @@ def main(
     output: Path | None = None,
 ) -> None:
     """Measure, and print a table."""
-    found = [_line(HEADS), _line(["---"] * len(HEADS))]
+    found = [line(HEADS), line(["---"] * len(HEADS))]
     print("\n".join(found), flush=True)
     with (
         tempfile.TemporaryDirectory() as folder,
-        serving("envoy", "fd001", Path(folder), checkout=checkout) as (http, _, pids, _),
+        serving("envoy", "fd001", Path(folder), checkout=checkout) as served,
     ):
-        server = Server(http.removeprefix("http://"), pids)
+        server = Server(served)
         for protocol, size in product(protocols.split(","), map(int, windows.split(","))):
             one = callers or sustainable(server, protocol, size, min(3.0, seconds))
             load = Load(protocol, one * FACTORS[-1], size, realistic=True)
             cells = measured(server, load, seconds, callers=one, is_patient=not impatient)
             name = f"{protocol}, {size} window{'s' if size > 1 else ''}"
-            found += map(_line, rows(name, cells, server.fresh_bytes))
+            found += map(line, rows(name, cells, server.fresh_mib))
             print("\n".join(found[-len(cells) :]), flush=True)
     if output is not None:
         output.write_text("\n".join([*found, ""]), encoding="utf-8")
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ def by_http(http, windows, **options):
 
 
 def stated(value):
-    """An answer without zeros and empty parts, which a message leaves out, and lists of a map without a name."""
+    """An answer without zeros and empty parts, which a message leaves out; lists of a map have no name."""
     if isinstance(value, dict):
         if value.keys() == {"values"}:
             return stated(value["values"])
