@@ -19,7 +19,6 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-import httpx
 import numpy as np
 import psutil
 import typer
@@ -32,7 +31,6 @@ from tests.benchmarks.loads import LAST_CYCLE, LOADS, Asker, Load, require_gener
 from tests.benchmarks.payloads import ROWS, Payloads
 from tests.benchmarks.tables import keep, table
 from tests.integration.conftest import running
-from tests.waiting import wait_until
 
 CEILING_BATCH = 32
 CORES = len(os.sched_getaffinity(0))
@@ -46,7 +44,7 @@ Figures = dict[str, list[float]]
 
 
 class Served(NamedTuple):
-    """A running server: HTTP URL, gRPC target, its processes, seconds until ready."""
+    """A running server: HTTP URL, gRPC target, its processes, seconds until every worker was ready."""
 
     http: str
     target: str
@@ -178,7 +176,7 @@ def _bare(bundle: str, seconds: float, batch: int) -> tuple[float, float, float]
 def serving(
     server: str, bundle: str, folder: Path, *, checkout: Path = ROOT, **settings: str
 ) -> Iterator[Served]:
-    """Start a front end with the service behind it, and wait for every worker.
+    """Start a front end with the service behind it.
 
     Args:
         server: One of `SERVERS`.
@@ -196,7 +194,6 @@ def serving(
     start = time.perf_counter()
     with running(folder, paths, front_end=front_end, command=command, **given) as started:
         ready = time.perf_counter() - start
-        wait_until(lambda: _workers(started.http) == workers, 60, what="every worker")
         family = psutil.Process(started.process.pid)
         pids = [family.pid, *(child.pid for child in family.children(recursive=True))]
         yield Served(started.http, started.grpc, pids, ready)
@@ -205,11 +202,6 @@ def serving(
 def programs_of(checkout: Path) -> Path:
     """The folder of a checkout's own programs."""
     return checkout / ".venv" / "dev" / "bin"
-
-
-def _workers(http: str) -> float:
-    text = httpx.get(http + "/metrics", trust_env=False).text
-    return next(float(line.split()[-1]) for line in text.splitlines() if line.startswith("rul_workers "))
 
 
 def cpu_seconds(pids: list[int]) -> float:

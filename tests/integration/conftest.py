@@ -15,6 +15,7 @@ from pathlib import Path
 
 import grpc
 import httpx
+import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -77,7 +78,7 @@ def running(
 ) -> Iterator[Server]:
     """`rul serve` with these settings (RUL_ and upper case are added), stopped at the end.
 
-    Another command may hold `{port}` where it needs the port.
+    Every worker is ready, unless /metrics asks for a key. Another command may hold `{port}`.
     """
     port, grpc_port = port or free_port(), free_port()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RUL_")}
@@ -117,6 +118,9 @@ def running(
                 what="readiness",
             )
             assert process.poll() is None, f"the service ended:\n{server.output()}"
+            count = int(settings.get("workers", 1))
+            if count > 1 and front_end == "envoy" and not settings.keys() & {"keys_file", "api_keys"}:
+                await_workers(server, count)
         yield server
     finally:
         if process.poll() is None:
@@ -203,6 +207,25 @@ def metrics_of(server: Server) -> dict[tuple[str, tuple[tuple[str, str], ...]], 
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
+
+
+def metric(server: Server, name: str, **labels: str) -> float:
+    """The sum of a metric's samples that have these labels."""
+    return sum(
+        value
+        for (found, of), value in metrics_of(server).items()
+        if found == name and labels.items() <= dict(of).items()
+    )
+
+
+def workers_of(server: Server) -> list[psutil.Process]:
+    """The worker processes, in the order of their start."""
+    return [child for child in psutil.Process(server.process.pid).children() if "envoy" in child.name()]
+
+
+def await_workers(server: Server, count: int) -> None:
+    """Wait until so many workers are ready."""
+    wait_until(lambda: metric(server, "rul_workers") == count, START_SECONDS, what="every worker")
 
 
 @pytest.fixture(scope="session")

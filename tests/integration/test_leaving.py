@@ -142,24 +142,3 @@ def test_a_caller_who_leaves_within_its_body_harms_nobody(narrow, client, window
 
     assert ask(client, windows[0]) == windows[0].unit
     wait_until(lambda: sample(narrow, "rul_inflight_requests") == 1, ANSWER_SECONDS, what="idleness")
-
-
-def test_more_callers_at_once_than_the_queue_holds_are_answered_or_turned_away_and_nothing_else(
-    narrow, client, windows
-):
-    """Three times the queue, by both transports: every answer is a prediction or an honest refusal."""
-    callers = 3 * LEAVERS
-    body = {"windows": [windows[0].json()] * WINDOWS, "explain": "none"}
-    message = pb.PredictRequest(windows=[windows[0].message()] * WINDOWS, explain=pb.EXPLAIN_NONE)
-
-    with ThreadPoolExecutor(callers) as pool, grpc.insecure_channel(narrow.grpc) as channel:
-        by_http = [pool.submit(client.post, "/v1/predict", json=body) for _ in range(callers)]
-        by_grpc = [rul_v1_pb2_grpc.RulServiceStub(channel).Predict.future(message) for _ in range(callers)]
-        statuses = {reply.result().status_code for reply in by_http}
-        codes = {call.code() for call in by_grpc}  # waits
-
-    refused = {429, grpc.StatusCode.RESOURCE_EXHAUSTED}
-    assert statuses | codes <= refused | {200, grpc.StatusCode.OK}
-    assert refused & (statuses | codes)
-    assert {200, grpc.StatusCode.OK} & (statuses | codes)
-    assert ask(client, windows[1]) == windows[1].unit

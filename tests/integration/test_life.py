@@ -138,6 +138,8 @@ def test_a_signal_to_the_whole_process_group_ends_it_without_an_alarm(
     front_end, tiny_bundle, tmp_path, number
 ):
     settings = {"log_level": "error"}
+    if number is signal.SIGINT:  # which does not wait for load balancers
+        settings["lame_duck_seconds"] = str(2 * STOP_SECONDS)
     with running(tmp_path, str(tiny_bundle.path), front_end=front_end, **settings) as server:
         os.killpg(server.process.pid, number)
         code = server.process.wait(STOP_SECONDS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 from pathlib import Path
@@ -71,13 +70,6 @@ def test_a_service_about_to_leave_says_so_first_and_answers_until_then(tiny_bund
         assert asked_to_close
         assert answers == [200] * 20
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(LAME_DUCK_SECONDS / 2) == 0
-
-
-def test_ctrl_c_does_not_wait_for_load_balancers(tiny_bundle, tmp_path):
-    with running(tmp_path, str(tiny_bundle.path), lame_duck_seconds=str(LAME_DUCK_SECONDS)) as server:
-        os.killpg(server.process.pid, signal.SIGINT)
-
         assert server.process.wait(LAME_DUCK_SECONDS / 2) == 0
 
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import re
-import sys
 
 import httpx
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser import LOOKS, each_look, look_id
+from tests.browser import both_sizes, each_look
 from tests.integration.conftest import running
 from tests.page_fleet import STRANGE, fill, predict, window
 from tests.tiny_bundle import pumps
 
 UNITS = 1000
-BOTH = [LOOKS[0], LOOKS[2]]
-both_sizes = pytest.mark.parametrize("look", BOTH, ids=look_id)
 
 
 @pytest.fixture(scope="module")
@@ -191,17 +188,3 @@ def test_a_paused_list_stays_as_it_is(opened, service):
     with httpx.Client(base_url=service.http, trust_env=False) as client:
         outcome = {"kind": "removed", "cycle": 31, "model": "tiny"}
         assert client.post(f"/v1/units/{made['unit']}/outcomes", json=outcome).is_success
-
-
-@both_sizes
-def test_a_thousand_units_are_painted(opened, capsys):
-    opened.go("#/")
-    rows(opened.page).first.wait_for()
-    shown = opened.page.evaluate("performance.now()")
-    paint = opened.page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
-
-    with capsys.disabled():
-        sys.stdout.write(
-            f"\n{opened.look}: first paint {paint:.0f} ms, rows of {UNITS} units {shown:.0f} ms\n"
-        )
-    assert 0 < paint < shown

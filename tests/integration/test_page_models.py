@@ -8,11 +8,10 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser import LOOKS, each_look, look_id
+from tests.browser import both_sizes, each_look
 from tests.integration.conftest import running
 from tests.page_fleet import fill
 
-both_sizes = pytest.mark.parametrize("look", [LOOKS[0], LOOKS[2]], ids=look_id)
 UNITS = 60
 
 

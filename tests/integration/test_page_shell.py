@@ -8,11 +8,10 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser import LOOKS, each_look, look_id, screenshot_folder, visit
+from tests.browser import both_sizes, each_look, screenshot_folder, visit
 from tests.integration.conftest import KEY, running
 from tests.page_fleet import fill
 
-both_sizes = pytest.mark.parametrize("look", [LOOKS[0], LOOKS[2]], ids=look_id)
 SECURITY = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",

@@ -15,12 +15,10 @@ from playwright.sync_api import expect
 
 from service.proto import rul_v1_pb2 as pb
 from service.proto import rul_v1_pb2_grpc
-from tests.browser import LOOKS, each_look, look_id, screenshot_folder, visit
+from tests.browser import both_sizes, desktop, each_look, screenshot_folder, visit
 from tests.integration.conftest import running
 
 SECONDS = 60
-desktop = pytest.mark.parametrize("look", [LOOKS[0]], ids=look_id)
-both_sizes = pytest.mark.parametrize("look", [LOOKS[0], LOOKS[2]], ids=look_id)
 
 
 @pytest.fixture(scope="module")

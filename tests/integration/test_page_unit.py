@@ -9,12 +9,10 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser import LOOKS, each_look, look_id, screenshot_folder, visit
+from tests.browser import LOOKS, both_sizes, desktop, each_look, screenshot_folder, visit
 from tests.integration.conftest import running
 
 SECONDS = 60
-desktop = pytest.mark.parametrize("look", [LOOKS[0]], ids=look_id)
-both_sizes = pytest.mark.parametrize("look", [LOOKS[0], LOOKS[2]], ids=look_id)
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ import yaml
 from export.golden import Golden
 from service.edge.keys import add_key
 from tests.asking import golden_windows
-from tests.integration.conftest import Server, free_port, metrics_of, running
+from tests.integration.conftest import Server, free_port, running
 from tests.mixed_load import Load, Tally, asked
 from tests.observability import FOLDER, RULES, alerts, filled_in, panel_queries, recording_rules, selectors
 from tests.programs import program
@@ -68,12 +68,6 @@ class Prometheus:
 
 
 @pytest.fixture(scope="module")
-def tiny_bundle(tiny_bundles):
-    """A model that has every metric: with heads."""
-    return tiny_bundles("flagship")
-
-
-@pytest.fixture(scope="module")
 def service(tiny_bundle, tmp_path_factory) -> Iterator[Server]:
     """Two workers with queues so short that they can be filled, and a store of their own."""
     folder = tmp_path_factory.mktemp("watched")
@@ -85,9 +79,6 @@ def service(tiny_bundle, tmp_path_factory) -> Iterator[Server]:
         store_url=f"sqlite:///{folder / 'kept.db'}",
         log_level="error",
     ) as started:
-        wait_until(
-            lambda: metrics_of(started)["rul_workers", ()] == WORKERS, ANSWER_SECONDS, what="every worker"
-        )
         yield started
 
 
