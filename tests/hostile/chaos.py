@@ -36,9 +36,10 @@ from service.proto import rul_v1_pb2_grpc
 from service.store.database import Database, engine_of
 from service.store.schema import OUTCOMES, PREDICTIONS
 from service.store.url import store_url
+from tests.benchmarks.tables import table
 from tests.databases import PostgreSql, postgresql
 from tests.hostile.callers import BUNDLE, Case, Ledger, asking, cases, leave, part_of_a_request
-from tests.integration.conftest import Server, metrics_of, running
+from tests.integration.conftest import Server, metrics_of, running, workers_of
 
 GIVE_UP_SECONDS: Final = 60.0
 GRACE_SECONDS: Final = 1.0
@@ -106,28 +107,24 @@ class Chaos:
             found["fill the store's disk"] = (3, self.fill)
         return found
 
-    def living(self) -> list[psutil.Process]:
-        """Return the worker processes."""
-        return [one for one in psutil.Process(self.server.process.pid).children() if "envoy" in one.name()]
-
     def kill(self) -> list[psutil.Process]:
-        victim = self.random.choice(self.living())
+        victim = self.random.choice(workers_of(self.server))
         victim.kill()
         return [victim]
 
     def kill_all(self) -> list[psutil.Process]:
-        victims = self.living()
+        victims = workers_of(self.server)
         for victim in victims:
             victim.kill()
         return victims
 
     def hang(self) -> list[psutil.Process]:
-        victim = self.random.choice(self.living())
+        victim = self.random.choice(workers_of(self.server))
         victim.suspend()
         return [victim]
 
     def pause(self) -> list[psutil.Process]:
-        victim = self.random.choice(self.living())
+        victim = self.random.choice(workers_of(self.server))
         victim.suspend()
         time.sleep(self.random.uniform(0.2, 1.0))
         victim.resume()
@@ -182,7 +179,11 @@ class Chaos:
 
     def break_once(self, kind: str, fault: Callable[[], list[psutil.Process]]) -> Fault:
         """Inject a fault, wait for the recovery, and keep both."""
-        made, before, waited = Fault(kind, time.monotonic()), self.living(), waited_seconds(os.getpid())
+        made, before, waited = (
+            Fault(kind, time.monotonic()),
+            workers_of(self.server),
+            waited_seconds(os.getpid()),
+        )
         victims = fault()
         # A process fault counts from its begin; the others end when they are lifted.
         made.lifted = made.begun if victims else time.monotonic()
@@ -196,7 +197,7 @@ class Chaos:
             time.sleep(0.05)
         made.recovered = time.monotonic()
         assert self.server.process.poll() is None, self.server.output()[-3000:]
-        started = [waited_seconds(one.pid) for one in self.living() if one not in before]
+        started = [waited_seconds(one.pid) for one in workers_of(self.server) if one not in before]
         made.waited = max(waited_seconds(os.getpid()) - waited, noticed + max(started, default=0.0))
         self.faults.append(made)
         return made
@@ -279,7 +280,7 @@ def unexplained(ledger: Ledger, faults: list[Fault]) -> list[str]:
     ]
 
 
-def table(faults: list[Fault]) -> str:
+def fault_table(faults: list[Fault]) -> str:
     """Write the table of faults, as Markdown."""
     by_kind: dict[str, list[Fault]] = defaultdict(list)
     for fault in faults:
@@ -288,9 +289,9 @@ def table(faults: list[Fault]) -> str:
     for kind, of in sorted(by_kind.items()):
         seen, own = [one.recovery_seconds for one in of], [one.own_seconds for one in of]
         cells = (statistics.median(seen), max(seen), statistics.median(own), max(own))
-        rows.append(f"| {kind} | {len(of)} | " + " | ".join(f"{cell:.1f} s" for cell in cells) + " |")
-    head = "| fault | times | recovery, median | longest | less waits for a core, median | longest |"
-    return "\n".join([head, "|---|---|---|---|---|---|", *rows])
+        rows.append([kind, len(of), *(f"{cell:.1f} s" for cell in cells)])
+    heads = ["fault", "times", "recovery, median", "longest", "less waits for a core, median", "longest"]
+    return table(heads, rows)
 
 
 def report(chaos: Chaos, ledger: Ledger, findings: list[str]) -> str:
@@ -301,7 +302,7 @@ def report(chaos: Chaos, ledger: Ledger, findings: list[str]) -> str:
     ends = ", ".join(f"{count} {status}" for status, count in sorted(by_end.items()))
     return "\n".join(
         [
-            table(chaos.faults),
+            fault_table(chaos.faults),
             "",
             f"{len(chaos.faults)} faults; calls: {ends}.",
             f"Acknowledged: {len(ledger.predictions)} stored predictions, {len(ledger.outcomes)} outcomes.",

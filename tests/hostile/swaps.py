@@ -26,7 +26,6 @@ from typing import Any, Final
 import grpc
 import httpx
 import numpy as np
-import psutil
 
 from export.bundle import BundleFolder, find_bundle
 from export.golden import Golden
@@ -36,7 +35,7 @@ from service.core.runtime import OnnxRuntime
 from service.proto import rul_v1_pb2 as pb
 from service.proto import rul_v1_pb2_grpc
 from tests.asking import Asked
-from tests.integration.conftest import Server, running
+from tests.integration.conftest import Server, running, workers_of
 from tests.key_files import key_file
 from tests.oip import json_request
 from tests.other_bundles import renamed
@@ -160,8 +159,7 @@ class Swaps:
 
     def _memory(self) -> tuple[int, int]:
         """Resident bytes and open descriptors of all workers."""
-        children = psutil.Process(self._server.process.pid).children()
-        workers = [child for child in children if "envoy" in child.name()]
+        workers = workers_of(self._server)
         return sum(w.memory_info().rss for w in workers), sum(w.num_fds() for w in workers)
 
     def _client(self) -> httpx.Client:

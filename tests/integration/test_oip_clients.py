@@ -23,8 +23,8 @@ from service.proto import open_inference_pb2 as pb
 from tests.integration.conftest import ANSWER_SECONDS
 
 OUTPUTS = [
-    "rul", "rul_interval", "failure_probability", "health_state", "attention", "contribution", "head_attention",
-    "novelty", "sensor_contribution", "window_contribution", "evidence",
+    "rul", "rul_interval", "failure_probability", "health_state", "attention", "contribution",
+    "head_attention", "novelty", "sensor_contribution", "window_contribution", "evidence",
 ]  # fmt: skip
 FIND_KSERVE = "import importlib.util as u; print(u.find_spec('kserve') or '')"
 

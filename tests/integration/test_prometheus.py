@@ -161,24 +161,15 @@ def test_prometheus_reaches_the_service(prometheus):
     wait_until(lambda: prometheus.values('up{job="rulserve"}') == [1.0], seconds=ANSWER_SECONDS)
 
 
-@pytest.mark.parametrize("name", panel_queries())
-def test_each_query_of_a_dashboard_returns_finite_numbers(name, prometheus):
-    values = prometheus.values_in_time(filled_in(panel_queries()[name], interval=INTERVAL))
-
-    assert all(map(math.isfinite, values))
+READ = {name: [filled_in(query, interval=INTERVAL)] for name, query in panel_queries().items()}
+READ |= {name: [name] for name in recording_rules()}
+READ |= {name: selectors(alert["expr"]) for name, alert in alerts().items()}
 
 
-@pytest.mark.parametrize("name", recording_rules())
-def test_each_recorded_series_has_finite_numbers(name, prometheus):
-    values = prometheus.values_in_time(name)
-
-    assert all(map(math.isfinite, values))
-
-
-@pytest.mark.parametrize("name", alerts())
-def test_each_series_that_an_alert_reads_is_there(name, prometheus):
-    for selector in selectors(alerts()[name]["expr"]):
-        assert all(map(math.isfinite, prometheus.values_in_time(selector)))
+@pytest.mark.parametrize("name", READ)
+def test_each_panel_recorded_series_and_series_of_an_alert_has_finite_numbers(name, prometheus):
+    for query in READ[name]:
+        assert all(map(math.isfinite, prometheus.values_in_time(query)))
 
 
 def test_prometheus_evaluates_every_rule_without_error(prometheus):

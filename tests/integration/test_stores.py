@@ -103,23 +103,10 @@ async def fed(url: str, asked: pd.DataFrame, ends: pd.DataFrame) -> CollectorReg
     )  # fmt: skip
     store.start()
     rows = [
-        (
-            "fd001",
-            r.unit,
-            "",
-            r.last_cycle,
-            r.rul,
-            r.lower,
-            r.upper,
-            "estimated",
-            "healthy",
-            r.at,
-            None,
-            None,
-            "1",
-        )
+        ("fd001", r.unit, "", r.last_cycle, r.rul, r.lower, r.upper, "estimated", "healthy", r.at,
+         None, None, "1")
         for r in asked.itertuples()
-    ]
+    ]  # fmt: skip
     await asyncio.to_thread(write_by_two, url, rows)
     for end in ends.sample(frac=1, random_state=0).itertuples():
         given = Outcome("fd001", end.unit, OutcomeKind(end.kind), end.cycle, None, time())
