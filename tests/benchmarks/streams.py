@@ -24,7 +24,8 @@ from rich.table import Table
 from service.proto import rul_v1_pb2 as pb
 from tests.benchmarks.front_ends import CORES, SERVERS, Served, cpu_seconds, serving
 from tests.benchmarks.loads import window_of
-from tests.benchmarks.stream_load import DATA, Connection, connect, frame, message
+from tests.benchmarks.stream_load import Connection, connect, message
+from tests.http2 import DATA, frame
 
 TICK_SECONDS: Final = 0.01
 EXPLAIN: Final = {"none": pb.EXPLAIN_NONE, "attention": pb.EXPLAIN_ATTENTION}

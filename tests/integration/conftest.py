@@ -21,8 +21,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from export.golden import Golden
 from service.proto import rul_v1_pb2_grpc
+from service.store.url import store_url
 from tests.asking import Asked, golden_windows
 from tests.browser import chromium, screenshot_folder, visit
+from tests.databases import PostgreSql, postgresql
 from tests.waiting import wait_until
 
 FRONT_ENDS = ("envoy", "uvicorn")
@@ -187,6 +189,20 @@ def channel(server) -> Iterator[grpc.Channel]:
 @pytest.fixture(scope="session")
 def stub(channel) -> rul_v1_pb2_grpc.RulServiceStub:
     return rul_v1_pb2_grpc.RulServiceStub(channel)
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgreSql]:
+    with postgresql() as started:
+        yield started
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.system)])
+def url(request, tmp_path) -> str:
+    """The address of a new database."""
+    if request.param == "sqlite":
+        return store_url(f"sqlite:///{tmp_path}/rul.db")
+    return store_url(request.getfixturevalue("postgres").database(tmp_path.name))
 
 
 def rul(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:

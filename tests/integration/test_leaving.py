@@ -13,7 +13,7 @@ import pytest
 
 from service.proto import rul_v1_pb2 as pb
 from service.proto import rul_v1_pb2_grpc
-from tests.integration.conftest import ANSWER_SECONDS, FRONT_ENDS, Server, metrics_of, running
+from tests.integration.conftest import ANSWER_SECONDS, FRONT_ENDS, Server, metric, running
 from tests.waiting import wait_until
 
 LEAVERS = 20
@@ -57,12 +57,8 @@ def reset(caller: socket.socket) -> None:
     caller.close()
 
 
-def sample(server: Server, name: str, **labels: str) -> float:
-    return metrics_of(server)[name, tuple(sorted(labels.items()))]
-
-
 def gone(server: Server, protocol: str, route: str, code: str) -> float:
-    return sample(server, "rul_requests_total", protocol=protocol, route=route, code=code)
+    return metric(server, "rul_requests_total", protocol=protocol, route=route, code=code)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +71,7 @@ def client(narrow) -> Iterator[httpx.Client]:
 def test_callers_who_close_their_sockets_take_their_windows_with_them_and_nobody_elses(
     narrow, client, windows
 ):
-    cancelled = sample(narrow, "rul_cancelled_total")
+    cancelled = metric(narrow, "rul_cancelled_total")
     left = gone(narrow, "http", "/v1/predict", "499")
     staying = [windows[i % len(windows)] for i in range(40)]
     body = explaining(windows[:1] * 40)
@@ -83,19 +79,19 @@ def test_callers_who_close_their_sockets_take_their_windows_with_them_and_nobody
         leavers = [send(narrow, body) for _ in range(LEAVERS)]
         for leaver in leavers:
             sockets.callback(leaver.close)
-        wait_until(lambda: sample(narrow, "rul_pending_windows") > 0, ANSWER_SECONDS, what="queue", pause=0)
+        wait_until(lambda: metric(narrow, "rul_pending_windows") > 0, ANSWER_SECONDS, what="queue", pause=0)
         answers = [callers.submit(ask, client, window) for window in staying]
 
         for leaver in leavers:
             reset(leaver)
 
         units = [answer.result() for answer in answers]
-    wait_until(lambda: sample(narrow, "rul_inflight_requests") == 1, ANSWER_SECONDS, what="idleness")
+    wait_until(lambda: metric(narrow, "rul_inflight_requests") == 1, ANSWER_SECONDS, what="idleness")
     assert units == [window.unit for window in staying]
-    assert sample(narrow, "rul_pending_windows") == 0
-    assert sample(narrow, "rul_cancelled_total") > cancelled
+    assert metric(narrow, "rul_pending_windows") == 0
+    assert metric(narrow, "rul_cancelled_total") > cancelled
     assert gone(narrow, "http", "/v1/predict", "499") > left
-    assert sample(narrow, "rul_requests_total", protocol="http", route="/v1/predict", code="500") == 0
+    assert metric(narrow, "rul_requests_total", protocol="http", route="/v1/predict", code="500") == 0
 
 
 def ask(client: httpx.Client, window) -> str:
@@ -111,21 +107,21 @@ def ask(client: httpx.Client, window) -> str:
 
 
 def test_grpc_callers_who_cancel_take_their_windows_with_them(narrow, windows):
-    cancelled = sample(narrow, "rul_cancelled_total")
+    cancelled = metric(narrow, "rul_cancelled_total")
     large = pb.PredictRequest(windows=[windows[0].message()] * (10 * WINDOWS), explain=pb.EXPLAIN_FULL)
     with grpc.insecure_channel(narrow.grpc) as channel:
         stub = rul_v1_pb2_grpc.RulServiceStub(channel)
         leavers = [stub.Predict.future(large) for _ in range(LEAVERS)]
-        wait_until(lambda: sample(narrow, "rul_pending_windows") > 0, ANSWER_SECONDS, what="queue", pause=0)
+        wait_until(lambda: metric(narrow, "rul_pending_windows") > 0, ANSWER_SECONDS, what="queue", pause=0)
         answers = [stub.Predict.future(pb.PredictRequest(windows=[window.message()])) for window in windows]
 
         for leaver in leavers:
             leaver.cancel()
 
         assert [a.result().predictions[0].unit for a in answers] == [window.unit for window in windows]
-    wait_until(lambda: sample(narrow, "rul_inflight_requests") == 1, ANSWER_SECONDS, what="idleness")
-    assert sample(narrow, "rul_pending_windows") == 0
-    assert sample(narrow, "rul_cancelled_total") > cancelled
+    wait_until(lambda: metric(narrow, "rul_inflight_requests") == 1, ANSWER_SECONDS, what="idleness")
+    assert metric(narrow, "rul_pending_windows") == 0
+    assert metric(narrow, "rul_cancelled_total") > cancelled
     assert gone(narrow, "grpc", "rul.v1.RulService/Predict", "CANCELLED") > 0
     assert gone(narrow, "grpc", "rul.v1.RulService/Predict", "INTERNAL") == 0
 
@@ -141,4 +137,4 @@ def test_a_caller_who_leaves_within_its_body_harms_nobody(narrow, client, window
         reset(caller)
 
     assert ask(client, windows[0]) == windows[0].unit
-    wait_until(lambda: sample(narrow, "rul_inflight_requests") == 1, ANSWER_SECONDS, what="idleness")
+    wait_until(lambda: metric(narrow, "rul_inflight_requests") == 1, ANSWER_SECONDS, what="idleness")

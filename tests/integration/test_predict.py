@@ -133,9 +133,14 @@ def test_every_format_holds_every_row(here, tiny_bundle, pumps_csv, tmp_path, su
         assert [row["rul"] for row in rows] == pytest.approx([float(row["rul"]) for row in here], abs=1e-4)
 
 
-@pytest.mark.parametrize("scheme", ["http", "grpc"])
-def test_a_service_that_is_not_there_is_one_line_and_1(pumps_csv, scheme):
-    done = rul_predict("--url", f"{scheme}://127.0.0.1:{free_port()}", "--input", pumps_csv)
+@pytest.mark.parametrize(
+    "command", ["predict --url http://{}", "predict --url grpc://{}", "top http://{} --once", "bench http://{}",
+                "demo --seconds 1 --url http://{}"],
+)  # fmt: skip
+def test_a_service_that_is_not_there_is_one_line_and_1(pumps_csv, command):
+    words = command.format(f"127.0.0.1:{free_port()}").split()
+
+    done = rul(*words, *(("--input", pumps_csv) if words[0] == "predict" else ()))
 
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1

@@ -32,27 +32,12 @@ from service.store.schema import HEAD, METADATA, PREDICTIONS
 from service.store.store import Store
 from service.store.url import store_url
 from tests.accuracy import accuracy_by_pandas
-from tests.databases import PostgreSql, postgresql
-from tests.integration.conftest import metrics_of, rul, running
+from tests.integration.conftest import metric, rul, running
 from tests.waiting import wait_until
 
 PREDICTED, ENDED, CAP = 10_000, 500, 125.0
 VERSION = ModelVersion("fd001", "1", CAP, 0.9)
 PATIENCE = 60
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgreSql]:
-    with postgresql() as started:
-        yield started
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.system)])
-def url(request, tmp_path) -> str:
-    """The address of a new database."""
-    if request.param == "sqlite":
-        return store_url(f"sqlite:///{tmp_path}/rul.db")
-    return store_url(request.getfixturevalue("server").database(tmp_path.name))
 
 
 def predictions() -> pd.DataFrame:
@@ -377,8 +362,8 @@ def test_created_tables_are_those_of_the_migrations(url):
 
 
 @pytest.mark.system
-def test_a_purge_renews_the_statistics_that_postgresql_plans_by(server, tmp_path):
-    store = Store.open(store_url(server.database(tmp_path.name)), [VERSION])
+def test_a_purge_renews_the_statistics_that_postgresql_plans_by(postgres, tmp_path):
+    store = Store.open(store_url(postgres.database(tmp_path.name)), [VERSION])
     store.write([row(str(unit)) for unit in range(300)])
 
     store.purge(before=0.0)
@@ -390,8 +375,8 @@ def test_a_purge_renews_the_statistics_that_postgresql_plans_by(server, tmp_path
 
 
 @pytest.mark.system
-def test_a_name_that_postgresql_cannot_hold_is_refused(server):
-    store = Store.open(store_url(server.database("zero")), [VERSION])
+def test_a_name_that_postgresql_cannot_hold_is_refused(postgres):
+    store = Store.open(store_url(postgres.database("zero")), [VERSION])
 
     with pytest.raises(RowsRefused):
         store.write([row("a\0b")])
@@ -401,9 +386,9 @@ def test_a_name_that_postgresql_cannot_hold_is_refused(server):
 
 @pytest.mark.system
 def test_a_database_that_dies_under_load_costs_no_prediction_and_nothing_that_was_kept(
-    server, tiny_bundle, windows, tmp_path
+    postgres, tiny_bundle, windows, tmp_path
 ):
-    url = server.database("killed")
+    url = postgres.database("killed")
     aged = next(window.json() for window in windows if window.last_cycle is not None)
     asked = 0
 
@@ -414,11 +399,8 @@ def test_a_database_that_dies_under_load_costs_no_prediction_and_nothing_that_wa
             assert http.post("/v1/predict", json={"windows": [window]}).status_code == 200
             asked += 1
 
-    def value(name: str, **labels: str) -> float:
-        return metrics_of(service)[name, tuple(sorted(labels.items()))]
-
     def written() -> float:
-        return value("rul_store_rows_total", kind="prediction")
+        return metric(service, "rul_store_rows_total", kind="prediction")
 
     settings = {"store_url": url, "store_queue_rows": "300"}
     with (
@@ -428,18 +410,20 @@ def test_a_database_that_dies_under_load_costs_no_prediction_and_nothing_that_wa
         ask(100)
         wait_until(lambda: written() == 100, PATIENCE, what="the first rows")
         ask(20)
-        server.stop()
+        postgres.stop()
         said = written()
         ask(500)
-        wait_until(lambda: value("rul_store_up") == 0, PATIENCE, what="that the store is away")
+        wait_until(lambda: metric(service, "rul_store_up") == 0, PATIENCE, what="that the store is away")
         lost = http.get("/v1/units").status_code
-        dropped = value("rul_store_dropped_total", reason="full")
-        assert value("rul_store_pending_rows") == 300
-        server.start()
-        wait_until(lambda: value("rul_store_pending_rows") == 0, PATIENCE, what="that the store is back")
+        dropped = metric(service, "rul_store_dropped_total", reason="full")
+        assert metric(service, "rul_store_pending_rows") == 300
+        postgres.start()
+        wait_until(
+            lambda: metric(service, "rul_store_pending_rows") == 0, PATIENCE, what="that the store is back"
+        )
         ask(50)
         wait_until(lambda: written() == asked - dropped, PATIENCE, what="the last rows")
-        up = value("rul_store_up")
+        up = metric(service, "rul_store_up")
 
     store = Store.open(store_url(url))
     with store.reading() as connection:

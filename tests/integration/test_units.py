@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
 from threading import Barrier
@@ -19,27 +19,11 @@ from model.domain import Trajectory
 from model.simulation import simulate
 from service.store.rows import Append, Appended, UnitKey
 from service.store.store import Store
-from service.store.url import store_url
-from tests.databases import PostgreSql, postgresql
 from tests.ingesting import Devices, by_http, settled
 from tests.integration.conftest import running
 from tests.waiting import wait_until
 
 UNITS, CYCLES, TOLERANCE, PATIENCE, ROUNDS = 6, 90, 1e-4, 60, 40
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgreSql]:
-    with postgresql() as started:
-        yield started
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.system)])
-def url(request, tmp_path) -> str:
-    """The address of a new database."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/rul.db"
-    return request.getfixturevalue("postgres").database(tmp_path.name)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +39,7 @@ def appended_at_once(url: str, *processes: Sequence[Append]) -> list[tuple[Appen
     meeting = Barrier(len(processes), timeout=PATIENCE)
 
     def process(requests: Sequence[Append]) -> list[Appended]:
-        store, results = Store.open(store_url(url)), []
+        store, results = Store.open(url), []
         for request in requests:
             meeting.wait()
             (result,) = store.readings.append([request], at=1.0)
