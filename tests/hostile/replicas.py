@@ -10,10 +10,7 @@ promise of docs/reliability.md holds, 1 otherwise, 2 without HAProxy.
 
 from __future__ import annotations
 
-import argparse
 import json
-import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +22,7 @@ from typing import Any, Final
 
 import grpc
 import httpx
+import typer
 
 from export.bundle import find_bundle
 from export.session import open_bundle
@@ -34,7 +32,7 @@ from rul_client.api import Client
 from service.proto import rul_v1_pb2 as pb
 from service.proto import rul_v1_pb2_grpc
 from tests.databases import postgresql
-from tests.hostile.balancer import PATH, PATIENCE_SECONDS, Load, Pair, answered, asks_of, balanced
+from tests.hostile.balancer import PATIENCE_SECONDS, Load, Pair, answered, asks_of, balanced, require_haproxy
 from tests.ingesting import Devices, whole
 from tests.waiting import wait_until
 
@@ -185,30 +183,19 @@ def replicas(folder: Path, bundle: str) -> Iterator[Pair]:
         yield pair
 
 
-def main() -> int:
-    """Run, print the table and return the exit status."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--units", type=int, default=12)
-    parser.add_argument("--cycles", type=int, default=120)
-    parser.add_argument("--callers", type=int, default=4)
-    parser.add_argument("--bundle", default="fd001")
-    given = parser.parse_args()
-    if shutil.which("haproxy", path=PATH) is None:
-        print("haproxy is not installed: apt install haproxy", file=sys.stderr)
-        return 2
-    with tempfile.TemporaryDirectory() as folder, replicas(Path(folder), given.bundle) as pair:
-        devices = devices_of(given.bundle, units=given.units, cycles=given.cycles)
-        result = run(pair, devices, given.callers)
+def main(*, units: int = 12, cycles: int = 120, callers: int = 4, bundle: str = "fd001") -> None:
+    """Run, and print the table."""
+    require_haproxy()
+    with tempfile.TemporaryDirectory() as folder, replicas(Path(folder), bundle) as pair:
+        result = run(pair, devices_of(bundle, units=units, cycles=cycles), callers)
     for phase, load in result.loads.items():
         print(f"{phase}:")
         load.show()
     shares = ", ".join(f"{protocol} {share:.3f}" for protocol, share in result.shares.items())
     print(f"busier replica over the other: {shares}")
     print(f"{result.acknowledged} readings; largest distance to whole windows {max(result.worst):.1e}")
-    return int(not result.is_right())
+    raise typer.Exit(not result.is_right())
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    typer.run(main)
