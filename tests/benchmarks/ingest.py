@@ -45,10 +45,6 @@ MOST_SECONDS: Final = 3600
 app = typer.Typer(pretty_exceptions_enable=False)
 
 
-def _port(server: Server) -> int:
-    return int(server.http.rpartition(":")[2])
-
-
 def _path(unit: str) -> str:
     return f"/v1/units/{unit}/cycles"
 
@@ -199,7 +195,7 @@ async def _measured(
 ) -> tuple[float, float, int]:
     """Measure quiet, busy, quiet: p99 of predictions in ms without and with ingestion, and failures."""
     prediction = field.prediction()
-    async with Connections.open(_port(server), 64) as asking, Connections.open(_port(server), 64) as sending:
+    async with Connections.open(server.port, 64) as asking, Connections.open(server.port, 64) as sending:
 
         async def predictions(duration: float) -> tuple[list[float], int]:
             return await _at_rate(lambda _: asking.ask(prediction), rate=asks, seconds=duration)

@@ -207,16 +207,12 @@ class Chaos:
         try:
             if metrics_of(self.server)["rul_workers", ()] < self.workers:
                 return False
-            body = {"windows": [self.given[-1].window.json()]}
+            window = self.given[-1].window.json()
             asked = [
-                httpx.post(
-                    self.server.http + "/v1/predict", json=body, timeout=2, trust_env=False, verify=False
-                )
+                self.server.ask("POST", "/v1/predict", json={"windows": [window]}, timeout=2)
                 for _ in range(PROBES)
             ]
-            asked += [
-                httpx.get(self.server.http + "/v1/units?limit=1", timeout=2, trust_env=False, verify=False)
-            ] * 2
+            asked += [self.server.ask("GET", "/v1/units?limit=1", timeout=2)] * 2
         except (httpx.TransportError, KeyError, ValueError):
             return False
         return all(answer.status_code == 200 for answer in asked)

@@ -164,10 +164,7 @@ class Swaps:
         return sum(w.memory_info().rss for w in workers), sum(w.num_fds() for w in workers)
 
     def _client(self) -> httpx.Client:
-        headers = {"x-api-key": KEY}
-        return httpx.Client(
-            base_url=self._server.http, headers=headers, timeout=LIMIT_SECONDS, trust_env=False, verify=False
-        )
+        return self._server.client(headers={"x-api-key": KEY}, timeout=LIMIT_SECONDS, verify=False)
 
     def _asking(self, opened: ExitStack) -> Iterator[Callable[[Told], None]]:
         """One caller of each kind over each of two connections: the kernel deals them to the workers."""
@@ -248,7 +245,7 @@ def measured(folder: Path, *, swaps: int, workers: int) -> dict[str, Any]:
 
 
 def _workers(server: Server) -> float:
-    text = httpx.get(f"{server.http}/metrics", trust_env=False, headers={"x-api-key": KEY}).text
+    text = server.ask("GET", "/metrics", key=KEY).text
     return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith("rul_workers "))
 
 

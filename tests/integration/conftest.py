@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc
 import httpx
@@ -54,6 +55,25 @@ class Server:
 
     def output(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")
+
+    @property
+    def port(self) -> int:
+        return int(self.http.rpartition(":")[2])
+
+    def client(self, **options: Any) -> httpx.Client:
+        """A client of the service; it may ask over several connections at once."""
+        given = {"timeout": ANSWER_SECONDS, "trust_env": False, **options}
+        return httpx.Client(base_url=self.http, **given)
+
+    def ask(self, method: str, path: str, *, key: str = "", **options: Any) -> httpx.Response:
+        """Ask over a new connection, which the kernel deals to any worker."""
+        # `verify` only because an unused TLS context costs more than the question.
+        with self.client(headers={"x-api-key": key} if key else {}, verify=False) as client:
+            return client.request(method, path, **options)
+
+    def predict(self, *windows: object, key: str = "", **options: Any) -> httpx.Response:
+        """Predict windows, as JSON has them, over a new connection."""
+        return self.ask("POST", "/v1/predict", key=key, json={"windows": windows, **options})
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
@@ -176,7 +196,7 @@ def windows(tiny_bundle) -> list[Asked]:
 
 @pytest.fixture(scope="session")
 def http(server) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.http, timeout=ANSWER_SECONDS, trust_env=False) as client:
+    with server.client() as client:
         yield client
 
 
@@ -216,8 +236,7 @@ def rul(*arguments: object, **environment: str) -> subprocess.CompletedProcess[s
 
 def metrics_of(server: Server) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     """Every sample by its name and labels."""
-    # `verify` only because an unused TLS context costs more than the question.
-    text = httpx.get(server.http + "/metrics", trust_env=False, timeout=ANSWER_SECONDS, verify=False).text
+    text = server.ask("GET", "/metrics").text
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)

@@ -42,8 +42,7 @@ def explaining(windows) -> bytes:
 
 def send(server: Server, body: bytes) -> socket.socket:
     """A request that nobody waits for."""
-    host, port = server.http.removeprefix("http://").split(":")
-    caller = socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS)
+    caller = socket.create_connection(("127.0.0.1", server.port), timeout=ANSWER_SECONDS)
     caller.sendall(
         b"POST /v1/predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         b"content-length: %d\r\n\r\n" % len(body) + body
@@ -63,8 +62,7 @@ def gone(server: Server, protocol: str, route: str, code: str) -> float:
 
 @pytest.fixture(scope="module")
 def client(narrow) -> Iterator[httpx.Client]:
-    limits = httpx.Limits(max_connections=None)
-    with httpx.Client(base_url=narrow.http, timeout=ANSWER_SECONDS, limits=limits, trust_env=False) as made:
+    with narrow.client(limits=httpx.Limits(max_connections=None)) as made:
         yield made
 
 
@@ -127,9 +125,8 @@ def test_grpc_callers_who_cancel_take_their_windows_with_them(narrow, windows):
 
 
 def test_a_caller_who_leaves_within_its_body_harms_nobody(narrow, client, windows):
-    host, port = narrow.http.removeprefix("http://").split(":")
     for _ in range(5):
-        caller = socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS)
+        caller = socket.create_connection(("127.0.0.1", narrow.port), timeout=ANSWER_SECONDS)
         caller.sendall(
             b"POST /v1/predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
             b'content-length: 1000\r\n\r\n{"windows"'

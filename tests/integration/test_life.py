@@ -69,7 +69,7 @@ def left_over(server: Server) -> list[str]:
 def ask_long(server: Server, windows, done: Callable[[], None]) -> httpx.Response:
     body = {"windows": [windows[0].json()] * LONG, "explain": "full"}
     try:
-        return httpx.post(server.http + "/v1/predict", json=body, timeout=60, trust_env=False)
+        return server.ask("POST", "/v1/predict", json=body, timeout=60)
     finally:
         done()
 
@@ -86,12 +86,9 @@ def in_flight(server: Server) -> float:
 def refusal(server: Server, windows) -> tuple[int, str] | None:
     """How a new HTTP request is refused; None where it is not."""
     try:
-        reply = httpx.post(
-            server.http + "/v1/predict",
-            json={"windows": [windows[0].json()]},
-            timeout=REFUSED_SECONDS if server.front_end == "uvicorn" else ANSWER_SECONDS,
-            trust_env=False,
-        )
+        timeout = REFUSED_SECONDS if server.front_end == "uvicorn" else ANSWER_SECONDS
+        body = {"windows": [windows[0].json()]}
+        reply = server.ask("POST", "/v1/predict", json=body, timeout=timeout)
     except httpx.TransportError:
         return (0, "")
     return None if reply.is_success else (reply.status_code, reply.headers.get("retry-after", ""))

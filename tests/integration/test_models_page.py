@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 
-import httpx
 import pytest
 
 from export.bundle import find_bundle
@@ -19,7 +18,6 @@ from tests.waiting import wait_until
 
 COMMANDS, REQUESTS = bash_blocks(ROOT / "docs" / "models.md")
 KEY = "an-admins-key"
-SECONDS = 200
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +34,7 @@ def service(tmp_path):
 
 
 def get(service, path):
-    """Ask over a new connection, which the kernel deals to either worker."""
-    return httpx.get(service.http + path, headers={"x-api-key": KEY}, trust_env=False, timeout=SECONDS)
+    return service.ask("GET", path, key=KEY)
 
 
 def versions(service, window=0):
@@ -45,11 +42,7 @@ def versions(service, window=0):
     window = golden_windows(Golden.load(find_bundle("fd001").golden))[window].json()
     found = set()
     for _ in range(24):
-        answer = httpx.post(
-            f"{service.http}/v1/predict",
-            json={"windows": [window], "model": "fd001", "explain": "none"},
-            headers={"x-api-key": KEY}, trust_env=False, timeout=SECONDS,
-        )  # fmt: skip
+        answer = service.predict(window, model="fd001", explain="none", key=KEY)
         assert answer.status_code == 200, answer.text
         found.add(answer.json()["model"]["version"])
     return found

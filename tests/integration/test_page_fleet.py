@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import httpx
 import pytest
 from playwright.sync_api import expect
 
@@ -27,7 +26,7 @@ def service(tiny_bundle, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def client(service):
-    with httpx.Client(base_url=service.http, trust_env=False) as opened:
+    with service.client() as opened:
         yield opened
 
 

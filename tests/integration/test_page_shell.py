@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import httpx
 import pytest
 from playwright.sync_api import expect
 
@@ -153,10 +152,9 @@ def test_a_service_that_ends_is_named_and_waited_for(browser, look, tiny_bundle,
             opened.base = first.http
             opened.go("#/")
             expect(opened.page.locator("#live")).to_have_text("Live")
-            port = int(first.http.rpartition(":")[2])
         expect(opened.page.locator("#live")).to_have_text("Connecting")
         opened.shoot("connecting")
-        with running(tmp_path, str(tiny_bundle.path), port=port):
+        with running(tmp_path, str(tiny_bundle.path), port=first.port):
             expect(opened.page.locator("#live")).to_have_text("Live")
 
 
@@ -169,5 +167,5 @@ def test_without_a_store_the_page_says_so(browser, look, tiny_bundle, tmp_path):
         opened.go("#/")
 
         expect(opened.page.get_by_text("This service keeps no units")).to_be_visible()
-        assert httpx.get(started.http + "/v1/events", trust_env=False).status_code == 404
+        assert started.ask("GET", "/v1/events").status_code == 404
         opened.shoot("no-store")

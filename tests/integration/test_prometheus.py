@@ -202,7 +202,7 @@ def test_requests_that_failed_through_the_callers_fault_burn_no_error_budget(pro
 
 
 def test_promtool_finds_nothing_to_improve_in_the_metrics(service):
-    metrics = httpx.get(service.http + "/metrics", trust_env=False)
+    metrics = service.ask("GET", "/metrics")
 
     checked = subprocess.run(
         [program("promtool"), "check", "metrics"], input=metrics.content, capture_output=True, check=False
@@ -328,6 +328,6 @@ def test_prometheus_scrapes_with_the_key_in_its_file_what_is_closed_to_others(ti
     file = tmp_path / "keys.toml"
     key = add_key(file, "prometheus", ["metrics"])
     with running(tmp_path, str(tiny_bundle.path), keys_file=str(file)) as closed:
-        assert httpx.get(closed.http + "/metrics", trust_env=False).status_code == 401
+        assert closed.ask("GET", "/metrics").status_code == 401
         with scraping(closed, tmp_path, key) as api:
             assert api.values_in_time('up{job="rulserve"} == 1') == [1.0]

@@ -35,14 +35,10 @@ def secure(folder, tiny_bundle):
         yield server
 
 
-def port_of(server: Server) -> str:
-    return server.http.rpartition(":")[2]
-
-
 def documented(line: str, server: Server) -> str:
     """The command of the documentation that contains these words, for this server's port."""
     (found,) = [one for one in "\n".join(BLOCKS).splitlines() if line in one]
-    return found.replace("localhost:3000", f"localhost:{port_of(server)}")
+    return found.replace("localhost:3000", f"localhost:{server.port}")
 
 
 def test_curl_with_a_certificate_is_answered_and_without_one_refused(secure, folder):
@@ -92,7 +88,7 @@ def test_a_renewed_certificate_is_shown_without_a_restart(secure, folder):
         context = ssl.create_default_context(cafile=folder / "ca.pem")
         context.load_cert_chain(folder / "client.pem", folder / "client.key")
         with (
-            socket.create_connection(("127.0.0.1", int(port_of(secure))), timeout=10) as plain,
+            socket.create_connection(("127.0.0.1", secure.port), timeout=10) as plain,
             context.wrap_socket(plain, server_hostname="localhost") as opened,
         ):
             return opened.getpeercert(binary_form=True) or b""

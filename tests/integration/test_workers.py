@@ -31,7 +31,6 @@ async def ask(server: Server, body: dict[str, object], times: int) -> list[int]:
     """So many requests, each over its own connection: the kernel deals them to the workers."""
 
     async def one() -> int:
-        # `verify` only because an unused TLS context costs more than the question.
         async with httpx.AsyncClient(
             base_url=server.http, trust_env=False, timeout=30, verify=False
         ) as client:
