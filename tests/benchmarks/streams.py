@@ -18,13 +18,12 @@ from typing import Final
 
 import numpy as np
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from service.proto import rul_v1_pb2 as pb
 from tests.benchmarks.front_ends import CORES, SERVERS, Served, cpu_seconds, serving
 from tests.benchmarks.loads import window_of
 from tests.benchmarks.stream_load import Connection, connect, message
+from tests.benchmarks.tables import table
 from tests.http2 import DATA, frame
 
 TICK_SECONDS: Final = 0.01
@@ -155,16 +154,13 @@ def failures(made: list[Connection]) -> int:
 def show(server: str, plan: Plan, rows: list[Row]) -> None:
     """The rows, as a table."""
     idle, *loads = rows
-    table = Table(
-        title=f"{idle['open']:.0f} streams of {plan.bundle} (explain {plan.explain}), {SERVERS[server]}",
-        caption=f"{CORES} cores; idle: {idle['RSS MiB']:.0f} MiB, {idle['kB a stream']:.1f} kB a stream; "
-        f"{idle['opened/s']:.0f} opened a second",
+    print(
+        f"{idle['open']:.0f} streams of {plan.bundle} (explain {plan.explain}), {SERVERS[server]}, "
+        f"{CORES} cores; idle: {idle['RSS MiB']:.0f} MiB, {idle['kB a stream']:.1f} kB a stream; "
+        f"{idle['opened/s']:.0f} opened a second\n"
     )
-    for name in loads[0]:
-        table.add_column(name, justify="right")
-    for row in loads:
-        table.add_row(*(f"{value:.2f}" if value < 10 else f"{value:.0f}" for value in row.values()))
-    Console(width=130).print(table)
+    rows = ([f"{value:.2f}" if value < 10 else f"{value:.0f}" for value in row.values()] for row in loads)
+    print(table([*loads[0]], rows, texts=0))
 
 
 if __name__ == "__main__":

@@ -176,6 +176,13 @@ def test_to_look_for_a_store_makes_none(tmp_path):
     assert not (tmp_path / "no.db").exists()
 
 
+@pytest.fixture
+def store(url) -> Iterator[Store]:
+    opened = Store.open(url, [VERSION])
+    yield opened
+    opened.close()
+
+
 def row(unit: str = "1", cycle: int = 10, rul: float = 50.0, *, at: float = 1000.0, why: str | None = None):
     return ("fd001", unit, "", cycle, rul, rul - 5, rul + 5, "estimated", "healthy", at, None, why, "1")
 
@@ -198,9 +205,7 @@ def test_workers_that_start_together_find_one_set_of_tables(url):
         store.close()
 
 
-def test_a_reader_sees_nothing_that_is_written_meanwhile(url):
-    store = Store.open(url, [VERSION])
-
+def test_a_reader_sees_nothing_that_is_written_meanwhile(store):
     with store.reading() as connection:
         connection.execute(select(PREDICTIONS)).all()
         store.write([row()])
@@ -208,40 +213,31 @@ def test_a_reader_sees_nothing_that_is_written_meanwhile(url):
 
     assert seen == []
     assert len(kept(store)) == 1
-    store.close()
 
 
-def test_the_newest_prediction_of_a_cycle_stays_exactly_as_it_was(url):
-    store = Store.open(url, [VERSION])
-
+def test_the_newest_prediction_of_a_cycle_stays_exactly_as_it_was(store):
     store.write([row(rul=0.1 + 0.2, at=1001.0), row('ü"\\', 3)])
     store.write([row(rul=1.0, at=1000.0)])
 
     assert kept(store) == [("1", 10, 0.1 + 0.2), ('ü"\\', 3, 50.0)]
-    store.close()
 
 
-def test_an_explanation_stays_exactly_as_it_was(url):
-    store = Store.open(url, [VERSION])
+def test_an_explanation_stays_exactly_as_it_was(store):
     text = explanation_text(Grounds([3], [0.5], [0], [-7.25], 10, ('ü"\\',), UNSET))
 
     store.write([row(cycle=10), row(cycle=11, why=text)])
 
     found = store.history("fd001", "1", limit=5, before=None)
     assert [prediction["explanation"] for prediction in found.predictions] == [text, None]
-    store.close()
 
 
 @pytest.mark.parametrize("bad", [row(rul=float("nan")), row(unit="\ud800")])
-def test_a_row_that_cannot_be_kept_is_refused_with_its_company_and_not_for_ever(url, bad):
-    store = Store.open(url, [VERSION])
-
+def test_a_row_that_cannot_be_kept_is_refused_with_its_company_and_not_for_ever(store, bad):
     with pytest.raises(RowsRefused):
         store.write([row("good"), bad])
 
     store.write([row("good")])
     assert kept(store) == [("good", 10, 50.0)]
-    store.close()
 
 
 def plans(store: Store, question: Callable[[], object]) -> list[str]:
