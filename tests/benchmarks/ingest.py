@@ -184,7 +184,9 @@ def load(  # noqa: PLR0917 options
             quiet, busy, failed = asyncio.run(
                 _measured(server, field, seconds=seconds, requests=readings / a_request, asks=predictions)
             )
-            lost = sum(len(cycles - stored(http, unit, "fd001")) for unit, cycles in field.sent.items())
+            lost = sum(
+                len(cycles - stored(http, unit, "fd001")) for unit, cycles in field.sent.items() if cycles
+            )
             total = sum(map(len, field.sent.values()))
         print(f"{total} readings sent, {lost} lost; p99 of predictions {busy / quiet:.2f} times that without")
         assert failed == lost == 0

@@ -99,15 +99,13 @@ class Load:
     @contextmanager
     def running(self, asks: list[tuple[str, Ask]]) -> Generator[None]:
         """Ask while the block runs."""
-        threads = [threading.Thread(target=self.ask, args=each) for each in asks]
-        for thread in threads:
-            thread.start()
-        try:
-            yield
-        finally:
-            self._stop.set()
-            for thread in threads:
-                thread.join()
+        with ThreadPoolExecutor(len(asks)) as threads:
+            for each in asks:
+                threads.submit(self.ask, *each)
+            try:
+                yield
+            finally:
+                self._stop.set()
 
     def show(self) -> None:
         """Print the outcomes."""

@@ -38,7 +38,7 @@ from service.store.schema import OUTCOMES, PREDICTIONS
 from service.store.url import store_url
 from tests.benchmarks.tables import table
 from tests.databases import PostgreSql, postgresql
-from tests.hostile.callers import BUNDLE, Case, Ledger, asking, cases, leave, part_of_a_request
+from tests.hostile.callers import BUNDLE, Case, Ledger, asking, cases, leave_within
 from tests.integration.conftest import Server, metrics_of, running, workers_of
 
 GIVE_UP_SECONDS: Final = 60.0
@@ -89,8 +89,8 @@ class Chaos:
     random: random.Random
     faults: list[Fault] = field(default_factory=list)
 
-    def kinds(self) -> dict[str, tuple[int, Callable[[], list[psutil.Process]]]]:
-        """Return every fault with its weight; a fault returns the processes that must end."""
+    def kinds(self) -> dict[str, tuple[int, Callable[[], list[psutil.Process] | None]]]:
+        """Return every fault with its weight; a fault returns the processes that must end, if any."""
         found = {
             "kill a worker (SIGKILL)": (3, self.kill),
             "kill every worker": (1, self.kill_all),
@@ -123,20 +123,17 @@ class Chaos:
         victim.suspend()
         return [victim]
 
-    def pause(self) -> list[psutil.Process]:
+    def pause(self) -> None:
         victim = self.random.choice(workers_of(self.server))
         victim.suspend()
         time.sleep(self.random.uniform(0.2, 1.0))
         victim.resume()
-        return []
 
-    def drop(self) -> list[psutil.Process]:
+    def drop(self) -> None:
         for turn in range(LEAVERS):
-            body, sent = part_of_a_request(self.given, turn)
-            leave(self.server.http, body, sent, reset=turn % 3 == 0)
-        return []
+            leave_within(self.server.http, self.given, turn)
 
-    def cancel(self) -> list[psutil.Process]:
+    def cancel(self) -> None:
         with grpc.insecure_channel(
             self.server.grpc, options=[("grpc.use_local_subchannel_pool", 1)]
         ) as channel:
@@ -147,24 +144,21 @@ class Chaos:
             calls += [stub.PredictStream(iter([opening])) for _ in range(LEAVERS)]
             for call in calls:
                 call.cancel()
-        return []
 
-    def lock(self) -> list[psutil.Process]:
+    def lock(self) -> None:
         with sqlite3.connect(self.folder / "store" / "rul.db", timeout=10) as connection:
             connection.execute("BEGIN EXCLUSIVE")
             time.sleep(self.random.uniform(0.5, 3.0))
             connection.rollback()
         connection.close()
-        return []
 
-    def lose(self) -> list[psutil.Process]:
+    def lose(self) -> None:
         assert self.database is not None
         self.database.stop()
         time.sleep(self.random.uniform(0.5, 3.0))
         self.database.start()
-        return []
 
-    def fill(self) -> list[psutil.Process]:
+    def fill(self) -> None:
         assert self.disk is not None
         filler = self.disk / "filler"
         try:
@@ -175,16 +169,15 @@ class Chaos:
             time.sleep(self.random.uniform(0.5, 3.0))
         finally:
             filler.unlink()
-        return []
 
-    def break_once(self, kind: str, fault: Callable[[], list[psutil.Process]]) -> Fault:
+    def break_once(self, kind: str, fault: Callable[[], list[psutil.Process] | None]) -> Fault:
         """Inject a fault, wait for the recovery, and keep both."""
         made, before, waited = (
             Fault(kind, time.monotonic()),
             workers_of(self.server),
             waited_seconds(os.getpid()),
         )
-        victims = fault()
+        victims = fault() or []
         # A process fault counts from its begin; the others end when they are lifted.
         made.lifted = made.begun if victims else time.monotonic()
         noticed, supervisor = 0.0, self.server.process.pid

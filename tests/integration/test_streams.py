@@ -1,7 +1,6 @@
 """`PredictStream` of the real process, behind both front ends: equal to Predict, and gone without a trace."""
 
 import asyncio
-import queue
 import signal
 
 import grpc
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 
 from service.proto import rul_v1_pb2 as pb
 from service.proto import rul_v1_pb2_grpc
+from tests.asking import Stream
 from tests.examples import examples
 from tests.golden.comparison import differences
 from tests.integration.conftest import ANSWER_SECONDS, FRONT_ENDS, STOP_SECONDS, metric, running
@@ -20,27 +20,6 @@ from tests.waiting import wait_until
 
 CLOSER = 1e-5
 MANY = 200
-
-
-class Stream:
-    """An open stream, asked one reading at a time."""
-
-    def __init__(self, stub, **options) -> None:
-        self._asked: queue.Queue[pb.StreamRequest | None] = queue.Queue()
-        self.call = stub.PredictStream(iter(self._asked.get, None), timeout=ANSWER_SECONDS)
-        self._asked.put(pb.StreamRequest(open=pb.StreamOpen(**options)))
-        self.opened = next(self.call).opened
-
-    def send(self, values, **options) -> None:
-        self._asked.put(pb.StreamRequest(reading=pb.Reading(values=values, **options)))
-
-    def ask(self, values, **options) -> pb.StreamReply:
-        self.send(values, **options)
-        return next(self.call)
-
-    def close(self) -> None:
-        self._asked.put(None)
-        assert list(self.call) == []
 
 
 @st.composite
