@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser import both_sizes, each_look, screenshot_folder, visit
+from tests.browser import both_sizes, desktop, each_look, screenshot_folder, visit
 from tests.integration.conftest import KEY, running
 from tests.page_fleet import fill
 
@@ -144,7 +144,7 @@ def test_a_key_can_be_forgotten(locked, browser, look, tmp_path):
         expect(opened.page.get_by_role("dialog", name="API key")).to_be_visible()
 
 
-@both_sizes
+@desktop
 def test_a_service_that_ends_is_named_and_waited_for(browser, look, tiny_bundle, tmp_path):
     with visit(browser, "http://127.0.0.1", look, screenshot_folder(tmp_path), expects="ERR_") as opened:
         with running(tmp_path, str(tiny_bundle.path)) as first:
@@ -158,7 +158,7 @@ def test_a_service_that_ends_is_named_and_waited_for(browser, look, tiny_bundle,
             expect(opened.page.locator("#live")).to_have_text("Live")
 
 
-@both_sizes
+@desktop
 def test_without_a_store_the_page_says_so(browser, look, tiny_bundle, tmp_path):
     with (
         running(tmp_path, str(tiny_bundle.path), store="false") as started,
