@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -62,13 +61,7 @@ class Load:
         self._stop: Final = threading.Event()
         self._asking: Final[list[Future[Tally]]] = []
         self._seen: Tally | None = None
-        self._begun: Final = time.monotonic()
         self._turns: Final[Counter[int]] = Counter()
-
-    @property
-    def seconds(self) -> float:
-        """How long it has lasted."""
-        return time.monotonic() - self._begun
 
     @property
     def complete(self) -> bool:
