@@ -89,48 +89,33 @@ class Cell:
         return Counter({code: n for code, n in self.codes.items() if code not in (*ANSWERED, *REFUSED)})
 
 
-class Server:
-    """A server under test.
-
-    Attributes:
-        fresh_mib: Resident memory of its processes before the first load.
-    """
-
-    def __init__(self, served: Served) -> None:
-        self.address: Final = served.http.removeprefix("http://")
-        self._served: Final = served
-        self.fresh_mib: Final = self.memory_mib()
-
-    def memory_mib(self) -> float:
-        """Resident memory of all its processes."""
-        return self._served.memory_mib()
-
-    def load(self, cell: Cell, load: Load, seconds: float, *, settle: float, is_patient: bool) -> Ends:
-        """Run one round of a cell."""
-        calls = calls_of("fd001", load.protocol, load)
-        busy = cpu_seconds(self._served.pids)
-        with watched(self) as (livez, peak):
-            ends = uvloop.run(
-                closed_loop(self.address, calls, cell.callers, seconds, settle=settle, is_patient=is_patient)
-            )
-        share = ends.elapsed / (ends.elapsed + settle)
-        cell.add(ends, livez, max(peak), (cpu_seconds(self._served.pids) - busy) * share)
-        return ends
+def run_round(
+    served: Served, cell: Cell, load: Load, seconds: float, *, settle: float, is_patient: bool
+) -> None:
+    """Run one round of a cell."""
+    calls = calls_of("fd001", load.protocol, load)
+    busy = cpu_seconds(served.pids)
+    with watched(served) as (livez, peak):
+        ends = uvloop.run(
+            closed_loop(served.target, calls, cell.callers, seconds, settle=settle, is_patient=is_patient)
+        )
+    share = ends.elapsed / (ends.elapsed + settle)
+    cell.add(ends, livez, max(peak), (cpu_seconds(served.pids) - busy) * share)
 
 
 @contextmanager
-def watched(server: Server) -> Generator[tuple[list[float], list[float]]]:
+def watched(served: Served) -> Generator[tuple[list[float], list[float]]]:
     """Ask for `/livez` and read the memory until the end of the block."""
     context = get_context("spawn")
     near, far = context.Pipe()
-    probe = context.Process(target=_probe, args=(server.address, far), daemon=True)
+    probe = context.Process(target=_probe, args=(served.target, far), daemon=True)
     livez: list[float] = []
-    peak = [server.memory_mib()]
+    peak = [served.memory_mib()]
     stop = threading.Event()
 
     def look() -> None:
         while not stop.wait(0.25):
-            peak.append(server.memory_mib())
+            peak.append(served.memory_mib())
 
     watcher = threading.Thread(target=look)
     probe.start()
@@ -165,27 +150,27 @@ def _probe(address: str, pipe: Any) -> None:
     pipe.send(waits)
 
 
-def sustainable(server: Server, protocol: str, windows: int, seconds: float) -> int:
+def sustainable(served: Served, protocol: str, windows: int, seconds: float) -> int:
     """Find the most callers, by doubling, of whom none is refused and none fails."""
     callers = 1
     while callers < MOST_CALLERS:
         cell = Cell(2 * callers)
         load = Load(protocol, cell.callers, windows, realistic=True)
-        server.load(cell, load, seconds, settle=seconds / 2, is_patient=True)
+        run_round(served, cell, load, seconds, settle=seconds / 2, is_patient=True)
         if cell.refused or cell.failed:
             break
         callers *= 2
     return callers
 
 
-def measured(server: Server, load: Load, seconds: float, *, callers: int, is_patient: bool) -> list[Cell]:
+def measured(served: Served, load: Load, seconds: float, *, callers: int, is_patient: bool) -> list[Cell]:
     """All factors in turn, in rounds, so that a change of the machine's speed meets each."""
     rounds = max(1, round(seconds / ROUND_SECONDS))
     cells = [Cell(callers * factor) for factor in FACTORS]
     for _ in range(rounds):
         for cell in cells:
             each = seconds / rounds
-            server.load(cell, load, each, settle=min(1.0, each / 2), is_patient=is_patient)
+            run_round(served, cell, load, each, settle=min(1.0, each / 2), is_patient=is_patient)
     return cells
 
 
@@ -239,13 +224,13 @@ def main(
         tempfile.TemporaryDirectory() as folder,
         serving("envoy", "fd001", Path(folder), checkout=checkout) as served,
     ):
-        server = Server(served)
+        fresh_mib = served.memory_mib()
         for protocol, size in product(protocols.split(","), map(int, windows.split(","))):
-            one = callers or sustainable(server, protocol, size, min(3.0, seconds))
+            one = callers or sustainable(served, protocol, size, min(3.0, seconds))
             load = Load(protocol, one * FACTORS[-1], size, realistic=True)
-            cells = measured(server, load, seconds, callers=one, is_patient=not impatient)
+            cells = measured(served, load, seconds, callers=one, is_patient=not impatient)
             name = f"{protocol}, {size} window{'s' if size > 1 else ''}"
-            found += map(line, rows(name, cells, server.fresh_mib))
+            found += map(line, rows(name, cells, fresh_mib))
             print("\n".join(found[-len(cells) :]), flush=True)
     if output is not None:
         output.write_text("\n".join([*found, ""]), encoding="utf-8")
