@@ -14,7 +14,9 @@ from tests.tiny_bundle import COLUMNS, pumps
 
 @pytest.fixture(params=["http", "grpc"])
 def url(request, server):
-    return server.http if request.param == "http" else f"grpc://{server.grpc}"
+    if request.param == "grpc" and server.front_end != "envoy":
+        pytest.skip("the client asks for units by HTTP on the same port, which Envoy alone has")
+    return server.http.replace("http", request.param)
 
 
 @pytest.fixture
