@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -29,6 +30,44 @@ class Asked:
         """As gRPC has it."""
         values = pb.Readings(values=self.readings.ravel().tolist())
         return pb.Window(unit=self.unit, last_cycle=self.last_cycle, readings=values)
+
+
+class Stream:
+    """An open `PredictStream`, asked one reading at a time; with `with` it never waits for more to send."""
+
+    def __init__(self, stub: Any, *, timeout: float = 60, **options: Any) -> None:
+        self._asked: queue.Queue[pb.StreamRequest | None] = queue.Queue()
+        self.call = stub.PredictStream(iter(self._asked.get, None), timeout=timeout)
+        self._asked.put(pb.StreamRequest(open=pb.StreamOpen(**options)))
+        try:
+            assert next(self.call).HasField("opened")
+        except BaseException:
+            self.end()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def send(self, values: list[float], **options: Any) -> None:
+        """Send a reading."""
+        self._asked.put(pb.StreamRequest(reading=pb.Reading(values=values, **options)))
+
+    def ask(self, values: list[float], **options: Any) -> pb.StreamReply:
+        """Send a reading and wait for its reply."""
+        self.send(values, **options)
+        return next(self.call)
+
+    def end(self) -> None:
+        """Send no more."""
+        self._asked.put(None)
+
+    def close(self) -> None:
+        """Send no more; no reply may come either."""
+        self.end()
+        assert list(self.call) == []
 
 
 def golden_windows(golden: Golden) -> list[Asked]:

@@ -124,9 +124,10 @@ def screenshot_folder(fallback: Path) -> Path:
     return folder
 
 
-def look_id(look: object) -> str | None:
-    """Name a look in the id of a test."""
-    return str(look) if isinstance(look, Look) else None
+def _in(looks: list[Look]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("look", looks, ids=str)
 
 
-each_look = pytest.mark.parametrize("look", LOOKS, ids=look_id)
+each_look = _in(LOOKS)
+both_sizes = _in([LOOKS[0], LOOKS[2]])
+desktop = _in([LOOKS[0]])

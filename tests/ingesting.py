@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from threading import Lock
+from time import monotonic
 from typing import Any, Final
 
 import httpx
@@ -56,3 +59,86 @@ def distance(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
     probabilities = one["failure_probability"], other["failure_probability"]
     pairs += [(probabilities[0][h], probabilities[1][h]) for h in probabilities[1]]
     return max(abs(a - b) for a, b in pairs)
+
+
+PATIENCE_SECONDS: Final = 60
+Append = Callable[[str, dict[str, Any]], object]
+"""Sends a reading of a unit, and raises unless it was acknowledged."""
+
+
+def settled(http: httpx.Client, method: str, path: str, **options: Any) -> dict[str, Any]:
+    """Ask again while the store opens, which on a busy machine takes longer than the service."""
+    give_up_at = monotonic() + PATIENCE_SECONDS
+    while True:
+        answer = http.request(method, path, **options)
+        if answer.status_code != 503 or monotonic() > give_up_at:
+            return answer.raise_for_status().json()
+
+
+def by_http(http: httpx.Client, **fields: object) -> Append:
+    """Append by HTTP, with these further fields."""
+    return lambda unit, given: settled(http, "POST", f"/v1/units/{unit}/cycles", json=given | fields)
+
+
+class Devices:
+    """Units that report their readings out of order, some twice, and remember what was acknowledged.
+
+    Attributes:
+        left: Cycles yet to report, by unit.
+        acknowledged: Cycles that were acknowledged, by unit.
+        sent: Acknowledged readings, repeats included.
+    """
+
+    def __init__(self, units: Sequence[Trajectory], names: Sequence[str], *, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        self.units, self.names = units, names
+        self.left = {unit.unit: disordered(unit.cycles.tolist(), rng) for unit in units}
+        self.acknowledged: dict[str, set[int]] = {unit.unit: set() for unit in units}
+        self.sent = 0
+        self._lock: Final = Lock()
+
+    def report(
+        self, threads: Executor, appends: Iterable[Append], *, share: float = 1.0
+    ) -> list[Future[None]]:
+        """Begin to report this share of what is left, each unit by one of `appends`."""
+        return [
+            threads.submit(self._send, unit, append, round(share * len(self.left[unit.unit])))
+            for unit, append in zip(self.units, appends, strict=False)
+        ]
+
+    def _send(self, unit: Trajectory, append: Append, count: int) -> None:
+        """Report so many readings, or fewer where the service dies meanwhile."""
+        left = self.left[unit.unit]
+        for _ in range(count):
+            try:
+                append(unit.unit, reading(unit, left[0], self.names))
+            except httpx.TransportError:
+                return
+            self.acknowledged[unit.unit].add(left.pop(0))
+            with self._lock:
+                self.sent += 1
+
+    def lost(self, http: httpx.Client, model: str) -> int:
+        """Count acknowledged readings that are not stored."""
+        return sum(len(cycles - stored(http, unit, model)) for unit, cycles in self.acknowledged.items())
+
+    def worst(self, http: httpx.Client, **fields: object) -> float:
+        """Repeat each unit's last reading; return the largest distance to the answer of its whole window."""
+        append = by_http(http, **fields)
+        last: list[Any] = [append(u.unit, reading(u, u.cycles[-1], self.names)) for u in self.units]
+        assert {(answer["stored"], answer["repeated"]) for answer in last} == {(0, 1)}
+        model = last[0]["model"]["name"]
+        expected = answers(http, model, [whole(unit, self.names) for unit in self.units])
+        return max(distance(a["prediction"], of_whole) for a, of_whole in zip(last, expected, strict=True))
+
+
+def stored(http: httpx.Client, unit: str, model: str) -> set[int]:
+    """Read the cycles of a unit's stored readings, page by page."""
+    found: set[int] = set()
+    params: dict[str, Any] = {"model": model, "limit": 1000}
+    while True:
+        body = settled(http, "GET", f"/v1/units/{unit}", params=params)
+        found |= {*body["readings"]["cycles"]}
+        if body["next"] is None:
+            return found
+        params["before"] = body["next"]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import queue
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,7 +14,7 @@ import grpc
 import httpx
 
 from service.proto import rul_v1_pb2, rul_v1_pb2_grpc
-from tests.asking import Asked
+from tests.asking import Asked, Stream
 from tests.oip import json_request
 
 PACE_SECONDS: Final = 0.02
@@ -63,13 +61,7 @@ class Load:
         self._stop: Final = threading.Event()
         self._asking: Final[list[Future[Tally]]] = []
         self._seen: Tally | None = None
-        self._begun: Final = time.monotonic()
         self._turns: Final[Counter[int]] = Counter()
-
-    @property
-    def seconds(self) -> float:
-        """How long it has lasted."""
-        return time.monotonic() - self._begun
 
     @property
     def complete(self) -> bool:
@@ -209,15 +201,10 @@ class StreamCaller:
     def __call__(self, turn: int, seen: Tally) -> None:
         """One stream."""
         route = "rul.v1.RulService/PredictStream"
-        sent: queue.Queue[rul_v1_pb2.StreamRequest | None] = queue.Queue()
-        call = self._stub.PredictStream(iter(sent.get, None), timeout=60)
-        sent.put(rul_v1_pb2.StreamRequest(open=rul_v1_pb2.StreamOpen()))
-        assert next(call).HasField("opened")
+        stream = Stream(self._stub)
         for values in self._readings:
-            sent.put(rul_v1_pb2.StreamRequest(reading=rul_v1_pb2.Reading(values=values)))
-            assert next(call).HasField("prediction")
+            assert stream.ask(values).HasField("prediction")
             seen.requests["grpc", f"{route}/reading", "OK"] += 1
             seen.windows += 1
-        sent.put(None)
-        assert list(call) == []
+        stream.close()
         seen.requests["grpc", route, "OK"] += 1

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -12,6 +14,7 @@ import pytest
 
 ROOT: Final = Path(__file__).parents[1]
 REQUIRED: Final = "REQUIRE_SYSTEM_PROGRAMS"
+PASTED_SECONDS: Final = 200
 PLUGIN_FOLDERS: Final = tuple(
     Path(folder) / "docker" / "cli-plugins"
     for folder in ("/usr/local/lib", "/usr/local/libexec", "/usr/lib", "/usr/libexec")
@@ -49,6 +52,28 @@ def output_of(*command: str | Path, cwd: Path = ROOT) -> str:
         [str(part) for part in command], cwd=cwd, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, f"{done.args} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def bash_blocks(page: Path) -> list[str]:
+    """The blocks of a document that a reader pastes into a shell."""
+    return re.findall(r"^```bash\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def pasted(text: str, folder: Path, **environment: str) -> str:
+    """What a block prints in a shell in this folder, with `rul` in reach and no settings but these."""
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("RUL_", "PYTEST_")) and "proxy" not in name.lower()
+    }
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", text],
+        cwd=folder, env=clean | {"PATH": path} | environment,
+        capture_output=True, text=True, check=False, timeout=PASTED_SECONDS,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{text}\nended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
 

@@ -26,6 +26,7 @@ from tests.benchmarks.fleet_simulation import (
     simulate,
 )
 from tests.benchmarks.loop_simulation import Client, closed_loop, open_loop
+from tests.benchmarks.tables import table
 
 MOST_KEPT: Final = 150
 """Batches of each size that a round keeps for plans, one after the other."""
@@ -39,7 +40,6 @@ PERCENTS: Final = (20, 40, 60, 80, 90)
 FLEETS: Final = (10_000, 100_000, 1_000_000)
 HOURS_A_MONTH: Final = 730
 SEED: Final = 1
-Cell = str | int | float
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -171,22 +171,22 @@ def report(found: Measurement, plan: Plan) -> str:
 
 def costs(found: Measurement) -> str:
     """Show the cost of a window by the size of its batch."""
-    rows: list[list[Cell]] = []
+    rows: list[list[object]] = []
     for size in sorted(found.graph_seconds):
         spent = statistics.median(last for each in found.rounds for _, last in each.micros[size]) / 1e6
         cpu = statistics.median(each.cpu_seconds[size] for each in found.rounds)
         graph = found.graph_seconds[size]
         rows.append([size, *(f"{1000 * each:.3f}" for each in (spent, spent / size, cpu, graph / size))])
     heads = ["windows in a batch", "ms a batch", "ms a window", "CPU ms a window", "graph alone, ms a window"]
-    return table(heads, rows)
+    return table(heads, rows, texts=0) + "\n"
 
 
 def compared(found: Measurement) -> str:
     """Show measured and simulated figures of each load: medians over the rounds."""
-    rows: list[list[Cell]] = []
+    rows: list[list[object]] = []
     for place, first in enumerate(found.rounds[0].loads):
         pairs = [(each.loads[place], each.simulated[place]) for each in found.rounds]
-        row: list[Cell] = [_named(first.load, pairs)]
+        row: list[object] = [_named(first.load, pairs)]
         for figure, scale in (("per_second", 1), ("p50", 1000), ("p99", 1000)):
             real, made = (
                 statistics.median(scale * getattr(pair[side], figure) for pair in pairs) for side in (0, 1)
@@ -196,7 +196,7 @@ def compared(found: Measurement) -> str:
     heads = ["load"]
     for figure in ("answers/s", "p50 ms", "p99 ms"):
         heads += [figure, "simulated", "ratio"]
-    return table(heads, rows)
+    return table(heads, rows, texts=0) + "\n"
 
 
 def _named(load: Load, pairs: Sequence[tuple[Loaded, Loaded]]) -> str:
@@ -235,15 +235,15 @@ def simulated(times: ServiceTimes, each: Round, load: Load) -> Loaded:
 
 def under_load(times: ServiceTimes, plan: Plan) -> str:
     """Show latency by the load of a core, with every replica and while one of eight is gone."""
-    rows = list[list[Cell]]()
+    rows = list[list[object]]()
     for percent in PERCENTS:
         fleet = _slice(times, percent, plan.workers)
-        row: list[Cell] = [f"{percent} %", f"{fleet.units / SLICE / plan.workers:,.0f}"]
+        row: list[object] = [f"{percent} %", f"{fleet.units / SLICE / plan.workers:,.0f}"]
         for trouble in (None, _gone()):
             row += [_short(1000 * each) for each in _quantiles(_simulated(fleet, times, trouble))]
         rows.append(row)
     heads = ["load", "units a core", "p50 ms", "p99 ms", "p50 ms, one of eight gone", "p99 ms"]
-    return table(heads, rows)
+    return table(heads, rows, texts=0) + "\n"
 
 
 def planned(found: Measurement, times: ServiceTimes, plan: Plan) -> str:
@@ -253,14 +253,14 @@ def planned(found: Measurement, times: ServiceTimes, plan: Plan) -> str:
     if not held:
         return f"No load keeps p99 below {limit}: a fleet cannot be planned.\n"
     best = loads[held - 1]
-    per_replica, rows = _slice(times, best, plan.workers).units / SLICE, list[list[Cell]]()
+    per_replica, rows = _slice(times, best, plan.workers).units / SLICE, list[list[object]]()
     for units in FLEETS:
         needed = math.ceil(units / per_replica)
         replicas = needed + math.ceil(needed / (SLICE - 1))  # one of eight may be gone
         share = min(1.0, SLICE / replicas)
         fleet = Fleet(round(units * share), round(replicas * share), plan.workers)
         cores = replicas * plan.workers
-        row: list[Cell] = [f"{units:,}", replicas, cores]
+        row: list[object] = [f"{units:,}", replicas, cores]
         for trouble in (None, _gone(), rollout(at=0.1, lame_duck=0.1, seconds=0.1)):
             outcome = _simulated(fleet, times, trouble)
             row += [_short(1000 * _quantiles(outcome)[1]), outcome.lost + outcome.refused]
@@ -271,7 +271,7 @@ def planned(found: Measurement, times: ServiceTimes, plan: Plan) -> str:
     heads += ["p99 ms, rollout", "failed", "GiB", "Gbit/s in", "a month"]
     return (
         f"p99 stays below {limit} up to {best} % of a core's throughput in full batches; a core costs "
-        f"{plan.core_hour:g} an hour.\n\n{table(heads, rows)}"
+        f"{plan.core_hour:g} an hour.\n\n{table(heads, rows, texts=0)}\n"
     )
 
 
@@ -300,9 +300,3 @@ def _quantiles(outcome: Outcome) -> tuple[float, float]:
 
 def _short(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
-
-
-def table(heads: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
-    """Make a table of Markdown, figures to the right."""
-    lines = [heads, ["---:"] * len(heads), *rows]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines) + "\n"

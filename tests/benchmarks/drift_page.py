@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from export.pictures import require_matplotlib, save_picture
+from tests.benchmarks.tables import table
 
 if TYPE_CHECKING:
     from tests.benchmarks.drift import Curve, Found, Healthy
@@ -17,37 +18,43 @@ if TYPE_CHECKING:
 
 def healthy_table(rows: Sequence[Healthy]) -> str:
     """False alarms, a line a fleet."""
-    lines = [
-        "| model | healthy fleet | windows | looks | alarms | nearest column | predictions | entropy |",
-        "|---|---|---:|---:|---:|---:|---:|---:|",
-    ]
-    for row in rows:
-        told = ", ".join(f"{name}: {times}" for name, times in row.alarms.items()) or "0"
-        lines.append(
-            f"| {row.model} | {row.fleet} | {row.windows} | {row.looks} | {told} | {row.column:.0%} "
-            f"| {row.prediction:.0%} | {row.entropy:.0%} |"
-        )
-    return "\n".join(lines)
+    heads = (
+        "model",
+        "healthy fleet",
+        "windows",
+        "looks",
+        "alarms",
+        "nearest column",
+        "predictions",
+        "entropy",
+    )
+    lines = (
+        [
+            *(row.model, row.fleet, row.windows, row.looks),
+            ", ".join(f"{name}: {times}" for name, times in row.alarms.items()) or "0",
+            *(f"{nearest:.0%}" for nearest in (row.column, row.prediction, row.entropy)),
+        ]
+        for row in rows
+    )
+    return table(heads, lines, texts=2)
 
 
 def faults_table(rows: Sequence[Found]) -> str:
     """Windows to the first alarm, a line a kind of fault and a column a model; then what was missed."""
     models = list(dict.fromkeys(row.model for row in rows))
-    lines = [
-        "Windows from a fault to the first alarm: median (largest) over columns, in how many cases.",
-        "",
-        f"| fault of all units | {' | '.join(models)} |",
-        f"|---|{'---:|' * len(models)}",
-    ]
-    for kind in dict.fromkeys(row.kind for row in rows):
-        cells = [_cell([row for row in rows if (row.kind, row.model) == (kind, name)]) for name in models]
-        lines.append(f"| {kind} | {' | '.join(cells)} |")
-    missed = [row for row in rows if row.windows is None]
-    listed = "; ".join(f"{row.model} {row.kind}: {row.where}" for row in missed) or "none"
+    kinds = dict.fromkeys(row.kind for row in rows)
+    lines = (
+        [kind, *(_cell([row for row in rows if (row.kind, row.model) == (kind, name)]) for name in models)]
+        for kind in kinds
+    )
+    missed = "; ".join(f"{row.model} {row.kind}: {row.where}" for row in rows if row.windows is None)
     elsewhere = [row for row in rows if row.windows and not row.named]
     other = "; ".join(f"{row.model} {row.kind} of {row.where}: {', '.join(row.alarms)}" for row in elsewhere)
-    lines += ["", f"Missed: {listed}.", "", f"First alarm for another column or thing: {other or 'none'}."]
-    return "\n".join(lines)
+    return (
+        "Windows from a fault to the first alarm: median (largest) over columns, in how many cases.\n\n"
+        f"{table(['fault of all units', *models], lines)}\n\n"
+        f"Missed: {missed or 'none'}.\n\nFirst alarm for another column or thing: {other or 'none'}."
+    )
 
 
 def _cell(rows: Sequence[Found]) -> str:

@@ -39,8 +39,8 @@ def main(*, bundle: str = "fd001", requests: int = 300, server: str = "envoy") -
     sent = bodies(bundle, 40)
     with (
         tempfile.TemporaryDirectory() as folder,
-        serving(server, bundle, Path(folder)) as (url, _, _, _),
-        httpx.Client(base_url=url, trust_env=False) as client,
+        serving(server, bundle, Path(folder)) as served,
+        httpx.Client(base_url=served.http, trust_env=False) as client,
     ):
         for path in ("/v1/predict", "/v1/explain"):
             taken: list[float] = []

@@ -55,7 +55,7 @@ def faulty_kinds(
         *(Kind(f"units of {name}", windows) for name, windows in fleets.items()),
         *(
             Kind(name, windows, paired=True)
-            for made in (_names, _stuck, _units, _constants, _readings, _history)
+            for made in (_of_sensors, _of_units, _of_readings)
             for name, windows in made(own, manifest, rng)
         ),
         *young,
@@ -65,16 +65,12 @@ def faulty_kinds(
 _Named = Iterator[tuple[str, WindowSet]]
 
 
-def _names(own: WindowSet, manifest: Manifest, rng: np.random.Generator) -> _Named:
-    sensors = manifest.schema_of_columns.indices("sensor")
-    yield "two sensors swapped", faults.swapped(own, faults.random_pairs(own, sensors, rng))
-    yield "all sensors permuted", faults.permuted(own, sensors, rng)
-
-
-def _stuck(own: WindowSet, manifest: Manifest, rng: np.random.Generator) -> _Named:
+def _of_sensors(own: WindowSet, manifest: Manifest, rng: np.random.Generator) -> _Named:
     sensors = manifest.schema_of_columns.indices("sensor")
     one, all_of_them = faults.one_each(own, sensors), faults.every(own, sensors)
-    mean, _ = _moments(manifest)
+    mean, deviation = _moments(manifest)
+    yield "two sensors swapped", faults.swapped(own, faults.random_pairs(own, sensors, rng))
+    yield "all sensors permuted", faults.permuted(own, sensors, rng)
     yield "one sensor frozen at the window's first reading", faults.frozen(own, one)
     yield "one sensor frozen for the last 20 cycles", faults.frozen(own, one, last=20)
     yield "one sensor frozen for the last 10 cycles", faults.frozen(own, one, last=10)
@@ -83,58 +79,37 @@ def _stuck(own: WindowSet, manifest: Manifest, rng: np.random.Generator) -> _Nam
     yield "all sensors stuck at their training means", faults.stuck(own, all_of_them, mean)
     yield "one sensor 0", faults.stuck(own, one, np.zeros_like(mean))
     yield "all columns 0", faults.stuck(own, faults.every(own, range(len(mean))), np.zeros_like(mean))
-
-
-def _units(own: WindowSet, manifest: Manifest, rng: np.random.Generator) -> _Named:
-    def of(unit: str) -> list[int]:
-        return [i for i, column in enumerate(manifest.columns) if column.unit == unit]
-
-    for unit, other, factor in (
-        ("degR", "K", KELVIN_PER_RANKINE),
-        ("psia", "kPa", KILOPASCAL_PER_PSI),
-        ("psia", "bar", BAR_PER_PSI),
-        ("rpm", "1/s", 1 / SECONDS_PER_MINUTE),
-        ("kft", "m", METRES_PER_KILOFOOT),
-    ):
-        if columns := of(unit):
-            yield f"all {unit} given as {other}", faults.scaled(own, faults.every(own, columns), factor)
-    for unit, what, factor in (
-        ("degR", "given as K", KELVIN_PER_RANKINE),
-        ("rpm", "10 % high", 1.1),
-        ("rpm", "1 % high", 1.01),
-    ):
-        if columns := of(unit):
-            yield f"one {unit} {what}", faults.scaled(own, faults.one_each(own, columns), factor)
-
-
-def _constants(own: WindowSet, manifest: Manifest, rng: np.random.Generator) -> _Named:
-    one = faults.one_each(own, manifest.schema_of_columns.indices("sensor"))
-    _, deviation = _moments(manifest)
     for times in (1, 3, -3, 10):
         yield f"one sensor off by {times:+d} standard deviations", faults.shifted(own, one, times * deviation)
 
 
-def _readings(own: WindowSet, manifest: Manifest, rng: np.random.Generator) -> _Named:
+def _of_units(own: WindowSet, manifest: Manifest, rng: np.random.Generator) -> _Named:
+    for unit, which, what, factor in (
+        ("degR", faults.every, "all {} given as K", KELVIN_PER_RANKINE),
+        ("psia", faults.every, "all {} given as kPa", KILOPASCAL_PER_PSI),
+        ("psia", faults.every, "all {} given as bar", BAR_PER_PSI),
+        ("rpm", faults.every, "all {} given as 1/s", 1 / SECONDS_PER_MINUTE),
+        ("kft", faults.every, "all {} given as m", METRES_PER_KILOFOOT),
+        ("degR", faults.one_each, "one {} given as K", KELVIN_PER_RANKINE),
+        ("rpm", faults.one_each, "one {} 10 % high", 1.1),
+        ("rpm", faults.one_each, "one {} 1 % high", 1.01),
+    ):
+        if columns := [i for i, column in enumerate(manifest.columns) if column.unit == unit]:
+            yield what.format(unit), faults.scaled(own, which(own, columns), factor)
+
+
+def _of_readings(own: WindowSet, manifest: Manifest, rng: np.random.Generator) -> _Named:
     sensors = manifest.schema_of_columns.indices("sensor")
     settings = manifest.schema_of_columns.indices("setting")
     yield "cycles out of order", faults.out_of_order(own, rng)
-    yield (
-        "30 % of the sensors' readings missing",
-        faults.missing(own, faults.every(own, sensors), share=0.3, rng=rng),
-    )
-    yield (
-        "30 % of the settings' readings missing",
-        faults.missing(own, faults.every(own, settings), share=0.3, rng=rng),
-    )
-    yield "one sensor missing", faults.missing(own, faults.one_each(own, sensors), share=1.0, rng=rng)
-    yield (
-        "half of the sensors missing",
-        faults.missing(own, faults.every(own, sensors[::2]), share=1.0, rng=rng),
-    )
-    yield "all settings missing", faults.missing(own, faults.every(own, settings), share=1.0, rng=rng)
-
-
-def _history(own: WindowSet, manifest: Manifest, rng: np.random.Generator) -> _Named:
+    for name, which, share in (
+        ("30 % of the sensors' readings missing", faults.every(own, sensors), 0.3),
+        ("30 % of the settings' readings missing", faults.every(own, settings), 0.3),
+        ("one sensor missing", faults.one_each(own, sensors), 1.0),
+        ("half of the sensors missing", faults.every(own, sensors[::2]), 1.0),
+        ("all settings missing", faults.every(own, settings), 1.0),
+    ):
+        yield name, faults.missing(own, which, share=share, rng=rng)
     for cycles in (2, 5, 20):
         yield f"only the last {cycles} cycles kept", faults.last_kept(own, cycles)
     yield "only the last 20 cycles kept, age not known", faults.of_unknown_age(faults.last_kept(own, 20))

@@ -8,12 +8,8 @@ were measured with (`comparable`, random weights). Needs wrk and h2load (Debian:
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,9 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated, NamedTuple
 
-import httpx
 import numpy as np
 import psutil
 import typer
@@ -32,10 +27,10 @@ from rich.progress import Progress
 from export.bundle import find_bundle
 from service.core.runtime import OnnxRuntime
 from tests.benchmarks.comparable import make_comparable_bundle
-from tests.benchmarks.loads import LAST_CYCLE, LOADS, Load, Measured, window_of
+from tests.benchmarks.loads import LAST_CYCLE, LOADS, Asker, Load, require_generators, window_of
 from tests.benchmarks.payloads import ROWS, Payloads
-from tests.integration.conftest import free_port
-from tests.waiting import wait_until
+from tests.benchmarks.tables import keep, table
+from tests.integration.conftest import running
 
 CEILING_BATCH = 32
 CORES = len(os.sched_getaffinity(0))
@@ -48,6 +43,23 @@ ROOT = Path(__file__).parents[2]
 Figures = dict[str, list[float]]
 
 
+class Served(NamedTuple):
+    """A running server: HTTP URL, gRPC target, its processes, seconds until every worker was ready."""
+
+    http: str
+    target: str
+    pids: list[int]
+    ready: float
+
+    def memory_mib(self) -> float:
+        """Resident memory of all its processes."""
+        return sum(psutil.Process(pid).memory_info().rss for pid in self.pids) / 2**20
+
+    def workers(self) -> list[int]:
+        """The worker processes; behind uvicorn all of them."""
+        return [pid for pid in self.pids if psutil.Process(pid).name() == "envoy"] or self.pids
+
+
 def main(
     bundles: str = "comparable,fd001",
     servers: str = "envoy,one,uvicorn",
@@ -58,54 +70,44 @@ def main(
     output: Path = Path("bench-results"),
 ) -> None:
     """Measure, and leave front_ends.md and front_ends.json in OUTPUT."""
-    missing = [tool for tool in ("wrk", "h2load") if shutil.which(tool) is None]
-    if missing:
-        raise typer.BadParameter(f"{' and '.join(missing)} missing (Debian: wrk, nghttp2-client)")
+    require_generators()
     kept: dict[str, dict[str, Figures]] = {}
     chosen = [(bundle, server) for bundle in bundles.split(",") for server in servers.split(",")]
     with tempfile.TemporaryDirectory() as folder, Progress() as progress:
-        steps = progress.add_task("loads", total=rounds * len(chosen) * len(LOADS))
+        steps = progress.add_task("loads", total=rounds * len(chosen))
         paths = {name: _bundle(name, Path(folder)) for name in bundles.split(",")}
         for _ in range(rounds):
             for bundle, server in chosen:
+                progress.update(steps, description=f"{bundle}, {server}")
                 figures = kept.setdefault(bundle, {}).setdefault(server, {})
                 measure_ceiling(paths[bundle], seconds, figures)
-                with serving(server, paths[bundle], Path(folder)) as (http, target, pids, ready):
-                    figures.setdefault("ready s", []).append(ready)
+                with serving(server, paths[bundle], Path(folder)) as served:
                     asker = Payloads(paths[bundle], Path(folder) / "calls", ROWS)
-                    for load in LOADS:
-                        progress.update(steps, description=f"{bundle}, {server}: {load}")
-                        measure(asker, load, (http, target, pids), seconds, figures)
-                        progress.advance(steps)
-                    memory = sum(psutil.Process(pid).memory_info().rss for pid in pids) / 2**20
-                    figures.setdefault("memory MiB", []).append(memory)
-    output.mkdir(parents=True, exist_ok=True)
-    (output / "front_ends.json").write_text(json.dumps(kept, indent=1))
+                    measure_all(asker, LOADS, served, seconds, figures)
+                progress.advance(steps)
     text = "\n\n".join(markdown(bundle, server, kept[bundle][server]) for bundle, server in chosen)
-    (output / "front_ends.md").write_text(text + "\n", encoding="utf-8")
-    print(text)
+    keep(output, "front_ends", text, kept)
 
 
 def _bundle(name: str, folder: Path) -> str:
     return str(make_comparable_bundle(folder)) if name == "comparable" else name
 
 
-class Asker(Protocol):
-    """What puts a server under a load."""
-
-    def measure(self, load: Load, http: str, target: str, seconds: float) -> Measured:
-        """Load a server for so long."""
-        ...
-
-
-def measure(
-    asker: Asker, load: Load, server: tuple[str, str, list[int]], seconds: float, figures: Figures
+def measure_all(
+    asker: Asker, loads: tuple[Load, ...], served: Served, seconds: float, figures: Figures
 ) -> None:
+    """Put a server under each load; note also its start and its memory after the last one."""
+    figures.setdefault("ready s", []).append(served.ready)
+    for load in loads:
+        measure(asker, load, served, seconds, figures)
+    figures.setdefault("memory MiB", []).append(served.memory_mib())
+
+
+def measure(asker: Asker, load: Load, served: Served, seconds: float, figures: Figures) -> None:
     """Put a server under a load, and add what came of it."""
-    http, target, pids = server
-    busy, start = cpu_seconds(pids), time.perf_counter()
-    got = asker.measure(load, http, target, seconds)
-    used, took = cpu_seconds(pids) - busy, min(time.perf_counter() - start, seconds)
+    busy, start = cpu_seconds(served.pids), time.perf_counter()
+    got = asker.measure(load, served.http, served.target, seconds)
+    used, took = cpu_seconds(served.pids) - busy, min(time.perf_counter() - start, seconds)
     found = {
         "windows/s": got.windows / took,
         "over ceiling": got.windows / took / figures["ceiling windows/s"][-1],
@@ -128,24 +130,17 @@ COLUMNS = (
 def markdown(bundle: str, server: str, figures: Figures) -> str:
     """Medians over the rounds, as a table."""
     value = {name: statistics.median(values) for name, values in figures.items()}
-    lines = [
-        f"### {bundle} behind {SERVERS[server]}",
-        "",
-        (
-            f"Ceiling {value['ceiling windows/s']:,.0f} windows/s on {CORES} cores, "
-            f"{value['ceiling cpu s per 1000']:.3f} CPU s per 1000; one window alone "
-            f"{value['alone ms']:.2f} ms; ready after {value['ready s']:.1f} s; "
-            f"{value['memory MiB']:.0f} MiB."
-        ),
-        "",
-        f"| load | goal | {' | '.join(name for name, _ in COLUMNS)} |",
-        f"|---|{'---|' * (1 + len(COLUMNS))}",
+    head = (
+        f"### {bundle} behind {SERVERS[server]}\n\n"
+        f"Ceiling {value['ceiling windows/s']:,.0f} windows/s on {CORES} cores, "
+        f"{value['ceiling cpu s per 1000']:.3f} CPU s per 1000; one window alone "
+        f"{value['alone ms']:.2f} ms; ready after {value['ready s']:.1f} s; "
+        f"{value['memory MiB']:.0f} MiB.\n\n"
+    )
+    rows = [
+        [load, *(f"{value[f'{load}: {name}']:,.{digits}f}" for name, digits in COLUMNS)] for load in LOADS
     ]
-    for load in LOADS:
-        goal = "" if load.goal is None else f"{load.goal:.2f}"
-        cells = [f"{value[f'{load}: {name}']:,.{digits}f}" for name, digits in COLUMNS]
-        lines.append(f"| {load} | {goal} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    return head + table(["load", *(name for name, _ in COLUMNS)], rows)
 
 
 def measure_ceiling(bundle: str, seconds: float, figures: Figures, *, batch: int = CEILING_BATCH) -> None:
@@ -179,72 +174,34 @@ def _bare(bundle: str, seconds: float, batch: int) -> tuple[float, float, float]
 
 @contextmanager
 def serving(
-    server: str, bundle: str, folder: Path, *, checkout: Path = ROOT
-) -> Iterator[tuple[str, str, list[int], float]]:
-    """A front end with the service behind it: HTTP URL, gRPC target, its processes, seconds until ready.
+    server: str, bundle: str, folder: Path, *, checkout: Path = ROOT, **settings: str
+) -> Iterator[Served]:
+    """Start a front end with the service behind it.
 
     Args:
         server: One of `SERVERS`.
         bundle: What is loaded, separated by commas.
         folder: Where the server keeps its store.
         checkout: The version that serves, with an environment of its own where it is not this one.
+        settings: Other settings of the service.
     """
     front_end, workers = "uvicorn" if server == "uvicorn" else "envoy", CORES if server == "envoy" else 1
-    port, grpc_port = free_port(), free_port()
-    environment = os.environ | {
-        "RUL_BUNDLES": bundle, "RUL_HOST": "127.0.0.1", "RUL_PORT": str(port),
-        "RUL_GRPC_PORT": str(grpc_port), "RUL_FRONT_END": front_end, "RUL_WORKERS": str(workers),
-        "RUL_LOG_LEVEL": "error", "BENTOML_HOME": str(folder / "bentoml"), "BENTOML_DO_NOT_TRACK": "true",
-        "XDG_STATE_HOME": str(folder / "state"), "PYTHONPATH": str(checkout),
-    }  # fmt: skip
+    checkout = checkout.resolve()
     programs = Path(sys.executable).parent if checkout == ROOT else programs_of(checkout)
+    paths = ",".join(str(Path(each).resolve()) if Path(each).is_dir() else each for each in bundle.split(","))
+    command = ["env", f"PYTHONPATH={checkout}", str(programs / "rul"), "serve"]
+    given = {"workers": str(workers), "log_level": "error", **settings}
     start = time.perf_counter()
-    process = subprocess.Popen(
-        [str(programs / "rul"), "serve"],
-        env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=checkout,
-    )  # fmt: skip
-    http = f"http://127.0.0.1:{port}"
-    try:
-        wait_until(lambda: _ready(http), 60, what="readiness", pause=0.01)
+    with running(folder, paths, front_end=front_end, command=command, **given) as started:
         ready = time.perf_counter() - start
-        wait_until(lambda: _workers(http) == workers, 60, what="every worker")
-        children = psutil.Process(process.pid).children(recursive=True)
-        yield (
-            http,
-            f"127.0.0.1:{port if front_end == 'envoy' else grpc_port}",
-            [process.pid, *(c.pid for c in children)],
-            ready,
-        )
-    finally:
-        stop(process)
+        family = psutil.Process(started.process.pid)
+        pids = [family.pid, *(child.pid for child in family.children(recursive=True))]
+        yield Served(started.http, started.grpc, pids, ready)
 
 
 def programs_of(checkout: Path) -> Path:
     """The folder of a checkout's own programs."""
     return checkout / ".venv" / "dev" / "bin"
-
-
-def stop(process: subprocess.Popen[bytes]) -> None:
-    """End a server and whatever it started; one that does not end by itself is killed."""
-    parent = psutil.Process(process.pid)
-    family = [parent, *parent.children(recursive=True)]
-    process.send_signal(signal.SIGTERM)
-    _, alive = psutil.wait_procs(family, 20)
-    for member in alive:
-        member.kill()
-    process.wait()
-
-
-def _ready(http: str) -> bool:
-    try:
-        return httpx.get(http + "/readyz", trust_env=False).is_success
-    except httpx.HTTPError:
-        return False
-
-
-def _workers(http: str) -> float:
-    text = httpx.get(http + "/metrics", trust_env=False).text
-    return next(float(line.split()[-1]) for line in text.splitlines() if line.startswith("rul_workers "))
 
 
 def cpu_seconds(pids: list[int]) -> float:

@@ -11,7 +11,6 @@ Needs wrk and h2load (Debian: wrk, nghttp2-client).
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ from export.bundle import BundleFolder, InvalidBundle, Manifest, find_bundle
 from service.choices import ProviderChoice
 from service.core.runtime import Asked, OnnxRuntime
 from tests.benchmarks.comparable import NAME, comparable_network, make_comparable_bundle
-from tests.benchmarks.front_ends import Figures, measure, serving
+from tests.benchmarks.front_ends import Figures, measure_all, serving
 from tests.benchmarks.gpu_limits import (
     arithmetic_limit,
     copying_limit,
@@ -37,6 +36,7 @@ from tests.benchmarks.gpu_limits import (
 )
 from tests.benchmarks.loads import LAST_CYCLE, Load, window_of
 from tests.benchmarks.payloads import ROWS, Payloads
+from tests.benchmarks.tables import table
 
 USEFUL: Final = 0.95
 """A batch is useful if no larger one is faster by more."""
@@ -45,6 +45,7 @@ LOADS: Final = tuple(
     for protocol in ("json", "binary", "grpc")
     for callers, windows in ((1, 1), (64, 1), (8, 64))
 )
+SERVICE: Final = ("one worker, load", "windows/s", "of the graph", "p50 ms", "p99 ms", "cores")
 Rates = dict[int, float]
 
 
@@ -156,13 +157,10 @@ def measure_limits(bundle: BundleFolder, manifest: Manifest, seconds: float, res
 def measure_service(path: str, provider: str, seconds: float, work: Path, results: Results) -> None:
     """One worker on a provider, with the largest useful batch; ratios are to the graph's own best."""
     graph = results.rates[provider]
-    os.environ["RUL_PROVIDER"] = provider
-    os.environ["RUL_MAX_BATCH_WINDOWS"] = str(useful(graph))
+    settings = {"provider": provider, "max_batch_windows": str(useful(graph))}
     figures: Figures = {"ceiling windows/s": [max(graph.values())]}
-    with serving("one", path, work) as (http, target, pids, _):
-        asker = Payloads(path, work / "calls", ROWS)
-        for load in LOADS:
-            measure(asker, load, (http, target, pids), max(1, round(seconds)), figures)
+    with serving("one", path, work, **settings) as served:
+        measure_all(Payloads(path, work / "calls", ROWS), LOADS, served, max(1, round(seconds)), figures)
     results.service[provider] = figures
 
 
@@ -187,22 +185,21 @@ def torch_device() -> str:
 
 def markdown(results: Results) -> str:
     """Tables of the graph and of the service, what was found, and what is missing."""
-    lines = [f"| windows/s, batch | {' | '.join(results.rates)} |", f"|---:|{'---:|' * len(results.rates)}"]
-    for size in next(iter(results.rates.values())):
-        cells = [f"{found[size]:,.0f}" for found in results.rates.values()]
-        lines.append(f"| {size} | {' | '.join(cells)} |")
+    sizes = next(iter(results.rates.values()))
+    graph = ([size, *(f"{found[size]:,.0f}" for found in results.rates.values())] for size in sizes)
+    lines = [table(["windows/s, batch", *results.rates], graph, texts=0)]
     lines += ["", *(f"- {note}" for note in results.notes)]
-    if results.service:
-        lines += ["", "| one worker, load | windows/s | of the graph | p50 ms | p99 ms | cores |"]
-        lines.append("|---|---:|---:|---:|---:|---:|")
+    rows: list[list[str]] = []
     for provider, figures in results.service.items():
         for load in LOADS:
             speed, share, p50, p99, cpu = (
                 figures[f"{load}: {name}"][-1]
                 for name in ("windows/s", "over ceiling", "p50 ms", "p99 ms", "cpu s per 1000")
             )
-            cells = f"{speed:,.0f} | {share:.2f} | {p50:.2f} | {p99:.2f} | {speed * cpu / 1000:.2f}"
-            lines.append(f"| {provider}: {load} | {cells} |")
+            cells = (f"{each:.2f}" for each in (share, p50, p99, speed * cpu / 1000))
+            rows.append([f"{provider}: {load}", f"{speed:,.0f}", *cells])
+    if rows:
+        lines += ["", table(SERVICE, rows)]
     lines += ["", *(f"Not measured: {line}" for line in results.missing)]
     return "\n".join(lines).rstrip() + "\n"
 

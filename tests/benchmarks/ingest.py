@@ -14,10 +14,13 @@ import asyncio
 import os
 import signal
 import tempfile
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import repeat
 from pathlib import Path
 from time import perf_counter
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import httpx
 import msgspec
@@ -31,100 +34,19 @@ from model.fleet import fleet_named
 from model.readers import read_trajectories
 from model.simulation import simulate
 from tests.connections import Connections, request_bytes
-from tests.ingesting import answers, disordered, distance, reading, whole
+from tests.ingesting import Devices, by_http, stored, whole
 from tests.integration.conftest import Server, running
+from tests.waiting import wait_until
 
 SUBSETS: Final = ("fd001", "fd002", "fd003", "fd004")
-CONNECTIONS: Final = 16
+CALLERS: Final = 16
 TOLERANCE: Final = 1e-4
-COMPARED: Final = 0.02
-"""Share of the answers on the way that are compared; the last one of each unit always is."""
-COMPARED_TOGETHER: Final = 50
+MOST_SECONDS: Final = 3600
 app = typer.Typer(pretty_exceptions_enable=False)
-
-
-def _port(server: Server) -> int:
-    return int(server.http.rpartition(":")[2])
 
 
 def _path(unit: str) -> str:
     return f"/v1/units/{unit}/cycles"
-
-
-class Replay:
-    """One file of units, sent by as many callers as there are connections."""
-
-    def __init__(self, model: str, units: Sequence[Trajectory], names: Sequence[str]) -> None:
-        self.model, self.units, self.names = model, units, names
-        rng = np.random.default_rng(15)
-        self._rng: Final = rng
-        self.queues = {unit.unit: disordered(unit.cycles.tolist(), rng) for unit in units}
-        self.known: dict[str, set[int]] = {unit.unit: set() for unit in units}
-        self.left = self.total = sum(map(len, self.queues.values()))
-        self.compared: list[tuple[dict[str, Any], dict[str, Any]]] = []
-
-    async def send(self, server: Server, *, until_left: int = 0) -> None:
-        """Send readings until so many are left, then kill the service."""
-        waiting = list(self.units)
-
-        async def call(connections: Connections) -> None:
-            while waiting:
-                await self._unit(connections, waiting.pop(), server, until_left)
-
-        async with Connections.open(_port(server), CONNECTIONS) as connections:
-            try:
-                await asyncio.gather(*(call(connections) for _ in range(CONNECTIONS)))
-            except (OSError, asyncio.IncompleteReadError):
-                if server.process.poll() is None and not until_left:
-                    raise
-
-    async def _unit(
-        self, connections: Connections, unit: Trajectory, server: Server, until_left: int
-    ) -> None:
-        queue, known = self.queues[unit.unit], self.known[unit.unit]
-        while queue and self.left > until_left:
-            body = {"model": self.model, **reading(unit, queue[0], self.names)}
-            raw = request_bytes("POST", _path(unit.unit), msgspec.json.encode(body))
-            status, text = await connections.ask(raw)
-            if status == 503:  # the store is opened after the service
-                await asyncio.sleep(0.1)
-                continue
-            assert status == 200, text
-            known.add(queue.pop(0))
-            self.left -= 1
-            if not queue or self._rng.random() < COMPARED:
-                self.compared.append((msgspec.json.decode(text), whole(unit, self.names, known)))
-            if until_left and self.left == until_left:
-                os.killpg(server.process.pid, signal.SIGKILL)
-
-    def judge(self, http: httpx.Client) -> float:
-        """Compare the kept answers with those of whole windows: the largest difference."""
-        worst = 0.0
-        for start in range(0, len(self.compared), COMPARED_TOGETHER):
-            part = self.compared[start : start + COMPARED_TOGETHER]
-            for (given, _), expected in zip(
-                part, answers(http, self.model, [w for _, w in part]), strict=True
-            ):
-                if given["prediction"] is None or "error" in expected:
-                    assert given["refusal"]["errors"][0]["code"] == expected["error"]["errors"][0]["code"]
-                else:
-                    worst = max(worst, distance(given["prediction"], expected))
-        return worst
-
-    def lost(self, http: httpx.Client) -> int:
-        """Count acknowledged readings that are not stored."""
-        return sum(len(self.known[u.unit] - _stored(http, u.unit, self.model)) for u in self.units)
-
-
-def _stored(http: httpx.Client, unit: str, model: str) -> set[int]:
-    found: set[int] = set()
-    params: dict[str, Any] = {"model": model, "limit": 1000}
-    while True:
-        body = http.get(f"/v1/units/{unit}", params=params).raise_for_status().json()
-        found |= {*body["readings"]["cycles"]}
-        if body["next"] is None:
-            return found
-        params["before"] = body["next"]
 
 
 def _names(model: str) -> list[str]:
@@ -149,24 +71,36 @@ def replay(
     with tempfile.TemporaryDirectory() as folder:
         settings = {"store_url": f"sqlite:///{folder}/rul.db", "workers": "2"}
         for model in SUBSETS:
-            field = Replay(model, *_test_units(data, model, units))
-            start = perf_counter()
-            with running(Path(folder), ",".join(SUBSETS), **settings) as server:
-                asyncio.run(field.send(server, until_left=field.total // 2))
-                server.process.wait(30)
-            with (
-                running(Path(folder), ",".join(SUBSETS), **settings) as server,
-                httpx.Client(base_url=server.http, trust_env=False, timeout=60) as http,
-            ):
-                asyncio.run(field.send(server))
-                seconds = perf_counter() - start
-                lost, worst = field.lost(http), field.judge(http)
-            print(
-                f"{model}: {len(field.units)} units, {field.total} readings in {seconds:.0f} s, one SIGKILL; "
-                f"{lost} lost; {len(field.compared)} answers compared, largest difference {worst:.1e}"
-            )
-            assert lost == 0
-            assert worst <= TOLERANCE
+            _replay(model, Devices(*_test_units(data, model, units), seed=15), folder, settings)
+
+
+def _replay(model: str, devices: Devices, folder: str, settings: dict[str, str]) -> None:
+    total, start = sum(map(len, devices.left.values())), perf_counter()
+    with _served(folder, settings) as (server, http), ThreadPoolExecutor(CALLERS) as threads:
+        devices.report(threads, repeat(by_http(http, model=model)))
+        wait_until(lambda: devices.sent >= total // 2, MOST_SECONDS, what="half of the readings")
+        os.killpg(server.process.pid, signal.SIGKILL)
+        server.process.wait(30)
+    with _served(folder, settings) as (_, http):
+        lost = devices.lost(http, model)
+        with ThreadPoolExecutor(CALLERS) as threads:
+            devices.report(threads, repeat(by_http(http, model=model)))
+        seconds, worst = perf_counter() - start, devices.worst(http, model=model)
+    print(
+        f"{model}: {len(devices.units)} units, {total} readings in {seconds:.0f} s, one SIGKILL; "
+        f"{lost} lost; largest difference to the answers of whole windows {worst:.1e}"
+    )
+    assert lost == sum(map(len, devices.left.values())) == 0
+    assert worst <= TOLERANCE
+
+
+@contextmanager
+def _served(folder: str, settings: dict[str, str]) -> Iterator[tuple[Server, httpx.Client]]:
+    with (
+        running(Path(folder), ",".join(SUBSETS), **settings) as server,
+        httpx.Client(base_url=server.http, trust_env=False, timeout=60) as http,
+    ):
+        yield server, http
 
 
 async def _at_rate(
@@ -250,7 +184,9 @@ def load(  # noqa: PLR0917 options
             quiet, busy, failed = asyncio.run(
                 _measured(server, field, seconds=seconds, requests=readings / a_request, asks=predictions)
             )
-            lost = sum(len(cycles - _stored(http, unit, "fd001")) for unit, cycles in field.sent.items())
+            lost = sum(
+                len(cycles - stored(http, unit, "fd001")) for unit, cycles in field.sent.items() if cycles
+            )
             total = sum(map(len, field.sent.values()))
         print(f"{total} readings sent, {lost} lost; p99 of predictions {busy / quiet:.2f} times that without")
         assert failed == lost == 0
@@ -261,7 +197,7 @@ async def _measured(
 ) -> tuple[float, float, int]:
     """Measure quiet, busy, quiet: p99 of predictions in ms without and with ingestion, and failures."""
     prediction = field.prediction()
-    async with Connections.open(_port(server), 64) as asking, Connections.open(_port(server), 64) as sending:
+    async with Connections.open(server.port, 64) as asking, Connections.open(server.port, 64) as sending:
 
         async def predictions(duration: float) -> tuple[list[float], int]:
             return await _at_rate(lambda _: asking.ask(prediction), rate=asks, seconds=duration)

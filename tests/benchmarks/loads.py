@@ -6,14 +6,17 @@ Both tools run on the server's own cores. `payloads` has the calls that they sen
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import grpc
 import numpy as np
+import typer
 
 from export.bundle import find_bundle
 from export.probes import simulated_windows
@@ -63,14 +66,12 @@ class Load:
         protocol: The server's door.
         callers: Each waits for its answer before it asks again.
         windows: In each call.
-        goal: Of the ceiling.
         realistic: Calls differ, as those of clients do; else one call is repeated.
     """
 
     protocol: str
     callers: int
     windows: int = 1
-    goal: float | None = None
     realistic: bool = False
 
     def __str__(self) -> str:
@@ -114,17 +115,30 @@ class GrpcCall:
     metadata: Mapping[str, str] = field(default_factory=dict)
 
 
-GOALS = {
-    "json": {(64, 1): 0.57, (8, 64): 0.80},
-    "binary": {(64, 1): 0.68, (8, 64): 0.95},
-    "grpc": {(64, 1): 0.60, (8, 64): 0.95},
-}
 LOADS = tuple(
-    Load(protocol, *shape, goal=goals.get(shape))
-    for protocol, goals in GOALS.items()
+    Load(protocol, *shape)
+    for protocol in ("json", "binary", "grpc")
     for shape in ((1, 1), (16, 1), (64, 1), (256, 1), (512, 1), (8, 64), (2, 1024))
     if shape[0] < 512 or protocol == "json"
 )
+
+
+class Asker(Protocol):
+    """What puts a server under a load."""
+
+    def measure(self, load: Load, http: str, target: str, seconds: float) -> Measured:
+        """Load a server for so long."""
+        ...
+
+
+def require_generators() -> None:
+    """Refuse to begin without the programs that make the loads.
+
+    Raises:
+        typer.BadParameter: names those that are missing.
+    """
+    if missing := [tool for tool in ("wrk", "h2load") if shutil.which(tool) is None]:
+        raise typer.BadParameter(f"{' and '.join(missing)} missing (Debian: wrk, nghttp2-client)")
 
 
 def window_of(bundle: str) -> np.ndarray:

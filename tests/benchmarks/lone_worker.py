@@ -19,8 +19,6 @@ from random import Random
 from time import perf_counter
 from typing import Final
 
-import psutil
-
 from tests.benchmarks.fleet_simulation import Batch
 from tests.benchmarks.front_ends import serving
 from tests.benchmarks.loads import ID, HttpCall, Load
@@ -160,10 +158,9 @@ def lone_worker(bundle: str, door: str, folder: Path) -> Iterator[tuple[Crew, in
     calls = calls_of(bundle, door, Load(door, CONNECTIONS, realistic=True))
     try:
         os.sched_setaffinity(0, cores[:1])
-        with serving("one", bundle, folder) as (http, _, pids, _):
+        with serving("one", bundle, folder) as served:
             os.sched_setaffinity(0, cores[1:2])
-            worker = next(pid for pid in pids if psutil.Process(pid).name() == "envoy")
-            with closing(Crew(http, calls)) as crew:
-                yield crew, worker
+            with closing(Crew(served.http, calls)) as crew:
+                yield crew, served.workers()[0]
     finally:
         os.sched_setaffinity(0, cores)

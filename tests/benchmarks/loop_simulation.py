@@ -18,16 +18,19 @@ class Client(NamedTuple):
 
 
 class LoneWorker:
-    """One worker and the program that measures it, each on a core of its own."""
+    """One worker and the program that measures it, each on a core of its own.
 
-    def __init__(self, times: ServiceTimes, client: Client, seed: int) -> None:
+    Callers ask again as soon as they are answered, until a time.
+    """
+
+    def __init__(self, times: ServiceTimes, client: Client, seed: int, *, until: float = 0.0) -> None:
         self.env: Final = simpy.Environment()
         self.outcome: Final = Outcome()
         self._client: Final = client
+        self._until: Final = until
         self._free_at = 0.0
-        self._worker: Final = Worker(
-            self.env, times, Random(seed), answer=self.receive, refuse=self._refuse
-        )  # fmt: skip
+        worker = Worker(self.env, times, Random(seed), answer=self.receive, refuse=self._refuse)
+        self._worker: Final = worker
 
     def _refuse(self, due: float) -> None:
         self.outcome.refused += 1
@@ -42,6 +45,8 @@ class LoneWorker:
         """Receive an answer as soon as the client's core is free."""
         self._free_at = max(self._free_at, self.env.now) + self._client.receive
         self.outcome.latencies.append(self._free_at - due)
+        if self._free_at < self._until:
+            self.send(self._free_at)
 
     def run(self) -> Outcome:
         """Simulate until every request has its outcome."""
@@ -50,20 +55,9 @@ class LoneWorker:
         return self.outcome
 
 
-class _ClosedLoop(LoneWorker):
-    def __init__(self, times: ServiceTimes, client: Client, seed: int, *, until: float) -> None:
-        super().__init__(times, client, seed)
-        self._until: Final = until
-
-    def receive(self, due: float) -> None:
-        super().receive(due)
-        if self._free_at < self._until:
-            self.send(self._free_at)
-
-
 def closed_loop(times: ServiceTimes, *, callers: int, seconds: float, client: Client, seed: int) -> Outcome:
     """Simulate callers who wait for their answer and ask again."""
-    loop = _ClosedLoop(times, client, seed, until=seconds)
+    loop = LoneWorker(times, client, seed, until=seconds)
     for _ in range(callers):
         loop.send(0.0)
     return loop.run()

@@ -12,7 +12,6 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-import psutil
 import typer
 
 from tests.benchmarks.front_ends import serving
@@ -31,15 +30,15 @@ def main(
     one = "," not in bundles
     # Where several bundles are served, a request must name one, as the path of the binary protocol does.
     loads = [Load("json", CALLERS), Load("grpc", CALLERS)] if one else [Load("binary", CALLERS)]
-    with tempfile.TemporaryDirectory() as folder, serving(server, bundles, Path(folder)) as started:
-        http, target, pids, ready = started
-        workers = [pid for pid in pids if psutil.Process(pid).name() == "envoy"] or pids
+    with tempfile.TemporaryDirectory() as folder, serving(server, bundles, Path(folder)) as served:
+        workers = served.workers()
         asker = Payloads(bundles.split(",", maxsplit=1)[0], Path(folder) / "calls", ROWS)
-        print(f"ready after {ready:.1f} s\n{'requests':>9}  MiB of each worker: RSS, PSS, anonymous")
+        print(f"ready after {served.ready:.1f} s\n{'requests':>9}  MiB of each worker: RSS, PSS, anonymous")
         answered, step = 0, 0
         show(answered, workers)
         while answered < requests:
-            answered += asker.measure(loads[step % len(loads)], http, target, seconds).windows
+            load = loads[step % len(loads)]
+            answered += asker.measure(load, served.http, served.target, seconds).windows
             step += 1
             show(answered, workers)
 

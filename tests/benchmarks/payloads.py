@@ -42,14 +42,14 @@ class Windows:
         manifest: Of the model.
         readings: float32 [B, T, F].
         units: One name a window.
-        last_cycle: One cycle number a window.
+        last_cycle: One cycle number a window, or a list of one for servers that read columns.
         id: Of the request; empty in the repeated call.
     """
 
     manifest: Manifest
     readings: np.ndarray
     units: list[str]
-    last_cycle: list[int]
+    last_cycle: list[Any]
     id: str
 
     def numbers(self, readings: np.ndarray) -> list[float]:
@@ -98,14 +98,9 @@ def calls_of(bundle: str, door: str, load: Load) -> Sequence[Any]:
     """Every different call of a cell, made once."""
     by_rpc = door.endswith("grpc")
     most = min(GRPC_CALLS, load.callers) if by_rpc else HTTP_CALLS if load.windows == 1 else MANY_CALLS
-    manifest = OnnxRuntime.load(find_bundle(bundle)).manifest
-    simulated = simulated_windows(manifest, count=SIMULATED, seed=1)
-    whole = simulated.readings[simulated.lengths == simulated.lengths.max()]
     if not load.realistic:
-        readings = np.repeat(whole[:1], load.windows, axis=0)
-        return [
-            DOORS[door](Windows(manifest, readings, ["1"] * load.windows, [LAST_CYCLE] * load.windows, ""))
-        ]
+        return [DOORS[door](identical(bundle, load.windows))]
+    manifest, whole = _simulated(bundle)
     rng = np.random.default_rng(1)
     calls: list[Any] = []
     for number in range(1, most + 1):
@@ -116,6 +111,20 @@ def calls_of(bundle: str, door: str, load: Load) -> Sequence[Any]:
         name = f"{number:032x}" if by_rpc else ID
         calls.append(DOORS[door](Windows(manifest, readings, units, last_cycle, name)))
     return calls
+
+
+def identical(bundle: str, windows: int, *, last_cycle: Any = LAST_CYCLE) -> Windows:
+    """The repeated call: one window so many times."""
+    manifest, whole = _simulated(bundle)
+    readings = np.repeat(whole[:1], windows, axis=0)
+    return Windows(manifest, readings, ["1"] * windows, [last_cycle] * windows, "")
+
+
+def _simulated(bundle: str) -> tuple[Manifest, np.ndarray]:
+    """Plausible windows as long as the context, [W, T, F]."""
+    manifest = OnnxRuntime.load(find_bundle(bundle)).manifest
+    simulated = simulated_windows(manifest, count=SIMULATED, seed=1)
+    return manifest, simulated.readings[simulated.lengths == simulated.lengths.max()]
 
 
 def json_columns(given: Windows) -> HttpCall:

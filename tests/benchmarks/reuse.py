@@ -18,12 +18,11 @@ import onnx
 import onnxruntime
 import typer
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
 from export.bundle import find_bundle
 from model.domain import FloatArray
 from tests.benchmarks.loads import LAST_CYCLE, window_of
+from tests.benchmarks.tables import table
 
 RUNS: Final = 200
 NAMED: Final = 3  # "/net/part/..."
@@ -42,16 +41,16 @@ def main(bundle: str = "fd001", batches: str = "1,16,32") -> None:
         session_of(str(find_bundle(bundle).path / "model.onnx"), options)
         slides, grows = kept(path, window_of(bundle))
         profiles = [profile(path, window_of(bundle), size) for size in sizes]
-    table = Table(title=f"share of the graph's time, {bundle}, and how much of it is the same a cycle later")
-    for heading in ("part", *(f"batch of {size}" for size in sizes)):
-        table.add_column(heading, justify="left" if heading == "part" else "right")
     parts = [by_part(times) for times in profiles]
-    for part in sorted(parts[0], key=lambda part: -parts[-1][part]):
-        table.add_row(part, *(f"{shares[part]:.2f}" for shares in parts))
+    rows = [
+        [part, *(f"{shares[part]:.2f}" for shares in parts)]
+        for part in sorted(parts[0], key=lambda part: -parts[-1][part])
+    ]
     for heading, same in (("same while a full window slides", slides), ("same while a window grows", grows)):
         sums = [sum(share * same.get(node, 0.0) for node, share in times.items()) for times in profiles]
-        table.add_row(heading, *(f"{value:.3f}" for value in sums))
-    Console().print(table)
+        rows.append([heading, *(f"{value:.3f}" for value in sums)])
+    print(f"Share of the graph's time, {bundle}, and how much of it is the same a cycle later:\n")
+    print(table(["part", *(f"batch of {size}" for size in sizes)], rows))
 
 
 def kept(path: Path, window: FloatArray) -> tuple[Shares, Shares]:

@@ -29,6 +29,7 @@ from service.core.answers import STATES, states
 from service.core.runtime import Outputs
 from tests.benchmarks.fault_kinds import Kind, faulty_kinds
 from tests.benchmarks.faults import random_windows
+from tests.benchmarks.tables import table
 
 BEGIN: Final = "<!-- made by python -m tests.benchmarks.rul_states -->"
 END: Final = "<!-- end -->"
@@ -71,7 +72,7 @@ def main(
             *faulty_kinds(own, tested[i], dict(zip(SUBSETS, cut, strict=True)), manifest, rng=rng),
         ]
         rows += asked(session, manifest, kinds, own)
-    text = f"{overview(rows)}\n\n<details><summary>Every state</summary>\n\n{table(rows)}\n\n</details>"
+    text = f"{overview(rows)}\n\n<details><summary>Every state</summary>\n\n{every_state(rows)}\n\n</details>"
     print(text)
     if doc is not None:
         doc.write_text(replaced(doc.read_text(encoding="utf-8"), text), encoding="utf-8")
@@ -132,35 +133,25 @@ def overview(rows: Sequence[Row]) -> str:
     """Share out of distribution, a line a kind and a column a model."""
     models = list(dict.fromkeys(row.model for row in rows))
     found = {(row.kind, row.model): row.shares[RulState.OUT_OF_DISTRIBUTION] for row in rows}
-    lines = [
-        "Share that is `out_of_distribution`:",
-        "",
-        f"| windows | {' | '.join(models)} |",
-        f"|---|{'---:|' * len(models)}",
-    ]
-    for kind in dict.fromkeys(row.kind for row in rows):
-        cells = [_percent(found.get((kind, name))) for name in models]
-        lines.append(f"| {kind} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    kinds = dict.fromkeys(row.kind for row in rows)
+    lines = ([kind, *(_percent(found.get((kind, name))) for name in models)] for kind in kinds)
+    return f"Share that is `out_of_distribution`:\n\n{table(['windows', *models], lines)}"
 
 
-def table(rows: Sequence[Row]) -> str:
+def every_state(rows: Sequence[Row]) -> str:
     """Everything, a line a model and kind."""
-    states_named = " | ".join(f"`{state}`" for state in STATES)
-    lines = [
-        "Share in each state, novelty, and by how many cycles (median) the RUL moved from where it was:",
-        "",
-        f"| model | windows | number | {states_named} | novelty, median | above 1 | RUL moved |",
-        f"|---|---|---:|{'---:|' * (len(STATES) + 3)}",
-    ]
-    for row in rows:
-        cells = [_percent(row.shares[state]) for state in STATES]
-        moved = "" if row.moved is None else f"{row.moved:.1f}"
-        lines.append(
-            f"| {row.model} | {row.kind} | {row.windows} | {' | '.join(cells)} "
-            f"| {row.novelty:.2f} | {_percent(row.novel)} | {moved} |"
-        )
-    return "\n".join(lines)
+    shown = [f"`{state}`" for state in STATES]
+    heads = ["model", "windows", "number", *shown, "novelty, median", "above 1", "RUL moved"]
+    lines = (
+        [
+            *(row.model, row.kind, row.windows),
+            *(_percent(row.shares[state]) for state in STATES),
+            *(f"{row.novelty:.2f}", _percent(row.novel), "" if row.moved is None else f"{row.moved:.1f}"),
+        ]
+        for row in rows
+    )
+    head = "Share in each state, novelty, and by how many cycles (median) the RUL moved from where it was:"
+    return f"{head}\n\n{table(heads, lines, texts=2)}"
 
 
 def replaced(text: str, made: str, *, begin: str = BEGIN) -> str:

@@ -30,6 +30,7 @@ from service.core.departures import LEAST_OUTSIDE, LEAST_SHARE
 from service.core.queries import Clause, Explain, Explanation, Prediction, PredictQuery, Together, Trust
 from service.core.window import WindowInput
 from tests.benchmarks.shuffled import shuffled_bundle
+from tests.benchmarks.tables import table
 
 BUNDLES: Final = ("fd001", "fd002", "fd003", "fd004")
 FAN_TOO: Final = ("fd003", "fd004")
@@ -177,12 +178,13 @@ def main(
     units: Annotated[int, typer.Option(min=0, help="Units of each subset, drawn at random; 0: all.")] = 50,
 ) -> None:
     """Print a table, with a row for each bundle and one for all."""
-    table = {bundle: asyncio.run(measure(bundle, data, units)) for bundle in BUNDLES}
-    table["all"] = {name: [each for row in table.values() for each in row[name]] for name in COLUMNS}
-    print(f"| bundle | {' | '.join(COLUMNS.values())} |\n|{'---|' * (len(COLUMNS) + 1)}")
-    for bundle, row in table.items():
-        cells = (f"{np.mean(row[name]):.3f} of {len(row[name])}" if row[name] else "-" for name in COLUMNS)
-        print(f"| {bundle} | {' | '.join(cells)} |")
+    found = {bundle: asyncio.run(measure(bundle, data, units)) for bundle in BUNDLES}
+    found["all"] = {name: [each for row in found.values() for each in row[name]] for name in COLUMNS}
+    rows = (
+        [bundle, *(f"{np.mean(row[name]):.3f} of {len(row[name])}" if row[name] else "-" for name in COLUMNS)]
+        for bundle, row in found.items()
+    )
+    print(table(["bundle", *COLUMNS.values()], rows))
 
 
 if __name__ == "__main__":

@@ -12,37 +12,16 @@ from time import perf_counter
 from typing import Final
 
 from service.proto import rul_v1_pb2 as pb
+from tests import http2
 
-PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
-END_STREAM, ACK, END_HEADERS = 1, 1, 4
-INITIAL_WINDOW_SIZE, MAX_CONCURRENT_STREAMS = 4, 3
-LARGEST_WINDOW: Final = 2**31 - 1
 TOP_UP: Final = 2**28
-HEAD: Final = 9
-METHOD: Final = b"/rul.v1.RulService/PredictStream"
-
-
-def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    """One HTTP/2 frame."""
-    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+HEADER_BLOCK: Final = http2.grpc_head("/rul.v1.RulService/PredictStream")
 
 
 def message(request: pb.StreamRequest) -> bytes:
     """A message as gRPC puts it into a body."""
     raw = request.SerializeToString()
     return struct.pack(">BI", 0, len(raw)) + raw
-
-
-def _literal(name: bytes, value: bytes) -> bytes:
-    return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
-
-
-# HPACK without a table: POST and http by their index, everything else in full.
-HEADER_BLOCK: Final = (
-    b"\x83\x86\x04" + bytes([len(METHOD)]) + METHOD + b"\x01\x04test"
-    + _literal(b"content-type", b"application/grpc") + _literal(b"te", b"trailers")
-)  # fmt: skip
 
 
 class Connection(asyncio.Protocol):
@@ -63,9 +42,9 @@ class Connection(asyncio.Protocol):
         self.greeted = asyncio.Event()
         self.streams: list[int] = []
         self.sent_at: dict[int, float] = {}
-        self._buffer = bytearray()
+        self._frames = http2.Frames()
         self._missing: dict[int, int] = {}  # of a message that came in part
-        self._room = 65_535
+        self._room = http2.WINDOW_BYTES
         self._waiting: list[bytes] = []
         self._received = 0
 
@@ -73,16 +52,14 @@ class Connection(asyncio.Protocol):
         """Say hello, and that we read as much as comes."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        settings = struct.pack(">HI", INITIAL_WINDOW_SIZE, LARGEST_WINDOW)
-        more = struct.pack(">I", LARGEST_WINDOW - 65_535)
-        transport.write(PREFACE + frame(SETTINGS, 0, 0, settings) + frame(WINDOW_UPDATE, 0, 0, more))
+        transport.write(http2.greeting())
 
     def open(self, first: bytes) -> None:
         """Begin one more stream with this message."""
         stream = 1 + 2 * len(self.streams)
         self.streams.append(stream)
-        self._transport.write(frame(HEADERS, END_HEADERS, stream, HEADER_BLOCK))
-        self.write([frame(DATA, 0, stream, first)])
+        self._transport.write(http2.frame(http2.HEADERS, http2.END_HEADERS, stream, HEADER_BLOCK))
+        self.write([http2.frame(http2.DATA, 0, stream, first)])
 
     def send(self, readings: list[tuple[int, bytes]]) -> None:
         """One reading on each of these streams."""
@@ -105,40 +82,29 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Frames, whole or in part."""
-        buffer = self._buffer
-        buffer += data
-        at, now = 0, perf_counter()
-        while len(buffer) - at >= HEAD:
-            length = buffer[at] << 16 | buffer[at + 1] << 8 | buffer[at + 2]
-            if len(buffer) - at < HEAD + length:
-                break
-            stream = struct.unpack_from(">I", buffer, at + 5)[0]
-            self._frame(
-                buffer[at + 3], buffer[at + 4], stream, bytes(buffer[at + HEAD : at + HEAD + length]), now
-            )
-            at += HEAD + length
-        del buffer[:at]
+        now = perf_counter()
+        for kind, flags, stream, payload in self._frames.feed(data):
+            self._frame(kind, flags, stream, payload, now)
 
     def _frame(self, kind: int, flags: int, stream: int, payload: bytes, now: float) -> None:
-        if kind == DATA:
+        if kind == http2.DATA:
             self._count(stream, payload, now)
-        elif kind == SETTINGS and not flags & ACK:
-            given = dict(struct.iter_unpack(">HI", payload))
-            self.most = given.get(MAX_CONCURRENT_STREAMS)
-            self._transport.write(frame(SETTINGS, ACK, 0, b""))
+        elif kind == http2.SETTINGS and not flags & http2.ACK:
+            self.most = http2.settings_of(payload).get(http2.MAX_CONCURRENT_STREAMS)
+            self._transport.write(http2.frame(http2.SETTINGS, http2.ACK, 0, b""))
             self.greeted.set()
-        elif kind == PING and not flags & ACK:
-            self._transport.write(frame(PING, ACK, 0, payload))
-        elif kind == WINDOW_UPDATE and stream == 0:
+        elif kind == http2.PING and not flags & http2.ACK:
+            self._transport.write(http2.frame(http2.PING, http2.ACK, 0, payload))
+        elif kind == http2.WINDOW_UPDATE and stream == 0:
             self._room += struct.unpack(">I", payload)[0]
             self.write([])
-        elif kind in {RST_STREAM, GOAWAY} or (kind == HEADERS and flags & END_STREAM):
+        elif kind in {http2.RST_STREAM, http2.GOAWAY} or (kind == http2.HEADERS and flags & http2.END_STREAM):
             self.failed += 1
 
     def _count(self, stream: int, payload: bytes, now: float) -> None:
         self._received += len(payload)
         if self._received > TOP_UP:
-            self._transport.write(frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", self._received)))
+            self._transport.write(http2.frame(http2.WINDOW_UPDATE, 0, 0, struct.pack(">I", self._received)))
             self._received = 0
         missing = self._missing.pop(stream, 0)
         while payload:

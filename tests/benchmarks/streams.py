@@ -17,15 +17,14 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import psutil
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from service.proto import rul_v1_pb2 as pb
-from tests.benchmarks.front_ends import CORES, SERVERS, cpu_seconds, serving
+from tests.benchmarks.front_ends import CORES, SERVERS, Served, cpu_seconds, serving
 from tests.benchmarks.loads import window_of
-from tests.benchmarks.stream_load import DATA, Connection, connect, frame, message
+from tests.benchmarks.stream_load import Connection, connect, message
+from tests.benchmarks.tables import table
+from tests.http2 import DATA, frame
 
 TICK_SECONDS: Final = 0.01
 EXPLAIN: Final = {"none": pb.EXPLAIN_NONE, "attention": pb.EXPLAIN_ATTENTION}
@@ -47,9 +46,8 @@ def main(
     kept: dict[str, list[Row]] = {}
     plan = Plan(bundle, streams, connections, [float(rate) for rate in rates.split(",")], seconds, explain)
     for server in servers.split(","):
-        with tempfile.TemporaryDirectory() as folder, serving(server, bundle, Path(folder)) as started:
-            _, target, pids, _ = started
-            kept[server] = asyncio.run(measure(plan, target, pids))
+        with tempfile.TemporaryDirectory() as folder, serving(server, bundle, Path(folder)) as served:
+            kept[server] = asyncio.run(measure(plan, served))
             show(server, plan, kept[server])
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(kept, indent=1))
@@ -67,9 +65,9 @@ class Plan:
     explain: str
 
 
-async def measure(plan: Plan, target: str, pids: list[int]) -> list[Row]:
+async def measure(plan: Plan, served: Served) -> list[Row]:
     """A row for the idle streams, and one for each rate."""
-    host, port = target.split(":")
+    host, port = served.target.split(":")
     window = window_of(plan.bundle)
     first = message(
         pb.StreamRequest(
@@ -80,7 +78,7 @@ async def measure(plan: Plan, target: str, pids: list[int]) -> list[Row]:
         )
     )  # fmt: skip
     reading = message(pb.StreamRequest(reading=pb.Reading(values=window[-1].tolist())))
-    before = memory(pids)
+    before = served.memory_mib()
     made = await connect(host, int(port), plan.connections)
     began = time.perf_counter()
     for i in range(plan.streams):
@@ -93,14 +91,14 @@ async def measure(plan: Plan, target: str, pids: list[int]) -> list[Row]:
         {
             "open": plan.streams - failures(made),
             "opened/s": plan.streams / took,
-            "RSS MiB": memory(pids),
-            "kB a stream": (memory(pids) - before) * 1024 / plan.streams,
+            "RSS MiB": served.memory_mib(),
+            "kB a stream": (served.memory_mib() - before) * 1024 / plan.streams,
         }
     ]
     data = [(one, stream, frame(DATA, 0, stream, reading)) for one in made for stream in one.streams]
     for rate in plan.rates:
-        row = await under_load(made, data, pids, rate, plan.seconds)
-        rows.append(row | {"RSS MiB": memory(pids)})
+        row = await under_load(made, data, served.pids, rate, plan.seconds)
+        rows.append(row | {"RSS MiB": served.memory_mib()})
     for one in made:
         one.close()
     return rows
@@ -153,24 +151,16 @@ def failures(made: list[Connection]) -> int:
     return sum(one.failed for one in made)
 
 
-def memory(pids: list[int]) -> float:
-    """Resident memory of the server, in MiB."""
-    return sum(psutil.Process(pid).memory_info().rss for pid in pids) / 2**20
-
-
 def show(server: str, plan: Plan, rows: list[Row]) -> None:
     """The rows, as a table."""
     idle, *loads = rows
-    table = Table(
-        title=f"{idle['open']:.0f} streams of {plan.bundle} (explain {plan.explain}), {SERVERS[server]}",
-        caption=f"{CORES} cores; idle: {idle['RSS MiB']:.0f} MiB, {idle['kB a stream']:.1f} kB a stream; "
-        f"{idle['opened/s']:.0f} opened a second",
+    print(
+        f"{idle['open']:.0f} streams of {plan.bundle} (explain {plan.explain}), {SERVERS[server]}, "
+        f"{CORES} cores; idle: {idle['RSS MiB']:.0f} MiB, {idle['kB a stream']:.1f} kB a stream; "
+        f"{idle['opened/s']:.0f} opened a second\n"
     )
-    for name in loads[0]:
-        table.add_column(name, justify="right")
-    for row in loads:
-        table.add_row(*(f"{value:.2f}" if value < 10 else f"{value:.0f}" for value in row.values()))
-    Console(width=130).print(table)
+    rows = ([f"{value:.2f}" if value < 10 else f"{value:.0f}" for value in row.values()] for row in loads)
+    print(table([*loads[0]], rows, texts=0))
 
 
 if __name__ == "__main__":

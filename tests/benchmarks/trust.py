@@ -9,11 +9,11 @@ windows of other units by how far back a cycle is.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
+import typer
 
 from export.bundle import find_bundle
 from export.evaluation_windows import spread_windows
@@ -23,6 +23,7 @@ from model.domain import FloatArray, WindowSet
 from model.faithfulness import rank_correlation
 from rul_client.commands.predict.input_file import read_units
 from service.core.explanations import FEWEST_CYCLES, SUPPORTED_AGREEMENT
+from tests.benchmarks.tables import table
 
 PER_UNIT: Final = 4
 
@@ -62,25 +63,26 @@ def agreements(
     return {name: np.array(values) for name, values in found.items()}
 
 
-def main() -> None:
+def main(pairs: Annotated[list[str], typer.Argument(metavar="BUNDLE DATA")]) -> None:
     """Print a table for each bundle."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("pairs", nargs="+", metavar="BUNDLE DATA")
-    pairs = parser.parse_args().pairs
     for bundle, data in zip(pairs[::2], pairs[1::2], strict=True):
         session, manifest = open_bundle(find_bundle(bundle))
         units, _ = read_units(Path(data), manifest, fleet=None)
         windows = spread_windows(units, manifest, per_unit=PER_UNIT)
         windows = windows.take(windows.lengths >= FEWEST_CYCLES)
         effect, evidence = effects(session, windows, Typical(manifest).of(windows.readings))
-        print(f"{bundle}, {len(windows)} windows of {len(units)} units of {data}")
-        print("| rank correlation with hiding | mean | median | below the threshold |\n|---|---|---|---|")
-        for name, values in agreements(effect, evidence, windows).items():
-            below = (values < SUPPORTED_AGREEMENT).mean()
-            print(f"| {name} | {values.mean():.2f} | {np.median(values):.2f} | {below:.2f} |")
+        print(f"{bundle}, {len(windows)} windows of {len(units)} units of {data}\n")
+        rows = (
+            [name, *(f"{each:.2f}" for each in (values.mean(), np.median(values), below(values)))]
+            for name, values in agreements(effect, evidence, windows).items()
+        )
+        print(table(["rank correlation with hiding", "mean", "median", "below the threshold"], rows))
+
+
+def below(values: FloatArray) -> float:
+    """Compute the share of rank correlations that support no evidence."""
+    return float((values < SUPPORTED_AGREEMENT).mean())
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -1,36 +1,32 @@
 """Two versions of the service side by side, asked in turn.
 
-    python -m tests.benchmarks.versions --checkout OLD --checkout NEW [--floor floor_handler.py]
+    python -m tests.benchmarks.versions --checkout OLD --checkout NEW
 
 Each version is served from its checkout, by that checkout's `.venv/dev/bin/rul serve`. In each round
-every cell asks OLD and NEW one after the other, in alternating order, then the floor; the ratio NEW / OLD
-is the median of the rounds' ratios. Realistic payloads go to four bundles, identical ones to `comparable`
-alone; both ask for `comparable` (see `payloads`). The floor answers the same windows by the Open Inference
-Protocol. Needs wrk and h2load (Debian: wrk, nghttp2-client).
+every cell asks OLD and NEW one after the other, in alternating order; the ratio NEW / OLD is the median of
+the rounds' ratios. Realistic payloads go to four bundles, identical ones to `comparable` alone; both ask for
+`comparable` (see `payloads`). Needs wrk and h2load (Debian: wrk, nghttp2-client).
 """
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import subprocess
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import psutil
 import typer
 from rich.progress import Progress
 
 from tests.benchmarks.comparable import make_comparable_bundle
-from tests.benchmarks.floor import make_floor_graph, serving_floor
-from tests.benchmarks.front_ends import ROOT, Figures, measure, measure_ceiling, programs_of, serving
-from tests.benchmarks.loads import Load
+from tests.benchmarks.front_ends import ROOT, Figures, Served, measure, measure_ceiling, programs_of, serving
+from tests.benchmarks.loads import Load, require_generators
 from tests.benchmarks.memory import of
 from tests.benchmarks.payloads import Payloads
-from tests.benchmarks.versions_report import FLOOR, NEW, OLD, markdown
+from tests.benchmarks.tables import keep
+from tests.benchmarks.versions_report import NEW, OLD, markdown
 
 MAKE: Final = (
     "import sys; from pathlib import Path; from tests.benchmarks.comparable import make_comparable_bundle; "
@@ -38,12 +34,6 @@ MAKE: Final = (
 )
 BESIDE: Final = "fd001,fd002,fd003"
 """Loaded with `comparable` where payloads are realistic."""
-AT_THE_FLOOR: Final = {
-    "json": "oip json",
-    "rows json": "oip json",
-    "grpc": "oip grpc",
-    "rows grpc": "oip grpc",
-}
 SHAPES: Final = ((64, 1), (8, 64))
 """Callers, and windows a call."""
 REALISTIC: Final = ("json", "binary", "grpc")
@@ -57,7 +47,6 @@ CELLS: Final = (
 def main(
     *,
     checkout: Annotated[list[Path], typer.Option(help="A version's folder; twice: old, then new.")],
-    floor: Annotated[Path | None, typer.Option(help="The floor's handler, an ASGI application.")] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Each asks every version once in every cell.")] = 5,
     seconds: Annotated[int, typer.Option(min=1, help="Of each cell, in each round.")] = 5,
     starts: Annotated[int, typer.Option(min=0, help="Cold starts of four bundles, each version.")] = 5,
@@ -65,15 +54,14 @@ def main(
     output: Path = Path("bench-results"),
 ) -> None:
     """Measure, and leave versions.md and versions.json in OUTPUT."""
-    missing = [tool for tool in ("wrk", "h2load") if shutil.which(tool) is None]
-    if missing or len(checkout) != 2:
-        wrong = f"{' and '.join(missing)} missing (Debian: wrk, nghttp2-client)" if missing else ""
-        raise typer.BadParameter(wrong or f"expected two checkouts, got {len(checkout)}")
+    require_generators()
+    if len(checkout) != 2:
+        raise typer.BadParameter(f"expected two checkouts, got {len(checkout)}")
     cells = [cell for cell in CELLS if only in str(cell)]
     if not cells:
         raise typer.BadParameter(f"no cell's name contains {only!r}; names are like {str(CELLS[0])!r}")
     with tempfile.TemporaryDirectory() as folder, Progress() as progress:
-        run = Run(dict(zip((OLD, NEW), checkout, strict=True)), floor, Path(folder), seconds)
+        run = Run(dict(zip((OLD, NEW), checkout, strict=True)), Path(folder), seconds)
         task = progress.add_task("cold starts", total=2 * starts + rounds * len(cells))
         for number in range(starts):
             for name in order(run.versions, number):
@@ -90,12 +78,7 @@ def main(
                         run.ask(servers, cell, number)
                         progress.advance(task)
                 run.memory(servers, "realistic" if realistic else "identical")
-    output.mkdir(parents=True, exist_ok=True)
-    names = [str(cell) for cell in cells]
-    (output / "versions.json").write_text(json.dumps(run.figures, indent=1))
-    text = markdown(run.figures, names)
-    (output / "versions.md").write_text(text, encoding="utf-8")
-    print(text)
+    keep(output, "versions", markdown(run.figures, [str(cell) for cell in cells]), run.figures)
 
 
 def order(names: Any, number: int) -> list[str]:
@@ -104,17 +87,16 @@ def order(names: Any, number: int) -> list[str]:
 
 
 class Run:
-    """Everything measured of two versions and, where there is one, of the floor.
+    """Everything measured of two versions.
 
     Attributes:
         versions: Checkouts by their roles.
         figures: By role and name, one value a round.
     """
 
-    def __init__(self, versions: dict[str, Path], floor: Path | None, folder: Path, seconds: int) -> None:
+    def __init__(self, versions: dict[str, Path], folder: Path, seconds: int) -> None:
         self.versions: Final = {name: path.resolve() for name, path in versions.items()}
         self.figures: Final[dict[str, Figures]] = {name: {} for name in versions}
-        self._floor: Final = floor
         self._folder: Final = folder
         self._seconds: Final = seconds
         self._own: Final = make_comparable_bundle(folder)
@@ -122,9 +104,6 @@ class Run:
         for path in self.versions.values():
             made[path] = made.get(path) or self._made(path)
         self._bundles: Final = {name: made[path] for name, path in self.versions.items()}
-        if floor is not None:
-            self.figures[FLOOR] = {}
-            make_floor_graph(self._own, folder / "floor.onnx")
 
     def _made(self, checkout: Path) -> str:
         folder = Path(tempfile.mkdtemp(dir=self._folder))
@@ -136,17 +115,15 @@ class Run:
     def start(self, name: str) -> None:
         """Start a version with four bundles, and note the seconds until it is ready."""
         with ExitStack() as stack:
-            *_, ready = self._version(stack, name, realistic=True)
-        self.figures[name].setdefault("ready s", []).append(ready)
+            self.figures[name].setdefault("ready s", []).append(
+                self._version(stack, name, realistic=True).ready
+            )
 
-    def serve(self, stack: ExitStack, *, realistic: bool) -> dict[str, tuple[str, str, list[int]]]:
-        """Start every version, and the floor: HTTP URL, gRPC target and processes of each."""
-        servers = {name: self._version(stack, name, realistic=realistic) for name in self.versions}
-        if self._floor is not None:
-            servers[FLOOR] = stack.enter_context(serving_floor(self._floor, self._folder / "floor.onnx"))
-        return {name: server[:3] for name, server in servers.items()}
+    def serve(self, stack: ExitStack, *, realistic: bool) -> dict[str, Served]:
+        """Start every version."""
+        return {name: self._version(stack, name, realistic=realistic) for name in self.versions}
 
-    def _version(self, stack: ExitStack, name: str, *, realistic: bool) -> tuple[str, str, list[int], float]:
+    def _version(self, stack: ExitStack, name: str, *, realistic: bool) -> Served:
         bundles = f"{self._bundles[name]},{BESIDE}" if realistic else self._bundles[name]
         state = Path(stack.enter_context(tempfile.TemporaryDirectory()))  # an empty store
         return stack.enter_context(serving("envoy", bundles, state, checkout=self.versions[name]))
@@ -159,17 +136,16 @@ class Run:
             for name, values in found.items():
                 figures.setdefault(name, []).extend(values)
 
-    def ask(self, servers: dict[str, tuple[str, str, list[int]]], cell: Load, number: int) -> None:
+    def ask(self, servers: dict[str, Served], cell: Load, number: int) -> None:
         """Ask every server in turn for one cell."""
-        for name in [*order(self.versions, number), *([FLOOR] if FLOOR in servers else [])]:
-            doors = AT_THE_FLOOR if name == FLOOR else {}
-            payloads = Payloads(str(self._own), self._folder / "calls", doors)
+        for name in order(self.versions, number):
+            payloads = Payloads(str(self._own), self._folder / "calls")
             measure(payloads, cell, servers[name], self._seconds, self.figures[name])
 
-    def memory(self, servers: dict[str, tuple[str, str, list[int]]], payload: str) -> None:
+    def memory(self, servers: dict[str, Served], payload: str) -> None:
         """Note what a worker holds after the load: the largest."""
-        for name, (_, _, pids) in servers.items():
-            held = [of(pid) for pid in pids if psutil.Process(pid).name() == "envoy"]
+        for name, served in servers.items():
+            held = [of(pid) for pid in served.workers()]
             for kind, values in zip(("RSS", "PSS", "anonymous"), zip(*held, strict=True), strict=True):
                 self.figures[name].setdefault(f"{payload}: {kind} MiB", []).append(max(values))
 

@@ -173,29 +173,21 @@ def test_the_client_prints_what_is_shown(copy, served):
 
 
 @pytest.mark.usefixtures("answer")
-def test_the_grpc_call_answers_the_same(copy, served):
-    printed = pasted(block("source .venv/serve/bin/activate\npython - <<'PYTHON'"), copy, served)
+@pytest.mark.parametrize(
+    ("start", "said"),
+    [
+        ("python - <<'PYTHON'", ["{rul:.1f} cycles left", "weights sum to 1.0000"]),
+        ("python - <<'STREAM'", ["\nunit 1: {rul:.1f} cycles left\nEND"]),
+        ("pip install", ["STARTreadings [-1, -1, ", ": {rul:.1f} cycles left ({interval[lower]:.1f} to"]),
+    ],
+    ids=["gRPC", "a stream", "tritonclient"],
+)
+def test_other_calls_answer_the_same(copy, served, start, said):
+    printed = pasted(block(f"source .venv/serve/bin/activate\n{start}"), copy, served)
 
     shown = json.loads(SHOWN[0])["predictions"][0]
-    assert f"{shown['rul']:.1f} cycles left" in printed
-    assert "weights sum to 1.0000" in printed
-
-
-@pytest.mark.usefixtures("answer")
-def test_a_stream_of_the_same_readings_ends_with_the_same_answer(copy, served):
-    printed = pasted(block("source .venv/serve/bin/activate\npython - <<'STREAM'"), copy, served)
-
-    shown = json.loads(SHOWN[0])["predictions"][0]
-    assert printed.splitlines()[-1] == f"unit 1: {shown['rul']:.1f} cycles left"
-
-
-@pytest.mark.usefixtures("answer")
-def test_tritonclient_is_answered_the_same(copy, served):
-    printed = pasted(block("source .venv/serve/bin/activate\npip install"), copy, served)
-
-    shown = json.loads(SHOWN[0])["predictions"][0]
-    assert printed.startswith("readings [-1, -1, ")
-    assert f": {shown['rul']:.1f} cycles left ({shown['interval']['lower']:.1f} to" in printed
+    for text in said:
+        assert text.format(**shown) in f"START{printed}END"
 
 
 def test_the_shell_commands_give_the_same_table_here_and_by_the_service(copy, served):

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.programs import ROOT, pasted
+
 PAGES = sorted((ROOT / "docs" / "walkthroughs").glob("*.md"))
 BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 CHANGE = re.compile(r" file=(?P<file>\S+)(?: (?P<verb>after|before|replace)='(?P<anchor>.+)')?")
 COPIED = ("model", "export", "service", "observability", "rul_client", "tests", "docs", "pyproject.toml")
-RUN_SECONDS = 120
 
 
 @pytest.fixture
@@ -46,15 +43,7 @@ def apply(change: re.Match[str], text: str, root: Path) -> None:
 
 def run(commands: str, root: Path) -> None:
     """Run in the copy, with its modules before those of the environment."""
-    dropped = ("RUL_", "PYTEST_")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", commands],
-        cwd=root, env=environment | {"PATH": path, "PYTHONPATH": str(root)},
-        capture_output=True, text=True, check=False, timeout=RUN_SECONDS,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    pasted(commands, root, PYTHONPATH=str(root))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 from collections import Counter
@@ -53,7 +54,7 @@ backend grpc
   server a 127.0.0.1:{a} proto h2 check-proto h1
   server b 127.0.0.1:{b} proto h2 check-proto h1
 """
-PATH: Final = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"])
+HAPROXY: Final = shutil.which("haproxy", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"]))
 """Debian keeps servers where only root looks."""
 PATIENCE_SECONDS: Final = 60
 ROUTES: Final = {
@@ -61,6 +62,13 @@ ROUTES: Final = {
     "grpc": ("OK", ("rul.v1.RulService/Predict", "rul.v1.RulService/AppendCycles")),
 }
 Ask = Callable[[], None]
+
+
+def require_haproxy() -> None:
+    """End with status 2 without HAProxy."""
+    if HAPROXY is None:
+        print("haproxy is not installed: apt install haproxy", file=sys.stderr)
+        raise SystemExit(2)
 
 
 class Load:
@@ -91,15 +99,13 @@ class Load:
     @contextmanager
     def running(self, asks: list[tuple[str, Ask]]) -> Generator[None]:
         """Ask while the block runs."""
-        threads = [threading.Thread(target=self.ask, args=each) for each in asks]
-        for thread in threads:
-            thread.start()
-        try:
-            yield
-        finally:
-            self._stop.set()
-            for thread in threads:
-                thread.join()
+        with ThreadPoolExecutor(len(asks)) as threads:
+            for each in asks:
+                threads.submit(self.ask, *each)
+            try:
+                yield
+            finally:
+                self._stop.set()
 
     def show(self) -> None:
         """Print the outcomes."""
@@ -165,7 +171,7 @@ def balanced(folder: Path, bundle: str, *, retries: int = 0, **settings: str) ->
         config = folder / "haproxy.cfg"
         a, b = pair.ports
         config.write_text(CONFIG.format(http=pair.http, grpc=pair.grpc, a=a, b=b, retries=retries))
-        process = subprocess.Popen([shutil.which("haproxy", path=PATH) or "", "-f", config, "-db", "-q"])
+        process = subprocess.Popen([HAPROXY or "", "-f", config, "-db", "-q"])
         try:
             # Once a request has gone through, HAProxy has seen a service.
             url = f"http://127.0.0.1:{pair.http}/readyz"

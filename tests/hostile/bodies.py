@@ -69,37 +69,12 @@ def bad_rows() -> Hostile:
     return _windows('{"readings":[' + ",".join(["[1]"] * 2000) + "]}")
 
 
-def wrong_values() -> Hostile:
-    values = ",".join(['""'] * (_room() // 10))
-    return _windows(f'{{"columns":{{{_columns(values)}}}}}')
+def _numbers(value: str, *, width: int) -> Callable[[], Hostile]:
+    """1,024 windows whose columns are full of one value, which takes so many bytes in all columns."""
+    return lambda: _windows(f'{{"columns":{{{_columns(",".join([value] * (_room() // width)))}}}}}')
 
 
-def infinite_values() -> Hostile:
-    values = ",".join(["1e39"] * (_room() // 16))
-    return _windows(f'{{"columns":{{{_columns(values)}}}}}')
-
-
-def out_of_range_values() -> Hostile:
-    values = ",".join(["1e999"] * (_room() // 19))
-    return _windows(f'{{"columns":{{{_columns(values)}}}}}')
-
-
-def good_windows() -> Hostile:
-    values = ",".join(["1.5"] * (_room() // 13))
-    return _windows(f'{{"columns":{{{_columns(values)}}}}}')
-
-
-def long_numbers() -> Hostile:
-    return _json('{"columns":{"a":[', "1." + "123456789" * 77 + ",", "]}}", last="1e999")
-
-
-def long_good_numbers() -> Hostile:
-    values = ",".join(["1." + "123456789" * 77] * (_room() // 2300))
-    return _windows(f'{{"columns":{{{_columns(values)}}}}}')
-
-
-def _duplicates() -> Hostile:
-    return _json('{"unit":"a",', '"unit":"b",', "}")
+LONG = "1." + "123456789" * 77
 
 
 def _oip(head: str, part: str, tail: str, **options: str) -> Hostile:
@@ -182,12 +157,12 @@ HOSTILE: dict[str, Callable[[], Hostile]] = {
     "a million unknown columns": unknown_columns,
     "1,024 windows with 900 unknown columns": some_unknown_columns,
     "1,024 windows with 2,000 bad rows": bad_rows,
-    "a string for every number": wrong_values,
-    "every number beyond float32": infinite_values,
-    "every number beyond float64": out_of_range_values,
-    "1,024 good windows": good_windows,
-    "numbers of 700 digits, then 1e999": long_numbers,
-    "1,024 windows with numbers of 700 digits": long_good_numbers,
+    "a string for every number": _numbers('""', width=10),
+    "every number beyond float32": _numbers("1e39", width=16),
+    "every number beyond float64": _numbers("1e999", width=19),
+    "1,024 good windows": _numbers("1.5", width=13),
+    "numbers of 700 digits, then 1e999": lambda: _json('{"columns":{"a":[', LONG + ",", "]}}", last="1e999"),
+    "1,024 windows with numbers of 700 digits": _numbers(LONG, width=2300),
     "empty windows": lambda: _json("", "{},", ""),
     "numbers for windows": lambda: _json("", "1,", ""),
     "brackets": lambda: _json("", "[", ""),
@@ -198,7 +173,7 @@ HOSTILE: dict[str, Callable[[], Hostile]] = {
     "a list of lists for a column": lambda: _json('{"columns":{"sensor_1":[', "[],", "]}}"),
     "an object for a column": lambda: _json('{"columns":{"sensor_1":{', '"":1,', "}}}"),
     "a cycle number that is a list": lambda: _json('{"last_cycle":[', "1,", "]}"),
-    "one key many times": _duplicates,
+    "one key many times": lambda: _json('{"unit":"a",', '"unit":"b",', "}"),
     "a unit's name of 16 MB": lambda: _json('{"unit":"', "aa", '"}'),
     "a column's name of 16 MB": lambda: _json('{"columns":{"', "aa", '":[1]}}'),
     "escapes": lambda: _json('{"columns":{"', "\\u00e9", 'a":[1]}}', last="a"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import queue
 import socket
 import struct
 import threading
@@ -13,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -28,7 +28,7 @@ from rul_client.commands.predict.offline import open_offline
 from rul_client.readings import Window
 from service.proto import rul_v1_pb2 as pb
 from service.proto import rul_v1_pb2_grpc
-from tests.asking import Asked
+from tests.asking import Asked, Stream
 from tests.oip import arrays_of, json_request
 
 BUNDLE: Final = "fd001"
@@ -180,72 +180,47 @@ class HttpCaller:
                 self._ledger.outcomes[unit] = cycle + 3
 
 
-class OipCaller:
-    """Asks by the Open Inference Protocol."""
-
-    def __init__(self, client: httpx.Client, ledger: Ledger, given: Sequence[Case]) -> None:
-        self._client, self._ledger, self._cases = client, ledger, given
-
-    def __call__(self, turn: int) -> None:
-        """Ask once."""
-        case = self._cases[turn % len(self._cases)]
-        arrays = {
-            "readings": case.window.readings[None].astype("<f4"),
-            "last_cycle": np.array([case.window.last_cycle], "<f4"),
-        }
-        with self._ledger.call("OIP infer"):
-            path = f"/v2/models/{BUNDLE}/infer"
-            answer = _checked(self._client.post(path, json=json_request(arrays)), 200)
-            _same(float(arrays_of(answer.content, None)["rul"].ravel()[0]), case)
+def ask_oip(client: httpx.Client, ledger: Ledger, given: Sequence[Case], turn: int) -> None:
+    """Ask by the Open Inference Protocol."""
+    case = given[turn % len(given)]
+    arrays = {
+        "readings": case.window.readings[None].astype("<f4"),
+        "last_cycle": np.array([case.window.last_cycle], "<f4"),
+    }
+    with ledger.call("OIP infer"):
+        answer = _checked(client.post(f"/v2/models/{BUNDLE}/infer", json=json_request(arrays)), 200)
+        _same(float(arrays_of(answer.content, None)["rul"].ravel()[0]), case)
 
 
-class GrpcCaller:
-    """Asks for two windows a call."""
+def ask_grpc(stub: rul_v1_pb2_grpc.RulServiceStub, ledger: Ledger, given: Sequence[Case], turn: int) -> None:
+    """Ask for two windows; leave every tenth call at once."""
+    pair = [given[(turn + i) % len(given)] for i in range(2)]
+    request = pb.PredictRequest(model=BUNDLE, windows=[case.window.message() for case in pair])
+    if turn % 10 == 0:
+        stub.Predict.future(request, timeout=DEADLINE_SECONDS).cancel()
+    with ledger.call("gRPC predict"):
+        reply = stub.Predict(request, timeout=DEADLINE_SECONDS)
+        for prediction, case in zip(reply.predictions, pair, strict=True):
+            _same(prediction.rul, case)
 
-    def __init__(self, channel: grpc.Channel, ledger: Ledger, given: Sequence[Case]) -> None:
-        self._stub = rul_v1_pb2_grpc.RulServiceStub(channel)
-        self._ledger, self._cases = ledger, given
 
-    def __call__(self, turn: int) -> None:
-        """Ask once; leave every tenth call at once."""
-        pair = [self._cases[(turn + i) % len(self._cases)] for i in range(2)]
-        request = pb.PredictRequest(model=BUNDLE, windows=[case.window.message() for case in pair])
+def ask_stream(
+    stub: rul_v1_pb2_grpc.RulServiceStub, ledger: Ledger, given: Sequence[Case], turn: int
+) -> None:
+    """Open a stream, send readings of one unit, and leave; every tenth time in the middle."""
+    lives = [case for case in given if len(case.window.readings) <= STREAM_READINGS]
+    start = STREAM_READINGS * (turn % (len(lives) // STREAM_READINGS))
+    life = lives[start : start + STREAM_READINGS]
+    with (
+        ledger.call("gRPC stream"),
+        Stream(stub, timeout=DEADLINE_SECONDS, model=BUNDLE, first_cycle=1) as stream,
+    ):
+        for case in life if turn % 10 else life[:2]:
+            reply = stream.ask(case.window.readings[-1].tolist())
+            assert reply.HasField("prediction"), str(reply)
+            _same(reply.prediction.rul, case)
         if turn % 10 == 0:
-            self._stub.Predict.future(request, timeout=DEADLINE_SECONDS).cancel()
-        with self._ledger.call("gRPC predict"):
-            reply = self._stub.Predict(request, timeout=DEADLINE_SECONDS)
-            for prediction, case in zip(reply.predictions, pair, strict=True):
-                _same(prediction.rul, case)
-
-
-class StreamCaller:
-    """Opens a stream, sends readings of one unit, and leaves; every tenth time in the middle."""
-
-    def __init__(self, channel: grpc.Channel, ledger: Ledger, given: Sequence[Case]) -> None:
-        self._stub = rul_v1_pb2_grpc.RulServiceStub(channel)
-        lives = [case for case in given if len(case.window.readings) <= STREAM_READINGS]
-        self._lives = [lives[i : i + STREAM_READINGS] for i in range(0, len(lives), STREAM_READINGS)]
-        self._ledger = ledger
-
-    def __call__(self, turn: int) -> None:
-        """Open one stream."""
-        life = self._lives[turn % len(self._lives)]
-        sent: queue.Queue[pb.StreamRequest | None] = queue.Queue()
-        try:
-            with self._ledger.call("gRPC stream"):
-                call = self._stub.PredictStream(iter(sent.get, None), timeout=DEADLINE_SECONDS)
-                sent.put(pb.StreamRequest(open=pb.StreamOpen(model=BUNDLE, first_cycle=1)))
-                assert next(call).HasField("opened")
-                for case in life if turn % 10 else life[:2]:
-                    reading = pb.Reading(values=case.window.readings[-1].tolist())
-                    sent.put(pb.StreamRequest(reading=reading))
-                    reply = next(call)
-                    assert reply.HasField("prediction"), str(reply)
-                    _same(reply.prediction.rul, case)
-                if turn % 10 == 0:
-                    call.cancel()
-        finally:
-            sent.put(None)
+            stream.call.cancel()
 
 
 def leave(url: str, body: bytes, sent: int, *, reset: bool) -> None:
@@ -264,22 +239,10 @@ def leave(url: str, body: bytes, sent: int, *, reset: bool) -> None:
         pass
 
 
-def part_of_a_request(given: Sequence[Case], turn: int) -> tuple[bytes, int]:
-    """Choose how much of a request is sent: a half, or all of it."""
+def leave_within(url: str, given: Sequence[Case], turn: int) -> None:
+    """Send a half of a request, or all of it, and do not wait."""
     body = msgspec.json.encode({"windows": [given[turn % len(given)].window.json()]})
-    return body, len(body) // 2 if turn % 2 else len(body) + 4096
-
-
-class Leaver:
-    """Sends a part of a request, or all of it, and does not wait."""
-
-    def __init__(self, url: str, given: Sequence[Case]) -> None:
-        self._url, self._cases = url, given
-
-    def __call__(self, turn: int) -> None:
-        """Leave once."""
-        body, sent = part_of_a_request(self._cases, turn)
-        leave(self._url, body, sent, reset=turn % 3 == 0)
+    leave(url, body, len(body) // 2 if turn % 2 else len(body) + 4096, reset=turn % 3 == 0)
 
 
 @contextmanager
@@ -305,14 +268,15 @@ def asking(url: str, target: str, ledger: Ledger, given: Sequence[Case]) -> Iter
             for kept in (limits, httpx.Limits())
         ]
         channels = [stack.enter_context(grpc.insecure_channel(target, options=options)) for _ in range(3)]
+        stubs = [*map(rul_v1_pb2_grpc.RulServiceStub, channels)]
         callers: list[Callable[[int], None]] = [
             HttpCaller(clients[0], "north", ledger, given),
             HttpCaller(clients[1], "south", ledger, given),
-            OipCaller(clients[0], ledger, given),
-            GrpcCaller(channels[0], ledger, given),
-            GrpcCaller(channels[1], ledger, given),
-            StreamCaller(channels[2], ledger, given),
-            Leaver(url, given),
+            partial(ask_oip, clients[0], ledger, given),
+            partial(ask_grpc, stubs[0], ledger, given),
+            partial(ask_grpc, stubs[1], ledger, given),
+            partial(ask_stream, stubs[2], ledger, given),
+            partial(leave_within, url, given),
         ]
         pool = stack.enter_context(ThreadPoolExecutor(len(callers)))
         running = [pool.submit(again, caller) for caller in callers]

@@ -36,9 +36,10 @@ from service.proto import rul_v1_pb2_grpc
 from service.store.database import Database, engine_of
 from service.store.schema import OUTCOMES, PREDICTIONS
 from service.store.url import store_url
+from tests.benchmarks.tables import table
 from tests.databases import PostgreSql, postgresql
-from tests.hostile.callers import BUNDLE, Case, Ledger, asking, cases, leave, part_of_a_request
-from tests.integration.conftest import Server, metrics_of, running
+from tests.hostile.callers import BUNDLE, Case, Ledger, asking, cases, leave_within
+from tests.integration.conftest import Server, metrics_of, running, workers_of
 
 GIVE_UP_SECONDS: Final = 60.0
 GRACE_SECONDS: Final = 1.0
@@ -88,8 +89,8 @@ class Chaos:
     random: random.Random
     faults: list[Fault] = field(default_factory=list)
 
-    def kinds(self) -> dict[str, tuple[int, Callable[[], list[psutil.Process]]]]:
-        """Return every fault with its weight; a fault returns the processes that must end."""
+    def kinds(self) -> dict[str, tuple[int, Callable[[], list[psutil.Process] | None]]]:
+        """Return every fault with its weight; a fault returns the processes that must end, if any."""
         found = {
             "kill a worker (SIGKILL)": (3, self.kill),
             "kill every worker": (1, self.kill_all),
@@ -106,40 +107,33 @@ class Chaos:
             found["fill the store's disk"] = (3, self.fill)
         return found
 
-    def living(self) -> list[psutil.Process]:
-        """Return the worker processes."""
-        return [one for one in psutil.Process(self.server.process.pid).children() if "envoy" in one.name()]
-
     def kill(self) -> list[psutil.Process]:
-        victim = self.random.choice(self.living())
+        victim = self.random.choice(workers_of(self.server))
         victim.kill()
         return [victim]
 
     def kill_all(self) -> list[psutil.Process]:
-        victims = self.living()
+        victims = workers_of(self.server)
         for victim in victims:
             victim.kill()
         return victims
 
     def hang(self) -> list[psutil.Process]:
-        victim = self.random.choice(self.living())
+        victim = self.random.choice(workers_of(self.server))
         victim.suspend()
         return [victim]
 
-    def pause(self) -> list[psutil.Process]:
-        victim = self.random.choice(self.living())
+    def pause(self) -> None:
+        victim = self.random.choice(workers_of(self.server))
         victim.suspend()
         time.sleep(self.random.uniform(0.2, 1.0))
         victim.resume()
-        return []
 
-    def drop(self) -> list[psutil.Process]:
+    def drop(self) -> None:
         for turn in range(LEAVERS):
-            body, sent = part_of_a_request(self.given, turn)
-            leave(self.server.http, body, sent, reset=turn % 3 == 0)
-        return []
+            leave_within(self.server.http, self.given, turn)
 
-    def cancel(self) -> list[psutil.Process]:
+    def cancel(self) -> None:
         with grpc.insecure_channel(
             self.server.grpc, options=[("grpc.use_local_subchannel_pool", 1)]
         ) as channel:
@@ -150,24 +144,21 @@ class Chaos:
             calls += [stub.PredictStream(iter([opening])) for _ in range(LEAVERS)]
             for call in calls:
                 call.cancel()
-        return []
 
-    def lock(self) -> list[psutil.Process]:
+    def lock(self) -> None:
         with sqlite3.connect(self.folder / "store" / "rul.db", timeout=10) as connection:
             connection.execute("BEGIN EXCLUSIVE")
             time.sleep(self.random.uniform(0.5, 3.0))
             connection.rollback()
         connection.close()
-        return []
 
-    def lose(self) -> list[psutil.Process]:
+    def lose(self) -> None:
         assert self.database is not None
         self.database.stop()
         time.sleep(self.random.uniform(0.5, 3.0))
         self.database.start()
-        return []
 
-    def fill(self) -> list[psutil.Process]:
+    def fill(self) -> None:
         assert self.disk is not None
         filler = self.disk / "filler"
         try:
@@ -178,12 +169,15 @@ class Chaos:
             time.sleep(self.random.uniform(0.5, 3.0))
         finally:
             filler.unlink()
-        return []
 
-    def break_once(self, kind: str, fault: Callable[[], list[psutil.Process]]) -> Fault:
+    def break_once(self, kind: str, fault: Callable[[], list[psutil.Process] | None]) -> Fault:
         """Inject a fault, wait for the recovery, and keep both."""
-        made, before, waited = Fault(kind, time.monotonic()), self.living(), waited_seconds(os.getpid())
-        victims = fault()
+        made, before, waited = (
+            Fault(kind, time.monotonic()),
+            workers_of(self.server),
+            waited_seconds(os.getpid()),
+        )
+        victims = fault() or []
         # A process fault counts from its begin; the others end when they are lifted.
         made.lifted = made.begun if victims else time.monotonic()
         noticed, supervisor = 0.0, self.server.process.pid
@@ -196,7 +190,7 @@ class Chaos:
             time.sleep(0.05)
         made.recovered = time.monotonic()
         assert self.server.process.poll() is None, self.server.output()[-3000:]
-        started = [waited_seconds(one.pid) for one in self.living() if one not in before]
+        started = [waited_seconds(one.pid) for one in workers_of(self.server) if one not in before]
         made.waited = max(waited_seconds(os.getpid()) - waited, noticed + max(started, default=0.0))
         self.faults.append(made)
         return made
@@ -206,16 +200,12 @@ class Chaos:
         try:
             if metrics_of(self.server)["rul_workers", ()] < self.workers:
                 return False
-            body = {"windows": [self.given[-1].window.json()]}
+            window = self.given[-1].window.json()
             asked = [
-                httpx.post(
-                    self.server.http + "/v1/predict", json=body, timeout=2, trust_env=False, verify=False
-                )
+                self.server.ask("POST", "/v1/predict", json={"windows": [window]}, timeout=2)
                 for _ in range(PROBES)
             ]
-            asked += [
-                httpx.get(self.server.http + "/v1/units?limit=1", timeout=2, trust_env=False, verify=False)
-            ] * 2
+            asked += [self.server.ask("GET", "/v1/units?limit=1", timeout=2)] * 2
         except (httpx.TransportError, KeyError, ValueError):
             return False
         return all(answer.status_code == 200 for answer in asked)
@@ -279,7 +269,7 @@ def unexplained(ledger: Ledger, faults: list[Fault]) -> list[str]:
     ]
 
 
-def table(faults: list[Fault]) -> str:
+def fault_table(faults: list[Fault]) -> str:
     """Write the table of faults, as Markdown."""
     by_kind: dict[str, list[Fault]] = defaultdict(list)
     for fault in faults:
@@ -288,9 +278,9 @@ def table(faults: list[Fault]) -> str:
     for kind, of in sorted(by_kind.items()):
         seen, own = [one.recovery_seconds for one in of], [one.own_seconds for one in of]
         cells = (statistics.median(seen), max(seen), statistics.median(own), max(own))
-        rows.append(f"| {kind} | {len(of)} | " + " | ".join(f"{cell:.1f} s" for cell in cells) + " |")
-    head = "| fault | times | recovery, median | longest | less waits for a core, median | longest |"
-    return "\n".join([head, "|---|---|---|---|---|---|", *rows])
+        rows.append([kind, len(of), *(f"{cell:.1f} s" for cell in cells)])
+    heads = ["fault", "times", "recovery, median", "longest", "less waits for a core, median", "longest"]
+    return table(heads, rows)
 
 
 def report(chaos: Chaos, ledger: Ledger, findings: list[str]) -> str:
@@ -301,7 +291,7 @@ def report(chaos: Chaos, ledger: Ledger, findings: list[str]) -> str:
     ends = ", ".join(f"{count} {status}" for status, count in sorted(by_end.items()))
     return "\n".join(
         [
-            table(chaos.faults),
+            fault_table(chaos.faults),
             "",
             f"{len(chaos.faults)} faults; calls: {ends}.",
             f"Acknowledged: {len(ledger.predictions)} stored predictions, {len(ledger.outcomes)} outcomes.",

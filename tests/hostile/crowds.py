@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-import struct
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -18,15 +17,10 @@ from typing import Any, Final
 
 import grpc
 
+from tests import http2
 from tests.benchmarks.loads import GrpcCall, HttpCall
 
 RECONNECT_SECONDS: Final = 0.1
-FRAME: Final = struct.Struct(">HBBBI")  # length (two parts), type, flags, stream
-DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
-END_STREAM, END_HEADERS, ACK = 1, 4, 1
-INITIAL_WINDOW: Final = 4
-FRAME_BYTES: Final = 16384
-LARGEST_WINDOW: Final = 2**31 - 1
 STATUS_NAME: Final = bytes.fromhex("889acac8b21234da8f")
 """`grpc-status` as it stands in trailers, with its length (RFC 7541, 5.2)."""
 CODES: Final = {status.value[0]: status.name for status in grpc.StatusCode}
@@ -144,74 +138,59 @@ class HttpCaller(Caller):
                 self.transport.close()
 
 
-def literal(name: bytes, value: bytes) -> bytes:
-    """A header that no table keeps (RFC 7541, 6.2.2)."""
-    return b"\0" + bytes((len(name),)) + name + bytes((len(value),)) + value
-
-
 class GrpcCaller(Caller):
     """A caller by gRPC over HTTP/2, whose header tables are empty so that every block can be read alone."""
 
     def begin(self) -> None:
-        self.stream, self.room, self.stream_room, self.first_room = -1, 65535, 65535, 65535
-        self.unsent = memoryview(b"")
-        settings = struct.pack(">HIHI", 1, 0, 4, LARGEST_WINDOW)
-        self.transport.write(
-            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-            + framed(SETTINGS, 0, 0, settings)
-            + framed(WINDOW_UPDATE, 0, 0, struct.pack(">I", LARGEST_WINDOW - 65535))
-        )
+        self.stream, self.unsent, self.frames = -1, memoryview(b""), http2.Frames()
+        self.room = self.stream_room = self.first_room = http2.WINDOW_BYTES
+        self.transport.write(http2.greeting())
 
     def send(self, call: tuple[bytes, bytes]) -> None:
         head, message = call
         self.stream += 2
         self.stream_room, self.unsent = self.first_room, memoryview(message)
-        self.transport.write(framed(HEADERS, END_HEADERS, self.stream, head))
+        self.transport.write(http2.frame(http2.HEADERS, http2.END_HEADERS, self.stream, head))
         self.push()
 
     def push(self) -> None:
         """Send of the message what flow control lets through."""
-        while self.unsent and (size := min(len(self.unsent), FRAME_BYTES, self.room, self.stream_room)) > 0:
+        while (
+            self.unsent
+            and (size := min(len(self.unsent), http2.FRAME_BYTES, self.room, self.stream_room)) > 0
+        ):
             part, self.unsent = self.unsent[:size], self.unsent[size:]
             self.room -= size
             self.stream_room -= size
-            self.transport.write(framed(DATA, 0 if self.unsent else END_STREAM, self.stream, part))
+            self.transport.write(
+                http2.frame(http2.DATA, 0 if self.unsent else http2.END_STREAM, self.stream, part)
+            )
 
     def data_received(self, data: bytes) -> None:
-        buffer = self.received
-        buffer += data
-        at = 0
-        while len(buffer) - at >= 9:
-            size = int.from_bytes(buffer[at : at + 3], "big")
-            if len(buffer) - at - 9 < size:
-                break
-            kind, flags, stream = (
-                buffer[at + 3],
-                buffer[at + 4],
-                int.from_bytes(buffer[at + 5 : at + 9], "big"),
-            )
-            self.frame(kind, flags, stream, bytes(buffer[at + 9 : at + 9 + size]) if kind != DATA else b"")
-            at += 9 + size
-        del buffer[:at]
+        for each in self.frames.feed(data):
+            self.take(*each)
 
-    def frame(self, kind: int, flags: int, stream: int, body: bytes) -> None:
+    def take(self, kind: int, flags: int, stream: int, body: bytes) -> None:
         """Take one frame."""
-        if kind == SETTINGS and not flags & ACK:
-            for name, value in struct.iter_unpack(">HI", body):
-                if name == INITIAL_WINDOW:
-                    self.stream_room += value - self.first_room
-                    self.first_room = value
-            self.transport.write(framed(SETTINGS, ACK, 0, b""))
+        if kind == http2.SETTINGS and not flags & http2.ACK:
+            first_room = http2.settings_of(body).get(http2.INITIAL_WINDOW_SIZE, self.first_room)
+            self.stream_room += first_room - self.first_room
+            self.first_room = first_room
+            self.transport.write(http2.frame(http2.SETTINGS, http2.ACK, 0, b""))
             self.push()
-        elif kind == PING and not flags & ACK:
-            self.transport.write(framed(PING, ACK, 0, body))
-        elif kind == WINDOW_UPDATE:
+        elif kind == http2.PING and not flags & http2.ACK:
+            self.transport.write(http2.frame(http2.PING, http2.ACK, 0, body))
+        elif kind == http2.WINDOW_UPDATE:
             self.widen(stream, int.from_bytes(body, "big"))
-        elif kind == GOAWAY:
+        elif kind == http2.GOAWAY:
             self.transport.close()
-        elif stream == self.stream and self.is_waiting and (kind == RST_STREAM or flags & END_STREAM):
+        elif (
+            stream == self.stream
+            and self.is_waiting
+            and (kind == http2.RST_STREAM or flags & http2.END_STREAM)
+        ):
             self.unsent = memoryview(b"")
-            self.ended(*(("reset", 0.0) if kind != HEADERS else status_of(body)))
+            self.ended(*(("reset", 0.0) if kind != http2.HEADERS else status_of(body)))
 
     def widen(self, stream: int, more: int) -> None:
         """Let more through, of the connection or of the call."""
@@ -248,21 +227,12 @@ def _value(trailers: bytes, name: bytes) -> str:
     return digits
 
 
-def framed(kind: int, flags: int, stream: int, body: Any) -> bytes:
-    """A frame of HTTP/2."""
-    return FRAME.pack(len(body) >> 8, len(body) & 255, kind, flags, stream) + bytes(body)
-
-
 def prepared(call: HttpCall | GrpcCall, address: str) -> Any:
     """A call as its caller sends it."""
     if isinstance(call, HttpCall):
         return call.raw(address)
-    headers = {
-        ":method": "POST", ":scheme": "http", ":path": f"/{call.method}", ":authority": address,
-        "content-type": "application/grpc", "te": "trailers",
-    }  # fmt: skip
-    head = b"".join(literal(name.encode(), value.encode()) for name, value in headers.items())
-    return head, b"\0" + len(call.message).to_bytes(4, "big") + call.message
+    message = b"\0" + len(call.message).to_bytes(4, "big") + call.message
+    return http2.grpc_head(f"/{call.method}", address), message
 
 
 @dataclass

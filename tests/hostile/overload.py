@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import product
@@ -24,13 +24,13 @@ from typing import Annotated, Any, Final
 
 import httpx
 import numpy as np
-import psutil
 import typer
 import uvloop
 
-from tests.benchmarks.front_ends import ROOT, cpu_seconds, serving
+from tests.benchmarks.front_ends import ROOT, Served, cpu_seconds, serving
 from tests.benchmarks.loads import Load
 from tests.benchmarks.payloads import calls_of
+from tests.benchmarks.tables import line
 from tests.hostile.crowds import Ends, closed_loop
 
 FACTORS: Final = (1, 2, 4, 8)
@@ -56,9 +56,9 @@ class Cell:
     elapsed: float = 0.0
     cpu: float = 0.0
     server_cpu: float = 0.0
-    peak_bytes: int = 0
+    peak_mib: float = 0.0
 
-    def add(self, ends: Ends, livez: list[float], peak_bytes: int, server_cpu: float) -> None:
+    def add(self, ends: Ends, livez: list[float], peak_mib: float, server_cpu: float) -> None:
         """Add a round."""
         self.codes += ends.codes
         self.seconds += ends.seconds
@@ -66,7 +66,7 @@ class Cell:
         self.elapsed += ends.elapsed
         self.cpu += ends.cpu_share * ends.elapsed
         self.server_cpu += server_cpu
-        self.peak_bytes = max(self.peak_bytes, peak_bytes)
+        self.peak_mib = max(self.peak_mib, peak_mib)
 
     @property
     def goodput(self) -> float:
@@ -89,48 +89,33 @@ class Cell:
         return Counter({code: n for code, n in self.codes.items() if code not in (*ANSWERED, *REFUSED)})
 
 
-class Server:
-    """A server under test.
-
-    Attributes:
-        fresh_bytes: Resident memory of its processes before the first load.
-    """
-
-    def __init__(self, address: str, pids: list[int]) -> None:
-        self.address: Final = address
-        self._pids: Final = pids
-        self.fresh_bytes: Final = self.resident_bytes()
-
-    def resident_bytes(self) -> int:
-        """Resident memory of all its processes."""
-        return sum(psutil.Process(pid).memory_info().rss for pid in self._pids)
-
-    def load(self, cell: Cell, load: Load, seconds: float, *, settle: float, is_patient: bool) -> Ends:
-        """Run one round of a cell."""
-        calls = calls_of("fd001", load.protocol, load)
-        busy = cpu_seconds(self._pids)
-        with watched(self) as (livez, peak):
-            ends = uvloop.run(
-                closed_loop(self.address, calls, cell.callers, seconds, settle=settle, is_patient=is_patient)
-            )
-        share = ends.elapsed / (ends.elapsed + settle)
-        cell.add(ends, livez, max(peak), (cpu_seconds(self._pids) - busy) * share)
-        return ends
+def run_round(
+    served: Served, cell: Cell, load: Load, seconds: float, *, settle: float, is_patient: bool
+) -> None:
+    """Run one round of a cell."""
+    calls = calls_of("fd001", load.protocol, load)
+    busy = cpu_seconds(served.pids)
+    with watched(served) as (livez, peak):
+        ends = uvloop.run(
+            closed_loop(served.target, calls, cell.callers, seconds, settle=settle, is_patient=is_patient)
+        )
+    share = ends.elapsed / (ends.elapsed + settle)
+    cell.add(ends, livez, max(peak), (cpu_seconds(served.pids) - busy) * share)
 
 
 @contextmanager
-def watched(server: Server) -> Generator[tuple[list[float], list[int]]]:
+def watched(served: Served) -> Generator[tuple[list[float], list[float]]]:
     """Ask for `/livez` and read the memory until the end of the block."""
     context = get_context("spawn")
     near, far = context.Pipe()
-    probe = context.Process(target=_probe, args=(server.address, far), daemon=True)
+    probe = context.Process(target=_probe, args=(served.target, far), daemon=True)
     livez: list[float] = []
-    peak = [server.resident_bytes()]
+    peak = [served.memory_mib()]
     stop = threading.Event()
 
     def look() -> None:
         while not stop.wait(0.25):
-            peak.append(server.resident_bytes())
+            peak.append(served.memory_mib())
 
     watcher = threading.Thread(target=look)
     probe.start()
@@ -165,27 +150,27 @@ def _probe(address: str, pipe: Any) -> None:
     pipe.send(waits)
 
 
-def sustainable(server: Server, protocol: str, windows: int, seconds: float) -> int:
+def sustainable(served: Served, protocol: str, windows: int, seconds: float) -> int:
     """Find the most callers, by doubling, of whom none is refused and none fails."""
     callers = 1
     while callers < MOST_CALLERS:
         cell = Cell(2 * callers)
         load = Load(protocol, cell.callers, windows, realistic=True)
-        server.load(cell, load, seconds, settle=seconds / 2, is_patient=True)
+        run_round(served, cell, load, seconds, settle=seconds / 2, is_patient=True)
         if cell.refused or cell.failed:
             break
         callers *= 2
     return callers
 
 
-def measured(server: Server, load: Load, seconds: float, *, callers: int, is_patient: bool) -> list[Cell]:
+def measured(served: Served, load: Load, seconds: float, *, callers: int, is_patient: bool) -> list[Cell]:
     """All factors in turn, in rounds, so that a change of the machine's speed meets each."""
     rounds = max(1, round(seconds / ROUND_SECONDS))
     cells = [Cell(callers * factor) for factor in FACTORS]
     for _ in range(rounds):
         for cell in cells:
             each = seconds / rounds
-            server.load(cell, load, each, settle=min(1.0, each / 2), is_patient=is_patient)
+            run_round(served, cell, load, each, settle=min(1.0, each / 2), is_patient=is_patient)
     return cells
 
 
@@ -195,7 +180,7 @@ HEADS: Final = (
 )  # fmt: skip
 
 
-def rows(name: str, cells: list[Cell], fresh_bytes: int) -> list[list[str]]:
+def rows(name: str, cells: list[Cell], fresh_mib: float) -> list[list[str]]:
     """The table's rows of one load."""
     peak = max(cell.goodput for cell in cells) or 1.0
     best = max(cell.answers_per_cpu_second for cell in cells) or 1.0
@@ -215,7 +200,7 @@ def rows(name: str, cells: list[Cell], fresh_bytes: int) -> list[list[str]]:
             f"{cell.refused}",
             ", ".join(f"{code}: {n}" for code, n in cell.failed.items()) or "0",
             f"{1000 * np.quantile(cell.livez, 0.99):.0f}",
-            f"{cell.peak_bytes / fresh_bytes:.2f}",
+            f"{cell.peak_mib / fresh_mib:.2f}",
             f"{share:.2f}{'*' if share > BUSY else ''}",
         ]
         found.append(figures)
@@ -233,26 +218,22 @@ def main(
     output: Path | None = None,
 ) -> None:
     """Measure, and print a table."""
-    found = [_line(HEADS), _line(["---"] * len(HEADS))]
+    found = [line(HEADS), line(["---"] * len(HEADS))]
     print("\n".join(found), flush=True)
     with (
         tempfile.TemporaryDirectory() as folder,
-        serving("envoy", "fd001", Path(folder), checkout=checkout) as (http, _, pids, _),
+        serving("envoy", "fd001", Path(folder), checkout=checkout) as served,
     ):
-        server = Server(http.removeprefix("http://"), pids)
+        fresh_mib = served.memory_mib()
         for protocol, size in product(protocols.split(","), map(int, windows.split(","))):
-            one = callers or sustainable(server, protocol, size, min(3.0, seconds))
+            one = callers or sustainable(served, protocol, size, min(3.0, seconds))
             load = Load(protocol, one * FACTORS[-1], size, realistic=True)
-            cells = measured(server, load, seconds, callers=one, is_patient=not impatient)
+            cells = measured(served, load, seconds, callers=one, is_patient=not impatient)
             name = f"{protocol}, {size} window{'s' if size > 1 else ''}"
-            found += map(_line, rows(name, cells, server.fresh_bytes))
+            found += map(line, rows(name, cells, fresh_mib))
             print("\n".join(found[-len(cells) :]), flush=True)
     if output is not None:
         output.write_text("\n".join([*found, ""]), encoding="utf-8")
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

@@ -10,23 +10,19 @@ promise of docs/reliability.md holds, 1 otherwise, 2 without HAProxy.
 
 from __future__ import annotations
 
-import argparse
 import json
-import shutil
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
-from threading import Lock
 from typing import Any, Final
 
 import grpc
 import httpx
-import numpy as np
+import typer
 
 from export.bundle import find_bundle
 from export.session import open_bundle
@@ -36,14 +32,14 @@ from rul_client.api import Client
 from service.proto import rul_v1_pb2 as pb
 from service.proto import rul_v1_pb2_grpc
 from tests.databases import postgresql
-from tests.hostile.balancer import PATH, PATIENCE_SECONDS, Load, Pair, answered, asks_of, balanced
-from tests.ingesting import answers, disordered, distance, reading, whole
-from tests.integration.conftest import Server
+from tests.hostile.balancer import PATIENCE_SECONDS, Load, Pair, answered, asks_of, balanced, require_haproxy
+from tests.ingesting import Devices, whole
 from tests.waiting import wait_until
 
 RETRIES: Final = 3
 LAME_DUCK_SECONDS: Final = 3
-PHASES: Final = ("shared", "drained", "killed")
+PHASES: Final = {"shared": 1 / 3, "drained": 1 / 2, "killed": 1.0}
+"""Of the readings that devices have left, the share that they report in each."""
 SHARED_REQUESTS: Final = 200
 """Requests of each protocol, at least, from which the shares are taken."""
 MOST_SHARE: Final = 1.1
@@ -68,70 +64,40 @@ RETRY_POLICY: Final = json.dumps(
 """As any gRPC client takes it."""
 
 
-class Devices:
-    """Units that report their readings through HAProxy, a part of their life in each phase."""
+def devices_of(bundle: str, *, units: int, cycles: int) -> Devices:
+    """Simulate the units that report."""
+    _, manifest = open_bundle(find_bundle(bundle))
+    lives = simulate(manifest, manifest.schema_of_columns, units=units, seed=16)
+    cut = [
+        Trajectory(f"unit {life.unit}", life.cycles[-cycles:], life.readings[-cycles:], failed=True)
+        for life in lives
+    ]
+    return Devices(cut, [column.name for column in manifest.columns], seed=16)
 
-    def __init__(self, bundle: str, *, units: int, cycles: int) -> None:
-        _, manifest = open_bundle(find_bundle(bundle))
-        rng = np.random.default_rng(16)
-        self.names: Final = [column.name for column in manifest.columns]
-        self.units: Final = [
-            Trajectory(f"unit {life.unit}", life.cycles[-cycles:], life.readings[-cycles:], failed=True)
-            for life in simulate(manifest, manifest.schema_of_columns, units=units, seed=16)
-        ]
-        queues = [np.array_split(disordered(unit.cycles.tolist(), rng), len(PHASES)) for unit in self.units]
-        self._queues: Final = dict(zip(PHASES, zip(*queues, strict=True), strict=True))
-        self.acknowledged = 0
-        self._lock: Final = Lock()
 
-    @contextmanager
-    def reporting(self, pair: Pair, phase: str) -> Iterator[None]:
-        """Send the readings of a phase from a thread a unit; enter the block after half of them."""
-        queues = self._queues[phase]
-        half = self.acknowledged + sum(map(len, queues)) // 2
-        with ExitStack() as opened:
-            client = opened.enter_context(Client(f"http://127.0.0.1:{pair.http}"))
-            options = [("grpc.service_config", RETRY_POLICY)]
-            channel = opened.enter_context(grpc.insecure_channel(f"127.0.0.1:{pair.grpc}", options=options))
-            stub = rul_v1_pb2_grpc.RulServiceStub(channel)
+@contextmanager
+def reporting(devices: Devices, pair: Pair, share: float) -> Generator[None]:
+    """Report through HAProxy, half of the units by gRPC; enter the block after half of the readings."""
+    half = devices.sent + share * sum(map(len, devices.left.values())) / 2
+    with ExitStack() as opened:
+        client = opened.enter_context(Client(f"http://127.0.0.1:{pair.http}"))
+        options = [("grpc.service_config", RETRY_POLICY)]
+        channel = opened.enter_context(grpc.insecure_channel(f"127.0.0.1:{pair.grpc}", options=options))
+        stub = rul_v1_pb2_grpc.RulServiceStub(channel)
 
-            def by_http(unit: str, given: dict[str, Any]) -> None:
-                client.append(unit, given["columns"], cycle=given["cycle"])
+        def by_http(unit: str, given: dict[str, Any]) -> None:
+            client.append(unit, given["columns"], cycle=given["cycle"])
 
-            def by_grpc(unit: str, given: dict[str, Any]) -> None:
-                request = pb.AppendCyclesRequest(unit=unit, readings=[pb.Reading(**given)])
-                stub.AppendCycles(request, timeout=PATIENCE_SECONDS)
+        def by_grpc(unit: str, given: dict[str, Any]) -> None:
+            request = pb.AppendCyclesRequest(unit=unit, readings=[pb.Reading(**given)])
+            stub.AppendCycles(request, timeout=PATIENCE_SECONDS)
 
-            threads = opened.enter_context(ThreadPoolExecutor(len(self.units)))
-            appends = cycle([by_http, by_grpc])
-            devices = zip(self.units, queues, appends, strict=False)
-            sent = [threads.submit(self._send, *each) for each in devices]
-            wait_until(lambda: self.acknowledged >= half or any(s.done() for s in sent), PATIENCE_SECONDS)
-            yield
-            for each in sent:
-                each.result()
-
-    def _send(
-        self, unit: Trajectory, cycles: Sequence[int], append: Callable[[str, dict[str, Any]], None]
-    ) -> None:
-        for number in cycles:
-            append(unit.unit, reading(unit, number, self.names))
-            with self._lock:
-                self.acknowledged += 1
-
-    def worst(self, server: Server) -> float:
-        """Repeat each unit's last reading; return the largest distance to the answer of its whole window."""
-        with httpx.Client(base_url=server.http, trust_env=False, timeout=PATIENCE_SECONDS) as http:
-            last = [
-                http.post(f"/v1/units/{u.unit}/cycles", json=reading(u, u.cycles[-1], self.names))
-                .raise_for_status()
-                .json()
-                for u in self.units
-            ]
-            model = last[0]["model"]["name"]
-            expected = answers(http, model, [whole(unit, self.names) for unit in self.units])
-        assert {(answer["stored"], answer["repeated"]) for answer in last} == {(0, 1)}
-        return max(distance(a["prediction"], of_whole) for a, of_whole in zip(last, expected, strict=True))
+        threads = opened.enter_context(ThreadPoolExecutor(len(devices.units)))
+        sent = devices.report(threads, cycle([by_http, by_grpc]), share=share)
+        wait_until(lambda: devices.sent >= half or any(s.done() for s in sent), PATIENCE_SECONDS)
+        yield
+        for each in sent:
+            each.result()
 
 
 @dataclass
@@ -183,14 +149,16 @@ def run(pair: Pair, devices: Devices, callers: int) -> Result:
         asks = asks_of(window, pair, 1, opened) * callers
         before = [answered(server) for server in pair.servers]
         faults: Sequence[Callable[[], None]] = (share, drain, kill)
-        for phase, fault in zip(PHASES, faults, strict=True):
+        for (phase, part), fault in zip(PHASES.items(), faults, strict=True):
             result.loads[phase] = load = Load()
-            with load.running(asks), devices.reporting(pair, phase):
+            with load.running(asks), reporting(devices, pair, part):
                 fault()
             if fault is share:
                 result.shares = _shares(before, [answered(server) for server in pair.servers])
-    result.acknowledged = devices.acknowledged
-    result.worst = [devices.worst(server) for server in pair.servers]
+    result.acknowledged = devices.sent
+    for server in pair.servers:
+        with httpx.Client(base_url=server.http, trust_env=False, timeout=PATIENCE_SECONDS) as http:
+            result.worst.append(devices.worst(http))
     return result
 
 
@@ -215,30 +183,19 @@ def replicas(folder: Path, bundle: str) -> Iterator[Pair]:
         yield pair
 
 
-def main() -> int:
-    """Run, print the table and return the exit status."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--units", type=int, default=12)
-    parser.add_argument("--cycles", type=int, default=120)
-    parser.add_argument("--callers", type=int, default=4)
-    parser.add_argument("--bundle", default="fd001")
-    given = parser.parse_args()
-    if shutil.which("haproxy", path=PATH) is None:
-        print("haproxy is not installed: apt install haproxy", file=sys.stderr)
-        return 2
-    with tempfile.TemporaryDirectory() as folder, replicas(Path(folder), given.bundle) as pair:
-        devices = Devices(given.bundle, units=given.units, cycles=given.cycles)
-        result = run(pair, devices, given.callers)
+def main(*, units: int = 12, cycles: int = 120, callers: int = 4, bundle: str = "fd001") -> None:
+    """Run, and print the table."""
+    require_haproxy()
+    with tempfile.TemporaryDirectory() as folder, replicas(Path(folder), bundle) as pair:
+        result = run(pair, devices_of(bundle, units=units, cycles=cycles), callers)
     for phase, load in result.loads.items():
         print(f"{phase}:")
         load.show()
     shares = ", ".join(f"{protocol} {share:.3f}" for protocol, share in result.shares.items())
     print(f"busier replica over the other: {shares}")
     print(f"{result.acknowledged} readings; largest distance to whole windows {max(result.worst):.1e}")
-    return int(not result.is_right())
+    raise typer.Exit(not result.is_right())
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    typer.run(main)

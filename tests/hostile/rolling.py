@@ -8,15 +8,14 @@ without the lame-duck time. Exit status: 0 without a failed request, 1 otherwise
 
 from __future__ import annotations
 
-import argparse
 import json
-import shutil
-import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.hostile.balancer import PATH, PATIENCE_SECONDS, Load, asks_of, balanced, is_used
+import typer
+
+from tests.hostile.balancer import PATIENCE_SECONDS, Load, asks_of, balanced, is_used, require_haproxy
 from tests.integration.conftest import rul
 from tests.waiting import wait_until
 
@@ -44,26 +43,15 @@ def roll(*, rounds: int, callers: int, lame_duck: float, bundle: str, folder: Pa
     return load
 
 
-def main() -> int:
-    """Run, print the table and return the exit status."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--callers", type=int, default=4)
-    parser.add_argument("--lame-duck", type=float, default=5.0)
-    parser.add_argument("--bundle", default="fd001")
-    given = parser.parse_args()
-    if shutil.which("haproxy", path=PATH) is None:
-        print("haproxy is not installed: apt install haproxy", file=sys.stderr)
-        return 2
+def main(*, rounds: int = 1, callers: int = 4, lame_duck: float = 5.0, bundle: str = "fd001") -> None:
+    """Run, and print the table."""
+    require_haproxy()
     with tempfile.TemporaryDirectory() as folder:
-        load = roll(**vars(given), folder=Path(folder))
-    restarts, callers = 2 * given.rounds, given.callers
-    print(f"{restarts} restarts, {callers} callers a protocol, lame-duck time {given.lame_duck:g} s")
+        load = roll(rounds=rounds, callers=callers, lame_duck=lame_duck, bundle=bundle, folder=Path(folder))
+    print(f"{2 * rounds} restarts, {callers} callers a protocol, lame-duck time {lame_duck:g} s")
     load.show()
-    return int(load.failed > 0)
+    raise typer.Exit(load.failed > 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    typer.run(main)

@@ -25,7 +25,8 @@ import httpx
 import psutil
 import typer
 
-from tests.integration.conftest import KEY, Server, running
+from tests import http2
+from tests.integration.conftest import KEY, Server, running, workers_of
 
 MIB: Final = 1 << 20
 BODY_BYTES: Final = 16 * MIB
@@ -35,11 +36,6 @@ STREAMS_A_CONNECTION: Final = 100
 PREDICT: Final = "/rul.v1.RulService/Predict"
 WATCH: Final = "/grpc.health.v1.Health/Watch"
 REFLECT: Final = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
-DATA, HEADERS, SETTINGS, WINDOW_UPDATE = 0, 1, 4, 8
-"""Types of HTTP/2 frames."""
-FRAME_BYTES: Final = 16_384
-WINDOW_BYTES: Final = 65_535
-INITIAL_WINDOW: Final = 4
 
 
 @dataclass(frozen=True)
@@ -89,20 +85,6 @@ def slow_body(key: str) -> Callable[[str, int], Awaitable[asyncio.StreamReader]]
     return begin
 
 
-def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
-
-
-def grpc_headers(path: str, key: str = "") -> bytes:
-    """Headers as literals without indexing (RFC 7541, 6.2.2)."""
-    fields = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "a", "te": "trailers",
-              "content-type": "application/grpc"} | ({"x-api-key": key} if key else {})  # fmt: skip
-    return b"".join(
-        b"\x00" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
-        for name, value in fields.items()
-    )
-
-
 def streams(
     path: str, message: bytes, *, count: int, key: str = "", ended: bool = False
 ) -> Callable[[str, int], Awaitable[asyncio.StreamReader]]:
@@ -110,18 +92,23 @@ def streams(
 
     async def begin(host: str, port: int) -> asyncio.StreamReader:
         reader, writer = await connected(host, port)
-        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0))
-        block, rooms = grpc_headers(path, key), [WINDOW_BYTES, WINDOW_BYTES]
+        writer.write(http2.PREFACE + http2.frame(http2.SETTINGS, 0, 0))
+        block, rooms = (
+            http2.grpc_head(path, **({"x-api-key": key} if key else {})),
+            [http2.WINDOW_BYTES, http2.WINDOW_BYTES],
+        )
         for number in range(count):
-            writer.write(frame(HEADERS, 0x4, 2 * number + 1, block))
+            writer.write(http2.frame(http2.HEADERS, http2.END_HEADERS, 2 * number + 1, block))
         for number in range(count):
             stream, sent = 2 * number + 1, 0
             while sent < len(message):
-                while min(rooms) < FRAME_BYTES:
+                while min(rooms) < http2.FRAME_BYTES:
                     await asyncio.wait_for(grow(rooms, reader), LIVEZ_SECONDS)
-                part = message[sent : sent + FRAME_BYTES]
+                part = message[sent : sent + http2.FRAME_BYTES]
                 is_last = ended and sent + len(part) == len(message)
-                await send_slowly(writer, frame(DATA, 0x1 if is_last else 0, stream, part))
+                await send_slowly(
+                    writer, http2.frame(http2.DATA, http2.END_STREAM if is_last else 0, stream, part)
+                )
                 sent, rooms[:] = sent + len(part), [room - len(part) for room in rooms]
         return reader
 
@@ -132,11 +119,12 @@ async def grow(rooms: list[int], reader: asyncio.StreamReader) -> None:
     """Read one frame; it may widen what the connection and its streams may send."""
     head = await reader.readexactly(9)
     payload = await reader.readexactly(int.from_bytes(head[:3], "big"))
-    if head[3] == WINDOW_UPDATE:
+    if head[3] == http2.WINDOW_UPDATE:
         rooms[head[5:9] != bytes(4)] += int.from_bytes(payload, "big")
-    elif head[3] == SETTINGS:
-        for name, value in struct.iter_unpack(">HI", payload):
-            rooms[1] += value - WINDOW_BYTES if name == INITIAL_WINDOW else 0
+    elif head[3] == http2.SETTINGS:
+        rooms[1] += (
+            http2.settings_of(payload).get(http2.INITIAL_WINDOW_SIZE, http2.WINDOW_BYTES) - http2.WINDOW_BYTES
+        )
 
 
 PARTIAL: Final = struct.pack(">BI", 0, BODY_BYTES - 1) + b"\x00" * PART_BYTES
@@ -156,8 +144,7 @@ ATTACKS: Final = [
 
 def held(server: Server) -> float:
     """Resident memory of the workers, MiB."""
-    processes = psutil.Process(server.process.pid).children(recursive=True)
-    workers = [process for process in processes if process.name() == "envoy"] or processes
+    workers = workers_of(server) or psutil.Process(server.process.pid).children(recursive=True)
     return sum(process.memory_info().rss for process in workers) / MIB
 
 

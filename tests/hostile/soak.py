@@ -8,8 +8,6 @@ Prints the slope of memory with its 95 % confidence interval, and ends with stat
 
 from __future__ import annotations
 
-import argparse
-import sys
 import tempfile
 import threading
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from typing import Final
 
 import numpy as np
 import psutil
+import typer
 
 from model.domain import FloatArray
 from tests.hostile.callers import BUNDLE, Ledger, asking, cases
@@ -107,21 +106,17 @@ def report(samples: list[Sample], ledger: Ledger, slope: tuple[float, float]) ->
     )
 
 
-def main() -> int:
-    """Read the options and run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--requests", type=int, default=3000)
-    parser.add_argument("--workers", type=int, default=2)
-    options = parser.parse_args()
+def main(*, requests: int = 3000, workers: int = 2) -> None:
+    """Ask, measure, and judge."""
     given, ledger, samples = cases(), Ledger(), list[Sample]()
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
-        settings = {"workers": str(options.workers), "store_url": f"sqlite:///{folder}/rul.db"}
+        settings = {"workers": str(workers), "store_url": f"sqlite:///{folder}/rul.db"}
         with (
             running(Path(folder), BUNDLE, **settings) as server,
             asking(server.http, server.grpc, ledger, given),
         ):
-            step, due = options.requests / SAMPLES, WARM_SHARE * options.requests
-            while sum(ledger.ends.values()) < options.requests:
+            step, due = requests / SAMPLES, WARM_SHARE * requests
+            while sum(ledger.ends.values()) < requests:
                 if server.process.poll() is not None:
                     raise RuntimeError(server.output()[-3000:])
                 if sum(ledger.ends.values()) >= due:
@@ -132,8 +127,8 @@ def main() -> int:
     print(report(samples, ledger, slope))
     findings = findings_of(samples, ledger, slope)
     print(f"{len(findings)} findings.", *findings[:50], sep="\n")
-    return 1 if findings else 0
+    raise typer.Exit(bool(findings))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    typer.run(main)

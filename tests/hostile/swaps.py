@@ -9,7 +9,6 @@ that it names, or memory or descriptors grew.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import threading
@@ -26,7 +25,7 @@ from typing import Any, Final
 import grpc
 import httpx
 import numpy as np
-import psutil
+import typer
 
 from export.bundle import BundleFolder, find_bundle
 from export.golden import Golden
@@ -36,7 +35,8 @@ from service.core.runtime import OnnxRuntime
 from service.proto import rul_v1_pb2 as pb
 from service.proto import rul_v1_pb2_grpc
 from tests.asking import Asked
-from tests.integration.conftest import Server, running
+from tests.benchmarks.tables import table
+from tests.integration.conftest import Server, running, workers_of
 from tests.key_files import key_file
 from tests.oip import json_request
 from tests.other_bundles import renamed
@@ -160,15 +160,11 @@ class Swaps:
 
     def _memory(self) -> tuple[int, int]:
         """Resident bytes and open descriptors of all workers."""
-        children = psutil.Process(self._server.process.pid).children()
-        workers = [child for child in children if "envoy" in child.name()]
+        workers = workers_of(self._server)
         return sum(w.memory_info().rss for w in workers), sum(w.num_fds() for w in workers)
 
     def _client(self) -> httpx.Client:
-        headers = {"x-api-key": KEY}
-        return httpx.Client(
-            base_url=self._server.http, headers=headers, timeout=LIMIT_SECONDS, trust_env=False, verify=False
-        )
+        return self._server.client(headers={"x-api-key": KEY}, timeout=LIMIT_SECONDS, verify=False)
 
     def _asking(self, opened: ExitStack) -> Iterator[Callable[[Told], None]]:
         """One caller of each kind over each of two connections: the kernel deals them to the workers."""
@@ -249,7 +245,7 @@ def measured(folder: Path, *, swaps: int, workers: int) -> dict[str, Any]:
 
 
 def _workers(server: Server) -> float:
-    text = httpx.get(f"{server.http}/metrics", trust_env=False, headers={"x-api-key": KEY}).text
+    text = server.ask("GET", "/metrics", key=KEY).text
     return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith("rul_workers "))
 
 
@@ -262,27 +258,25 @@ def faults(found: dict[str, Any]) -> list[str]:
     return [*found["failed"][:5], *found["wrong"][:5], *grown, *leaked, *silent]
 
 
-def main() -> int:
+def main(*, swaps: int = 6, workers: int = 2) -> None:
     """Print a table and what went wrong."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--swaps", type=int, default=6)
-    parser.add_argument("--workers", type=int, default=2)
-    given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rul-swaps-") as folder:
-        found = measured(Path(folder), swaps=given.swaps, workers=given.workers)
-    answers, seconds = found["answers"], found["swap_seconds"]
-    rss, files = found["rss_mb"], found["descriptors"]
-    print("| workers | swaps | answers | failed | wrong | seconds a swap, median / worst | RSS, MB | files |")
-    print("|---|---|---|---|---|---|---|---|")
-    print(
-        f"| {given.workers} | {given.swaps} | {answers.total():,} | {len(found['failed'])} | "
-        f"{len(found['wrong'])} | {seconds[0]:.2f} / {seconds[1]:.2f} | {rss[0]:.0f} to {rss[1]:.0f} | "
-        f"{files[0]} to {files[1]} |"
-    )
+        found = measured(Path(folder), swaps=swaps, workers=workers)
+    row = {
+        "workers": workers,
+        "swaps": swaps,
+        "answers": f"{found['answers'].total():,}",
+        "failed": len(found["failed"]),
+        "wrong": len(found["wrong"]),
+        "seconds a swap, median / worst": "{:.2f} / {:.2f}".format(*found["swap_seconds"]),
+        "RSS, MB": "{:.0f} to {:.0f}".format(*found["rss_mb"]),
+        "files": "{} to {}".format(*found["descriptors"]),
+    }
+    print(table([*row], [[*row.values()]], texts=0))
     for text in (wrong := faults(found)):
         print(text, file=sys.stderr)
-    return bool(wrong)
+    raise typer.Exit(bool(wrong))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    typer.run(main)

@@ -28,39 +28,11 @@ HANG_SECONDS = 1.0
 GROWTH_KIB = 64 << 10
 
 NAMES = [
-    "windows",
-    "unit",
-    "last_cycle",
-    "columns",
-    "readings",
-    "model",
-    "partial",
-    "explain",
-    "setting_1",
-    "sensor_1",
-    "sensor_2",
-    "inputs",
-    "outputs",
-    "name",
-    "shape",
-    "datatype",
-    "data",
-    "parameters",
-    "FP32",
-    "INT64",
-    "binary_data_size",
-    "binary_data",
-    "binary_data_output",
-    "timeout",
-    "id",
-    "lengths",
-    "kind",
-    "cycle",
-    "failed",
-    "fake",
-    "time",
-    "replace",
-]
+    "windows", "unit", "last_cycle", "columns", "readings", "model", "partial", "explain", "setting_1",
+    "sensor_1", "sensor_2", "inputs", "outputs", "name", "shape", "datatype", "data", "parameters", "FP32",
+    "INT64", "binary_data_size", "binary_data", "binary_data_output", "timeout", "id", "lengths", "kind",
+    "cycle", "failed", "fake", "time", "replace",
+]  # fmt: skip
 ODD = ["1e999", "-1e999", "1e39", "NaN", "Infinity", '"\\ud800"', '"\\u0000"', '"é"', "1" * 30, "9" * 5000,
        "0." + "1" * 700, "-0", "1E-400", '"\xff"', "2147483648", "9223372036854775808"]  # fmt: skip
 TOKENS = [*"[]{}:,", *map(json.dumps, NAMES), *ODD, "1", "1.5", "null", "true", " ", '"', "\\", ""]
@@ -141,16 +113,8 @@ def damaged_prefix(rng: Random, body: bytes) -> bytes:
 
 
 def _headers(rng: Random, names: list[str]) -> dict[str, str]:
-    values = [
-        "",
-        "1S",
-        "²S",
-        "9" * 30,
-        "gzip",
-        "é",
-        "application/openmetrics-text; version=1.0.0",
-        "application/json",
-    ]
+    openmetrics = "application/openmetrics-text; version=1.0.0"
+    values = ["", "1S", "²S", "9" * 30, "gzip", "é", openmetrics, "application/json"]
     chosen = rng.sample(names, rng.randrange(3))
     random = rng.randbytes(rng.randrange(20)).decode("latin-1")
     return {name: rng.choice([*values, random]) for name in chosen}

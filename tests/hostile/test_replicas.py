@@ -6,8 +6,8 @@ import httpx
 import pytest
 
 from tests.hostile.balancer import PATIENCE_SECONDS, Pair
-from tests.hostile.replicas import MOST_SHARE, TOLERANCE, Devices, Result, replicas, run
-from tests.ingesting import reading
+from tests.hostile.replicas import MOST_SHARE, TOLERANCE, Result, devices_of, replicas, run
+from tests.ingesting import Devices, reading
 from tests.programs import program
 from tests.waiting import wait_until
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.system
 
 @pytest.fixture(scope="module")
 def devices(tiny_bundle) -> Devices:
-    return Devices(str(tiny_bundle.path), units=4, cycles=30)
+    return devices_of(str(tiny_bundle.path), units=4, cycles=30)
 
 
 @pytest.fixture(scope="module")

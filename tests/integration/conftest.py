@@ -12,16 +12,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc
 import httpx
+import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from export.golden import Golden
 from service.proto import rul_v1_pb2_grpc
+from service.store.url import store_url
 from tests.asking import Asked, golden_windows
 from tests.browser import chromium, screenshot_folder, visit
+from tests.databases import PostgreSql, postgresql
 from tests.waiting import wait_until
 
 FRONT_ENDS = ("envoy", "uvicorn")
@@ -52,6 +56,25 @@ class Server:
     def output(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")
 
+    @property
+    def port(self) -> int:
+        return int(self.http.rpartition(":")[2])
+
+    def client(self, **options: Any) -> httpx.Client:
+        """A client of the service; it may ask over several connections at once."""
+        given = {"timeout": ANSWER_SECONDS, "trust_env": False, **options}
+        return httpx.Client(base_url=self.http, **given)
+
+    def ask(self, method: str, path: str, *, key: str = "", **options: Any) -> httpx.Response:
+        """Ask over a new connection, which the kernel deals to any worker."""
+        # `verify` only because an unused TLS context costs more than the question.
+        with self.client(headers={"x-api-key": key} if key else {}, verify=False) as client:
+            return client.request(method, path, **options)
+
+    def predict(self, *windows: object, key: str = "", **options: Any) -> httpx.Response:
+        """Predict windows, as JSON has them, over a new connection."""
+        return self.ask("POST", "/v1/predict", key=key, json={"windows": windows, **options})
+
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(STOP_SECONDS)
@@ -77,7 +100,7 @@ def running(
 ) -> Iterator[Server]:
     """`rul serve` with these settings (RUL_ and upper case are added), stopped at the end.
 
-    Another command may hold `{port}` where it needs the port.
+    Every worker is ready, unless /metrics asks for a key. Another command may hold `{port}`.
     """
     port, grpc_port = port or free_port(), free_port()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RUL_")}
@@ -117,6 +140,9 @@ def running(
                 what="readiness",
             )
             assert process.poll() is None, f"the service ended:\n{server.output()}"
+            count = int(settings.get("workers", 1))
+            if count > 1 and front_end == "envoy" and not settings.keys() & {"keys_file", "api_keys"}:
+                await_workers(server, count)
         yield server
     finally:
         if process.poll() is None:
@@ -170,7 +196,7 @@ def windows(tiny_bundle) -> list[Asked]:
 
 @pytest.fixture(scope="session")
 def http(server) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.http, timeout=ANSWER_SECONDS, trust_env=False) as client:
+    with server.client() as client:
         yield client
 
 
@@ -185,6 +211,20 @@ def stub(channel) -> rul_v1_pb2_grpc.RulServiceStub:
     return rul_v1_pb2_grpc.RulServiceStub(channel)
 
 
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgreSql]:
+    with postgresql() as started:
+        yield started
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.system)])
+def url(request, tmp_path) -> str:
+    """The address of a new database."""
+    if request.param == "sqlite":
+        return store_url(f"sqlite:///{tmp_path}/rul.db")
+    return store_url(request.getfixturevalue("postgres").database(tmp_path.name))
+
+
 def rul(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run the command in a process of its own, with no settings but these."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("RUL_")}
@@ -196,13 +236,31 @@ def rul(*arguments: object, **environment: str) -> subprocess.CompletedProcess[s
 
 def metrics_of(server: Server) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     """Every sample by its name and labels."""
-    # `verify` only because an unused TLS context costs more than the question.
-    text = httpx.get(server.http + "/metrics", trust_env=False, timeout=ANSWER_SECONDS, verify=False).text
+    text = server.ask("GET", "/metrics").text
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
+
+
+def metric(server: Server, name: str, **labels: str) -> float:
+    """The sum of a metric's samples that have these labels."""
+    return sum(
+        value
+        for (found, of), value in metrics_of(server).items()
+        if found == name and labels.items() <= dict(of).items()
+    )
+
+
+def workers_of(server: Server) -> list[psutil.Process]:
+    """The worker processes, in the order of their start."""
+    return [child for child in psutil.Process(server.process.pid).children() if "envoy" in child.name()]
+
+
+def await_workers(server: Server, count: int) -> None:
+    """Wait until so many workers are ready."""
+    wait_until(lambda: metric(server, "rul_workers") == count, START_SECONDS, what="every worker")
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,6 @@ import io
 import os
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
 
@@ -92,7 +91,7 @@ def test_a_missing_entropy_is_null_in_a_request_and_counted(service):
     }
 
     window = {"unit": cell.unit, "last_cycle": end, "columns": columns}
-    reply = httpx.post(service.http + "/v1/predict", json={"windows": [window]}, timeout=30, trust_env=False)
+    reply = service.predict(window)
 
     (prediction,) = reply.raise_for_status().json()["predictions"]
     assert prediction["imputed_fraction"] == pytest.approx(np.isnan(readings).mean(), abs=1e-4)

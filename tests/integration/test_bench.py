@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from rul_client.commands.bench.cli import PROTOCOLS
-from tests.integration.conftest import KEY, free_port, metrics_of, rul
+from tests.integration.conftest import KEY, metric, rul
 
 ROUTES = {
     "json": ("http", "/v1/predict"),
@@ -18,8 +18,7 @@ ROUTES = {
 def answered(server, protocol):
     name, route = ROUTES[protocol]
     good = "200" if name == "http" else "OK"
-    labels = (("code", good), ("protocol", name), ("route", route))
-    return metrics_of(server).get(("rul_requests_total", labels), 0)
+    return metric(server, "rul_requests_total", code=good, protocol=name, route=route)
 
 
 def test_every_call_that_is_reported_is_one_that_the_service_answered(server, tmp_path):
@@ -51,13 +50,3 @@ def test_where_no_call_is_answered_the_table_says_why_and_it_ends_with_1(strict)
     assert "504" in done.stdout
     assert "413" in done.stdout
     assert "no call was answered; 504" in done.stderr
-
-
-def test_a_service_that_is_not_there_is_said_in_one_line():
-    url = f"http://127.0.0.1:{free_port()}"
-
-    done = rul("bench", url)
-
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"rul: {url} cannot be reached")
-    assert done.stdout == ""

@@ -7,10 +7,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import grpc
-import httpx
 import numpy as np
 import pytest
 
@@ -39,11 +37,6 @@ def asked_by_bentomls_client(url: str, window: dict[str, object]) -> object:
     return json.loads(subprocess.run(command, capture_output=True, check=True, timeout=SECONDS).stdout)
 
 
-def asked_by_http(url: str, *windows: dict[str, object]) -> Any:
-    body = {"windows": windows, "explain": "none"}
-    return httpx.post(url + "/v1/predict", json=body, timeout=ANSWER_SECONDS, trust_env=False).json()
-
-
 def asked_by_grpc(target: str, *windows: pb.Window) -> pb.PredictReply:
     with grpc.insecure_channel(target) as channel:
         request = pb.PredictRequest(windows=windows, explain=pb.EXPLAIN_NONE)
@@ -55,7 +48,7 @@ def test_bentomls_client_gets_the_same_answer(server, windows):
 
     answer = asked_by_bentomls_client(server.http, window)
 
-    assert answer == asked_by_http(server.http, window)
+    assert answer == server.predict(window, explain="none").json()
     assert answer["predictions"][0]["rul"] >= 0
 
 
@@ -72,7 +65,7 @@ def test_bentoml_serve_answers_http_and_grpc(tiny_bundle, tmp_path, windows):
     serve = [sys.executable, "-m", "bentoml", "serve", "service.app:RulService", "--port", "{port}"]
 
     with running(tmp_path, str(tiny_bundle.path), front_end="uvicorn", command=serve) as server:
-        by_http = asked_by_http(server.http, windows[0].json())
+        by_http = server.predict(windows[0].json(), explain="none").json()
         by_grpc = asked_by_grpc(server.grpc, windows[0].message())
 
     assert by_grpc.predictions[0].rul == pytest.approx(by_http["predictions"][0]["rul"])
@@ -91,7 +84,7 @@ def test_a_bento_serves_its_own_bundles_without_the_source_tree(tmp_path):
     serve = [str(python), "-m", "bentoml", "serve", tag, "--port", "{port}"]
 
     with running(tmp_path, "fd001", front_end="uvicorn", command=serve) as server:
-        by_http = asked_by_http(server.http, *(window.json() for window in asked))
+        by_http = server.predict(*(window.json() for window in asked), explain="none").json()
         by_grpc = asked_by_grpc(server.grpc, *(window.message() for window in asked))
 
     assert by_http["model"]["name"] == "fd001"

@@ -5,13 +5,12 @@ from __future__ import annotations
 import shutil
 import subprocess
 
-import httpx
 import pytest
 
 from export.bundle import find_bundle
 from export.golden import Golden
 from tests.asking import golden_windows
-from tests.integration.conftest import ANSWER_SECONDS, RUL, running
+from tests.integration.conftest import RUL, running
 
 CONTAINED = """
 set -e
@@ -38,9 +37,7 @@ def test_the_service_answers_with_a_read_only_root_and_no_capabilities(contained
     window = golden_windows(Golden.load(find_bundle("fd001").golden))[0].json()
 
     with running(tmp_path, "fd001", command=[*contained, RUL, "serve"], store="false") as server:
-        answer = httpx.post(
-            server.http + "/v1/predict", json={"windows": [window]}, timeout=ANSWER_SECONDS, trust_env=False
-        )
+        answer = server.predict(window)
         status = server.stop()
 
     assert answer.status_code == 200, server.output()

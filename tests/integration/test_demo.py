@@ -57,14 +57,6 @@ def test_an_interrupt_ends_the_demo_in_order(url):
     assert "12 units, " in printed
 
 
-def test_a_service_that_is_not_there_is_one_line():
-    done = rul("demo", "--url", f"http://127.0.0.1:{free_port()}", "--seconds", "1")
-
-    assert done.returncode == 1
-    assert "cannot be reached" in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
 def test_make_demo_starts_a_service_where_none_answers_and_ends_it(tiny_bundle, tmp_path, monkeypatch):
     monkeypatch.setenv("RUL_BUNDLES", str(tiny_bundle.path))
     monkeypatch.setenv("RUL_WORKERS", "1")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import httpx
 import numpy as np
 import pytest
 
@@ -21,7 +20,6 @@ MODEL = (("model", "tiny"),)
 @pytest.fixture
 def server(tiny_bundle, tmp_path):
     with running(tmp_path, str(tiny_bundle.path), workers="2") as server:
-        wait_until(lambda: metrics_of(server)["rul_workers", ()] == 2, 30, what="both workers")
         yield server
 
 
@@ -37,8 +35,7 @@ def send(server: Server, bundle: BundleFolder, *, bias: float = 0.0) -> int:
         )
     ]
     for start in range(0, len(queries), AT_ONCE):
-        body = {"windows": queries[start : start + AT_ONCE], "explain": "none"}
-        answer = httpx.post(server.http + "/v1/predict", json=body, trust_env=False, timeout=30, verify=False)
+        answer = server.predict(*queries[start : start + AT_ONCE], explain="none")
         assert answer.status_code == 200, answer.text
     return len(queries)
 

@@ -8,8 +8,8 @@ import signal
 import httpx
 import pytest
 
-from tests.integration.conftest import Server, running
-from tests.integration.test_workers import ask, metric, workers_of
+from tests.integration.conftest import Server, await_workers, running, workers_of
+from tests.integration.test_workers import ask
 from tests.waiting import wait_until
 
 PATIENCE = 60
@@ -29,12 +29,11 @@ def hung(server: Server) -> list[dict]:
 def test_a_worker_that_hangs_is_replaced_and_the_service_answers_again(tiny_bundle, tmp_path, query, workers):
     settings = {"workers": str(workers), "log_format": "json"}
     with running(tmp_path, str(tiny_bundle.path), **settings) as server:
-        wait_until(lambda: metric(server, "rul_workers") == workers, PATIENCE, what="every worker")
         victim = workers_of(server)[-1]
 
         victim.suspend()
         wait_until(lambda: not victim.is_running(), PATIENCE, what="the end of the hung worker")
-        wait_until(lambda: metric(server, "rul_workers") == workers, PATIENCE, what="the new worker")
+        await_workers(server, workers)
 
         assert asyncio.run(ask(server, query, 20)) == [200] * 20
         assert [event["worker"] for event in hung(server)] == [workers - 1]
@@ -43,7 +42,6 @@ def test_a_worker_that_hangs_is_replaced_and_the_service_answers_again(tiny_bund
 
 def test_a_short_pause_of_every_process_restarts_nothing(tiny_bundle, tmp_path, query):
     with running(tmp_path, str(tiny_bundle.path), workers="2", hang_seconds="1") as server:
-        wait_until(lambda: metric(server, "rul_workers") == 2, PATIENCE, what="both workers")
         before = workers_of(server)
 
         os.killpg(server.process.pid, signal.SIGSTOP)
@@ -60,7 +58,6 @@ def test_a_worker_that_hangs_does_not_delay_the_end(tiny_bundle, tmp_path):
     with running(
         tmp_path, str(tiny_bundle.path), workers="2", hang_seconds="1000", drain_seconds="0.1"
     ) as server:
-        wait_until(lambda: metric(server, "rul_workers") == 2, PATIENCE, what="both workers")
         workers_of(server)[-1].suspend()
 
         assert server.stop() == 0

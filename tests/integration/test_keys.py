@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import grpc
-import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from service.edge.keys import add_key, revoke_key
 from service.proto import open_inference_pb2, rul_v1_pb2, rul_v1_pb2_grpc
-from tests.integration.conftest import ANSWER_SECONDS, FRONT_ENDS, RUL, Server, rul, running
+from tests.integration.conftest import ANSWER_SECONDS, FRONT_ENDS, Server, rul, running
+from tests.programs import ROOT, bash_blocks, pasted
 from tests.waiting import wait_until
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "keys.md").read_text(encoding="utf-8")
-MAKE, SERVE, USE, CHANGE = re.findall(r"^```bash\n(.*?)^```$", DOCUMENT, flags=re.DOTALL | re.MULTILINE)
+MAKE, SERVE, USE, CHANGE = bash_blocks(ROOT / "docs" / "keys.md")
 DENIED, UNKNOWN = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED
 
 
@@ -37,12 +33,8 @@ def guarded(request, tiny_bundle, tmp_path_factory) -> Iterator[tuple[Server, Pa
         yield started, file
 
 
-def status(server: Server, method: str, path: str, key: str | None = None, **options: object) -> int:
-    headers = {"x-api-key": key} if key else {}
-    reply = httpx.request(
-        method, server.http + path, headers=headers, trust_env=False, timeout=ANSWER_SECONDS, **options
-    )
-    return reply.status_code
+def status(server: Server, method: str, path: str, key: str = "", **options: object) -> int:
+    return server.ask(method, path, key=key, **options).status_code
 
 
 def code(call: Callable[[], object]) -> grpc.StatusCode:
@@ -79,7 +71,7 @@ def test_a_key_does_by_http_what_its_scope_says(guarded):
         "/v1/units": (401, 200), "/v1/units/1/outcomes": (401, 403), "/metrics": (401, 403),
         "/docs": (401, 200), "/openapi.json": (401, 200), "/schema.json": (401, 200), "/readyz": (200, 200),
     }  # fmt: skip
-    assert httpx.get(server.http + "/docs", auth=("me", line), trust_env=False).status_code == 200
+    assert status(server, "GET", "/docs", auth=("me", line)) == 200
 
 
 def test_a_key_does_by_grpc_what_its_scope_says(guarded):
@@ -153,24 +145,14 @@ def test_a_bad_key_file_ends_the_start_with_one_line(tmp_path):
     assert "none.toml: No such file" in done.stderr
 
 
-def pasted(text: str, server: Server | None, folder: Path) -> str:
-    """What a block of the document prints in this folder."""
-    text = text if server is None else text.replace("http://localhost:3000", server.http)
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("RUL_")}
-    path = f"{Path(RUL).parent}{os.pathsep}{clean['PATH']}"
-    return subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", text], cwd=folder, env=clean | {"PATH": path, "NO_PROXY": "*"},
-        capture_output=True, text=True, check=True, timeout=120,
-    ).stdout  # fmt: skip
-
-
 def test_the_commands_of_the_document_do_what_it_says(tiny_bundle, tmp_path):
-    listed = pasted(MAKE, None, tmp_path)
+    listed = pasted(MAKE, tmp_path)
     assert SERVE == "RUL_KEYS_FILE=keys.toml rul serve --bundle fd001\n"
     with running(tmp_path, str(tiny_bundle.path), keys_file="keys.toml") as server:
-        assert "rul_" in pasted(USE, server, tmp_path) + (tmp_path / "metrics.txt").read_text("utf-8")
+        use, change = (text.replace("http://localhost:3000", server.http) for text in (USE, CHANGE))
+        assert "rul_" in pasted(use, tmp_path) + (tmp_path / "metrics.txt").read_text("utf-8")
         line = (tmp_path / "line-1.key").read_text("utf-8").strip()
-        pasted(CHANGE, server, tmp_path)
+        pasted(change, tmp_path)
         wait_until(lambda: invalid(server, line), ANSWER_SECONDS, what="the end of the key")
 
     assert [row.split("\t")[:3] for row in listed.splitlines()] == [

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 from pathlib import Path
 
-import httpx
 import psutil
 
-from tests.integration.conftest import ANSWER_SECONDS, Server, running
+from tests.integration.conftest import Server, running
 from tests.waiting import wait_until
 
 LAME_DUCK_SECONDS = 20
@@ -20,10 +18,6 @@ LAME_DUCK_SECONDS = 20
 def processes_of(server: Server) -> list[psutil.Process]:
     supervisor = psutil.Process(server.process.pid)
     return [supervisor, *supervisor.children(recursive=True)]
-
-
-def port_of(server: Server) -> int:
-    return int(server.http.rpartition(":")[2])
 
 
 def inodes_of(server: Server) -> set[str]:
@@ -46,7 +40,7 @@ def test_another_user_of_this_machine_reaches_the_port_of_the_service_and_nothin
         lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
         named = [line[7] for line in lines if line[6] in held and len(line) > 7]
 
-        assert listening == {port_of(server)}
+        assert listening == {server.port}
         assert named
         assert [name for name in named if name.startswith("@")] == []
         assert {Path(name).parent.stat().st_mode & 0o777 for name in named} == {0o700}
@@ -57,7 +51,7 @@ def test_a_service_about_to_leave_says_so_first_and_answers_until_then(tiny_bund
     settings = {"lame_duck_seconds": str(LAME_DUCK_SECONDS)}
     with (
         running(tmp_path, str(tiny_bundle.path), **settings) as server,
-        httpx.Client(base_url=server.http, timeout=ANSWER_SECONDS, trust_env=False) as client,
+        server.client() as client,
     ):
         assert client.get("/readyz").headers.get("connection") != "close"
 
@@ -71,13 +65,6 @@ def test_a_service_about_to_leave_says_so_first_and_answers_until_then(tiny_bund
         assert asked_to_close
         assert answers == [200] * 20
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(LAME_DUCK_SECONDS / 2) == 0
-
-
-def test_ctrl_c_does_not_wait_for_load_balancers(tiny_bundle, tmp_path):
-    with running(tmp_path, str(tiny_bundle.path), lame_duck_seconds=str(LAME_DUCK_SECONDS)) as server:
-        os.killpg(server.process.pid, signal.SIGINT)
-
         assert server.process.wait(LAME_DUCK_SECONDS / 2) == 0
 
 

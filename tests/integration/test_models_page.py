@@ -1,33 +1,23 @@
 """docs/models.md is true: its commands change a real service of two workers, and all of it or none."""
 
 import json
-import os
 import re
 import shutil
-import signal
-import subprocess
-import sys
-from pathlib import Path
 
-import httpx
-import psutil
 import pytest
 
 from export.bundle import find_bundle
 from export.golden import Golden
 from tests.asking import golden_windows
 from tests.hostile.swaps import faults, measured
-from tests.integration.conftest import running
+from tests.integration.conftest import rul, running, workers_of
 from tests.key_files import key_file
 from tests.other_bundles import renamed
+from tests.programs import ROOT, bash_blocks, pasted
 from tests.waiting import wait_until
 
-PAGE = Path(__file__).parents[2] / "docs" / "models.md"
-COMMANDS, REQUESTS = re.findall(
-    r"^```bash\n(.*?)^```$", PAGE.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE
-)
+COMMANDS, REQUESTS = bash_blocks(ROOT / "docs" / "models.md")
 KEY = "an-admins-key"
-SECONDS = 200
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +34,7 @@ def service(tmp_path):
 
 
 def get(service, path):
-    """Ask over a new connection, which the kernel deals to either worker."""
-    return httpx.get(service.http + path, headers={"x-api-key": KEY}, trust_env=False, timeout=SECONDS)
+    return service.ask("GET", path, key=KEY)
 
 
 def versions(service, window=0):
@@ -53,41 +42,29 @@ def versions(service, window=0):
     window = golden_windows(Golden.load(find_bundle("fd001").golden))[window].json()
     found = set()
     for _ in range(24):
-        answer = httpx.post(
-            f"{service.http}/v1/predict",
-            json={"windows": [window], "model": "fd001", "explain": "none"},
-            headers={"x-api-key": KEY}, trust_env=False, timeout=SECONDS,
-        )  # fmt: skip
+        answer = service.predict(window, model="fd001", explain="none", key=KEY)
         assert answer.status_code == 200, answer.text
         found.add(answer.json()["model"]["version"])
     return found
 
 
-def pasted(text, service, newer):
+def typed(text, service, newer):
+    """What commands of the page print, asked of this service about this bundle."""
     text = text.replace("/bundles/fd001-v2", str(newer)).replace("http://localhost:3000", service.http)
     text = re.sub(r"^(rul models \w+.*)$", rf"\1 --url {service.http}", text, flags=re.MULTILINE)
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", text],
-        env=environment | {"PATH": path, "RUL_API_KEY": KEY},
-        capture_output=True, text=True, check=False, timeout=SECONDS,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return pasted(text, newer.parent, RUL_API_KEY=KEY)
 
 
 def kill_a_worker(service):
     """Kill one, and wait for the worker that takes its place."""
-    children = psutil.Process(service.process.pid).children()
-    victim = next(child for child in children if "envoy" in child.name())
-    os.kill(victim.pid, signal.SIGKILL)
+    victim = workers_of(service)[0]
+    victim.kill()
     wait_until(lambda: not victim.is_running(), 10, what="the end of the worker")
     wait_until(lambda: "rul_workers 2.0" in get(service, "/metrics").text, 60, what="the new worker")
 
 
 def test_the_commands_of_the_page_change_every_worker(service, newer):
-    said = pasted(COMMANDS, service, newer)
+    said = typed(COMMANDS, service, newer)
 
     assert re.findall(r"^(\w+): (\w+) ", said, re.MULTILINE) == [
         ("load", "fd002"), ("shadow", "fd001"), ("unshadow", "fd001"),
@@ -96,7 +73,7 @@ def test_the_commands_of_the_page_change_every_worker(service, newer):
     assert versions(service) == {"2"}
     (old,) = {found["version"] for found in get(service, "/v1/models").json()["models"]}
     assert old == "2"
-    by_http = pasted(REQUESTS, service, newer).replace("}{", "}\n{").splitlines()
+    by_http = typed(REQUESTS, service, newer).replace("}{", "}\n{").splitlines()
     assert [json.loads(line)["action"] for line in by_http] == ["load", "swap", "unload"]
 
 
@@ -108,12 +85,9 @@ def test_a_bad_candidate_is_refused_by_all_workers_and_a_worker_that_restarts_ha
     (bad / "golden.npz").write_bytes(b"damaged")
     before = versions(service)
 
-    refused = subprocess.run(
-        [Path(sys.executable).with_name("rul"), "models", "swap", "fd001", bad, "--url", service.http],
-        env=os.environ | {"RUL_API_KEY": KEY}, capture_output=True, text=True, check=False, timeout=SECONDS,
-    )  # fmt: skip
+    refused = rul("models", "swap", "fd001", bad, "--url", service.http, RUL_API_KEY=KEY)
     still = versions(service)
-    pasted("rul models swap fd001 /bundles/fd001-v2", service, newer)
+    typed("rul models swap fd001 /bundles/fd001-v2", service, newer)
     kill_a_worker(service)
 
     assert refused.returncode == 1
@@ -131,11 +105,11 @@ def test_a_canary_answers_in_every_worker_survives_a_restart_and_goes_back_from_
         return {model["candidate"]["returned"] for model in models}
 
     canary = "rul models canary fd001 /bundles/fd001-v2 --share 1 --novel 1"
-    pasted(f"{canary} --difference 1000", service, newer)
+    typed(f"{canary} --difference 1000", service, newer)
     during = versions(service)
     kill_a_worker(service)
     restarted = versions(service)
-    pasted(f"{canary} --difference 0.01 --windows 1", service, newer)
+    typed(f"{canary} --difference 0.01 --windows 1", service, newer)
     wait_until(lambda: versions(service, window=1) == {old}, 30, what="the return of all requests")
 
     assert (during, restarted) == ({"2"}, {"2"})

@@ -15,26 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 
 from service.proto import open_inference_pb2 as pb
-from tests.integration.conftest import ANSWER_SECONDS
 
 OUTPUTS = [
-    "rul",
-    "rul_interval",
-    "failure_probability",
-    "health_state",
-    "attention",
-    "contribution",
-    "head_attention",
-    "novelty",
-    "sensor_contribution",
-    "window_contribution",
-    "evidence",
-]
+    "rul", "rul_interval", "failure_probability", "health_state", "attention", "contribution",
+    "head_attention", "novelty", "sensor_contribution", "window_contribution", "evidence",
+]  # fmt: skip
 FIND_KSERVE = "import importlib.util as u; print(u.find_spec('kserve') or '')"
 
 ROOT = Path(__file__).parents[2]
@@ -83,8 +72,7 @@ def tour(python: Path, program: str, target: str, folder: Path, golden) -> Told:
 @pytest.fixture(scope="session")
 def native(server, windows) -> list[dict[str, Any]]:
     """What `POST /v1/predict` says to the same windows."""
-    body = {"windows": [window.json() for window in windows]}
-    reply = httpx.post(server.http + "/v1/predict", json=body, timeout=ANSWER_SECONDS, trust_env=False)
+    reply = server.predict(*(window.json() for window in windows))
     return reply.raise_for_status().json()["predictions"]
 
 

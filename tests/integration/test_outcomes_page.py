@@ -1,11 +1,7 @@
 """docs/outcomes.md is true: its commands run against a real service, and answer as the page says."""
 
 import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import httpx
 import pytest
@@ -14,9 +10,10 @@ from export.bundle import find_bundle
 from export.golden import Golden
 from tests.asking import golden_windows
 from tests.integration.conftest import metrics_of, running
+from tests.programs import ROOT, bash_blocks, pasted
 
-PAGE = Path(__file__).parents[2] / "docs" / "outcomes.md"
-FEED, REPORT = re.findall(r"^```bash\n(.*?)^```$", PAGE.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+PAGE = ROOT / "docs" / "outcomes.md"
+FEED, REPORT = bash_blocks(PAGE)
 SECONDS = 60
 
 
@@ -32,18 +29,11 @@ def service(tmp_path_factory):
         yield started
 
 
-def pasted(text, service):
-    text = text.replace("http://localhost:3000", service.http)
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
-    environment |= {"PATH": path, "XDG_STATE_HOME": str(service.log.parent / "state")}
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", text],
-        env=environment, cwd=service.log.parent, capture_output=True, text=True, check=False,
-        timeout=SECONDS,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def typed(text, service):
+    folder = service.log.parent
+    return pasted(
+        text.replace("http://localhost:3000", service.http), folder, XDG_STATE_HOME=str(folder / "state")
+    )
 
 
 def documents(text):
@@ -55,7 +45,7 @@ def documents(text):
 
 
 def test_the_commands_of_the_page_answer_as_it_says(service):
-    failed, removed, fleet, unit = documents(pasted(FEED, service))
+    failed, removed, fleet, unit = documents(typed(FEED, service))
 
     assert [failed["result"], removed["result"]] == ["created", "created"]
     assert failed["predictions"][0]["truth"] == 72.0
@@ -63,11 +53,11 @@ def test_the_commands_of_the_page_answer_as_it_says(service):
     assert "error" not in removed["predictions"][0]
     assert [found["unit"] for found in fleet["units"]] == ["19"]
     assert unit["outcome"]["cycle"] == 192
-    again, *_ = documents(pasted(FEED, service))
+    again, *_ = documents(typed(FEED, service))
     assert again["result"] == "unchanged"
     assert again["predictions"] == failed["predictions"]
 
-    reported = pasted(REPORT.replace("postgresql://rul@db/rul", store_of(service)), service)
+    reported = typed(REPORT.replace("postgresql://rul@db/rul", store_of(service)), service)
     rows = [line.split(",") for line in reported.splitlines() if line.startswith("fd001,")]
     assert [row[2:5] for row in rows] == [["1", "1", "2"]] * 2
     figures = metrics_of(service)

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import re
-import sys
 
-import httpx
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser import LOOKS, each_look, look_id
+from tests.browser import both_sizes, each_look
 from tests.integration.conftest import running
 from tests.page_fleet import STRANGE, fill, predict, window
 from tests.tiny_bundle import pumps
 
 UNITS = 1000
-BOTH = [LOOKS[0], LOOKS[2]]
-both_sizes = pytest.mark.parametrize("look", BOTH, ids=look_id)
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +24,27 @@ def service(tiny_bundle, tmp_path_factory):
         yield started
 
 
+@pytest.fixture(scope="module")
+def client(service):
+    with service.client() as opened:
+        yield opened
+
+
+def remove(client, made):
+    """Take a unit out of the fleet again."""
+    outcome = {"kind": "removed", "cycle": made["last_cycle"], "model": "tiny"}
+    assert client.post(f"/v1/units/{made['unit']}/outcomes", json=outcome).is_success
+
+
 def rows(page):
     return page.locator(".rows [role=row]")
+
+
+def shown(opened):
+    """The page, once it lists the fleet."""
+    opened.go("#/")
+    rows(opened.page).first.wait_for()
+    return opened.page
 
 
 def first_unit(page):
@@ -38,9 +53,7 @@ def first_unit(page):
 
 @each_look
 def test_the_fleet_is_shown_by_urgency_and_accessible(opened):
-    opened.go("#/")
-    page = opened.page
-    rows(page).first.wait_for()
+    page = shown(opened)
 
     expect(page.get_by_role("heading", name="Fleet")).to_be_visible()
     expect(page.locator(".count")).to_contain_text(f"{UNITS:,} units")
@@ -77,9 +90,7 @@ def test_no_unit_of_the_filter_healthy_is_unlike_the_training_data(opened):
 
 @both_sizes
 def test_a_search_narrows_the_list_and_stays_in_the_address(opened):
-    opened.go("#/")
-    page = opened.page
-    rows(page).first.wait_for()
+    page = shown(opened)
     page.keyboard.press("/")
     page.keyboard.type("PUMP-0042")
 
@@ -93,9 +104,7 @@ def test_a_search_narrows_the_list_and_stays_in_the_address(opened):
 
 @both_sizes
 def test_a_state_filters_the_list_and_leaves_again(opened):
-    opened.go("#/")
-    page = opened.page
-    rows(page).first.wait_for()
+    page = shown(opened)
     chip = page.get_by_role("button", name="Degrading")
     chip.click()
 
@@ -110,9 +119,7 @@ def test_a_state_filters_the_list_and_leaves_again(opened):
 
 @both_sizes
 def test_another_horizon_shows_other_probabilities(opened):
-    opened.go("#/")
-    page = opened.page
-    rows(page).first.wait_for()
+    page = shown(opened)
     page.locator(".horizons button").nth(1).click()
 
     expect(page.locator(".horizons button").nth(1)).to_have_attribute("aria-pressed", "true")
@@ -122,9 +129,7 @@ def test_another_horizon_shows_other_probabilities(opened):
 
 @both_sizes
 def test_the_list_holds_few_rows_and_scrolls_to_its_end(opened):
-    opened.go("#/")
-    page = opened.page
-    rows(page).first.wait_for()
+    page = shown(opened)
     last = f'.rows [aria-rowindex="{UNITS + 1}"]'
     page.wait_for_function(
         "row => (scrollTo(0, document.documentElement.scrollHeight), document.querySelector(row))", arg=last
@@ -137,9 +142,7 @@ def test_the_list_holds_few_rows_and_scrolls_to_its_end(opened):
 
 @both_sizes
 def test_the_arrow_keys_move_through_the_units(opened):
-    opened.go("#/")
-    page = opened.page
-    rows(page).first.wait_for()
+    page = shown(opened)
     first_unit(page).focus()
     for _ in range(30):
         page.keyboard.press("ArrowDown")
@@ -154,32 +157,26 @@ def test_the_arrow_keys_move_through_the_units(opened):
 
 
 @both_sizes
-def test_a_new_prediction_appears_by_itself(opened, service):
+def test_a_new_prediction_appears_by_itself(opened, client):
     opened.go("#/?q=newcomer")
     page = opened.page
     expect(page.get_by_text("No unit matches")).to_be_visible()
     expect(page.locator("#live")).to_have_text("Live")
     made = window(0, pumps(units=1, seed=99)[0], 30) | {"unit": f"newcomer-{opened.look.width}"}
-    with httpx.Client(base_url=service.http, trust_env=False) as client:
-        predict(client, [made])
+    predict(client, [made])
 
     expect(first_unit(page).filter(has_text=str(opened.look.width))).to_be_visible()
-    with httpx.Client(base_url=service.http, trust_env=False) as client:
-        outcome = {"kind": "removed", "cycle": 30, "model": "tiny"}
-        assert client.post(f"/v1/units/{made['unit']}/outcomes", json=outcome).is_success
+    remove(client, made)
 
 
 @both_sizes
-def test_a_paused_list_stays_as_it_is(opened, service):
+def test_a_paused_list_stays_as_it_is(opened, client):
     opened.go("#/?q=later")
     page = opened.page
     page.get_by_role("button", name="Pause").click()
     expect(page.locator("#live")).to_have_text("Paused")
     made = window(0, pumps(units=1, seed=99)[0], 31) | {"unit": f"later-{opened.look.width}"}
-    with (
-        httpx.Client(base_url=service.http, trust_env=False) as client,
-        client.stream("GET", "/v1/events") as events,
-    ):
+    with client.stream("GET", "/v1/events") as events:
         lines = events.iter_lines()
         next(lines)
         predict(client, [made])
@@ -188,20 +185,4 @@ def test_a_paused_list_stays_as_it_is(opened, service):
     page.get_by_role("button", name="Resume").click()
 
     expect(first_unit(page)).to_be_visible()
-    with httpx.Client(base_url=service.http, trust_env=False) as client:
-        outcome = {"kind": "removed", "cycle": 31, "model": "tiny"}
-        assert client.post(f"/v1/units/{made['unit']}/outcomes", json=outcome).is_success
-
-
-@both_sizes
-def test_a_thousand_units_are_painted(opened, capsys):
-    opened.go("#/")
-    rows(opened.page).first.wait_for()
-    shown = opened.page.evaluate("performance.now()")
-    paint = opened.page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
-
-    with capsys.disabled():
-        sys.stdout.write(
-            f"\n{opened.look}: first paint {paint:.0f} ms, rows of {UNITS} units {shown:.0f} ms\n"
-        )
-    assert 0 < paint < shown
+    remove(client, made)

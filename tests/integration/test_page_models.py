@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 
-import httpx
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser import LOOKS, each_look, look_id
+from tests.browser import both_sizes, each_look
 from tests.integration.conftest import running
 from tests.page_fleet import fill
 
-both_sizes = pytest.mark.parametrize("look", [LOOKS[0], LOOKS[2]], ids=look_id)
 UNITS = 60
 
 
@@ -21,7 +19,7 @@ def service(tiny_bundle, tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     with running(folder, f"{tiny_bundle.path},fd001", workers="2") as started:
         fill(started.http, units=UNITS)
-        with httpx.Client(base_url=started.http, trust_env=False) as client:
+        with started.client() as client:
             for unit in client.get("/v1/units", params={"limit": 10}).json()["units"]:
                 outcome = {"kind": "failed", "cycle": unit["last_cycle"] + 2, "model": "tiny"}
                 assert client.post(f"/v1/units/{unit['unit']}/outcomes", json=outcome).is_success
@@ -29,7 +27,7 @@ def service(tiny_bundle, tmp_path_factory):
 
 
 def monitoring(service, name):
-    reply = httpx.get(f"{service.http}/v1/models/{name}/monitoring", trust_env=False)
+    reply = service.ask("GET", f"/v1/models/{name}/monitoring")
     assert reply.status_code == 200, reply.text
     return reply.json()
 
@@ -105,6 +103,4 @@ def test_monitoring_of_a_model_without_windows_has_no_means(service):
 
 
 def test_monitoring_of_an_unknown_model_is_not_found(service):
-    reply = httpx.get(f"{service.http}/v1/models/nothing/monitoring", trust_env=False)
-
-    assert reply.status_code == 404
+    assert service.ask("GET", "/v1/models/nothing/monitoring").status_code == 404

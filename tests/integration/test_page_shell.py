@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 
-import httpx
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser import LOOKS, each_look, look_id, screenshot_folder, visit
+from tests.browser import both_sizes, desktop, each_look, screenshot_folder, visit
 from tests.integration.conftest import KEY, running
 from tests.page_fleet import fill
 
-both_sizes = pytest.mark.parametrize("look", [LOOKS[0], LOOKS[2]], ids=look_id)
 SECURITY = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -146,7 +144,7 @@ def test_a_key_can_be_forgotten(locked, browser, look, tmp_path):
         expect(opened.page.get_by_role("dialog", name="API key")).to_be_visible()
 
 
-@both_sizes
+@desktop
 def test_a_service_that_ends_is_named_and_waited_for(browser, look, tiny_bundle, tmp_path):
     with visit(browser, "http://127.0.0.1", look, screenshot_folder(tmp_path), expects="ERR_") as opened:
         with running(tmp_path, str(tiny_bundle.path)) as first:
@@ -154,14 +152,13 @@ def test_a_service_that_ends_is_named_and_waited_for(browser, look, tiny_bundle,
             opened.base = first.http
             opened.go("#/")
             expect(opened.page.locator("#live")).to_have_text("Live")
-            port = int(first.http.rpartition(":")[2])
         expect(opened.page.locator("#live")).to_have_text("Connecting")
         opened.shoot("connecting")
-        with running(tmp_path, str(tiny_bundle.path), port=port):
+        with running(tmp_path, str(tiny_bundle.path), port=first.port):
             expect(opened.page.locator("#live")).to_have_text("Live")
 
 
-@both_sizes
+@desktop
 def test_without_a_store_the_page_says_so(browser, look, tiny_bundle, tmp_path):
     with (
         running(tmp_path, str(tiny_bundle.path), store="false") as started,
@@ -170,5 +167,5 @@ def test_without_a_store_the_page_says_so(browser, look, tiny_bundle, tmp_path):
         opened.go("#/")
 
         expect(opened.page.get_by_text("This service keeps no units")).to_be_visible()
-        assert httpx.get(started.http + "/v1/events", trust_env=False).status_code == 404
+        assert started.ask("GET", "/v1/events").status_code == 404
         opened.shoot("no-store")

@@ -8,19 +8,16 @@ import subprocess
 import sys
 
 import grpc
-import httpx
 import pytest
 from google.protobuf import json_format
 from playwright.sync_api import expect
 
 from service.proto import rul_v1_pb2 as pb
 from service.proto import rul_v1_pb2_grpc
-from tests.browser import LOOKS, each_look, look_id, screenshot_folder, visit
+from tests.browser import both_sizes, desktop, each_look
 from tests.integration.conftest import running
 
 SECONDS = 60
-desktop = pytest.mark.parametrize("look", [LOOKS[0]], ids=look_id)
-both_sizes = pytest.mark.parametrize("look", [LOOKS[0], LOOKS[2]], ids=look_id)
 
 
 @pytest.fixture(scope="module")
@@ -31,16 +28,15 @@ def service(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def life(service):
-    return httpx.get(f"{service.http}/v1/models/fd001/simulated?seed=11", trust_env=False).json()
+    return service.ask("GET", "/v1/models/fd001/simulated?seed=11").json()
 
 
 @pytest.fixture
-def opened(service, browser, look, tmp_path):
-    with visit(browser, service.http, look, screenshot_folder(tmp_path)) as visited:
-        visited.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-        visited.go("#/try")
-        visited.page.locator(".life").wait_for()
-        yield visited
+def opened(opened):
+    opened.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    opened.go("#/try")
+    opened.page.locator(".life").wait_for()
+    return opened
 
 
 def drop(opened, name, text):
@@ -91,7 +87,7 @@ def test_nothing_that_is_tried_is_stored(opened, service):
     expect(opened.page.get_by_text("Simulated unit 8")).to_be_visible()
     opened.page.locator(".life").wait_for()
 
-    assert httpx.get(f"{service.http}/v1/units", trust_env=False).json()["units"] == []
+    assert service.ask("GET", "/v1/units").json()["units"] == []
 
 
 @each_look
@@ -133,8 +129,7 @@ def test_the_answer_to_a_file_is_the_answer_of_the_service(opened, life, service
         "last_cycle": 140,
         "columns": {name: values[80:140] for name, values in life["columns"].items()},
     }
-    asked = {"windows": [window], "store": False}
-    (expected,) = httpx.post(f"{service.http}/v1/predict", json=asked, trust_env=False).json()["predictions"]
+    (expected,) = service.predict(window, store=False).json()["predictions"]
     assert answer(page) == round(expected["rul"])
 
 

@@ -5,24 +5,24 @@ from __future__ import annotations
 import re
 from urllib.parse import quote
 
-import httpx
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser import LOOKS, each_look, look_id, screenshot_folder, visit
+from tests.browser import LOOKS, both_sizes, desktop, each_look, screenshot_folder, visit
 from tests.integration.conftest import running
 
 SECONDS = 60
-desktop = pytest.mark.parametrize("look", [LOOKS[0]], ids=look_id)
-both_sizes = pytest.mark.parametrize("look", [LOOKS[0], LOOKS[2]], ids=look_id)
 
 
 @pytest.fixture(scope="module")
-def http(tmp_path_factory):
-    with (
-        running(tmp_path_factory.mktemp("unit"), "fd001") as started,
-        httpx.Client(base_url=started.http, trust_env=False, timeout=SECONDS) as client,
-    ):
+def service(tmp_path_factory):
+    with running(tmp_path_factory.mktemp("unit"), "fd001") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def http(service):
+    with service.client(timeout=SECONDS) as client:
         lives(client, "worn", seed=7, share=0.8)
         lives(client, "gone", seed=3, share=1.0)
         client.post("/v1/units/gone/outcomes", json={"kind": "failed", "cycle": 176}).raise_for_status()
@@ -30,10 +30,9 @@ def http(tmp_path_factory):
 
 
 @pytest.fixture
-def opened(http, browser, look, tmp_path):
-    base = str(http.base_url).rstrip("/")
-    with visit(browser, base, look, screenshot_folder(tmp_path)) as visited:
-        yield visited
+def opened(http, opened):
+    """The page, with both units stored."""
+    return opened
 
 
 def lives(client, unit, *, seed, share):
@@ -322,10 +321,9 @@ def test_a_unit_is_renamed_and_deleted_behind_a_menu(opened, http):
     assert http.get("/v1/units/well%20spelt?model=fd001").status_code == 404
 
 
-def test_a_refusal_is_said_in_the_dialog(http, browser, tmp_path):
+def test_a_refusal_is_said_in_the_dialog(http, service, browser, tmp_path):
     lives(http, "first", seed=5, share=0.2)
-    base = str(http.base_url).rstrip("/")
-    with visit(browser, base, LOOKS[0], screenshot_folder(tmp_path), expects="409") as opened:
+    with visit(browser, service.http, LOOKS[0], screenshot_folder(tmp_path), expects="409") as opened:
         page = show(opened, "first")
         page.get_by_label("More").click()
         page.get_by_role("button", name="Rename").click()
@@ -345,9 +343,8 @@ def test_a_name_is_text_and_never_markup(opened, http):
     expect(page.locator("main img")).to_have_count(0)
 
 
-def test_an_unknown_unit_is_said_to_be_unknown(http, browser, tmp_path):
-    base = str(http.base_url).rstrip("/")
-    with visit(browser, base, LOOKS[0], screenshot_folder(tmp_path), expects="404") as opened:
+def test_an_unknown_unit_is_said_to_be_unknown(service, browser, tmp_path):
+    with visit(browser, service.http, LOOKS[0], screenshot_folder(tmp_path), expects="404") as opened:
         opened.go("#/unit/fd001/nobody")
 
         expect(opened.page.get_by_role("alert")).to_contain_text("nobody")

@@ -4,7 +4,6 @@ import json
 import re
 from collections import Counter
 
-import httpx
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
@@ -26,16 +25,6 @@ def test_head_answers_with_the_headers_of_get_and_no_body(http, path):
 @pytest.mark.parametrize("path", [*PAGES[2:], "/", "/nothing"])  # liveness needs none
 def test_a_request_id_is_echoed(http, path):
     assert http.get(path, headers={"x-request-id": "a-1_b.c:2"}).headers["x-request-id"] == "a-1_b.c:2"
-
-
-@pytest.mark.parametrize("given", [None, "with space", "x" * 129, 'forged"}'])
-def test_where_no_fit_request_id_came_each_answer_gets_its_own(http, given):
-    headers = {} if given is None else {"x-request-id": given}
-
-    ids = {http.get("/readyz", headers=headers).headers["x-request-id"] for _ in range(3)}
-
-    assert len(ids) == 3
-    assert all(re.fullmatch("[0-9a-f]{32}", made) for made in ids)
 
 
 def test_metrics_parse_as_text_and_as_openmetrics(http):
@@ -148,4 +137,4 @@ def test_a_path_that_leaves_its_folder_is_not_found(http, path):
 
 @pytest.mark.parametrize("headers", [{"authorization": "Bearer wrong"}, {"x-api-key": "é".encode()}])
 def test_a_wrong_key_of_any_characters_is_not_valid(strict, headers):
-    assert httpx.get(strict.http + "/v1/models", headers=headers, trust_env=False).status_code == 401
+    assert strict.ask("GET", "/v1/models", headers=headers).status_code == 401

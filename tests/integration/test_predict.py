@@ -81,18 +81,22 @@ def test_the_last_rows_are_those_of_each_units_last_cycle(here, tiny_bundle, pum
     assert_same(last, [{row["unit"]: row for row in here}[row["unit"]] for row in last])
 
 
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_a_service_gives_the_table_that_the_bundle_gives_here(here, server, pumps_csv, protocol):
-    url = server.http if protocol == "http" else f"grpc://{server.grpc}"
+def address(server, protocol):
+    return server.http if protocol == "http" else f"grpc://{server.grpc}"
 
+
+@pytest.fixture(params=["http", "grpc"])
+def url(request, server):
+    return address(server, request.param)
+
+
+def test_a_service_gives_the_table_that_the_bundle_gives_here(here, url, pumps_csv):
     there = table(rul_predict("--url", url, "--input", pumps_csv))
 
     assert_same(there, here)
 
 
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_a_service_advises_the_stops_that_the_bundle_advises_here(server, tiny_bundle, pumps_csv, protocol):
-    url = server.http if protocol == "http" else f"grpc://{server.grpc}"
+def test_a_service_advises_the_stops_that_the_bundle_advises_here(url, tiny_bundle, pumps_csv):
     asked = ("--input", pumps_csv, "--last", "--costs", "1:10")
 
     there = table(rul_predict("--url", url, *asked))
@@ -133,9 +137,14 @@ def test_every_format_holds_every_row(here, tiny_bundle, pumps_csv, tmp_path, su
         assert [row["rul"] for row in rows] == pytest.approx([float(row["rul"]) for row in here], abs=1e-4)
 
 
-@pytest.mark.parametrize("scheme", ["http", "grpc"])
-def test_a_service_that_is_not_there_is_one_line_and_1(pumps_csv, scheme):
-    done = rul_predict("--url", f"{scheme}://127.0.0.1:{free_port()}", "--input", pumps_csv)
+@pytest.mark.parametrize(
+    "command", ["predict --url http://{}", "predict --url grpc://{}", "top http://{} --once", "bench http://{}",
+                "demo --seconds 1 --url http://{}"],
+)  # fmt: skip
+def test_a_service_that_is_not_there_is_one_line_and_1(pumps_csv, command):
+    words = command.format(f"127.0.0.1:{free_port()}").split()
+
+    done = rul(*words, *(("--input", pumps_csv) if words[0] == "predict" else ()))
 
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
@@ -171,7 +180,7 @@ def guarded(tiny_bundle, tmp_path_factory):
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_a_key_is_asked_for_in_one_line_and_read_from_the_environment(here, guarded, pumps_csv, protocol):
-    url = guarded.http if protocol == "http" else f"grpc://{guarded.grpc}"
+    url = address(guarded, protocol)
 
     without = rul_predict("--url", url, "--input", pumps_csv)
     with_key = rul_predict("--url", url, "--input", pumps_csv, RUL_API_KEY=KEY)

@@ -85,16 +85,6 @@ def test_people_read_counts_and_where_reasons_are(options, tmp_path):
     assert "drift" in done.stdout
 
 
-def test_other_options_are_refused_with_one_line(options, tmp_path):
-    assert rul_score(*options, "--output", tmp_path / "out").returncode == 0
-
-    done = rul_score(*options, "--output", tmp_path / "out", "--attention")
-
-    assert done.returncode == 1
-    assert "attention was False, now True" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
 @pytest.mark.parametrize("windows", ["0", "some", "-1"])
 def test_windows_that_are_no_number_are_wrong_usage(windows, options, tmp_path):
     done = rul_score(*options, "--output", tmp_path / "out", f"--windows={windows}")

@@ -32,27 +32,12 @@ from service.store.schema import HEAD, METADATA, PREDICTIONS
 from service.store.store import Store
 from service.store.url import store_url
 from tests.accuracy import accuracy_by_pandas
-from tests.databases import PostgreSql, postgresql
-from tests.integration.conftest import metrics_of, rul, running
+from tests.integration.conftest import metric, rul, running
 from tests.waiting import wait_until
 
 PREDICTED, ENDED, CAP = 10_000, 500, 125.0
 VERSION = ModelVersion("fd001", "1", CAP, 0.9)
 PATIENCE = 60
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgreSql]:
-    with postgresql() as started:
-        yield started
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.system)])
-def url(request, tmp_path) -> str:
-    """The address of a new database."""
-    if request.param == "sqlite":
-        return store_url(f"sqlite:///{tmp_path}/rul.db")
-    return store_url(request.getfixturevalue("server").database(tmp_path.name))
 
 
 def predictions() -> pd.DataFrame:
@@ -103,23 +88,10 @@ async def fed(url: str, asked: pd.DataFrame, ends: pd.DataFrame) -> CollectorReg
     )  # fmt: skip
     store.start()
     rows = [
-        (
-            "fd001",
-            r.unit,
-            "",
-            r.last_cycle,
-            r.rul,
-            r.lower,
-            r.upper,
-            "estimated",
-            "healthy",
-            r.at,
-            None,
-            None,
-            "1",
-        )
+        ("fd001", r.unit, "", r.last_cycle, r.rul, r.lower, r.upper, "estimated", "healthy", r.at,
+         None, None, "1")
         for r in asked.itertuples()
-    ]
+    ]  # fmt: skip
     await asyncio.to_thread(write_by_two, url, rows)
     for end in ends.sample(frac=1, random_state=0).itertuples():
         given = Outcome("fd001", end.unit, OutcomeKind(end.kind), end.cycle, None, time())
@@ -204,6 +176,13 @@ def test_to_look_for_a_store_makes_none(tmp_path):
     assert not (tmp_path / "no.db").exists()
 
 
+@pytest.fixture
+def store(url) -> Iterator[Store]:
+    opened = Store.open(url, [VERSION])
+    yield opened
+    opened.close()
+
+
 def row(unit: str = "1", cycle: int = 10, rul: float = 50.0, *, at: float = 1000.0, why: str | None = None):
     return ("fd001", unit, "", cycle, rul, rul - 5, rul + 5, "estimated", "healthy", at, None, why, "1")
 
@@ -226,9 +205,7 @@ def test_workers_that_start_together_find_one_set_of_tables(url):
         store.close()
 
 
-def test_a_reader_sees_nothing_that_is_written_meanwhile(url):
-    store = Store.open(url, [VERSION])
-
+def test_a_reader_sees_nothing_that_is_written_meanwhile(store):
     with store.reading() as connection:
         connection.execute(select(PREDICTIONS)).all()
         store.write([row()])
@@ -236,40 +213,31 @@ def test_a_reader_sees_nothing_that_is_written_meanwhile(url):
 
     assert seen == []
     assert len(kept(store)) == 1
-    store.close()
 
 
-def test_the_newest_prediction_of_a_cycle_stays_exactly_as_it_was(url):
-    store = Store.open(url, [VERSION])
-
+def test_the_newest_prediction_of_a_cycle_stays_exactly_as_it_was(store):
     store.write([row(rul=0.1 + 0.2, at=1001.0), row('ü"\\', 3)])
     store.write([row(rul=1.0, at=1000.0)])
 
     assert kept(store) == [("1", 10, 0.1 + 0.2), ('ü"\\', 3, 50.0)]
-    store.close()
 
 
-def test_an_explanation_stays_exactly_as_it_was(url):
-    store = Store.open(url, [VERSION])
+def test_an_explanation_stays_exactly_as_it_was(store):
     text = explanation_text(Grounds([3], [0.5], [0], [-7.25], 10, ('ü"\\',), UNSET))
 
     store.write([row(cycle=10), row(cycle=11, why=text)])
 
     found = store.history("fd001", "1", limit=5, before=None)
     assert [prediction["explanation"] for prediction in found.predictions] == [text, None]
-    store.close()
 
 
 @pytest.mark.parametrize("bad", [row(rul=float("nan")), row(unit="\ud800")])
-def test_a_row_that_cannot_be_kept_is_refused_with_its_company_and_not_for_ever(url, bad):
-    store = Store.open(url, [VERSION])
-
+def test_a_row_that_cannot_be_kept_is_refused_with_its_company_and_not_for_ever(store, bad):
     with pytest.raises(RowsRefused):
         store.write([row("good"), bad])
 
     store.write([row("good")])
     assert kept(store) == [("good", 10, 50.0)]
-    store.close()
 
 
 def plans(store: Store, question: Callable[[], object]) -> list[str]:
@@ -390,8 +358,8 @@ def test_created_tables_are_those_of_the_migrations(url):
 
 
 @pytest.mark.system
-def test_a_purge_renews_the_statistics_that_postgresql_plans_by(server, tmp_path):
-    store = Store.open(store_url(server.database(tmp_path.name)), [VERSION])
+def test_a_purge_renews_the_statistics_that_postgresql_plans_by(postgres, tmp_path):
+    store = Store.open(store_url(postgres.database(tmp_path.name)), [VERSION])
     store.write([row(str(unit)) for unit in range(300)])
 
     store.purge(before=0.0)
@@ -403,8 +371,8 @@ def test_a_purge_renews_the_statistics_that_postgresql_plans_by(server, tmp_path
 
 
 @pytest.mark.system
-def test_a_name_that_postgresql_cannot_hold_is_refused(server):
-    store = Store.open(store_url(server.database("zero")), [VERSION])
+def test_a_name_that_postgresql_cannot_hold_is_refused(postgres):
+    store = Store.open(store_url(postgres.database("zero")), [VERSION])
 
     with pytest.raises(RowsRefused):
         store.write([row("a\0b")])
@@ -414,9 +382,9 @@ def test_a_name_that_postgresql_cannot_hold_is_refused(server):
 
 @pytest.mark.system
 def test_a_database_that_dies_under_load_costs_no_prediction_and_nothing_that_was_kept(
-    server, tiny_bundle, windows, tmp_path
+    postgres, tiny_bundle, windows, tmp_path
 ):
-    url = server.database("killed")
+    url = postgres.database("killed")
     aged = next(window.json() for window in windows if window.last_cycle is not None)
     asked = 0
 
@@ -427,11 +395,8 @@ def test_a_database_that_dies_under_load_costs_no_prediction_and_nothing_that_wa
             assert http.post("/v1/predict", json={"windows": [window]}).status_code == 200
             asked += 1
 
-    def value(name: str, **labels: str) -> float:
-        return metrics_of(service)[name, tuple(sorted(labels.items()))]
-
     def written() -> float:
-        return value("rul_store_rows_total", kind="prediction")
+        return metric(service, "rul_store_rows_total", kind="prediction")
 
     settings = {"store_url": url, "store_queue_rows": "300"}
     with (
@@ -441,18 +406,20 @@ def test_a_database_that_dies_under_load_costs_no_prediction_and_nothing_that_wa
         ask(100)
         wait_until(lambda: written() == 100, PATIENCE, what="the first rows")
         ask(20)
-        server.stop()
+        postgres.stop()
         said = written()
         ask(500)
-        wait_until(lambda: value("rul_store_up") == 0, PATIENCE, what="that the store is away")
+        wait_until(lambda: metric(service, "rul_store_up") == 0, PATIENCE, what="that the store is away")
         lost = http.get("/v1/units").status_code
-        dropped = value("rul_store_dropped_total", reason="full")
-        assert value("rul_store_pending_rows") == 300
-        server.start()
-        wait_until(lambda: value("rul_store_pending_rows") == 0, PATIENCE, what="that the store is back")
+        dropped = metric(service, "rul_store_dropped_total", reason="full")
+        assert metric(service, "rul_store_pending_rows") == 300
+        postgres.start()
+        wait_until(
+            lambda: metric(service, "rul_store_pending_rows") == 0, PATIENCE, what="that the store is back"
+        )
         ask(50)
         wait_until(lambda: written() == asked - dropped, PATIENCE, what="the last rows")
-        up = value("rul_store_up")
+        up = metric(service, "rul_store_up")
 
     store = Store.open(store_url(url))
     with store.reading() as connection:

@@ -1,7 +1,6 @@
 """`PredictStream` of the real process, behind both front ends: equal to Predict, and gone without a trace."""
 
 import asyncio
-import queue
 import signal
 
 import grpc
@@ -13,38 +12,14 @@ from hypothesis import strategies as st
 
 from service.proto import rul_v1_pb2 as pb
 from service.proto import rul_v1_pb2_grpc
+from tests.asking import Stream
 from tests.examples import examples
 from tests.golden.comparison import differences
-from tests.integration.conftest import ANSWER_SECONDS, FRONT_ENDS, STOP_SECONDS, metrics_of, running
+from tests.integration.conftest import ANSWER_SECONDS, FRONT_ENDS, STOP_SECONDS, metric, running
 from tests.waiting import wait_until
 
 CLOSER = 1e-5
 MANY = 200
-
-
-class Stream:
-    """An open stream, asked one reading at a time."""
-
-    def __init__(self, stub, **options) -> None:
-        self._asked: queue.Queue[pb.StreamRequest | None] = queue.Queue()
-        self.call = stub.PredictStream(iter(self._asked.get, None), timeout=ANSWER_SECONDS)
-        self._asked.put(pb.StreamRequest(open=pb.StreamOpen(**options)))
-        self.opened = next(self.call).opened
-
-    def send(self, values, **options) -> None:
-        self._asked.put(pb.StreamRequest(reading=pb.Reading(values=values, **options)))
-
-    def ask(self, values, **options) -> pb.StreamReply:
-        self.send(values, **options)
-        return next(self.call)
-
-    def close(self) -> None:
-        self._asked.put(None)
-        assert list(self.call) == []
-
-
-def open_streams(server) -> float:
-    return metrics_of(server)["rul_open_streams", ()]
 
 
 @st.composite
@@ -118,9 +93,11 @@ async def ask_thrice(stub, unit: str, row: list[float]) -> set[str]:
 @pytest.mark.parametrize("how", ["cancels", "closes its connection"])
 def test_a_caller_who_leaves_takes_its_streams_with_it(server, golden, how):
     row = golden.readings[0][0].tolist()
-    gone = ("code", "CANCELLED"), ("protocol", "grpc"), ("route", "rul.v1.RulService/PredictStream")
-    wait_until(lambda: open_streams(server) == 0, ANSWER_SECONDS, what="those of other tests gone")
-    before = metrics_of(server)["rul_requests_total", gone]
+    gone = {"code": "CANCELLED", "protocol": "grpc", "route": "rul.v1.RulService/PredictStream"}
+    wait_until(
+        lambda: metric(server, "rul_open_streams") == 0, ANSWER_SECONDS, what="those of other tests gone"
+    )
+    before = metric(server, "rul_requests_total", **gone)
     with grpc.insecure_channel(server.grpc) as channel:
         streams = [Stream(rul_v1_pb2_grpc.RulServiceStub(channel)) for _ in range(5)]
         for stream in streams:
@@ -129,11 +106,11 @@ def test_a_caller_who_leaves_takes_its_streams_with_it(server, golden, how):
         if how == "cancels":
             for stream in streams:
                 stream.call.cancel()
-            wait_until(lambda: open_streams(server) == 0, ANSWER_SECONDS, what="streams gone")
+            wait_until(lambda: metric(server, "rul_open_streams") == 0, ANSWER_SECONDS, what="streams gone")
 
-    wait_until(lambda: open_streams(server) == 0, ANSWER_SECONDS, what="streams gone")
-    wait_until(lambda: metrics_of(server)["rul_inflight_requests", ()] == 1, ANSWER_SECONDS, what="idleness")
-    assert metrics_of(server)["rul_requests_total", gone] == before + 5
+    wait_until(lambda: metric(server, "rul_open_streams") == 0, ANSWER_SECONDS, what="streams gone")
+    wait_until(lambda: metric(server, "rul_inflight_requests") == 1, ANSWER_SECONDS, what="idleness")
+    assert metric(server, "rul_requests_total", **gone) == before + 5
 
 
 @pytest.mark.parametrize("front_end", FRONT_ENDS)

@@ -5,33 +5,23 @@ from __future__ import annotations
 import re
 import socket
 import ssl
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.integration.conftest import Server, rul, running
+from tests.programs import ROOT, bash_blocks, pasted
 from tests.waiting import wait_until
 
-DOCS = (Path(__file__).parents[2] / "docs" / "tls.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```bash\n(.*?)^```$", DOCS, flags=re.DOTALL | re.MULTILINE)
+BLOCKS = bash_blocks(ROOT / "docs" / "tls.md")
 UNITS = ("simulate", "--units", "2", "--truncate", "--seed", "4", "--output")
-
-
-def sh(script: str, folder: Path) -> str:
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script],
-        cwd=folder, capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     """A folder with the certificates that the documented commands make."""
     folder = tmp_path_factory.mktemp("tls")
-    sh(BLOCKS[0], folder)
+    pasted(BLOCKS[0], folder)
     return folder
 
 
@@ -45,29 +35,18 @@ def secure(folder, tiny_bundle):
         yield server
 
 
-def port_of(server: Server) -> str:
-    return server.http.rpartition(":")[2]
-
-
 def documented(line: str, server: Server) -> str:
     """The command of the documentation that contains these words, for this server's port."""
     (found,) = [one for one in "\n".join(BLOCKS).splitlines() if line in one]
-    return found.replace("localhost:3000", f"localhost:{port_of(server)}")
+    return found.replace("localhost:3000", f"localhost:{server.port}")
 
 
 def test_curl_with_a_certificate_is_answered_and_without_one_refused(secure, folder):
     command = documented("curl", secure)
+    bare = f"{command.split(' --cert ')[0]} {secure.http}/readyz"
 
-    assert '"ready"' in sh(command, folder)
-    assert (
-        subprocess.run(
-            [*command.split(" --cert ")[0].split(), f"{secure.http}/readyz"],
-            cwd=folder,
-            capture_output=True,
-            check=False,
-        ).returncode
-        != 0
-    )
+    assert '"ready"' in pasted(command, folder)
+    pasted(f"! {bare}", folder)
 
 
 @pytest.mark.parametrize("scheme", ["https", "grpcs"])
@@ -109,7 +88,7 @@ def test_a_renewed_certificate_is_shown_without_a_restart(secure, folder):
         context = ssl.create_default_context(cafile=folder / "ca.pem")
         context.load_cert_chain(folder / "client.pem", folder / "client.key")
         with (
-            socket.create_connection(("127.0.0.1", int(port_of(secure))), timeout=10) as plain,
+            socket.create_connection(("127.0.0.1", secure.port), timeout=10) as plain,
             context.wrap_socket(plain, server_hostname="localhost") as opened,
         ):
             return opened.getpeercert(binary_form=True) or b""
@@ -117,8 +96,8 @@ def test_a_renewed_certificate_is_shown_without_a_restart(secure, folder):
     before = shown()
     names = BLOCKS[0].splitlines()
     renew = "\n".join(names[1:4]).replace("server.key", "new.key").replace("server.pem", "new.pem")
-    sh(renew, folder)
-    sh(BLOCKS[3], folder)
+    pasted(renew, folder)
+    pasted(BLOCKS[3], folder)
 
     wait_until(lambda: shown() != before, 20, what="the new certificate")
     assert secure.process.poll() is None

@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 
 from service.proto import rul_v1_pb2 as pb
-from tests.integration.conftest import KEY, RUL, free_port, rul
+from tests.integration.conftest import KEY, RUL, rul
 
 SECONDS = 60
 LEAVE_SCREEN = b"\x1b[?1049l"
@@ -50,15 +50,6 @@ def test_what_is_asked_between_two_scrapes_is_shown(server, http, stub, windows)
         assert 0 < p50 <= p99
     assert re.search(r"^\w+ +[\d.,]*[1-9].* 0 %", shown, re.MULTILINE), shown
     assert "ready" in shown
-
-
-def test_a_service_that_cannot_be_reached_is_one_line_and_exit_code_1():
-    done = rul_top(f"http://127.0.0.1:{free_port()}", "--once")
-
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert len(done.stderr.splitlines()) == 1
-    assert "cannot be reached" in done.stderr
 
 
 @pytest.mark.parametrize(

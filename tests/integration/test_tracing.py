@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import grpc
-import httpx
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
@@ -87,13 +86,8 @@ def test_a_collector_receives_the_traces_of_both_protocols(front_end, tiny_bundl
             tmp_path, str(tiny_bundle.path), front_end=front_end, otlp_endpoint=collector.endpoint, **settings
         ) as server,
     ):
-        answer = httpx.post(
-            server.http + "/v1/predict",
-            json={"windows": [windows[0].json()]},
-            headers=[TRACEPARENT],
-            timeout=ANSWER_SECONDS,
-            trust_env=False,
-        )
+        body = {"windows": [windows[0].json()]}
+        answer = server.ask("POST", "/v1/predict", json=body, headers=[TRACEPARENT])
         with grpc.insecure_channel(server.grpc) as channel:
             stub = rul_v1_pb2_grpc.RulServiceStub(channel)
             stub.Predict(pb.PredictRequest(windows=[windows[0].message()]), metadata=[TRACEPARENT])
@@ -126,7 +120,7 @@ def test_a_collector_that_is_not_there_fails_no_request_and_holds_up_no_shutdown
     nowhere = f"http://127.0.0.1:{free_port()}"
     settings = {"tracing": "true", "trace_sample": "1", "otlp_endpoint": nowhere}
     with running(tmp_path, str(tiny_bundle.path), **settings) as server:
-        with httpx.Client(base_url=server.http, timeout=ANSWER_SECONDS, trust_env=False) as client:
+        with server.client() as client:
             body = {"windows": [windows[0].json()]}
             codes = {client.post("/v1/predict", json=body).status_code for _ in range(50)}
         ended = server.stop()

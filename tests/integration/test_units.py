@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from threading import Barrier
-from time import monotonic
-from typing import Any
 
 import httpx
 import numpy as np
@@ -20,26 +19,11 @@ from model.domain import Trajectory
 from model.simulation import simulate
 from service.store.rows import Append, Appended, UnitKey
 from service.store.store import Store
-from service.store.url import store_url
-from tests.databases import PostgreSql, postgresql
-from tests.ingesting import answers, disordered, distance, reading, whole
-from tests.integration.conftest import Server, running
+from tests.ingesting import Devices, by_http, settled
+from tests.integration.conftest import running
+from tests.waiting import wait_until
 
 UNITS, CYCLES, TOLERANCE, PATIENCE, ROUNDS = 6, 90, 1e-4, 60, 40
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgreSql]:
-    with postgresql() as started:
-        yield started
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.system)])
-def url(request, tmp_path) -> str:
-    """The address of a new database."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/rul.db"
-    return request.getfixturevalue("postgres").database(tmp_path.name)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +39,7 @@ def appended_at_once(url: str, *processes: Sequence[Append]) -> list[tuple[Appen
     meeting = Barrier(len(processes), timeout=PATIENCE)
 
     def process(requests: Sequence[Append]) -> list[Appended]:
-        store, results = Store.open(store_url(url)), []
+        store, results = Store.open(url), []
         for request in requests:
             meeting.wait()
             (result,) = store.readings.append([request], at=1.0)
@@ -93,72 +77,35 @@ def test_of_processes_that_append_to_a_unit_at_once_the_later_one_sees_the_readi
     assert [max(len(each.newest.cycles) for each in turn) for turn in results] == [2] * ROUNDS
 
 
-def settled(http: httpx.Client, method: str, path: str, **options: Any) -> dict[str, Any]:
-    """Ask again while the store opens, which on a busy machine takes longer than the service."""
-    give_up_at = monotonic() + PATIENCE
-    while True:
-        answer = http.request(method, path, **options)
-        if answer.status_code != 503 or monotonic() > give_up_at:
-            return answer.raise_for_status().json()
-
-
-class Field:
-    """Devices that report readings and remember which ones were acknowledged."""
-
-    def __init__(self, fleet: tuple[list[Trajectory], list[str]]) -> None:
-        self.units, self.names = fleet
-        rng = np.random.default_rng(5)
-        self.queues = {unit.unit: disordered(unit.cycles.tolist(), rng) for unit in self.units}
-        self.acknowledged: dict[str, set[int]] = {unit.unit: set() for unit in self.units}
-
-    def report(self, server: Server, *, dies_after: int | None = None) -> None:
-        """Send what is left of each unit, from a thread each; the service dies while they do."""
-
-        def send(unit: Trajectory) -> None:
-            queue, known = self.queues[unit.unit], self.acknowledged[unit.unit]
-            path = f"/v1/units/{unit.unit}/cycles"
-            with httpx.Client(base_url=server.http, trust_env=False, timeout=PATIENCE) as http:
-                while queue:
-                    try:
-                        settled(http, "POST", path, json=reading(unit, queue[0], self.names))
-                    except httpx.TransportError:
-                        return
-                    known.add(queue.pop(0))
-                    if sum(map(len, self.acknowledged.values())) == dies_after:
-                        os.killpg(server.process.pid, signal.SIGKILL)
-
-        with ThreadPoolExecutor(len(self.units)) as threads:
-            list(threads.map(send, self.units))
-
-
 def test_after_sigkill_in_the_middle_nothing_acknowledged_is_lost_and_answers_are_those_of_whole_windows(
     tmp_path, url, fleet
 ):
-    field = Field(fleet)
+    devices = Devices(*fleet, seed=5)
     settings = {"store_url": url, "workers": "2"}
-    with running(tmp_path, "fd001", **settings) as service:
-        field.report(service, dies_after=UNITS * CYCLES // 2)
+    with (
+        running(tmp_path, "fd001", **settings) as service,
+        httpx.Client(base_url=service.http, trust_env=False, timeout=PATIENCE) as http,
+        ThreadPoolExecutor(UNITS) as threads,
+    ):
+        devices.report(threads, repeat(by_http(http)))
+        wait_until(lambda: devices.sent > UNITS * CYCLES // 2, PATIENCE, what="half of the readings", pause=0)
+        os.killpg(service.process.pid, signal.SIGKILL)
         service.process.wait(PATIENCE)
-    assert all(field.queues.values())
+    assert all(devices.left.values())
 
     with (
         running(tmp_path, "fd001", **settings) as service,
         httpx.Client(base_url=service.http, trust_env=False, timeout=PATIENCE) as http,
     ):
-        for unit, known in field.acknowledged.items():
-            found = settled(http, "GET", f"/v1/units/{unit}?limit=1000")
-            assert known <= {*found["readings"]["cycles"]}
-        field.report(service)
-        last = [
-            settled(http, "POST", f"/v1/units/{u.unit}/cycles", json=reading(u, u.cycles[-1], field.names))
-            for u in field.units
-        ]
-        expected = answers(http, "fd001", [whole(unit, field.names) for unit in field.units])
-        kept = [settled(http, "GET", f"/v1/units/{u.unit}?limit=1000")["readings"] for u in field.units]
+        lost = devices.lost(http, "fd001")
+        with ThreadPoolExecutor(UNITS) as threads:
+            devices.report(threads, repeat(by_http(http)))
+        worst = devices.worst(http)
+        kept = [settled(http, "GET", f"/v1/units/{u.unit}?limit=1000")["readings"] for u in devices.units]
 
-    assert {(answer["stored"], answer["repeated"]) for answer in last} == {(0, 1)}
-    for unit, answer, of_whole, readings in zip(field.units, last, expected, kept, strict=True):
-        assert distance(answer["prediction"], of_whole) <= TOLERANCE
+    assert lost == 0
+    assert worst <= TOLERANCE
+    for unit, readings in zip(devices.units, kept, strict=True):
         assert readings["cycles"] == unit.cycles.tolist()
-        read = np.array([readings["columns"][name] for name in field.names], np.float32).T
+        read = np.array([readings["columns"][name] for name in devices.names], np.float32).T
         np.testing.assert_array_equal(read, unit.readings)

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from zipfile import ZipFile
 
-import httpx
 import pytest
 
 from service.settings import Settings
@@ -56,7 +55,7 @@ def test_an_installed_wheel_serves_every_shipped_bundle_from_any_folder(environm
     ).stdout  # fmt: skip
 
     with running(tmp_path, "", command=[str(environment / "bin/rul"), "serve"]) as server:
-        models = httpx.get(server.http + "/v1/models", trust_env=False, timeout=30).json()["models"]
+        models = server.ask("GET", "/v1/models").json()["models"]
 
     assert Path(found.strip()).is_relative_to(environment)
     assert sorted(model["name"] for model in models) == sorted(Settings().bundle_names())

@@ -8,10 +8,9 @@ import sys
 from collections.abc import Iterator
 
 import httpx
-import psutil
 import pytest
 
-from tests.integration.conftest import Server, metrics_of, running
+from tests.integration.conftest import Server, await_workers, metric, running, workers_of
 from tests.waiting import wait_until
 
 REQUESTS = 200
@@ -20,7 +19,6 @@ REQUESTS = 200
 @pytest.fixture(scope="module")
 def server(tiny_bundle, tmp_path_factory) -> Iterator[Server]:
     with running(tmp_path_factory.mktemp("workers"), str(tiny_bundle.path), workers="2") as server:
-        wait_until(lambda: metric(server, "rul_workers") == 2, 30, what="both workers")
         yield server
 
 
@@ -29,24 +27,10 @@ def query(windows) -> dict[str, object]:
     return {"windows": [windows[0].json()]}
 
 
-def metric(server: Server, name: str, **labels: str) -> float:
-    """The sum of a metric's samples that have these labels."""
-    return sum(
-        value
-        for (found, of), value in metrics_of(server).items()
-        if found == name and labels.items() <= dict(of).items()
-    )
-
-
-def workers_of(server: Server) -> list[psutil.Process]:
-    return [child for child in psutil.Process(server.process.pid).children() if "envoy" in child.name()]
-
-
 async def ask(server: Server, body: dict[str, object], times: int) -> list[int]:
     """So many requests, each over its own connection: the kernel deals them to the workers."""
 
     async def one() -> int:
-        # `verify` only because an unused TLS context costs more than the question.
         async with httpx.AsyncClient(
             base_url=server.http, trust_env=False, timeout=30, verify=False
         ) as client:
@@ -79,13 +63,17 @@ def test_an_operator_may_leave_the_cores_to_be_dealt_as_usual(tiny_bundle, tmp_p
     assert policies == {os.sched_getscheduler(0)}
 
 
-def test_whoever_is_scraped_counts_what_all_workers_did(server, query):
+def test_both_workers_answer_and_whoever_is_scraped_counts_what_all_did(server, query):
     labels = {"protocol": "http", "route": "/v1/predict"}
     before = metric(server, "rul_requests_total", **labels)
+    busy = {worker.pid: sum(worker.cpu_times()[:2]) for worker in workers_of(server)}
 
     codes = asyncio.run(ask(server, query, REQUESTS))
 
     assert codes == [200] * REQUESTS
+    after = {worker.pid: sum(worker.cpu_times()[:2]) for worker in workers_of(server)}
+    assert len(busy) == 2
+    assert all(after[pid] > busy[pid] for pid in busy)
     wait_until(
         lambda: metric(server, "rul_request_duration_seconds_count", **labels) >= before + REQUESTS,
         10,
@@ -97,19 +85,10 @@ def test_whoever_is_scraped_counts_what_all_workers_did(server, query):
     wait_until(lambda: metric(server, "rul_inflight_requests") == 1, 10, what="the end of every request")
 
 
-def test_both_workers_answer(server, query):
-    before = {worker.pid: sum(worker.cpu_times()[:2]) for worker in workers_of(server)}
-
-    asyncio.run(ask(server, query, REQUESTS))
-
-    after = {worker.pid: sum(worker.cpu_times()[:2]) for worker in workers_of(server)}
-    assert len(before) == 2
-    assert all(after[pid] > before[pid] for pid in before)
-
-
-def test_a_worker_that_dies_is_replaced_and_nothing_counted_is_lost(tiny_bundle, tmp_path, query):
+def test_a_worker_that_dies_is_replaced_nothing_counted_is_lost_and_every_worker_drains(
+    tiny_bundle, tmp_path, query
+):
     with running(tmp_path, str(tiny_bundle.path), workers="2") as server:
-        wait_until(lambda: metric(server, "rul_workers") == 2, 30, what="both workers")
         labels = {"protocol": "http", "route": "/v1/predict", "code": "200"}
         asyncio.run(ask(server, query, 20))
         # A worker that is not scraped shows what it has counted a moment later.
@@ -121,20 +100,13 @@ def test_a_worker_that_dies_is_replaced_and_nothing_counted_is_lost(tiny_bundle,
 
         assert metric(server, "rul_workers") == 1
         assert asyncio.run(ask(server, query, 20)) == [200] * 20
-        wait_until(lambda: metric(server, "rul_workers") == 2, 30, what="the new worker")
+        await_workers(server, 2)
         wait_until(lambda: metric(server, "rul_requests_total", **labels) >= 40, 10, what="the other counts")
         assert metric(server, "rul_requests_total", **labels) == 40
         assert other.is_running()
         (stopped,) = [json.loads(line) for line in server.output().splitlines() if '"worker stopped"' in line]
         assert (stopped["worker"], stopped["reason"]) == (1, "stopped with status -9")
-
-
-def test_every_worker_drains(tiny_bundle, tmp_path):
-    with running(tmp_path, str(tiny_bundle.path), workers="2") as server:
-        wait_until(lambda: metric(server, "rul_workers") == 2, 30, what="both workers")
         processes = workers_of(server)
-
         assert server.stop() == 0
-
         assert not any(process.is_running() for process in processes)
         assert "Traceback" not in server.output()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -13,11 +14,10 @@ from pathlib import Path
 from typing import Final
 
 import httpx
-import numpy as np
 import psutil
 
-from tests.benchmarks.front_ends import stop
-from tests.benchmarks.loads import Load
+from tests.benchmarks.front_ends import Served
+from tests.benchmarks.loads import HttpCall, Load
 from tests.benchmarks.peers.peer import SERVERS, Peer, Place
 from tests.integration.conftest import free_port
 from tests.waiting import wait_until
@@ -57,10 +57,8 @@ def _run(command: list[str]) -> None:
 
 
 @contextmanager
-def serving_peer(
-    peer: Peer, place: Place, window: np.ndarray, rul: float
-) -> Iterator[tuple[str, list[int], float]]:
-    """A running peer: its URL, its processes, and the seconds until its first right answer.
+def serving_peer(peer: Peer, place: Place, bundle: str, rul: float) -> Iterator[Served]:
+    """A running peer; it is ready once its first answer is right.
 
     Raises:
         PeerFailed: it does not start, or answers something else than the graph does.
@@ -83,7 +81,7 @@ def serving_peer(
     try:
         try:
             got = wait_until(
-                lambda: _answer(process, peer, http, window, log), START_SECONDS, what="answer", pause=0.1
+                lambda: _answer(process, peer, http, bundle, log), START_SECONDS, what="answer", pause=0.1
             )
         except TimeoutError as error:
             raise PeerFailed(
@@ -93,19 +91,30 @@ def serving_peer(
         if abs(got - rul) > 0.05:
             raise PeerFailed(f"answers {got:.2f} cycles where the graph answers {rul:.2f}")
         children = psutil.Process(process.pid).children(recursive=True)
-        yield http, [process.pid, *(child.pid for child in children)], ready
+        pids = [process.pid, *(child.pid for child in children)]
+        yield Served(http, f"127.0.0.1:{place.grpc_port}", pids, ready)
     finally:
         if process.poll() is None:
-            stop(process)
+            _stop(process)
 
 
-def _answer(
-    process: subprocess.Popen[bytes], peer: Peer, http: str, window: np.ndarray, log: Path
-) -> float | None:
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End a server and whatever it started; one that does not end by itself is killed."""
+    parent = psutil.Process(process.pid)
+    family = [parent, *parent.children(recursive=True)]
+    process.send_signal(signal.SIGTERM)
+    _, alive = psutil.wait_procs(family, 20)
+    for member in alive:
+        member.kill()
+    process.wait()
+
+
+def _answer(process: subprocess.Popen[bytes], peer: Peer, http: str, bundle: str, log: Path) -> float | None:
     if process.poll() is not None:
         raise PeerFailed(f"ended by itself: {last_line(log.read_text(errors='replace'))}")
-    path, headers, body = peer.body(window, Load("json", 1))
-    reply = httpx.post(http + path, content=body, headers=headers, trust_env=False, timeout=10)
+    call = peer.call(bundle, Load("json", 1))
+    assert isinstance(call, HttpCall)
+    reply = httpx.post(http + call.path, content=call.body, headers=call.headers, trust_env=False, timeout=10)
     return max(float(peer.rul(reply.json())), 1e-9) if reply.is_success else None
 
 

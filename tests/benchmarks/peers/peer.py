@@ -13,26 +13,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import onnxruntime
 
-from service.proto import open_inference_pb2 as pb
 from tests.benchmarks.comparable import NAME
-from tests.benchmarks.loads import LAST_CYCLE, Load
+from tests.benchmarks.loads import LAST_CYCLE, GrpcCall, HttpCall, Load, Measured, by_grpc, by_http
+from tests.benchmarks.payloads import Windows, identical, json_rows, oip_binary, oip_grpc, oip_json
 from tests.benchmarks.peers.triton import start_triton
-from tests.oip import HEADER, binary_request
 
 SERVERS: Final = Path(__file__).parent / "servers"
 RUNTIME: Final = f"onnxruntime=={onnxruntime.__version__}"
 CORES: Final = len(os.sched_getaffinity(0))
-JSON_HEADERS: Final = {"content-type": "application/json"}
-
-Body = tuple[str, dict[str, str], bytes]
-"""A path, headers and a body."""
-
-JSON: Final = (Load("json", 64), Load("json", 8, 64))
-BINARY: Final = (Load("binary", 64), Load("binary", 8, 64))
-GRPC: Final = (Load("grpc", 64), Load("grpc", 8, 64))
+SHAPES: Final = ((64, 1), (8, 64))
+"""Callers, and windows a call."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +38,24 @@ class Place:
     graph: Path
 
 
+Calls = Mapping[str, Callable[[Windows], Any]]
+"""What makes a call, by protocol."""
+
+
+def bare(given: Windows) -> HttpCall:
+    """BentoML's: the name of the one argument, and its value."""
+    readings = [[given.numbers(row) for row in rows] for rows in given.readings]
+    return HttpCall(
+        "/predict", {"content-type": "application/json"}, json.dumps({"readings": readings}).encode()
+    )
+
+
+OWN: Final[Calls] = {"json": json_rows}
+"""Rulserve's own body, for whoever leaves the choice."""
+TENSORS: Final[Calls] = {"json": oip_json, "binary": oip_binary, "grpc": oip_grpc}
+"""The Open Inference Protocol, where the ages of units are a column."""
+
+
 @dataclass(frozen=True)
 class Peer:
     """Another way to serve the same graph.
@@ -53,8 +63,8 @@ class Peer:
     Attributes:
         requirements: What pip installs.
         command: Starts it at a place.
-        body: A call with so many of a window, by so a protocol.
         rul: The first window's RUL in an answer.
+        calls: How it is asked, by protocol.
         ages: Whether a call says how old its units are.
         environment: Variables beside those that every peer has.
     """
@@ -62,63 +72,41 @@ class Peer:
     title: str
     requirements: tuple[str, ...]
     command: Callable[[Place], list[str]]
-    body: Callable[[np.ndarray, Load], Body]
-    rul: Callable[[Any], float]
-    loads: tuple[Load, ...] = JSON
+    rul: Callable[[Any], float] = lambda answer: answer["predictions"][0]["rul"]
+    calls: Calls = field(default_factory=lambda: OWN)
     ages: bool = True
     environment: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def loads(self) -> tuple[Load, ...]:
+        """Every load that it is put under."""
+        return loads_of(*self.calls)
 
-def rounded(window: np.ndarray) -> list[list[float]]:
-    """A window [T, F] with six digits a number, as rulserve is asked."""
-    return [[float(f"{value:.6g}") for value in row] for row in window.tolist()]
-
-
-def windows_body(window: np.ndarray, load: Load) -> Body:
-    """Rulserve's own body, for whoever leaves the choice."""
-    given = {"unit": "1", "last_cycle": LAST_CYCLE, "readings": rounded(window)}
-    return "/v1/predict", JSON_HEADERS, json.dumps({"windows": [given] * load.windows}).encode()
-
-
-def bare_body(window: np.ndarray, load: Load) -> Body:
-    """BentoML's: the name of the one argument, and its value."""
-    return "/predict", JSON_HEADERS, json.dumps({"readings": [rounded(window)] * load.windows}).encode()
+    def call(self, bundle: str, load: Load) -> HttpCall | GrpcCall:
+        """A call of a load."""
+        tensors = self.calls["json"] is oip_json
+        given = identical(bundle, load.windows, last_cycle=[LAST_CYCLE] if tensors else LAST_CYCLE)
+        return self.calls[load.protocol](given)
 
 
-def tensor_body(window: np.ndarray, load: Load) -> Body:
-    """The Open Inference Protocol's, as JSON or binary."""
-    path, count = f"/v2/models/{NAME}/infer", load.windows
-    ages = np.full((count, 1), LAST_CYCLE, dtype=np.float32)
-    if load.protocol == "binary":
-        arrays = {"readings": np.repeat(window[None], count, axis=0), "last_cycle": ages}
-        body, size = binary_request(arrays, parameters={"binary_data_output": True})
-        return path, {"content-type": "application/octet-stream", HEADER: str(size)}, body
-    flat = [value for row in rounded(window) for value in row] * count
-    inputs = [
-        {"name": "readings", "datatype": "FP32", "shape": [count, *window.shape], "data": flat},
-        {"name": "last_cycle", "datatype": "FP32", "shape": [count, 1], "data": ages.ravel().tolist()},
-    ]
-    return path, JSON_HEADERS, json.dumps({"inputs": inputs}).encode()
+def loads_of(*protocols: str) -> tuple[Load, ...]:
+    """The loads of these protocols."""
+    return tuple(Load(protocol, *shape) for protocol in protocols for shape in SHAPES)
 
 
-def tensor_message(window: np.ndarray, load: Load) -> pb.ModelInferRequest:
-    """The same by gRPC, with raw contents."""
-    count = load.windows
-    arrays = {
-        "readings": np.repeat(window[None], count, axis=0),
-        "last_cycle": np.full((count, 1), LAST_CYCLE, dtype=np.float32),
-    }
-    inputs = [
-        pb.ModelInferRequest.InferInputTensor(name=name, datatype="FP32", shape=array.shape)
-        for name, array in arrays.items()
-    ]
-    raw = [array.tobytes() for array in arrays.values()]
-    return pb.ModelInferRequest(model_name=NAME, inputs=inputs, raw_input_contents=raw)
+class PeerAsker:
+    """Asks a peer in its own words."""
 
+    def __init__(self, bundle: str, folder: Path, peer: Peer) -> None:
+        self._bundle, self._folder, self._peer = bundle, folder, peer
+        folder.mkdir(parents=True, exist_ok=True)
 
-def rul_of_predictions(answer: Any) -> float:
-    """From rulserve's shape."""
-    return answer["predictions"][0]["rul"]
+    def measure(self, load: Load, http: str, target: str, seconds: float) -> Measured:
+        """Load the peer for so long."""
+        call = self._peer.call(self._bundle, load)
+        if isinstance(call, GrpcCall):
+            return by_grpc([call], load, target, seconds, self._folder)
+        return by_http([call], load, http, seconds, self._folder)
 
 
 def rul_of_tensors(answer: Any) -> float:
@@ -162,30 +150,26 @@ def start_mlserver(place: Place) -> list[str]:
 
 PEERS: Final = {
     "fastapi": Peer(
-        "FastAPI + ONNX Runtime", ("fastapi", "uvicorn[standard]", RUNTIME),
-        start_fastapi, windows_body, rul_of_predictions,
+        "FastAPI + ONNX Runtime", ("fastapi", "uvicorn[standard]", RUNTIME), start_fastapi
     ),
-    "litserve": Peer(
-        "LitServe, batching", ("litserve", RUNTIME),
-        script("litserve_server.py"), windows_body, rul_of_predictions,
-    ),
+    "litserve": Peer("LitServe, batching", ("litserve", RUNTIME), script("litserve_server.py")),
     "bentoml": Peer(
-        "BentoML, batchable", ("bentoml>=1.4.39,<1.5", RUNTIME), start_bentoml, bare_body,
-        lambda answer: answer[0]["rul"], ages=False, environment={"BENTOML_DO_NOT_TRACK": "true"},
+        "BentoML, batchable", ("bentoml>=1.4.39,<1.5", RUNTIME), start_bentoml,
+        lambda answer: answer[0]["rul"], {"json": bare}, ages=False,
+        environment={"BENTOML_DO_NOT_TRACK": "true"},
     ),
     "mlserver": Peer(
         "MLServer, adaptive batching", ("mlserver==1.7.1", "uvloop<0.22", RUNTIME),
-        start_mlserver, tensor_body, rul_of_tensors, loads=(*JSON, *GRPC),
+        start_mlserver, rul_of_tensors, {"json": oip_json, "grpc": oip_grpc},
     ),
     "triton": Peer(
         "Triton, Python back end", ("nvidia-pytriton==0.7.0", RUNTIME),
         lambda place: start_triton(place.programs, place.folder, (place.port, place.grpc_port)),
-        tensor_body, rul_of_tensors, loads=(*JSON, *BINARY, *GRPC),
+        rul_of_tensors, TENSORS,
     ),
     # Ray starts its workers with a low priority, so that on shared cores they would wait for everybody else.
     "ray": Peer(
-        "Ray Serve, batching", ("ray[serve]==2.60.0", RUNTIME),
-        script("ray_server.py"), windows_body, rul_of_predictions,
+        "Ray Serve, batching", ("ray[serve]==2.60.0", RUNTIME), script("ray_server.py"),
         environment={"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"},
     ),
 }  # fmt: skip

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tests.benchmarks.front_ends import Figures
+from tests.benchmarks.tables import table
 
 EACH: Final = ("of the ceiling", "p50 ms", "p99 ms", "failed", "CPU s per 1000")
 HEADINGS: Final = ("", *EACH, *EACH, "first answer", "memory")
@@ -33,16 +34,13 @@ def median(result: Result, name: str) -> float | None:
 
 def markdown(results: Mapping[str, Result]) -> str:
     """One row a server and protocol; a server without figures says why."""
-    lines = [" | ".join(HEADINGS), " | ".join(["---"] + ["---:"] * (len(HEADINGS) - 1))]
-    lines += [
-        " | ".join(_row(result, protocol)) for result in results.values() for protocol in result.protocols
-    ]
+    rows = (_row(result, protocol) for result in results.values() for protocol in result.protocols)
     ceiling = [median(result, "ceiling windows/s") for result in results.values()]
     known = [value for value in ceiling if value is not None]
     spread = f"{min(known):,.0f} to {max(known):,.0f}" if known else "unknown"
     head = "Columns 2 to 6: one window a call, 64 callers. Columns 7 to 11: 64 windows a call, 8 callers.\n"
     head += f"The ceiling was {spread} windows/s.\n\n"
-    return head + "\n".join(f"| {line} |" for line in lines) + "\n"
+    return head + table(HEADINGS, rows)
 
 
 def _row(result: Result, protocol: str) -> list[str]:
