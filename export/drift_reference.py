@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from export.arrays import check_layout, one_line, read_arrays
 from export.bundle import InvalidBundle, Manifest
+from model.domain import FloatArray
 
 _Array = NDArray[np.float64]
 
@@ -129,7 +130,7 @@ class DriftReference:
         return reference
 
 
-def floored(share: _Array) -> _Array:
+def floored(share: FloatArray) -> FloatArray:
     """Shares of which none is below `RARE`, summing to 1."""
     raised = np.maximum(share, RARE)
     return raised / raised.sum(axis=-1, keepdims=True)

@@ -6,7 +6,7 @@ order, repeats and restarts change no answer. This module must not know HTTP or 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -32,7 +32,7 @@ from service.errors import (
 )
 from service.store.async_store import AsyncStore
 from service.store.rows import Append, Stretch, UnitKey
-from service.streams.window import reading_values
+from service.streams.window import cycle_problem, reading_values, refusal
 
 
 class Given(NamedTuple):
@@ -177,7 +177,8 @@ def given_rows(
     for i, (cycle, values, columns) in enumerate(rows):
         if len(problems) > MAX_PROBLEMS:
             break
-        problems += _cycle_problems(cycle, f"{at(i)}/cycle")
+        if cycle is not None and (problem := cycle_problem(cycle, f"{at(i)}/cycle")):
+            problems.append(problem)
         cycles.append(None if cycle is None or problems else int(cycle))
         try:
             # A reading without any value is a missing one.
@@ -185,7 +186,8 @@ def given_rows(
             read.append(reading_values(values, given, rules, at=at(i)))
         except InvalidWindow as error:
             problems += error.problems
-    _check_none(problems)
+    if problems:
+        raise refusal(listed(problems))
 
     def pointer(i: int, name: str) -> str:
         return f"{at(i)}/columns/{escaped(name)}"
@@ -210,13 +212,14 @@ def given_columns(
         if len(cycles) != count or part.sent not in {0, count}:
             detail = f"expected as many cycles as readings ({part.sent}), got {len(cycles)}"
             problems.append(Problem("/cycles", "wrong_length", detail))
-        for i, cycle in enumerate(cycles):
-            problems += _cycle_problems(cycle, f"/cycles/{i}")
+        found = (cycle_problem(cycle, f"/cycles/{i}") for i, cycle in enumerate(cycles))
+        problems += [problem for problem in found if problem]
     values = np.empty((0, 0), np.float32) if part.readings is None else part.readings
     for i, f in np.argwhere(np.isinf(values))[: MAX_PROBLEMS + 1].tolist():
         detail = f"expected a finite float32 for {rules.names[f]}, got {values[i, f]:g}"
         problems.append(Problem(_column_pointer(i, rules.names[f]), "non_finite", detail))
-    _check_none(problems)
+    if problems:
+        raise refusal(listed(problems))
     numbers = [None] * count if cycles is None else cycles
     return Given(numbers, values, _column_pointer)
 
@@ -236,19 +239,8 @@ def check_name(unit: str, pointer: str = "/unit") -> None:
         raise InvalidRequest(f"{pointer}: {detail}", [Problem(pointer, "bad_name", detail)])
 
 
-def _cycle_problems(cycle: float | None, pointer: str) -> Iterable[Problem]:
-    if cycle is not None and not (0 <= cycle <= LARGEST_CYCLE and cycle == int(cycle)):
-        yield Problem(pointer, "bad_cycle", f"expected a whole number from 0 to {LARGEST_CYCLE}, got {cycle}")
-
-
 def _check_count(count: int, rules: WindowRules, pointer: str) -> None:
     if not 0 < count <= rules.max_cycles:
         code = "too_long" if count else "empty"
         detail = f"expected 1 to {rules.max_cycles} readings, got {count}"
-        raise InvalidWindow(f"{pointer}: {detail}", [Problem(pointer, code, detail)])
-
-
-def _check_none(problems: Sequence[Problem]) -> None:
-    if problems:
-        text = "; ".join(f"{p.pointer}: {p.detail}" for p in problems[:3])
-        raise InvalidWindow(text, listed(problems))
+        raise refusal([Problem(pointer, code, detail)])

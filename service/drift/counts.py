@@ -10,119 +10,78 @@ module must not know what counts are compared with.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 from zlib import crc32
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from export.drift_reference import BINS, ENTROPY_SHARES, MISSING, STUCK, STUCK_CYCLES, DriftReference
 from model.domain import FloatArray, IntArray
 from service.core.answers import Answers
 
-_Array = NDArray[np.float64]
-
 WINDOWS: Final = 2000
 """Of the sliding window: twenty cycles of a hundred units."""
 BLOCKS: Final = 10
 UNIT_SLOTS: Final = 256
-"""Units share slots by the checksum of their name; `DriftTotals.repeats` takes chance meetings off."""
+"""Units share slots by the checksum of their name; `repeats_of` takes chance meetings off."""
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Where the counts of one block stand.
+def layout_of(reference: DriftReference) -> np.dtype[np.void]:
+    """Return the layout of a block of one model's counts, all float64.
 
-    Attributes:
-        columns: Shape [R, F, 12], readings in each bin of a column.
-        bands: [R, K], windows of each regime and RUL band.
-        rul: [A + 1, P], predictions by age band and bin.
-        entropy: [H, 3].
-        units: [256], windows of the units that share a slot.
-        rest: [2], windows, and those whose last reading is in no regime.
+    columns: [R, F, 12], readings in each bin of a column.
+    bands: [R, K], windows of each regime and RUL band.
+    rul: [A + 1, P], predictions by age band and bin.
+    entropy: [H, 3].
+    units: [256], windows of the units that share a slot.
+    windows, unseen: windows, and those whose last reading is in no regime.
     """
-
-    columns: tuple[int, ...]
-    bands: tuple[int, ...]
-    rul: tuple[int, ...]
-    entropy: tuple[int, ...]
-    units: tuple[int, ...] = (UNIT_SLOTS,)
-    rest: tuple[int, ...] = (2,)
-
-    @classmethod
-    def of(cls, reference: DriftReference) -> Layout:
-        """Return the layout of one model's counts."""
-        regimes, columns, bands, _ = reference.low.shape
-        return cls(
-            (regimes, columns, BINS),
-            (regimes, bands),
-            reference.rul_by_age.shape,
-            (len(reference.heads), len(ENTROPY_SHARES)),
-        )
-
-    @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Return the shapes of all parts, in their order."""
-        return (self.columns, self.bands, self.rul, self.entropy, self.units, self.rest)
-
-    @property
-    def block(self) -> int:
-        """Return how many numbers a block has."""
-        return sum(int(np.prod(shape)) for shape in self.shapes)
-
-    @property
-    def size(self) -> int:
-        """Return how many numbers a ring has."""
-        return BLOCKS * self.block
-
-    def parts(self, block: _Array) -> list[_Array]:
-        """Return views of a block, in the order of `shapes`."""
-        ends = np.cumsum([int(np.prod(shape)) for shape in self.shapes])[:-1]
-        return [part.reshape(shape) for part, shape in zip(np.split(block, ends), self.shapes, strict=True)]
+    regimes, columns, bands, _ = reference.low.shape
+    shapes = {
+        "columns": (regimes, columns, BINS),
+        "bands": (regimes, bands),
+        "rul": reference.rul_by_age.shape,
+        "entropy": (len(reference.heads), len(ENTROPY_SHARES)),
+        "units": (UNIT_SLOTS,),
+        "windows": (),
+        "unseen": (),
+    }
+    return np.dtype([(name, np.float64, shape) for name, shape in shapes.items()])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DriftTotals:
-    """The counts of a whole ring, or of the sum of several; attributes as in `Layout`."""
+def block_size(reference: DriftReference) -> int:
+    """Return how many numbers a block has; a ring has `BLOCKS` of them."""
+    return layout_of(reference).itemsize // np.dtype(np.float64).itemsize
 
-    columns: _Array
-    bands: _Array
-    rul: _Array
-    entropy: _Array
-    units: _Array
-    windows: float
-    unseen: float
 
-    @classmethod
-    def of(cls, total: _Array, layout: Layout) -> DriftTotals:
-        """Add up the blocks."""
-        summed = total.reshape(BLOCKS, layout.block).sum(axis=0)
-        columns, bands, rul, entropy, units, rest = layout.parts(summed)
-        return cls(columns, bands, rul, entropy, units, float(rest[0]), float(rest[1]))
+def totals_of(ring: FloatArray, reference: DriftReference) -> dict[str, FloatArray]:
+    """Add up the blocks of a ring, or of the sum of several, to the fields of `layout_of`."""
+    blocks = ring.view(layout_of(reference))
+    return {name: blocks[name].sum(axis=0) for name in blocks.dtype.names or ()}
 
-    @property
-    def repeats(self) -> float:
-        """Return how many windows the unit of a window has, at least 1: sum of squares over sum.
 
-        Units that meet in a slot by chance add n^2 / 256 to the squares of n windows, which is taken off.
-        """
-        if not self.windows:
-            return 1.0
-        squares = float((self.units**2).sum()) - self.windows**2 / UNIT_SLOTS
-        return float(np.clip(squares / (1 - 1 / UNIT_SLOTS) / self.windows, 1.0, self.windows))
+def repeats_of(totals: Mapping[str, FloatArray]) -> float:
+    """Return how many windows the unit of a window has, at least 1: sum of squares over sum.
+
+    Units that meet in a slot by chance add n^2 / 256 to the squares of n windows, which is taken off.
+    """
+    windows = float(totals["windows"])
+    if not windows:
+        return 1.0
+    squares = float((totals["units"] ** 2).sum()) - windows**2 / UNIT_SLOTS
+    return float(np.clip(squares / (1 - 1 / UNIT_SLOTS) / windows, 1.0, windows))
 
 
 class DriftCounts:
     """One worker's counts of one model."""
 
     def __init__(
-        self, storage: _Array, reference: DriftReference, *, windows: int = WINDOWS, workers: int = 1
+        self, storage: FloatArray, reference: DriftReference, *, windows: int = WINDOWS, workers: int = 1
     ) -> None:
-        """Count into `storage`, float64 [`Layout.size`], this worker's share of a sliding window."""
-        self.layout: Final = Layout.of(reference)
-        self._blocks: Final = [self.layout.parts(block) for block in storage.reshape(BLOCKS, -1)]
+        """Count into `storage`, float64 [BLOCKS * block_size], this worker's share of a sliding window."""
+        self._ring: Final = storage.view(layout_of(reference))
         self._reference: Final = reference
         self._cuts: Final = np.moveaxis(reference.cuts, 2, 0).copy()  # [9, R, F]
         self._full: Final = max(1, windows // (BLOCKS * workers))
@@ -131,7 +90,7 @@ class DriftCounts:
 
     def count(self, answers: Answers, units: Sequence[str | None]) -> None:
         """Count windows: the bare answers to them and the unit of each."""
-        columns, bands, rul, entropy, slots, rest = self._block()
+        block = self._block()
         ends, lengths = answers.asked.readings, answers.asked.lengths
         last = ends[:, -1].astype(np.float64)
         regime, seen, known = self._regimes(last)
@@ -139,26 +98,23 @@ class DriftCounts:
         age = answers.asked.last_cycle.astype(np.float64)
         bins = self._bins(last, regime)
         self._mark_stuck(bins, ends, regime, lengths)
-        r, f, b = columns.shape
-        where = (regime[:, None] * f + np.arange(f)) * b + bins
-        where = where if known.all() else where[known]
-        columns += np.bincount(where.ravel(), minlength=r * f * b).reshape(r, f, b)
+        _add(block["columns"], regime[known, None], np.arange(bins.shape[1]), bins[known])
         band = np.searchsorted(self._reference.band_edges, self._left(predicted, age), side="right")
-        _add(bands, regime[known], band[known])
-        _add(rul, self._ages(age), np.searchsorted(self._reference.rul_edges, predicted, side="right"))
-        self._count_entropy(entropy, answers)
-        slots += np.bincount([self._slot(unit) for unit in units], minlength=UNIT_SLOTS)
-        rest += np.array([len(last), np.count_nonzero(~seen)])
+        _add(block["bands"], regime[known], band[known])
+        _add(block["rul"], self._ages(age), np.searchsorted(self._reference.rul_edges, predicted, "right"))
+        self._count_entropy(block["entropy"], answers)
+        _add(block["units"], [self._slot(unit) for unit in units])
+        block["windows"] += len(last)
+        block["unseen"] += np.count_nonzero(~seen)
 
-    def _block(self) -> list[_Array]:
-        """Return the parts of the block to count into; where it is full, the next one, emptied."""
-        if self._blocks[self._at][-1][0] >= self._full:
+    def _block(self) -> Any:  # noqa: ANN401 NumPy has no type for one record of a structured array
+        """Return the block to count into; where it is full, the next one, emptied."""
+        if self._ring["windows"][self._at] >= self._full:
             self._at = (self._at + 1) % BLOCKS
-            for part in self._blocks[self._at]:
-                part[:] = 0.0
-        return self._blocks[self._at]
+            self._ring[self._at] = 0
+        return self._ring[self._at]
 
-    def _regimes(self, last: _Array) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
+    def _regimes(self, last: FloatArray) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
         """Return each reading's nearest regime, whether it is near, and whether its settings are known."""
         reference = self._reference
         regimes = len(reference.centre)
@@ -175,7 +131,7 @@ class DriftCounts:
             square += (off / reference.scale[s]) ** 2
         return square.argmin(axis=1), near.any(axis=1) & known, known
 
-    def _bins(self, last: _Array, regime: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _bins(self, last: FloatArray, regime: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the bin of each column's reading, [n, F]."""
         value = np.zeros(last.shape, dtype=np.int64)
         for cut in self._cuts:
@@ -193,24 +149,24 @@ class DriftCounts:
         stuck = same & self._reference.can_stick[regime[row], column] & (lengths[row] >= STUCK_CYCLES)
         bins[row[stuck], column[stuck]] = STUCK
 
-    def _left(self, predicted: _Array, age: _Array) -> _Array:
+    def _left(self, predicted: FloatArray, age: FloatArray) -> FloatArray:
         """Return the RUL to count a unit at: the answer; near the cap, the mean at its age."""
         left = self._reference.left_by_age
         at = np.clip(np.nan_to_num(age, nan=len(left)), 0, len(left) - 1).astype(np.int64)
         return np.where(predicted < self._reference.believed, predicted, np.maximum(predicted, left[at]))
 
-    def _ages(self, age: _Array) -> NDArray[np.int64]:
+    def _ages(self, age: FloatArray) -> NDArray[np.int64]:
         edges = self._reference.age_edges
         return np.where(np.isnan(age), len(edges) + 1, np.searchsorted(edges, age, side="right"))
 
-    def _count_entropy(self, counts: _Array, answers: Answers) -> None:
+    def _count_entropy(self, counts: FloatArray, answers: Answers) -> None:
         lengths, all_edges = answers.asked.lengths, self._reference.entropy_edges
         long = lengths >= self._reference.long_enough
         band = np.minimum(lengths, all_edges.shape[1] - 1)
         for h, head in enumerate(self._reference.heads):
             ratios, (low, high) = entropy_of(answers, head), all_edges[h, band].T
             where = (ratios >= low).astype(np.int64) + (ratios > high)
-            counts[h] += np.bincount(where[long & ~np.isnan(ratios)], minlength=counts.shape[1])
+            _add(counts[h], where[long & ~np.isnan(ratios)])
 
     def _slot(self, unit: str | None) -> int:
         if unit is None:  # each window without a unit's name counts as another unit's
@@ -227,7 +183,7 @@ def entropy_of(answers: Answers, head: str) -> FloatArray:
     return np.full(len(answers.asked.lengths), np.nan) if heads is None else heads[:, int(head)]
 
 
-def _add(counts: _Array, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
-    """Count one more at each of these places."""
-    where = rows * counts.shape[1] + columns
-    counts += np.bincount(where, minlength=counts.size).reshape(counts.shape)
+def _add(counts: FloatArray, *places: ArrayLike) -> None:
+    """Count one more at each of these places, one array of indices an axis."""
+    where = np.ravel_multi_index(np.broadcast_arrays(*places), counts.shape)
+    counts += np.bincount(where.ravel(), minlength=counts.size).reshape(counts.shape)

@@ -24,19 +24,16 @@ Everything is computed from summed counts; this module must not know how they ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from export.drift_reference import ENTROPY_SHARES, DriftReference, floored
 from model.domain import FloatArray
-from service.drift.counts import DriftCounts, DriftTotals, Layout
-
-_Array = NDArray[np.float64]
+from service.drift.counts import DriftCounts, repeats_of, totals_of
 
 TOLERANCE: Final = 0.5
 ALPHA: Final = 0.01
@@ -90,7 +87,7 @@ class Drift:
         return self.unseen > UNSEEN_LIMIT
 
 
-def population_stability(share: _Array, reference: _Array) -> _Array:
+def population_stability(share: FloatArray, reference: FloatArray) -> FloatArray:
     """Return the index of two distributions over bins, [..., B] -> [...]; rarer shares count as `RARE`.
 
     >>> float(population_stability(np.array([0.5, 0.5]), np.array([0.5, 0.5])))
@@ -113,61 +110,59 @@ def chi_squared_quantile(probability: float, freedom: int) -> float:
     return freedom * (1 - by + z * by**0.5) ** 3
 
 
-def drift_of(total: _Array, reference: DriftReference, layout: Layout) -> Drift:
+def drift_of(ring: FloatArray, reference: DriftReference) -> Drift:
     """Compute drift from one ring of counts, or from the sum of several workers' rings."""
-    totals = DriftTotals.of(total, layout)
-    indices = layout.columns[0] * layout.columns[1] + 1 + len(reference.heads)
-    level = 1 - ALPHA / indices
-    repeats = totals.repeats
-    readings = totals.bands.sum(axis=1)  # [R]
+    totals = totals_of(ring, reference)
+    regimes, columns, bins = totals["columns"].shape
+    level = 1 - ALPHA / (regimes * columns + 1 + len(reference.heads))
+    repeats = repeats_of(totals)
+    readings = totals["bands"].sum(axis=1)  # [R]
     psi = _column_psi(totals, reference)
     share = readings / max(readings.sum(), 1.0)
     effect = 1 + np.maximum(repeats * share[:, None] - 1, 0) * reference.alike
-    limit = TOLERANCE + chi_squared_quantile(level, layout.columns[2] - 1) * effect / np.maximum(
-        readings[:, None], 1
-    )
+    limit = TOLERANCE + chi_squared_quantile(level, bins - 1) * effect / np.maximum(readings[:, None], 1)
     enough = readings >= ENOUGH
     return Drift(
-        windows=round(totals.windows),
+        windows=round(float(totals["windows"])),
         columns=_worst(reference.names, psi[enough], limit[enough]),
         prediction=_prediction(totals, reference, level, repeats),
         entropy={
             head: _index(counts, np.array(ENTROPY_SHARES), level, repeats)
-            for head, counts in zip(reference.heads, totals.entropy, strict=True)
+            for head, counts in zip(reference.heads, totals["entropy"], strict=True)
         },
         entropy_shares={
             head: tuple((counts / max(counts.sum(), 1.0)).tolist())
-            for head, counts in zip(reference.heads, totals.entropy, strict=True)
+            for head, counts in zip(reference.heads, totals["entropy"], strict=True)
         },
-        unseen=totals.unseen / totals.windows if totals.windows >= ENOUGH else 0.0,
+        unseen=float(totals["unseen"] / totals["windows"]) if totals["windows"] >= ENOUGH else 0.0,
     )
 
 
-def _column_psi(totals: DriftTotals, reference: DriftReference) -> _Array:
+def _column_psi(totals: Mapping[str, FloatArray], reference: DriftReference) -> FloatArray:
     """Of each regime and column, against training's units in the fleet's mix of RUL bands, [R, F].
 
     The mix is that of the answers, or that which training's lives have at the units' ages: whichever explains
     the column. A sensor that is off moves the answers, and by them alone every other column would be blamed.
     """
-    answered = totals.bands / np.maximum(totals.bands.sum(axis=1, keepdims=True), 1)
-    of_age = totals.rul.sum(axis=1)
+    answered = totals["bands"] / np.maximum(totals["bands"].sum(axis=1, keepdims=True), 1)
+    of_age = totals["rul"].sum(axis=1)
     expected = of_age @ reference.bands_by_age / max(float(of_age.sum()), 1.0)
     by_age = np.broadcast_to(expected, answered.shape)
     return np.minimum(_psi_in(answered, totals, reference), _psi_in(by_age, totals, reference))
 
 
-def _psi_in(of_band: _Array, totals: DriftTotals, reference: DriftReference) -> _Array:
+def _psi_in(of_band: FloatArray, totals: Mapping[str, FloatArray], reference: DriftReference) -> FloatArray:
     """The same in a mix of RUL bands [R, K].
 
     Against the nearest of the shares that the reference allows: what lies between its bounds is no drift.
     """
     low, high = (np.einsum("rk,rfkb->rfb", of_band, bound) for bound in (reference.low, reference.high))
-    n = np.maximum(totals.columns.sum(axis=2, keepdims=True), 1)
-    nearest = np.clip(np.cumsum(totals.columns, axis=2)[..., :-1] / n, low, high)
-    return population_stability(totals.columns / n, np.diff(nearest, prepend=0.0, append=1.0, axis=2))
+    n = np.maximum(totals["columns"].sum(axis=2, keepdims=True), 1)
+    nearest = np.clip(np.cumsum(totals["columns"], axis=2)[..., :-1] / n, low, high)
+    return population_stability(totals["columns"] / n, np.diff(nearest, prepend=0.0, append=1.0, axis=2))
 
 
-def _worst(names: Sequence[str], psi: _Array, limit: _Array) -> dict[str, Index]:
+def _worst(names: Sequence[str], psi: FloatArray, limit: FloatArray) -> dict[str, Index]:
     """Each column in its worst regime: the one beyond its limit by most."""
     if not len(psi):
         return {name: Index(0.0, TOLERANCE) for name in names}
@@ -178,33 +173,22 @@ def _worst(names: Sequence[str], psi: _Array, limit: _Array) -> dict[str, Index]
     }
 
 
-def _prediction(totals: DriftTotals, reference: DriftReference, level: float, repeats: float) -> Index:
+def _prediction(
+    totals: Mapping[str, FloatArray], reference: DriftReference, level: float, repeats: float
+) -> Index:
     """Against the RUL that training's lives leave at the ages of the fleet."""
-    of_age = totals.rul.sum(axis=1)
+    of_age = totals["rul"].sum(axis=1)
     expected = of_age @ reference.rul_by_age / max(float(of_age.sum()), 1.0)
-    return _index(totals.rul.sum(axis=0), expected, level, repeats)
+    return _index(totals["rul"].sum(axis=0), expected, level, repeats)
 
 
-def _index(counts: _Array, reference: _Array, level: float, repeats: float) -> Index:
+def _index(counts: FloatArray, reference: FloatArray, level: float, repeats: float) -> Index:
     """Of what belongs to the unit altogether: a unit counts once, however many windows it has."""
     n = float(counts.sum())
     if n < ENOUGH:
         return Index(0.0, TOLERANCE)
     limit = TOLERANCE + chi_squared_quantile(level, len(counts) - 1) * repeats / n
     return Index(max(float(population_stability(counts / n, reference)), 0.0), limit)
-
-
-class Storage(Protocol):
-    """Holds counts; `service.metrics.board.Slots` is one."""
-
-    @property
-    def own(self) -> FloatArray:
-        """This worker's counts, to write to."""
-        ...
-
-    def total_of_living(self) -> FloatArray:
-        """The sum over the workers that live: what another saw once says nothing of now."""
-        ...
 
 
 class DriftMonitor:
@@ -215,15 +199,21 @@ class DriftMonitor:
         count: Counts windows; see `DriftCounts.count`.
     """
 
-    def __init__(self, name: str, reference: DriftReference, storage: Storage, *, workers: int = 1) -> None:
-        own = np.asarray(storage.own, dtype=np.float64)
+    def __init__(
+        self,
+        name: str,
+        reference: DriftReference,
+        own: FloatArray,
+        total_of_living: Callable[[], FloatArray],
+        *,
+        workers: int = 1,
+    ) -> None:
+        """Count into `own`; `total_of_living` adds up the rings of the workers that live."""
         self.name: Final = name
         self._reference: Final = reference
-        self._storage: Final = storage
-        self._counts: Final = DriftCounts(own, reference, workers=workers)
-        self.count: Final = self._counts.count
+        self._total: Final = total_of_living
+        self.count: Final = DriftCounts(own, reference, workers=workers).count
 
     def read(self) -> Drift:
         """Return what all workers have counted."""
-        total = np.asarray(self._storage.total_of_living(), dtype=np.float64)
-        return drift_of(total, self._reference, self._counts.layout)
+        return drift_of(self._total(), self._reference)

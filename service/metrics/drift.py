@@ -17,7 +17,7 @@ from structlog.typing import FilteringBoundLogger
 
 from service import logs
 from service.core.runtime import Runtime
-from service.drift.counts import Layout
+from service.drift.counts import BLOCKS, block_size
 from service.drift.monitor import Drift, DriftMonitor
 from service.metrics.board import Slots
 from service.metrics.instruments import Shared
@@ -84,14 +84,14 @@ class DriftCollector(Collector):
     def add(self, model: Runtime) -> DriftMonitor:
         """Make the monitor of a model; what was counted of another version is forgotten."""
         board, name, reference = self._board, model.manifest.name, model.drift_reference
-        counts = board.slots(f"drift of {name}", Layout.of(reference).size)
+        counts = board.slots(f"drift of {name}", BLOCKS * block_size(reference))
         said = board.slots(f"columns of {name} that drift", len(reference.names))
         version = board.slots(f"version that {name} drifts from", 1).own
         digest = crc32(model.sha256.encode())
         if version[0] != digest:
             counts.own[:] = said.own[:] = 0.0
             version[0] = digest
-        monitor = DriftMonitor(name, reference, counts, workers=len(board.pids()))
+        monitor = DriftMonitor(name, reference, counts.own, counts.total_of_living, workers=len(board.pids()))
         self.monitors[name] = monitor, DriftWarnings(logs.logger(), said, reference.names)
         return monitor
 

@@ -189,7 +189,8 @@ class AsyncStore:
         """
 
         def known(store: Store) -> History | None:
-            found = store.history(model, unit, tenant=tenant, columns=columns, limit=limit, before=before)
+            key = UnitKey(tenant, model, unit)
+            found = store.history(key, columns=columns, limit=limit, before=before)
             return None if found is None or (predicted and not found.predictions) else found
 
         found = await self._ask_twice(known)

@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import msgspec
+import numpy as np
 from msgspec import UNSET, UnsetType
 
+from service.core.answers import Answers
 from service.core.queries import Trust
 
 MOST: Final = 3
 """Cycles and sensors of a brief: more would be read by nobody, and stored with every prediction."""
+DECIMALS: Final = 4
+"""Of the shares and cycles of an explanation, and of failure probabilities."""
 MOST_BYTES: Final = 400
 """Most bytes of a stored explanation; sensors with long names are left out."""
 
@@ -27,21 +31,44 @@ class Explanation(msgspec.Struct, frozen=True):
     trust: Trust | UnsetType = UNSET
 
 
-class Grounds(NamedTuple):
-    """Values from which the writing thread makes an explanation, the most first; sensors by their places."""
+class Brief(NamedTuple):
+    """What an answer rests on most, the most first."""
 
-    places: list[int]
-    shares: list[float]
-    sensors: list[int]
-    cycles: list[float]
+    places: list[int]  # Most evident cycles, by their places in the window
+    shares: list[float]  # Their shares of the evidence
+    sensors: list[int]  # Sensors that weigh most, by their places among the columns
+    cycles: list[float]  # Signed cycles of RUL of each
+
+
+class Grounds(NamedTuple):
+    """Values from which the writing thread makes an explanation."""
+
+    brief: Brief
     first_cycle: int
     names: tuple[str, ...]
     trust: Trust | UnsetType
 
 
+def briefs_of(answers: Answers) -> list[Brief]:
+    """Choose what each answer of a batch rests on most; empty where the model does not explain readings."""
+    evidence, contribution = answers.outputs.evidence, answers.outputs.sensor_contribution
+    if evidence is None or contribution is None:
+        return []
+    rows = np.arange(len(evidence))[:, None]
+    places = evidence.argsort(axis=1)[:, : -MOST - 1 : -1]
+    of_columns = np.ones(contribution.shape[1], np.float32) @ contribution  # a tenth of the time of `sum`
+    sensors = np.array(answers.rules.sensors, np.intp)
+    columns = sensors[np.abs(of_columns[:, sensors]).argsort(axis=1)[:, : -MOST - 1 : -1]]
+    shares, cycles = (
+        values.astype(np.float64).round(DECIMALS).tolist()
+        for values in (evidence[rows, places], of_columns[rows, columns])
+    )
+    return [*map(Brief, places.tolist(), shares, columns.tolist(), cycles)]
+
+
 def explanation_text(grounds: Grounds) -> str:
     """Write an explanation in at most `MOST_BYTES`."""
-    places, shares, sensors, cycles, first_cycle, names, trust = grounds
+    (places, shares, sensors, cycles), first_cycle, names, trust = grounds
     most_evident = zip(places, shares, strict=True)
     evidence = {first_cycle + place: share for place, share in most_evident if share > 0}
     heaviest = [(names[sensor], weight) for sensor, weight in zip(sensors, cycles, strict=True)]

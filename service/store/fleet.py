@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 import numpy as np
-from sqlalchemy import ColumnElement, Double, and_, cast, func, select, tuple_
+from sqlalchemy import ColumnElement, Double, cast, func, select, tuple_
 from sqlalchemy.dialects.postgresql import JSON
 from sqlalchemy.engine import Connection
 
 from model.domain import HEALTH_LABELS
 from service.store.judgement import OutcomeKind
 from service.store.rows import FleetFilter, FleetRow, Place, Summary
-from service.store.schema import OUTCOMES, PREDICTIONS, READINGS, UNIT_KEY, UNITS, VERSIONS
+from service.store.schema import OUTCOMES, PREDICTIONS, READINGS, UNITS, VERSIONS, same_unit
 
 RECENT: Final = 30
 """Predictions from which the trend of a unit is taken."""
-_ENDS: Final = UNITS.outerjoin(OUTCOMES, and_(*(OUTCOMES.c[key] == UNITS.c[key] for key in UNIT_KEY)))
+_ENDS: Final = UNITS.outerjoin(OUTCOMES, same_unit(OUTCOMES, UNITS))
 _ORDER: Final = (UNITS.c.lower, UNITS.c.model, UNITS.c.unit)
 _LAST_READING: Final = (
     select(READINGS.c.received_at)
-    .where(*(READINGS.c[key] == UNITS.c[key] for key in UNIT_KEY))
+    .where(same_unit(READINGS, UNITS))
     .order_by(READINGS.c.cycle.desc())
     .limit(1)
     .scalar_subquery()
@@ -38,25 +38,20 @@ _LATEST: Final = (
 )
 
 
-class _Functions(NamedTuple):
-    """Names of a dialect's functions on JSON."""
-
-    array: str
-    gather: str
-    each: str
-
-
-_SQLITE: Final = _Functions("json_array", "json_group_array", "json_each")
-_POSTGRESQL: Final = _Functions("json_build_array", "json_agg", "json_each_text")
+_JSON: Final = {
+    "sqlite": ("json_array", "json_group_array", "json_each"),
+    "postgresql": ("json_build_array", "json_agg", "json_each_text"),
+}
+"""Functions of a dialect that make an array of values, an array of rows, and rows of an object."""
 
 
 def read_fleet(
     connection: Connection, chosen: FleetFilter, *, limit: int, after: Place | None
 ) -> list[FleetRow]:
     """List the latest prediction of each chosen unit, smallest lower bound first."""
-    names = _functions(connection)
-    pair = getattr(func, names.array)(_LATEST.c.last_cycle, _LATEST.c.rul)
-    recent = select(getattr(func, names.gather)(pair)).select_from(_LATEST).scalar_subquery()
+    array, gather, _ = _JSON[connection.dialect.name]
+    pair = getattr(func, array)(_LATEST.c.last_cycle, _LATEST.c.rul)
+    recent = select(getattr(func, gather)(pair)).select_from(_LATEST).scalar_subquery()
     query = (
         select(
             UNITS, VERSIONS.c.version, VERSIONS.c.nominal_coverage, OUTCOMES.c.kind, OUTCOMES.c.cycle,
@@ -83,9 +78,9 @@ def read_summary(connection: Connection, chosen: FleetFilter) -> Summary:
     )
     states: dict[str, int] = dict.fromkeys(HEALTH_LABELS, 0)
     states |= {row[0]: row[1] for row in connection.execute(counts)}
-    names, text = _functions(connection), UNITS.c.failure_probability
-    given = cast(text, JSON) if names is _POSTGRESQL else text
-    each = getattr(func, names.each)(given).table_valued("key", "value", joins_implicitly=True)
+    name, text = connection.dialect.name, UNITS.c.failure_probability
+    given = cast(text, JSON) if name == "postgresql" else text
+    each = getattr(func, _JSON[name][2])(given).table_valued("key", "value", joins_implicitly=True)
     expected = func.sum(cast(each.c.value, Double))
     sums = select(UNITS.c.model, each.c.key, expected).select_from(_ENDS, each)
     fails: dict[str, dict[str, float]] = {}
@@ -93,10 +88,6 @@ def read_summary(connection: Connection, chosen: FleetFilter) -> Summary:
         fails.setdefault(model, {})[horizon] = round(float(units), 2)
     in_order = {model: dict(sorted(of.items(), key=lambda one: int(one[0]))) for model, of in fails.items()}
     return Summary(sum(states.values()), states, in_order)
-
-
-def _functions(connection: Connection) -> _Functions:
-    return _POSTGRESQL if connection.dialect.name == "postgresql" else _SQLITE
 
 
 def _conditions(chosen: FleetFilter) -> list[ColumnElement[bool]]:

@@ -7,8 +7,7 @@ stores nothing and disturbs no other. Calls block; this module must not know mod
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -34,15 +33,6 @@ PURGE_ROWS: Final = 5000
 
 Stored = tuple[int, bytes]
 """Column list and values of a reading."""
-
-
-@dataclass(slots=True)
-class _Unit:
-    """Stored readings of a unit: all of `since` and later."""
-
-    rows: dict[int, Stored] = field(default_factory=dict[int, Stored])
-    since: int = LARGEST_CYCLE + 1
-    asked: int = 0
 
 
 _KEY: Final[tuple[ColumnElement[bool], ...]] = tuple(
@@ -108,68 +98,65 @@ class Readings:
     def _append(
         self, connection: Connection, requests: Sequence[Append], at: float
     ) -> list[Appended | ServiceError]:
-        units: dict[UnitKey, _Unit] = {}
-        rows: list[dict[str, Any]] = []
+        given: dict[UnitKey, dict[int, Stored]] = {}  # new in this transaction
+        full: set[UnitKey] = set()
         results: list[Appended | ServiceError] = []
         for request in requests:
-            unit = units.setdefault(request.key, _Unit())
+            new = given.setdefault(request.key, {})
             try:
-                fresh = self._take(connection, unit, request)
+                fresh, newest = self._take(connection, request, new)
             except ServiceError as error:
                 results.append(error)
                 continue
-            key = request.key._asdict()
-            rows += [
-                {**key, "cycle": cycle, "columns_id": row[0], "values": row[1], "received_at": at}
-                for cycle, row in fresh.items()
-            ]
-            newest = {cycle: unit.rows[cycle] for cycle in sorted(unit.rows)[-request.context :]}
-            window = self._stretch(connection, newest, request.columns)
-            results.append(Appended(len(fresh), len(request.cycles) - len(fresh), window))
+            new |= fresh
+            results.append(Appended(len(fresh), len(request.cycles) - len(fresh), newest))
+            if newest.cycles[-1] >= self._most:
+                full.add(request.key)
+        rows = [
+            {**key._asdict(), "cycle": cycle, "columns_id": columns_id, "values": values, "received_at": at}
+            for key, new in given.items()
+            for cycle, (columns_id, values) in new.items()
+        ]
         if rows:
             connection.execute(insert(READINGS), rows)
-        for key, unit in units.items():
-            if unit.rows and max(unit.rows) >= self._most:
-                connection.execute(_TRIM, {**key._asdict(), "most": self._most})
+        for key in full:
+            connection.execute(_TRIM, {**key._asdict(), "most": self._most})
         return results
 
-    def _take(self, connection: Connection, unit: _Unit, request: Append) -> dict[int, Stored]:
-        """Add a request to what is known of its unit; return its new readings by cycle.
+    def _take(
+        self, connection: Connection, request: Append, new: Mapping[int, Stored]
+    ) -> tuple[dict[int, Stored], Stretch]:
+        """Return the new readings of a request by cycle, and the unit's newest ones with them.
+
+        `new` ones of earlier requests are not in the database yet.
 
         Raises:
-            CycleConflict: a cycle has another reading; nothing is added.
+            CycleConflict: a cycle has another reading.
             InvalidRequest: there is no next cycle.
         """
-        if unit.asked < request.context:
-            found = _read(connection, _NEWEST, request.key, most=request.context, until=LARGEST_CYCLE)
-            unit.rows |= found
-            unit.asked = request.context
-            unit.since = min(unit.since, min(found) if len(found) == request.context else 0)
-        cycles = _numbered(request, max(unit.rows, default=0))
-        if (first := min(cycles)) < unit.since:
-            unit.rows |= _read(connection, _BETWEEN, request.key, first=first, last=unit.since - 1)
-            unit.since = first
-        return self._added(connection, unit, request, cycles)
-
-    def _added(
-        self, connection: Connection, unit: _Unit, request: Append, cycles: Sequence[int]
-    ) -> dict[int, Stored]:
+        newest = _read(connection, _NEWEST, request.key, most=request.context, until=LARGEST_CYCLE)
+        known = {**newest, **new}
+        cycles = _numbered(request, max(known, default=0))
+        since = min(newest) if len(newest) == request.context else 0
+        if (first := min(cycles)) < since:
+            known |= _read(connection, _BETWEEN, request.key, first=first, last=since - 1)
         fresh: dict[int, Stored] = {}
         problems: list[Problem] = []
         columns_id, size = self._ids[request.columns], FLOAT32.itemsize * len(request.columns)
         block = request.values.astype(FLOAT32, copy=False).tobytes()
         for i, cycle in enumerate(cycles):
             given = columns_id, block[size * i : size * (i + 1)]
-            known = fresh.get(cycle) or unit.rows.get(cycle)
-            if known is None:
+            stored = fresh.get(cycle) or known.get(cycle)
+            if stored is None:
                 fresh[cycle] = given
-            elif known != given and len(problems) <= MAX_PROBLEMS:
-                stored = self._values(connection, known, request.columns)
-                problems += _differences(request, i, cycle, stored)
+            elif stored != given and len(problems) <= MAX_PROBLEMS:
+                values = self._values(connection, stored, request.columns)
+                problems += _differences(request, i, cycle, values)
         if problems:
             raise CycleConflict(f"{problems[0].pointer}: {problems[0].detail}", listed(problems))
-        unit.rows |= fresh
-        return fresh
+        known |= fresh
+        last = {cycle: known[cycle] for cycle in sorted(known)[-request.context :]}
+        return fresh, self._stretch(connection, last, request.columns)
 
     def _stretch(
         self, connection: Connection, rows: Mapping[int, Stored], columns: tuple[str, ...]

@@ -10,11 +10,11 @@ kept, so a repeated question takes one row.
 from __future__ import annotations
 
 import threading
-import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic, time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
 
 import msgspec
 import numpy as np
@@ -24,7 +24,7 @@ from model.domain import FloatArray
 from service.core.answers import Answers, Piece
 from service.core.queries import ModelName, Prediction
 from service.core.window import Windows
-from service.store.explanation import MOST, Grounds, explanation_text
+from service.store.explanation import DECIMALS, Brief, Grounds, briefs_of, explanation_text
 from service.store.rows import Drop, Row, RowsRefused, StoreObserver
 
 if TYPE_CHECKING:
@@ -38,81 +38,11 @@ BACK_OFF_SECONDS: Final = (0.2, 4.0)
 """First and longest pause after a failure; each is twice the one before."""
 CHORE_SECONDS: Final = 60.0
 """Time between two chores."""
-DECIMALS: Final = 4
-"""Of failure probabilities, and of the shares and cycles of an explanation."""
-
 
 Offered = tuple[
     str, str, str, int, float, float, float, str, str, float, dict[str, float], Grounds | None, str
 ]
 """A row whose failure probabilities and explanation are still to be written."""
-
-
-def rows_of(
-    model: ModelName,
-    windows: Windows,
-    predictions: Sequence[Prediction],
-    grounds: Mapping[int, Grounds],
-    *,
-    tenant: str,
-    at: float,
-) -> list[Offered]:
-    """Make rows of the predictions that name unit and last cycle; only they can meet an outcome."""
-    rows: list[Offered] = []
-    for i, (p, cycle) in enumerate(zip(predictions, windows.last_cycle, strict=True)):
-        if p.unit is not None and cycle == cycle:  # noqa: PLR0124 NaN differs from itself: unknown cycle
-            lower, upper, state = p.interval.lower, p.interval.upper, p.rul_state._value_
-            why = grounds.get(i)
-            rows.append(
-                (
-                    model.name, p.unit, tenant, int(cycle), p.rul, lower, upper, state, p.health_state.label,
-                    at, p.failure_probability, why, model.version,
-                )
-            )  # fmt: skip
-    return rows
-
-
-class Brief(NamedTuple):
-    """What the answers of a batch rest on most: of each window, the most first."""
-
-    places: list[list[int]]  # Most evident cycles, by their places in the window
-    shares: list[list[float]]  # Their shares of the evidence
-    sensors: list[list[int]]  # Sensors that weigh most, by their places among the columns
-    cycles: list[list[float]]  # Signed cycles of RUL of each
-
-
-def brief_of(evidence: FloatArray, contribution: FloatArray, sensors: tuple[int, ...]) -> Brief:
-    """Choose from evidence [B, T] and the cycles of each reading [B, T, F]."""
-    rows = np.arange(len(evidence))[:, None]
-    places = evidence.argsort(axis=1)[:, : -MOST - 1 : -1]
-    of_columns = np.ones(contribution.shape[1], np.float32) @ contribution  # a tenth of the time of `sum`
-    most = np.abs(of_columns[:, sensors]).argsort(axis=1)[:, : -MOST - 1 : -1]
-    columns = np.array(sensors, np.intp)[most]
-    shares, cycles = (
-        values.astype(np.float64).round(DECIMALS).tolist()
-        for values in (evidence[rows, places], of_columns[rows, columns])
-    )
-    return Brief(places.tolist(), shares, columns.tolist(), cycles)
-
-
-def grounds_of(
-    windows: Windows,
-    predictions: Sequence[Prediction],
-    pieces: Sequence[Piece],
-    brief_of_batch: Callable[[Answers], Brief | None],
-) -> dict[int, Grounds]:
-    """Say what each prediction rests on, by its place; empty where the model does not explain readings."""
-    found: dict[int, Grounds] = {}
-    for answers, first, places in pieces:
-        brief, names = brief_of_batch(answers), answers.rules.names
-        if brief is None:
-            return found
-        for row, i in enumerate(places, first):
-            found[i] = Grounds(
-                brief.places[row], brief.shares[row], brief.sensors[row], brief.cycles[row],
-                windows.first_cycle[i], names, predictions[i].trust,
-            )  # fmt: skip
-    return found
 
 
 def _written(row: Offered) -> Row:
@@ -148,8 +78,7 @@ class Recorder:
         self._connect: Final = connect
         self._most: Final = most_rows
         self._explanations: Final = explanations
-        self._brief: Brief | None = None
-        self._briefed: weakref.ref[Answers] | None = None
+        self._briefs: Final[WeakKeyDictionary[Answers, list[Brief]]] = WeakKeyDictionary()
         self._observer: Final = observer
         self._log: Final = log
         self._progress: Final[FloatArray] = np.zeros(2) if progress is None else progress
@@ -180,26 +109,43 @@ class Recorder:
         *,
         tenant: str = "",
     ) -> None:
-        """Buffer predictions that name unit and last cycle; if not all fit, drop and count them."""
-        grounds: dict[int, Grounds] = {}
-        if self._explanations:
-            grounds = grounds_of(windows, predictions, pieces, self._brief_of)
+        """Buffer predictions that name unit and last cycle; if not all fit, drop and count them.
+
+        Others can meet no outcome.
+        """
+        grounds = self._grounds(windows, predictions, pieces) if self._explanations else {}
         at = round(time(), 6)  # as it is shown, so that `changed_since` can repeat it
-        rows = rows_of(model, windows, predictions, grounds, tenant=tenant, at=at)
+        rows: list[Offered] = []
+        for i, (p, cycle) in enumerate(zip(predictions, windows.last_cycle, strict=True)):
+            if p.unit is not None and cycle == cycle:  # noqa: PLR0124 NaN differs from itself: unknown cycle
+                lower, upper, state = p.interval.lower, p.interval.upper, p.rul_state._value_
+                why = grounds.get(i)
+                rows.append(
+                    (
+                        model.name, p.unit, tenant, int(cycle), p.rul, lower, upper, state,
+                        p.health_state.label, at, p.failure_probability, why, model.version,
+                    )
+                )  # fmt: skip
         if self.pending_rows + len(rows) <= self._most:
             self._progress[0] += len(rows)
             self._offered.extend(rows)
         else:
             self._observer.dropped(Drop.FULL, len(rows))
 
-    def _brief_of(self, answers: Answers) -> Brief | None:
-        """Brief a batch once: its callers come one after the other."""
-        if self._briefed is None or self._briefed() is not answers:
-            evidence, contribution = answers.outputs.evidence, answers.outputs.sensor_contribution
-            self._brief, self._briefed = None, weakref.ref(answers)
-            if evidence is not None and contribution is not None:
-                self._brief = brief_of(evidence, contribution, answers.rules.sensors)
-        return self._brief
+    def _grounds(
+        self, windows: Windows, predictions: Sequence[Prediction], pieces: Sequence[Piece]
+    ) -> dict[int, Grounds]:
+        """Say what each prediction rests on, by its place; empty where the model explains none."""
+        found: dict[int, Grounds] = {}
+        for answers, first, places in pieces:
+            if answers not in self._briefs:  # once a batch: its callers come one after the other
+                self._briefs[answers] = briefs_of(answers)
+            briefs = self._briefs[answers]
+            for row, i in enumerate(places if briefs else (), first):
+                found[i] = Grounds(
+                    briefs[row], windows.first_cycle[i], answers.rules.names, predictions[i].trust
+                )
+        return found
 
     @property
     def pending_rows(self) -> int:
@@ -273,12 +219,17 @@ class Recorder:
             rows = [*self._waiting.values()]
             for start in range(0, len(rows), BATCH_ROWS):
                 self._write(store, [_written(row) for row in rows[start : start + BATCH_ROWS]])
-            self._do_chore(store)
+            if self._chore is not None and monotonic() >= self._chore_at and not self._closing:
+                self._chore_at = monotonic() + CHORE_SECONDS
+                self._chore(store)
         except Exception as error:  # noqa: BLE001 the thread lives as long as the service
             self._failed(error)
         else:
             self._progress[1] = offered
-            self._succeeded()
+            self._observer.up(up=True)
+            if self._failures:
+                self._log.info("store recovered", failures=self._failures)
+            self._failures = 0
         with self._flushed:
             self._rounds += 1
             self._flushed.notify_all()
@@ -312,11 +263,6 @@ class Recorder:
         for row in rows:
             self._waiting.pop((*row[:4], row[-1]), None)
 
-    def _do_chore(self, store: Store) -> None:
-        if self._chore is not None and monotonic() >= self._chore_at and not self._closing:
-            self._chore_at = monotonic() + CHORE_SECONDS
-            self._chore(store)
-
     def _failed(self, error: Exception) -> None:
         self._failures += 1
         self._observer.up(up=False)
@@ -326,9 +272,3 @@ class Recorder:
         if self._failures == 1:
             cause = error.__cause__ or error
             self._log.error("store lost", error=f"{type(cause).__name__}: {cause}"[:300])
-
-    def _succeeded(self) -> None:
-        self._observer.up(up=True)
-        if self._failures:
-            self._log.info("store recovered", failures=self._failures)
-        self._failures = 0

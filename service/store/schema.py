@@ -16,12 +16,14 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Dialect
 
+from service.store.rows import UnitKey
+
 HEAD: Final = "0004"
 """The revision of these tables: a database that has it needs no alembic."""
 
 METADATA: Final = sa.MetaData()
 PREDICTION_KEY: Final = ("version_id", "tenant", "unit", "last_cycle")
-UNIT_KEY: Final = ("tenant", "model", "unit")
+UNIT_KEY: Final = UnitKey._fields
 READING_KEY: Final = (*UNIT_KEY, "cycle")
 _ANSWER: Final[dict[str, Any]] = {
     "rul": sa.Double,
@@ -120,6 +122,19 @@ PREDICTION_COLUMNS: Final = (
     "version_id", "unit", "last_cycle", *_ANSWER, "explanation", "tenant", "failure_probability"
 )  # fmt: skip
 UNIT_COLUMNS: Final = ("model", "unit", "version_id", "last_cycle", *_ANSWER, "tenant", "failure_probability")
+
+
+def of_unit(table: sa.Table, key: UnitKey) -> sa.ColumnElement[bool]:
+    """Select the rows of a unit."""
+    owned = (table.c.tenant == key.tenant) & (table.c.unit == key.unit)
+    if table is PREDICTIONS:
+        return owned & table.c.version_id.in_(sa.select(VERSIONS.c.id).where(VERSIONS.c.model == key.model))
+    return owned & (table.c.model == key.model)
+
+
+def same_unit(one: sa.Table, other: sa.Table) -> sa.ColumnElement[bool]:
+    """Join the rows of two tables that belong to one unit."""
+    return sa.and_(*(one.c[name] == other.c[name] for name in UNIT_KEY))
 
 
 class Upserts:

@@ -13,10 +13,9 @@ from typing import Any, Final, Self
 from sqlalchemy import RowMapping, Select, delete, func, insert, select, update
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DataError, IntegrityError
-from sqlalchemy.sql.expression import ColumnElement
 
 from service.core.window import LARGEST_CYCLE
-from service.store.database import Database, engine_of
+from service.store.database import Database, engine_of, take_turns
 from service.store.fleet import read_fleet, read_summary
 from service.store.judgement import (
     Accuracy,
@@ -43,11 +42,12 @@ from service.store.rows import (
     Summary,
     UnitKey,
 )
-from service.store.schema import OUTCOMES, PREDICTIONS, UNITS, VERSIONS, Upserts
-from service.store.units import delete_unit, rename_unit
+from service.store.schema import OUTCOMES, PREDICTIONS, READINGS, UNITS, VERSIONS, Upserts, of_unit
 
 PURGE_ROWS: Final = 5000
 """Rows that one transaction of a purge reads: other writers get a turn in between."""
+_TABLES: Final = (UNITS, PREDICTIONS, OUTCOMES, READINGS)
+"""Tables that know a unit; units first, as `Store.write` locks them."""
 _HAS_LATE_PREDICTIONS: Final = (
     select(PREDICTIONS.c.id)
     .where(
@@ -161,28 +161,20 @@ class Store(Database):
             return read_summary(connection, chosen)
 
     def history(
-        self,
-        model: str,
-        unit: str,
-        *,
-        tenant: str = "",
-        columns: tuple[str, ...] = (),
-        limit: int,
-        before: int | None,
+        self, key: UnitKey, *, columns: tuple[str, ...] = (), limit: int, before: int | None
     ) -> History | None:
         """Read one page of a unit's predictions and readings, its outcome and its accuracy; None if unknown.
 
         A page has `limit` predictions and readings, of cycles earlier than `before`.
         """
-        key, until = UnitKey(tenant, model, unit), LARGEST_CYCLE if before is None else before - 1
+        until = LARGEST_CYCLE if before is None else before - 1
         readings = self.readings.newest(key, columns, most=limit + 1, until=until)
         with self.reading() as connection:
-            versions = {row["id"]: dict(row) for row in _versions(connection, model)}
-            outcome = _known_outcome(connection, model, unit, tenant)
+            versions = {row["id"]: dict(row) for row in _versions(connection, key.model)}
+            outcome = _known_outcome(connection, key)
             # A version has one prediction a cycle: one extra row tells whether another page follows.
-            page = _newest(connection, versions, unit, tenant, most=limit + 1, before=before)
-            found = outcome or page or readings.cycles or _newest(connection, versions, unit, tenant, most=1)
-            if not found:
+            page = _newest(connection, versions, key, most=limit + 1, before=before)
+            if not (outcome or page or readings.cycles or _newest(connection, versions, key, most=1)):
                 return None
             accuracy = {} if outcome is None else _accuracy(connection, versions, outcome)
         return History(outcome, versions, page, readings, accuracy)
@@ -190,13 +182,22 @@ class Store(Database):
     def delete(self, key: UnitKey) -> Deleted | None:
         """Delete a unit with all that is known of it; None if nothing is."""
         with self.writing() as connection:
-            return delete_unit(connection, key)
+            take_turns(connection, [key.unit])
+            counts = [connection.execute(delete(of).where(of_unit(of, key))).rowcount for of in _TABLES]
+        return Deleted(readings=counts[3], predictions=counts[1]) if any(counts) else None
 
     def rename(self, key: UnitKey, to: str) -> bool | None:
         """Rename a unit; False if another one has the name, None if nothing is known of the unit."""
+        new = key._replace(unit=to)
         try:
             with self.writing() as connection:
-                return rename_unit(connection, key, to)
+                take_turns(connection, [key.unit, to])
+                if any(connection.scalar(select(1).where(of_unit(of, new)).limit(1)) for of in _TABLES):
+                    return False
+                renamed = [
+                    connection.execute(update(of).where(of_unit(of, key)).values(unit=to)) for of in _TABLES
+                ]
+                return True if any(result.rowcount for result in renamed) else None
         except IntegrityError:  # the other one came in between
             return False
 
@@ -205,19 +206,20 @@ class Store(Database):
 
         Another outcome of the unit is a conflict, unless `replace` is true.
         """
-        owned = (UNITS.c.tenant == outcome.tenant) & (UNITS.c.model == outcome.model)
-        key = owned & (UNITS.c.unit == outcome.unit)
+        key = _key(outcome)
         with self.writing() as connection:
             # The lock makes two outcomes of one unit that arrive together see each other.
-            if connection.execute(select(UNITS.c.unit).where(key).with_for_update()).first() is None:
+            if (
+                connection.execute(select(UNITS.c.unit).where(of_unit(UNITS, key)).with_for_update()).first()
+                is None
+            ):
                 return None
-            known = _known_outcome(connection, outcome.model, outcome.unit, outcome.tenant)
+            known = _known_outcome(connection, key)
             if known is not None and not known.differences(outcome):
                 return Receipt(OutcomeResult.UNCHANGED, known)
             if known is not None and not replace:
                 return Receipt(OutcomeResult.CONFLICT, known)
-            same = _of_outcome(outcome.model, outcome.unit, outcome.tenant)
-            connection.execute(delete(OUTCOMES).where(same))
+            connection.execute(delete(OUTCOMES).where(of_unit(OUTCOMES, key)))
             row = asdict(outcome) | {"kind": outcome.kind.value}
             connection.execute(insert(OUTCOMES).values(row))
             result = OutcomeResult.CREATED if known is None else OutcomeResult.REPLACED
@@ -240,26 +242,21 @@ def _versions(connection: Connection, model: str) -> Sequence[RowMapping]:
 
 
 def _newest(
-    connection: Connection,
-    versions: Iterable[int],
-    unit: str,
-    tenant: str,
-    *,
-    most: int,
-    before: int | None = None,
+    connection: Connection, versions: Iterable[int], key: UnitKey, *, most: int, before: int | None = None
 ) -> list[dict[str, Any]]:
     """Read at most so many predictions of each version, newest first."""
     found = [
         dict(row)
         for version in versions
-        for row in connection.execute(_of_unit(version, unit, tenant, most=most, before=before)).mappings()
+        for row in connection.execute(_of_version(version, key, most=most, before=before)).mappings()
     ]
     return sorted(found, key=lambda row: (-row["last_cycle"], -row["predicted_at"]))
 
 
-def _of_unit(version: int, unit: str, tenant: str, *, most: int, before: int | None) -> Select[Any]:
+def _of_version(version: int, key: UnitKey, *, most: int, before: int | None) -> Select[Any]:
     """Select the newest predictions of one version; the unique key of the table serves it."""
-    wanted = [PREDICTIONS.c.version_id == version, PREDICTIONS.c.tenant == tenant, PREDICTIONS.c.unit == unit]
+    p = PREDICTIONS.c
+    wanted = [p.version_id == version, p.tenant == key.tenant, p.unit == key.unit]
     if before is not None:
         wanted.append(PREDICTIONS.c.last_cycle < before)
     return select(PREDICTIONS).where(*wanted).order_by(PREDICTIONS.c.last_cycle.desc()).limit(most)
@@ -270,20 +267,20 @@ def _accuracy(
 ) -> dict[int, Accuracy]:
     found: dict[int, Accuracy] = {}
     for number, version in versions.items():
-        until = _of_unit(number, outcome.unit, outcome.tenant, most=MOST_JUDGED, before=outcome.cycle + 1)
+        until = _of_version(number, _key(outcome), most=MOST_JUDGED, before=outcome.cycle + 1)
         rows = connection.execute(until.with_only_columns(*_JUDGED_COLUMNS)).all()
         if rows:
             found[number] = accuracy_of(judge_unit([tuple(row) for row in rows], outcome, cap=version["cap"]))
     return found
 
 
-def _of_outcome(model: str, unit: str, tenant: str) -> ColumnElement[bool]:
-    return (OUTCOMES.c.tenant == tenant) & (OUTCOMES.c.model == model) & (OUTCOMES.c.unit == unit)
-
-
-def _known_outcome(connection: Connection, model: str, unit: str, tenant: str) -> Outcome | None:
-    row = connection.execute(select(OUTCOMES).where(_of_outcome(model, unit, tenant))).mappings().first()
+def _known_outcome(connection: Connection, key: UnitKey) -> Outcome | None:
+    row = connection.execute(select(OUTCOMES).where(of_unit(OUTCOMES, key))).mappings().first()
     return None if row is None else _outcome(row)
+
+
+def _key(outcome: Outcome) -> UnitKey:
+    return UnitKey(outcome.tenant, outcome.model, outcome.unit)
 
 
 def _outcome(row: RowMapping) -> Outcome:

@@ -29,25 +29,17 @@ class Inbox:
         gone: True where the caller has left.
     """
 
-    __slots__ = (
-        "_answering", "_closed", "_complete", "_deadline", "_ended", "_held", "_idle_seconds", "_loop",
-        "_over", "_reading", "_room", "_since", "_timer", "_waiting", "gone",
-    )  # fmt: skip
-
     def __init__(
         self, messages: AsyncIterator[bytes], *, idle_seconds: float, remaining_seconds: float | None
     ) -> None:
         self._loop: Final = asyncio.get_running_loop()
         self._answering: Final = asyncio.current_task()
         self._idle_seconds: Final = idle_seconds
-        self._held: bytes | None = None
-        self._ended: Exception | None = None  # with what came before it still to be answered
-        self._complete = False
-        self._over: Exception | None = None  # at once
+        # Messages, then None after the last one or the error that ends the stream.
+        self._heard: Final[asyncio.Queue[bytes | Exception | None]] = asyncio.Queue()
+        self._over: Exception | None = None  # at once, whatever is still heard
         self._closed = False
-        self._waiting: asyncio.Future[bytes | None] | None = None
-        self._room: asyncio.Future[None] | None = None
-        self._since = monotonic()
+        self._waits_since: float | None = None
         self.gone = False
         self._timer = self._loop.call_later(idle_seconds, self._look_whether_idle)
         self._deadline: asyncio.TimerHandle | None = None
@@ -63,78 +55,55 @@ class Inbox:
             StreamIdle: nothing came for too long.
             Exception: whatever else ends the stream.
         """
-        self._since = monotonic()
         if self._over is not None:
             raise self._over
-        if self._held is not None:
-            message, self._held = self._held, None
-            self._make_room()
-            return message
-        if self._ended is not None:
-            raise self._ended
-        if self._complete:
-            return None
-        self._waiting = self._loop.create_future()
+        self._waits_since = monotonic()
         try:
-            return await self._waiting
+            given = await self._heard.get()
         finally:
-            self._waiting = None
+            self._waits_since = None
+        self._heard.task_done()
+        if isinstance(given, Exception):
+            raise given
+        return given
 
     def end(self, error: Exception) -> None:
         """End the stream with this, once the message that is being answered has been."""
         self._over = self._over or error
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_exception(self._over)
+        self._heard.put_nowait(self._over)
 
     def close(self) -> None:
         """Let go of everything but the transport, which lets go of us."""
-        self._closed, self._over, self._ended = True, None, None
+        self._closed, self._over = True, None
         self._timer.cancel()
         if self._deadline is not None:
             self._deadline.cancel()
-        self._held = None
-        self._make_room()
+        while not self._heard.empty():
+            self._heard.get_nowait()
+            self._heard.task_done()
 
     async def _read(self, messages: AsyncIterator[bytes]) -> None:
         try:
             async for message in messages:
                 if self._closed:
                     return
-                if self._waiting is not None and not self._waiting.done():
-                    self._waiting.set_result(message)
-                else:
-                    self._held, self._room = message, self._loop.create_future()
-                    await self._room
+                self._heard.put_nowait(message)
                 del message  # it may be long, and the next one far off
+                await self._heard.join()  # until it is taken
             await asyncio.sleep(LEAVING_SECONDS)
-            self._hear_the_end(None)
+            self._heard.put_nowait(None)
         except Disconnected:
-            self._leave()
+            if not self._closed and self._answering is not None:
+                self.gone = True
+                self._answering.cancel()
         except Exception as error:  # noqa: BLE001 who answers must hear of it, whatever it is
-            self._hear_the_end(error)
-
-    def _leave(self) -> None:
-        if not self._closed and self._answering is not None:
-            self.gone = True
-            self._answering.cancel()
-
-    def _hear_the_end(self, error: Exception | None) -> None:
-        self._complete, self._ended = True, error
-        if self._waiting is not None and not self._waiting.done():
-            if error is None:
-                self._waiting.set_result(None)
-            else:
-                self._waiting.set_exception(error)
-
-    def _make_room(self) -> None:
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
+            self._heard.put_nowait(error)
 
     def _look_whether_idle(self) -> None:
         """One timer a stream, not one a message."""
         left = self._idle_seconds
-        if self._waiting is not None:
-            left += self._since - monotonic()
+        if self._waits_since is not None:
+            left += self._waits_since - monotonic()
         if left <= 0:
             self.end(StreamIdle(f"no reading came for {self._idle_seconds:g} s"))
         else:

@@ -1,8 +1,8 @@
 """The window of one stream: the last readings of its unit, as many as the model reads.
 
-Readings stand one after another in a block with some room to spare, so the window is a part of it and
-nothing is copied to ask about it; a full block is left for a new one. A reading is checked before it is
-kept, so one that is refused leaves the window as it was. This module must not know messages or calls.
+Each reading makes a new array, so a window that is being answered never changes. A reading is checked
+before it is kept, so one that is refused leaves the window as it was. This module must not know messages or
+calls.
 """
 
 from __future__ import annotations
@@ -21,26 +21,25 @@ from service.errors import MAX_PROBLEMS, CycleConflict, InvalidWindow, Problem, 
 AT: Final = "/reading"
 """Where a reading stands in its message."""
 
-SPARE: Final = 8
-"""Readings a block has room for beside a window: more is memory, fewer is more often a window to copy."""
-
 
 class StreamWindow:
     """The last readings of a stream's unit.
 
     Attributes:
-        cycles: Readings in the window, at most the model's context.
         last_cycle: The cycle number of the last reading; NaN = unknown.
     """
 
-    __slots__ = ("_block", "_end", "_rules", "cycles", "last_cycle")
+    __slots__ = ("_readings", "_rules", "last_cycle")
 
     def __init__(self, rules: WindowRules) -> None:
         self._rules: Final = rules
-        self._block: FloatArray = np.empty((SPARE, len(rules.names)), dtype=np.float32)
-        self._end = 0
-        self.cycles = 0
+        self._readings: FloatArray = np.empty((0, len(rules.names)), np.float32)
         self.last_cycle = math.nan
+
+    @property
+    def cycles(self) -> int:
+        """Readings in the window, at most the model's context."""
+        return len(self._readings)
 
     def begin(self, history: WindowInput | None, *, first_cycle: float | None) -> None:
         """Take the readings from before the stream, if any, and the cycle number of the first reading.
@@ -48,7 +47,9 @@ class StreamWindow:
         Raises:
             InvalidWindow: the model cannot read the history, or the number is none.
         """
-        before = math.nan if _unknown(first_cycle) else _whole(first_cycle, "/open/first_cycle") - 1
+        before = math.nan
+        if first_cycle is not None and not math.isnan(first_cycle):
+            before = _whole(first_cycle, "/open/first_cycle") - 1
         if history is None:
             self.last_cycle = before
             return
@@ -56,10 +57,8 @@ class StreamWindow:
         history.last_cycle = before + part.sent
         windows, problems = join([history], [part], self._rules)
         if windows is None:
-            raise _refusal([problem.below("/open") for problem in problems[0]])
-        self._block = np.empty((windows.lengths[0] + SPARE, len(self._rules.names)), dtype=np.float32)
-        for values in windows.readings[0]:
-            self._append(values)
+            raise refusal([problem.below("/open") for problem in problems[0]])
+        self._readings = windows.readings[0]
         self.last_cycle = history.last_cycle
 
     def add(self, values: FloatArray, *, cycle: float | None) -> None:
@@ -71,12 +70,12 @@ class StreamWindow:
         """
         following = self._following(cycle)
         skipped = following - self.last_cycle - 1
+        kept = self._readings
         if skipped >= self._rules.context - 1:  # nothing that is known is left in the window: it begins again
-            self.cycles = 0
+            kept = kept[:0]
         elif skipped > 0 and self.cycles:
-            for _ in range(int(skipped)):
-                self._append(np.float32(np.nan))
-        self._append(values)
+            kept = np.concatenate([kept, np.full((int(skipped), kept.shape[1]), np.nan, np.float32)])
+        self._readings = np.concatenate([kept, values[None]])[-self._rules.context :]
         self.last_cycle = following
 
     def checked(self, unit: str | None) -> Windows:
@@ -86,32 +85,16 @@ class StreamWindow:
             InvalidWindow: too much of it is missing.
         """
         cycles = self.cycles
-        readings = self._block[self._end - cycles : self._end]
         if cycles > self._rules.max_cycles:
             raise _invalid(AT, "too_long", f"expected at most {self._rules.max_cycles} cycles, got {cycles}")
-        windows, defects = check(readings[None], [cycles], [self.last_cycle], self._rules, units=[unit])
+        windows, defects = check(self._readings[None], [cycles], [self.last_cycle], self._rules, units=[unit])
         if defects:  # each reading is sound by itself: what is left is what they are together
-            raise _refusal([Problem(AT, defect.code, defect.detail) for defect in defects])
+            raise refusal([Problem(AT, defect.code, defect.detail) for defect in defects])
         return windows
-
-    def _append(self, values: FloatArray | np.float32) -> None:
-        if self._end == len(self._block):
-            self._begin_block()
-        self._block[self._end] = values
-        self._end += 1
-        self.cycles = min(self.cycles + 1, self._rules.context)
-
-    def _begin_block(self) -> None:
-        """Copy what the next window still needs into a new block; windows of the old one keep that."""
-        context = self._rules.context
-        kept = self._block[self._end - min(self.cycles, context - 1) : self._end]
-        self._block = np.empty((min(2 * self.cycles, context) + SPARE, kept.shape[1]), dtype=np.float32)
-        self._block[: len(kept)] = kept
-        self._end = len(kept)
 
     def _following(self, cycle: float | None) -> float:
         """The number of the reading that is about to be kept; NaN = unknown."""
-        if _unknown(cycle):
+        if cycle is None or math.isnan(cycle):
             return _whole(self.last_cycle + 1, f"{AT}/cycle") if self.last_cycle >= -1 else math.nan
         number = _whole(cycle, f"{AT}/cycle")
         if number <= self.last_cycle:
@@ -126,65 +109,58 @@ class StreamWindow:
 def reading_values(
     values: Sequence[float], columns: Mapping[str, float | None], rules: WindowRules, *, at: str = AT
 ) -> FloatArray:
-    """One reading, float32 [F], from numbers in schema order or by the names of their columns; NaN = missing.
+    """One reading, float32 [F], from numbers in schema order or by the names of their columns.
 
-    `at` is where it stands in its request.
+    NaN is missing, and so is None or a column that is left out. `at` is where it stands in its request.
 
     Raises:
         InvalidWindow: with every problem that was found.
     """
     if values and columns:
         raise _invalid(at, "wrong_columns", "expected values or columns, got both")
+    given: Sequence[float | None] = values
     if columns:
-        return named_values(columns, rules, at=at)
-    if len(values) != len(rules.names):
+        unknown = sorted(columns.keys() - rules.known)[: MAX_PROBLEMS + 1]
+        if unknown:
+            details = {escaped(name): f"the model has no column {name[:40]!r}" for name in unknown}
+            raise refusal(
+                [Problem(f"{at}/columns/{name}", "unknown_column", text) for name, text in details.items()]
+            )
+        given = [columns.get(name, math.nan) for name in rules.names]
+    elif len(values) != len(rules.names):
         wanted = f"expected {len(rules.names)} values ({', '.join(rules.names)}), got {len(values)}"
         raise _invalid(f"{at}/values", "wrong_columns", wanted)
-    read = np.array(values, dtype=np.float32)
-    if np.count_nonzero(np.isinf(read)):
-        _check_finite(read, rules, [f"{at}/values/{i}" for i in range(len(read))])
-    return read
-
-
-def named_values(columns: Mapping[str, float | None], rules: WindowRules, *, at: str = AT) -> FloatArray:
-    """One reading, float32 [F], by the names of its columns; None, NaN and what is left out are missing.
-
-    Raises:
-        InvalidWindow: with every problem that was found.
-    """
-    unknown = sorted(columns.keys() - rules.known)[: MAX_PROBLEMS + 1]
-    if unknown:
-        details = {escaped(name): f"the model has no column {name[:40]!r}" for name in unknown}
-        raise _refusal([Problem(f"{at}/columns/{n}", "unknown_column", text) for n, text in details.items()])
     with np.errstate(over="ignore"):
-        read = np.array([columns.get(name, math.nan) for name in rules.names], np.float64).astype(np.float32)
-    _check_finite(read, rules, [f"{at}/columns/{escaped(name)}" for name in rules.names])
+        read = np.array(given, np.float64).astype(np.float32)
+    problems: list[Problem] = []
+    for i in np.flatnonzero(np.isinf(read)).tolist():
+        place = f"{at}/columns/{escaped(rules.names[i])}" if columns else f"{at}/values/{i}"
+        detail = f"expected a finite float32 for {rules.names[i]}, got {read[i]:g}"
+        problems.append(Problem(place, "non_finite", detail))
+    if problems:
+        raise refusal(problems)
     return read
 
 
-def _check_finite(read: FloatArray, rules: WindowRules, places: Sequence[str]) -> None:
-    expected = "expected a finite float32 for"
-    problems = [
-        Problem(places[i], "non_finite", f"{expected} {rules.names[i]}, got {read[i]:g}")
-        for i in np.flatnonzero(np.isinf(read)).tolist()
-    ]
-    if problems:
-        raise _refusal(problems)
-
-
-def _unknown(cycle: float | None) -> bool:
-    return cycle is None or math.isnan(cycle)
-
-
-def _whole(cycle: float | None, pointer: str) -> float:
+def cycle_problem(cycle: float | None, pointer: str) -> Problem | None:
+    """Return what is wrong with the number of a cycle."""
     if cycle is not None and 0 <= cycle <= LARGEST_CYCLE and cycle == int(cycle):
-        return float(cycle)
-    raise _invalid(pointer, "bad_cycle", f"expected a whole number from 0 to {LARGEST_CYCLE}, got {cycle}")
+        return None
+    detail = f"expected a whole number from 0 to {LARGEST_CYCLE}, got {cycle}"
+    return Problem(pointer, "bad_cycle", detail)
+
+
+def refusal(problems: Sequence[Problem]) -> InvalidWindow:
+    """Make the error of readings with these problems; its text has the first three."""
+    return InvalidWindow("; ".join(f"{p.pointer}: {p.detail}" for p in problems[:3]), problems)
+
+
+def _whole(cycle: float, pointer: str) -> float:
+    problem = cycle_problem(cycle, pointer)
+    if problem is not None:
+        raise refusal([problem])
+    return float(cycle)
 
 
 def _invalid(pointer: str, code: str, detail: str) -> InvalidWindow:
-    return _refusal([Problem(pointer, code, detail)])
-
-
-def _refusal(problems: Sequence[Problem]) -> InvalidWindow:
-    return InvalidWindow("; ".join(f"{p.pointer}: {p.detail}" for p in problems[:3]), problems)
+    return refusal([Problem(pointer, code, detail)])

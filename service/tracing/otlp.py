@@ -15,8 +15,8 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.sdk.trace.sampling import Decision, ParentBased, Sampler, SamplingResult, TraceIdRatioBased
-from opentelemetry.trace import Link, SpanKind, TraceState, get_current_span
+from opentelemetry.sdk.trace.sampling import Decision, ParentBased, SamplingResult, TraceIdRatioBased
+from opentelemetry.trace import Link, SpanKind, TraceState
 from opentelemetry.util.types import AttributeValue
 
 from model.version import VERSION
@@ -28,11 +28,8 @@ FLUSH_SECONDS: Final = 3.0
 """Longest wait at shutdown for a collector that may not be there."""
 
 
-class LinkedSampler(Sampler):
-    """Follow the parent or a ratio; record a span without a parent where one that it links to is."""
-
-    def __init__(self, ratio: float) -> None:
-        self._otherwise: Final = ParentBased(TraceIdRatioBased(ratio))
+class _RatioOrLinked(TraceIdRatioBased):
+    """Record a share of the traces, and spans that link to a recorded one; asked where there is no parent."""
 
     def should_sample(  # noqa: PLR0917 the SDK's own signature
         self,
@@ -44,17 +41,9 @@ class LinkedSampler(Sampler):
         links: Sequence[Link] | None = None,
         trace_state: TraceState | None = None,
     ) -> SamplingResult:
-        """Decide for one span; see the class."""
-        parent = get_current_span(parent_context).get_span_context()
-        if not parent.is_valid and any(link.context.trace_flags.sampled for link in links or ()):
+        if any(link.context.trace_flags.sampled for link in links or ()):
             return SamplingResult(Decision.RECORD_AND_SAMPLE, attributes)
-        return self._otherwise.should_sample(
-            parent_context, trace_id, name, kind, attributes, links, trace_state
-        )
-
-    def get_description(self) -> str:
-        """Return the sampler's name."""
-        return f"LinkedSampler{{{self._otherwise.get_description()}}}"
+        return super().should_sample(parent_context, trace_id, name, kind, attributes, links, trace_state)
 
 
 def otlp_tracer(endpoint: str, *, sample: float) -> SpanTracer:
@@ -73,7 +62,7 @@ def tracer_provider(sample: float) -> TracerProvider:
     """Make the SDK's provider with our sampling and the facts of this process, without a processor."""
     about = {"service.name": "rulserve", "service.version": VERSION, "service.instance.id": str(uuid4())}
     return TracerProvider(
-        sampler=LinkedSampler(sample),
+        sampler=ParentBased(_RatioOrLinked(sample)),
         resource=Resource.create(about),
         span_limits=SpanLimits(max_links=MAX_LINKS),
         shutdown_on_exit=False,

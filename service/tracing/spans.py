@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
+from http import HTTPMethod
 from time import perf_counter, perf_counter_ns, time_ns
 from typing import Any, Final
 
@@ -32,7 +33,6 @@ from service.labels import Route, Stage, Transport
 
 UNTRACED: Final = frozenset({Route.LIVEZ, Route.READYZ, Route.METRICS, Route.V2_LIVE, Route.V2_READY})
 """Probes and scrapes."""
-METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 SERVERS_FAULT: Final = frozenset(
     {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
 )
@@ -43,31 +43,13 @@ SET_NANOSECONDS: Final = 100_000_000
 Attributes = dict[str, AttributeValue]
 
 
-class Clock:
-    """The time of day at which `perf_counter` was 0, in nanoseconds.
-
-    It changes only when the clock is set: with two readings of two clocks, a part could seem to begin before
-    its whole.
-    """
-
-    def __init__(self) -> None:
-        self._zero = time_ns() - perf_counter_ns()
-
-    def zero(self) -> int:
-        """Return the time of day of `perf_counter`'s 0."""
-        zero = time_ns() - perf_counter_ns()
-        if abs(zero - self._zero) > SET_NANOSECONDS:
-            self._zero = zero
-        return self._zero
-
-
 class SpanTracer:
     """Begins traces: a `service.core.ports.Tracer`. Finished spans go to the provider's processors."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._provider: Final = provider
         self._tracer: Final = provider.get_tracer("rulserve")
-        self._clock: Final = Clock()
+        self._set_zero = time_ns() - perf_counter_ns()
         self._propagator: Final = TraceContextTextMapPropagator()
         self._current: Final[ContextVar[RequestSpan | None]] = ContextVar("request_span", default=None)
 
@@ -84,7 +66,7 @@ class SpanTracer:
         else:
             context = self._propagator.extract(_headers(carrier) if is_http else carrier, context)
         name, attributes = _http(route, carrier or {}) if is_http else _grpc(route)
-        zero = self._clock.zero()
+        zero = self._zero()
         span = self._tracer.start_span(name, context, kind, attributes, start_time=zero + perf_counter_ns())
         return RequestSpan(self._tracer, self._current, span, zero=zero, is_http=is_http)
 
@@ -101,7 +83,7 @@ class SpanTracer:
         if not served:
             return None
         requests = dict.fromkeys(given.request for given in served)
-        zero = self._clock.zero()
+        zero = self._zero()
         span = self._tracer.start_span(
             "batch",
             context=Context(),
@@ -112,6 +94,17 @@ class SpanTracer:
         for given in served:
             given.batches.append(Link(span.get_span_context()))
         return BatchSpan(span, zero)
+
+    def _zero(self) -> int:
+        """Return the time of day at which `perf_counter` was 0, in nanoseconds.
+
+        It changes only when the clock is set: with two readings of two clocks, a part could seem to begin
+        before its whole.
+        """
+        zero = time_ns() - perf_counter_ns()
+        if abs(zero - self._set_zero) > SET_NANOSECONDS:
+            self._set_zero = zero
+        return self._set_zero
 
     def close(self) -> None:
         """Send what is still held."""
@@ -247,7 +240,7 @@ def _headers(scope: Mapping[str, Any]) -> dict[str, list[str]]:
 
 def _http(route: Route, scope: Mapping[str, Any]) -> tuple[str, Attributes]:
     given = scope.get("method", "")
-    method = given if given in METHODS else "_OTHER"
+    method = given if given in HTTPMethod.__members__ else "_OTHER"
     attributes: Attributes = {
         "http.request.method": method,
         "url.scheme": scope.get("scheme", "http"),

@@ -19,7 +19,7 @@ from model.domain import Trajectory, pad_windows
 from service.core.answers import Answers
 from service.core.rules import WindowRules
 from service.core.runtime import Asked, Outputs
-from service.drift.counts import DriftCounts, Layout
+from service.drift.counts import BLOCKS, DriftCounts, block_size
 from service.drift.monitor import Drift, drift_of
 from tests.benchmarks.drift_faults import Change
 
@@ -91,13 +91,12 @@ class Monitor:
 
     def clear(self) -> None:
         """Forget everything."""
-        layout = Layout.of(self.reference)
-        self.storage = np.zeros(layout.size)
+        self.storage = np.zeros(BLOCKS * block_size(self.reference))
         self.counts = DriftCounts(self.storage, self.reference)
 
     def read(self) -> Drift:
         """What it says by now."""
-        return drift_of(self.storage, self.reference, self.counts.layout)
+        return drift_of(self.storage, self.reference)
 
     def readings_of(self, batches: Iterator[Batch] | Sequence[Batch], *, every: int) -> Iterator[Drift]:
         """What it says after every so many windows."""

@@ -25,9 +25,9 @@ from service.metrics.instruments import Shared
 from service.metrics.store import StoreMetrics
 from service.store.async_store import AsyncStore
 from service.store.database import Database, create_tables, engine_of, migrate, revision
-from service.store.explanation import Grounds, explanation_text
+from service.store.explanation import Brief, Grounds, explanation_text
 from service.store.judgement import Outcome, OutcomeKind
-from service.store.rows import ModelVersion, RowsRefused
+from service.store.rows import ModelVersion, RowsRefused, UnitKey
 from service.store.schema import HEAD, METADATA, PREDICTIONS
 from service.store.store import Store
 from service.store.url import store_url
@@ -223,11 +223,11 @@ def test_the_newest_prediction_of_a_cycle_stays_exactly_as_it_was(store):
 
 
 def test_an_explanation_stays_exactly_as_it_was(store):
-    text = explanation_text(Grounds([3], [0.5], [0], [-7.25], 10, ('ü"\\',), UNSET))
+    text = explanation_text(Grounds(Brief([3], [0.5], [0], [-7.25]), 10, ('ü"\\',), UNSET))
 
     store.write([row(cycle=10), row(cycle=11, why=text)])
 
-    found = store.history("fd001", "1", limit=5, before=None)
+    found = store.history(UnitKey("", "fd001", "1"), limit=5, before=None)
     assert [prediction["explanation"] for prediction in found.predictions] == [text, None]
 
 
@@ -278,7 +278,7 @@ def long_lives(url) -> Iterator[Store]:
 
 
 def test_a_page_of_a_long_history_is_read_along_an_index_and_nothing_is_sorted(long_lives):
-    seen = plans(long_lives, lambda: long_lives.history("fd001", "1", limit=100, before=2000))
+    seen = plans(long_lives, lambda: long_lives.history(UnitKey("", "fd001", "1"), limit=100, before=2000))
 
     assert len(seen) == 4  # of each version, a page and what is judged
     for plan in seen:
@@ -289,7 +289,7 @@ def test_a_page_of_a_long_history_is_read_along_an_index_and_nothing_is_sorted(l
 def test_the_pages_of_a_long_history_hold_each_prediction_once(long_lives):
     seen, before = [], None
     while True:
-        found = long_lives.history("fd001", "1", limit=999, before=before)
+        found = long_lives.history(UnitKey("", "fd001", "1"), limit=999, before=before)
         assert len(found.predictions) <= 2 * 1000
         body = unit_body("fd001", "1", found, limit=999)
         seen += [(past.last_cycle, past.version) for past in body.predictions]

@@ -22,8 +22,10 @@ from service.drift.counts import (
     STUCK_CYCLES,
     WINDOWS,
     DriftCounts,
-    DriftTotals,
-    Layout,
+    block_size,
+    layout_of,
+    repeats_of,
+    totals_of,
 )
 from service.drift.monitor import (
     ENOUGH,
@@ -41,17 +43,13 @@ from tests.fakes import fake_outputs, make_manifest
 
 MANIFEST = make_manifest("fake", context=12)
 REFERENCE = drift_reference(MANIFEST)
-LAYOUT = Layout.of(REFERENCE)
+SIZE = BLOCKS * block_size(REFERENCE)
 
 
-class Store:
-    """One worker's storage."""
-
-    def __init__(self, size=LAYOUT.size):
-        self.own = np.zeros(size)
-
-    def total_of_living(self):
-        return self.own
+def monitor_of(reference=REFERENCE, name="fake"):
+    """The monitor of the only worker."""
+    ring = np.zeros(BLOCKS * block_size(reference))
+    return DriftMonitor(name, reference, ring, lambda: ring)
 
 
 def batch(last, *, cycles=STUCK_CYCLES, manifest=MANIFEST, age=40.0, seed=0):
@@ -89,15 +87,15 @@ def shifted_by_40(count):
 
 
 def counted(*batches, windows=WINDOWS, workers=1):
-    store = Store()
-    counts = DriftCounts(store.own, REFERENCE, windows=windows, workers=workers)
+    ring = np.zeros(SIZE)
+    counts = DriftCounts(ring, REFERENCE, windows=windows, workers=workers)
     for each in batches:
         counts.count(*each)
-    return store.own
+    return ring
 
 
 def totals(*batches, **options):
-    return DriftTotals.of(counted(*batches, **options), LAYOUT)
+    return totals_of(counted(*batches, **options), REFERENCE)
 
 
 @given(
@@ -140,10 +138,10 @@ def test_without_drift_the_index_follows_chi_squared_over_n():
 def test_counts_are_never_negative_and_each_reading_counts_once(last):
     counts = totals(batch(last))
 
-    assert (counts.columns >= 0).all()
-    assert counts.windows == counts.rul.sum() == counts.units.sum() == len(last)
-    assert counts.columns.sum(axis=(0, 2)).tolist() == [len(last)] * 3
-    assert counts.columns[0, :, MISSING].tolist() == np.isnan(last).sum(axis=0).tolist()
+    assert (counts["columns"] >= 0).all()
+    assert counts["windows"] == counts["rul"].sum() == counts["units"].sum() == len(last)
+    assert counts["columns"].sum(axis=(0, 2)).tolist() == [len(last)] * 3
+    assert counts["columns"][0, :, MISSING].tolist() == np.isnan(last).sum(axis=0).tolist()
 
 
 @given(st.lists(st.integers(1, 7), min_size=1, max_size=12), st.randoms(use_true_random=False))
@@ -156,9 +154,9 @@ def test_two_workers_add_up_to_one_that_has_seen_everything(sizes, random):
     one = counted(*[b for b, my in zip(batches, mine, strict=True) if my])
     two = counted(*[b for b, my in zip(batches, mine, strict=True) if not my])
 
-    summed, alone = DriftTotals.of(one + two, LAYOUT), totals(*batches)
-    for name in ("columns", "bands", "rul", "entropy", "units", "windows", "unseen"):
-        np.testing.assert_array_equal(getattr(summed, name), getattr(alone, name))
+    summed, alone = totals_of(one + two, REFERENCE), totals(*batches)
+    for name in layout_of(REFERENCE).names:
+        np.testing.assert_array_equal(summed[name], alone[name])
 
 
 def test_the_window_slides_and_forgets():
@@ -167,15 +165,15 @@ def test_the_window_slides_and_forgets():
 
     before, after = totals(*far, windows=500), totals(*far, *usual, windows=500)
 
-    assert before.columns[0, 1, 9] == 200
-    assert after.windows == 500
-    assert after.columns[0, 1, 9] < 100
+    assert before["columns"][0, 1, 9] == 200
+    assert after["windows"] == 500
+    assert after["columns"][0, 1, 9] < 100
 
 
 def test_workers_share_the_sliding_window():
     batches = [batch(as_in_training(50, seed=i), seed=i) for i in range(40)]
 
-    assert totals(*batches, windows=1000, workers=2).windows == 500
+    assert totals(*batches, windows=1000, workers=2)["windows"] == 500
 
 
 def test_only_the_last_reading_of_a_window_counts():
@@ -184,7 +182,7 @@ def test_only_the_last_reading_of_a_window_counts():
 
     counts = totals(asked(readings))
 
-    assert counts.columns[0, 1].tolist() == [0] * 9 + [5, 0, 0]
+    assert counts["columns"][0, 1].tolist() == [0] * 9 + [5, 0, 0]
 
 
 @pytest.mark.parametrize(("cycles", "stuck"), [(STUCK_CYCLES, 4), (STUCK_CYCLES - 1, 0)])
@@ -194,13 +192,13 @@ def test_a_sensor_that_repeats_for_ten_cycles_is_stuck_and_a_setting_may_stay_wh
 
     counts = totals(asked(readings))
 
-    assert counts.columns[0, :, STUCK].tolist() == [0, stuck, 0]
+    assert counts["columns"][0, :, STUCK].tolist() == [0, stuck, 0]
 
 
 def test_readings_far_from_every_regime_are_counted():
     near, far = batch([[0.0, 50, 50]] * 6), batch([[500.0, 50, 50]] * 2)
 
-    assert totals(near, far).unseen == 2
+    assert totals(near, far)["unseen"] == 2
 
 
 def test_repeats_say_how_many_windows_a_unit_has():
@@ -208,20 +206,20 @@ def test_repeats_say_how_many_windows_a_unit_has():
 
     names = [f"unit {i % 10}" for i in range(200)]
 
-    assert totals((answers, names)).repeats == pytest.approx(20, rel=0.2)
-    assert totals((answers, [None] * 200)).repeats == pytest.approx(1, abs=0.3)
+    assert repeats_of(totals((answers, names))) == pytest.approx(20, rel=0.2)
+    assert repeats_of(totals((answers, [None] * 200))) == pytest.approx(1, abs=0.3)
 
 
 def test_few_windows_say_nothing():
-    drift = drift_of(counted(batch(np.full((ENOUGH - 1, 3), 99.0))), REFERENCE, LAYOUT)
+    drift = drift_of(counted(batch(np.full((ENOUGH - 1, 3), 99.0))), REFERENCE)
 
     assert {index.psi for index in drift.columns.values()} == {0.0}
     assert (drift.prediction.psi, drift.unseen, drift.drifting) == (0.0, 0.0, [])
 
 
 def test_readings_as_in_training_do_not_drift_and_shifted_ones_do():
-    usual = drift_of(counted(batch(as_in_training(1000))), REFERENCE, LAYOUT)
-    shifted = drift_of(counted(batch(shifted_by_40(1000))), REFERENCE, LAYOUT)
+    usual = drift_of(counted(batch(as_in_training(1000))), REFERENCE)
+    shifted = drift_of(counted(batch(shifted_by_40(1000))), REFERENCE)
 
     assert usual.drifting == []
     assert shifted.drifting == ["sensor_1"]
@@ -233,10 +231,10 @@ def test_a_column_of_one_value_drifts_only_when_it_moves():
     reference = drift_reference(MANIFEST.model_copy(update={"regimes": [constant]}))
 
     def drift(value):
-        storage = np.zeros(LAYOUT.size)
+        storage = np.zeros(SIZE)
         counts = DriftCounts(storage, reference)
         counts.count(*batch(np.full((400, 3), value)))
-        return drift_of(storage, reference, LAYOUT).drifting
+        return drift_of(storage, reference).drifting
 
     assert drift(5.0) == []
     assert drift(5.5) == list(reference.names)
@@ -278,7 +276,7 @@ def gauges(monitor, board=None, **options):
 def test_a_column_that_drifts_is_told_once_whichever_worker_is_scraped(tmp_path):
     path = tmp_path / "board"
     path.touch()
-    monitor = DriftMonitor("fake", REFERENCE, Store())
+    monitor = monitor_of()
     monitor.count(*batch(shifted_by_40(1000)))
     workers = [gauges(monitor, Board(path, worker=worker, workers=2)) for worker in range(2)]
 
@@ -290,7 +288,7 @@ def test_a_column_that_drifts_is_told_once_whichever_worker_is_scraped(tmp_path)
 
 
 def test_gauges_are_zero_and_never_nan_before_anything_has_come():
-    registry = gauges(DriftMonitor("fake", REFERENCE, Store()))
+    registry = gauges(monitor_of())
 
     lines = [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
 
@@ -302,7 +300,7 @@ def test_gauges_are_zero_and_never_nan_before_anything_has_come():
 
 
 def test_gauges_say_which_column_drifts():
-    monitor = DriftMonitor("fake", REFERENCE, Store())
+    monitor = monitor_of()
     registry = gauges(monitor)
 
     monitor.count(*batch(shifted_by_40(1000)))
@@ -316,7 +314,7 @@ def test_gauges_say_which_column_drifts():
 def test_people_are_warned_once_an_hour_a_column():
     booted = 100.0  # a clock that has run for a while
     now = [booted]
-    monitor = DriftMonitor("fake", REFERENCE, Store())
+    monitor = monitor_of()
     registry = gauges(monitor, clock=lambda: now[0])
     monitor.count(*batch(shifted_by_40(1000)))
 
@@ -343,8 +341,7 @@ def flown():
 def replay(flown, change):
     manifest, windows, answers = flown
     reference = drift_reference(manifest)
-    store = Store(Layout.of(reference).size)
-    monitor = DriftMonitor("fd001", reference, store)
+    monitor = monitor_of(reference, "fd001")
     asked = Asked(change(windows.readings.copy()), windows.lengths, windows.last_cycle)
     monitor.count(answers_to(asked, Outputs(**answers), manifest), windows.unit.tolist())
     return monitor.read()
@@ -372,12 +369,12 @@ def test_a_bias_of_two_standard_deviations_in_a_shipped_bundle_does_drift(flown,
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=60))
 def test_however_windows_come_each_block_is_filled_before_the_next(arrivals):
-    storage = np.zeros(LAYOUT.size)
+    storage = np.zeros(SIZE)
     counts = DriftCounts(storage, REFERENCE, windows=1000)
     for size in arrivals:
         counts.count(*batch(np.zeros((size, len(MANIFEST.columns)))))
 
-    held = [float(LAYOUT.parts(block)[-1][0]) for block in storage.reshape(BLOCKS, -1)]
+    held = storage.view(layout_of(REFERENCE))["windows"].tolist()
     filled = [windows for windows in held if windows >= 100]
     assert max(held) < 100 + 40
     assert len(filled) >= len([windows for windows in held if windows]) - 1

@@ -1,6 +1,7 @@
 """The recorder: bounded, deduplicated, retried, never in the way of a prediction."""
 
 import threading
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -19,12 +20,14 @@ from service.core.window import join, lay_out
 from service.errors import StoreUnavailable
 from service.store.explanation import (
     MOST_BYTES,
+    Brief,
     Explanation,
     Grounds,
+    briefs_of,
     explanation_text,
     read_explanation,
 )
-from service.store.recorder import Recorder, brief_of
+from service.store.recorder import Recorder
 from service.store.rows import Drop, RowsRefused
 from tests.examples import examples
 from tests.fakes import FakeKeepingObserver, fake_outputs, make_manifest, window_input
@@ -152,7 +155,7 @@ def test_explanations_can_be_left_out(fake, observer):
 def test_an_explanation_is_bounded_whatever_sensors_are_called():
     names = ("a" * 200, "b" * 100, "c" * 9000)
 
-    text = explanation_text(Grounds([1], [1.0], [0, 1, 2], [3.0, 2.0, 1.0], 10, names, UNSET))
+    text = explanation_text(Grounds(Brief([1], [1.0], [0, 1, 2], [3.0, 2.0, 1.0]), 10, names, UNSET))
 
     assert len(text) <= MOST_BYTES
     assert read_explanation(text) == Explanation({11: 1.0}, {"a" * 200: 3.0, "b" * 100: 2.0})
@@ -164,12 +167,11 @@ def test_a_brief_has_the_most_evident_cycles_and_the_heaviest_sensors_first():
     of_readings[:, 0] = [[90, -5, 1, 2], [90, 0, 5, -7]]
     of_readings[:, 3] = [[9, 2, 0, 0], [9, 0, 0, 0]]
 
-    found = brief_of(evidence, of_readings, (1, 2, 3))
+    outputs = SimpleNamespace(evidence=evidence, sensor_contribution=of_readings)
+    one, other = briefs_of(SimpleNamespace(outputs=outputs, rules=SimpleNamespace(sensors=(1, 2, 3))))
 
-    assert found.places[0] == [1, 3, 2]
-    assert found.shares[0] == [0.4, 0.3, 0.2]
-    assert found.sensors == [[1, 3, 2], [3, 2, 1]]
-    assert found.cycles == [[-3, 2, 1], [-7, 5, 0]]
+    assert one == ([1, 3, 2], [0.4, 0.3, 0.2], [1, 3, 2], [-3, 2, 1])
+    assert other[2:] == ([3, 2, 1], [-7, 5, 0])
 
 
 @pytest.mark.parametrize("options", [{"unit": None}, {"last_cycle": None}])

@@ -13,7 +13,7 @@ from service.errors import StoreUnavailable
 from service.store.database import Database, engine_of, migrate
 from service.store.judgement import Outcome, OutcomeKind, OutcomeResult
 from service.store.report import report
-from service.store.rows import MOST_JUDGED, FleetFilter, ModelVersion
+from service.store.rows import MOST_JUDGED, FleetFilter, ModelVersion, UnitKey
 from service.store.schema import OUTCOMES, PREDICTIONS, REVISION, UNITS
 from service.store.store import Store
 
@@ -98,7 +98,7 @@ def test_predictions_of_the_first_revision_are_kept_and_have_no_explanation(url)
     store = Store.open(url, [FD001])
     store.write([row("7", 11, why='{"evidence":{}}')])
 
-    newest, oldest = store.history("fd001", "7", limit=5, before=None).predictions
+    newest, oldest = store.history(UnitKey("", "fd001", "7"), limit=5, before=None).predictions
     assert (oldest["rul"], oldest["explanation"]) == (50.0, None)
     assert newest["explanation"] == '{"evidence":{}}'
     store.close()
@@ -121,12 +121,12 @@ def test_rows_without_a_tenant_belong_to_none_after_the_migration(url):
     database.close()
 
     store = Store.open(url, [FD001])
-    found = store.history("fd001", "7", limit=5, before=None)
+    found = store.history(UnitKey("", "fd001", "7"), limit=5, before=None)
 
     assert found.outcome == failure(unit="7")
     assert (found.predictions[0]["rul"], found.predictions[0]["scored"]) == (50.0, True)
     assert names(fleet(store, state="failed")) == ["7"]
-    assert store.history("fd001", "7", tenant="plant-a", limit=5, before=None) is None
+    assert store.history(UnitKey("plant-a", "fd001", "7"), limit=5, before=None) is None
     store.close()
 
 
@@ -136,7 +136,8 @@ def test_units_of_one_name_of_two_tenants_are_two_units(store):
     receipt = store.take_outcome(failure(tenant="a"), replace=False)
 
     seen = {
-        tenant: store.history("fd001", "1", tenant=tenant, limit=9, before=None) for tenant in ("a", "b", "")
+        tenant: store.history(UnitKey(tenant, "fd001", "1"), limit=9, before=None)
+        for tenant in ("a", "b", "")
     }
     assert {tenant: found.predictions[0]["rul"] for tenant, found in seen.items()} == {
         "a": 50,
@@ -318,7 +319,7 @@ def test_a_history_has_the_predictions_of_every_version(store, url):
     newer = Store.open(url, [ModelVersion("fd001", "2", 130.0, 0.8)])
     newer.write([row(cycle=11, rul=33.0, at=1001.0, version="2"), row("another", version="2")])
 
-    found = newer.history("fd001", "1", limit=9, before=None)
+    found = newer.history(UnitKey("", "fd001", "1"), limit=9, before=None)
 
     assert found is not None
     seen = [(p["last_cycle"], found.versions[p["version_id"]]["version"]) for p in found.predictions]
@@ -333,7 +334,7 @@ def test_a_version_that_is_loaded_later_is_registered_with_its_first_prediction(
 
     store.write([row(), row(version="2", at=1001.0)])
 
-    found = store.history("fd001", "1", limit=9, before=None)
+    found = store.history(UnitKey("", "fd001", "1"), limit=9, before=None)
     assert found is not None
     assert [found.versions[p["version_id"]]["version"] for p in found.predictions] == ["2", "1"]
     store.close()
@@ -351,7 +352,7 @@ def work(store):
         connection.connection.driver_connection.set_progress_handler(count, 1)
 
     event.listen(store._engine, "begin", watch)
-    store.history("fd001", "1", limit=10, before=None)
+    store.history(UnitKey("", "fd001", "1"), limit=10, before=None)
     event.remove(store._engine, "begin", watch)
     return done
 

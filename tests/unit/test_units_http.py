@@ -161,7 +161,7 @@ class LateStore:
         self.asked = 0
         self.first = first
 
-    def history(self, model, unit, *, tenant, columns, limit, before):
+    def history(self, key, *, columns, limit, before):
         self.asked += 1
         predictions = self.first if self.asked == 1 else [{"last_cycle": 1}]
         readings = Stretch([1], np.zeros((1, 0), np.float32))

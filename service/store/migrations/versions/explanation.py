@@ -10,8 +10,3 @@ down_revision = "0001"
 def upgrade() -> None:
     """Upgrade to this revision."""
     op.add_column("predictions", sa.Column("explanation", sa.String))
-
-
-def downgrade() -> None:
-    """Return to the revision before; explanations are lost."""
-    op.drop_column("predictions", "explanation")

@@ -51,9 +51,3 @@ def upgrade() -> None:
         sa.Column("happened_at", sa.Double),
         *columns(recorded_at=sa.Double),
     )
-
-
-def downgrade() -> None:
-    """Return to an empty database."""
-    for table in ("outcomes", "units", "predictions", "model_versions"):
-        op.drop_table(table)

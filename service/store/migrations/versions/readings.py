@@ -31,11 +31,3 @@ def upgrade() -> None:
         sqlite_with_rowid=False,
     )
     op.create_index("readings_received_at", "readings", ["received_at"])
-
-
-def downgrade() -> None:
-    """Return to the revision before; readings and failure probabilities are lost."""
-    op.drop_table("readings")
-    op.drop_table("column_lists")
-    for name in ("predictions", "units"):
-        op.drop_column(name, "failure_probability")

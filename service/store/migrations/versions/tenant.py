@@ -29,18 +29,3 @@ def upgrade() -> None:
             table.add_column(tenant())
             table.drop_constraint(f"{name}_pkey", type_="primary")
             table.create_primary_key(f"{name}_pkey", UNIT)
-
-
-def downgrade() -> None:
-    """Return to the revision before; rows of tenants are lost."""
-    for name in ("predictions", "units", "outcomes"):
-        op.execute(f"DELETE FROM {name} WHERE tenant <> ''")  # noqa: S608 our own names
-    with op.batch_alter_table("predictions", naming_convention=UNIQUE) as table:
-        table.drop_constraint("predictions_key", type_="unique")
-        table.create_unique_constraint(UNIQUE["uq"], [name for name in PREDICTION if name != "tenant"])
-        table.drop_column("tenant")
-    for name in ("units", "outcomes"):
-        with op.batch_alter_table(name, naming_convention=KEYS) as table:
-            table.drop_constraint(f"{name}_pkey", type_="primary")
-            table.create_primary_key(f"{name}_pkey", UNIT[1:])
-            table.drop_column("tenant")
