@@ -89,8 +89,8 @@ screenshots: setup ## docs/images: pictures of the page, from a demo with a fixe
 .PHONY: test
 test: setup ## every test
 	$(BIN)/python -m pytest -n auto --dist loadfile tests/unit tests/contract
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/integration/test_page_*.py
-	$(BIN)/python -m pytest -m "not long" tests/integration tests/hostile tests/gpu --ignore-glob='*/test_page_*'
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not long and not alone" tests/integration tests/hostile tests/gpu
+	$(BIN)/python -m pytest -m "alone and not long" tests/integration tests/hostile
 
 .PHONY: test-unit test-long test-integration test-gpu bench bench-gpu bench-peers
 test-unit: setup ## one module at a time

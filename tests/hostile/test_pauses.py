@@ -15,6 +15,8 @@ from service.settings import Settings
 from tests.hostile.bodies import HOSTILE, SIZE, Hostile
 from tests.in_process import InProcess, in_process
 
+pytestmark = pytest.mark.alone
+
 LONGEST = 6.0
 """Longest pause of the event loop over the time to skip the largest body once: about 20 ms."""
 

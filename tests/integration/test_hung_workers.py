@@ -12,6 +12,8 @@ from tests.integration.conftest import Server, await_workers, running, workers_o
 from tests.integration.test_workers import ask
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.alone
+
 PATIENCE = 60
 
 

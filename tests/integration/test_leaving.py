@@ -16,6 +16,8 @@ from service.proto import rul_v1_pb2_grpc
 from tests.integration.conftest import ANSWER_SECONDS, FRONT_ENDS, Server, metric, running
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.alone
+
 LEAVERS = 20
 WINDOWS = 100
 

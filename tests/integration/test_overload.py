@@ -9,6 +9,8 @@ from tests.benchmarks.payloads import calls_of
 from tests.hostile.crowds import closed_loop
 from tests.integration.conftest import running
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.mark.parametrize(
     ("protocol", "answered", "refused"), [("json", "200", "429"), ("grpc", "OK", "RESOURCE_EXHAUSTED")]

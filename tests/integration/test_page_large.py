@@ -1,0 +1,45 @@
+"""The web page with 10,000 units: a first view at once, few rows in the document, the rest by scrolling."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser import LOOKS, chromium, look_id, screenshot_folder, visit
+from tests.integration.conftest import running
+from tests.page_fleet import fill
+
+UNITS = 10_000
+DEEP = 1000
+"""A row that is reached by scrolling."""
+
+
+@pytest.fixture(scope="module")
+def service(tiny_bundle, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("large")
+    with running(folder, str(tiny_bundle.path), max_request_windows="500") as started:
+        fill(started.http, units=UNITS, earlier=(0,))
+        yield started
+
+
+@pytest.mark.parametrize("look", [LOOKS[0], LOOKS[2]], ids=look_id)
+def test_ten_thousand_units_are_counted_shown_and_scrolled(service, look, tmp_path):
+    with (
+        chromium() as browser,
+        visit(browser, service.http, look, screenshot_folder(tmp_path)) as opened,
+    ):
+        page = opened.page
+        opened.go("#/")
+        rows = page.locator(".rows [role=row]")
+        rows.first.wait_for()
+        expect(page.locator(".count")).to_contain_text(f"{UNITS:,} units")
+        deep = page.locator(f'.rows [aria-rowindex="{DEEP}"]')
+        while not deep.count():
+            page.mouse.wheel(0, 20 * look.height)
+            page.wait_for_function("document.querySelector('.rows [role=row]')")
+
+        expect(deep).to_be_visible()
+        assert rows.count() < 60
+        opened.shoot("large")
+        page.get_by_label("Search units by name").fill("pump-9999")
+        expect(rows).to_have_count(1)
