@@ -1,11 +1,12 @@
 """Two versions of the service side by side, asked in turn.
 
-    python -m tests.benchmarks.versions --checkout OLD --checkout NEW
+    python -m tests.benchmarks.versions --checkout OLD --checkout NEW [--floor floor_handler.py]
 
 Each version is served from its checkout, by that checkout's `.venv/dev/bin/rul serve`. In each round
-every cell asks OLD and NEW one after the other, in alternating order; the ratio NEW / OLD is the median of
-the rounds' ratios. Realistic payloads go to four bundles, identical ones to `comparable` alone; both ask for
-`comparable` (see `payloads`). Needs wrk and h2load (Debian: wrk, nghttp2-client).
+every cell asks OLD and NEW one after the other, in alternating order, then the floor; the ratio NEW / OLD
+is the median of the rounds' ratios. Realistic payloads go to four bundles, identical ones to `comparable`
+alone; both ask for `comparable` (see `payloads`). The floor answers the same windows by the Open Inference
+Protocol. Needs wrk and h2load (Debian: wrk, nghttp2-client).
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ import typer
 from rich.progress import Progress
 
 from tests.benchmarks.comparable import make_comparable_bundle
+from tests.benchmarks.floor import make_floor_graph, serving_floor
 from tests.benchmarks.front_ends import ROOT, Figures, Served, measure, measure_ceiling, programs_of, serving
 from tests.benchmarks.loads import Load, require_generators
 from tests.benchmarks.memory import of
 from tests.benchmarks.payloads import Payloads
 from tests.benchmarks.tables import keep
-from tests.benchmarks.versions_report import NEW, OLD, markdown
+from tests.benchmarks.versions_report import FLOOR, NEW, OLD, markdown
 
 MAKE: Final = (
     "import sys; from pathlib import Path; from tests.benchmarks.comparable import make_comparable_bundle; "
@@ -38,6 +40,13 @@ SHAPES: Final = ((64, 1), (8, 64))
 """Callers, and windows a call."""
 REALISTIC: Final = ("json", "binary", "grpc")
 IDENTICAL: Final = ("rows json", "oip json", "binary", "rows grpc", "oip grpc")
+AT_THE_FLOOR: Final = {
+    "json": "oip json",
+    "rows json": "oip json",
+    "grpc": "oip grpc",
+    "rows grpc": "oip grpc",
+}
+"""What the floor is asked in place of the service's own protocols."""
 CELLS: Final = (
     *(Load(door, *shape, realistic=True) for door in REALISTIC for shape in ((1, 1), *SHAPES)),
     *(Load(door, *shape) for door in IDENTICAL for shape in SHAPES),
@@ -51,6 +60,7 @@ def main(
     seconds: Annotated[int, typer.Option(min=1, help="Of each cell, in each round.")] = 5,
     starts: Annotated[int, typer.Option(min=0, help="Cold starts of four bundles, each version.")] = 5,
     only: Annotated[str, typer.Option(help="Measure only cells whose name contains this.")] = "",
+    floor: Annotated[Path | None, typer.Option(help="The floor's handler, an ASGI application.")] = None,
     output: Path = Path("bench-results"),
 ) -> None:
     """Measure, and leave versions.md and versions.json in OUTPUT."""
@@ -61,7 +71,7 @@ def main(
     if not cells:
         raise typer.BadParameter(f"no cell's name contains {only!r}; names are like {str(CELLS[0])!r}")
     with tempfile.TemporaryDirectory() as folder, Progress() as progress:
-        run = Run(dict(zip((OLD, NEW), checkout, strict=True)), Path(folder), seconds)
+        run = Run(dict(zip((OLD, NEW), checkout, strict=True)), floor, Path(folder), seconds)
         task = progress.add_task("cold starts", total=2 * starts + rounds * len(cells))
         for number in range(starts):
             for name in order(run.versions, number):
@@ -87,14 +97,14 @@ def order(names: Any, number: int) -> list[str]:
 
 
 class Run:
-    """Everything measured of two versions.
+    """Everything measured of two versions and, where there is one, of the floor.
 
     Attributes:
         versions: Checkouts by their roles.
         figures: By role and name, one value a round.
     """
 
-    def __init__(self, versions: dict[str, Path], folder: Path, seconds: int) -> None:
+    def __init__(self, versions: dict[str, Path], floor: Path | None, folder: Path, seconds: int) -> None:
         self.versions: Final = {name: path.resolve() for name, path in versions.items()}
         self.figures: Final[dict[str, Figures]] = {name: {} for name in versions}
         self._folder: Final = folder
@@ -103,6 +113,10 @@ class Run:
         made = {ROOT: str(self._own)}  # a bundle for each version: their formats may differ
         for path in self.versions.values():
             made[path] = made.get(path) or self._made(path)
+        self._floor: Final = floor
+        if floor is not None:
+            self.figures[FLOOR] = {}
+            make_floor_graph(self._own, folder / "floor.onnx")
         self._bundles: Final = {name: made[path] for name, path in self.versions.items()}
 
     def _made(self, checkout: Path) -> str:
@@ -120,8 +134,11 @@ class Run:
             )
 
     def serve(self, stack: ExitStack, *, realistic: bool) -> dict[str, Served]:
-        """Start every version."""
-        return {name: self._version(stack, name, realistic=realistic) for name in self.versions}
+        """Start every version, and the floor."""
+        servers = {name: self._version(stack, name, realistic=realistic) for name in self.versions}
+        if self._floor is not None:
+            servers[FLOOR] = stack.enter_context(serving_floor(self._floor, self._folder / "floor.onnx"))
+        return servers
 
     def _version(self, stack: ExitStack, name: str, *, realistic: bool) -> Served:
         bundles = f"{self._bundles[name]},{BESIDE}" if realistic else self._bundles[name]
@@ -138,8 +155,9 @@ class Run:
 
     def ask(self, servers: dict[str, Served], cell: Load, number: int) -> None:
         """Ask every server in turn for one cell."""
-        for name in order(self.versions, number):
-            payloads = Payloads(str(self._own), self._folder / "calls")
+        for name in [*order(self.versions, number), *([FLOOR] if FLOOR in servers else [])]:
+            doors = AT_THE_FLOOR if name == FLOOR else {}
+            payloads = Payloads(str(self._own), self._folder / "calls", doors)
             measure(payloads, cell, servers[name], self._seconds, self.figures[name])
 
     def memory(self, servers: dict[str, Served], payload: str) -> None:
