@@ -130,7 +130,7 @@ class DriftReference:
         return reference
 
 
-def floored(share: FloatArray) -> FloatArray:
+def floored(share: FloatArray) -> _Array:
     """Shares of which none is below `RARE`, summing to 1."""
     raised = np.maximum(share, RARE)
-    return raised / raised.sum(axis=-1, keepdims=True)
+    return raised / raised.sum(axis=-1, keepdims=True, dtype=np.float64)

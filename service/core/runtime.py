@@ -255,4 +255,6 @@ def stacked(shares: Sequence[tuple[Windows, Sequence[int]]]) -> Asked:
             at = slice(places.start, places.stop) if isinstance(places, range) else places
             part = windows.readings[at]
         parts.append(part)
-    return Asked(aligned(parts, max(lengths)), np.array(lengths, np.int64), np.array(last_cycle, np.float32))
+    most = max(lengths)
+    readings = aligned(parts, most) if len(parts) > 1 else np.ascontiguousarray(parts[0][:, :most])
+    return Asked(readings, np.array(lengths, np.int64), np.array(last_cycle, np.float32))

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import msgspec
-import numpy as np
 from msgspec import UNSET, UnsetType
 
-from service.core.answers import Answers
 from service.core.queries import Trust
 
 MOST: Final = 3
@@ -47,23 +45,6 @@ class Grounds(NamedTuple):
     first_cycle: int
     names: tuple[str, ...]
     trust: Trust | UnsetType
-
-
-def briefs_of(answers: Answers) -> list[Brief]:
-    """Choose what each answer of a batch rests on most; empty where the model does not explain readings."""
-    evidence, contribution = answers.outputs.evidence, answers.outputs.sensor_contribution
-    if evidence is None or contribution is None:
-        return []
-    rows = np.arange(len(evidence))[:, None]
-    places = evidence.argsort(axis=1)[:, : -MOST - 1 : -1]
-    of_columns = np.ones(contribution.shape[1], np.float32) @ contribution  # a tenth of the time of `sum`
-    sensors = np.array(answers.rules.sensors, np.intp)
-    columns = sensors[np.abs(of_columns[:, sensors]).argsort(axis=1)[:, : -MOST - 1 : -1]]
-    shares, cycles = (
-        values.astype(np.float64).round(DECIMALS).tolist()
-        for values in (evidence[rows, places], of_columns[rows, columns])
-    )
-    return [*map(Brief, places.tolist(), shares, columns.tolist(), cycles)]
 
 
 def explanation_text(grounds: Grounds) -> str:

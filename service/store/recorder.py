@@ -24,7 +24,7 @@ from model.domain import FloatArray
 from service.core.answers import Answers, Piece
 from service.core.queries import ModelName, Prediction
 from service.core.window import Windows
-from service.store.explanation import DECIMALS, Brief, Grounds, briefs_of, explanation_text
+from service.store.explanation import DECIMALS, MOST, Brief, Grounds, explanation_text
 from service.store.rows import Drop, Row, RowsRefused, StoreObserver
 
 if TYPE_CHECKING:
@@ -272,3 +272,20 @@ class Recorder:
         if self._failures == 1:
             cause = error.__cause__ or error
             self._log.error("store lost", error=f"{type(cause).__name__}: {cause}"[:300])
+
+
+def briefs_of(answers: Answers) -> list[Brief]:
+    """Choose what each answer of a batch rests on most; empty where the model does not explain readings."""
+    evidence, contribution = answers.outputs.evidence, answers.outputs.sensor_contribution
+    if evidence is None or contribution is None:
+        return []
+    rows = np.arange(len(evidence))[:, None]
+    places = evidence.argsort(axis=1)[:, : -MOST - 1 : -1]
+    of_columns = np.ones(contribution.shape[1], np.float32) @ contribution  # a tenth of the time of `sum`
+    sensors = np.array(answers.rules.sensors, np.intp)
+    columns = sensors[np.abs(of_columns[:, sensors]).argsort(axis=1)[:, : -MOST - 1 : -1]]
+    shares, cycles = (
+        values.astype(np.float64).round(DECIMALS).tolist()
+        for values in (evidence[rows, places], of_columns[rows, columns])
+    )
+    return [*map(Brief, places.tolist(), shares, columns.tolist(), cycles)]

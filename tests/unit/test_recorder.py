@@ -23,11 +23,10 @@ from service.store.explanation import (
     Brief,
     Explanation,
     Grounds,
-    briefs_of,
     explanation_text,
     read_explanation,
 )
-from service.store.recorder import Recorder
+from service.store.recorder import Recorder, briefs_of
 from service.store.rows import Drop, RowsRefused
 from tests.examples import examples
 from tests.fakes import FakeKeepingObserver, fake_outputs, make_manifest, window_input
