@@ -70,7 +70,7 @@ class Board:
 
     def __init__(self, path: Path | None = None, *, worker: int = 0, workers: int = 1) -> None:
         """Open the board of several workers; without a path, of one worker alone."""
-        self._worker: Final = worker
+        self._worker: Final = 0 if path is None else worker
         self._workers: Final = workers
         self._path: Final = path
         self._rows: Final = np.zeros((1, ROW)) if path is None else _mapped(path, workers)
@@ -78,7 +78,7 @@ class Board:
         self._places: Final[dict[str, slice]] = {}
         self._next, self._read = HEADER, 0
         self._reserve(0, HEADER)
-        self._rows[worker, PID] = os.getpid()
+        self._rows[self._worker, PID] = os.getpid()
 
     def slots(self, name: str, size: int) -> Slots:
         """Return the places of a name, all 0 when the service starts; another size has other places.

@@ -31,6 +31,8 @@ from tests.integration.conftest import (
 )
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.alone
+
 LONG = 1200
 """Windows of a request that is explained in full: six thousand batches of one, two seconds at least."""
 

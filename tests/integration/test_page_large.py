@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser import LOOKS, chromium, look_id, screenshot_folder, visit
+from tests.browser import both_sizes, chromium, screenshot_folder, visit
 from tests.integration.conftest import running
 from tests.page_fleet import fill
 
@@ -22,7 +22,7 @@ def service(tiny_bundle, tmp_path_factory):
         yield started
 
 
-@pytest.mark.parametrize("look", [LOOKS[0], LOOKS[2]], ids=look_id)
+@both_sizes
 def test_ten_thousand_units_are_counted_shown_and_scrolled(service, look, tmp_path):
     with (
         chromium() as browser,
