@@ -297,8 +297,6 @@ def _packed(lists: Sequence[Any], count: int) -> FloatArray:
 
 def aligned(parts: Sequence[FloatArray], most: int) -> FloatArray:
     """Windows [B_i, T_i, F] as float32 [B, T, F] of at most these cycles, NaN past the end of each."""
-    if len(parts) == 1:
-        return np.ascontiguousarray(parts[0][:, :most])
     sizes = [part.shape[1] for part in parts]
     cycles = min(max(sizes), most)
     if min(sizes) == max(sizes) == cycles:
