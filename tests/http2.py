@@ -17,7 +17,7 @@ HEAD: Final = 9
 FRAME_BYTES: Final = 16_384
 """Most that a frame holds."""
 WINDOW_BYTES: Final = 65_535
-"""What flow control lets through at first, on a connection and on each stream."""
+"""Bytes that flow control lets through at first, on a connection and on each stream."""
 LARGEST_WINDOW: Final = 2**31 - 1
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 

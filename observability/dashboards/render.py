@@ -2,8 +2,8 @@
 
 The keys of a panel:
     unit: Grafana's name of the unit (`s`, `reqps`, `percentunit`) or `suffix:cycles`.
-    shows: What one sees here.
-    act: What to do when it looks wrong.
+    shows: The figures that the panel draws.
+    act: The operator's next step when they look wrong.
     queries: As `_queries` reads them.
     kind: One of look.yml; default: lines.
     width, height: In columns and rows of a grid of 24 columns; default: 8.

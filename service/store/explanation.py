@@ -30,7 +30,7 @@ class Explanation(msgspec.Struct, frozen=True):
 
 
 class Brief(NamedTuple):
-    """What an answer rests on most, the most first."""
+    """The cycles and sensors that an answer rests on most, the most first."""
 
     places: list[int]  # Most evident cycles, by their places in the window
     shares: list[float]  # Their shares of the evidence

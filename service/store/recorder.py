@@ -111,7 +111,7 @@ class Recorder:
     ) -> None:
         """Buffer predictions that name unit and last cycle; if not all fit, drop and count them.
 
-        Others can meet no outcome.
+        A prediction without a unit or a last cycle is not kept: no outcome can meet it.
         """
         grounds = self._grounds(windows, predictions, pieces) if self._explanations else {}
         at = round(time(), 6)  # as it is shown, so that `changed_since` can repeat it

@@ -124,7 +124,7 @@ LOADS = tuple(
 
 
 class Asker(Protocol):
-    """What puts a server under a load."""
+    """A program that puts a server under a load."""
 
     def measure(self, load: Load, http: str, target: str, seconds: float) -> Measured:
         """Load a server for so long."""

@@ -46,7 +46,7 @@ AT_THE_FLOOR: Final = {
     "grpc": "oip grpc",
     "rows grpc": "oip grpc",
 }
-"""What the floor is asked in place of the service's own protocols."""
+"""The floor's protocols, each by the protocol of the service that it stands beside."""
 CELLS: Final = (
     *(Load(door, *shape, realistic=True) for door in REALISTIC for shape in ((1, 1), *SHAPES)),
     *(Load(door, *shape) for door in IDENTICAL for shape in SHAPES),

@@ -39,7 +39,7 @@ class Place:
 
 
 Calls = Mapping[str, Callable[[Windows], Any]]
-"""What makes a call, by protocol."""
+"""Functions that make a call, by protocol."""
 
 
 def bare(given: Windows) -> HttpCall:
