@@ -6,7 +6,7 @@ Calls block: threads make them, the event loop does not. This module must not kn
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
@@ -23,8 +23,8 @@ from service.store.schema import HEAD, METADATA, REVISION
 
 BUSY_SECONDS: Final = 10
 """How long a SQLite statement waits for the lock of another process."""
-LOCKED_SECONDS: Final = 0.01
-"""Pause between two tries where SQLite ignores its own timeout."""
+LOCKED_SECONDS: Final = 0.001
+"""Pause between two tries to take SQLite's lock."""
 LOCK: Final = 7_281_930_225
 """Key of an advisory lock in PostgreSQL; any number that no other program uses."""
 NAME_LOCKS: Final = 1024
@@ -182,9 +182,16 @@ def _sqlite(url: str, path: Path) -> Engine:
         connection.execute("PRAGMA wal_autocheckpoint=4000")  # a page with many changes is moved once
 
     def on_begin(connection: Connection) -> None:
-        # A reader that starts to write fails if another process wrote in between.
-        writes = connection.get_execution_options().get(WRITES)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+        if not connection.get_execution_options().get(WRITES):
+            connection.exec_driver_sql("BEGIN")
+            return
+        # SQLite itself would look again after up to 100 ms, while readings wait to be acknowledged.
+        connection.exec_driver_sql("PRAGMA busy_timeout=0")
+        try:
+            # Not BEGIN alone: a reader that starts to write fails if another process wrote in between.
+            _insist(lambda: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+        finally:
+            connection.exec_driver_sql(f"PRAGMA busy_timeout={1000 * BUSY_SECONDS:.0f}")
 
     event.listen(engine, "do_connect", before_connect)
     event.listen(engine, "connect", on_connect)
@@ -193,16 +200,20 @@ def _sqlite(url: str, path: Path) -> Engine:
 
 
 def _enable_write_ahead_log(connection: sqlite3.Connection) -> None:
-    """Let readers work beside a writer.
+    """Let readers work beside a writer; SQLite ignores its timeout here."""
+    _insist(lambda: connection.execute("PRAGMA journal_mode=WAL"))
 
-    SQLite ignores its timeout here: it refuses at once while another connection does the same.
-    """
+
+def _insist(run: Callable[[], object]) -> None:
+    """Try again while another connection holds the lock, for `BUSY_SECONDS`."""
     give_up_at = monotonic() + BUSY_SECONDS
     while True:
         try:
-            connection.execute("PRAGMA journal_mode=WAL")
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or monotonic() > give_up_at:
+            run()
+        except (sqlite3.OperationalError, OperationalError) as error:
+            code: int = getattr(getattr(error, "orig", error), "sqlite_errorcode", 0)
+            # The low byte: another connection may also be recovering the log of a killed process.
+            if code & 0xFF != sqlite3.SQLITE_BUSY or monotonic() > give_up_at:
                 raise
             sleep(LOCKED_SECONDS)
         else:

@@ -1,5 +1,6 @@
 """The store on SQLite: rows, replacement, outcomes, fleet, history, migrations."""
 
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -10,6 +11,7 @@ from alembic.util import CommandError
 from sqlalchemy import event, select, update
 
 from service.errors import StoreUnavailable
+from service.store import database
 from service.store.database import Database, engine_of, migrate
 from service.store.judgement import Outcome, OutcomeKind, OutcomeResult
 from service.store.report import report
@@ -376,3 +378,17 @@ def test_a_model_version_that_is_exported_again_is_judged_by_its_new_cap(store, 
     (scored,) = store.take_outcome(failure(110), replace=False).judgements
 
     assert scored.judgement.truth.tolist() == [40.0]
+
+
+def test_a_writer_waits_while_another_connection_recovers_the_log():
+    error = sqlite3.OperationalError("database is locked")
+    error.sqlite_errorcode = sqlite3.SQLITE_BUSY_RECOVERY
+    begun = iter([error, error, None])
+
+    def begin():
+        if (refusal := next(begun)) is not None:
+            raise refusal
+
+    database._insist(begin)
+
+    assert list(begun) == []
