@@ -22,7 +22,7 @@ from service.errors import FrontEndFailed
 from service.processes.descriptors import prepare_descriptors
 from service.processes.folder import service_folder
 from service.processes.tls import check_certificates
-from service.processes.tuning import schedule_as_batch
+from service.processes.tuning import disable_huge_pages, schedule_as_batch
 from service.processes.workers import Workers
 from service.settings import Settings
 
@@ -95,6 +95,7 @@ def _run_uvicorn(settings: Settings) -> int:
 
 
 async def _run_envoy(settings: Settings) -> int:
+    disable_huge_pages()
     port = _free_port(settings.host, settings.port)
     stop, hurry = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()

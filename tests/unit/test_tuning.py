@@ -53,6 +53,18 @@ def test_a_process_and_its_children_run_with_the_batch_policy():
 
 
 @linux
+def test_a_process_and_its_children_have_no_huge_pages():
+    script = (
+        "import subprocess; from service.processes.tuning import disable_huge_pages\n"
+        "disable_huge_pages(); print(subprocess.check_output(['cat', '/proc/self/status'], text=True))"
+    )
+
+    said = subprocess.check_output([sys.executable, "-c", script], text=True)
+
+    assert "THP_enabled:\t0" in said
+
+
+@linux
 def test_a_sandbox_that_forbids_the_policy_is_no_failure(monkeypatch):
     def refuse(*_):
         raise PermissionError("not here")
