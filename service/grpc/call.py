@@ -1,4 +1,4 @@
-"""The shared part of every gRPC method: its call, its messages, and how it ends with a status.
+"""A gRPC call: what servicers see of it, what every method has in common, and how it ends with a status.
 
 The same servicers run on `grpc.aio` and, through `over_asgi`, behind an HTTP/2 front end. This
 module must not know what is asked.
@@ -6,16 +6,22 @@ module must not know what is asked.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from itertools import accumulate
-from typing import Any, Final, Protocol, TypeVar
+from time import monotonic
+from typing import Any, Final, NoReturn, Protocol, TypeVar
+from urllib.parse import quote
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 
+from service import logs
 from service.core.turns import LARGE_BYTES
 from service.edge.access import Credentials
+from service.edge.asgi import Receive, Scope, check_decodable
 from service.edge.exchange import Desk, Exchange, Limit
 from service.edge.keys import Grant, KeyScope
 from service.errors import (
@@ -23,23 +29,34 @@ from service.errors import (
     Disconnected,
     MalformedBody,
     Problem,
+    ServiceError,
     listed,
     problems_of,
     public_detail,
     retry_after_seconds,
+    short,
     status_of,
 )
 from service.grpc.fields import check_fields
-from service.grpc.over_asgi import Call, first
 from service.labels import Route, Transport
 
 MessageType = TypeVar("MessageType", bound=Message)
-ReplyType = TypeVar("ReplyType")
+Answer = Callable[[bytes, Exchange, Limit], Awaitable[Any]]
+
+Metadata = Sequence[tuple[str, str | bytes]]
+Trailers = list[tuple[bytes, bytes]]
+Names = Sequence[tuple[bytes, str]]
+
+TIMEOUT: Final = re.compile(rb"[0-9]{1,8}[HMSmun]")
+SECONDS: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
+"""Units of the header `grpc-timeout`."""
 
 METADATA: Final = ("x-request-id", "authorization", "x-api-key", "traceparent", "tracestate")
 """The metadata that servicers read: request id, API key and trace context."""
 
 DETAILS: Final = "grpc-status-details-bin"  # where google.rpc.Status travels
+
+UNQUOTED: Final = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
 # Clients refuse trailers above 8 KiB. The detail travels twice, percent-encoded and in the details.
 MAX_DETAIL_BYTES: Final = 1000
@@ -70,19 +87,106 @@ class Context(Protocol):
         ...
 
 
+class Aborted(Exception):
+    """A servicer ended its call with a status."""
+
+    def __init__(self, code: grpc.StatusCode, details: str, metadata: Metadata = ()) -> None:
+        super().__init__(details)
+        self.code = code
+        self.details = details
+        self.metadata = metadata
+
+
+class Call:
+    """A call over ASGI as a servicer sees it: a `Context`."""
+
+    __slots__ = ("_deadline", "_headers", "_names", "receive", "trailing")
+
+    def __init__(self, scope: Scope, receive: Receive, names: Names) -> None:
+        self.receive = receive
+        self._headers: dict[bytes, bytes] = dict(scope["headers"])
+        self._names = names
+        self._deadline: float | None = None
+        self.trailing: Metadata = ()
+
+    def check(self, scope: Scope) -> None:
+        """Check the metadata, and begin the caller's deadline.
+
+        Raises:
+            MalformedBody: a header is not UTF-8, or `grpc-timeout` is none.
+        """
+        if not b"".join(self._headers.values()).isascii():
+            check_decodable(scope, self._headers)
+        timeout = self._headers.get(b"grpc-timeout")
+        if timeout is not None:
+            self._deadline = _deadline(timeout)
+
+    def invocation_metadata(self) -> list[tuple[str, str]]:
+        """Of the request's metadata what is read; binary values are left as they came."""
+        found: list[tuple[str, str]] = []
+        for key, name in self._names:
+            value = self._headers.get(key)
+            if value is not None:
+                found.append((name, value.decode("latin-1")))
+        return found
+
+    def time_remaining(self) -> float | None:
+        """Seconds until the caller's deadline, or None where it set none."""
+        return None if self._deadline is None else max(0.0, self._deadline - monotonic())
+
+    def set_trailing_metadata(self, metadata: Metadata) -> None:
+        """Send this with the status."""
+        self.trailing = metadata
+
+    def write(self, message: Any) -> Awaitable[None]:  # noqa: ANN401, ARG002 a message of any method
+        """Send one answer of a stream: `over_asgi.StreamCall` does."""
+        raise RuntimeError("this call has one answer, which its method returns")
+
+    async def abort(
+        self, code: grpc.StatusCode, details: str = "", trailing_metadata: Metadata = ()
+    ) -> NoReturn:
+        """End the call with this status."""
+        raise Aborted(code, details, trailing_metadata)
+
+
+def _deadline(timeout: bytes) -> float:
+    """Return the deadline on the monotonic clock that a header such as "250m" sets.
+
+    Raises:
+        MalformedBody: it is not one to eight digits and a unit.
+    """
+    if not TIMEOUT.fullmatch(timeout):
+        raise MalformedBody(f"expected grpc-timeout as 1 to 8 digits and one of HMSmun, got {short(timeout)}")
+    return monotonic() + int(timeout[:-1]) * SECONDS[timeout[-1:]]
+
+
+def unary(
+    desk: Desk,
+    route: Route,
+    answer: Answer,
+    scope: KeyScope,
+    *,
+    needs_model: bool = False,
+    encode: Callable[[Any], bytes] | None = None,
+) -> Any:  # noqa: ANN401 grpc's
+    """The handler of a method with one answer; `encode` makes bytes of what `answer` returns."""
+    method = partial(exchanged, desk, route, answer, scope=scope, needs_model=needs_model)
+    return grpc.stream_unary_rpc_method_handler(method, response_serializer=encode)
+
+
 async def exchanged(
     desk: Desk,
     route: Route,
-    call: Callable[[bytes, Exchange, Limit], Awaitable[ReplyType]],
+    answer: Answer,
     messages: AsyncIterator[bytes],
     context: Context,
     *,
     scope: KeyScope,
     needs_model: bool = False,
-) -> ReplyType:
+) -> Any:  # noqa: ANN401 what `answer` returns
     """Answer one call, measured and logged; end a failed one with the error's status.
 
-    `call` answers the raw message within the limit. The key is checked before the message is read, so the
+    `answer` answers the raw message within the limit. The key is checked before the message is read, so the
     methods are registered with a stream of messages, which on the wire is the same. `scope` is what the call
     asks of an API key; a call that needs a model is refused while the service starts or drains.
     """
@@ -97,13 +201,16 @@ async def exchanged(
         if needs_model:
             exchange.admit()
         with waiting:
-            raw = await first(messages)
+            try:
+                raw = await anext(messages)
+            except StopAsyncIteration:
+                raise MalformedBody("the request has no message") from None
             waiting.reading_seconds = None
             if waiting.is_late:
                 waiting.start()
             if needs_model:
                 await exchange.begin(len(raw), waiting)
-            reply = await call(raw, exchange, waiting)
+            reply = await answer(raw, exchange, waiting)
     if exchange.error is not None or exchange.gone:
         await end_failed(exchange, context)
     context.set_trailing_metadata([("x-request-id", exchange.request_id)])
@@ -173,3 +280,23 @@ def _violation(problem: Problem) -> error_details_pb2.BadRequest.FieldViolation:
     return error_details_pb2.BadRequest.FieldViolation(
         field=problem.pointer, description=problem.detail, reason=problem.code.upper()
     )
+
+
+def failure(error: Exception) -> tuple[Trailers, Metadata]:
+    """Word an error as trailers, and the metadata that goes with them."""
+    if isinstance(error, Aborted):
+        return _trailers(error.code, error.details), error.metadata
+    if isinstance(error, ServiceError):
+        return _trailers(status_of(error).grpc, public_detail(error)), ()
+    if isinstance(error, TimeoutError):
+        return _trailers(grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline passed"), ()
+    logs.logger().error("failed", protocol="grpc", exc_info=error)
+    return _trailers(grpc.StatusCode.INTERNAL, public_detail(error)), ()
+
+
+def _trailers(status: grpc.StatusCode, details: str) -> Trailers:
+    code: int = status.value[0]
+    trailers = [(b"grpc-status", b"%d" % code)]
+    if details:
+        trailers.append((b"grpc-message", quote(details, safe=UNQUOTED, errors="replace").encode()))
+    return trailers

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from google.protobuf.descriptor import FieldDescriptor
 
-from service.core.turns import LARGE_BYTES
 from service.errors import MalformedBody, TooLarge
 
 VARINT: Final = 0
@@ -31,14 +30,13 @@ MOST_FIELDS: Final = 10_000
 
 
 def check_fields(kind: Any, raw: bytes) -> None:  # noqa: ANN401 a descriptor, of either implementation
-    """Check that a message above `LARGE_BYTES` has few fields, those of its messages included.
+    """Check that a message has few fields, those of its messages included.
 
     Raises:
         TooLarge: it has more.
         MalformedBody: it cannot be read.
     """
-    if len(raw) > LARGE_BYTES:
-        _counted(kind, raw, 0, len(raw), MOST_FIELDS)
+    _counted(kind, raw, 0, len(raw), MOST_FIELDS)
 
 
 def fields(raw: bytes, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:

@@ -6,12 +6,11 @@ This module knows methods; it must not know what a model takes, nor how tensors 
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from functools import lru_cache, partial
+from collections.abc import Awaitable, Callable, Sequence
+from functools import lru_cache
 from time import perf_counter
 from typing import Any, Final
 
-import grpc
 import numpy as np
 
 from model.domain import FloatArray
@@ -20,7 +19,7 @@ from service.core.queries import ModelName
 from service.edge.exchange import Desk, Exchange, Limit
 from service.edge.keys import KeyScope
 from service.errors import InvalidTensor, MalformedBody, short
-from service.grpc.call import Context, exchanged, parsed, serialized
+from service.grpc.call import parsed, serialized, unary
 from service.grpc.predict import tag
 from service.labels import Route, Stage
 from service.oip.inference import (
@@ -43,9 +42,6 @@ CONTENTS: Final = {FP32: "fp32_contents", INT64: "int64_contents"}
 
 FLOATS: Final = pb.InferTensorContents.FP32_CONTENTS_FIELD_NUMBER
 
-Answer = Callable[[bytes], Awaitable[Any]]
-Method = Callable[[AsyncIterator[bytes], Context], Awaitable[Any]]
-
 
 class InferenceServicer:
     """`inference.GRPCInferenceService`, on messages as they came."""
@@ -56,35 +52,24 @@ class InferenceServicer:
 
     def handlers(self) -> dict[str, Any]:
         """The method handlers, by the methods' names."""
-        methods = {
+        infer = unary(self._desk, Route.GRPC_INFER, self._infer, KeyScope.PREDICT, needs_model=True)
+        return {
             "ServerLive": self._asked(self._live, KeyScope.OPEN),
             "ServerReady": self._asked(self._ready, KeyScope.OPEN),
             "ServerMetadata": self._asked(self._server, KeyScope.OPEN),
             "ModelReady": self._asked(self._model_ready, KeyScope.ANY),
             "ModelMetadata": self._asked(self._model, KeyScope.ANY),
             "RepositoryIndex": self._asked(self._index, KeyScope.ANY),
+            "ModelInfer": infer,
         }
-        handlers = {
-            name: grpc.stream_unary_rpc_method_handler(method, response_serializer=serialized)
-            for name, method in methods.items()
-        }
-        inferring = partial(
-            exchanged, self._desk, Route.GRPC_INFER, self._infer, scope=KeyScope.PREDICT, needs_model=True
-        )
-        infer = grpc.stream_unary_rpc_method_handler(inferring, response_serializer=bytes)
-        return handlers | {"ModelInfer": infer}
 
-    def _asked(self, answer: Answer, scope: KeyScope) -> Method:
+    def _asked(self, answer: Callable[[bytes], Awaitable[Any]], scope: KeyScope) -> Any:  # noqa: ANN401 grpc's
         """A method that needs no more than its message."""
 
         async def call(raw: bytes, _exchange: Exchange, _limit: Limit) -> Any:  # noqa: ANN401 any reply
             return await answer(raw)
 
-        async def method(messages: AsyncIterator[bytes], context: Context) -> Any:  # noqa: ANN401 any reply
-            route = Route.GRPC_INFERENCE
-            return await exchanged(self._desk, route, call, messages, context, scope=scope)
-
-        return method
+        return unary(self._desk, Route.GRPC_INFERENCE, call, scope, encode=serialized)
 
     async def _infer(self, raw: bytes, exchange: Exchange, limit: Limit) -> bytes:
         start = perf_counter()

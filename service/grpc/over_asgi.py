@@ -11,22 +11,18 @@ from __future__ import annotations
 import asyncio
 import base64
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from inspect import isawaitable
-from time import monotonic
-from typing import Any, Final, NoReturn, Self
+from typing import Any, Final, Self
 
 import grpc
+from google.protobuf.message import DecodeError
 
-from service.edge.asgi import Application, Message, Receive, Scope, Send, check_decodable, header
+from service.edge.asgi import Application, Message, Receive, Scope, Send, header, inflated
 from service.edge.exchange import Limit
 from service.edge.intake import Intake, Share
 from service.errors import Disconnected, MalformedBody, TooLarge
-from service.grpc.failure import Aborted, Metadata, failure
-from service.grpc.messages import decoded, inflated_message
-from service.grpc.timeout import deadline
-
-Names = Sequence[tuple[bytes, str]]
+from service.grpc.call import Aborted, Call, Metadata, Names, failure
 
 PREFIX: Final = struct.Struct(">BI")  # compressed?, length
 Encode = Callable[[Any], bytes] | None
@@ -35,6 +31,8 @@ PLAIN: Final = (b"content-type", b"application/grpc")
 START: Final[Message] = {"type": "http.response.start", "status": 200, "headers": [PLAIN], "trailers": True}
 END: Final[Message] = {"type": "http.response.body", "body": b"", "more_body": False}
 OK: Final = (b"grpc-status", b"0")
+MOST_FOREIGN_BYTES: Final = 64 * 1024
+"""Largest message of health and reflection."""
 
 
 def framed(message: bytes) -> bytes:
@@ -74,7 +72,7 @@ class Messages:
         if not compressed:
             return message
         encoding = header(self._scope, b"grpc-encoding")
-        return await asyncio.to_thread(inflated_message, message, encoding, max_bytes=self._max_bytes)
+        return await asyncio.to_thread(_inflated, message, encoding, self._max_bytes)
 
     async def _rest(self) -> None:
         """Read the rest of a message that has begun."""
@@ -108,77 +106,15 @@ class Messages:
     async def only(self) -> bytes:
         """The first message, of a call that has one and reads it before it knows its caller."""
         with Limit(None, reading_seconds=self._intake.seconds):
-            return await first(self)
+            async for message in self:
+                return message
+        raise MalformedBody("the request has no message")
 
     def _checked_length(self) -> int:
         length = PREFIX.unpack_from(self._buffer)[1]
         if length > self._max_bytes:
             raise TooLarge(f"the message has {length} bytes, the service reads {self._max_bytes} at most")
         return length
-
-
-async def first(messages: AsyncIterator[bytes]) -> bytes:
-    """The first message of a call.
-
-    Raises:
-        MalformedBody: it has none.
-    """
-    try:
-        return await anext(messages)
-    except StopAsyncIteration:
-        raise MalformedBody("the request has no message") from None
-
-
-class Call:
-    """The call as a servicer sees it: the part of `grpc.aio.ServicerContext` that ours use."""
-
-    __slots__ = ("_deadline", "_headers", "_names", "receive", "trailing")
-
-    def __init__(self, scope: Scope, receive: Receive, names: Names) -> None:
-        self.receive = receive
-        self._headers: dict[bytes, bytes] = dict(scope["headers"])
-        self._names = names
-        self._deadline: float | None = None
-        self.trailing: Metadata = ()
-
-    def check(self, scope: Scope) -> None:
-        """Check the metadata, and begin the caller's deadline.
-
-        Raises:
-            MalformedBody: a header is not UTF-8, or `grpc-timeout` is none.
-        """
-        if not b"".join(self._headers.values()).isascii():
-            check_decodable(scope, self._headers)
-        timeout = self._headers.get(b"grpc-timeout")
-        if timeout is not None:
-            self._deadline = deadline(timeout)
-
-    def invocation_metadata(self) -> list[tuple[str, str]]:
-        """Of the request's metadata what is read; binary values are left as they came."""
-        found: list[tuple[str, str]] = []
-        for key, name in self._names:
-            value = self._headers.get(key)
-            if value is not None:
-                found.append((name, value.decode("latin-1")))
-        return found
-
-    def time_remaining(self) -> float | None:
-        """Seconds until the caller's deadline, or None where it set none."""
-        return None if self._deadline is None else max(0.0, self._deadline - monotonic())
-
-    def set_trailing_metadata(self, metadata: Metadata) -> None:
-        """Send this with the status."""
-        self.trailing = metadata
-
-    def write(self, message: Any) -> Awaitable[None]:  # noqa: ANN401, ARG002 a message of any method
-        """Send one answer of a stream: see `StreamCall`."""
-        raise RuntimeError("this call has one answer, which its method returns")
-
-    async def abort(
-        self, code: grpc.StatusCode, details: str = "", trailing_metadata: Metadata = ()
-    ) -> NoReturn:
-        """End the call with this status."""
-        raise Aborted(code, details, trailing_metadata)
 
 
 class StreamCall(Call):
@@ -258,9 +194,9 @@ class GrpcOverAsgi:
 
     async def _answer(self, handler: Any, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ANN401
         """Answer with one message; the method itself limits its waiting."""
-        call = Call(scope, receive, self._names)
         decode, encode = handler.request_deserializer, handler.response_serializer
         messages = Messages(scope, receive, max_bytes=self._max_message_bytes, intake=self._intake)
+        call = Call(scope, receive, self._names)
         try:
             call.check(scope)
             if handler.stream_unary is not None:  # it reads its message once it knows its caller
@@ -268,7 +204,7 @@ class GrpcOverAsgi:
             else:
                 message = await messages.only()
                 response = await handler.unary_unary(
-                    message if decode is None else decoded(decode, message), call
+                    message if decode is None else _decoded(decode, message), call
                 )
             body = framed(response if encode is None else encode(response))
             trailers = [OK, *_pairs(call.trailing)]
@@ -308,11 +244,11 @@ class GrpcOverAsgi:
         decode = handler.request_deserializer
         if handler.unary_stream is not None:
             message = await requests.only()
-            request = message if decode is None else decoded(decode, message)
+            request = message if decode is None else _decoded(decode, message)
             with Limit(None, receive):
                 await _write_all(handler.unary_stream(request, call), call)
         else:
-            incoming = (decoded(decode, message) async for message in requests) if decode else requests
+            incoming = (_decoded(decode, message) async for message in requests) if decode else requests
             answers = handler.stream_stream(incoming, call)
             # As in grpc.aio: a method yields its answers, or writes them and returns nothing.
             await (answers if isawaitable(answers) else _write_all(answers, call))
@@ -328,6 +264,37 @@ def _speaks_grpc(scope: Scope) -> bool:
 async def _write_all(responses: AsyncIterator[Any], call: StreamCall) -> None:
     async for response in responses:
         await call.write(response)
+
+
+def _decoded(decode: Callable[[bytes], Any], message: bytes) -> Any:  # noqa: ANN401 a message of any method
+    """Decode a message of health or reflection.
+
+    Raises:
+        TooLarge: it is above `MOST_FOREIGN_BYTES`.
+        MalformedBody: it cannot be read.
+    """
+    if len(message) > MOST_FOREIGN_BYTES:
+        raise TooLarge(f"expected a message of at most {MOST_FOREIGN_BYTES} bytes, got {len(message)}")
+    try:
+        return decode(message)
+    except DecodeError as error:
+        raise MalformedBody(f"the message cannot be read: {error}") from error
+
+
+def _inflated(message: bytes, encoding: bytes, max_bytes: int) -> bytes:
+    """Inflate a message that is compressed with gzip.
+
+    Raises:
+        Aborted: the encoding is another one.
+        TooLarge: it has more bytes than allowed.
+    """
+    if encoding != b"gzip":
+        raise Aborted(
+            grpc.StatusCode.UNIMPLEMENTED,
+            f"expected message encoding gzip or identity, got {encoding.decode('latin-1')!r}",
+            [("grpc-accept-encoding", "identity,gzip")],
+        )
+    return inflated(message, "gzip", max_bytes)
 
 
 def _failed(error: Exception) -> list[tuple[bytes, bytes]]:

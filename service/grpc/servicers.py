@@ -20,7 +20,7 @@ from service.edge.access import Credentials
 from service.edge.exchange import Desk, Exchange, Limit
 from service.edge.keys import KeyScope
 from service.errors import ServiceError, public_detail, status_of
-from service.grpc.call import caller_of, exchanged, parsed, serialized
+from service.grpc.call import caller_of, parsed, serialized, unary
 from service.grpc.health import Health
 from service.grpc.oip import INFERENCE_SERVICE, InferenceServicer
 from service.grpc.predict import model_reference, predict
@@ -46,30 +46,18 @@ class RulServicer:
     def handlers(self) -> dict[str, Any]:
         """The method handlers, by the methods' names."""
         desk = self._desk
-        predicting = partial(
-            exchanged,
-            desk,
-            Route.GRPC_PREDICT,
-            partial(predict, desk),
-            scope=KeyScope.PREDICT,
-            needs_model=True,
-        )
-        appending = partial(
-            exchanged,
-            desk,
-            Route.GRPC_APPEND,
-            partial(append, desk),
-            scope=KeyScope.INGEST,
-            needs_model=True,
-        )
-        get_model = partial(exchanged, desk, Route.GRPC_GET_MODEL, self._get_model, scope=KeyScope.ANY)
-        list_models = partial(exchanged, desk, Route.GRPC_LIST_MODELS, self._list_models, scope=KeyScope.ANY)
         return {
-            "Predict": grpc.stream_unary_rpc_method_handler(predicting),
-            "AppendCycles": grpc.stream_unary_rpc_method_handler(appending),
+            "Predict": unary(
+                desk, Route.GRPC_PREDICT, partial(predict, desk), KeyScope.PREDICT, needs_model=True
+            ),
+            "AppendCycles": unary(
+                desk, Route.GRPC_APPEND, partial(append, desk), KeyScope.INGEST, needs_model=True
+            ),
             "PredictStream": grpc.stream_stream_rpc_method_handler(StreamServicer(desk).predict_stream),
-            "GetModel": grpc.stream_unary_rpc_method_handler(get_model, response_serializer=serialized),
-            "ListModels": grpc.stream_unary_rpc_method_handler(list_models, response_serializer=serialized),
+            "GetModel": unary(desk, Route.GRPC_GET_MODEL, self._get_model, KeyScope.ANY, encode=serialized),
+            "ListModels": unary(
+                desk, Route.GRPC_LIST_MODELS, self._list_models, KeyScope.ANY, encode=serialized
+            ),
         }
 
     async def _get_model(self, raw: bytes, _exchange: Exchange, _limit: Limit) -> pb.Model:

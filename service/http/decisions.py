@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -14,15 +13,15 @@ from service.core.queries import Decision
 from service.edge.exchange import Desk
 from service.edge.keys import KeyScope
 from service.http.problem import wrong
-from service.http.shell import Call, Endpoint, Reply, json_reply
-from service.http.units import read_query
-from service.http.units_cycles import COSTS, costs_of_address
-from service.http.units_openapi import NO_STORE, parameter
+from service.http.shell import Call, Endpoint, Parameter, Reply, json_reply
+from service.http.units import MODEL, of_store, read_query
+from service.http.units_cycles import costs_of_address
 from service.labels import Route
 from service.store.async_store import AsyncStore
 from service.store.rows import FleetRow
 
 PATH: Final = "/v1/units/{unit:path}/decision"
+_COST: Final = {"type": "number", "exclusiveMinimum": 0}
 MOST_SHOWN: Final = 500
 """Most points of a curve in an answer."""
 
@@ -57,11 +56,19 @@ class DecisionsHttp:
 
     def endpoints(self) -> list[Endpoint]:
         """List the endpoints."""
-        return [Endpoint("GET", PATH, Route.DECISION, self.decision, KeyScope.PREDICT)]
+        doc = of_store(
+            "When to stop a unit: the planned stop with the lowest expected cost per cycle",
+            "Costs may be left out if RUL_COSTS names those of the model.",
+            UnitDecision,
+            MODEL,
+            Parameter("planned", "Cost of a planned stop.", _COST),
+            Parameter("failure", "Cost of a failure, above that of a planned stop.", _COST),
+        )
+        return [Endpoint("GET", PATH, Route.DECISION, self.decision, KeyScope.PREDICT, doc=doc)]
 
     async def decision(self, call: Call) -> Reply:
         """Answer `GET /v1/units/{unit}/decision`."""
-        query = read_query(call, {"model", *COSTS})
+        query = read_query(call)
         model = self._desk.predictor.model(query.get("model"))
         costs = costs_of_address(query) or model.planner.costs
         if costs is None:
@@ -85,20 +92,3 @@ def _standing(row: FleetRow) -> Standing:
 def _shown(curve: CostCurve) -> Curve:
     every = -(-len(curve.in_cycles) // MOST_SHOWN)
     return Curve(curve.in_cycles[::every].astype(int).tolist(), curve.cost_per_cycle[::every].tolist())
-
-
-def paths(ref: Callable[[str], dict[str, str]], responses: Callable[..., dict[str, Any]]) -> dict[str, Any]:
-    """Describe the path for OpenAPI."""
-    number = {"type": "number", "exclusiveMinimum": 0}
-    operation = {
-        "summary": "When to stop a unit: the planned stop with the lowest expected cost per cycle",
-        "description": "Costs may be left out if RUL_COSTS names those of the model. " + NO_STORE,
-        "parameters": [
-            parameter("unit", "Name of the unit.", {"type": "string"}, where="path"),
-            parameter("model", "A loaded model.", {"type": "string"}),
-            parameter("planned", "Cost of a planned stop.", number),
-            parameter("failure", "Cost of a failure, above that of a planned stop.", number),
-        ],
-        "responses": responses(ref("UnitDecision"), 401, 403, 404, 422, 429, 500, 503, 504),
-    }
-    return {"/v1/units/{unit}/decision": {"get": operation}}

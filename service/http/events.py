@@ -17,7 +17,7 @@ from service.edge.exchange import Desk
 from service.edge.keys import Grant, KeyScope
 from service.errors import Overloaded, ServiceError
 from service.http import units_bodies as bodies
-from service.http.shell import Call, Endpoint, Reply
+from service.http.shell import Call, Endpoint, Operation, Reply
 from service.labels import Route
 from service.store.async_store import AsyncStore
 from service.store.rows import FleetFilter, FleetRow
@@ -89,7 +89,19 @@ class EventsHttp:
 
     def endpoints(self) -> list[Endpoint]:
         """List the endpoints."""
-        return [Endpoint("GET", "/v1/events", Route.EVENTS, self._open, KeyScope.PREDICT, needs_model=True)]
+        doc = Operation(
+            "Units with new predictions, as server-sent events",
+            {"text/event-stream": {}},
+            (404, 429, 504),
+            "An endless stream: `event: units`, whose data are a list of units as `GET /v1/units` has them, "
+            "at most once a second; a comment every 15 s. A client that is cut off reads the list and "
+            "connects again.",
+        )
+        return [
+            Endpoint(
+                "GET", "/v1/events", Route.EVENTS, self._open, KeyScope.PREDICT, needs_model=True, doc=doc
+            )
+        ]
 
     async def _open(self, call: Call) -> Reply:
         if len(self.listeners) >= MOST_LISTENERS:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, Final, TypeVar
+from functools import partial
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -14,12 +15,11 @@ from service.core.predictor import LoadedModel
 from service.core.queries import ModelName
 from service.edge.exchange import Desk
 from service.edge.keys import KeyScope
-from service.http.problem import UNREADABLE, unreadable, wrong
-from service.http.shell import JSON, Call, Endpoint, Handler, Reply, json_reply
+from service.http.problem import read_json, wrong
+from service.http.shell import JSON, Call, Endpoint, Operation, Parameter, Reply, json_reply
 from service.http.units import read_query
 from service.labels import Route
 
-Body = TypeVar("Body")
 SEED_DIGITS: Final = 9
 Changer = Callable[[Change], Awaitable[Changed]]
 
@@ -122,6 +122,28 @@ class SimulatedBody(msgspec.Struct, frozen=True):
     columns: dict[str, list[float | None]]
 
 
+CHANGES: Final = (
+    (Route.MODELS, Action.LOAD, BundleBody, "Load another model"),
+    (Route.MODEL, Action.SWAP, BundleBody, "Swap a model while requests run"),
+    (Route.MODEL, Action.UNLOAD, None, "Unload a model"),
+    (
+        Route.SHADOW,
+        Action.SHADOW,
+        ShadowBody,
+        "Ask a candidate beside a model, and measure how far it is off",
+    ),
+    (Route.SHADOW, Action.UNSHADOW, None, "Ask the candidate no more"),
+    (
+        Route.CANARY,
+        Action.CANARY,
+        CanaryBody,
+        "Let a candidate answer a share of the requests, within bounds",
+    ),
+    (Route.CANARY, Action.UNCANARY, None, "Let the candidate answer no more"),
+)
+"""Each change: its route, its body (None: DELETE), its summary."""
+
+
 class ModelsHttp:
     """Lists the models, and hands changes of them on."""
 
@@ -132,20 +154,35 @@ class ModelsHttp:
 
     def endpoints(self) -> list[Endpoint]:
         """List the endpoints."""
-        return [
-            Endpoint("GET", "/v1/models", Route.MODELS, self._list, KeyScope.ANY),
-            Endpoint("GET", "/v1/models/{name}", Route.MODEL, self._show, KeyScope.ANY),
-            Endpoint(
-                "GET", "/v1/models/{name}/simulated", Route.SIMULATED, self._simulated, KeyScope.PREDICT
-            ),
-            _changing("POST", "/v1/models", Route.MODELS, self._load),
-            _changing("POST", "/v1/models/{name}", Route.MODEL, self._swap),
-            _changing("DELETE", "/v1/models/{name}", Route.MODEL, self._unload),
-            _changing("POST", "/v1/models/{name}/shadow", Route.SHADOW, self._shadow),
-            _changing("DELETE", "/v1/models/{name}/shadow", Route.SHADOW, self._unshadow),
-            _changing("POST", "/v1/models/{name}/canary", Route.CANARY, self._canary),
-            _changing("DELETE", "/v1/models/{name}/canary", Route.CANARY, self._uncanary),
+        seed = Parameter("seed", "Of the simulation; 0 by default.", {"type": "integer", "minimum": 0})
+        simulated = Operation(
+            "A simulated unit of a model, from its first cycle to its failure",
+            SimulatedBody,
+            (422,),
+            parameters=(seed,),
+        )
+        every = Operation("Every loaded model", ModelsBody)
+        one = Operation("One loaded model with its manifest", ModelBody)
+        path, predict = Route.SIMULATED.value, KeyScope.PREDICT
+        read = [
+            Endpoint("GET", "/v1/models", Route.MODELS, self._list, KeyScope.ANY, doc=every),
+            Endpoint("GET", "/v1/models/{name}", Route.MODEL, self._show, KeyScope.ANY, doc=one),
+            Endpoint("GET", path, Route.SIMULATED, self._simulated, predict, doc=simulated),
         ]
+        changes = [
+            Endpoint(
+                "POST" if body else "DELETE",
+                route.value,
+                route,
+                partial(self._make, action, body),
+                KeyScope.ADMIN,
+                needs_model=True,
+                media_type=JSON,
+                doc=Operation(summary, ChangeBody, (409, 422), body=body),
+            )
+            for route, action, body, summary in CHANGES
+        ]
+        return [*read, *changes]
 
     async def _list(self, _call: Call) -> Reply:
         return json_reply(ModelsBody([ModelSummary.of(m) for m in self._desk.predictor.models.values()]))
@@ -156,40 +193,20 @@ class ModelsHttp:
         return json_reply(ModelBody(**msgspec.structs.asdict(ModelSummary.of(model)), manifest=manifest))
 
     async def _simulated(self, call: Call) -> Reply:
-        seed = read_query(call, {"seed"}).get("seed", "0")
+        seed = read_query(call).get("seed", "0")
         if not (seed.isascii() and seed.isdigit() and len(seed) <= SEED_DIGITS):
             expected = f"expected a whole number of at most {SEED_DIGITS} digits"
             raise wrong("/seed", f"{expected}, got {seed[:32]!r}")
         model = self._desk.predictor.model(call.path["name"])
         return json_reply(await asyncio.to_thread(simulated_body, model, int(seed)))
 
-    async def _load(self, call: Call) -> Reply:
-        return await self._make(Change(Action.LOAD, bundle=_body(call, BundleBody).bundle))
-
-    async def _swap(self, call: Call) -> Reply:
-        return await self._make(Change(Action.SWAP, call.path["name"], _body(call, BundleBody).bundle))
-
-    async def _unload(self, call: Call) -> Reply:
-        return await self._make(Change(Action.UNLOAD, call.path["name"]))
-
-    async def _shadow(self, call: Call) -> Reply:
-        given = _body(call, ShadowBody)
-        return await self._make(Change(Action.SHADOW, call.path["name"], given.bundle, given.share))
-
-    async def _unshadow(self, call: Call) -> Reply:
-        return await self._make(Change(Action.UNSHADOW, call.path["name"]))
-
-    async def _canary(self, call: Call) -> Reply:
-        given = _body(call, CanaryBody)
-        bounds = Bounds(given.failed, given.difference, given.novel, given.windows)
-        change = Change(Action.CANARY, call.path["name"], given.bundle, given.share, bounds)
-        return await self._make(change)
-
-    async def _uncanary(self, call: Call) -> Reply:
-        return await self._make(Change(Action.UNCANARY, call.path["name"]))
-
-    async def _make(self, change: Change) -> Reply:
+    async def _make(
+        self, action: Action, kind: type[BundleBody | ShadowBody | CanaryBody] | None, call: Call
+    ) -> Reply:
         """Make a change, to its end also where the caller leaves."""
+        bounds = {} if kind is None else msgspec.structs.asdict(read_json(call.body, kind))
+        candidate = {name: bounds.pop(name) for name in ("bundle", "share") if name in bounds}
+        change = Change(action, call.path.get("name", ""), **candidate, bounds=Bounds(**bounds))
         making = asyncio.ensure_future(self._change(change))
         self._changing.add(making)
         making.add_done_callback(self._ended)
@@ -200,18 +217,6 @@ class ModelsHttp:
         self._changing.discard(making)
         if not making.cancelled():
             making.exception()  # a caller who has left does not ask for it
-
-
-def _changing(method: str, path: str, route: Route, handler: Handler) -> Endpoint:
-    media_type = JSON if method == "POST" else None
-    return Endpoint(method, path, route, handler, KeyScope.ADMIN, needs_model=True, media_type=media_type)
-
-
-def _body(call: Call, kind: type[Body]) -> Body:
-    try:
-        return msgspec.json.decode(call.body, type=kind)
-    except UNREADABLE as error:
-        raise unreadable(error) from error
 
 
 def simulated_body(model: LoadedModel, seed: int) -> SimulatedBody:

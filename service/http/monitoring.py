@@ -12,7 +12,7 @@ from service.core.queries import ModelName
 from service.drift.monitor import ENOUGH, UNSEEN_LIMIT, Drift, Index
 from service.edge.exchange import Desk
 from service.edge.keys import KeyScope
-from service.http.shell import Call, Endpoint, Reply, json_reply
+from service.http.shell import Call, Endpoint, Operation, Reply, json_reply
 from service.labels import Route
 from service.metrics.store import Judged
 
@@ -93,8 +93,9 @@ class MonitoringHttp:
 
     def endpoints(self) -> list[Endpoint]:
         """List the endpoints."""
-        path = "/v1/models/{name}/monitoring"
-        return [Endpoint("GET", path, Route.MONITORING, self._show, KeyScope.METRICS)]
+        summary = "Drift, attention entropy and coverage of a model as it serves, all workers together"
+        doc, route = Operation(summary, MonitoringBody), Route.MONITORING
+        return [Endpoint("GET", route.value, route, self._show, KeyScope.METRICS, doc=doc)]
 
     async def _show(self, call: Call) -> Reply:
         model = self._desk.predictor.model(call.path["name"])

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from time import perf_counter
-from typing import Final
+from typing import Annotated, Any, Final
 
 import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
+from model.domain import FloatArray
 from model.version import VERSION
+from service.core.predictor import LoadedModel
+from service.core.queries import ModelName
 from service.core.turns import LARGE_BYTES
 from service.edge.exchange import Desk
 from service.edge.keys import KeyScope
-from service.http.oip_body import decoded, encoded
-from service.http.oip_large import decoded_in_slices
-from service.http.problem import UNREADABLE, unreadable
-from service.http.shell import Call, Endpoint, Reply, json_reply
+from service.http.oip_body import Form, OipInferRequest, decoded, decoded_in_slices
+from service.http.problem import read_json
+from service.http.shell import Call, Endpoint, Operation, Parameter, Reply, json_reply
 from service.labels import Route, Stage
-from service.oip.inference import EXTENSIONS, PLATFORM, SERVER_NAME, Inference
+from service.oip.inference import EXTENSIONS, PLATFORM, SERVER_NAME, Ask, Indexed, Inference
+from service.oip.tensors import TensorSpec
 
 BINARY: Final = b"application/octet-stream"
+RAW: Final = {"type": "string", "format": "binary"}
+SIZE: Final = "Size of the JSON in bytes, if binary tensor data follow it."
 HEADER_LENGTH: Final = b"inference-header-content-length"
+
+_encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
 
 
 class OipServer(msgspec.Struct, frozen=True):
@@ -50,6 +59,33 @@ class OipModel(msgspec.Struct, frozen=True):
     outputs: Sequence[OipTensor]
 
 
+class OipOutput(OipTensor, frozen=True):
+    """An output of the model."""
+
+    parameters: dict[str, Any] | UnsetType = UNSET
+    data: (
+        Annotated[
+            list[float],
+            Meta(description="Row-major. Omitted if `parameters.binary_data_size` bytes follow the JSON."),
+        ]
+        | UnsetType
+    ) = UNSET
+
+
+class OipInferReply(msgspec.Struct):
+    """The outputs of an inference."""
+
+    model_name: str
+    model_version: str
+    outputs: list[OipOutput]
+    id: str | UnsetType = UNSET
+
+
+def hot_paths(models: Iterable[str]) -> list[str]:
+    """The paths of inference, which are asked for again and again."""
+    return [f"/v2/models/{name}/infer" for name in models]
+
+
 class OipHttp:
     """Answers /v2."""
 
@@ -59,40 +95,46 @@ class OipHttp:
 
     def endpoints(self) -> list[Endpoint]:
         """List the endpoints."""
+        server = Operation("Name, version and extensions of the server", OipServer)
+        live, ready = Operation("Liveness", errors=(500,)), Operation("Readiness", errors=(500, 503))
+        index = Operation("Every loaded model", list[Indexed])
         fixed = [
-            Endpoint("GET", "/v2", Route.V2, self._server, KeyScope.OPEN),
+            Endpoint("GET", "/v2", Route.V2, self._server, KeyScope.OPEN, doc=server),
             Endpoint("GET", "/v2/", Route.V2, self._server, KeyScope.OPEN),
-            Endpoint("GET", "/v2/health/live", Route.V2_LIVE, self._live, KeyScope.OPEN),
-            Endpoint("GET", "/v2/health/ready", Route.V2_READY, self._ready, KeyScope.OPEN),
-            Endpoint("POST", "/v2/repository/index", Route.V2_INDEX, self._index, KeyScope.ANY),
+            Endpoint("GET", "/v2/health/live", Route.V2_LIVE, self._live, KeyScope.OPEN, doc=live),
+            Endpoint("GET", "/v2/health/ready", Route.V2_READY, self._ready, KeyScope.OPEN, doc=ready),
+            Endpoint("POST", "/v2/repository/index", Route.V2_INDEX, self._index, KeyScope.ANY, doc=index),
         ]
-        of_model = [
-            Endpoint(method, f"{model}{action}", route, handler, scope, needs_model=route is Route.V2_INFER)
-            for model in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
-            for method, action, route, handler, scope in (
-                ("POST", "/infer", Route.V2_INFER, self._infer, KeyScope.PREDICT),
-                ("GET", "/ready", Route.V2_MODEL_READY, self._model_ready, KeyScope.ANY),
-                ("GET", "", Route.V2_MODEL, self._model, KeyScope.ANY),
-            )
-        ]
-        return fixed + of_model
+        named, version = "/v2/models/{name}", "/v2/models/{name}/versions/{version}"
+        return fixed + self._of_model(named, "a model") + self._of_model(version, "a version of a model")
 
-    def hot_paths(self) -> list[str]:
-        """The paths of inference, which are asked for again and again."""
-        return [f"/v2/models/{name}/infer" for name in self._desk.predictor.models]
+    def _of_model(self, at: str, which: str) -> list[Endpoint]:
+        shown = Operation(f"Tensors of {which}", OipModel)
+        ready = Operation(f"Readiness of {which}", errors=(500, 503))
+        infer = Operation(
+            f"Ask {which}, in tensors",
+            {"application/json": OipInferReply, "application/octet-stream": RAW},
+            (429, 500, 504),
+            parameters=(Parameter("Inference-Header-Content-Length", SIZE, {"type": "integer"}, "header"),),
+            body={"application/json": OipInferRequest, "application/octet-stream": RAW},
+        )
+        route, scope = Route.V2_INFER, KeyScope.PREDICT
+        return [
+            Endpoint("POST", f"{at}/infer", route, self._infer, scope, needs_model=True, doc=infer),
+            Endpoint("GET", f"{at}/ready", Route.V2_MODEL_READY, self._model_ready, KeyScope.ANY, doc=ready),
+            Endpoint("GET", at, Route.V2_MODEL, self._model, KeyScope.ANY, doc=shown),
+        ]
 
     async def _infer(self, call: Call) -> Reply:
         exchange, head = call.exchange, call.headers.get(HEADER_LENGTH, b"")
         model = self._inference.model(**call.path)
-        sliced = None
-        if len(call.body) > LARGE_BYTES:  # in slices, between which others run: no stage
-            async with call.desk.large_requests:
-                sliced = await decoded_in_slices(call.body, head)
         start = perf_counter()
-        query, form = sliced or decoded(call.body, head)
-        ask = self._inference.read(model, query)
+        found = decoded(call.body, head)
+        read = None if found is None else (self._inference.read(model, found[0]), found[1])
+        if read is not None:
+            exchange.stages.append((Stage.DECODE, start, perf_counter()))
+        ask, form = read or await self._read_in_slices(call, head, model)
         exchange.windows = ask.count
-        exchange.stages.append((Stage.DECODE, start, perf_counter()))
         if ask.timeout_seconds != math.inf:
             call.limit.shorten(ask.timeout_seconds)
         version = call.path.get("version", "")
@@ -103,6 +145,16 @@ class OipHttp:
         if size is None:
             return Reply(body)
         return Reply(body, media_type=BINARY, headers=[(HEADER_LENGTH, b"%d" % size)])
+
+    async def _read_in_slices(self, call: Call, head: bytes, model: LoadedModel) -> tuple[Ask, Form]:
+        """Read any body; others run between its slices, so they are no stage."""
+        turn = call.desk.large_requests if len(call.body) > LARGE_BYTES else nullcontext()
+        async with turn:
+            query, form = await decoded_in_slices(call.body, head)
+        start = perf_counter()
+        ask = self._inference.read(model, query)
+        call.exchange.stages.append((Stage.DECODE, start, perf_counter()))
+        return ask, form
 
     async def _server(self, _call: Call) -> Reply:
         return json_reply(OipServer(SERVER_NAME, VERSION, EXTENSIONS))
@@ -131,13 +183,31 @@ class OipHttp:
         return json_reply({"name": model.name.name, "ready": True})
 
     async def _index(self, call: Call) -> Reply:
-        body = call.body
-        try:
-            asked = msgspec.json.decode(body, type=_IndexBody) if body.strip() else _IndexBody()
-        except UNREADABLE as error:
-            raise unreadable(error) from error
+        asked = read_json(call.body, _IndexBody) if call.body.strip() else _IndexBody()
         return json_reply(self._inference.index(ready_only=asked.ready))
 
 
 class _IndexBody(msgspec.Struct):
     ready: bool = False
+
+
+def encoded(
+    model: ModelName, request_id: str, specs: Sequence[TensorSpec], arrays: Sequence[FloatArray], form: Form
+) -> tuple[bytes, int | None]:
+    """Outputs as a body, and the size of its JSON where binary contents stand behind it."""
+    outputs: list[dict[str, Any]] = []
+    behind: list[bytes] = []
+    for (name, datatype, _), values in zip(specs, arrays, strict=True):
+        described: dict[str, Any] = {"name": name, "datatype": datatype, "shape": values.shape}
+        if form.by_name.get(name, form.is_binary):
+            described["parameters"] = {"binary_data_size": values.nbytes}
+            behind.append(values.tobytes())
+        else:
+            described["data"] = values.ravel().tolist()
+        outputs.append(described)
+    head: dict[str, Any] = {"model_name": model.name, "model_version": model.version}
+    if request_id:
+        head["id"] = request_id
+    head["outputs"] = outputs
+    text = _encode(head)
+    return (b"".join([text, *behind]), len(text)) if behind else (text, None)

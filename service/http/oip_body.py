@@ -1,30 +1,31 @@
 """Bodies of the Open Inference Protocol: JSON, and the binary tensor data that may stand behind it.
 
 With the header `inference-header-content-length: N`, the first N bytes of a body are JSON and the
-rest are the contents of the tensors that say `binary_data_size`, one after the other. This module
-knows the format; it must not know what a model takes.
+rest are the contents of the tensors that say `binary_data_size`, one after the other. A small body of
+flat lists is decoded in one call; a large, nested or wrong one in slices, which also say what is wrong.
+This module knows the format; it must not know what a model takes.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Sequence
-from itertools import chain
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
+import numpy as np
 
-from model.domain import FloatArray
-from service.core.queries import ModelName
+from service.core.turns import LARGE_BYTES, Turns
 from service.errors import InvalidTensor, MalformedBody, short
 from service.http.problem import UNREADABLE, unreadable
 from service.oip.inference import MAX_TENSORS, InferQuery, timeout_of
-from service.oip.tensors import FP32, INT64, Contents, GivenTensor, TensorSpec
+from service.oip.tensors import FP32, INT64, Contents, GivenTensor, numbers
 
 Parameters = dict[str, msgspec.Raw] | None
 """Of any size, decoded where they are read."""
 
-NAN: Final = re.compile(rb"(?<=[\[,\s])NaN(?=\s*[,\]])")
+NAN: Final = re.compile(rb"NaN(?<=[\[,\s]NaN)(?=\s*[,\]])")  # searched for by its first letters
 """A value of a list that JSON does not have and that Python's clients write all the same."""
 
 
@@ -36,14 +37,6 @@ class OipInput(msgspec.Struct):
     datatype: str
     parameters: Parameters = None
     data: list[int | float | None] | None = None
-
-
-class _LooseInput(msgspec.Struct):
-    name: str
-    shape: list[int]
-    datatype: str
-    parameters: Parameters = None
-    data: msgspec.Raw = msgspec.Raw(b"")
 
 
 class OipWanted(msgspec.Struct):
@@ -62,25 +55,33 @@ class OipInferRequest(msgspec.Struct):
     parameters: Parameters = None
 
 
-class _LooseRequest(msgspec.Struct):
-    """A request whose data may be anything, so that it can be said which of them is wrong."""
+class _Input(msgspec.Struct):
+    name: str
+    shape: msgspec.Raw
+    datatype: str
+    parameters: Parameters = None
+    data: msgspec.Raw = msgspec.Raw(b"")
 
-    inputs: list[_LooseInput]
+
+class _Outline(msgspec.Struct):
+    inputs: list[_Input]
     outputs: list[OipWanted] | None = None
     id: str = ""
     parameters: Parameters = None
 
 
-_STRICT: Final = msgspec.json.Decoder(OipInferRequest)
-_LOOSE: Final = msgspec.json.Decoder(_LooseRequest)
+_request: Final = msgspec.json.Decoder(OipInferRequest)
+_outline: Final = msgspec.json.Decoder(_Outline)
+_shape: Final = msgspec.json.Decoder(list[int])
 FLAT: Final = {FP32: msgspec.json.Decoder(list[float | None]), INT64: msgspec.json.Decoder(list[int])}
-_NESTED: Final = {
-    2: msgspec.json.Decoder(list[list[float | None]]),
-    3: msgspec.json.Decoder(list[list[list[float | None]]]),
-}
 MOST_PARAMETER_BYTES: Final = 200
-
-_encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
+MOST_KEYS: Final = 10_000
+"""Keys, or objects, of a body that is read in slices: a request has some twenty."""
+MOST_SHAPE_BYTES: Final = 200
+NESTED: Final = (2, 3)
+"""Axes of lists of lists that are read."""
+STRUCTURE: Final = bytes(set(range(256)) - set(b"[],"))
+"""Bytes that are no structure of a list of lists."""
 
 
 class Form(NamedTuple):
@@ -95,25 +96,63 @@ class Form(NamedTuple):
     by_name: dict[str, bool]
 
 
-def decoded(body: bytes, header_length: bytes) -> tuple[InferQuery, Form]:
-    """Read an inflated body; `header_length` is the header `inference-header-content-length` or b"".
+def decoded(body: bytes, header_length: bytes) -> tuple[InferQuery, Form] | None:
+    """Read an inflated body in one call; None if it is large, nested or wrong.
+
+    `header_length` is the header `inference-header-content-length` or b"".
 
     Raises:
-        MalformedBody: it is not JSON of the protocol's shape, or the header does not fit it.
+        MalformedBody: the header does not fit the body, or a parameter is wrong.
         InvalidTensor: a tensor's contents are missing, come twice, or are not where they are said to be.
     """
-    size = json_size(body, header_length)
-    request = _request(body[:size] if size < len(body) else body)
-    return query_of(request, memoryview(body)[size:])
+    size = _json_size(body, header_length)
+    if len(body) > LARGE_BYTES:
+        return None
+    try:
+        request = _request.decode(body[:size] if size < len(body) else body)
+    except UNREADABLE:
+        return None
+    return _query(request, memoryview(body)[size:])
 
 
-def query_of(request: OipInferRequest, behind: memoryview) -> tuple[InferQuery, Form]:
+async def decoded_in_slices(body: bytes, header_length: bytes) -> tuple[InferQuery, Form]:
+    """Read any body, and let the event loop have its turns; values become arrays as they are read.
+
+    Raises:
+        MalformedBody: it is not JSON of the protocol's shape, or as `decoded`.
+        InvalidTensor: a tensor's data are no numbers, or as `decoded`.
+    """
+    size, turns = _json_size(body, header_length), Turns()
+    text = body[:size]
+    for part in (b":", b"{"):
+        if text.count(part) > MOST_KEYS:
+            raise MalformedBody(f"expected at most {MOST_KEYS} keys and objects, got more")
+    await turns.give()
+    try:
+        try:
+            outline = _outline.decode(text)
+        except msgspec.ValidationError:
+            raise
+        except msgspec.DecodeError:
+            if b"NaN" not in text:
+                raise
+            outline = _outline.decode(await _without_nan(text, turns))
+    except UNREADABLE as error:
+        raise unreadable(error) from error
+    _check_count(outline.inputs, outline.outputs)
+    await turns.give()
+    inputs = [await _input(given, f"/inputs/{i}", turns) for i, given in enumerate(outline.inputs)]
+    request = OipInferRequest(inputs, outline.outputs, outline.id, outline.parameters)
+    return _query(request, memoryview(body)[size:])
+
+
+def _query(request: OipInferRequest, behind: memoryview) -> tuple[InferQuery, Form]:
     """Make a query of a request and the bytes behind its JSON.
 
     Raises:
         MalformedBody, InvalidTensor: as `decoded`.
     """
-    check_count(request.inputs, request.outputs)
+    _check_count(request.inputs, request.outputs)
     outputs = request.outputs or []
     inputs = _inputs(request.inputs, behind)
     names = [output.name for output in outputs]
@@ -127,35 +166,86 @@ def query_of(request: OipInferRequest, behind: memoryview) -> tuple[InferQuery, 
     return InferQuery(inputs, names, request.id, timeout), Form(is_binary, by_name)
 
 
-def encoded(
-    model: ModelName, request_id: str, specs: Sequence[TensorSpec], arrays: Sequence[FloatArray], form: Form
-) -> tuple[bytes, int | None]:
-    """Outputs as a body, and the size of its JSON where binary contents stand behind it."""
-    outputs: list[dict[str, Any]] = []
-    behind: list[bytes] = []
-    for (name, datatype, _), values in zip(specs, arrays, strict=True):
-        described: dict[str, Any] = {"name": name, "datatype": datatype, "shape": values.shape}
-        if form.by_name.get(name, form.is_binary):
-            described["parameters"] = {"binary_data_size": values.nbytes}
-            behind.append(values.tobytes())
-        else:
-            described["data"] = values.ravel().tolist()
-        outputs.append(described)
-    head: dict[str, Any] = {"model_name": model.name, "model_version": model.version}
-    if request_id:
-        head["id"] = request_id
-    head["outputs"] = outputs
-    text = _encode(head)
-    return (b"".join([text, *behind]), len(text)) if behind else (text, None)
+async def _without_nan(text: bytes, turns: Turns) -> bytes:
+    found, start = bytearray(), 0
+    for match in NAN.finditer(text):
+        found += text[start : match.start()]
+        found += b"null"
+        start = match.end()
+        await turns.give()
+    found += text[start:]
+    return bytes(found)
 
 
-def check_count(inputs: Sequence[Any], outputs: Sequence[Any] | None) -> None:
+async def _input(given: _Input, pointer: str, turns: Turns) -> OipInput:
+    where, raw = f"input {short(given.name)}", bytes(given.shape)
+    if len(raw) > MOST_SHAPE_BYTES:
+        raise InvalidTensor(f"{where}: expected a shape, got {short(raw[:MOST_SHAPE_BYTES])}")
+    try:
+        shape = _shape.decode(raw)
+    except UNREADABLE as error:
+        raise unreadable(error, below=f"{pointer}/shape") from error
+    data: Any = None
+    if (text := bytes(given.data)) not in {b"", b"null"}:
+        data = await _values(text, given.datatype, shape, where, turns)
+    return OipInput(given.name, shape, given.datatype, given.parameters, data)
+
+
+async def _values(text: bytes, datatype: str, shape: Sequence[int], where: str, turns: Turns) -> Any:  # noqa: ANN401 an array, or what has its length
+    """The values of flat or nested lists, as an array."""
+    if datatype not in FLAT:
+        return ()  # no model takes this datatype: the check against the model refuses it
+    structure = text.translate(None, STRUCTURE)
+    await turns.give()
+    count = structure.count(b",") + 1
+    if structure != _structure([count]):
+        is_nested = datatype == FP32 and len(shape) in NESTED and min(shape) > 0 and count == math.prod(shape)
+        if not is_nested or structure != _structure(shape):
+            raise InvalidTensor(f"{where}: data: expected a list of numbers, or lists of lists of its shape")
+        text = text.translate(None, b"[]")
+    else:
+        text = text.strip()[1:-1]
+    if count != math.prod(shape):
+        return range(count)  # the check against the shape refuses it
+    parts: list[Any] = []
+    start = read = 0
+    while start < len(text):
+        await turns.give()
+        end = text.find(b",", start + LARGE_BYTES // 4)
+        end = len(text) if end < 0 else end
+        try:
+            values = FLAT[datatype].decode(b"[" + text[start:end] + b"]")
+        except UNREADABLE as error:
+            raise InvalidTensor(f"{where}: data{_worded(error, read)}") from error
+        parts.append(numbers(values, datatype, where))
+        read += len(values)
+        start = end + 1
+    return np.concatenate(parts) if parts else ()
+
+
+def _worded(error: Exception, first: int) -> str:
+    """The place of an error in a list whose first values were read before, and what is wrong."""
+    detail, _, place = str(error).partition(" - at `$[")
+    index = place.removesuffix("]`")
+    return f"/{first + int(index)}: {detail}" if index.isdigit() else f": {detail}"
+
+
+def _structure(shape: Sequence[int]) -> bytes:
+    """The brackets and commas of lists of this shape."""
+    *outer, last = shape
+    inner = b"[" + b"," * (last - 1) + b"]"
+    for size in reversed(outer):
+        inner = b"[" + b",".join([inner] * size) + b"]"
+    return inner
+
+
+def _check_count(inputs: Sequence[Any], outputs: Sequence[Any] | None) -> None:
     """Refuse more tensors than any model has."""
     if len(inputs) > MAX_TENSORS or len(outputs or ()) > MAX_TENSORS:
         raise MalformedBody(f"expected at most {MAX_TENSORS} inputs and outputs")
 
 
-def json_size(body: bytes, header: bytes) -> int:
+def _json_size(body: bytes, header: bytes) -> int:
     """Return the JSON's size in bytes, from `inference-header-content-length`.
 
     Raises:
@@ -169,28 +259,6 @@ def json_size(body: bytes, header: bytes) -> int:
             f"body, got {short(header.decode('latin-1'))}"
         )
     return int(header)
-
-
-def _request(text: bytes) -> OipInferRequest:
-    try:
-        try:
-            return _STRICT.decode(text)
-        except msgspec.ValidationError:
-            return _read_again(text)
-        except msgspec.DecodeError:
-            replaced, count = NAN.subn(b"null", text)
-            if not count:
-                raise
-            return _request(replaced)
-    except UNREADABLE as error:
-        raise unreadable(error) from error
-
-
-def _read_again(text: bytes) -> OipInferRequest:
-    """Read a request with nested data, or name what is wrong."""
-    loose = _LOOSE.decode(text)
-    inputs = [OipInput(i.name, i.shape, i.datatype, i.parameters, _values(i)) for i in loose.inputs]
-    return OipInferRequest(inputs, loose.outputs, loose.id, loose.parameters)
 
 
 def _inputs(given: Sequence[OipInput], behind: memoryview) -> list[GivenTensor]:
@@ -220,37 +288,6 @@ def _inputs(given: Sequence[OipInput], behind: memoryview) -> list[GivenTensor]:
             f"expected {offset} bytes after the JSON, the sum of binary_data_size, got {len(behind)}"
         )
     return inputs
-
-
-def _values(tensor: _LooseInput) -> list[Any] | None:
-    if not len(tensor.data):
-        return None
-    if tensor.datatype not in FLAT:
-        return []  # no model takes this datatype: whoever knows the model will say so
-    try:
-        return FLAT[tensor.datatype].decode(tensor.data)
-    except msgspec.DecodeError as error:
-        nested = _nested(tensor)
-        if nested is None:
-            detail = unreadable(error).detail if isinstance(error, msgspec.ValidationError) else error
-            raise InvalidTensor(f"input {short(tensor.name)}: data{detail}") from error
-        return nested
-
-
-def _nested(tensor: _LooseInput) -> list[Any] | None:
-    """Lists of lists, which the protocol allows where they have the declared shape."""
-    decoder = _NESTED.get(len(tensor.shape))
-    if tensor.datatype != FP32 or decoder is None:
-        return None
-    try:
-        rows: list[Any] = decoder.decode(tensor.data)
-    except msgspec.DecodeError:
-        return None
-    for size in tensor.shape[1:]:
-        if any(len(row) != size for row in rows):
-            return None
-        rows = list(chain.from_iterable(rows))
-    return rows
 
 
 def _parameter(parameters: Parameters, name: str) -> Any:  # noqa: ANN401 any JSON

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from service.edge.keys import KeyScope
-from service.errors import UnknownRoute
-from service.http.shell import Call, Endpoint, Reply
+from service.http.shell import Call, Endpoint, Reply, unknown_route
 from service.labels import Route
 
 FOLDER: Final = Path(__file__).parents[1] / "page"
@@ -58,7 +57,7 @@ class PageHttp:
     def _send(self, name: str, call: Call) -> Reply:
         file = self._files.get(name)
         if file is None:
-            raise UnknownRoute(f"no endpoint at {call.scope['path'][:80]}; /docs lists all endpoints")
+            raise unknown_route(call)
         if (b"etag", call.headers.get(b"if-none-match")) in file.headers:
             return Reply(b"", 304, b"", file.headers)
         return Reply(file.content, media_type=file.media_type, headers=file.headers)

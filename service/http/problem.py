@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -22,6 +22,7 @@ from service.errors import (
 )
 from service.store.judgement import OutcomeKind
 
+Body = TypeVar("Body")
 PROBLEM: Final = b"application/problem+json"
 MOST_DETAIL: Final = 300
 ENUMS: Final[dict[str, type[StrEnum]]] = {"/explain": Explain, "/kind": OutcomeKind}
@@ -41,6 +42,12 @@ class ProblemBody(msgspec.Struct, frozen=True):
     request_id: str
 
 
+class OipError(msgspec.Struct):
+    """An error as the Open Inference Protocol has it."""
+
+    error: str
+
+
 def problem(
     error: Exception, request_id: str, path: str, allowed: str = ""
 ) -> tuple[int, bytes, list[tuple[bytes, bytes]], bytes]:
@@ -57,12 +64,29 @@ def problem(
         headers.append((b"www-authenticate", b"Bearer"))
     if isinstance(error, Unauthenticated) and error.basic:
         headers.append((b"www-authenticate", b'Basic realm="rulserve: the API key is the password"'))
-    if path == "/v2" or path.startswith("/v2/"):
-        return status.http, b"application/json", headers, msgspec.json.encode({"error": detail})
+    if is_oip(path):
+        return status.http, b"application/json", headers, msgspec.json.encode(OipError(detail))
     problems = listed(problems_of(error))
     kind = f"urn:rulserve:problem:{status.code}"
     body = ProblemBody(kind, status.title, status.http, detail, problems, request_id)
     return status.http, PROBLEM, headers, msgspec.json.encode(body)
+
+
+def is_oip(path: str) -> bool:
+    """Whether the Open Inference Protocol answers at this path."""
+    return path == "/v2" or path.startswith("/v2/")
+
+
+def read_json(body: bytes, kind: type[Body]) -> Body:
+    """Decode a body.
+
+    Raises:
+        MalformedBody: it is not JSON, or has another shape.
+    """
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except UNREADABLE as error:
+        raise unreadable(error) from error
 
 
 def wrong(pointer: str, detail: str, code: str = "bad_parameter") -> InvalidRequest:

@@ -13,43 +13,21 @@ from prometheus_client.exposition import choose_encoder
 
 from service.core.lifecycle import Phase
 from service.core.predictor import LoadedModel
-from service.core.queries import PredictQuery
+from service.core.queries import PredictQuery, PredictReply
 from service.edge.exchange import Desk
 from service.edge.keys import KeyScope
-from service.errors import UnknownRoute
 from service.http import openapi
-from service.http.decisions import DecisionsHttp, UnitDecision
+from service.http.decisions import DecisionsHttp
 from service.http.events import EventsHttp
-from service.http.models import (
-    BundleBody,
-    CanaryBody,
-    ChangeBody,
-    Changer,
-    ModelBody,
-    ModelsBody,
-    ModelsHttp,
-    ShadowBody,
-    SimulatedBody,
-)
-from service.http.monitoring import MonitoringBody, MonitoringHttp
-from service.http.oip import OipHttp
+from service.http.models import Changer, ModelsHttp
+from service.http.monitoring import MonitoringHttp
+from service.http.oip import OipHttp, hot_paths
 from service.http.page import PageHttp
 from service.http.predict import explain, predict
-from service.http.problem import ProblemBody
-from service.http.shell import JSON, Call, Endpoint, Reply, Shell, json_reply
+from service.http.shell import JSON, TEXT, Call, Endpoint, Operation, Reply, Shell, json_reply, unknown_route
 from service.http.units import UnitsHttp
-from service.http.units_bodies import (
-    DeletedBody,
-    FleetBody,
-    OutcomeReply,
-    OutcomeReport,
-    RenameBody,
-    UnitBody,
-)
-from service.http.units_cycles import CyclesQuery
 from service.labels import Route
 from service.store.async_store import AsyncStore
-from service.units import CyclesReply, UnitReply
 
 PREDICT_PATH: Final = Route.PREDICT.value
 Schema = Callable[[], dict[str, Any]]
@@ -77,14 +55,6 @@ class ReadyBody(msgspec.Struct, frozen=True):
     models: list[ReadyModel]
 
 
-BODIES: Final = (
-    PredictQuery, ModelsBody, ModelBody, BundleBody, ShadowBody, CanaryBody, SimulatedBody, ChangeBody,
-    ReadyBody, ProblemBody, OutcomeReport, OutcomeReply, UnitBody, FleetBody, MonitoringBody, UnitDecision,
-    CyclesQuery, CyclesReply, UnitReply, RenameBody, DeletedBody,
-)  # fmt: skip
-"""What the routes read and answer, for the OpenAPI document."""
-
-
 class Pages:
     """What the service says of itself: health, metrics, documents."""
 
@@ -92,20 +62,20 @@ class Pages:
         self._desk: Final = desk
         self._registry: Final = registry
         self._bentoml: Final = schema
-        manifest = next(iter(desk.predictor.models.values())).manifest
-        self._openapi: Final = json_reply(openapi.document(BODIES, manifest))
         self._assets: Final[dict[str, Path]] = {
             path.name: path for path in openapi.assets().iterdir() if path.suffix in MEDIA_TYPES
         }
 
     def endpoints(self) -> list[Endpoint]:
         """List the endpoints."""
+        ready = Operation("Readiness: every golden window agrees", ReadyBody, (500, 503))
+        live = Operation("Liveness", errors=(500, 503))  # 503: Envoy, without a heartbeat
+        metrics = Operation("Prometheus metrics", {"text/plain": TEXT, "application/openmetrics-text": TEXT})
         return [
-            Endpoint("GET", "/livez", Route.LIVEZ, self._livez, KeyScope.OPEN),
+            Endpoint("GET", "/readyz", Route.READYZ, self._readyz, KeyScope.OPEN, doc=ready),
+            Endpoint("GET", "/livez", Route.LIVEZ, self._livez, KeyScope.OPEN, doc=live),
             Endpoint("GET", "/healthz", Route.LIVEZ, self._livez, KeyScope.OPEN),
-            Endpoint("GET", "/readyz", Route.READYZ, self._readyz, KeyScope.OPEN),
-            Endpoint("GET", "/metrics", Route.METRICS, self._metrics, KeyScope.METRICS),
-            Endpoint("GET", "/openapi.json", Route.OPENAPI, self._document, KeyScope.PAGES),
+            Endpoint("GET", "/metrics", Route.METRICS, self._metrics, KeyScope.METRICS, doc=metrics),
             Endpoint("GET", "/schema.json", Route.OPENAPI, self._schema, KeyScope.PAGES),
             Endpoint("GET", "/docs", Route.DOCS, self._docs, KeyScope.PAGES),
             Endpoint("GET", "/docs/assets/{name:path}", Route.DOCS, self._asset, KeyScope.PAGES),
@@ -126,9 +96,6 @@ class Pages:
         encode, content_type = choose_encoder(call.headers.get(b"accept", b"").decode("latin-1"))
         return Reply(encode(self._registry), media_type=content_type.encode())
 
-    async def _document(self, _call: Call) -> Reply:
-        return self._openapi
-
     async def _schema(self, _call: Call) -> Reply:
         return json_reply(await asyncio.to_thread(self._bentoml))  # loads BentoML
 
@@ -139,7 +106,7 @@ class Pages:
         name = call.path["name"]
         path = self._assets.get(name)
         if path is None and name != "start.js":
-            raise UnknownRoute(f"no endpoint at {call.scope['path'][:80]}; /docs lists all endpoints")
+            raise unknown_route(call)
         content = openapi.START.encode() if path is None else path.read_bytes()
         return Reply(content, media_type=MEDIA_TYPES[Path(name).suffix], headers=openapi.SECURITY)
 
@@ -148,12 +115,40 @@ def http_application(
     desk: Desk, registry: CollectorRegistry, store: AsyncStore, schema: Schema, change: Changer
 ) -> Shell:
     """The ASGI application for everything but gRPC."""
-    oip = OipHttp(desk)
-    endpoints = [
-        *(
-            Endpoint("POST", route.value, route, answer, KeyScope.PREDICT, needs_model=True, media_type=JSON)
-            for route, answer in ((Route.PREDICT, predict), (Route.EXPLAIN, explain))
-        ),
+    models = desk.predictor.models
+    table = endpoints(desk, registry, store, schema, change)
+    described = json_reply(openapi.document(table, next(iter(models.values())).manifest))
+
+    async def document(_call: Call) -> Reply:
+        return described
+
+    table.append(Endpoint("GET", "/openapi.json", Route.OPENAPI, document, KeyScope.PAGES))
+    return Shell(desk, table, hot_paths=hot_paths(models))
+
+
+def endpoints(
+    desk: Desk, registry: CollectorRegistry, store: AsyncStore, schema: Schema, change: Changer
+) -> list[Endpoint]:
+    """The table of endpoints, without the document that describes them."""
+    answers = (
+        (Route.PREDICT, predict, "Remaining useful life of each unit, in cycles"),
+        (Route.EXPLAIN, explain, "The same with `explain` full: why, in numbers and words"),
+    )
+    predictions = [
+        Endpoint(
+            "POST",
+            route.value,
+            route,
+            answer,
+            KeyScope.PREDICT,
+            needs_model=True,
+            media_type=JSON,
+            doc=Operation(summary, PredictReply, (404, 422, 429, 500, 504), body=PredictQuery),
+        )
+        for route, answer, summary in answers
+    ]
+    return [
+        *predictions,
         *ModelsHttp(desk, change).endpoints(),
         *MonitoringHttp(desk).endpoints(),
         *DecisionsHttp(desk, store).endpoints(),
@@ -161,9 +156,8 @@ def http_application(
         *EventsHttp(desk, store).endpoints(),
         *PageHttp().endpoints(),
         *Pages(desk, registry, schema).endpoints(),
-        *oip.endpoints(),
+        *OipHttp(desk).endpoints(),
     ]
-    return Shell(desk, endpoints, hot_paths=oip.hot_paths())
 
 
 def ready_model(model: LoadedModel) -> ReadyModel:

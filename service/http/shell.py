@@ -35,6 +35,11 @@ from service.http.problem import problem
 from service.labels import Route, Transport
 
 JSON: Final = b"application/json"
+Schema = Mapping[str, Any]
+"""A JSON schema."""
+Content = type | Mapping[str, type | Schema]
+TEXT: Final = {"type": "string"}
+ANY_JSON: Final[Content] = {"application/json": {}}
 
 CHANGE_SECONDS: Final = 150.0
 """Longest change of the service: a little more than its workers may take to check a bundle."""
@@ -64,6 +69,7 @@ class Call(msgspec.Struct, frozen=True, eq=False):
     """
 
     desk: Desk
+    endpoint: Endpoint
     scope: Scope
     headers: dict[bytes, bytes]
     exchange: Exchange
@@ -80,6 +86,32 @@ class Call(msgspec.Struct, frozen=True, eq=False):
 Handler = Callable[[Call], Awaitable[Reply]]
 
 
+class Parameter(NamedTuple):
+    """A parameter behind a path, or a header, as the OpenAPI document has it."""
+
+    name: str
+    description: str
+    schema: Schema = TEXT
+    place: str = "query"
+
+
+class Operation(NamedTuple):
+    """The part of the OpenAPI document that an endpoint does not say by itself.
+
+    Attributes:
+        answer: The type of the answer as JSON, or a type or a schema for each media type.
+        errors: HTTP statuses of its own errors.
+        body: Of the request, as `answer`; None: none is read.
+    """
+
+    summary: str
+    answer: Content = ANY_JSON
+    errors: tuple[int, ...] = ()
+    description: str = ""
+    parameters: tuple[Parameter, ...] = ()
+    body: Content | None = None
+
+
 class Endpoint(NamedTuple):
     """What answers at a path.
 
@@ -88,6 +120,7 @@ class Endpoint(NamedTuple):
         scope: What it asks of an API key; a change of the service (`admin`) may take as long as one takes.
         needs_model: Whether it is refused while the service starts or drains.
         media_type: What a body must say that it is, or one of several; None: anything.
+        doc: None: the OpenAPI document leaves it out.
     """
 
     method: str
@@ -97,6 +130,7 @@ class Endpoint(NamedTuple):
     scope: KeyScope
     needs_model: bool = False
     media_type: bytes | tuple[bytes, ...] | None = None
+    doc: Operation | None = None
 
 
 def json_reply(body: object) -> Reply:
@@ -104,8 +138,13 @@ def json_reply(body: object) -> Reply:
     return Reply(_encode(body))
 
 
+def unknown_route(call: Call) -> UnknownRoute:
+    """Make the refusal of a path at which nothing answers."""
+    return UnknownRoute(f"no endpoint at {call.scope['path'][:80]}; /docs lists all endpoints")
+
+
 async def _unknown(call: Call) -> Reply:
-    raise UnknownRoute(f"no endpoint at {call.scope['path'][:80]}; /docs lists all endpoints")
+    raise unknown_route(call)
 
 
 async def _not_allowed(call: Call) -> Reply:
@@ -167,7 +206,7 @@ class Shell:
                         limit.start()
                 if endpoint.needs_model:
                     await exchange.begin(len(body), limit)
-                call = Call(desk, scope, headers, exchange, limit, parameters, body)
+                call = Call(desk, endpoint, scope, headers, exchange, limit, parameters, body)
                 reply = await endpoint.handler(call)
         if exchange.error is not None:
             allowed = parameters["allowed"] if endpoint is NOT_ALLOWED else ""

@@ -7,7 +7,7 @@ import binascii
 from collections.abc import Mapping
 from datetime import datetime
 from time import time
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
@@ -18,17 +18,38 @@ from service.edge.keys import KeyScope
 from service.errors import LONGEST_NAME
 from service.http import units_bodies as bodies
 from service.http import units_cycles
-from service.http.problem import UNREADABLE, unreadable, wrong
-from service.http.shell import JSON, Call, Endpoint, Handler, Reply, json_reply
+from service.http.problem import read_json, wrong
+from service.http.shell import (
+    JSON,
+    TEXT,
+    Call,
+    Content,
+    Endpoint,
+    Handler,
+    Operation,
+    Parameter,
+    Reply,
+    json_reply,
+)
 from service.http.units_bodies import MOST, STATES, FleetBody, OutcomeReply, OutcomeReport
 from service.labels import Route
 from service.store.async_store import AsyncStore
 from service.store.judgement import Outcome
 from service.store.rows import FleetFilter, FleetRow, Place, UnitKey
-from service.units import check_name
+from service.units import CyclesReply, UnitReply, check_name
 
 USUAL_LIMIT: Final = 100
-Body = TypeVar("Body")
+UNIT: Final = "/v1/units/{unit:path}"
+"""A unit's name may hold slashes."""
+_CYCLE: Final = {"type": "integer", "minimum": 1, "maximum": LARGEST_CYCLE}
+_MOST: Final = {"type": "integer", "minimum": 1, "maximum": MOST}
+_TIME: Final = {"type": "string", "format": "date-time"}
+MODEL: Final = Parameter("model", "A loaded model.")
+LIMIT: Final = Parameter("limit", f"Most entries on a page; {USUAL_LIMIT} by default.", _MOST)
+NO_STORE: Final = (
+    "404 `no_store` if the service stores no predictions (RUL_STORE=false), 503 `store_unavailable` while "
+    "the database does not answer; predictions themselves continue."
+)
 
 
 class UnitsHttp:
@@ -37,33 +58,93 @@ class UnitsHttp:
     def __init__(self, desk: Desk, store: AsyncStore) -> None:
         self._desk: Final = desk
         self._store: Final = store
-        self._report: Final = msgspec.json.Decoder(OutcomeReport)
-        self._rename: Final = msgspec.json.Decoder(bodies.RenameBody)
 
     def endpoints(self) -> list[Endpoint]:
-        """List the endpoints; a unit's name may hold slashes."""
-        unit = "/v1/units/{unit:path}"
+        """List the endpoints."""
+        return [*self._read(), *self._written()]
 
-        def post(path: str, route: Route, handler: Handler, scope: KeyScope) -> Endpoint:
+    def _read(self) -> list[Endpoint]:
+        fleet = of_store(
+            "The fleet by urgency: the latest prediction of each unit, smallest lower bound first",
+            "Ended units appear only if `state` is failed or removed. The first page has a summary of all.",
+            FleetBody,
+            MODEL,
+            Parameter("state", "Only units in this state.", {"enum": list(STATES)}),
+            Parameter("q", "Only units whose name contains this text."),
+            Parameter("changed_since", "Only units with a prediction after this time.", _TIME),
+            LIMIT,
+            Parameter("after", "The `next` of the previous page."),
+        )
+        explanation = of_store(
+            "Explain the prediction of a unit from its stored readings",
+            "As `explain` full does; nothing is stored.",
+            UnitReply,
+            MODEL,
+            Parameter("cycle", "The last cycle of the window; by default the unit's.", _CYCLE),
+        )
+        unit = of_store(
+            "One unit: its predictions, its readings, its outcome, and the accuracy",
+            "Pages begin with the newest cycles; `scores` is of the last 1,000 of each version before the "
+            "outcome. `model` may be omitted if one is loaded.",
+            bodies.UnitBody,
+            MODEL,
+            LIMIT,
+            Parameter("before", "Only predictions and readings of earlier cycles.", _CYCLE),
+        )
+        scope, at = KeyScope.PREDICT, f"{UNIT}/explanation"
+        return [
+            Endpoint("GET", "/v1/units", Route.UNITS, self.fleet, scope, doc=fleet),
+            Endpoint(
+                "GET", at, Route.EXPLANATION, self.explanation, scope, needs_model=True, doc=explanation
+            ),
+            Endpoint("GET", UNIT, Route.UNIT, self.unit, scope, doc=unit),
+        ]
+
+    def _written(self) -> list[Endpoint]:
+        cycles = of_store(
+            "Store readings of a unit, and predict for it",
+            "Readings are stored before the answer, all or none. The same reading again changes nothing, "
+            "another one of a stored cycle is a conflict. Order does not matter. CSV has a header with "
+            "`cycle` and columns; its address may have `model`, `explain`, `store`, and the costs `planned` "
+            "and `failure`.",
+            CyclesReply,
+            body={"application/json": units_cycles.CyclesQuery, "text/csv": TEXT},
+        )
+        outcome = of_store(
+            "Report an outcome: the unit failed, or was removed while it ran",
+            "The same outcome again changes nothing; another one is a conflict, unless `replace` is true.",
+            OutcomeReply,
+            body=OutcomeReport,
+        )
+        rename = of_store(
+            "Rename a unit with its predictions, readings and outcome",
+            "A name that another unit has is a conflict.",
+            bodies.UnitBody,
+            body=bodies.RenameBody,
+        )
+        delete = of_store(
+            "Delete a unit with its predictions, readings and outcome",
+            "Metrics keep what they have counted.",
+            bodies.DeletedBody,
+            MODEL,
+        )
+        ingest, outcomes = KeyScope.INGEST, KeyScope.OUTCOMES
+
+        def post(action: str, route: Route, handler: Handler, scope: KeyScope, doc: Operation) -> Endpoint:
             read = units_cycles.MEDIA_TYPES if route is Route.CYCLES else JSON
-            return Endpoint("POST", path, route, handler, scope, needs_model=True, media_type=read)
+            path = f"{UNIT}/{action}"
+            return Endpoint("POST", path, route, handler, scope, needs_model=True, media_type=read, doc=doc)
 
         return [
-            Endpoint("GET", "/v1/units", Route.UNITS, self.fleet, KeyScope.PREDICT),
-            post(f"{unit}/cycles", Route.CYCLES, units_cycles.append, KeyScope.INGEST),
-            post(f"{unit}/outcomes", Route.OUTCOMES, self.outcome, KeyScope.OUTCOMES),
-            post(f"{unit}/rename", Route.RENAME, self.rename, KeyScope.OUTCOMES),
-            Endpoint(
-                "GET", f"{unit}/explanation", Route.EXPLANATION, self.explanation, KeyScope.PREDICT,
-                needs_model=True,
-            ),
-            Endpoint("GET", unit, Route.UNIT, self.unit, KeyScope.PREDICT),
-            Endpoint("DELETE", unit, Route.UNIT, self.delete, KeyScope.OUTCOMES),
-        ]  # fmt: skip
+            post("cycles", Route.CYCLES, units_cycles.append, ingest, cycles),
+            post("outcomes", Route.OUTCOMES, self.outcome, outcomes, outcome),
+            post("rename", Route.RENAME, self.rename, outcomes, rename),
+            Endpoint("DELETE", UNIT, Route.UNIT, self.delete, outcomes, doc=delete),
+        ]
 
     async def fleet(self, call: Call) -> Reply:
         """Answer `GET /v1/units`."""
-        query = read_query(call, {"model", "limit", "state", "after", "q", "changed_since"})
+        query = read_query(call)
         models = (
             [self._model(query["model"]).name.name] if "model" in query else [*self._desk.predictor.models]
         )
@@ -81,14 +162,14 @@ class UnitsHttp:
 
     async def unit(self, call: Call) -> Reply:
         """Answer `GET /v1/units/{unit}`."""
-        query = read_query(call, {"model", "limit", "before"})
+        query = read_query(call)
         limit, before = _limit(query), _whole(query, "before", most=LARGEST_CYCLE + 1)
         body = await self._unit(call, self._model(query.get("model")), limit=limit, before=before)
         return json_reply(body)
 
     async def explanation(self, call: Call) -> Reply:
         """Answer `GET /v1/units/{unit}/explanation`."""
-        query = read_query(call, {"model", "cycle"})
+        query = read_query(call)
         until = _whole(query, "cycle", most=LARGEST_CYCLE) or LARGEST_CYCLE
         model, tenant = self._model(query.get("model")), call.exchange.caller.tenant
         call.exchange.windows = 1
@@ -97,13 +178,13 @@ class UnitsHttp:
 
     async def delete(self, call: Call) -> Reply:
         """Answer `DELETE /v1/units/{unit}`."""
-        key = self._key(call, self._model(read_query(call, {"model"}).get("model")))
+        key = self._key(call, self._model(read_query(call).get("model")))
         rows = bodies.DeletedRows(*await self._store.delete(key))
         return json_reply(bodies.DeletedBody(key.unit, key.model, rows))
 
     async def rename(self, call: Call) -> Reply:
         """Answer `POST /v1/units/{unit}/rename`."""
-        given = _decoded(self._rename, call.body)
+        given = read_json(call.body, bodies.RenameBody)
         check_name(given.to, "/to")
         model = self._model(given.model)
         await self._store.rename(self._key(call, model), given.to)
@@ -111,7 +192,7 @@ class UnitsHttp:
 
     async def outcome(self, call: Call) -> Reply:
         """Answer `POST /v1/units/{unit}/outcomes`."""
-        given = _decoded(self._report, call.body)
+        given = read_json(call.body, OutcomeReport)
         if not 1 <= given.cycle <= LARGEST_CYCLE:
             raise wrong("/cycle", f"expected 1 to {LARGEST_CYCLE}, got {given.cycle}", "bad_cycle")
         model = self._model(given.model)
@@ -146,19 +227,22 @@ class UnitsHttp:
         return self._desk.predictor.model(name)
 
 
-def _decoded(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:
-    try:
-        return decoder.decode(body)
-    except UNREADABLE as error:
-        raise unreadable(error) from error
+def of_store(
+    summary: str, description: str, answer: type, *parameters: Parameter, body: Content | None = None
+) -> Operation:
+    """Describe an endpoint that asks the store."""
+    errors = (404, 422, 429, 500, 503, 504, *((409,) if body else ()))
+    return Operation(summary, answer, errors, f"{description} {NO_STORE}", parameters, body)
 
 
-def read_query(call: Call, known: set[str]) -> Mapping[str, str]:
-    """Read the parameters of a path.
+def read_query(call: Call) -> Mapping[str, str]:
+    """Read the parameters behind a path.
 
     Raises:
-        InvalidRequest: there are others.
+        InvalidRequest: the endpoint has not declared one of them.
     """
+    doc = call.endpoint.doc
+    known = {parameter.name for parameter in (doc.parameters if doc else ())}
     unknown = sorted(set(call.query) - known)
     if unknown:
         names = ", ".join(sorted(known))

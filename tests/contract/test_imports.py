@@ -49,3 +49,12 @@ def test_importing_the_application_starts_nothing(module):
     code = f"import threading, {module}; print(threading.active_count(), {module}.HOST.parts)"
 
     assert run(code).split() == ["1", "None"]
+
+
+def test_every_benchmark_and_every_hostile_run_can_be_imported():
+    files = [file for folder in ("benchmarks", "hostile") for file in (ROOT / "tests" / folder).glob("*.py")]
+    modules = [".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files]
+
+    done = run(f"import importlib\nfor name in {modules!r}: importlib.import_module(name)\nprint('all')")
+
+    assert done.split() == ["all"]

@@ -1,13 +1,16 @@
 """The OpenAPI document says what the service does, and nothing in it leads nowhere."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from service.errors import STATUS
 from service.http.openapi import document
-from service.http.routes import BODIES
+from service.http.routes import endpoints
 from tests.fakes import make_manifest
 
-DOCUMENT = document(BODIES, make_manifest())
+DESK = SimpleNamespace(predictor=None, lifecycle=None)
+DOCUMENT = document(endpoints(DESK, None, None, None, None), make_manifest())
 OPERATIONS = {
     f"{method} {path}": operation
     for path, operations in DOCUMENT["paths"].items()

@@ -1,5 +1,6 @@
 """Bodies of the Open Inference Protocol: whatever is right comes through, whatever is not is refused."""
 
+import asyncio
 import json
 import math
 
@@ -11,7 +12,9 @@ from hypothesis.extra import numpy as arrays
 
 from service.core.queries import ModelName
 from service.errors import InvalidRequest, InvalidTensor, MalformedBody, status_of
-from service.http.oip_body import Form, decoded, encoded
+from service.http import oip_body
+from service.http.oip import encoded
+from service.http.oip_body import Form
 from service.oip.tensors import TensorSpec, array_of
 from tests.oip import arrays_of, binary_request, described, json_request
 
@@ -25,6 +28,11 @@ NUMBERS = st.sampled_from(list(DTYPES)).flatmap(
 TENSORS = st.dictionaries(st.text(min_size=1, max_size=8), NUMBERS, min_size=1, max_size=4)
 MODEL = ModelName("m", "1", "0")
 READINGS = np.arange(6, dtype=np.float32).reshape(1, 2, 3)
+
+
+def decoded(body, header):
+    """A body as the service reads it: in one call, or else in slices."""
+    return oip_body.decoded(body, header) or asyncio.run(oip_body.decoded_in_slices(body, header))
 
 
 def read(body, header=b""):
@@ -232,6 +240,30 @@ def test_a_binary_size_that_is_not_the_contents_is_refused(size):
 def test_data_that_are_not_numbers_of_the_shape_are_refused(data):
     with pytest.raises(InvalidTensor, match="'readings'"):
         read(one(data=data))
+
+
+@pytest.mark.parametrize("count", [6, 99_999])
+def test_the_place_of_a_value_that_is_no_number_is_named(count):
+    data = [1.5] * count
+    data[count - 2] = "high"
+
+    with pytest.raises(InvalidTensor, match=rf"'readings': data/{count - 2}: Expected .* got `str`"):
+        read(one(data=data, shape=[1, count // 3, 3]))
+
+
+def test_the_place_of_a_size_that_is_no_number_is_named():
+    with pytest.raises(MalformedBody, match=r"^/inputs/0/shape/1: Expected `int`, got `str`"):
+        read(one(shape=[1, "two", 3]))
+
+
+@pytest.mark.parametrize("missing", [None, math.nan])
+@pytest.mark.parametrize("cycles", [2, 40_000])
+def test_lists_of_lists_of_the_shape_are_read(cycles, missing):
+    rows = [[[0.5, missing, 2.0]] * cycles]
+
+    (array,) = read(one(data=rows, shape=[1, cycles, 3])).values()
+
+    np.testing.assert_array_equal(array, np.array([[[0.5, math.nan, 2.0]] * cycles], "<f4"))
 
 
 @pytest.mark.parametrize("data", [[1.5, 2], [None, 1], [2**63, 1], ["1", 1]])
