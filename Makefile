@@ -11,6 +11,9 @@ CLIENTS := .venv/clients
 # gpu if an NVIDIA driver answers, else cpu; or `make serve ACCELERATOR=cpu`
 ACCELERATOR ?= $(shell nvidia-smi >/dev/null 2>&1 && echo gpu || echo cpu)
 
+# Compiled modules are kept, also where the environment says otherwise: tests start hundreds of processes.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: help
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,15 +89,21 @@ tour: setup ## simulate, train, export, check, serve and predict in under two mi
 screenshots: setup ## docs/images: pictures of the page, from a demo with a fixed seed
 	$(BIN)/python -m tools.screenshots
 
+# Files keep the order of tests/conftest.py: the long ones first.
+BY_FILE := --dist loadfile --no-loadscope-reorder
+TINY := build/tiny-bundles
+
 .PHONY: test
 test: setup ## every test
-	$(BIN)/python -m pytest -n auto --dist loadfile tests/unit tests/contract
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not long and not alone" tests/integration tests/hostile tests/gpu
-	$(BIN)/python -m pytest -m "alone and not long" tests/integration tests/hostile
+	rm -rf $(TINY)
+	$(BIN)/python -m pytest --tiny-bundles $(TINY) -n auto $(BY_FILE) tests/unit tests/contract
+	$(BIN)/python -m pytest --tiny-bundles $(TINY) -n 2 $(BY_FILE) -m "not long and not alone" \
+	  tests/integration tests/hostile tests/gpu
+	$(BIN)/python -m pytest --tiny-bundles $(TINY) -m "alone and not long" tests/integration tests/hostile
 
 .PHONY: test-unit test-long test-integration test-gpu bench bench-gpu bench-peers
 test-unit: setup ## one module at a time
-	$(BIN)/python -m pytest -n auto --dist loadfile tests/unit
+	$(BIN)/python -m pytest -n auto $(BY_FILE) tests/unit
 
 test-long: setup ## property tests with 20 times as many, new examples, and long tests: for every night
 	$(BIN)/python -m pytest -n auto -m hypothesis --hypothesis-profile=long tests/unit tests/integration

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -29,8 +30,55 @@ settings.register_profile(
 settings.load_profile("repeatable")
 
 
+TESTS: Final = Path(__file__).parent
+LONG: Final = (
+    "contract/test_readme.py",
+    "integration/test_oip_clients.py",
+    "integration/test_golden_record.py",
+    "integration/test_hostile.py",
+    "integration/test_tour.py",
+    "integration/test_prometheus.py",
+    "integration/test_page_unit.py",
+    "integration/test_page_try.py",
+    "integration/test_page_fleet.py",
+    "integration/test_page_shell.py",
+    "integration/test_page_models.py",
+    "integration/test_ray.py",
+    "integration/test_battery.py",
+    "integration/test_evaluate_command.py",
+    "integration/test_attention_command.py",
+    "integration/test_stores.py",
+    "integration/test_wheel.py",
+    "integration/test_demo.py",
+    "hostile/test_replicas.py",
+    "hostile/test_rolling.py",
+    "hostile/test_files.py",
+    "unit/test_training.py",
+    "unit/test_experiments.py",
+    "unit/test_train_command.py",
+    "unit/test_quantize.py",
+    "unit/test_attention_alerts.py",
+    "unit/test_planted.py",
+    "unit/test_attention_diagnostics.py",
+)
+"""Files of tests that take long. They run first: a long file that comes last keeps one process busy alone."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--examples", type=int, default=200, help="inputs for each fuzzed door (tests/hostile)")
+    parser.addoption(
+        "--tiny-bundles",
+        type=lambda folder: Path(folder).resolve(),
+        help="folder of the tiny bundles, which several runs share; by default a temporary one",
+    )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if missing := [name for name in LONG if not (TESTS / name).is_file()]:
+        raise pytest.UsageError(f"tests/conftest.py: LONG names files that do not exist: {missing}")
+    rank = {TESTS / name: number for number, name in enumerate(LONG)}
+    items.sort(key=lambda item: rank.get(item.path, len(LONG)))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -41,23 +89,26 @@ def interrupts_are_heard() -> None:
 
 
 @pytest.fixture(scope="session")
-def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> BundleFolder:
-    """A bundle of a network that was trained for a moment; made once, also for parallel workers."""
-    return _made_once(tmp_path_factory, "flagship")
-
-
-@pytest.fixture(scope="session")
-def tiny_bundles(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], BundleFolder]:
-    """The same for any network, by its name; each is made when it is first asked for."""
-    return partial(_made_once, tmp_path_factory)
-
-
-def _made_once(tmp_path_factory: pytest.TempPathFactory, network: str) -> BundleFolder:
-    from tests.tiny_bundle import make_tiny_bundle
-
+def tiny_bundles(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], BundleFolder]:
+    """A bundle of any network, by its name, trained for a moment; made once, also for parallel workers."""
     root = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         root = root.parent
+    return partial(_made_once, pytestconfig.getoption("--tiny-bundles") or root)
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(tiny_bundles: Callable[[str], BundleFolder]) -> BundleFolder:
+    """The same of the flagship."""
+    return tiny_bundles("flagship")
+
+
+def _made_once(root: Path, network: str) -> BundleFolder:
+    from tests.tiny_bundle import make_tiny_bundle
+
+    root.mkdir(parents=True, exist_ok=True)
     folder = root / f"tiny-bundle-{network}"
     with (root / f"tiny-bundle-{network}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

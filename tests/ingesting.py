@@ -120,7 +120,9 @@ class Devices:
 
     def lost(self, http: httpx.Client, model: str) -> int:
         """Count acknowledged readings that are not stored."""
-        return sum(len(cycles - stored(http, unit, model)) for unit, cycles in self.acknowledged.items())
+        return sum(
+            len(cycles - stored(http, unit, model)) for unit, cycles in self.acknowledged.items() if cycles
+        )
 
     def worst(self, http: httpx.Client, **fields: object) -> float:
         """Repeat each unit's last reading; return the largest distance to the answer of its whole window."""

@@ -8,9 +8,10 @@ import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -166,26 +167,40 @@ def _answers_ready(server: Server, tls: ssl.SSLContext | None) -> bool:
 KEY = "a-key"
 
 
+@pytest.fixture(scope="session")
+def start(tiny_bundle, tmp_path_factory) -> Iterator[Callable[..., Server]]:
+    """Start a service once, by its name and front end; it runs until the session ends.
+
+    pytest ends a fixture where its parameter changes: twice in each file, where xdist deals out files.
+    """
+    with ExitStack() as stack:
+
+        @cache
+        def started(name: str, front_end: str, **settings: str) -> Server:
+            folder = tmp_path_factory.mktemp(f"{name}-{front_end}")
+            return stack.enter_context(
+                running(folder, str(tiny_bundle.path), front_end=front_end, **settings)
+            )
+
+        yield started
+
+
 @pytest.fixture(scope="session", params=FRONT_ENDS)
-def server(request, tiny_bundle, tmp_path_factory) -> Iterator[Server]:
+def server(request, start) -> Server:
     """The service with the tiny bundle, once behind each front end."""
-    folder = tmp_path_factory.mktemp(f"server-{request.param}")
-    settings = {"log_format": "json", "log_sample": "1"}
-    with running(folder, str(tiny_bundle.path), front_end=request.param, **settings) as started:
-        yield started
+    return start("server", request.param, log_format="json", log_sample="1")
 
 
 @pytest.fixture(scope="session", params=FRONT_ENDS)
-def strict(request, tiny_bundle, tmp_path_factory) -> Iterator[Server]:
+def strict(request, start) -> Server:
     """A service that asks for a key, takes little and has no patience."""
-    folder = tmp_path_factory.mktemp(f"strict-{request.param}")
-    settings = {
-        "api_keys": f"another, {KEY}",
-        "max_request_windows": "4",
-        "request_timeout_seconds": "0.000001",
-    }
-    with running(folder, str(tiny_bundle.path), front_end=request.param, **settings) as started:
-        yield started
+    return start(
+        "strict",
+        request.param,
+        api_keys=f"another, {KEY}",
+        max_request_windows="4",
+        request_timeout_seconds="0.000001",
+    )
 
 
 @pytest.fixture(scope="session")
