@@ -28,7 +28,6 @@ from rich.progress import track
 from export.bundle import find_bundle
 from service.core.runtime import OnnxRuntime
 from tests.benchmarks.capacity_report import (
-    BACKLOG,
     Load,
     Loaded,
     Measurement,
@@ -65,8 +64,8 @@ def main(
     doc: Annotated[Path | None, typer.Option(help="Page whose generated part is replaced.")] = None,
     bundle: Annotated[str, typer.Option(help="Model that is measured.")] = "fd001",
     doors: Annotated[str, typer.Option(help="Forms of requests, with commas.")] = "json,binary",
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of the measurement.")] = 5,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Time of each load in a round.")] = 2.0,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of the measurement.")] = 12,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Time of each load in a round.")] = 0.8,
     workers: Annotated[int, typer.Option(min=1, help="Workers of a replica, a core each.")] = 2,
     p99_ms: Annotated[float, typer.Option(min=0.1, help="Latency that a plan keeps.")] = 50,
     core_hour: Annotated[float, typer.Option(min=0, help="Price of a core for an hour.")] = 0.04,
@@ -102,7 +101,7 @@ def one_round(crew: Crew, worker: int, seconds: float, seed: int) -> Round:
     """Measure batches of each size, then every load."""
     start, others = time.perf_counter(), _others_seconds(worker)
     cpu, batches = dict[int, float](), dict[int, list[Batch]]()
-    for size in (*SIZES, BACKLOG):
+    for size in SIZES:
         busy = cpu_seconds([worker])
         measure = partial(crew.burst, size, worker) if size > 1 else crew.alone
         batches[size] = list(_repeated(measure, seconds))

@@ -28,10 +28,8 @@ from tests.benchmarks.fleet_simulation import (
 from tests.benchmarks.loop_simulation import Client, closed_loop, open_loop
 from tests.benchmarks.tables import table
 
-MOST_KEPT: Final = 150
+MOST_KEPT: Final = 60
 """Batches of each size that a round keeps for plans, one after the other."""
-BACKLOG: Final = 4 * MOST_WINDOWS
-"""Windows of a burst that takes several full batches."""
 SLICE: Final = 8
 """Most replicas that are simulated: larger fleets are simulated by this share of them, and of their units."""
 SECONDS: Final = 2
@@ -110,21 +108,24 @@ class Measurement(msgspec.Struct, frozen=True):
     def times(self, rounds: Iterable[Round]) -> ServiceTimes:
         """Join the batches of rounds.
 
-        A request is read in the time that neither the graph nor the sending of answers takes. `BACKLOG`
-        windows take one full batch, and the rest of them as batches that follow it.
+        A request is read in the time that neither the graph nor the sending of answers takes. The CPU
+        time of a batch beyond its last answer is work behind it.
         """
-        batches: dict[int, list[Batch]] = {}
-        for each in rounds:
-            for size, found in each.micros.items():
-                batches.setdefault(size, []).extend(Batch(first / 1e6, last / 1e6) for first, last in found)
-        whole = statistics.median(batch.last for batch in batches.pop(BACKLOG))
-        first = statistics.median(batch.first for batch in batches[MOST_WINDOWS])
-        last = statistics.median(batch.last for batch in batches[MOST_WINDOWS])
+        kept = list(rounds)
+        batches = {
+            size: [Batch(first / 1e6, last / 1e6) for each in kept for first, last in each.micros[size]]
+            for size in kept[0].micros
+        }
+        first, last = (statistics.median(batch[place] for batch in batches[MOST_WINDOWS]) for place in (0, 1))
         beside_graph = (last - self.graph_seconds[MOST_WINDOWS]) / MOST_WINDOWS
+        cpu = {size: size * statistics.mean(each.cpu_seconds[size] for each in kept) for size in batches}
         return ServiceTimes(
             batches,
             read_seconds=max(0.0, beside_graph - (last - first) / (MOST_WINDOWS - 1)),
-            following=(whole / last - 1) / (BACKLOG / MOST_WINDOWS - 1),
+            after={
+                size: max(0.0, cpu[size] - statistics.mean(batch.last for batch in found))
+                for size, found in batches.items()
+            },
         )
 
 

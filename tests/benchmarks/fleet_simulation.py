@@ -40,26 +40,33 @@ class ServiceTimes:
     Attributes:
         read_seconds: Part of a batch's time in which one request is received and decoded. Requests that
             arrive meanwhile join the batch.
-        following: Time of a full batch right after another one, over that of one that an idle worker
-            begins: the threads of a worker with a backlog do not wake each other.
     """
 
     def __init__(
-        self, measured: Mapping[int, Sequence[Batch]], *, read_seconds: float = 0.0, following: float = 1.0
+        self,
+        measured: Mapping[int, Sequence[Batch]],
+        *,
+        read_seconds: float = 0.0,
+        after: Mapping[int, float] | None = None,
     ) -> None:
+        """Take batches by their number of windows, and the seconds of work behind the last answer of each."""
         self.read_seconds: Final = read_seconds
-        self.following: Final = following
         self.measured: Final = measured
         self._sizes: Final = sorted(measured)
         self._means: Final = [sum(each.last for each in measured[n]) / len(measured[n]) for n in self._sizes]
+        self._after: Final = [after[n] if after else 0.0 for n in self._sizes]
 
     def mean_seconds(self, windows: int) -> float:
-        """Interpolate the mean time of a batch."""
+        """Interpolate the mean time of a batch, to its last answer."""
         return float(np.interp(windows, self._sizes, self._means))
+
+    def after(self, windows: int) -> float:
+        """Interpolate the time behind a batch's last answer in which its worker's core is still at work."""
+        return float(np.interp(windows, self._sizes, self._after))
 
     def most_per_second(self) -> float:
         """Return the throughput of a worker with a backlog, in windows a second."""
-        return MOST_WINDOWS / (self.following * self.mean_seconds(MOST_WINDOWS))
+        return MOST_WINDOWS / (self.mean_seconds(MOST_WINDOWS) + self.after(MOST_WINDOWS))
 
     def nearest(self, windows: int) -> int:
         """Return the nearest measured size."""
@@ -73,15 +80,13 @@ class Replay:
         self._times: Final = times
         self._next: Final = {size: rng.randrange(len(found)) for size, found in times.measured.items()}
 
-    def batch(self, windows: int, *, follows: bool = False) -> Batch:
-        """Return the next batch of the nearest size, scaled to this one, and to one that follows another."""
+    def batch(self, windows: int) -> Batch:
+        """Return the next batch of the nearest size, scaled to this one."""
         times, size = self._times, self._times.nearest(windows)
         found = times.measured[size]
         first, last = found[self._next[size] % len(found)]
         self._next[size] += 1
         scale = times.mean_seconds(windows) / times.mean_seconds(size)
-        if follows and windows == MOST_WINDOWS:
-            scale *= times.following
         return Batch(scale * first, scale * last)
 
 
@@ -121,7 +126,7 @@ class Worker:
         most_windows: int = MOST_WINDOWS,
     ) -> None:
         self._env: Final = env
-        self._reading: Final = times.read_seconds
+        self._times: Final = times
         self._replay: Final = Replay(times, rng)
         self._answer: Final = answer
         self._refuse: Final = refuse
@@ -150,32 +155,31 @@ class Worker:
     def _serve(self) -> Process:
         try:
             while True:
-                follows = False
                 while self.held:
-                    yield from self._run_batch(follows=follows)
-                    follows = True
+                    yield from self._run_batch()
                 self._arrival = self._env.event()
                 yield self._arrival
         except simpy.Interrupt:
             return
 
-    def _run_batch(self, *, follows: bool) -> Process:
+    def _run_batch(self) -> Process:
         held, now = self.held, self._env.now
         while held and now - held[0][1] > LONGEST_WAIT:
             self._refuse(held.popleft()[0])
         if not held:
             return
-        size, reading = 0, self._reading
+        size, reading = 0, self._times.read_seconds
         while size < min(len(held), self._most):  # requests that arrive while others are read join them
             size += 1
             if reading:
                 yield self._env.timeout(reading)
-        first, last = self._replay.batch(size, follows=follows)
+        first, last = self._replay.batch(size)
         yield self._env.timeout(max(0.0, first - size * reading))
         self._answer(held.popleft()[0])
         for _ in range(size - 1):
             yield self._env.timeout((last - first) / (size - 1))
             self._answer(held.popleft()[0])
+        yield self._env.timeout(self._times.after(size))
 
 
 class Replica:

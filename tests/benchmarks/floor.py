@@ -24,9 +24,9 @@ import onnx
 import psutil
 from onnx import helper
 
-from service.processes.tuning import schedule_as_batch
+from service.processes.tuning import disable_huge_pages, schedule_as_batch
 from tests.benchmarks.floor_worker import HANDLER
-from tests.benchmarks.front_ends import CORES, ROOT, Served, stop
+from tests.benchmarks.front_ends import CORES, ROOT, Served
 from tests.integration.conftest import free_port
 
 NAMES: Final = {"readings": "x", "health_state": "hs", "attention": "attn"}
@@ -57,16 +57,16 @@ def serving_floor(handler: Path, graph: Path) -> Iterator[Served]:
     environment = os.environ | {HANDLER: str(handler), "MODEL_PATH": str(graph), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "tests.benchmarks.floor", str(port)]
     start = time.perf_counter()
-    process = subprocess.Popen(command, env=environment, cwd=ROOT, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    try:
-        if process.stdout.readline() != READY:
-            raise RuntimeError(f"{handler}: the floor did not start; its reason is above")
-        ready = time.perf_counter() - start
-        workers = [child.pid for child in psutil.Process(process.pid).children()]
-        yield Served(f"http://127.0.0.1:{port}", f"127.0.0.1:{port}", workers, ready)
-    finally:
-        stop(process)
+    with subprocess.Popen(command, env=environment, cwd=ROOT, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            if process.stdout.readline() != READY:
+                raise RuntimeError(f"{handler}: the floor did not start; its reason is above")
+            ready = time.perf_counter() - start
+            workers = [child.pid for child in psutil.Process(process.pid).children()]
+            yield Served(f"http://127.0.0.1:{port}", f"127.0.0.1:{port}", workers, ready)
+        finally:
+            process.terminate()
 
 
 async def main(port: int) -> None:
@@ -74,6 +74,7 @@ async def main(port: int) -> None:
     from pyvoy import PyvoyServer
 
     schedule_as_batch()
+    disable_huge_pages()
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     one = ["--concurrency", "1"]

@@ -72,13 +72,17 @@ def test_callers_that_fill_every_batch_get_the_throughput_of_full_batches() -> N
     assert len(outcome.latencies) / outcome.seconds == pytest.approx(32 / TIMES.mean_seconds(32), rel=0.01)
 
 
-def test_full_batches_right_after_each_other_take_the_time_of_following_ones() -> None:
-    times = ServiceTimes(TIMES.measured, following=0.8)
+def test_a_worker_is_at_work_behind_the_last_answer_of_a_batch() -> None:
+    after = dict.fromkeys(TIMES.measured, 0.001)
+    times = ServiceTimes(TIMES.measured, after=after)
 
-    outcome = closed_loop(times, callers=128, seconds=5, client=NO_CLIENT, seed=1)
+    lone, many = (
+        closed_loop(times, callers=callers, seconds=5, client=NO_CLIENT, seed=1) for callers in (1, 128)
+    )
 
-    assert len(outcome.latencies) / outcome.seconds == pytest.approx(times.most_per_second(), rel=0.01)
-    assert times.most_per_second() == pytest.approx(TIMES.most_per_second() / 0.8)
+    assert lone.latencies[0] == pytest.approx(TIMES.measured[1][0].first)
+    assert len(many.latencies) / many.seconds == pytest.approx(times.most_per_second(), rel=0.01)
+    assert times.most_per_second() == pytest.approx(32 / (TIMES.mean_seconds(32) + 0.001))
 
 
 def test_requests_that_arrive_while_others_are_read_join_their_batch() -> None:
@@ -149,13 +153,21 @@ def test_a_request_that_waited_longer_than_admission_allows_is_refused() -> None
     assert max(overload.latencies) <= LONGEST_WAIT + batch + 1e-9
 
 
+def with_replicas(count: int) -> Outcome:
+    return simulate(Fleet(units=6000 * count, replicas=count, workers=2), TIMES, seconds=1, seed=3)
+
+
+@pytest.fixture(scope="module")
+def whole() -> Outcome:
+    return with_replicas(16)
+
+
 @pytest.mark.parametrize("replicas", [4, 8])
-def test_a_share_of_replicas_and_units_has_the_latency_of_the_whole_or_little_more(replicas: int) -> None:
+def test_a_share_of_replicas_and_units_has_the_latency_of_the_whole_or_little_more(
+    whole: Outcome, replicas: int
+) -> None:
     """A balancer with fewer replicas finds the idle one less often."""
-    whole, part = (
-        simulate(Fleet(units=6000 * count, replicas=count, workers=2), TIMES, seconds=1, seed=3)
-        for count in (16, replicas)
-    )
+    part = with_replicas(replicas)
 
     assert np.median(part.latencies) == pytest.approx(np.median(whole.latencies), rel=0.05)
     assert p99(whole) <= p99(part) <= 1.12 * p99(whole)
