@@ -215,6 +215,8 @@ class Catalog:
         if ends is not None and beside is not None:
             of = beside.model
             if change.reason:
+                if beside.returned:  # two workers passed the bound at the same time
+                    raise ModelConflict(f"the canary of {change.model} was given back: {beside.returned}")
                 candidates[name] = msgspec.structs.replace(beside, returned=change.reason)
         elif change.action is Action.UNLOAD:
             of = models[name].name

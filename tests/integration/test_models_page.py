@@ -116,7 +116,8 @@ def test_a_canary_answers_in_every_worker_survives_a_restart_and_goes_back_from_
     assert versions(service) == {old}
     (reason,) = shown()
     assert "cycles on average, bound 0.01" in reason
-    assert 'rul_canary_returned_total{model="fd001"} 1.0' in get(service, "/metrics").text
+    counted = 'rul_canary_returned_total{model="fd001"} 1.0'
+    wait_until(lambda: counted in get(service, "/metrics").text, 30, what="the count of one return")
 
 
 def test_swaps_under_load_fail_no_request_and_mix_no_answer(tmp_path):

@@ -9,6 +9,7 @@ from service.core.canary import SUMS, Canary
 from service.core.changes import Action, Bounds, Candidate, Change
 from service.core.predictor import LoadedModel
 from service.core.queries import ModelName
+from service.errors import ModelConflict
 from service.metrics.board import Board
 from service.processes.control import WorkerSpec
 from service.proto import rul_v1_pb2 as pb
@@ -233,6 +234,18 @@ async def test_a_canary_that_differs_too_much_is_given_back(service, newer):
     assert await service.version() == old
     assert (await service.change("DELETE", "/fd001/canary")).status_code == 200
     assert await candidate(service) is None
+
+
+async def test_a_canary_that_two_workers_give_back_at_once_is_given_back_once(service, newer):
+    await begun(service, newer, **WIDE)
+    returned = Change(Action.UNCANARY, "fd001", reason="the first reason")
+    catalog = service.parts.catalog
+
+    await catalog.change(returned)
+    with pytest.raises(ModelConflict, match="canary of fd001 was given back"):
+        await catalog.change(msgspec.structs.replace(returned, reason="the second"))
+
+    assert (await candidate(service))["returned"] == "the first reason"
 
 
 async def test_the_open_protocol_names_the_canary_unless_it_asks_for_a_version(service, newer):
