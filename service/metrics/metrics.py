@@ -39,7 +39,9 @@ from service.metrics.models import Families, Manifests, ModelMetrics
 from service.metrics.store import StoreMetrics
 
 PUBLISH_SECONDS: Final = 0.25
-"""How far a scrape of one worker may lag behind the requests and histograms of the others."""
+"""How far a scrape of one worker may lag behind the requests and histograms of the others, and the pauses."""
+PAUSE_SECONDS: Final = 0.01
+"""A request takes several turns of the event loop: with a part in each of them it waits for all parts."""
 
 
 class Metrics(Collector):
@@ -190,7 +192,7 @@ class Metrics(Collector):
         self._shared.publish()
 
     async def publish_regularly(self) -> None:
-        """Publish every `PUBLISH_SECONDS`; between two parts of the counting the event loop turns."""
+        """Publish every `PUBLISH_SECONDS`; pause between two parts of the counting, for requests."""
         while True:
             await asyncio.sleep(PUBLISH_SECONDS)
             for count in self._parts():
@@ -198,7 +200,7 @@ class Metrics(Collector):
                     count()
                 except Exception as error:  # noqa: BLE001 - what could not be counted is lost, nothing else
                     logs.logger().error("metrics lost", reason=str(error), exc_info=error)
-                await asyncio.sleep(0)
+                await asyncio.sleep(PAUSE_SECONDS)
 
     def collect(self) -> Iterable[Metric]:
         """Count the requests and batches that wait, before the other collectors are asked."""

@@ -1,6 +1,7 @@
 """What Prometheus is told: everything, once, under names and labels that were known at the start."""
 
 import asyncio
+from collections import Counter
 from typing import Final
 
 import numpy as np
@@ -19,6 +20,7 @@ from service.metrics import metrics as metrics_module
 from service.metrics.buckets import Buckets
 from service.metrics.instruments import Shared
 from service.metrics.metrics import Metrics
+from service.metrics.models import PART_BATCHES
 from tests.fakes import RULES, FakeRuntime, fake_outputs, make_manifest
 
 
@@ -149,6 +151,26 @@ async def test_what_waits_is_published_though_nobody_scrapes(monkeypatch, metric
 
     publishing.cancel()
     assert not metrics.models["fake"].waits
+
+
+async def test_a_request_of_many_turns_of_the_loop_ends_between_two_parts_of_the_counting(
+    monkeypatch, metrics, runtime
+):
+    monkeypatch.setattr(metrics_module, "PUBLISH_SECONDS", 0.001)
+    model, parts = metrics.models["fake"], 4
+    for _ in range(parts * PART_BATCHES):
+        model.ran(batch_of((5.0, 4), manifest=runtime.manifest))
+    turns = Counter[int]()
+
+    publishing = asyncio.create_task(metrics.publish_regularly())
+    async with asyncio.timeout(10):
+        while model.waits:
+            turns[len(model._waiting)] += 1
+            await asyncio.sleep(0)
+
+    publishing.cancel()
+    assert [*turns] == [PART_BATCHES * left for left in range(parts, 0, -1)]
+    assert min([*turns.values()][1:]) >= 10
 
 
 async def test_what_cannot_be_counted_is_logged_and_ends_nothing(monkeypatch, metrics):
