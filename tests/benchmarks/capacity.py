@@ -13,11 +13,11 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -49,12 +49,17 @@ CALLERS: Final = (1, 8, 64, 256)
 RATED: Final = 64
 SHARES: Final = (0.3, 0.6, 0.8)
 """Rates of the open loop: shares of the answers a second of `RATED` callers in the same round."""
+INTERRUPTED: Final = (32, 16)
+"""A batch, and requests that arrive while it is computed."""
+INTERRUPTED_SHARE: Final = 0.8
+"""Share of the time to a batch's first answer in which they arrive."""
 SHARE_OF_BATCHES: Final = 0.5
 """Time of each size of batches, over that of a load."""
 GRAPH_RUNS: Final = 200
 HTTP_DOORS: Final = ("json", "rows json", "oip json", "binary")
 BEGIN: Final = "<!-- made by python -m tests.benchmarks.capacity -->"
 RESULT: Final = Path(__file__).with_name("service_times.json")
+T = TypeVar("T")
 
 
 def main(
@@ -107,6 +112,7 @@ def one_round(crew: Crew, worker: int, seconds: float, seed: int) -> Round:
         batches[size] = list(_repeated(measure, seconds))
         cpu[size] = (cpu_seconds([worker]) - busy) / size / len(batches[size])
     waking = max(0.0, _typical(_repeated(partial(crew.burst, 1, worker), seconds)) - _typical(batches[1]))
+    arrival = _arrival_seconds(crew, worker, seconds, batches, cpu, waking)
     micros = {
         size: [_micros(each, waking if size > 1 else 0.0) for each in found]
         for size, found in batches.items()
@@ -115,10 +121,28 @@ def one_round(crew: Crew, worker: int, seconds: float, seed: int) -> Round:
     rate = loads[CALLERS.index(RATED)].per_second
     loads += [loaded(crew, Load(per_second=share * rate), seconds, seed) for share in SHARES]
     share = (_others_seconds(worker) - others) / (time.perf_counter() - start) / CORES
-    return Round(seed, seconds, micros, cpu, crew.client(), loads, [], share)
+    return Round(seed, seconds, micros, cpu, arrival, crew.client(), loads, [], share)
 
 
-def _repeated(measure: Callable[[], Batch], seconds: float) -> Iterator[Batch]:
+def _arrival_seconds(  # noqa: PLR0917 what the round has measured
+    crew: Crew,
+    worker: int,
+    seconds: float,
+    batches: Mapping[int, Sequence[Batch]],
+    cpu: Mapping[int, float],
+    waking: float,
+) -> float:
+    """Measure what a request costs more that arrives while a batch is computed, beside one of a batch."""
+    size, more = INTERRUPTED
+    first = statistics.median(batch.first for batch in batches[size])
+    within = INTERRUPTED_SHARE * (first - waking)
+    run = partial(crew.interrupted, size, more, within, worker)
+    work = max(_typical(batches[size]) - waking, size * cpu[size])
+    apart = waking + work + _typical(batches[more]) - waking
+    return max(0.0, statistics.median(_repeated(run, seconds)) - apart) / more
+
+
+def _repeated(measure: Callable[[], T], seconds: float) -> Iterator[T]:
     end = time.perf_counter() + SHARE_OF_BATCHES * seconds
     while time.perf_counter() < end:
         yield measure()

@@ -70,6 +70,7 @@ class Round(msgspec.Struct, frozen=True):
         seconds: Time of each load.
         micros: By windows, microseconds to the first and to the last answer of batches, in their order.
         cpu_seconds: By windows of a batch, the worker's CPU time for a window.
+        arrival_seconds: Time that a request costs more if it arrives while a batch is computed.
         client: Time that the measuring program took.
         loads: Figures of the loads.
         simulated: The same of their simulation.
@@ -80,6 +81,7 @@ class Round(msgspec.Struct, frozen=True):
     seconds: float
     micros: dict[int, list[tuple[int, int]]]
     cpu_seconds: dict[int, float]
+    arrival_seconds: float
     client: Client
     loads: list[Loaded]
     simulated: list[Loaded]
@@ -122,6 +124,7 @@ class Measurement(msgspec.Struct, frozen=True):
         return ServiceTimes(
             batches,
             read_seconds=max(0.0, beside_graph - (last - first) / (MOST_WINDOWS - 1)),
+            arrival_seconds=statistics.median(each.arrival_seconds for each in kept),
             after={
                 size: max(0.0, cpu[size] - statistics.mean(batch.last for batch in found))
                 for size, found in batches.items()
@@ -159,7 +162,8 @@ def report(found: Measurement, plan: Plan) -> str:
             f"### Requests as {found.door}\n",
             (
                 f"Model {found.bundle}, {found.request_bytes:,} bytes a request, {len(found.rounds)} rounds; "
-                f"{found.failed} requests failed; a worker holds {found.memory_mib:.0f} MiB. Other "
+                f"{found.failed} requests failed; a worker holds {found.memory_mib:.0f} MiB. A request that "
+                f"arrives while a batch is computed costs {1000 * times.arrival_seconds:.3f} ms more. Other "
                 f"programs used {others:.1%} of the cores.\n"
             ),
             costs(found),

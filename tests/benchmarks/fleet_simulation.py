@@ -40,6 +40,8 @@ class ServiceTimes:
     Attributes:
         read_seconds: Part of a batch's time in which one request is received and decoded. Requests that
             arrive meanwhile join the batch.
+        arrival_seconds: Time that a request costs more if it arrives while a batch is computed: it wakes
+            threads. What arrives while answers are sent finds them awake.
     """
 
     def __init__(
@@ -47,10 +49,12 @@ class ServiceTimes:
         measured: Mapping[int, Sequence[Batch]],
         *,
         read_seconds: float = 0.0,
+        arrival_seconds: float = 0.0,
         after: Mapping[int, float] | None = None,
     ) -> None:
         """Take batches by their number of windows, and the seconds of work behind the last answer of each."""
         self.read_seconds: Final = read_seconds
+        self.arrival_seconds: Final = arrival_seconds
         self.measured: Final = measured
         self._sizes: Final = sorted(measured)
         self._means: Final = [sum(each.last for each in measured[n]) / len(measured[n]) for n in self._sizes]
@@ -132,6 +136,8 @@ class Worker:
         self._refuse: Final = refuse
         self._most: Final = most_windows
         self.held: Final[deque[tuple[float, float]]] = deque()  # due, arrived; those of the batch first
+        self._computes = False
+        self._interrupted_seconds = 0.0
         self.start()
 
     def start(self) -> None:
@@ -142,6 +148,8 @@ class Worker:
     def submit(self, due: float) -> None:
         """Take a request."""
         self.held.append((due, self._env.now))
+        if self._computes:
+            self._interrupted_seconds += self._times.arrival_seconds
         if not self._arrival.triggered:
             self._arrival.succeed()
 
@@ -169,12 +177,15 @@ class Worker:
         if not held:
             return
         size, reading = 0, self._times.read_seconds
+        self._computes = True
         while size < min(len(held), self._most):  # requests that arrive while others are read join them
             size += 1
             if reading:
                 yield self._env.timeout(reading)
         first, last = self._replay.batch(size)
         yield self._env.timeout(max(0.0, first - size * reading))
+        self._computes, interrupted, self._interrupted_seconds = False, self._interrupted_seconds, 0.0
+        yield self._env.timeout(interrupted)
         self._answer(held.popleft()[0])
         for _ in range(size - 1):
             yield self._env.timeout((last - first) / (size - 1))

@@ -79,6 +79,20 @@ class Crew:
         os.kill(worker, signal.SIGCONT)
         return self._answers(start, windows)
 
+    def interrupted(self, windows: int, more: int, seconds: float, worker: int) -> float:
+        """Let a worker find so many requests at once, send more in these seconds; seconds until all end."""
+        os.kill(worker, signal.SIGSTOP)
+        ends = list(self._ends)
+        for end in ends[:windows]:
+            self._send(end)
+        start = perf_counter()
+        os.kill(worker, signal.SIGCONT)
+        for number, end in enumerate(ends[windows : windows + more], 1):
+            while perf_counter() < start + seconds * number / more:
+                pass
+            self._send(end)
+        return self._answers(start, windows + more).last
+
     def _answers(self, start: float, missing: int) -> Batch:
         """Wait for so many answers; their times end when they arrive, before they are read."""
         first = 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from random import Random
 
 import numpy as np
@@ -94,6 +95,22 @@ def test_requests_that_arrive_while_others_are_read_join_their_batch() -> None:
     )
 
     assert np.mean(joined.latencies) < np.mean(apart.latencies)
+
+
+def test_requests_that_arrive_while_a_batch_is_computed_make_it_longer_and_others_do_not() -> None:
+    measured = {n: [Batch(0.001, 0.001 + 0.0001 * n)] for n in (1, 32)}
+
+    free, costly = (
+        [
+            run(ServiceTimes(measured, arrival_seconds=arrival), seconds=2, client=NO_CLIENT, seed=1)
+            for run in (partial(open_loop, rate=1000), partial(closed_loop, callers=1))
+        ]
+        for arrival in (0.0, 0.0002)
+    )
+
+    at_random, alone = zip(free, costly, strict=True)
+    assert np.mean(at_random[1].latencies) > 1.1 * np.mean(at_random[0].latencies)
+    assert alone[1] == alone[0]
 
 
 def test_a_batch_of_a_size_between_two_measured_ones_takes_a_time_between_theirs() -> None:
