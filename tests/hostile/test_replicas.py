@@ -12,7 +12,7 @@ from tests.programs import program
 from tests.waiting import wait_until
 
 CALLERS = 2
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.alone]
 
 
 @pytest.fixture(scope="module")
