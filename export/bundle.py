@@ -28,7 +28,7 @@ from pydantic import (
 )
 
 from export.arrays import one_line
-from model.domain import Column, FloatArray, Role, RulError, Schema
+from model.domain import Column, FloatArray, Role, RulError, Schema, printable
 
 METADATA_KEY: Final = "rul_manifest"
 FORMAT: Final = 2
@@ -264,9 +264,9 @@ class Manifest(Frozen):
             manifest = cls.model_validate_json(text)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-            at = ".".join(map(str, first["loc"])) or "as a whole"
+            at = printable(".".join(map(str, first["loc"])), 100) or "as a whole"
             raise InvalidBundle(
-                f"{origin}: the manifest is not valid ({at[:100]}: {one_line(ValueError(first['msg']))}), "
+                f"{origin}: the manifest is not valid ({at}: {one_line(ValueError(first['msg']))}), "
                 "export the model again"
             ) from error
         if manifest.format != FORMAT:

@@ -1,5 +1,6 @@
 """A bundle is opened, proved on this machine and run; a damaged one says what to do."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -96,3 +97,13 @@ def test_a_graph_without_an_output_that_its_manifest_promises_is_refused(copied,
 def test_asking_for_a_gpu_where_there_is_none_is_refused(tiny_bundle):
     with pytest.raises(InvalidBundle, match="RUL_PROVIDER=auto"):
         OnnxRuntime.load(tiny_bundle, provider=ProviderChoice.CUDA)
+
+
+def test_the_refusal_of_a_manifest_shows_no_control_character_of_a_name_in_it():
+    manifest = json.loads(make_manifest().to_metadata()[METADATA_KEY])
+    manifest["metrics"] = {"rmse\x1b[2J": None}
+
+    with pytest.raises(InvalidBundle, match=r"metrics\.rmse\?\[2J: Input should be") as refusal:
+        Manifest.from_metadata({METADATA_KEY: json.dumps(manifest)}, origin=Path("model.onnx"))
+
+    assert str(refusal.value).isprintable()
