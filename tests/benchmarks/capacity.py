@@ -138,7 +138,7 @@ def _arrival_seconds(  # noqa: PLR0917 what the round has measured
     within = INTERRUPTED_SHARE * (first - waking)
     run = partial(crew.interrupted, size, more, within, worker)
     work = max(_typical(batches[size]) - waking, size * cpu[size])
-    apart = waking + work + _typical(batches[more]) - waking
+    apart = work + _typical(batches[more])  # woken once, as together
     return max(0.0, statistics.median(_repeated(run, seconds)) - apart) / more
 
 

@@ -41,7 +41,7 @@ class ServiceTimes:
         read_seconds: Part of a batch's time in which one request is received and decoded. Requests that
             arrive meanwhile join the batch.
         arrival_seconds: Time that a request costs more if it arrives while a batch is computed: it wakes
-            threads. What arrives while answers are sent finds them awake.
+            threads, which are awake while answers are sent.
     """
 
     def __init__(
