@@ -95,11 +95,14 @@ PORTS = _ports()
 
 def free_port() -> int:
     """A port that nobody uses, and no other process is about to: Envoy would share it without a word."""
-    for port in PORTS:
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise AssertionError("ports do not end")
+    return next(port for port in PORTS if _is_free(port))
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe, suppress(OSError):
+        probe.bind(("127.0.0.1", port))
+        return True
+    return False
 
 
 @contextmanager
