@@ -123,7 +123,7 @@ class Metrics(Collector):
     def _retire(self, name: str) -> None:
         if name in self.models:
             retired = self.models.pop(name)
-            while retired.waits:
+            while retired.counted < retired.reported:
                 retired.count()
             retired.retire()
             self._beside.append(retired)
@@ -215,9 +215,12 @@ class Metrics(Collector):
     def _counts(self) -> Iterator[Callable[[], None]]:
         yield self._count_ended
         for model in [*self.models.values(), *self._beside]:
-            while model.waits:
+            last = model.reported  # later ones wait for the next round: else it would not end under load
+            while model.counted < last:
                 yield model.count
-        self._beside = [model for model in self._beside if model.waits or not model.is_released]
+        self._beside = [
+            model for model in self._beside if model.counted < model.reported or not model.is_released
+        ]
 
     def _count_ended(self) -> None:
         ended = self.ended.copy()

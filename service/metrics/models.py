@@ -134,6 +134,7 @@ class ModelMetrics:
         shadow_failed: Counts a request that the shadow did not answer.
         canary_asked, canary_failed: Count a request that the canary takes, and one that it did not answer.
         canary_returned: Counts a canary that passed a bound.
+        counted: Batches counted so far.
         is_released: True where no batch follows.
     """
 
@@ -160,6 +161,7 @@ class ModelMetrics:
         self.canary_failed: Final = counters["rul_canary_failed_total"]
         self.canary_returned: Final = counters["rul_canary_returned_total"]
         self._waiting: Final[deque[BatchReport]] = deque()
+        self.counted = 0
         self.is_released = False
         self.ran: Final = self._waiting.append
 
@@ -183,9 +185,9 @@ class ModelMetrics:
         self.is_released = True
 
     @property
-    def waits(self) -> bool:
-        """Whether batches wait to be counted."""
-        return bool(self._waiting)
+    def reported(self) -> int:
+        """Batches reported so far, counted or not."""
+        return self.counted + len(self._waiting)
 
     def count(self) -> None:
         """Count batches that wait: so many that the event loop waits for about a millisecond."""
@@ -193,6 +195,7 @@ class ModelMetrics:
         by_cycles: defaultdict[int, list[tuple[Answers, list[str | None]]]] = defaultdict(list)
         for _ in range(min(len(self._waiting), PART_BATCHES)):
             report = self._waiting.popleft()
+            self.counted += 1
             self._queue.observe_each(report.queued)
             self._answered.observe_each(report.answered)
             if report.answers is None:

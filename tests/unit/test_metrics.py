@@ -150,7 +150,31 @@ async def test_what_waits_is_published_though_nobody_scrapes(monkeypatch, metric
         await published.wait()
 
     publishing.cancel()
-    assert not metrics.models["fake"].waits
+    assert metrics.models["fake"].counted == 1
+
+
+async def test_batches_that_come_while_others_are_counted_wait_for_the_next_round(
+    monkeypatch, metrics, runtime
+):
+    monkeypatch.setattr(metrics_module, "PUBLISH_SECONDS", 0.001)
+    monkeypatch.setattr(metrics_module, "PAUSE_SECONDS", 0.0)
+    model, published = metrics.models["fake"], asyncio.Event()
+    metrics.watch_pending(lambda: published.set() or 0)  # asked at the end of a round
+    model.ran(batch_of((5.0, 4), manifest=runtime.manifest))
+    count = model.count
+
+    def count_as_another_comes():
+        count()
+        model.ran(batch_of((5.0, 4), manifest=runtime.manifest))
+
+    monkeypatch.setattr(model, "count", count_as_another_comes)
+
+    publishing = asyncio.create_task(metrics.publish_regularly())
+    async with asyncio.timeout(10):
+        await published.wait()
+
+    publishing.cancel()
+    assert model.reported - model.counted == 1
 
 
 async def test_a_request_of_many_turns_of_the_loop_ends_between_two_parts_of_the_counting(
@@ -164,8 +188,8 @@ async def test_a_request_of_many_turns_of_the_loop_ends_between_two_parts_of_the
 
     publishing = asyncio.create_task(metrics.publish_regularly())
     async with asyncio.timeout(10):
-        while model.waits:
-            turns[len(model._waiting)] += 1
+        while waiting := model.reported - model.counted:
+            turns[waiting] += 1
             await asyncio.sleep(0)
 
     publishing.cancel()
