@@ -32,7 +32,7 @@ from service.metrics.buckets import (
 from service.metrics.instruments import Histogram, Shared
 
 PART_WINDOWS: Final = 256
-PART_BATCHES: Final = 64
+PART_BATCHES: Final = 24
 """Most windows and batches that are counted in one go."""
 
 
