@@ -28,7 +28,7 @@ from service.core.rules import WindowRules
 from service.core.runtime import Runtime
 from service.core.shadow import Shadow, Uncounted, without_candidate
 from service.edge.admission import Admission
-from service.errors import InvalidCandidate, ModelConflict, ServiceError
+from service.errors import InvalidCandidate, ModelConflict, ServiceError, UnknownModel
 from service.metrics.board import Board
 from service.metrics.metrics import Metrics
 from service.metrics.models import ModelMetrics
@@ -40,6 +40,8 @@ FEW_WINDOWS: Final = 2
 """Most windows of a batch on the loop of a worker with several cores: waking a thread takes longer."""
 READING_BYTES: Final = 20
 """A reading as JSON, with 15 digits."""
+RETURN_AGAIN_SECONDS: Final = 5.0
+"""Pause before a canary that could not be given back is given back again."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -293,10 +295,15 @@ class Catalog:
         task.add_done_callback(self._returning.discard)
 
     async def _return(self, name: str, reason: str) -> None:
-        try:
-            changed = await self.everywhere(Change(Action.UNCANARY, name, reason=reason))
-        except ServiceError:  # another worker, or somebody, has ended it
-            return
+        while True:
+            try:
+                changed = await self.everywhere(Change(Action.UNCANARY, name, reason=reason))
+                break
+            except (UnknownModel, ModelConflict):  # another worker, or somebody, has ended it
+                return
+            except ServiceError as error:  # other workers may still ask the canary
+                logs.logger().error("canary not returned yet", model=name, reason=reason, error=str(error))
+                await asyncio.sleep(RETURN_AGAIN_SECONDS)
         self._joints.metrics.models[name].canary_returned()
         version = "" if changed.model is None else changed.model.version
         logs.logger().warning("canary returned", model=name, version=version, reason=reason)

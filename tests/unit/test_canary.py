@@ -5,11 +5,12 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
+from service import models as models_module
 from service.core.canary import SUMS, Canary
 from service.core.changes import Action, Bounds, Candidate, Change
 from service.core.predictor import LoadedModel
 from service.core.queries import ModelName
-from service.errors import ModelConflict
+from service.errors import ModelConflict, NotReady
 from service.metrics.board import Board
 from service.processes.control import WorkerSpec
 from service.proto import rul_v1_pb2 as pb
@@ -246,6 +247,27 @@ async def test_a_canary_that_two_workers_give_back_at_once_is_given_back_once(se
         await catalog.change(msgspec.structs.replace(returned, reason="the second"))
 
     assert (await candidate(service))["returned"] == "the first reason"
+
+
+async def test_a_canary_is_given_back_as_soon_as_the_workers_take_changes_again(service, newer, monkeypatch):
+    monkeypatch.setattr(models_module, "RETURN_AGAIN_SECONDS", 0.0)
+    await begun(service, newer, **WIDE)
+    catalog, refusals = service.parts.catalog, [NotReady("worker 1 did not answer within 120 s")]
+
+    async def everywhere(change):
+        if refusals:
+            raise refusals.pop()
+        return await catalog.change(change)
+
+    monkeypatch.setattr(catalog, "everywhere", everywhere)
+
+    with capture_logs() as said:
+        catalog._give_back("fd001", "a bound is passed")
+        await until(lambda: service.value("rul_canary_returned_total", model="fd001") == 1)
+
+    assert (await candidate(service))["returned"] == "a bound is passed"
+    (line,) = [line for line in said if line["event"] == "canary not returned yet"]
+    assert (line["model"], line["error"]) == ("fd001", "worker 1 did not answer within 120 s")
 
 
 async def test_the_open_protocol_names_the_canary_unless_it_asks_for_a_version(service, newer):
