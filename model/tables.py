@@ -103,6 +103,7 @@ def _arrow_table(path: Path, form: Format, choose: Callable[[Sequence[str]], lis
             file = pq.ParquetFile(source)
             return file.read(columns=choose(file.schema_arrow.names))
         table = feather.read_table(source, memory_map=False)
+        table.validate(full=True)  # Arrow follows damaged offsets, and crashes
         names = table.column_names
     except (OSError, UnicodeError, pa.ArrowException) as error:  # a damaged file's names may be no text
         raise InvalidData(f"{path}: cannot be read: {error}") from error

@@ -84,6 +84,20 @@ def test_a_file_that_is_no_spreadsheet_is_refused(tmp_path):
         read_trajectories(tmp_path / "pumps.xlsx", PUMPS)
 
 
+@pytest.mark.parametrize(
+    "read", [lambda path: read_trajectories(path, PUMPS), lambda path: read_units(path, MANIFEST, fleet=None)]
+)
+def test_a_feather_file_whose_texts_lie_outside_it_is_refused(tmp_path, read):
+    path, ends = tmp_path / "pumps.feather", np.array([0, 1, 2, 3], np.int32)
+    feather.write_feather(columns(), path, compression="uncompressed")
+    stored, outside = path.read_bytes(), np.array([0, -(2**30), 2, 3], np.int32)
+    assert stored.count(ends.tobytes()) == 1
+    path.write_bytes(stored.replace(ends.tobytes(), outside.tobytes()))
+
+    with pytest.raises(InvalidData, match=r"pumps\.feather: cannot be read"):
+        read(path)
+
+
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("form", ["csv", "parquet", "feather", "arrow", "xlsx"])
 def test_every_format_is_read_packed_or_not_without_a_fleet(tmp_path, form, packed):
