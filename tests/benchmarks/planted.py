@@ -2,17 +2,15 @@
 
     python -m tests.benchmarks.planted [--network flagship ...] [--kind event ...] [--seeds 0 1 2]
 
-`tests/planted.py` says what is planted. Half of the units train, for as many updates as the first fold
-chooses; each of the others gives one window. Printed are the RMSE in cycles and, for each output, the share
-of windows in which it is largest in the event (in both, where there are two), or in which the drifting column
-weighs most.
+`tests/planted.py` says what is planted. Half of the units train; each of the others gives one window.
+Printed are the RMSE in cycles and, for each output, the share of windows in which it is largest in the
+event (in both, where there are two), or in which the drifting column weighs most.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +21,7 @@ from export.handover import export_bundle
 from export.session import Session
 from model.evaluation import root_mean_square_error
 from model.networks import network_class
-from model.run import Plan, Source, choose_updates, train_run
+from model.run import Plan, Source, train_run
 from model.training import TrainConfig
 from tests.planted import (
     KINDS,
@@ -40,13 +38,11 @@ FOLDS: Final = 2
 
 
 def exported(network: str, kind: Kind, folder: Path, *, units: int, seed: int) -> Session:
-    """Train a network as `rul train` does, for as many updates as it would choose, and export it."""
+    """Train a network as `rul train` does, and export it."""
     config = TrainConfig(seed=seed, **network_class(network).recipe)
     trained = planted_units(kind, units=units, context=CONTEXT, seed=2 * seed).units
-    plan = Plan(trained, planted_fleet(kind, context=CONTEXT), network, config, FOLDS)
-    steps = choose_updates(plan, tell=lambda steps, rmse: print(f"{steps} updates: {rmse:.2f}", flush=True))
     checkpoint, _ = train_run(
-        replace(plan, config=replace(config, steps=steps)),
+        Plan(trained, planted_fleet(kind, context=CONTEXT), network, config, FOLDS),
         name="planted",
         source=Source("planted units", "0" * 64),
         folder=folder / "run",
