@@ -23,7 +23,7 @@ from model.baselines import BASELINES
 from model.calibration import read_windows
 from model.cluster import Cluster, mapped
 from model.crossfit import Fold, attention_worth, cross_fitted, held_out_fold, scaled_by_rul
-from model.dataset import Split, held_out_windows, split_fold
+from model.dataset import Split, failed_units, held_out_windows, split_fold
 from model.domain import RulError, Trajectory, WindowSet
 from model.evaluation import Answered, Figure, figures, join_answers, rmse_difference
 from model.flagship import Flagship
@@ -200,7 +200,10 @@ def _run_fold(
         rul = answer(held_out)
         answered = Answered(held_out.rul, rul, rul, rul, held_out.unit)
     else:
-        trainer, reference = prepare(split, fleet, network=row.network, config=config, options=row.options)
+        units = len(failed_units(trajectories))
+        trainer, reference = prepare(
+            split, fleet, network=row.network, config=config, options=row.options, units=units
+        )
         net = trainer.learn(lambda step, _loss, _check: watch(wanted, fold * config.steps + step))
         answered, answer = held_out_fold(net, split, reference), partial(read_windows, net)
     seconds = time.monotonic() - started

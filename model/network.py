@@ -163,6 +163,11 @@ class RulNetwork(nn.Module, ABC):
     options: ClassVar[Mapping[str, Any]] = {}  # Fields of `NetworkConfig` that users set, with defaults
     recipe: ClassVar[Mapping[str, Any]] = {}  # Defaults of fields of `TrainConfig` for this network
 
+    @classmethod
+    def options_for(cls, units: int) -> Mapping[str, Any]:  # noqa: ARG003
+        """Choose options by the number of units that train; those of `options` hold for the others."""
+        return {}
+
     def __init__(self, config: NetworkConfig, *, values: int | None = None) -> None:
         """Build the shared layers; `values` overrides the width in the config."""
         super().__init__()

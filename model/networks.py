@@ -37,10 +37,11 @@ def network_class(name: str) -> type[RulNetwork]:
 
 
 def network_config(
-    fleet: Fleet, *, network: str, regimes: int, options: Mapping[str, Any] | None = None
+    fleet: Fleet, *, network: str, regimes: int, units: int = 0, options: Mapping[str, Any] | None = None
 ) -> NetworkConfig:
-    """Build a network's configuration from the fleet, its defaults and `options`."""
-    own = network_class(network).options
+    """Build a network's configuration from the fleet, its defaults for so many units, and `options`."""
+    kind = network_class(network)
+    own = {**kind.options, **kind.options_for(units)}
     strange = sorted(set(options or {}) - set(own))
     if strange:
         raise InvalidOption(

@@ -38,7 +38,7 @@ from model.crossfit import (
     joined,
     scaled_by_rul,
 )
-from model.dataset import Split, held_out_windows, split_fold, train_all
+from model.dataset import Split, failed_units, held_out_windows, split_fold, train_all
 from model.domain import FloatArray, Trajectory
 from model.evaluation import Figure, boosting_figures, figures
 from model.fleet import Fleet
@@ -80,7 +80,14 @@ class Plan:
             )  # fmt: skip
         else:
             split = train_all(self.trajectories, fleet)
-        return split, *prepare(split, fleet, network=self.network, config=config, options=self.options)
+        return split, *prepare(
+            split, fleet, network=self.network, config=config, options=self.options, units=self.units
+        )
+
+    @property
+    def units(self) -> int:
+        """Count the units that the final network trains on; those of the folds have its width."""
+        return len(failed_units(self.trajectories))
 
     def finished(self, number: int) -> Stage:
         """Train a stage on a cluster."""
@@ -138,8 +145,13 @@ def train_run(
     continues it with the same result. A cluster trains all networks at once; the rest is computed here.
     """
     folds, fleet = plan.folds, fleet_for(plan.fleet, plan.network)
-    terms = json.dumps(asdict(network_config(fleet, network=plan.network, regimes=1, options=plan.options)))
-    origin = {"network": terms, "data_sha256": source.sha256, "folds": str(folds), **asdict(plan.config)}
+    form = network_config(fleet, network=plan.network, regimes=1, units=plan.units, options=plan.options)
+    origin = {
+        "network": json.dumps(asdict(form)),
+        "data_sha256": source.sha256,
+        "folds": str(folds),
+        **asdict(plan.config),
+    }
     stages = Stages(folder / STATE_FILE, origin, watch=watch, resume=resume)
     folder.mkdir(parents=True, exist_ok=True)
     if cluster is not None:
@@ -172,13 +184,19 @@ def train_run(
 
 
 def prepare(
-    split: Split, fleet: Fleet, *, network: str, config: TrainConfig, options: Mapping[str, Any] | None = None
+    split: Split,
+    fleet: Fleet,
+    *,
+    network: str,
+    config: TrainConfig,
+    options: Mapping[str, Any] | None = None,
+    units: int = 0,
 ) -> tuple[Trainer, Reference]:
-    """Build a trainer whose network is scaled to the training units."""
+    """Build a trainer whose network is scaled to the training units; `units` are those of all folds."""
     reference = fit_reference(split.trained, fleet.schema)
     torch.manual_seed(config.seed)
     regimes = len(reference.regimes)
-    net = build_network(network_config(fleet, network=network, regimes=regimes, options=options))
+    net = build_network(network_config(fleet, network=network, regimes=regimes, units=units, options=options))
     net.standardise.fit(reference)
     scales = measure_columns(split.trained, net.standardise)
     with torch.no_grad():

@@ -250,3 +250,16 @@ def test_a_single_reading_has_no_trend():
     pools = Pools.of(attention, torch.linspace(-1, 0, 60)[None, None], observed)
 
     assert (pools.steep[0, 0] > 0).tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize(("units", "width"), [(99, 96), (100, 192)])
+def test_the_read_out_is_wide_where_many_units_train(units, width):
+    config = network_config(FLEET, network="flagship", regimes=1, units=units)
+
+    assert config.perceptron == width
+
+
+def test_a_width_that_is_asked_for_holds_for_any_number_of_units():
+    config = network_config(FLEET, network="flagship", regimes=1, units=500, options={"perceptron": 24})
+
+    assert config.perceptron == 24
