@@ -106,20 +106,20 @@ class UnitWindows:
         key = UnitKey(tenant, model.name.name, unit)
         request = Append(key, rules.names, rules.context, given.cycles, given.values, given.pointer)
         stored, repeated, newest = await self._store.append(request)
-        prediction, refusal = None, None
+        name, prediction, refusal = model.name, None, None
         try:
             windows = windows_of(newest, unit, rules)
         except InvalidWindow as error:
             refusal = WindowError(STATUS[InvalidWindow].title, error.detail, listed(error.problems))
         else:
-            model, (prediction,) = await model.routed(
+            name, (prediction,) = await model.routed(
                 unit,
                 lambda asked: self._predictor.answer(
                     asked, windows, explain, stages, tenant, store=store, costs=costs
                 ),
             )
         last = newest.cycles[-1]
-        return CyclesReply(unit, model.name, stored, repeated, last, prediction, refusal)
+        return CyclesReply(unit, name, stored, repeated, last, prediction, refusal)
 
     async def explanation(
         self, model: LoadedModel, unit: str, *, until: int = LARGEST_CYCLE, tenant: str = ""
@@ -133,8 +133,10 @@ class UnitWindows:
         key, rules = UnitKey(tenant, model.name.name, unit), model.rules
         newest = await self._store.newest(key, rules.names, most=rules.context, until=until)
         windows = windows_of(newest, unit, rules)
-        (prediction,) = await self._predictor.answer(model, windows, Explain.FULL, tenant=tenant, store=False)
-        return UnitReply(model.name, prediction)
+        name, (prediction,) = await self._predictor.answer(
+            model, windows, Explain.FULL, tenant=tenant, store=False
+        )
+        return UnitReply(name, prediction)
 
 
 def windows_of(newest: Stretch, unit: str, rules: WindowRules) -> Windows:

@@ -112,16 +112,20 @@ class LoadedModel:
             Planner(manifest, costs),
         )
 
-    async def routed(
+    def routed(
         self, unit: str | None, ask: Callable[[LoadedModel], Awaitable[Answered]]
-    ) -> tuple[LoadedModel, Answered]:
-        """Ask this model, or its canary if that takes the unit and does not fail; say which one."""
-        if self.canary is not None and self.canary.takes(unit):
-            try:
-                return self.canary.model, await ask(self.canary.model)
-            except RuntimeFailed:
-                self.canary.failed()
-        return self, await ask(self)
+    ) -> Awaitable[Answered]:
+        """Ask this model, or its canary if that takes the unit and does not fail."""
+        if self.canary is None or not self.canary.takes(unit):
+            return ask(self)
+        return self._by_canary(self.canary, ask)
+
+    async def _by_canary(self, canary: Canary, ask: Callable[[LoadedModel], Awaitable[Answered]]) -> Answered:
+        try:
+            return await ask(canary.model)
+        except RuntimeFailed:
+            canary.failed()
+        return await ask(self)
 
 
 class Predictor:
@@ -197,33 +201,21 @@ class Predictor:
         if problems and not query.partial:
             raise _invalid(problems, count)
         query.windows = []  # while a request waits, its lists would hold thirty bytes a reading
-        name, answered = await self._routed(model, windows, query, stages, tenant)
+        name, answered = model.name, list[Prediction]()
+        if windows is not None:
+            name, answered = await model.routed(
+                windows.units[0],
+                lambda asked: self.answer(
+                    asked, windows, query.explain, stages, tenant, store=query.store, costs=query.costs
+                ),
+            )
         if not problems:
-            return PredictReply(name, cast("list[Prediction | Refused]", answered))
+            return PredictReply(name, answered)
         in_order, placed = iter(answered), enumerate(units)
         return PredictReply(
             name,
             [_refused(unit, i, problems[i]) if i in problems else next(in_order) for i, unit in placed],
         )
-
-    async def _routed(
-        self,
-        model: LoadedModel,
-        windows: Windows | None,
-        query: PredictQuery,
-        stages: Stages | None,
-        tenant: str,
-    ) -> tuple[ModelName, list[Prediction]]:
-        """Answer checked windows by the model or its canary."""
-        if windows is None:
-            return model.name, []
-        answering, answered = await model.routed(
-            windows.units[0],
-            lambda asked: self.answer(
-                asked, windows, query.explain, stages, tenant, store=query.store, costs=query.costs
-            ),
-        )
-        return answering.name, answered
 
     async def answer(
         self,
@@ -235,8 +227,8 @@ class Predictor:
         *,
         store: bool = True,
         costs: Costs | None = None,
-    ) -> list[Prediction]:
-        """Answer checked windows, in their order; without `store` nobody keeps the answers.
+    ) -> tuple[ModelName, list[Prediction]]:
+        """Answer checked windows, in their order, and say by which model; without `store` nobody keeps them.
 
         Raises:
             Overloaded, NotReady, RuntimeFailed: as the batcher says.
@@ -261,7 +253,7 @@ class Predictor:
             stages.append((Stage.EXPLAIN, start, perf_counter()))
         if store and self._recorder is not None:
             self._recorder.offer(model.name, windows, worded, pieces, tenant=tenant)
-        return worded
+        return model.name, worded
 
     def check_count(self, windows: int) -> None:
         """Refuse a request of too many windows before any of them is read.

@@ -6,6 +6,7 @@ A `msgspec` decoder makes a `PredictQuery` straight from a body, an encoder a bo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final, Literal, NamedTuple
 
@@ -244,4 +245,4 @@ class PredictReply(msgspec.Struct, frozen=True):
     """One prediction a window, in the order of the request."""
 
     model: ModelName
-    predictions: list[Prediction | Refused]
+    predictions: Sequence[Prediction | Refused]

@@ -133,7 +133,7 @@ class StreamServicer:
             # The inbox hears whether the caller leaves.
             with desk.limit(context.time_remaining(), None) as limit:
                 await exchange.begin(len(raw), limit)
-                (prediction,) = await desk.predictor.answer(
+                _, (prediction,) = await desk.predictor.answer(
                     opened.model,
                     window,
                     opened.explain,

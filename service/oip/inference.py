@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -46,8 +46,7 @@ SHOWN: Final = 3
 """Bad places that a message names; the rest are counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class InferQuery:
+class InferQuery(msgspec.Struct, frozen=True):
     """A request for inference as it was sent: well-formed, nothing more.
 
     Attributes:
@@ -61,8 +60,7 @@ class InferQuery:
     timeout_seconds: float = math.inf
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True):
     """A query that can be answered: its checked windows, and B and T of its readings.
 
     The tensors as they were sent are no longer in it: while a request waits, their lists would hold
@@ -77,8 +75,7 @@ class Ask:
     timeout_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Indexed:
+class Indexed(msgspec.Struct, frozen=True):
     """A model in the repository's index."""
 
     name: str
@@ -168,13 +165,16 @@ class Inference:
             Overloaded, NotReady, RuntimeFailed: as the batcher says.
         """
         if version or model.canary is None:
-            pieces = await model.batcher.submit(ask.windows)
-        else:
-            model, pieces = await model.routed(None, lambda asked: asked.batcher.submit(ask.windows))
-        start = perf_counter()
-        values = _gathered(ask, pieces)
-        stages.append((Stage.EXPLAIN, start, perf_counter()))
-        return model.name, values
+            return await _answered(model, ask, stages)
+        return await model.routed(None, lambda asked: _answered(asked, ask, stages))
+
+
+async def _answered(model: LoadedModel, ask: Ask, stages: Stages) -> tuple[ModelName, list[FloatArray]]:
+    pieces = await model.batcher.submit(ask.windows)
+    start = perf_counter()
+    values = _gathered(ask, pieces)
+    stages.append((Stage.EXPLAIN, start, perf_counter()))
+    return model.name, values
 
 
 def _one_a_window(given: NDArray[Any], name: str, count: int) -> list[Any]:

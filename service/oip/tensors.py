@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -52,7 +53,7 @@ class TensorSpec(NamedTuple):
         return (windows, *(cycles if size == ANY else size for size in self.shape[1:]))
 
 
-class GivenTensor(NamedTuple):
+class GivenTensor(msgspec.Struct, frozen=True, eq=False):
     """An input as it was declared and sent; nothing about it is known to be true."""
 
     name: str
@@ -146,7 +147,8 @@ def array_of(given: GivenTensor, spec: TensorSpec) -> NDArray[Any]:
 def aligned(contents: bytes | memoryview, datatype: str) -> NDArray[Any]:
     """Raw contents as an array of one axis: a view of them where they lie aligned."""
     # ONNX Runtime and numpy are quickest, and only promise to be right, on aligned values.
-    return np.require(np.frombuffer(contents, DTYPES[datatype]), requirements="A")
+    values = np.frombuffer(contents, DTYPES[datatype])
+    return values if values.flags.aligned else values.copy()
 
 
 def _checked_shape(given: Sequence[int], spec: TensorSpec, where: str) -> tuple[int, ...]:

@@ -247,7 +247,7 @@ async def test_a_malformed_window_is_refused_with_what_the_transport_found_in_it
 async def test_checked_windows_are_answered_as_a_query_is_and_wording_them_is_a_stage():
     predictor, stages = make_predictor(), []
 
-    answered = await predictor.answer(
+    _, answered = await predictor.answer(
         predictor.model(None), make_windows(30.0, 20.0), explain=Explain.FULL, stages=stages
     )
 
