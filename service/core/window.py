@@ -183,7 +183,7 @@ def _gaps(
     return fractions, defects
 
 
-class LaidOut(NamedTuple):
+class LaidOut(msgspec.Struct, frozen=True, eq=False):
     """A window by columns or rows as an array."""
 
     readings: FloatArray | None  # float32 [T, F], the cycles that are read; None where there are problems
@@ -297,6 +297,8 @@ def _packed(lists: Sequence[Any], count: int) -> FloatArray:
 
 def aligned(parts: Sequence[FloatArray], most: int) -> FloatArray:
     """Windows [B_i, T_i, F] as float32 [B, T, F] of at most these cycles, NaN past the end of each."""
+    if len(parts) == 1:
+        return parts[0][:, :most]
     sizes = [part.shape[1] for part in parts]
     cycles = min(max(sizes), most)
     if min(sizes) == max(sizes) == cycles:

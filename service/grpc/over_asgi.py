@@ -258,7 +258,10 @@ def _speaks_grpc(scope: Scope) -> bool:
     """Return whether this is a gRPC call on HTTP/2; HTTP/1 has no trailers for the status."""
     if scope["http_version"][:1] == "1" or "http.response.trailers" not in scope.get("extensions", ()):
         return False
-    return any(key == PLAIN[0] and value.startswith(PLAIN[1]) for key, value in scope["headers"])
+    for key, value in scope["headers"]:
+        if key == PLAIN[0]:
+            return value.startswith(PLAIN[1])
+    return False
 
 
 async def _write_all(responses: AsyncIterator[Any], call: StreamCall) -> None:

@@ -5,7 +5,7 @@ This module knows JSON and the shape of a query; it must not know what a model r
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import Final
 
@@ -22,17 +22,13 @@ _query: Final = msgspec.json.Decoder(PredictQuery)
 _encode: Final[Callable[[PredictReply], bytes]] = msgspec.json.Encoder().encode
 
 
-async def predict(call: Call) -> Reply:
-    """Answer windows."""
-    return await _answer(call)
-
-
-async def explain(call: Call) -> Reply:
+def explain(call: Call) -> Awaitable[Reply]:
     """Answer windows with full explanations, whatever the body asks for."""
-    return await _answer(call, explain=Explain.FULL)
+    return predict(call, explain=Explain.FULL)
 
 
-async def _answer(call: Call, explain: Explain | None = None) -> Reply:
+async def predict(call: Call, explain: Explain | None = None) -> Reply:
+    """Answer windows."""
     exchange, start = call.exchange, perf_counter()
     query, parts = decode(call.body), None
     exchange.stages.append((Stage.DECODE, start, perf_counter()))

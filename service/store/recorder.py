@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from time import monotonic, time
+from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
@@ -114,7 +114,7 @@ class Recorder:
         A prediction without a unit or a last cycle is not kept: no outcome can meet it.
         """
         grounds = self._grounds(windows, predictions, pieces) if self._explanations else {}
-        at = round(time(), 6)  # as it is shown, so that `changed_since` can repeat it
+        at = time_ns() // 1000 / 1e6  # as it is shown, so that `changed_since` can repeat it
         rows: list[Offered] = []
         for i, (p, cycle) in enumerate(zip(predictions, windows.last_cycle, strict=True)):
             if p.unit is not None and cycle == cycle:  # noqa: PLR0124 NaN differs from itself: unknown cycle
@@ -138,9 +138,9 @@ class Recorder:
         """Say what each prediction rests on, by its place; empty where the model explains none."""
         found: dict[int, Grounds] = {}
         for answers, first, places in pieces:
-            if answers not in self._briefs:  # once a batch: its callers come one after the other
-                self._briefs[answers] = briefs_of(answers)
-            briefs = self._briefs[answers]
+            briefs = self._briefs.get(answers)
+            if briefs is None:  # once a batch: its callers come one after the other
+                briefs = self._briefs[answers] = briefs_of(answers)
             for row, i in enumerate(places if briefs else (), first):
                 found[i] = Grounds(
                     briefs[row], windows.first_cycle[i], answers.rules.names, predictions[i].trust
