@@ -116,9 +116,12 @@ def _opened(name: str) -> tuple[Session, Manifest]:
 
     if not (Path(name) / "run.json").is_file():
         return open_bundle(find_bundle(name))
+    import torch  # noqa: PLC0415 takes seconds
+
     from export.handover import export_bundle  # noqa: PLC0415 with torch
     from model.checkpoint import Checkpoint  # noqa: PLC0415 with torch
 
+    torch.set_num_threads(1)  # as in `rul export`
     with tempfile.TemporaryDirectory() as folder:
         export_bundle(Checkpoint.load(Path(name)), Path(folder) / "bundle")
         return open_bundle(BundleFolder(Path(folder) / "bundle"))

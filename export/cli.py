@@ -87,12 +87,16 @@ def export_command(
     sign: Annotated[Path | None, typer.Option(help="Ed25519 private key in PEM: sign the bundle.")] = None,
 ) -> None:
     """Export a run as a bundle; see EXPORT_HELP."""
+    import torch  # noqa: PLC0415 takes seconds
+
     from export.handover import draft_manifest, export_bundle  # noqa: PLC0415 with torch
     from export.quantization import read_check_data  # noqa: PLC0415 with ONNX Runtime
     from model.checkpoint import Checkpoint  # noqa: PLC0415 with torch
 
     if quantize != bool(data):
         raise typer.BadParameter("give both or neither", param_hint="--quantize / --data")
+    # Threads of small operations wait for each other, on busy cores ten times as long as they compute.
+    torch.set_num_threads(1)
     checkpoint = Checkpoint.load(run)
     with Console(stderr=True).status("exporting and comparing PyTorch with ONNX Runtime"):
         on = read_check_data(draft_manifest(checkpoint, version="draft"), data, fleet) if data else None

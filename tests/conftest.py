@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import signal
 import warnings
 from collections.abc import Callable
@@ -33,6 +34,12 @@ settings.load_profile("repeatable")
 TESTS: Final = Path(__file__).parent
 LONG: Final = (
     "contract/test_readme.py",
+    "contract/test_training.py",
+    "contract/test_train_command.py",
+    "contract/test_quantize.py",
+    "contract/test_attention_alerts.py",
+    "contract/test_planted.py",
+    "contract/test_experiments.py",
     "integration/test_oip_clients.py",
     "integration/test_golden_record.py",
     "integration/test_hostile.py",
@@ -53,12 +60,6 @@ LONG: Final = (
     "hostile/test_replicas.py",
     "hostile/test_rolling.py",
     "hostile/test_files.py",
-    "unit/test_training.py",
-    "unit/test_experiments.py",
-    "unit/test_train_command.py",
-    "unit/test_quantize.py",
-    "unit/test_attention_alerts.py",
-    "unit/test_planted.py",
     "unit/test_attention_diagnostics.py",
 )
 """Files of tests that take long. They run first: a long file that comes last keeps one process busy alone."""
@@ -71,6 +72,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=lambda folder: Path(folder).resolve(),
         help="folder of the tiny bundles, which several runs share; by default a temporary one",
     )
+
+
+def pytest_configure() -> None:
+    """Threads of small operations wait for each other; tests and what they start keep the cores busy."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.hookimpl(trylast=True)
@@ -127,3 +133,30 @@ def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         if name.startswith("RUL_"):
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def copied(tiny_bundle: BundleFolder, tmp_path: Path) -> BundleFolder:
+    """A bundle that a test may change."""
+    return BundleFolder(shutil.copytree(tiny_bundle.path, tmp_path / "copy"))
+
+
+@pytest.fixture(scope="session")
+def one_thread() -> None:
+    """Torch with one thread: small tensors gain nothing from more, and bits stay the same."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with pumps.csv, of twelve worn pumps, and pumps.toml, the fleet that reads it."""
+    from model.fleet import fleet_toml
+    from model.writers import csv_text
+    from tests.fleets import PUMPS, worn_pumps
+
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "pumps.csv").write_bytes(csv_text(worn_pumps(units=12, seed=4), PUMPS.schema))
+    (folder / "pumps.toml").write_text(fleet_toml(PUMPS), encoding="utf-8")
+    return folder

@@ -17,7 +17,6 @@ from model.run import prepare
 from model.training import TrainConfig
 from tests.fleets import PUMPS, worn_pumps
 from tests.tiny_bundle import SMALL
-from tests.unit.test_training import PowerCut, power_cut_at, run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -232,19 +231,6 @@ def test_both_tasks_of_amnl_teach_what_they_share():
     ]
 
     assert all(grad.abs().sum() > 0 for grad in grads)
-
-
-def test_an_interrupted_run_with_dropout_ends_as_one_that_was_not(tmp_path):
-    units = worn_pumps(units=12, seed=2)
-    options = {**SMALL["amnl"], "attention_dropout": 0.2}
-    chosen = {"fleet": FLEET, "network": "amnl", "options": options}
-
-    whole, _ = run(units, tmp_path / "whole", **chosen)
-    with pytest.raises(PowerCut):
-        run(units, tmp_path / "cut", watch=power_cut_at(6), **chosen)
-    resumed, _ = run(units, tmp_path / "cut", resume=True, **chosen)
-
-    assert resumed.digest() == whole.digest()
 
 
 def test_the_last_state_is_that_of_each_direction_and_its_head_reads_nothing_else():

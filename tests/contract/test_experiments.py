@@ -72,6 +72,24 @@ def test_a_baseline_that_looks_beats_the_mean(name, parts, standardise):
     assert error(looking(windows), windows) < 0.9 * error(mean(windows), windows)
 
 
+def test_gradient_boosting_takes_as_many_threads_as_torch(parts, standardise, monkeypatch):
+    ensemble = pytest.importorskip("sklearn.ensemble", reason="scikit-learn is not installed")
+    threadpoolctl = pytest.importorskip("threadpoolctl", reason="scikit-learn is not installed")
+    pools = []
+    fit = ensemble.HistGradientBoostingRegressor.fit
+
+    def watched(*given):
+        pools.extend(threadpoolctl.threadpool_info())
+        return fit(*given)
+
+    monkeypatch.setattr(ensemble.HistGradientBoostingRegressor, "fit", watched)
+    with threadpoolctl.threadpool_limits(3):
+        torch.set_num_threads(1)
+        BASELINES["gradient_boosting"](parts.training, standardise, FLEET.cap)
+
+    assert {pool["num_threads"] for pool in pools} == {1}
+
+
 def test_gradient_boosting_learns_from_a_part_of_many_windows(parts, standardise, monkeypatch):
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     windows, few = parts.held_out, len(parts.training) // 2

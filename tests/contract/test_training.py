@@ -26,6 +26,7 @@ from model.domain import InvalidData, Trajectory
 from model.reference import fit_reference
 from model.run import Plan, Source, choose_updates, prepare, train_run
 from model.training import Check, InvalidState, TrainConfig, attention_figures
+from tests import tiny_bundle
 from tests.fleets import PUMPS, worn_pumps
 
 CONFIG = TrainConfig(seed=5, steps=12, batch=16, check_every=4, truncations=4)
@@ -39,7 +40,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(scope="module")
 def units():
-    return worn_pumps(units=12, seed=2)
+    return worn_pumps(units=8, seed=2)
 
 
 @pytest.fixture(scope="module")
@@ -136,30 +137,32 @@ def test_held_out_windows_draw_the_curve_and_touch_no_weight(parts):
     assert all(torch.equal(seen[name], unseen[name]) for name in seen)
 
 
-@pytest.mark.parametrize("cut", [7, 12, 31])
-def test_an_interrupted_run_goes_on_to_the_same_bits(finished, units, tmp_path, cut):
-    """In the first fold, at its very end, and in the network that is kept."""
+@pytest.fixture(scope="module")
+def resumed(units, tmp_path_factory):
+    """A run cut in the first fold, at its end, and in the network that is kept; the updates since then."""
+    folder, told = tmp_path_factory.mktemp("cut"), []
+    for cut in (7, 12, 31):
+        with pytest.raises(PowerCut):
+            run(units, folder, watch=power_cut_at(cut), resume=cut > 7)
+    return folder, *run(units, folder, resume=True, watch=lambda step, *_: told.append(step)), told
+
+
+def test_an_interrupted_run_with_dropout_goes_on_to_the_same_bits(finished, resumed):
     _, whole, whole_curve = finished
-    with pytest.raises(PowerCut):
-        run(units, tmp_path / "cut", watch=power_cut_at(cut))
+    folder, made, curve, _ = resumed
 
-    resumed, curve = run(units, tmp_path / "cut", resume=True)
-
+    assert made.network().config.recurrent_dropout > 0
     assert [check.step for check in curve] == [4, 8, 12]
     assert curve == whole_curve
-    assert resumed.digest() == whole.digest()
-    assert resumed.facts == whole.facts
-    assert not (tmp_path / "cut" / "state.pt").exists()
+    assert made.digest() == whole.digest()
+    assert made.facts == whole.facts
+    assert not (folder / "state.pt").exists()
 
 
-def test_what_is_behind_an_interrupted_run_is_not_trained_again(units, tmp_path):
-    with pytest.raises(PowerCut):
-        run(units, tmp_path, watch=power_cut_at(22))
-    told = []
+def test_what_is_behind_an_interrupted_run_is_not_trained_again(resumed):
+    *_, told = resumed
 
-    run(units, tmp_path, resume=True, watch=lambda step, loss, check: told.append(step))
-
-    assert told == list(range(21, 12 * (FOLDS + 1) + 1))  # the last check was at update 20
+    assert told == list(range(29, 12 * (FOLDS + 1) + 1))  # the last check was at update 28
 
 
 class HereAsCluster:
@@ -373,9 +376,9 @@ def test_one_training_window_in_two_hundred_is_novel(units, finished):
     assert (novelty > 1).float().mean() == pytest.approx(0.005, abs=0.003)
 
 
-def test_the_baseline_of_a_cycle_network_is_the_mean_answer_in_training(units, tmp_path):
-    made, _ = run(units, tmp_path, network="amnl")
-    parts = train_all(units, FLEET)
+def test_the_baseline_of_a_cycle_network_is_the_mean_answer_in_training(tiny_bundles):
+    made = Checkpoint.load(tiny_bundles("amnl").path.parent / "tiny-run")
+    parts = train_all(tiny_bundle.pumps(units=16, seed=11), tiny_bundle.FLEET)
 
     read = read_windows(made.network(), parts.training)
 
