@@ -99,18 +99,19 @@ class ReadOut(nn.Module):
             (layer.weight.double(), layer.bias.double()) for layer in (self.first, self.second, head)
         )
         u, u_reference = linear(x, *first), first[1]  # [B, W], [W]
-        y, y_reference = u.relu(), u_reference.relu()
-        v, v_reference = linear(y, *second), linear(y_reference, *second)
+        # A row, as the inputs are: the exporter stores a second, transposed matrix for a vector.
+        y, y_reference = u.relu(), u_reference.relu()[None]
+        v, v_reference = linear(y, *second), linear(y_reference, *second)  # [B, W], [1, W]
         hidden, hidden_reference = v.relu(), v_reference.relu()
         slope = (secant(v, v_reference) * last[0][0]) @ second[0]  # [B, W]
         slope = (slope * secant(u, u_reference)) @ first[0]  # [B, P]
         return Answer(
-            linear(hidden, *last).squeeze(-1), linear(hidden_reference, *last).squeeze(-1), slope, hidden
+            linear(hidden, *last).squeeze(-1), linear(hidden_reference, *last).reshape(()), slope, hidden
         )
 
 
 def secant(u: Tensor, reference: Tensor) -> Tensor:
-    """Compute the slope of the ReLU between two inputs, [B, W] and [W] -> [B, W], 0..1.
+    """Compute the slope of the ReLU between two inputs, [B, W] and [W] or [1, W] -> [B, W], 0..1.
 
     Where they are equal it is the slope at the reference.
     """

@@ -47,6 +47,16 @@ def test_the_same_run_exports_the_same_bytes(tiny_bundle, checkpoint, tmp_path):
     assert (tmp_path / "again" / SUMS).read_bytes() == (tiny_bundle.path / SUMS).read_bytes()
 
 
+def test_the_graph_holds_no_matrix_twice(tiny_bundle):
+    graph = onnx.load(tiny_bundle.path / "model.onnx").graph
+    matrices = [onnx.numpy_helper.to_array(each) for each in graph.initializer if len(each.dims) == 2]
+
+    contents = [np.sort(matrix, axis=None).tobytes() for matrix in matrices if matrix.size > 500]
+
+    assert len(contents) >= 2
+    assert len(set(contents)) == len(contents)
+
+
 def test_a_version_names_the_weights_where_none_is_given(checkpoint, tmp_path):
     manifest = export_bundle(checkpoint, tmp_path / "tiny")
 
