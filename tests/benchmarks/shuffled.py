@@ -41,21 +41,21 @@ def shuffled_bundle(source: BundleFolder, folder: Path, *, seed: int) -> BundleF
 
 
 def layer_weights(graph: onnx.ModelProto, tensors: Mapping[str, FloatArray]) -> set[str]:
-    """Name the weights of convolution, LSTM, attention and the first layer of the read-out.
+    """Name the weights of convolution, LSTM, attention and the layers of the read-out, but not of its head.
 
-    The later layers of the read-out stand in the graph twice, with constants that follow from them: shuffled,
-    contributions would not add up, and the service would refuse the bundle. Novelty stays as it was.
+    The head and the mix of pools stand in the graph twice: shuffled, contributions would not add up, and the
+    service would refuse the bundle. Novelty stays as it was.
     """
     nodes = graph.graph.node
     used = {name for node in nodes if node.op_type in LAYERS for name in node.input}
     used |= {node.input[0] for node in nodes if node.op_type == "Cast" and node.output[0] in used}
     found = {name: tensors[name] for name in used & tensors.keys() if "novelty" not in name}
-    found = {name: values for name, values in found.items() if values.ndim > 1}
-    return {name for name, values in found.items() if not _has_twin(name, values, found)}
+    return {name for name, values in found.items() if values.ndim > 1 and not _has_twin(name, tensors)}
 
 
-def _has_twin(name: str, values: FloatArray, others: Mapping[str, FloatArray]) -> bool:
+def _has_twin(name: str, tensors: Mapping[str, FloatArray]) -> bool:
+    turned = tensors[name].T.ravel()
     return any(
-        other != name and twin.shape == values.T.shape and np.allclose(twin, values.T)
-        for other, twin in others.items()
+        other != name and twin.size == turned.size and np.allclose(twin.ravel(), turned)
+        for other, twin in tensors.items()
     )
