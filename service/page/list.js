@@ -88,7 +88,9 @@ export class RowList {
     const at = this.items.findIndex((item) => this.key(item) === key) + step;
     if (at < 0 || at >= this.items.length) return;
     event.preventDefault();
-    const link = this.link(this.key(this.items[at]));
+    const next = this.key(this.items[at]);
+    if (!this.shown.has(next)) this.draw(); // keys are quicker than frames
+    const link = this.link(next);
     link?.focus();
     link?.closest("[data-key]").scrollIntoView({ block: "nearest" });
   }

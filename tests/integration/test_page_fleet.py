@@ -157,6 +157,20 @@ def test_the_arrow_keys_move_through_the_units(opened):
 
 
 @both_sizes
+def test_arrow_keys_that_are_quicker_than_frames_all_count(opened):
+    page = shown(opened)
+    first_unit(page).focus()
+    page.evaluate(
+        """() => { for (let i = 0; i < 60; i++) document.activeElement.dispatchEvent(
+             new KeyboardEvent("keydown", { key: "ArrowDown", bubbles: true })); }"""
+    )
+
+    focused = page.locator(".rows [role=row]:focus-within")
+    expect(focused).to_have_attribute("aria-rowindex", "62")
+    expect(focused).to_be_in_viewport()
+
+
+@both_sizes
 def test_a_new_prediction_appears_by_itself(opened, client):
     opened.go("#/?q=newcomer")
     page = opened.page
