@@ -89,6 +89,17 @@ class Plan:
         """Count the units that the final network trains on; those of the folds have its width."""
         return len(failed_units(self.trajectories))
 
+    def origin(self, data_sha256: str) -> dict[str, Any]:
+        """Identify the run: only the same one may resume it."""
+        fleet = fleet_for(self.fleet, self.network)
+        form = network_config(fleet, network=self.network, regimes=1, units=self.units, options=self.options)
+        return {
+            "network": json.dumps(asdict(form)),
+            "data_sha256": data_sha256,
+            "folds": str(self.folds),
+            **asdict(self.config),
+        }
+
     def finished(self, number: int) -> Stage:
         """Train a stage on a cluster."""
         _, trainer, _ = self.stage(number)
@@ -145,14 +156,7 @@ def train_run(
     continues it with the same result. A cluster trains all networks at once; the rest is computed here.
     """
     folds, fleet = plan.folds, fleet_for(plan.fleet, plan.network)
-    form = network_config(fleet, network=plan.network, regimes=1, units=plan.units, options=plan.options)
-    origin = {
-        "network": json.dumps(asdict(form)),
-        "data_sha256": source.sha256,
-        "folds": str(folds),
-        **asdict(plan.config),
-    }
-    stages = Stages(folder / STATE_FILE, origin, watch=watch, resume=resume)
+    stages = Stages(folder / STATE_FILE, plan.origin(source.sha256), watch=watch, resume=resume)
     folder.mkdir(parents=True, exist_ok=True)
     if cluster is not None:
         stages.take(mapped(plan.finished, range(stages.finished, folds + 1), cluster))
