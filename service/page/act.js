@@ -19,6 +19,8 @@ export function actPanel({ ask, onAct, signal, costs = { ratio: USUAL_RATIO } })
     oninput: () => {
       costs.ratio = chosen();
       say();
+      words.ariaBusy = "true";
+      turn += 1;
       clearTimeout(waiting);
       waiting = setTimeout(load, PAUSE_MS);
     },
@@ -36,6 +38,7 @@ export function actPanel({ ask, onAct, signal, costs = { ratio: USUAL_RATIO } })
 
   async function load() {
     const mine = (turn += 1);
+    words.ariaBusy = "true";
     try {
       const found = await ask({ planned: 1, failure: chosen() });
       if (mine !== turn || signal.aborted) return;
@@ -46,6 +49,7 @@ export function actPanel({ ask, onAct, signal, costs = { ratio: USUAL_RATIO } })
       if (error.status === 404) root.remove();
       else put(words, h("p", { class: "muted" }, error.detail || error.message));
     }
+    if (mine === turn) words.ariaBusy = "false";
   }
 
   say();

@@ -188,10 +188,12 @@ def test_a_dearer_failure_never_means_to_act_later(opened):
     act = page.get_by_role("region", name="When to act")
     slider = page.get_by_role("slider", name="A failure costs")
 
+    words = act.locator(".act-words")
+
     def act_at(key):
-        with page.expect_response(re.compile("/decision")):
-            slider.press(key)
-        text = act.locator(".act-words").inner_text()
+        slider.press(key)
+        expect(words).to_have_attribute("aria-busy", "false")
+        text = words.inner_text()
         return int(found[1]) if (found := re.search(r"Cycle (\d+)", text)) else 1000 * ("Run" in text)
 
     cheap = act_at("Home")
