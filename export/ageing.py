@@ -11,6 +11,7 @@ This module must not know how drift is counted.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import sqrt
@@ -67,8 +68,8 @@ def drift_reference(manifest: Manifest) -> DriftReference:
         reach=reach,
         cuts=np.array([cuts for cuts, _, _, _ in regimes]),
         can_stick=np.array([sticks for _, sticks, _, _ in regimes]),
-        low=np.array([low for _, _, low, _ in regimes], dtype=np.float32),
-        high=np.array([high for *_, high in regimes], dtype=np.float32),
+        low=rounded([low for _, _, low, _ in regimes]),
+        high=rounded([high for *_, high in regimes]),
         alike=ageing.alike,
         band_edges=band_edges,
         rul_edges=manifest.cap * np.array(RUL_EDGES),
@@ -94,6 +95,11 @@ def _settings(manifest: Manifest) -> tuple[_Integers, _Array, _Array, _Array]:
     middle = (share * centre).sum(axis=0) / share.sum()
     scale = np.sqrt((share * (within**2 + (centre - middle) ** 2)).sum(axis=0) / share.sum())
     return columns, centre, scale, np.maximum(FAR_DEVIATIONS * within, FAR_SCALE * scale)
+
+
+def rounded(shares: Sequence[_Array]) -> NDArray[np.float32]:
+    """Round shares to 0.001, the precision of `normal_share`: they then take half of the room."""
+    return np.array(shares, dtype=np.float32).round(3)
 
 
 def normal_share(z: _Array) -> _Array:

@@ -77,7 +77,7 @@ def export_bundle(
 def draft_manifest(checkpoint: Checkpoint, *, version: str) -> Manifest:
     """Build the manifest of a run, without its parity."""
     fields: dict[str, Any] = {
-        **checkpoint.facts,
+        **shortened(checkpoint.facts),
         "name": checkpoint.name,
         "version": version,
         "network": checkpoint.config.network,
@@ -89,6 +89,19 @@ def draft_manifest(checkpoint: Checkpoint, *, version: str) -> Manifest:
         return Manifest.model_validate(fields)
     except ValidationError as error:
         raise InvalidBundle(f"run {checkpoint.name!r} makes no valid manifest: {error}") from error
+
+
+def shortened(value: Any) -> Any:  # noqa: ANN401 any JSON value
+    """Shorten the numbers of a JSON value to nine significant digits, which tell every float32 apart.
+
+    >>> shortened({"high": [42.007999420166016, 100.0]})
+    {'high': [42.0079994, 100.0]}
+    """
+    if isinstance(value, float):
+        return float(f"{value:.9g}")
+    if isinstance(value, dict):
+        return {name: shortened(each) for name, each in value.items()}
+    return [shortened(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 def metadata_of(manifest: Manifest) -> dict[str, str]:

@@ -1,14 +1,16 @@
 """`flagship`: the default network, whose answer is made of exact contributions of readings.
 
     readings   -> z-scores                                                     [B, T, F]
-    look       -> CNN, BiLSTM and a score for each head: attention             [B, H, T]
+    look       -> CNN, BiLSTM and a score a cycle, and lags: attention         [B, H, T]
     pool       -> attention-weighted means of the readings, and a trend        [B, H + 1, F]
     read out   -> two ReLU layers and a linear head: RUL                       [B]
 
-CNN and BiLSTM say where to look; they never enter a value. Pools are linear in the readings, and the
-read-out divides its answer among the pools by secants. So the contribution of a reading is its
-z-score times the gates of its cycle and column, and contains no other cycle's reading: RETAIN's
-gates, Choi et al. (2016), fixed by the read-out. This module must not know data, losses or ONNX.
+CNN and BiLSTM say where the first head looks; they never enter a value. Pools are linear in the
+readings, and the read-out divides its answer among the pools by secants. So the contribution of a
+reading is its z-score times the gates of its cycle and column, and contains no other cycle's
+reading: RETAIN's gates, Choi et al. (2016), fixed by the read-out.
+
+This module must not know data, losses or ONNX.
 """
 
 from __future__ import annotations
@@ -31,18 +33,12 @@ from model.network import Estimate, Explanation, NetworkConfig, RulNetwork
 from model.novelty import statistics
 from model.readout import Answer, Pools, ReadOut
 
-SEARCHING_SLOPE: Final = 0.02
 STEEPEST_SLOPE: Final = 0.4
 FLATTER_SLOPE: Final = 0.04
 FLATTEST_SLOPE: Final = 0.001
-"""First slopes of scores, a cycle: a searching head, then means of the last 2.5 to 25 cycles, and of all."""
+"""First slopes of the recency heads, a cycle: means of the last 2.5 to 25 cycles, and of all."""
 DIFFERENCE_SCALE: Final = 1.5
 """Means of neighbouring heads are alike; their difference is scaled up to vary as they do."""
-CONTENT_PENALTY: Final = 0.003
-"""Penalty on the variance of content: heads leave recency only where it pays."""
-SEARCH_SHARE: Final = 0.3
-"""Share of the training in which the searching head is free; then its penalty rises. Under a penalty from the
-start it misses single events; without one it overfits to units in which nothing happens at once."""
 LAG_CYCLES: Final = 10.0
 """Unit of slopes and of lags, in cycles: small inputs and small parameters learn slowly."""
 VALUE_LIMIT: Final = 5.0
@@ -65,8 +61,9 @@ LEAST_EVIDENCE_CYCLES: Final = 1e-6
 class Flagship(RulNetwork):
     """Heads weigh the readings, two ReLU layers read the weighted means.
 
-    Attention of head h = softmax over cycles of (content - slope_h * lag), with learnt slopes >= 0. The
-    first head searches and gives the output `attention`. Settings are used only through the regimes.
+    The first head searches: its attention = softmax over cycles of their content, whatever their place, and
+    is the output `attention`. The others are recency: softmax of -slope_h * lag, with learnt slopes >= 0.
+    Settings are used only through the regimes.
     """
 
     explains_readings: ClassVar[bool] = True
@@ -98,10 +95,11 @@ class Flagship(RulNetwork):
         self.recurrent = RaggedBiLstm(config.hidden, config.hidden)
         self.forget = nn.Dropout(config.recurrent_dropout)
         of_feature = nn.Linear(3 * config.hidden, config.attention)
-        of_head = nn.Linear(config.attention, heads)
-        self.score = nn.Sequential(of_feature, nn.Tanh(), of_head)
-        start_heads(of_feature.weight[:, -config.hidden :], of_head)
-        self.slope = nn.Parameter((LAG_CYCLES * first_slopes(heads)).expm1().log())  # before softplus
+        of_cycle = nn.Linear(config.attention, 1, bias=False)
+        self.score = nn.Sequential(of_feature, nn.Tanh(), of_cycle)
+        start_search(of_feature.weight[:, -config.hidden :], of_cycle.weight[0])
+        before_softplus = (LAG_CYCLES * first_slopes(heads)).expm1().log()
+        self.slope = nn.Parameter(before_softplus)  # [H - 1]
         self.mix = nn.Parameter(first_mix(heads))  # [H + 1, H + 1]
         self.register_buffer("gain", torch.ones(heads + 1, columns))
         age, length = 2, 1
@@ -113,7 +111,7 @@ class Flagship(RulNetwork):
     def estimate(self, readings: Tensor, lengths: Tensor, last_cycle: Tensor) -> Estimate:
         """See `RulNetwork`."""
         z, observed, valid = self.standardise(readings, lengths)
-        lag, content, attention = self.look(z, valid, lengths)  # [B, 1, T], [B, T, H], [B, H, T]
+        lag, attention = self.look(z, valid, lengths)  # [B, 1, T], [B, H, T]
         # From here on float64, until the answer is complete.
         weight, lag = attention.double(), lag.double()
         pools, values = self.pool(z, observed, weight, lag)
@@ -132,7 +130,6 @@ class Flagship(RulNetwork):
             statistics(z, lengths, readings, observed),
             attention,
             explanation=explanation,
-            penalty=penalty(content, valid, lengths, progress=self.progress) if self.training else None,
         )
 
     def pool(self, z: Tensor, observed: Tensor, weight: Tensor, lag: Tensor) -> tuple[Pools, Tensor]:
@@ -141,13 +138,14 @@ class Flagship(RulNetwork):
         values = z.clamp(-VALUE_LIMIT, VALUE_LIMIT).double() * there
         return Pools.of(weight, lag / -self.config.context, there), values
 
-    def look(self, z: Tensor, valid: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return lag [B, 1, T], content of each cycle for each head [B, T, H], and attention [B, H, T]."""
+    def look(self, z: Tensor, valid: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Return lag [B, 1, T] and the attention of each head [B, H, T]."""
         lag = cycles_after(z, lengths).clamp(min=0.0)  # [B, 1, T]
         h = self.convolution(z * self.get_buffer("is_sensor"), valid)  # [B, T, C]
         r = self.forget(self.recurrent(h, lengths))  # [B, T, 2C]
-        content = self.score(torch.cat((r, h), dim=-1))
-        return lag, content, self.attend(content, valid, lag)
+        content = self.score(torch.cat((r, h), dim=-1)).transpose(1, 2)  # [B, 1, T]
+        slope = nn.functional.softplus(self.slope) / LAG_CYCLES  # [H - 1]
+        return lag, masked_softmax(torch.cat((content, -slope[:, None] * lag), dim=1), valid[:, None])
 
     def fit_inputs(self, readings: Tensor, lengths: Tensor, *, leading: int) -> None:
         """See `RulNetwork`: small inputs learn slowly, so the scale of pools says which column leads.
@@ -158,18 +156,13 @@ class Flagship(RulNetwork):
         self.eval()
         with torch.no_grad():
             z, observed, valid = self.standardise(readings, lengths)
-            lag, _, attention = self.look(z, valid, lengths)
+            lag, attention = self.look(z, valid, lengths)
             pools, values = self.pool(z, observed, attention.double(), lag.double())
             varies = (self.mix.double() @ pools.of_readings(values)).std(0)  # [H + 1, F]
             share = torch.full_like(varies, FOLLOWING)
             share[:, leading] = 1.0
             gain = (share / varies.clamp(min=1.0 / MOST_GAIN)).clamp(max=MOST_GAIN)
             self.get_buffer("gain").copy_(gain)
-
-    def attend(self, content: Tensor, valid: Tensor, lag: Tensor) -> Tensor:
-        """Compute the attention of each head, [B, H, T]."""
-        slope = nn.functional.softplus(self.slope) / LAG_CYCLES  # [H]
-        return masked_softmax(content.transpose(1, 2) - slope[:, None] * lag, valid[:, None])
 
     def window(self, lengths: Tensor, last_cycle: Tensor, pools: Pools) -> Tensor:
         """Return age of the last cycle, whether it is known, length, and what is missing, [B, 3 + F]."""
@@ -202,27 +195,25 @@ class Flagship(RulNetwork):
         return (self.config.cap * self.read_out(nothing, self.head).reference).to(self.mix.dtype)
 
 
-def start_heads(of_convolution: Tensor, of_head: nn.Linear) -> None:
-    """Set the content of heads before training, from weights of the convolution [D, C] and of the heads.
+def start_search(of_convolution: Tensor, of_cycle: Tensor) -> None:
+    """Set the content before training, from weights of the convolution [D, C] and of the cycle [D].
 
     The searching head looks where the convolution responds most: from random weights it learns in some
-    runs to avoid single events in place of finding them. The others are plain recency.
+    runs to avoid single events in place of finding them.
     """
     with torch.no_grad():
-        of_convolution.copy_(of_convolution.abs() * of_head.weight[0].sign()[:, None])
-        of_head.weight[1:].zero_()
-        of_head.bias.zero_()
+        of_convolution.copy_(of_convolution.abs() * of_cycle.sign()[:, None])
 
 
 def first_slopes(heads: int) -> Tensor:
-    """Return the slopes of the heads before training, [H]: searching, steep to flat, flattest.
+    """Return the slopes of the recency heads before training, [H - 1]: steep to flat, flattest.
 
     >>> [round(slope, 3) for slope in first_slopes(5).tolist()]
-    [0.02, 0.4, 0.126, 0.04, 0.001]
+    [0.4, 0.126, 0.04, 0.001]
     """
     steep, flat = torch.tensor([STEEPEST_SLOPE, FLATTER_SLOPE]).log()
     between = torch.linspace(steep, flat, max(heads - 2, 0)).exp()
-    return torch.cat((torch.tensor([SEARCHING_SLOPE]), between, torch.tensor([FLATTEST_SLOPE])))[:heads]
+    return torch.cat((between, torch.tensor([FLATTEST_SLOPE])))[: heads - 1]
 
 
 def first_mix(heads: int) -> Tensor:
@@ -240,13 +231,3 @@ def share_of_cycles(of_reading: Tensor, attention: Tensor) -> Tensor:
     """Compute each cycle's share in the sum of absolute contributions, [B, T, F] -> [B, T]."""
     weight = of_reading.abs().sum(-1) + LEAST_EVIDENCE_CYCLES * attention
     return weight / weight.sum(-1, keepdim=True)
-
-
-def penalty(content: Tensor, valid: Tensor, lengths: Tensor, *, progress: float) -> Tensor:
-    """Penalise the variance of content within windows, []; that of the searching head late in training."""
-    there = valid.unsqueeze(-1)
-    content = torch.where(there, content, 0.0)  # [B, T, H]
-    mean = content.sum(1, keepdim=True) / lengths[:, None, None]
-    variance = ((content - mean).square() * there).sum((0, 1)) / valid.sum()  # [H]
-    late = max(0.0, progress - SEARCH_SHARE) / (1.0 - SEARCH_SHARE)
-    return CONTENT_PENALTY * (late * variance[0] + variance[1:].sum())

@@ -101,7 +101,6 @@ class Estimate(NamedTuple):
     head_attention: Tensor | None = None  # [B, H, T], where the network has heads
     health: Tensor | None = None  # [B, 3], logits of the health state head, where the network has one
     explanation: Explanation | None = None  # Where the network explains readings
-    penalty: Tensor | None = None  # [] added to the loss, where the network has one
     self_attention: Tensor | None = None  # [B, H, T, T], where each cycle looks, in self-attention
 
 
@@ -172,7 +171,6 @@ class RulNetwork(nn.Module, ABC):
         """Build the shared layers; `values` overrides the width in the config."""
         super().__init__()
         self.config = config
-        self.progress = 0.0  # Share of the updates that are done, set in training
         values = values or config.values
         self.drop = CycleDropout(config.attention_dropout)
         self.standardise = Standardise(

@@ -146,7 +146,6 @@ class Trainer:
     def update(self) -> float:
         """Run one update on a random batch and return its RUL loss."""
         self.net.train()
-        self.net.progress = self.step / self.config.steps
         rows = self._draw()
         readings, lengths, last_cycle = self._augment(
             self._readings[rows], self._lengths[rows], self._last_cycle[rows], self.net.standardise
@@ -165,8 +164,6 @@ class Trainer:
             loss = loss + self.config.entropy_weight * entropy_loss(estimate, lengths)
         if self.config.heads_apart != 0.0:
             loss = loss + self.config.heads_apart * heads_alike(estimate.head_attention, lengths)
-        if estimate.penalty is not None:
-            loss = loss + estimate.penalty
         self._optimizer.zero_grad()
         loss.backward()
         norm = nn.utils.clip_grad_norm_(self.net.parameters(), self.config.clip)
