@@ -40,6 +40,9 @@ MODEL: Final = "model.onnx"
 DECILES: Final = 9
 LONGEST: Final = 100_000
 """Maximum cycles that a model may read."""
+ENTROPY_ROUNDING: Final = 1e-5
+"""Added to both ends of an entropy band. A head that weighs by lag alone has one entropy for each length;
+what differs is rounding, which depends on the batch."""
 
 
 class InvalidBundle(RulError):
@@ -135,7 +138,7 @@ class EntropyReference(Frozen):
         low, high = np.full(context + 1, self.low), np.full(context + 1, self.high)
         for band in self.bands:
             low[band.shortest :], high[band.shortest :] = band.low, band.high
-        return low, high
+        return low - ENTROPY_ROUNDING, high + ENTROPY_ROUNDING
 
 
 class HealthBounds(Frozen):

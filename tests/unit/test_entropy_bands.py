@@ -12,7 +12,7 @@ from export.bundle import METADATA_KEY, EntropyBand, EntropyReference, Manifest
 from export.drift_reference import REFERENCE_KEY, DriftReference
 from export.session import open_bundle
 from model.calibration import length_bands
-from model.domain import attention_lag, edge_weights, head_similarity
+from model.domain import attention_entropy_ratio, attention_lag, edge_weights, head_similarity
 from service.core.answers import Answers, Piece, prediction
 from service.core.queries import Explain
 from service.core.rules import WindowRules
@@ -35,16 +35,31 @@ def manifest():
 def test_limits_are_those_of_the_band_that_holds_the_length():
     low, high = BANDED.limits(8)
 
-    assert low[2:].tolist() == [0.5] * 4 + [0.2] * 3
-    assert high[2:].tolist() == [1.0] * 4 + [0.9] * 3
+    assert low[2:].tolist() == pytest.approx([0.5] * 4 + [0.2] * 3, abs=1e-4)
+    assert high[2:].tolist() == pytest.approx([1.0] * 4 + [0.9] * 3, abs=1e-4)
 
 
 def test_a_reference_without_bands_has_the_same_limits_for_every_length_and_the_same_json():
     plain = {"head": "mean", "low": 0.3, "median": 0.5, "high": 0.9}
     reference = EntropyReference.model_validate(plain)
 
-    assert [set(limit.tolist()) for limit in reference.limits(8)] == [{0.3}, {0.9}]
+    low, high = reference.limits(8)
+    assert low.tolist() == pytest.approx([0.3] * 9, abs=1e-4)
+    assert high.tolist() == pytest.approx([0.9] * 9, abs=1e-4)
     assert json.loads(reference.model_dump_json()) == plain
+
+
+def test_rounding_alone_leaves_no_band_of_a_head_whose_entropy_is_that_of_the_length():
+    constant = EntropyReference(head="1", low=0.4, median=0.4, high=0.4)
+    weights = np.exp(-0.4 * np.arange(60, dtype=np.float32))
+    rounded = np.stack(
+        [(weights / weights.sum()).astype(np.float32), weights / np.float32(weights.sum() * 1.0000003)]
+    )
+    low, high = constant.limits(60)
+
+    spread = np.ptp(attention_entropy_ratio(rounded, np.array([60, 60])))
+
+    assert 0 < spread < (high - low).min()
 
 
 @pytest.mark.parametrize("context", [2, 3, 12, 60])
@@ -63,7 +78,8 @@ def test_a_trained_bundle_has_bands_for_the_attention_and_each_head(tiny_bundles
         assert [band.shortest for band in reference.bands] == [
             low for low, _ in length_bands(manifest.context)
         ]
-        assert all(band.low < band.high for band in reference.bands)
+        assert all(band.low <= band.high for band in reference.bands)
+    assert all(band.low < band.high for band in manifest.entropy[0].bands)
 
 
 def test_a_warning_compares_a_window_with_the_band_of_its_length(manifest):
