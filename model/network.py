@@ -101,6 +101,7 @@ class Estimate(NamedTuple):
     head_attention: Tensor | None = None  # [B, H, T], where the network has heads
     health: Tensor | None = None  # [B, 3], logits of the health state head, where the network has one
     explanation: Explanation | None = None  # Where the network explains readings
+    penalty: Tensor | None = None  # [] added to the loss, where the network has one
     self_attention: Tensor | None = None  # [B, H, T, T], where each cycle looks, in self-attention
 
 

@@ -164,6 +164,8 @@ class Trainer:
             loss = loss + self.config.entropy_weight * entropy_loss(estimate, lengths)
         if self.config.heads_apart != 0.0:
             loss = loss + self.config.heads_apart * heads_alike(estimate.head_attention, lengths)
+        if estimate.penalty is not None:
+            loss = loss + estimate.penalty
         self._optimizer.zero_grad()
         loss.backward()
         norm = nn.utils.clip_grad_norm_(self.net.parameters(), self.config.clip)

@@ -1,5 +1,6 @@
 """`flagship`: what its contributions promise, with random weights and after training."""
 
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,7 @@ from torch import nn
 from torch.autograd import gradcheck
 
 from model.dataset import split_fold
-from model.flagship import LAG_CYCLES, first_mix, first_slopes, share_of_cycles
+from model.flagship import CONTENT_PENALTY, first_mix, first_slopes, penalty, share_of_cycles
 from model.layers import cycles_after, valid_cycles
 from model.losses import rul_loss
 from model.networks import build_network, network_config
@@ -179,16 +180,28 @@ def test_any_number_of_heads_starts_from_steep_to_flat(heads):
     assert torch.linalg.matrix_rank(mix) == heads + 1
 
 
-def test_only_the_searching_head_depends_on_the_readings_and_the_others_on_lag_alone(net):
-    readings, lengths, last_cycle = batch(net)
-    one, _ = answered(net, (readings, lengths, last_cycle))
-    two, _ = answered(net, (batch(net, seed=1)[0].where(~readings.isnan(), readings), lengths, last_cycle))
-    weights, lag = one.head_attention[0].double(), torch.arange(net.config.context - 1, -1, -1)
+def test_heads_but_the_searching_one_start_as_plain_recency():
+    torch.manual_seed(0)
+    config = network_config(FLEET, network="flagship", regimes=1, options=SMALL["flagship"])
+    net = build_network(config).eval()
+    net.oldest.fill_(100.0)
 
-    torch.testing.assert_close(one.head_attention[:, 1:], two.head_attention[:, 1:], rtol=0, atol=0)
-    assert not torch.equal(one.head_attention[:, 0], two.head_attention[:, 0])
-    slope = torch.nn.functional.softplus(net.slope.detach().double()) / LAG_CYCLES
-    torch.testing.assert_close(weights[1:], (-slope[:, None] * lag).softmax(-1), rtol=1e-5, atol=1e-7)
+    with torch.no_grad():
+        heads = net(*batch(net)).head_attention
+
+    torch.testing.assert_close(heads[0, 1, :-1] / heads[0, 1, 1:], torch.full((11,), -0.4).exp())
+    assert (heads[0, 0, :-1] / heads[0, 0, 1:]).std() > 1e-3
+
+
+def test_the_searching_head_weighs_cycles_of_equal_content_equally_wherever_they_stand(net):
+    windows, without_content = batch(net), deepcopy(net)
+    with torch.no_grad():
+        without_content.score[2].weight.zero_()
+        heads = without_content(*windows).head_attention
+
+    even = valid_cycles(windows[1], windows[0]) / windows[1][:, None]
+    torch.testing.assert_close(heads[:, 0], even)
+    assert heads[0, 1, -1] > 1.5 * heads[0, 0, -1]
 
 
 def test_the_searching_head_starts_where_the_convolution_responds():
@@ -200,6 +213,30 @@ def test_the_searching_head_starts_where_the_convolution_responds():
 
     with torch.no_grad():
         assert net.score(loud)[0, 0] > net.score(quiet)[0, 0]
+
+
+def test_training_adds_the_penalty_of_content_and_answers_do_not():
+    torch.manual_seed(0)
+    net = build_network(network_config(FLEET, network="flagship", regimes=1, options=SMALL["flagship"]))
+    net.oldest.fill_(100.0)
+    windows = batch(net)
+
+    with torch.no_grad():
+        before = net.train().estimate(*windows).penalty
+        net.score[2].weight[1:].fill_(1.0)
+        after = net.estimate(*windows).penalty
+
+    assert before == 0
+    assert after > 0
+    assert net.eval().estimate(*windows).penalty is None
+
+
+def test_the_content_of_the_searching_head_is_free_and_that_of_the_others_penalised():
+    content = torch.tensor([[[3.0, 1.0, 9.0], [1.0, -1.0, 9.0]]])  # [B, H, T], the last cycle is padding
+    valid = torch.tensor([[True, True, False]])
+
+    torch.testing.assert_close(penalty(content, valid), torch.tensor(CONTENT_PENALTY * 1.0))
+    assert penalty(content[:, :1], valid) == 0
 
 
 def test_an_answer_above_the_cap_costs_less_where_the_cap_is_the_truth():
