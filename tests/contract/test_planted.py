@@ -23,13 +23,13 @@ from tests.planted import (
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-CONTEXT = 40
-UNITS = 200
+CONTEXT = 20
+UNITS = 100
 TRAINED_ON = {"event": "event", "missing": "event", "two events": "two events", "drift": "drift"}
 """Units of each kind are trained on these; `event` and `missing` differ in the windows only."""
-MOST_RMSE = {"event": 1.5, "two events": 1.8, "drift": 3.5, "missing": 3.5}
+MOST_RMSE = {"event": 1.5, "two events": 1.8, "drift": 3.5, "missing": 3.0}
 """In cycles; `python -m tests.benchmarks.planted` measures networks of the full size."""
-LEAST_FOUND = {"event": 0.95, "two events": 0.9, "missing": 0.9}
+LEAST_FOUND = {"event": 0.95, "two events": 0.7, "missing": 0.9}
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +53,9 @@ def answered(tmp_path_factory):
 def trained(kind):
     fleet = planted_fleet(kind, context=CONTEXT)
     split = train_all(planted_units(kind, units=UNITS, context=CONTEXT, seed=0).units, fleet)
-    config = TrainConfig(seed=0, steps=500, batch=128, **network_class("flagship").recipe)
-    trainer, _ = prepare(split, fleet, network="flagship", config=config, units=UNITS)
+    recipe = {**network_class("flagship").recipe, "learning_rate": 1e-2}
+    config = TrainConfig(seed=0, steps=200, batch=128, **recipe)
+    trainer, _ = prepare(split, fleet, network="flagship", config=config)
     while not trainer.done:
         trainer.update()
     return trainer.net
