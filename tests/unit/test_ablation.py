@@ -46,14 +46,14 @@ def test_silencing_a_head_of_self_attention_is_to_take_its_output_away(head):
 def looking_elsewhere(net, head):
     """The network, whose head attends more evenly than it learnt to."""
     net = copy.deepcopy(net)
-    attend = net.attend
+    look = net.look
 
     def elsewhere(*given):
-        attention = attend(*given)
+        lag, content, attention = look(*given)
         even = attention[:, [head]].sqrt()
-        return attention.index_copy(1, torch.tensor([head]), even / even.sum(-1, keepdim=True))
+        return lag, content, attention.index_copy(1, torch.tensor([head]), even / even.sum(-1, keepdim=True))
 
-    net.attend = elsewhere
+    net.look = elsewhere
     return net
 
 
