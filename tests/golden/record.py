@@ -11,9 +11,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from tests.golden.comparison import ANY
 from tests.golden.player import Player, started
 
 FOLDER: Final = Path(__file__).parent
+ID: Final = "x-request-id"
 
 
 def written(made: Any) -> str:
@@ -36,6 +38,8 @@ def main() -> int:
             for case in record["cases"]:
                 answers = player(case["service"]).play([step["asked"] for step in case["steps"]])
                 for step, answer in zip(case["steps"], answers, strict=True):
+                    if ID in answer and step.get("answer", {}).get(ID) == ANY:
+                        answer[ID] = ANY  # only the other front end gives liveness an id
                     step["answer"] = answer
             file.write_text(written(record), encoding="utf-8")
     return 0
