@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from heapq import nsmallest
 from itertools import count
+from math import inf
 from typing import Final
 
 import numpy as np
@@ -90,11 +90,19 @@ class Demo:
         return Machine(f"{self._seed:04}-{number:03}", manifest, rng, is_new=is_new)
 
     async def step(self) -> None:
-        """Let every unit run a cycle, or its whole life so far if the service does not know it."""
+        """Let every unit run a cycle, or its whole life so far if the service does not know it.
+
+        The successor of a unit that ends runs its first cycle in the same step.
+        """
         await asyncio.gather(*map(self._run, range(len(self.machines))))
 
     async def _run(self, place: int) -> None:
-        machine = self.machines[place]
+        while not await self._runs_on(machine := self.machines[place]):
+            self.counts[machine.kind] += 1
+            self.machines[place] = self._machine(is_new=True)
+
+    async def _runs_on(self, machine: Machine) -> bool:
+        """Send the next cycle of a unit and, if it is its last, the outcome."""
         until = max(machine.age + 1, machine.first)
         cycles, columns = machine.readings(until)
         async with self._free:
@@ -104,11 +112,10 @@ class Demo:
             machine.age, machine.latest = until, known.prediction
             self.counts["readings"] += len(cycles)
             if machine.age < machine.end:
-                return
+                return True
             ended = await self._client.outcome(machine.name, machine.kind, machine.end, model=machine.model)
-        self.counts[machine.kind] += 1
-        self.counts["judged"] += sum(score.with_error for score in ended.scores)
-        self.machines[place] = self._machine(is_new=True)
+            self.counts["judged"] += sum(score.with_error for score in ended.scores)
+            return False
 
     def line(self) -> str:
         """Say in one line what has happened."""
@@ -152,18 +159,18 @@ async def run(
         manifests = [await client.manifest(each.name) for each in models]
         chosen = int(np.random.default_rng().integers(1, 10_000)) if seed is None else seed
         demo = Demo(client, manifests, units=units, seed=chosen)
-        with Live(console=console, get_renderable=lambda: demo.screen(client.url)), suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await _keep_time(demo, 1.0 / speed)
+        with Live(console=console, get_renderable=lambda: demo.screen(client.url)):
+            await _keep_time(demo, 1.0 / speed, inf if seconds is None else seconds)
         if not console.is_terminal:
             console.line()  # `Live` ends its last line on a terminal only
 
 
-async def _keep_time(demo: Demo, step_seconds: float) -> None:
-    """Step at a pace; a late step moves those after it."""
+async def _keep_time(demo: Demo, step_seconds: float, seconds: float) -> None:
+    """Step at a pace until the time is over; a late step moves those after it."""
     loop = asyncio.get_running_loop()
     due = loop.time()
-    while True:
+    end = due + seconds
+    while due < end:
         await demo.step()
         due = max(due + step_seconds, loop.time())
-        await asyncio.sleep(due - loop.time())
+        await asyncio.sleep(min(due, end) - loop.time())
