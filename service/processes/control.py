@@ -25,6 +25,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict
 
 VARIABLE: Final = "RULSERVE_WORKER"
+POLL_SECONDS: Final = 0.02
 
 Commands = Mapping[str, Callable[..., Awaitable[str]]]
 """Functions by the first word of a line; the rest of the line is their argument, where there is any."""
@@ -112,3 +113,12 @@ async def send(path: Path, command: str) -> str:
     if not reply:
         raise EOFError(f"the worker at {path} ended before it replied to {command!r}")
     return reply.decode().strip()
+
+
+async def reply(path: Path, command: str) -> str:
+    """Return the reply of a worker that may not listen yet."""
+    while True:
+        try:
+            return await send(path, command)
+        except (OSError, EOFError):
+            await asyncio.sleep(POLL_SECONDS)

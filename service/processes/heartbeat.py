@@ -13,7 +13,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Final
 
-from service.processes.control import send
+from service.processes.control import reply
 
 BEATS: Final = 4
 """Heartbeats in a limit; a pause of the supervisor or of the machine costs one of them."""
@@ -64,8 +64,8 @@ class Heartbeat:
     async def _replied(self) -> bool:
         try:
             async with asyncio.timeout(self._pause):
-                thread = await send(self._socket, "beat")
-        except (OSError, EOFError, TimeoutError):
+                thread = await reply(self._socket, "beat")
+        except TimeoutError:
             return False
         self._thread = thread or self._thread
         return bool(thread)

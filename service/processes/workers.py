@@ -22,7 +22,7 @@ from service import logs
 from service.core.lifecycle import Phase
 from service.errors import FrontEndFailed
 from service.processes.changes import Changes
-from service.processes.control import WorkerSpec, send
+from service.processes.control import WorkerSpec, reply, send
 from service.processes.descriptors import most_connections
 from service.processes.envoy_config import (
     answer_liveness,
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from service.processes.envoy_server import EnvoyServer
 
 APPLICATION: Final = "service.envoy:application"
-CONNECT_POLL_SECONDS: Final = 0.02
 ENVOY_IDLE_SECONDS: Final = 300
 """Envoy's default limit of silence on a request or a stream."""
 TELL_SECONDS: Final = 1
@@ -224,13 +223,8 @@ class Workers:
 
     async def _ready(self, worker: int) -> dict[str, Any]:
         """Return the status of a worker, as soon as it knows whether it can answer."""
-        while True:
-            try:
-                status: dict[str, Any] = json.loads(await send(self._socket(worker), "ready"))
-            except (OSError, EOFError):  # not listening yet
-                await asyncio.sleep(CONNECT_POLL_SECONDS)
-            else:
-                return status
+        status: dict[str, Any] = json.loads(await reply(self._socket(worker), "ready"))
+        return status
 
     @property
     def _board(self) -> Path:

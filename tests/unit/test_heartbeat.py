@@ -1,6 +1,7 @@
 """A silent worker hangs if its event loop is blocked; one that computes has more time."""
 
 import asyncio
+from itertools import count
 
 import pytest
 
@@ -63,6 +64,22 @@ async def test_a_worker_that_only_a_restart_helps_hangs_after_the_limit(tmp_path
 
     assert await beats_until_hung(heartbeat, most=BEATS) == beats
     control.close()
+
+
+async def test_a_worker_that_hangs_soon_after_it_listens_hangs_after_the_limit(tmp_path, account):
+    heartbeat = Heartbeat(tmp_path / "worker", tmp_path / "task", limit_seconds=0.4)
+    asked = count()
+
+    async def answer(_reader, writer):
+        if next(asked) > 0:  # it hangs after its second connection, the first that it answers
+            writer.write(f"{LOOP}\n".encode())
+            server.close()
+        writer.close()
+
+    server = await asyncio.start_unix_server(answer, tmp_path / "worker")
+    await heartbeat.beat()
+
+    assert await beats_until_hung(heartbeat, most=BEATS) == BEATS
 
 
 async def test_a_loop_that_is_busy_for_the_limit_is_silent(heartbeat, account):
