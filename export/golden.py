@@ -32,6 +32,8 @@ TOLERANCE: Final = {
     "evidence": 1e-4,
 }
 """Maximum difference between this machine's answer and the exporter's."""
+ROUNDING: Final = 1 / 16
+"""Most rounding of stored answers, in tolerances: digits that nothing compares take a third of the file."""
 MOST_WINDOWS: Final = 256
 """Maximum number of golden windows: a service replays them before it is ready."""
 OUTSIDE: Final = 0.5
@@ -154,6 +156,15 @@ def interval_holds_the_answer(got: Answers, manifest: Manifest) -> Finding:
     rul = got["rul"]
     beyond = np.max([-lower, lower - rul, rul - upper, upper - manifest.cap])
     return Finding("0 <= lower <= RUL <= upper <= cap, cycles beyond", max(float(beyond), 0.0), 1e-4)
+
+
+def rounded(answers: Answers) -> dict[str, FloatArray]:
+    """Round answers to a power of two, at most `ROUNDING` of the tolerance away."""
+    steps = {name: 2.0 ** np.floor(np.log2(2.0 * ROUNDING * TOLERANCE[name])) for name in answers}
+    return {
+        name: (np.rint(value / steps[name]) * steps[name]).astype(np.float32)
+        for name, value in answers.items()
+    }
 
 
 def farthest(got: FloatArray, expected: FloatArray) -> float:

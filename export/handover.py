@@ -18,7 +18,7 @@ from export.ageing import drift_reference
 from export.bundle import CARD, BundleFolder, InvalidBundle, Manifest, Parity
 from export.card import model_card
 from export.drift_reference import DriftReference
-from export.golden import Golden
+from export.golden import Golden, rounded
 from export.parity import measure_parity
 from export.probes import simulated_windows
 from export.quantization import CheckData, measure_quantization, quantize_weights
@@ -26,10 +26,13 @@ from export.seal import SIGNATURE, read_bundle, write_sums
 from export.session import Session
 from export.to_onnx import to_onnx, write_metadata
 from model.checkpoint import Checkpoint
+from model.domain import FloatArray
 from model.networks import network_class
 
 GOLDEN_WINDOWS: Final = 16
 GOLDEN_SEED: Final = 7
+SENSOR_BITS: Final = 14
+"""Four significant digits."""
 
 
 def export_bundle(
@@ -112,13 +115,19 @@ def metadata_of(manifest: Manifest) -> dict[str, str]:
 def golden_windows(session: Session, manifest: Manifest) -> Golden:
     """Simulate windows, some with missing readings, and record the graph's answers."""
     windows = simulated_windows(manifest, count=GOLDEN_WINDOWS, seed=GOLDEN_SEED)
-    readings, last_cycle = windows.readings, windows.last_cycle
+    readings, last_cycle = _to_digits_of_sensors(windows.readings), windows.last_cycle
     rng = np.random.default_rng(GOLDEN_SEED)
     readings[3, :, -1] = np.nan
     readings[7][rng.random(readings[7].shape) < 0.1] = np.nan
     last_cycle[[5, 8]] = np.nan
     expected = session.answer(readings, windows.lengths, last_cycle)
-    return Golden(readings, windows.lengths, last_cycle, expected)
+    return Golden(readings, windows.lengths, last_cycle, rounded(expected))
+
+
+def _to_digits_of_sensors(readings: FloatArray) -> FloatArray:
+    """Round readings to `SENSOR_BITS` binary digits: simulated ones have more than a sensor gives."""
+    mantissa, exponent = np.frexp(readings)
+    return np.ldexp(np.rint(np.ldexp(mantissa, SENSOR_BITS)), exponent - SENSOR_BITS)
 
 
 def _reopened(model: Path, manifest: Manifest) -> Session:

@@ -52,6 +52,7 @@ def to_onnx(net: RulNetwork, path: Path, *, with_map: bool = False) -> None:
     graph = onnx.load(str(path))
     _declare_every_input(graph, columns)
     _give_lstms_the_lengths(graph)
+    _share_constants(graph)
     _store_single(graph)
     onnx.checker.check_model(graph, full_check=True)
     onnx.save(graph, str(path))
@@ -104,6 +105,19 @@ def _give_lstms_the_lengths(graph: onnx.ModelProto) -> None:
     for node in lstms:
         del node.input[SEQUENCE_LENS:]
         node.input.extend([""] * (SEQUENCE_LENS - len(node.input)) + [cast.output[0]])
+
+
+def _share_constants(graph: onnx.ModelProto) -> None:
+    """Keep one of the constants that are equal: the exporter writes one for every use."""
+    first: dict[bytes, str] = {}
+    same: dict[str, str] = {}
+    for node in graph.graph.node:
+        node.input[:] = [same.get(name, name) for name in node.input]
+        if node.op_type == "Constant":
+            same[node.output[0]] = first.setdefault(node.attribute[0].SerializeToString(), node.output[0])
+    kept = [node for node in graph.graph.node if same.get(node.output[0], node.output[0]) == node.output[0]]
+    del graph.graph.node[:]
+    graph.graph.node.extend(kept)
 
 
 def _store_single(graph: onnx.ModelProto) -> None:

@@ -7,7 +7,7 @@ import torch
 
 from export.bundle import InvalidBundle
 from export.card import model_card
-from export.golden import Finding, Golden, replay
+from export.golden import ROUNDING, Finding, Golden, replay
 from export.handover import export_bundle
 from export.parity import measure_parity
 from export.probes import probe_windows
@@ -57,6 +57,14 @@ def test_the_graph_holds_no_matrix_twice(tiny_bundle):
     assert len(set(contents)) == len(contents)
 
 
+def test_the_graph_holds_no_constant_twice(tiny_bundle):
+    nodes = onnx.load(tiny_bundle.path / "model.onnx").graph.node
+    constants = [node.attribute[0].t.SerializeToString() for node in nodes if node.op_type == "Constant"]
+
+    assert len(constants) > 10
+    assert len(set(constants)) == len(constants)
+
+
 def test_a_version_names_the_weights_where_none_is_given(checkpoint, tmp_path):
     manifest = export_bundle(checkpoint, tmp_path / "tiny")
 
@@ -103,13 +111,15 @@ def answers_of(session, golden):
     return session.answer(golden.readings, golden.lengths, golden.last_cycle)
 
 
-def test_golden_windows_replay_to_the_bit(tiny_bundle):
+def test_golden_windows_replay_to_the_rounding_of_stored_answers(tiny_bundle):
     session, manifest = open_bundle(tiny_bundle)
     golden = Golden.load(tiny_bundle.golden)
 
     findings = replay(golden, answers_of(session, golden), manifest)
 
-    assert {finding.worst for finding in findings if finding.promise.startswith("golden")} == {0.0}
+    of_golden = [finding for finding in findings if finding.promise.startswith("golden")]
+    assert len(of_golden) == len(golden.expected)
+    assert all(finding.worst <= ROUNDING * finding.allowed for finding in of_golden)
     assert all(finding.kept for finding in findings)
 
 

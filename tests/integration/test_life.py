@@ -33,8 +33,8 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.alone
 
-LONG = 400
-"""Windows of a request that is explained in full: two thousand batches of one, which end within the drain."""
+LONG = 200
+"""Windows of a request that is explained in full: a thousand batches of one, which end within the drain."""
 
 REFUSED_SECONDS = 0.3
 """While uvicorn drains, its supervisor's socket still takes connections that nobody answers."""

@@ -43,9 +43,9 @@ async def heartbeat(tmp_path, account):
 
 
 async def beats_until_hung(heartbeat, between=lambda: None, *, most=2 * BEATS * PATIENCE):
-    for count in range(1, most + 1):
+    for beats in range(1, most + 1):
         if await heartbeat.beat():
-            return count
+            return beats
         between()
     return None
 
