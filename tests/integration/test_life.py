@@ -31,8 +31,6 @@ from tests.integration.conftest import (
 )
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.alone
-
 LONG = 200
 """Windows of a request that is explained in full: a thousand batches of one, which end within the drain."""
 
@@ -96,6 +94,7 @@ def refusal(server: Server, windows) -> tuple[int, str] | None:
     return None if reply.is_success else (reply.status_code, reply.headers.get("retry-after", ""))
 
 
+@pytest.mark.alone
 def test_requests_in_flight_are_answered_and_new_ones_refused_when_it_is_told_to_stop(
     front_end, tiny_bundle, tmp_path, windows
 ):
@@ -132,6 +131,7 @@ def test_requests_in_flight_are_answered_and_new_ones_refused_when_it_is_told_to
         assert "Traceback" not in server.output()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "ctrl-c"])
 def test_a_signal_to_the_whole_process_group_ends_it_without_an_alarm(
     front_end, tiny_bundle, tmp_path, number
@@ -149,6 +149,7 @@ def test_a_signal_to_the_whole_process_group_ends_it_without_an_alarm(
             assert word not in server.output()
 
 
+@pytest.mark.alone
 def test_ctrl_c_lets_a_request_in_flight_finish(tiny_bundle, tmp_path, windows):
     with (
         running(tmp_path, str(tiny_bundle.path), front_end="envoy", **PATIENT) as server,
@@ -163,6 +164,7 @@ def test_ctrl_c_lets_a_request_in_flight_finish(tiny_bundle, tmp_path, windows):
         assert server.process.wait(STOP_SECONDS) == 0
 
 
+@pytest.mark.alone
 def test_a_drain_ends_when_its_patience_does(tiny_bundle, tmp_path, windows):
     settings = {**PATIENT, "drain_seconds": "0.1"}
     with (
