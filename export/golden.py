@@ -33,7 +33,7 @@ TOLERANCE: Final = {
 }
 """Maximum difference between this machine's answer and the exporter's."""
 ROUNDING: Final = 1 / 16
-"""Most rounding of stored answers, in tolerances: digits that nothing compares take a third of the file."""
+"""Most rounding of stored answers, in tolerances: digits that nothing compares take a fifth of the file."""
 MOST_WINDOWS: Final = 256
 """Maximum number of golden windows: a service replays them before it is ready."""
 OUTSIDE: Final = 0.5
@@ -159,7 +159,7 @@ def interval_holds_the_answer(got: Answers, manifest: Manifest) -> Finding:
 
 
 def rounded(answers: Answers) -> dict[str, FloatArray]:
-    """Round answers to a power of two, at most `ROUNDING` of the tolerance away."""
+    """Round answers to multiples of a power of two, at most `ROUNDING` of the tolerance away."""
     steps = {name: 2.0 ** np.floor(np.log2(2.0 * ROUNDING * TOLERANCE[name])) for name in answers}
     return {
         name: (np.rint(value / steps[name]) * steps[name]).astype(np.float32)

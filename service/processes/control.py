@@ -115,7 +115,7 @@ async def send(path: Path, command: str) -> str:
     return reply.decode().strip()
 
 
-async def reply(path: Path, command: str) -> str:
+async def await_reply(path: Path, command: str) -> str:
     """Return the reply of a worker that may not listen yet."""
     while True:
         try:

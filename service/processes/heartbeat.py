@@ -13,7 +13,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Final
 
-from service.processes.control import reply
+from service.processes.control import await_reply
 
 BEATS: Final = 4
 """Heartbeats in a limit; a pause of the supervisor or of the machine costs one of them."""
@@ -64,7 +64,7 @@ class Heartbeat:
     async def _replied(self) -> bool:
         try:
             async with asyncio.timeout(self._pause):
-                thread = await reply(self._socket, "beat")
+                thread = await await_reply(self._socket, "beat")
         except TimeoutError:
             return False
         self._thread = thread or self._thread

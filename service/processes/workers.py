@@ -22,7 +22,7 @@ from service import logs
 from service.core.lifecycle import Phase
 from service.errors import FrontEndFailed
 from service.processes.changes import Changes
-from service.processes.control import WorkerSpec, reply, send
+from service.processes.control import WorkerSpec, await_reply, send
 from service.processes.descriptors import most_connections
 from service.processes.envoy_config import (
     answer_liveness,
@@ -223,7 +223,7 @@ class Workers:
 
     async def _ready(self, worker: int) -> dict[str, Any]:
         """Return the status of a worker, as soon as it knows whether it can answer."""
-        status: dict[str, Any] = json.loads(await reply(self._socket(worker), "ready"))
+        status: dict[str, Any] = json.loads(await await_reply(self._socket(worker), "ready"))
         return status
 
     @property

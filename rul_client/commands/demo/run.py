@@ -102,7 +102,7 @@ class Demo:
             self.machines[place] = self._machine(is_new=True)
 
     async def _runs_on(self, machine: Machine) -> bool:
-        """Send the next cycle of a unit and, if it is its last, the outcome."""
+        """Send the next cycle of a unit, or its last one and the outcome; return whether it runs on."""
         until = max(machine.age + 1, machine.first)
         cycles, columns = machine.readings(until)
         async with self._free:
