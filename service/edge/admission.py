@@ -66,7 +66,11 @@ class Admission:
         Raises:
             Overloaded: the line is too long for it.
         """
-        return Coming(self.large, size)
+        return Coming(self.lane(size) if size else self.large, size)
+
+    def lane(self, size: int) -> Lane:
+        """Return the lane of a request of so many bytes."""
+        return self.small if size <= self.small_bytes else self.large
 
 
 @dataclass(slots=True, eq=False)

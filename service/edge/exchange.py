@@ -126,8 +126,7 @@ class Exchange:
         """
         if not self._admitted:
             self.admit()
-        admission = self._desk.admission
-        lane = admission.small if size <= admission.small_bytes else admission.large
+        lane = self._desk.admission.lane(size)
         if lane.line or lane.in_work >= lane.room:
             await lane.wait(size, limit.seconds)
         else:

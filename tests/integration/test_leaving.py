@@ -74,12 +74,13 @@ def test_callers_who_close_their_sockets_take_their_windows_with_them_and_nobody
     cancelled = metric(narrow, "rul_cancelled_total")
     left = gone(narrow, "http", "/v1/predict", "499")
     staying = [windows[i % len(windows)] for i in range(40)]
-    body = explaining(windows[:1] * 40)
+    in_work, waiting = explaining(windows[:1] * (10 * WINDOWS)), explaining(windows[:1] * 40)
     with ExitStack() as sockets, ThreadPoolExecutor(len(staying)) as callers:
-        leavers = [send(narrow, body) for _ in range(LEAVERS)]
+        leavers = [send(narrow, in_work)]
+        wait_until(lambda: metric(narrow, "rul_pending_windows") > 0, ANSWER_SECONDS, what="queue", pause=0)
+        leavers += [send(narrow, waiting) for _ in range(LEAVERS)]
         for leaver in leavers:
             sockets.callback(leaver.close)
-        wait_until(lambda: metric(narrow, "rul_pending_windows") > 0, ANSWER_SECONDS, what="queue", pause=0)
         answers = [callers.submit(ask, client, window) for window in staying]
 
         for leaver in leavers:

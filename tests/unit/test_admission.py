@@ -194,6 +194,17 @@ def test_bodies_that_are_being_received_count_as_waiting():
     assert admission.large.expected_bytes == 0
 
 
+def test_a_small_body_that_comes_in_parts_is_not_refused_for_the_line_of_large_ones():
+    admission = Admission(window_bytes=10, room_windows=100, limit_seconds=LIMIT)
+    admission.large.bytes_per_second = 0.0
+    admission.large.coming_bytes = 1000
+
+    with admission.expected(20):
+        assert admission.small.expected_bytes == 20
+
+    assert (admission.small.expected_bytes, admission.large.expected_bytes) == (0, 1000)
+
+
 def test_a_slow_body_keeps_no_place(lane, clock):
     slow, quick = Coming(lane, 10_000), None
 
@@ -221,7 +232,7 @@ def test_callers_are_asked_to_return_later_while_most_are_refused(lane, clock):
     assert asked == sorted(asked)
 
 
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("count", [1, 10])
 async def test_one_rule_refuses_by_every_protocol_before_a_request_is_decoded(count):
     async with in_process() as service:
         admission = service.desk.admission
