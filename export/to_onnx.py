@@ -21,6 +21,7 @@ from model.network import RulNetwork
 OPSET: Final = 17
 SEQUENCE_LENS: Final = 4
 """Index of the input of ONNX' LSTM that takes the lengths."""
+ONLY_OUTPUT: Final = "_output_0"
 STORED_SINGLE: Final = 1000
 """Least size of a constant that is worth a Cast."""
 
@@ -53,6 +54,7 @@ def to_onnx(net: RulNetwork, path: Path, *, with_map: bool = False) -> None:
     _declare_every_input(graph, columns)
     _give_lstms_the_lengths(graph)
     _share_constants(graph)
+    _shorten_names(graph)
     _store_single(graph)
     onnx.checker.check_model(graph, full_check=True)
     onnx.save(graph, str(path))
@@ -118,6 +120,13 @@ def _share_constants(graph: onnx.ModelProto) -> None:
     kept = [node for node in graph.graph.node if same.get(node.output[0], node.output[0]) == node.output[0]]
     del graph.graph.node[:]
     graph.graph.node.extend(kept)
+
+
+def _shorten_names(graph: onnx.ModelProto) -> None:
+    """Name the only output of a node as the node: the exporter adds a suffix, some 10 kB in all."""
+    for node in graph.graph.node:
+        node.input[:] = [name.removesuffix(ONLY_OUTPUT) for name in node.input]
+        node.output[:] = [name.removesuffix(ONLY_OUTPUT) for name in node.output]
 
 
 def _store_single(graph: onnx.ModelProto) -> None:
