@@ -1,7 +1,7 @@
 """`flagship`: the default network, whose answer is made of exact contributions of readings.
 
     readings   -> z-scores                                                     [B, T, F]
-    look       -> CNN, BiLSTM and a score for each head: attention             [B, H, T]
+    look       -> CNN and BiLSTM score cycles, the other heads go by lag: attention [B, H, T]
     pool       -> attention-weighted means of the readings, and a trend        [B, H + 1, F]
     read out   -> two ReLU layers and a linear head: RUL                       [B]
 
@@ -37,8 +37,9 @@ FLATTEST_SLOPE: Final = 0.001
 """First slopes of the recency heads, a cycle: means of the last 2.5 to 25 cycles, and of all."""
 DIFFERENCE_SCALE: Final = 1.5
 """Means of neighbouring heads are alike; their difference is scaled up to vary as they do."""
-CONTENT_PENALTY: Final = 0.01
-"""Penalty on the variance of content of the recency heads: they leave recency only where it pays."""
+SEARCH_PENALTY: Final = 1e-3
+"""Penalty on the mean absolute deviation of the scores in a window. A single event costs little, wear in
+every cycle much: wear is the matter of the recency heads, and a head that weighs it finds no events."""
 LAG_CYCLES: Final = 10.0
 """Unit of slopes and of lags, in cycles: small inputs and small parameters learn slowly."""
 VALUE_LIMIT: Final = 5.0
@@ -61,9 +62,9 @@ LEAST_EVIDENCE_CYCLES: Final = 1e-6
 class Flagship(RulNetwork):
     """Heads weigh the readings, two ReLU layers read the weighted means.
 
-    The first head searches: its attention = softmax over cycles of their content, whatever their place, and
-    is the output `attention`. The others are recency: softmax of (content - slope_h * lag), with learnt
-    slopes >= 0 and little content. Settings are used only through the regimes.
+    The first head searches: its attention = softmax of the cycles' scores, whatever their place, and is the
+    output `attention`. The others are recency: softmax of (-slope_h * lag), with learnt slopes >= 0.
+    Settings are used only through the regimes.
     """
 
     explains_readings: ClassVar[bool] = True
@@ -95,9 +96,9 @@ class Flagship(RulNetwork):
         self.recurrent = RaggedBiLstm(config.hidden, config.hidden)
         self.forget = nn.Dropout(config.recurrent_dropout)
         of_feature = nn.Linear(3 * config.hidden, config.attention)
-        of_head = nn.Linear(config.attention, heads, bias=False)
-        self.score = nn.Sequential(of_feature, nn.Tanh(), of_head)
-        start_heads(of_feature.weight[:, -config.hidden :], of_head.weight)
+        of_cycle = nn.Linear(config.attention, 1, bias=False)
+        self.score = nn.Sequential(of_feature, nn.Tanh(), of_cycle)
+        start_search(of_feature.weight[:, -config.hidden :], of_cycle.weight)
         before_softplus = (LAG_CYCLES * first_slopes(heads)).expm1().log()
         self.slope = nn.Parameter(before_softplus)  # [H - 1]
         self.mix = nn.Parameter(first_mix(heads))  # [H + 1, H + 1]
@@ -111,7 +112,7 @@ class Flagship(RulNetwork):
     def estimate(self, readings: Tensor, lengths: Tensor, last_cycle: Tensor) -> Estimate:
         """See `RulNetwork`."""
         z, observed, valid = self.standardise(readings, lengths)
-        lag, content, attention = self.look(z, valid, lengths)  # [B, 1, T], [B, H, T], [B, H, T]
+        lag, score, attention = self.look(z, valid, lengths)  # [B, 1, T], [B, 1, T], [B, H, T]
         # From here on float64, until the answer is complete.
         weight, lag = attention.double(), lag.double()
         pools, values = self.pool(z, observed, weight, lag)
@@ -130,7 +131,7 @@ class Flagship(RulNetwork):
             statistics(z, lengths, readings, observed),
             attention,
             explanation=explanation,
-            penalty=penalty(content, valid) if self.training else None,
+            penalty=penalty(score[:, 0], valid) if self.training else None,
         )
 
     def pool(self, z: Tensor, observed: Tensor, weight: Tensor, lag: Tensor) -> tuple[Pools, Tensor]:
@@ -140,14 +141,14 @@ class Flagship(RulNetwork):
         return Pools.of(weight, lag / -self.config.context, there), values
 
     def look(self, z: Tensor, valid: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return lag [B, 1, T], content and attention of each head [B, H, T]."""
+        """Return lag and scores [B, 1, T], and the attention of each head [B, H, T]."""
         lag = cycles_after(z, lengths).clamp(min=0.0)  # [B, 1, T]
         h = self.convolution(z * self.get_buffer("is_sensor"), valid)  # [B, T, C]
         r = self.forget(self.recurrent(h, lengths))  # [B, T, 2C]
-        content = self.score(torch.cat((r, h), dim=-1)).transpose(1, 2)  # [B, H, T]
-        of_recency = nn.functional.softplus(self.slope) / LAG_CYCLES  # [H - 1]
-        slope = nn.functional.pad(of_recency, (1, 0))  # [H], 0 for the searching head
-        return lag, content, masked_softmax(content - slope[:, None] * lag, valid[:, None])
+        score = self.score(torch.cat((r, h), dim=-1)).transpose(1, 2)  # [B, 1, T]
+        slope = nn.functional.softplus(self.slope) / LAG_CYCLES  # [H - 1]
+        recency = -slope[:, None] * lag  # [B, H - 1, T]
+        return lag, score, masked_softmax(torch.cat((score, recency), dim=1), valid[:, None])
 
     def fit_inputs(self, readings: Tensor, lengths: Tensor, *, leading: int) -> None:
         """See `RulNetwork`: small inputs learn slowly, so the scale of pools says which column leads.
@@ -197,15 +198,14 @@ class Flagship(RulNetwork):
         return (self.config.cap * self.read_out(nothing, self.head).reference).to(self.mix.dtype)
 
 
-def start_heads(of_convolution: Tensor, of_head: Tensor) -> None:
-    """Set the content before training, from weights of the convolution [D, C] and of the heads [H, D].
+def start_search(of_convolution: Tensor, of_cycle: Tensor) -> None:
+    """Set the scores before training, from weights of the convolution [D, C] and of the cycle [1, D].
 
-    The searching head looks where the convolution responds most: from random weights it learns in some
-    runs to avoid single events in place of finding them. The others are plain recency.
+    They are high where the convolution responds most: from random weights the head learns in some runs to
+    avoid single events in place of finding them.
     """
     with torch.no_grad():
-        of_convolution.copy_(of_convolution.abs() * of_head[0].sign()[:, None])
-        of_head[1:].zero_()
+        of_convolution.copy_(of_convolution.abs() * of_cycle[0].sign()[:, None])
 
 
 def first_slopes(heads: int) -> Tensor:
@@ -236,9 +236,8 @@ def share_of_cycles(of_reading: Tensor, attention: Tensor) -> Tensor:
     return weight / weight.sum(-1, keepdim=True)
 
 
-def penalty(content: Tensor, valid: Tensor) -> Tensor:
-    """Penalise the variance of the recency heads' content within windows, [B, H, T] and [B, T] -> []."""
-    there = valid[:, None]
-    content = torch.where(there, content[:, 1:], 0.0)  # [B, H - 1, T]
-    mean = content.sum(-1, keepdim=True) / there.sum(-1, keepdim=True)
-    return CONTENT_PENALTY * ((content - mean).square() * there).sum() / valid.sum()
+def penalty(score: Tensor, valid: Tensor) -> Tensor:
+    """Penalise the mean absolute deviation of scores within windows, [B, T] and [B, T] -> []."""
+    score = torch.where(valid, score, 0.0)
+    mean = score.sum(-1, keepdim=True) / valid.sum(-1, keepdim=True)
+    return SEARCH_PENALTY * ((score - mean).abs() * valid).sum() / valid.sum()

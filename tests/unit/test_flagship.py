@@ -9,7 +9,7 @@ from torch import nn
 from torch.autograd import gradcheck
 
 from model.dataset import split_fold
-from model.flagship import CONTENT_PENALTY, first_mix, first_slopes, penalty, share_of_cycles
+from model.flagship import SEARCH_PENALTY, first_mix, first_slopes, penalty, share_of_cycles
 from model.layers import cycles_after, valid_cycles
 from model.losses import rul_loss
 from model.networks import build_network, network_config
@@ -180,7 +180,18 @@ def test_any_number_of_heads_starts_from_steep_to_flat(heads):
     assert torch.linalg.matrix_rank(mix) == heads + 1
 
 
-def test_heads_but_the_searching_one_start_as_plain_recency():
+def test_heads_but_the_searching_one_go_by_lag_alone(net):
+    readings, lengths, last_cycle = batch(net)
+    shuffled = readings.flip(0)
+    shuffled[~valid_cycles(lengths, readings)] = torch.nan
+    with torch.no_grad():
+        one, two = (net(given, lengths, last_cycle).head_attention for given in (readings, shuffled))
+
+    torch.testing.assert_close(one[:, 1:], two[:, 1:], rtol=0, atol=0)
+    assert (one[:, 0] - two[:, 0]).abs().max() > 1e-3
+
+
+def test_heads_but_the_searching_one_start_from_the_first_slopes():
     torch.manual_seed(0)
     config = network_config(FLEET, network="flagship", regimes=1, options=SMALL["flagship"])
     net = build_network(config).eval()
@@ -190,14 +201,13 @@ def test_heads_but_the_searching_one_start_as_plain_recency():
         heads = net(*batch(net)).head_attention
 
     torch.testing.assert_close(heads[0, 1, :-1] / heads[0, 1, 1:], torch.full((11,), -0.4).exp())
-    assert (heads[0, 0, :-1] / heads[0, 0, 1:]).std() > 1e-3
 
 
-def test_the_searching_head_weighs_cycles_of_equal_content_equally_wherever_they_stand(net):
-    windows, without_content = batch(net), deepcopy(net)
+def test_the_searching_head_weighs_cycles_of_equal_scores_equally_wherever_they_stand(net):
+    windows, without_scores = batch(net), deepcopy(net)
     with torch.no_grad():
-        without_content.score[2].weight.zero_()
-        heads = without_content(*windows).head_attention
+        without_scores.score[2].weight.zero_()
+        heads = without_scores(*windows).head_attention
 
     even = valid_cycles(windows[1], windows[0]) / windows[1][:, None]
     torch.testing.assert_close(heads[:, 0], even)
@@ -215,28 +225,27 @@ def test_the_searching_head_starts_where_the_convolution_responds():
         assert net.score(loud)[0, 0] > net.score(quiet)[0, 0]
 
 
-def test_training_adds_the_penalty_of_content_and_answers_do_not():
+def test_training_adds_the_penalty_of_scores_and_answers_do_not():
     torch.manual_seed(0)
     net = build_network(network_config(FLEET, network="flagship", regimes=1, options=SMALL["flagship"]))
     net.oldest.fill_(100.0)
     windows = batch(net)
 
     with torch.no_grad():
-        before = net.train().estimate(*windows).penalty
-        net.score[2].weight[1:].fill_(1.0)
-        after = net.estimate(*windows).penalty
+        assert net.train().estimate(*windows).penalty > 0
+        net.score[2].weight.zero_()
+        assert net.estimate(*windows).penalty == 0
 
-    assert before == 0
-    assert after > 0
     assert net.eval().estimate(*windows).penalty is None
 
 
-def test_the_content_of_the_searching_head_is_free_and_that_of_the_others_penalised():
-    content = torch.tensor([[[3.0, 1.0, 9.0], [1.0, -1.0, 9.0]]])  # [B, H, T], the last cycle is padding
-    valid = torch.tensor([[True, True, False]])
+def test_a_single_event_in_the_scores_costs_less_than_wear_of_the_same_height():
+    valid = torch.tensor([[True, True, True, True, False]])
+    event = torch.tensor([[0.0, 0.0, 4.0, 0.0, 9.0]])  # the last cycle is padding
+    wear = torch.tensor([[-2.0, -2.0, 2.0, 2.0, 9.0]])
 
-    torch.testing.assert_close(penalty(content, valid), torch.tensor(CONTENT_PENALTY * 1.0))
-    assert penalty(content[:, :1], valid) == 0
+    torch.testing.assert_close(penalty(event, valid), torch.tensor(SEARCH_PENALTY * 1.5))
+    torch.testing.assert_close(penalty(wear, valid), torch.tensor(SEARCH_PENALTY * 2.0))
 
 
 def test_an_answer_above_the_cap_costs_less_where_the_cap_is_the_truth():
