@@ -66,11 +66,7 @@ class Admission:
         Raises:
             Overloaded: the line is too long for it.
         """
-        return Coming(self.lane(size) if size else self.large, size)
-
-    def lane(self, size: int) -> Lane:
-        """Return the lane of a request of so many bytes."""
-        return self.small if size <= self.small_bytes else self.large
+        return Coming(self.small if 0 < size <= self.small_bytes else self.large, size)
 
 
 @dataclass(slots=True, eq=False)

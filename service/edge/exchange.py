@@ -126,7 +126,8 @@ class Exchange:
         """
         if not self._admitted:
             self.admit()
-        lane = self._desk.admission.lane(size)
+        admission = self._desk.admission
+        lane = admission.small if size <= admission.small_bytes else admission.large
         if lane.line or lane.in_work >= lane.room:
             await lane.wait(size, limit.seconds)
         else:
