@@ -230,7 +230,9 @@ def _regime(
     manifest: Manifest, regime: Regime, ageing: Ageing
 ) -> tuple[_Array, NDArray[np.bool_], _Array, _Array]:
     """Cuts [F, 9], what can stick [F], least and most share up to each bin [F, K, 11] twice."""
-    told = [cut_points(deciles) for deciles in regime.histogram_edges]
+    # As readings are, to the bit: the manifest's digits tell every float32 apart, but are not its value.
+    edges = np.array(regime.histogram_edges, dtype=np.float32).tolist()
+    told = [cut_points(deciles) for deciles in edges]
     cuts, low, high = (np.array([each[i] for each in told]) for i in range(3))
     mean, deviation = np.array(regime.mean)[:, None], np.array(regime.standard_deviation)[:, None]
     bounds = ageing.bounds((cuts - mean) / deviation, low, high)

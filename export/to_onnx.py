@@ -21,7 +21,8 @@ from model.network import RulNetwork
 OPSET: Final = 17
 SEQUENCE_LENS: Final = 4
 """Index of the input of ONNX' LSTM that takes the lengths."""
-ONLY_OUTPUT: Final = "_output_0"
+FIRST_OUTPUT: Final = "_output_0"
+"""What the exporter adds to a node's name for its first output."""
 STORED_SINGLE: Final = 1000
 """Least size of a constant that is worth a Cast."""
 
@@ -123,10 +124,10 @@ def _share_constants(graph: onnx.ModelProto) -> None:
 
 
 def _shorten_names(graph: onnx.ModelProto) -> None:
-    """Name the only output of a node as the node: the exporter adds a suffix, some 10 kB in all."""
+    """Name the first output of a node as the node: 10 kB less."""
     for node in graph.graph.node:
-        node.input[:] = [name.removesuffix(ONLY_OUTPUT) for name in node.input]
-        node.output[:] = [name.removesuffix(ONLY_OUTPUT) for name in node.output]
+        node.input[:] = [name.removesuffix(FIRST_OUTPUT) for name in node.input]
+        node.output[:] = [name.removesuffix(FIRST_OUTPUT) for name in node.output]
 
 
 def _store_single(graph: onnx.ModelProto) -> None:

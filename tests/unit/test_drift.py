@@ -11,6 +11,7 @@ from export.ageing import cut_points, drift_reference
 from export.bundle import find_bundle
 from export.drift_reference import MISSING, STUCK
 from export.evaluation_windows import labelled_windows
+from export.handover import shortened
 from export.session import open_bundle
 from model.simulation import simulate
 from service import logs
@@ -225,9 +226,12 @@ def test_readings_as_in_training_do_not_drift_and_shifted_ones_do():
     assert shifted.drifting == ["sensor_1"]
 
 
-def test_a_column_of_one_value_drifts_only_when_it_moves():
+@pytest.mark.parametrize("usual", [5.0, 0.0003])
+def test_a_column_of_one_value_drifts_only_when_it_moves(usual):
+    """Also where the manifest has fewer digits than the float32 that is read."""
     regime = MANIFEST.regimes[0]
-    constant = regime.model_copy(update={"histogram_edges": [[5.0] * 9] * 3})
+    edge = shortened(float(np.float32(usual)))
+    constant = regime.model_copy(update={"histogram_edges": [[edge] * 9] * 3})
     reference = drift_reference(MANIFEST.model_copy(update={"regimes": [constant]}))
 
     def drift(value):
@@ -236,8 +240,8 @@ def test_a_column_of_one_value_drifts_only_when_it_moves():
         counts.count(*batch(np.full((400, 3), value)))
         return drift_of(storage, reference).drifting
 
-    assert drift(5.0) == []
-    assert drift(5.5) == list(reference.names)
+    assert drift(usual) == []
+    assert drift(1.1 * usual) == list(reference.names)
 
 
 @given(st.lists(st.integers(0, 12), min_size=9, max_size=9).map(sorted))
