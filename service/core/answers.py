@@ -153,12 +153,6 @@ class Answers:
     """Lower and upper, in cycles."""
     failure_probability: Final[cached_property[list[list[float]]]] = _listed("failure_probability")
     """One probability a horizon."""
-    attention: Final[cached_property[list[list[float]]]] = _listed("attention")
-    """Weights, padding included."""
-    contribution: Final[cached_property[list[list[float]]]] = _listed("contribution")
-    """Cycles, padding included."""
-    evidence: Final[cached_property[list[list[float]] | None]] = _listed("evidence")
-    """Shares, padding included; None where the model does not explain readings."""
     of_window: Final[cached_property[list[float] | None]] = _listed("window_contribution")
     """Cycles of age, length and what is missing; None where the model does not explain readings."""
 
@@ -259,20 +253,20 @@ def prediction(
     decision: Decision | UnsetType | None = UNSET,
 ) -> Prediction:
     """Word the answer in this row of its batch, to window `i` of its request."""
-    answers, manifest = piece.answers, piece.answers.manifest
+    answers, manifest, outputs = piece.answers, piece.answers.manifest, piece.answers.outputs
     lower, upper = answers.interval[row]
     health = answers.health_state[row]
     shown: Attention | UnsetType = UNSET
     if explain is not Explain.NONE:
         cycles, first, ratio = windows.lengths[i], windows.first_cycle[i], answers.entropy[row]
         shown = Attention(
-            list(range(first, first + cycles)),
-            answers.attention[row][:cycles],
-            answers.contribution[row][:cycles],
+            np.arange(first, first + cycles),
+            outputs.attention[row, :cycles],
+            outputs.contribution[row, :cycles],
             manifest.baseline,
             None if math.isnan(ratio) else ratio,
             answers.effective[row],
-            UNSET if answers.evidence is None else answers.evidence[row][:cycles],
+            UNSET if outputs.evidence is None else outputs.evidence[row, :cycles],
             UNSET if answers.of_window is None else answers.of_window[row],
         )
     return Prediction(

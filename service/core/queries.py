@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from model.decision import Costs
-from model.domain import RulState
+from model.domain import FloatArray, IntArray, RulState
 from service.core.window import WindowInput
 from service.errors import Problem
 
+Numbers = Annotated[FloatArray, Meta(extra_json_schema={"type": "array", "items": {"type": "number"}})]
+Integers = Annotated[IntArray, Meta(extra_json_schema={"type": "array", "items": {"type": "integer"}})]
 CautionCode = Literal[
     "out_of_range",
     "missing_column",
@@ -106,7 +108,7 @@ class HealthState(msgspec.Struct, frozen=True):
     probabilities: dict[str, float]
 
 
-class Attention(msgspec.Struct, frozen=True):
+class Attention(msgspec.Struct, frozen=True, eq=False):
     """What each cycle weighs and how many cycles of RUL it adds or takes.
 
     `baseline` plus the contributions, plus `window_contribution` where there is one, is the RUL before it
@@ -115,13 +117,13 @@ class Attention(msgspec.Struct, frozen=True):
     explain readings have it.
     """
 
-    cycles: list[int]
-    weights: list[float]
-    contributions: list[float]
+    cycles: Integers
+    weights: Numbers
+    contributions: Numbers
     baseline: float
     entropy_ratio: float | None
     effective_cycles: float
-    evidence: list[float] | UnsetType = UNSET
+    evidence: Numbers | UnsetType = UNSET
     window_contribution: float | UnsetType = UNSET
 
 

@@ -6,7 +6,6 @@ a length and the numbers, by a copy of memory: so arrays travel through that.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from functools import lru_cache
 from time import perf_counter
@@ -15,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 from msgspec import UNSET
 from msgspec.structs import asdict
+from numpy.typing import NDArray
 
 from model.decision import Costs, InvalidCosts
 from model.domain import FloatArray
@@ -176,9 +176,9 @@ def floats(message: pb.Readings | pb.Series) -> FloatArray:
     return np.frombuffer(raw, FLOAT32, offset=len(head))
 
 
-def packed(field: int, values: Sequence[float]) -> bytes:
+def packed(field: int, values: Sequence[float] | NDArray[Any]) -> bytes:
     """A repeated float as a field of the message that holds it."""
-    return tag(field, 4 * len(values)) + struct.pack(f"<{len(values)}f", *values)
+    return tag(field, 4 * len(values)) + np.asarray(values, FLOAT32).tobytes()
 
 
 @lru_cache(maxsize=4096)

@@ -5,21 +5,20 @@ This module knows JSON and the shape of a query; it must not know what a model r
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from time import perf_counter
 from typing import Final
 
 import msgspec
 
-from service.core.queries import Explain, PredictQuery, PredictReply
+from service.core.queries import Explain, PredictQuery
 from service.core.turns import LARGE_BYTES
 from service.http.careful import Careful
 from service.http.problem import UNREADABLE, unreadable
-from service.http.shell import Call, Reply
+from service.http.shell import Call, Reply, json_reply
 from service.labels import Stage
 
 _query: Final = msgspec.json.Decoder(PredictQuery)
-_encode: Final[Callable[[PredictReply], bytes]] = msgspec.json.Encoder().encode
 
 
 def explain(call: Call) -> Awaitable[Reply]:
@@ -41,9 +40,9 @@ async def predict(call: Call, explain: Explain | None = None) -> Reply:
         query, parts=parts, stages=exchange.stages, tenant=exchange.caller.tenant
     )
     start = perf_counter()
-    body = _encode(reply)
+    answer = json_reply(reply)
     exchange.stages.append((Stage.ENCODE, start, perf_counter()))
-    return Reply(body)
+    return answer
 
 
 def decode(body: bytes) -> PredictQuery | None:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 
 from export.bundle import find_bundle
 from model.decision import Costs
@@ -64,7 +65,7 @@ class Offline:
         given = [WindowInput(w.unit, w.last_cycle, None, w.readings) for w in windows]  # pyright: ignore[reportArgumentType]
         query = PredictQuery(given, explain=Level(explain), partial=True, costs=self.costs)
         reply = await self._predictor.predict(query)
-        return answers_of(msgspec.to_builtins(reply.predictions))
+        return answers_of(msgspec.to_builtins(reply.predictions, enc_hook=np.ndarray.tolist))
 
 
 @asynccontextmanager
