@@ -53,10 +53,10 @@ from model.version import VERSION
 
 SCALED_WINDOWS: Final = 2000
 """Windows that scale a network's inner inputs."""
-LENGTHS: Final = (500, 1000, 2000)
-"""Lengths to try, in updates. The longest keeps a training of 100,000 windows under ten minutes of CPU."""
-LEAST_GAIN: Final = 0.02
-"""Share by which the held-out RMSE must fall for twice the updates; less is not worth the time."""
+LENGTHS: Final = {500: 0.0, 1000: 0.02, 2000: 0.1}
+"""Lengths to try, in updates, and the share by which each must lower the first fold's RMSE. One fold says
+little, and many updates spread the evidence: on FD003 2,000 lower it by 7 % there and by nothing on all folds.
+The longest keeps a training of 100,000 windows under ten minutes of CPU."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,9 +132,10 @@ def choose_updates(plan: Plan, *, tell: Callable[[int, float], None], cluster: C
     choose nothing. `tell` gets each length and its held-out RMSE. A cluster tries all lengths at once.
     """
     chosen, least = 0, math.inf
-    for steps, found in zip(LENGTHS, mapped(plan.rmse_after, LENGTHS, cluster), strict=True):
+    rmses = mapped(plan.rmse_after, list(LENGTHS), cluster)
+    for (steps, gain), found in zip(LENGTHS.items(), rmses, strict=True):
         tell(steps, found)
-        if found > (1.0 - LEAST_GAIN) * least:
+        if found > (1.0 - gain) * least:
             break
         chosen, least = steps, found
     return chosen

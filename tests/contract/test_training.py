@@ -462,14 +462,18 @@ def test_the_scale_is_fitted_wider_where_held_out_errors_are(parts):
     assert np.median((after.scale / before.scale)[near]) > 1.5
 
 
-def test_lengths_are_tried_until_held_out_units_stop_gaining(monkeypatch):
-    monkeypatch.setattr("model.run.LENGTHS", (1, 60, 61, 400))
+@pytest.mark.parametrize(
+    ("gain", "tried", "longest"),
+    [pytest.param(0.02, 3, 60, id="enough"), pytest.param(0.99, 2, 1, id="less than it costs")],
+)
+def test_lengths_are_tried_until_held_out_units_stop_gaining(monkeypatch, gain, tried, longest):
+    monkeypatch.setattr("model.run.LENGTHS", {1: 0.0, 60: gain, 61: 0.1, 400: 0.1})
     config = TrainConfig(batch=32, truncations=3, learning_rate=1e-2)
     plan = Plan(worn_pumps(units=9, seed=1), PUMPS, "flagship", config, 3, {"hidden": 4})
     told = []
 
     chosen = choose_updates(plan, tell=lambda steps, rmse: told.append((steps, rmse)))
 
-    assert [steps for steps, _ in told] == [1, 60, 61]
-    assert chosen == 60
+    assert [steps for steps, _ in told] == [1, 60, 61][:tried]
+    assert chosen == longest
     assert told[1][1] < 0.98 * told[0][1]

@@ -173,11 +173,12 @@ def test_gradients_of_pools_and_read_out_are_those_of_finite_differences():
 
 @pytest.mark.parametrize("heads", [1, 2, 3, 5, 8])
 def test_any_number_of_heads_starts_from_steep_to_flat(heads):
-    slopes, mix = first_slopes(heads), first_mix(heads)
+    slopes, mix = first_slopes(heads), first_mix(heads, long_scale=0.1)
 
     assert slopes.shape == (heads - 1,)
     assert (slopes.diff() < 0).all()
     assert torch.linalg.matrix_rank(mix) == heads + 1
+    assert mix.diag()[-2:].tolist() == pytest.approx([0.1, 0.1])  # mean and trend under the last head
 
 
 def test_heads_but_the_searching_one_go_by_lag_alone(net):
