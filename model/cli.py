@@ -48,7 +48,9 @@ Example: rul train --network amnl --set score=dot --data train_FD001.txt --name 
 
 Steps = Annotated[
     int | None,
-    typer.Option(help="Updates of each network. Default: 500, doubled while the first fold gains enough.", min=1),
+    typer.Option(
+        help="Updates of each network. Default: 500, doubled while the first fold gains enough.", min=1
+    ),
 ]
 
 

@@ -55,7 +55,7 @@ SCALED_WINDOWS: Final = 2000
 """Windows that scale a network's inner inputs."""
 LENGTHS: Final = {500: 0.0, 1000: 0.02, 2000: 0.1}
 """Lengths to try, in updates, and the share by which each must lower the first fold's RMSE. One fold says
-little, and many updates spread the evidence: on FD003 2,000 lower it by 7 % there and by nothing on all folds.
+little, and many updates spread the evidence: on FD003 2,000 lower it by 7 % there, and by nothing on all.
 The longest keeps a training of 100,000 windows under ten minutes of CPU."""
 
 
