@@ -42,8 +42,8 @@ SEARCH_PENALTY: Final = 1e-3
 every cycle much: wear is the matter of the recency heads, and a head that weighs it finds no events."""
 LONG_SCALE: Final = 0.1
 """First scale of the mean and trend of all cycles. Small inputs learn slowly, so the answer rests on late
-cycles wherever they suffice: hiding the most evident fifth moves it 3.6 times as much as a random one on FD002,
-and 3.1 times with a scale of 1 (docs/adr/0011)."""
+cycles wherever they suffice: on FD002 hiding the most evident fifth moves it 3.6 times as much as a random
+one, and 3.1 times with a scale of 1 (docs/adr/0011)."""
 LAG_CYCLES: Final = 10.0
 """Unit of slopes and of lags, in cycles: small inputs and small parameters learn slowly."""
 VALUE_LIMIT: Final = 5.0
