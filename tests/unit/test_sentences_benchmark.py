@@ -40,7 +40,7 @@ def test_what_the_service_says_is_true(case, checker):
     [
         lambda clause: {"without": clause.without + 1},
         lambda clause: {"cycles": -clause.cycles},
-        lambda clause: {"since_cycle": clause.since_cycle - 5},
+        lambda clause: {"since_cycle": clause.since_cycle + 5},
         lambda clause: {"side": "below" if clause.side == "above" else "above"},
         lambda clause: {"text": clause.text.replace(" not ", " not 1")},
     ],
