@@ -133,12 +133,12 @@ class Endpoint(NamedTuple):
     doc: Operation | None = None
 
 
-def array_as_json(values: NDArray[Any]) -> msgspec.Raw:
-    """Write an array as JSON: a third of the time and half of the bytes of a list of its numbers."""
+def _array_as_json(values: NDArray[Any]) -> msgspec.Raw:
+    """Write an array as JSON: a third of the time and three fifths of the bytes of a list of its numbers."""
     return msgspec.Raw(orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY))
 
 
-_encode: Final[Callable[[object], bytes]] = msgspec.json.Encoder(enc_hook=array_as_json).encode
+_encode: Final[Callable[[object], bytes]] = msgspec.json.Encoder(enc_hook=_array_as_json).encode
 
 
 def json_reply(body: object) -> Reply:
