@@ -16,7 +16,7 @@ from model.decision import Costs
 from model.domain import RulState
 from rul_client.errors import RemoteFailed
 from rul_client.readings import Window
-from service.core.queries import Decision, Explanation, HealthState, Interval, ModelName, WindowError
+from service.core.queries import Clause, Decision, HealthState, Interval, ModelName, Together, WindowError
 
 Explain = Literal["none", "attention", "sensors", "full"]
 """Grounds that an answer shows; see `service.core.queries.Explain`."""
@@ -60,6 +60,30 @@ class Attention(msgspec.Struct, frozen=True):
     entropy_ratio: float | None = None
     evidence: list[float] = []
     window_contribution: float | None = None
+
+
+class UsualRange(msgspec.Struct, frozen=True):
+    """The healthy range of a sensor at each cycle, in its unit."""
+
+    lower: list[float]
+    upper: list[float]
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """The grounds of an answer, by sensor and cycle, and in words; see `service.core.queries.Explanation`."""
+
+    columns: list[str]
+    cycles: list[int]
+    contributions: dict[str, list[float]]
+    usual: dict[str, UsualRange]
+    sentence: str
+    clauses: list[Clause]
+    together: Together | None
+    agreement: float | None
+    needed_agreement: float
+    judged_cycles: int
+    skill: float
+    needed_skill: float
 
 
 class Prediction(msgspec.Struct, frozen=True):

@@ -126,11 +126,11 @@ class Explainer:
         names, first = self._rules.names, asked.windows.first_cycle[asked.i]
         said = account(departed, asked.estimate, better, of_readings, names=names, first_cycle=first)
         bounds = ((healthy.lower[:, column], healthy.upper[:, column]) for column in sensors)
-        usual = [UsualRange(lower.tolist(), upper.tolist()) for lower, upper in bounds]
+        usual = [UsualRange(_contiguous(lower), _contiguous(upper)) for lower, upper in bounds]
         explanation = Explanation(
             [names[column] for column in sensors],
-            [*range(first, first + cycles)],
-            {names[column]: of_readings[:, column].tolist() for column in sensors},
+            np.arange(first, first + cycles),
+            {names[column]: _contiguous(of_readings[:, column]) for column in sensors},
             dict(zip((names[column] for column in sensors), usual, strict=True)),
             *said, agreement, SUPPORTED_AGREEMENT, judged, skill, SUPPORTED_SKILL,
         )  # fmt: skip
@@ -212,3 +212,8 @@ def _estimate(piece: Piece, row: int) -> Estimate:
 def _trust(agreement: float | None, skill: float) -> Trust:
     is_supported = agreement is not None and agreement >= SUPPORTED_AGREEMENT and skill >= SUPPORTED_SKILL
     return Trust.SUPPORTED if is_supported else Trust.UNSUPPORTED
+
+
+def _contiguous(values: FloatArray) -> FloatArray:
+    """Copy a column to float32, which is all that is known of it."""
+    return np.ascontiguousarray(values, np.float32)

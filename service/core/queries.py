@@ -155,14 +155,14 @@ class Together(msgspec.Struct, frozen=True):
     text: str
 
 
-class UsualRange(msgspec.Struct, frozen=True):
+class UsualRange(msgspec.Struct, frozen=True, eq=False):
     """The healthy range of a sensor at each cycle, in its unit."""
 
-    lower: list[float]
-    upper: list[float]
+    lower: Numbers
+    upper: Numbers
 
 
-class Explanation(msgspec.Struct, frozen=True):
+class Explanation(msgspec.Struct, frozen=True, eq=False):
     """The grounds of an answer, by sensor and cycle, and in words.
 
     `contributions` are cycles of RUL of each reading, from the graph or by occlusion. Each clause of the
@@ -173,8 +173,8 @@ class Explanation(msgspec.Struct, frozen=True):
     """
 
     columns: list[str]
-    cycles: list[int]
-    contributions: dict[str, list[float]]
+    cycles: Integers
+    contributions: dict[str, Numbers]
     usual: dict[str, UsualRange]
     sentence: str
     clauses: list[Clause]

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 from msgspec import UNSET
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 from numpy.typing import NDArray
 
 from model.decision import Costs, InvalidCosts
@@ -32,7 +32,7 @@ from service.core.queries import (
     WindowError,
 )
 from service.core.rules import WindowRules
-from service.core.turns import LARGE_BYTES, Turns
+from service.core.turns import AT_ONCE, LARGE_BYTES, Turns, in_slices
 from service.core.window import LaidOut, WindowInput, lay_out
 from service.edge.exchange import Desk, Exchange, Limit
 from service.errors import MalformedBody, Problem, TooLarge, room
@@ -69,7 +69,13 @@ async def predict(desk: Desk, raw: bytes, exchange: Exchange, _limit: Limit) -> 
     exchange.windows = len(query.windows)
     reply = await predictor.predict(query, parts=parts, stages=exchange.stages, tenant=exchange.caller.tenant)
     start = perf_counter()
-    encoded = predict_reply(reply)
+    if len(reply.predictions) <= AT_ONCE:
+        encoded = predict_reply(reply)
+    else:  # messages that follow each other are one message, with the predictions of all
+        parts = await in_slices(
+            reply.predictions, AT_ONCE, lambda some: predict_reply(replace(reply, predictions=some))
+        )
+        encoded = b"".join(parts)
     exchange.stages.append((Stage.ENCODE, start, perf_counter()))
     return encoded
 

@@ -11,11 +11,11 @@ from typing import Final
 
 import msgspec
 
-from service.core.queries import Explain, PredictQuery
-from service.core.turns import LARGE_BYTES
+from service.core.queries import Explain, PredictQuery, PredictReply
+from service.core.turns import AT_ONCE, LARGE_BYTES, in_slices
 from service.http.careful import Careful
 from service.http.problem import UNREADABLE, unreadable
-from service.http.shell import Call, Reply, json_reply
+from service.http.shell import Call, Reply, encode
 from service.labels import Stage
 
 _query: Final = msgspec.json.Decoder(PredictQuery)
@@ -40,9 +40,9 @@ async def predict(call: Call, explain: Explain | None = None) -> Reply:
         query, parts=parts, stages=exchange.stages, tenant=exchange.caller.tenant
     )
     start = perf_counter()
-    answer = json_reply(reply)
+    body = encode(reply) if len(reply.predictions) <= AT_ONCE else await _encoded_in_slices(reply)
     exchange.stages.append((Stage.ENCODE, start, perf_counter()))
-    return answer
+    return Reply(body)
 
 
 def decode(body: bytes) -> PredictQuery | None:
@@ -59,3 +59,10 @@ def decode(body: bytes) -> PredictQuery | None:
         return None
     except UNREADABLE as error:
         raise unreadable(error) from error
+
+
+async def _encoded_in_slices(reply: PredictReply) -> bytes:
+    """Write a large reply as JSON."""
+    head = encode(PredictReply(reply.model, [])).removesuffix(b"]}")
+    lists = await in_slices(reply.predictions, AT_ONCE, encode)
+    return head + b",".join(memoryview(part)[1:-1] for part in lists) + b"]}"

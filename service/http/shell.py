@@ -138,12 +138,13 @@ def _array_as_json(values: NDArray[Any]) -> msgspec.Raw:
     return msgspec.Raw(orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY))
 
 
-_encode: Final[Callable[[object], bytes]] = msgspec.json.Encoder(enc_hook=_array_as_json).encode
+encode: Final[Callable[[object], bytes]] = msgspec.json.Encoder(enc_hook=_array_as_json).encode
+"""Write a value as JSON; arrays of numbers are lists."""
 
 
 def json_reply(body: object) -> Reply:
-    """A body as JSON; arrays of numbers are lists."""
-    return Reply(_encode(body))
+    """A body as JSON."""
+    return Reply(encode(body))
 
 
 def unknown_route(call: Call) -> UnknownRoute:

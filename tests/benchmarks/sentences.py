@@ -101,7 +101,7 @@ class Checker:
         return found
 
     def _departs(self, case: Case, clause: Clause) -> bool:
-        start = case.explanation.cycles.index(clause.since_cycle)
+        start = clause.since_cycle - int(case.explanation.cycles[0])
         readings, usual = case.readings[start:, self._names.index(clause.column)], case.explanation.usual
         bounds = usual[clause.column]
         outside = (
@@ -127,8 +127,8 @@ class Checker:
         """Answer the window with these sensors in the middle of the healthy range that the answer states."""
         readings = case.readings.copy()
         for column, cycle in since.items():
-            start, usual = case.explanation.cycles.index(cycle), case.explanation.usual[column]
-            middle = (np.array(usual.lower) + np.array(usual.upper))[start:] / 2
+            start, usual = cycle - int(case.explanation.cycles[0]), case.explanation.usual[column]
+            middle = (usual.lower + usual.upper)[start:] / 2
             values = readings[start:, self._names.index(column)]
             values[:] = np.where(np.isnan(values), np.nan, middle)
         lengths, last = np.array([len(readings)]), np.array([case.last_cycle], np.float32)

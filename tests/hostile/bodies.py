@@ -153,6 +153,37 @@ def stream_map() -> Hostile:
     return _message("/rul.v1.RulService/PredictStream", message)
 
 
+WIDE = ("setting_1", *(f"sensor_{i}" for i in range(1, 17)))
+"""As many columns as the bundles of C-MAPSS have."""
+CYCLES = 60
+
+
+def _explained(level: str) -> Hostile:
+    columns = {name: [1.5] * CYCLES for name in WIDE}
+    body = {"explain": level, "windows": [{"last_cycle": CYCLES, "columns": columns}] * 1024}
+    return Hostile(PREDICT, JSON, json.dumps(body).encode())
+
+
+def _explained_messages() -> Hostile:
+    values = rul.Readings(values=[1.5] * (CYCLES * len(WIDE)))
+    windows = [rul.Window(last_cycle=CYCLES, readings=values)] * 1024
+    return _predict(rul.PredictRequest(explain=rul.EXPLAIN_FULL, windows=windows).SerializeToString())
+
+
+def _all_outputs() -> Hostile:
+    shape = [1024, CYCLES, len(WIDE)]
+    values = ",".join(["1.5"] * (1024 * CYCLES * len(WIDE)))
+    return Hostile(INFER, JSON, ('{"inputs":[' + _tensor(shape, rest=f',"data":[{values}]') + "]}").encode())
+
+
+LARGE_ANSWERS: dict[str, Callable[[], Hostile]] = {
+    "attention": lambda: _explained("attention"),
+    "full explanations": lambda: _explained("full"),
+    "gRPC, full explanations": _explained_messages,
+    "Open Inference, all outputs": _all_outputs,
+}
+"""Requests of a model with `WIDE` columns whose answers are as large as they can be made."""
+
 HOSTILE: dict[str, Callable[[], Hostile]] = {
     "a million unknown columns": unknown_columns,
     "1,024 windows with 900 unknown columns": some_unknown_columns,

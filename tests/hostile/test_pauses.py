@@ -12,7 +12,8 @@ import pytest
 
 from service.processes.tuning import settle_interpreter
 from service.settings import Settings
-from tests.hostile.bodies import HOSTILE, SIZE, Hostile
+from tests.fakes import FakeRuntime, make_manifest
+from tests.hostile.bodies import CYCLES, HOSTILE, LARGE_ANSWERS, SIZE, WIDE, Hostile
 from tests.in_process import InProcess, in_process
 
 pytestmark = pytest.mark.alone
@@ -104,3 +105,16 @@ async def test_a_hostile_body_does_not_hold_the_event_loop(name, skip_seconds):
     print(f"{name}: {status}, longest {1e3 * longest:.0f} ms, {1e3 * total:.0f} ms in all")
     assert longest < LONGEST * skip_seconds
     assert str(status) not in {"500", "grpc 13", "grpc 2"}
+
+
+@pytest.mark.parametrize("name", LARGE_ANSWERS)
+async def test_a_large_answer_does_not_hold_the_event_loop(name, skip_seconds):
+    asked = LARGE_ANSWERS[name]()
+    manifest = make_manifest(columns=WIDE, context=CYCLES, explains_readings=True)
+
+    async with in_process(FakeRuntime(manifest), **DEFAULTS) as running:
+        longest, total, status = await longest_pause(running, asked)
+
+    print(f"{name}: longest {1e3 * longest:.0f} ms, {1e3 * total:.0f} ms in all")
+    assert str(status) in {"200", "grpc 0"}
+    assert longest < LONGEST * skip_seconds

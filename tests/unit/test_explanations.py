@@ -47,11 +47,11 @@ async def test_ranges_contributions_and_the_figures_of_trust_stand_beside_the_re
     explanation = (await explained([30.0] * 12)).explanation
 
     assert explanation.columns == ["sensor_1", "sensor_2"]
-    assert explanation.cycles == [*range(89, 101)]
+    assert explanation.cycles.tolist() == [*range(89, 101)]
     assert explanation.usual["sensor_1"].lower == pytest.approx([LOWER] * 12, abs=0.01)
     assert explanation.usual["sensor_1"].upper == pytest.approx([UPPER] * 12, abs=0.01)
     assert explanation.sentence == "No sensor is outside its healthy range."
-    assert explanation.contributions["sensor_1"] == [0.0] * 11 + [30.0]  # the graph's
+    assert explanation.contributions["sensor_1"].tolist() == [0.0] * 11 + [30.0]  # the graph's
     assert (explanation.needed_agreement, explanation.needed_skill) == (0.6, 0.5)
     assert explanation.judged_cycles == 12
     assert explanation.agreement == pytest.approx(1.0)
@@ -65,7 +65,7 @@ async def test_contributions_by_occlusion_are_zero_where_a_reading_is_missing():
 
     assert prediction.trust is UNSET
     assert prediction.explanation.agreement is None
-    assert prediction.explanation.contributions["sensor_1"] == [0.0] * 12
+    assert prediction.explanation.contributions["sensor_1"].tolist() == [0.0] * 12
 
 
 async def test_contributions_by_occlusion_are_the_effect_of_typical_readings():
