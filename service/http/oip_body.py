@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from service.core.turns import LARGE_BYTES, Turns
+from service.core.turns import LARGE_BYTES, Turns, is_large
 from service.errors import InvalidTensor, MalformedBody, short
 from service.http.problem import UNREADABLE, unreadable
 from service.oip.inference import MAX_TENSORS, InferQuery, timeout_of
@@ -106,10 +106,11 @@ def decoded(body: bytes, header_length: bytes) -> tuple[InferQuery, Form] | None
         InvalidTensor: a tensor's contents are missing, come twice, or are not where they are said to be.
     """
     size = _json_size(body, header_length)
-    if len(body) > LARGE_BYTES:
+    text = body[:size] if size < len(body) else body
+    if size > LARGE_BYTES and is_large(text):
         return None
     try:
-        request = _request.decode(body[:size] if size < len(body) else body)
+        request = _request.decode(text)
     except UNREADABLE:
         return None
     return _query(request, memoryview(body)[size:])

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from service.core.queries import Explain, PredictQuery, PredictReply
-from service.core.turns import AT_ONCE, LARGE_BYTES, in_slices
+from service.core.turns import AT_ONCE, LARGE_BYTES, in_slices, is_large
 from service.http.careful import Careful
 from service.http.problem import UNREADABLE, unreadable
 from service.http.shell import Call, Reply, encode
@@ -51,7 +51,7 @@ def decode(body: bytes) -> PredictQuery | None:
     Raises:
         MalformedBody: it is not JSON.
     """
-    if len(body) > LARGE_BYTES:
+    if len(body) > LARGE_BYTES and is_large(body):
         return None
     try:
         return _query.decode(body)

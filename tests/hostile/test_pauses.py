@@ -10,9 +10,11 @@ import time
 import msgspec
 import pytest
 
+from service.core.turns import LARGE_JSON_BYTES
 from service.processes.tuning import settle_interpreter
 from service.settings import Settings
 from tests.fakes import FakeRuntime, make_manifest
+from tests.hostile import bodies
 from tests.hostile.bodies import CYCLES, HOSTILE, LARGE_ANSWERS, SIZE, WIDE, Hostile
 from tests.in_process import InProcess, in_process
 
@@ -105,6 +107,20 @@ async def test_a_hostile_body_does_not_hold_the_event_loop(name, skip_seconds):
     print(f"{name}: {status}, longest {1e3 * longest:.0f} ms, {1e3 * total:.0f} ms in all")
     assert longest < LONGEST * skip_seconds
     assert str(status) not in {"500", "grpc 13", "grpc 2"}
+
+
+@pytest.mark.parametrize("name", [name for name in HOSTILE if "gRPC" not in name])
+async def test_json_that_may_be_decoded_in_one_call_does_not_hold_the_event_loop(
+    name, skip_seconds, monkeypatch
+):
+    monkeypatch.setattr(bodies, "SIZE", LARGE_JSON_BYTES - 1024)
+    hostile = HOSTILE[name]()
+
+    async with in_process(**DEFAULTS) as running:
+        longest, total, status = await longest_pause(running, hostile)
+
+    print(f"{name}: {status}, longest {1e3 * longest:.0f} ms, {1e3 * total:.0f} ms in all")
+    assert longest < LONGEST / 2 * skip_seconds
 
 
 @pytest.mark.parametrize("name", LARGE_ANSWERS)
