@@ -15,7 +15,7 @@ LARGE_BYTES: Final = 256 * 1024
 LARGE_JSON_BYTES: Final = 4 * LARGE_BYTES
 PARTS: Final = tuple(b":{[")
 MOST_PARTS: Final = 8192
-"""Keys, objects and lists each in JSON that is decoded in one call though it is above `LARGE_BYTES`: they take
+"""Keys, objects and lists each in JSON that is decoded in one call though above `LARGE_BYTES`: they take
 the most time for a byte. The usual large body is numbers, 3 ms for each MiB; 1 MiB takes 20 ms at worst."""
 SLICE_SECONDS: Final = 0.002
 BUSY_SECONDS: Final = 0.0002
