@@ -68,14 +68,13 @@ async def predict(desk: Desk, raw: bytes, exchange: Exchange, _limit: Limit) -> 
         exchange.stages.append((Stage.DECODE, start, perf_counter()))
     exchange.windows = len(query.windows)
     reply = await predictor.predict(query, parts=parts, stages=exchange.stages, tenant=exchange.caller.tenant)
-    start = perf_counter()
-    if len(reply.predictions) <= AT_ONCE:
-        encoded = predict_reply(reply)
-    else:  # messages that follow each other are one message, with the predictions of all
+    if len(reply.predictions) > AT_ONCE:  # in slices too; the messages that follow each other are one message
         parts = await in_slices(
             reply.predictions, AT_ONCE, lambda some: predict_reply(replace(reply, predictions=some))
         )
-        encoded = b"".join(parts)
+        return b"".join(parts)
+    start = perf_counter()
+    encoded = predict_reply(reply)
     exchange.stages.append((Stage.ENCODE, start, perf_counter()))
     return encoded
 

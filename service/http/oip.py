@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from time import perf_counter
 from typing import Annotated, Any, Final
@@ -139,8 +139,9 @@ class OipHttp:
             call.limit.shorten(ask.timeout_seconds)
         version = call.path.get("version", "")
         name, values = await self._inference.answer(model, ask, exchange.stages, version=version)
+        written = await _written_in_slices(ask.wanted, values, form)
         start = perf_counter()
-        body, size = await encoded(name, ask.id, ask.wanted, values, form)
+        body, size = encoded(name, ask.id, ask.wanted, values, form, written=written)
         exchange.stages.append((Stage.ENCODE, start, perf_counter()))
         if size is None:
             return Reply(body)
@@ -191,10 +192,19 @@ class _IndexBody(msgspec.Struct):
     ready: bool = False
 
 
-async def encoded(
-    model: ModelName, request_id: str, specs: Sequence[TensorSpec], arrays: Sequence[FloatArray], form: Form
+def encoded(
+    model: ModelName,
+    request_id: str,
+    specs: Sequence[TensorSpec],
+    arrays: Sequence[FloatArray],
+    form: Form,
+    *,
+    written: Mapping[str, msgspec.Raw],
 ) -> tuple[bytes, int | None]:
-    """Outputs as a body, and the size of its JSON where binary contents stand behind it."""
+    """Outputs as a body, and the size of its JSON where binary contents stand behind it.
+
+    `written` are values that are JSON already.
+    """
     outputs: list[dict[str, Any]] = []
     behind: list[bytes] = []
     for (name, datatype, _), values in zip(specs, arrays, strict=True):
@@ -203,7 +213,7 @@ async def encoded(
             described["parameters"] = {"binary_data_size": values.nbytes}
             behind.append(values.tobytes())
         else:
-            described["data"] = await _numbers(values.ravel())
+            described["data"] = written[name] if name in written else values.ravel()
         outputs.append(described)
     head: dict[str, Any] = {"model_name": model.name, "model_version": model.version}
     if request_id:
@@ -213,9 +223,13 @@ async def encoded(
     return (b"".join([text, *behind]), len(text)) if behind else (text, None)
 
 
-async def _numbers(values: FloatArray) -> FloatArray | msgspec.Raw:
-    """Return the values of an output as they are encoded; many are written here, in slices."""
-    if values.size <= NUMBERS_AT_ONCE:
-        return values
-    lists = await in_slices(values, NUMBERS_AT_ONCE, encode)
-    return msgspec.Raw(b"[" + b",".join(memoryview(part)[1:-1] for part in lists) + b"]")
+async def _written_in_slices(
+    specs: Sequence[TensorSpec], arrays: Sequence[FloatArray], form: Form
+) -> dict[str, msgspec.Raw]:
+    """Write the values of large outputs as JSON; others run between the slices, so they are no stage."""
+    written: dict[str, msgspec.Raw] = {}
+    for (name, _, _), values in zip(specs, arrays, strict=True):
+        if values.size > NUMBERS_AT_ONCE and not form.by_name.get(name, form.is_binary):
+            lists = await in_slices(values.ravel(), NUMBERS_AT_ONCE, encode)
+            written[name] = msgspec.Raw(b"[" + b",".join(memoryview(part)[1:-1] for part in lists) + b"]")
+    return written

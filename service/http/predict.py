@@ -39,8 +39,10 @@ async def predict(call: Call, explain: Explain | None = None) -> Reply:
     reply = await call.desk.predictor.predict(
         query, parts=parts, stages=exchange.stages, tenant=exchange.caller.tenant
     )
+    if len(reply.predictions) > AT_ONCE:
+        return Reply(await _encoded_in_slices(reply))
     start = perf_counter()
-    body = encode(reply) if len(reply.predictions) <= AT_ONCE else await _encoded_in_slices(reply)
+    body = encode(reply)
     exchange.stages.append((Stage.ENCODE, start, perf_counter()))
     return Reply(body)
 
@@ -62,7 +64,7 @@ def decode(body: bytes) -> PredictQuery | None:
 
 
 async def _encoded_in_slices(reply: PredictReply) -> bytes:
-    """Write a large reply as JSON."""
+    """Write a large reply as JSON; others run between its slices, so they are no stage."""
     head = encode(PredictReply(reply.model, [])).removesuffix(b"]}")
     lists = await in_slices(reply.predictions, AT_ONCE, encode)
     return head + b",".join(memoryview(part)[1:-1] for part in lists) + b"]}"

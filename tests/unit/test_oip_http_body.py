@@ -84,7 +84,7 @@ def test_any_tensors_come_through_as_json(given_arrays):
 
 
 @given(TENSORS, st.sets(st.integers(0, 3)), st.booleans())
-async def test_any_outputs_come_back_as_they_were_wanted(given_arrays, as_json, binary):
+def test_any_outputs_come_back_as_they_were_wanted(given_arrays, as_json, binary):
     arrays = {name: a.astype("<f4") for name, a in given_arrays.items() if not np.isnan(a).any()}
     specs = [TensorSpec(name, "FP32", array.shape) for name, array in arrays.items()]
     wanted = [
@@ -94,7 +94,7 @@ async def test_any_outputs_come_back_as_they_were_wanted(given_arrays, as_json, 
     body = {"inputs": [], "outputs": wanted, "parameters": {"binary_data_output": binary}}
     _, form = decoded(json.dumps(body).encode(), b"")
 
-    answer, size = await encoded(MODEL, "", specs, [*arrays.values()], form)
+    answer, size = encoded(MODEL, "", specs, [*arrays.values()], form, written={})
 
     assert (size is None) == (not binary or set(range(len(specs))) <= as_json)
     assert_equal(arrays_of(answer, size), arrays)
@@ -133,10 +133,12 @@ def test_a_timeout_is_in_microseconds(parameters, seconds):
     assert decoded(body, b"")[0].timeout_seconds == seconds
 
 
-async def test_a_missing_output_value_is_null():
+def test_a_missing_output_value_is_null():
     form = Form(is_binary=False, by_name={})
 
-    body, _ = await encoded(MODEL, "", [TensorSpec("rul", "FP32", (1,))], [np.array([np.nan], "<f4")], form)
+    body, _ = encoded(
+        MODEL, "", [TensorSpec("rul", "FP32", (1,))], [np.array([np.nan], "<f4")], form, written={}
+    )
 
     assert json.loads(body)["outputs"][0]["data"] == [None]
 
