@@ -93,5 +93,5 @@ def _refuse(url: str, response: httpx.Response) -> NoReturn:
 
 
 def in_path(name: str) -> str:
-    """Quote a name as a part of a path."""
-    return quote(name, safe="")
+    """Quote a name as a part of a path; `.` and `..` would be taken as folders."""
+    return quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from time import time
 from typing import Final
 
@@ -197,7 +197,7 @@ class UnitsHttp:
             raise wrong("/cycle", f"expected 1 to {LARGEST_CYCLE}, got {given.cycle}", "bad_cycle")
         model = self._model(given.model)
         tenant, name, unit = self._key(call, model)
-        happened = None if given.time is None else given.time.timestamp()
+        happened = None if given.time is None else _seconds_of(given.time)
         outcome = Outcome(name, unit, given.kind, given.cycle, happened, time(), tenant)
         receipt = await self._store.take_outcome(outcome, replace=given.replace)
         body = await self._unit(call, model)
@@ -283,6 +283,16 @@ def _since(query: Mapping[str, str]) -> float | None:
     if moment is None or moment.tzinfo is None:
         raise wrong("/changed_since", f"expected a time such as 2026-03-01T12:00:00Z, got {text[:40]!r}")
     return moment.timestamp()
+
+
+def _seconds_of(moment: datetime) -> float:
+    """Return seconds of the epoch; a time whose year in UTC is not 1 to 9999 could not be shown."""
+    seconds = moment.timestamp()
+    try:
+        datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, ValueError):
+        raise wrong("/time", f"expected a year of 1 to 9999 in UTC, got {moment.isoformat()}") from None
+    return seconds
 
 
 def _token(row: FleetRow) -> str:

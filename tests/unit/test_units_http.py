@@ -254,6 +254,8 @@ async def test_an_unknown_unit_is_asked_for_again_only_where_a_worker_has_rows_t
         ({"kind": "failed", "cycle": 3.5}, 400, ["/cycle"]),
         ({"kind": "failed", "cycle": 2**24 + 1}, 422, ["/cycle"]),
         ({"kind": "failed", "cycle": 3, "time": "2026-03-01T12:00:00"}, 400, ["/time"]),
+        ({"kind": "failed", "cycle": 3, "time": "9999-12-31T23:59:59-01:00"}, 422, ["/time"]),
+        ({"kind": "failed", "cycle": 3, "time": "0001-01-01T00:00:00+10:00"}, 422, ["/time"]),
     ],
 )
 async def test_a_wrong_outcome_is_refused_at_its_place(service, body, status, pointer):
