@@ -133,8 +133,7 @@ def _plain_value(value: Any) -> Any:  # noqa: ANN401 any value of protobuf
 
 
 def _message(window: Window) -> pb.Window:
-    unit = None if window.unit is None else str(window.unit)  # a caller may number units
-    given = pb.Window(unit=unit, last_cycle=window.last_cycle)
+    given = pb.Window(unit=window.unit, last_cycle=window.last_cycle)
     for name, values in window.by_column().items():
         given.columns.columns[name].values.extend(values)
     if not window.columns:

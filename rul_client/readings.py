@@ -67,7 +67,9 @@ def windows_of(given: Any, unit: str | None = None, last_cycle: float | None = N
     if isinstance(given, Mapping):
         if WINDOW_KEYS.issuperset(given):
             values = given["columns"] if "columns" in given else _array(given.get("readings"))
-            return windows_of(values, given.get("unit", unit), given.get("last_cycle", last_cycle))
+            named = given.get("unit", unit)
+            name = str(named) if isinstance(named, int) else named  # many sources number their units
+            return windows_of(values, name, given.get("last_cycle", last_cycle))
         columns = _array([*given.values()], np.float64)
         if columns.ndim != 2:
             raise InvalidData(f"columns: expected T values in each, got {columns.ndim - 1} dimensions")
