@@ -71,10 +71,9 @@ class StreamWindow:
         following = self._following(cycle)
         skipped = following - self.last_cycle - 1
         kept = self._readings
-        if skipped >= self._rules.context - 1:  # nothing that is known is left in the window: it begins again
-            kept = kept[:0]
-        elif skipped > 0 and self.cycles:
-            kept = np.concatenate([kept, np.full((int(skipped), kept.shape[1]), np.nan, np.float32)])
+        if skipped > 0 and self.cycles:
+            missing = int(min(skipped, self._rules.context))
+            kept = np.concatenate([kept, np.full((missing, kept.shape[1]), np.nan, np.float32)])
         self._readings = np.concatenate([kept, values[None]])[-self._rules.context :]
         self.last_cycle = following
 

@@ -106,11 +106,19 @@ def test_cycles_that_are_skipped_are_missing_readings(count, step):
     window.add(row(7), cycle=count + step)
 
     got = window.checked(None)
-    kept = [i for i in range(count) if i + 1 > count + step - CONTEXT] if step < CONTEXT else []
-    missing = step - 1 if kept else 0
-    expected = [row(i) for i in kept] + [row(math.nan)] * missing + [row(7)]
+    missing = step - 1 if count else 0
+    expected = [row(i) for i in range(count)] + [row(math.nan)] * missing + [row(7)]
     assert got.last_cycle == [count + step]
-    np.testing.assert_array_equal(got.readings, [expected])
+    np.testing.assert_array_equal(got.readings, [expected[-CONTEXT:]])
+
+
+@pytest.mark.parametrize("gap", [CONTEXT - 1, CONTEXT, 100 * CONTEXT])
+def test_a_gap_as_long_as_the_context_is_refused_as_too_much_missing_and_not_answered_as_a_new_unit(gap):
+    window = made(CONTEXT, first_cycle=1)
+
+    window.add(row(7), cycle=CONTEXT + gap + 1)
+
+    assert refusal(window.checked, "1") == [("/reading", "too_much_missing")]
 
 
 def test_a_window_that_was_asked_about_does_not_change_when_more_readings_come():
