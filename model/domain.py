@@ -30,6 +30,9 @@ MEAN_HEAD: Final = "mean"
 HEALTH_LABELS: Final = (*HEALTH_STATES, "unknown")
 """Labels of answers; `unknown` is that of readings unlike the training data."""
 
+LARGEST_CYCLE: Final = 2**24
+"""Networks read cycle numbers as float32, which holds every whole number up to here."""
+
 
 class RulError(Exception):
     """Base of every error that this project raises on purpose."""

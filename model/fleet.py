@@ -7,6 +7,7 @@ module must not know how data files are parsed (`model.readers`) or what is lear
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
@@ -16,7 +17,7 @@ from typing import Annotated, Final, Literal, cast, get_args
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from model.domain import Column, InvalidData, Schema
+from model.domain import LARGEST_CYCLE, Column, InvalidData, Schema
 from model.fleet_keys import check_keys, plain_error
 
 Format = Literal["cmapss", "csv", "parquet", "feather", "xlsx"]
@@ -30,7 +31,7 @@ class FailureRule:
     """Rule that a unit has failed: a column crosses a bound and stays beyond it to the last reading.
 
     Raises:
-        InvalidData: there is not exactly one bound.
+        InvalidData: there is not exactly one bound, or it is not finite.
     """
 
     column: str  # Name in the file; the model need not read it
@@ -38,9 +39,10 @@ class FailureRule:
     at_least: float | None = None  # Lower bound of the values of failed units, or None
 
     def __post_init__(self) -> None:
-        if (self.at_most is None) == (self.at_least is None):
+        bounds = [bound for bound in (self.at_most, self.at_least) if bound is not None]
+        if len(bounds) != 1 or not math.isfinite(bounds[0]):
             raise InvalidData(
-                f"failure rule on {self.column!r}: expected one of at_most and at_least, "
+                f"failure rule on {self.column!r}: expected one of at_most and at_least, a finite number, "
                 f"got at_most={self.at_most} and at_least={self.at_least}"
             )
 
@@ -102,7 +104,9 @@ class Fleet(ModelDefaults):
             f"a source for each column, got {len(self.sources)} for {len(self.schema)} columns": (
                 len(self.sources) == len(self.schema)
             ),
-            f"cap must be above 0, got {self.cap}": self.cap > 0,
+            f"cap must be above 0 and at most {LARGEST_CYCLE}, got {self.cap}": (
+                0 < self.cap <= LARGEST_CYCLE
+            ),
             f"1 <= shortest <= context, got shortest {self.shortest}, context {self.context}": (
                 1 <= self.shortest <= self.context
             ),
