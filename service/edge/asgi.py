@@ -6,8 +6,9 @@ import re
 import zlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
 from typing import Any, Final
+from urllib.parse import unquote
 
-from service.errors import MalformedBody, TooLarge
+from service.errors import MalformedBody, TooLarge, UnsupportedMedia, short
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -27,6 +28,16 @@ DECODABLE: Final = (
 )
 """A path with its query as it travels, percent-encoded UTF-8 (RFC 3986, RFC 3629); Envoy and `re` read it."""
 _decodable: Final = re.compile(DECODABLE.encode())
+QUOTED_SLASH: Final = "\0"
+"""A slash inside a name, while a path is matched: no path may hold NUL."""
+
+
+def path_of(scope: Scope) -> str:
+    """Decode a path; a slash that was quoted is part of a name and becomes `QUOTED_SLASH`."""
+    raw: bytes | None = scope.get("raw_path")
+    if raw is None:
+        return scope["path"]
+    return unquote(raw.replace(b"%2F", b"%00").replace(b"%2f", b"%00").decode("latin-1"))
 
 
 def check_decodable(scope: Scope, headers: Mapping[bytes, bytes]) -> None:
@@ -54,12 +65,17 @@ def header(scope: Scope, name: bytes) -> bytes:
 
 
 def inflated(data: bytes, encoding: str, limit: int) -> bytes:
-    """Inflate one whole stream of a known encoding, to `limit` bytes at most.
+    """Inflate one whole stream, to `limit` bytes at most.
 
     Raises:
+        UnsupportedMedia: the service does not read the encoding.
         MalformedBody: the data are not one whole stream of this encoding.
         TooLarge: they inflate to more bytes.
     """
+    if encoding in {"", "identity"}:
+        return data
+    if encoding not in WINDOW_BITS:
+        raise UnsupportedMedia(f"expected content-encoding gzip, deflate or none, got {short(encoding)}")
     inflater = zlib.decompressobj(WINDOW_BITS[encoding])
     try:
         plain = inflater.decompress(data, limit + 1)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from starlette.datastructures import QueryParams
 from starlette.routing import compile_path
 
-from service.edge.asgi import WINDOW_BITS, Message, Receive, Scope, Send, check_decodable, inflated
+from service.edge.asgi import QUOTED_SLASH, Message, Receive, Scope, Send, check_decodable, inflated, path_of
 from service.edge.exchange import Desk, Exchange, Limit
 from service.edge.intake import Share
 from service.edge.keys import KeyScope
@@ -31,7 +31,6 @@ from service.errors import (
     TooLarge,
     UnknownRoute,
     UnsupportedMedia,
-    short,
 )
 from service.http.problem import problem
 from service.labels import Route, Transport
@@ -174,7 +173,9 @@ class Shell:
         """Serve these endpoints, the first that fits a path; hot paths with parameters are matched once."""
         self._desk: Final = desk
         self._patterns: Final[list[tuple[re.Pattern[str], Endpoint]]] = [
-            (compile_path(endpoint.path)[0], endpoint) for endpoint in endpoints
+            # A name may hold any character, also a line break.
+            (re.compile(compile_path(endpoint.path)[0].pattern, re.DOTALL), endpoint)
+            for endpoint in endpoints
         ]
         fixed = [(endpoint.method, endpoint.path) for endpoint in endpoints if "{" not in endpoint.path]
         hot = [("POST", path) for path in hot_paths]
@@ -183,7 +184,7 @@ class Shell:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         method, path = scope["method"], scope["path"]
-        endpoint, parameters = self._fixed.get((method, path)) or self._match(method, path)
+        endpoint, parameters = self._fixed.get((method, path)) or self._match(method, path_of(scope))
         headers: dict[bytes, bytes] = dict(scope["headers"])
         reply = Reply(status=499)  # nobody reads it: the caller has left
         desk, given_id = self._desk, headers.get(b"x-request-id")
@@ -226,11 +227,11 @@ class Shell:
     def _match(self, method: str, path: str) -> Found:
         allowed: list[str] = []
         for pattern, endpoint in self._patterns:
-            match = pattern.match(path)
+            match = pattern.fullmatch(path)
             if match is None:
                 continue
             if method == endpoint.method or (method, endpoint.method) == ("HEAD", "GET"):
-                return endpoint, match.groupdict()
+                return endpoint, {key: v.replace(QUOTED_SLASH, "/") for key, v in match.groupdict().items()}
             allowed.append("GET, HEAD" if endpoint.method == "GET" else endpoint.method)
         return (NOT_ALLOWED, {"allowed": ", ".join(allowed)}) if allowed else (UNKNOWN, {})
 
@@ -303,7 +304,8 @@ async def _body(desk: Desk, endpoint: Endpoint, headers: dict[bytes, bytes], rec
     encoding = headers.get(b"content-encoding")
     if encoding is None:
         return body
-    return await asyncio.to_thread(_inflated, body, encoding, limit)  # which lets the event loop go on
+    # In a thread, which lets the event loop go on.
+    return await asyncio.to_thread(inflated, body, encoding.decode("latin-1").strip().lower(), limit)
 
 
 async def _joined(event: Message, receive: Receive, limit: int, share: Share) -> bytes:
@@ -321,15 +323,6 @@ async def _joined(event: Message, receive: Receive, limit: int, share: Share) ->
         if not event.get("more_body", False):
             return b"".join(parts)
         event = await receive()
-
-
-def _inflated(body: bytes, encoding: bytes, limit: int) -> bytes:
-    name = encoding.decode("latin-1").strip().lower()
-    if name in {"", "identity"}:
-        return body
-    if name not in WINDOW_BITS:
-        raise UnsupportedMedia(f"expected content-encoding gzip, deflate or none, got {short(name)}")
-    return inflated(body, name, limit)
 
 
 def _wanted_seconds(headers: dict[bytes, bytes]) -> float | None:

@@ -1,6 +1,7 @@
 """Readings of units by HTTP and gRPC over a real SQLite file: forms, answers, refusals, units as a whole."""
 
 import json
+from urllib.parse import quote
 
 import grpc
 import numpy as np
@@ -272,6 +273,20 @@ async def test_without_store_the_prediction_is_not_kept_and_the_readings_are(ser
 
     assert (body["predictions"], body["readings"]["cycles"]) == ([], [1])
     assert (await service.http.get("/v1/units")).json()["units"] == []
+
+
+@pytest.mark.parametrize("name", ["a/explanation", "a/decision", "a/cycles", "/", "a\n", "a%2Fb", "ü?#&;"])
+async def test_a_unit_of_any_name_is_reached_by_its_quoted_name_and_no_other_unit_is(service, name):
+    await post(service, unit="a", **reading(1))
+    quoted = quote(name, safe="")
+
+    stored = await post(service, unit=quoted, readings=[reading(1), reading(2)])
+
+    shown = (await service.http.get(f"/v1/units/{quoted}")).json()
+    explained = (await service.http.get(f"/v1/units/{quoted}/explanation")).json()
+    assert [answer["unit"] for answer in (stored.json(), shown, explained["prediction"])] == [name] * 3
+    assert shown["readings"]["cycles"] == [1, 2]
+    assert (await service.http.get("/v1/units/a")).json()["readings"]["cycles"] == [1]
 
 
 async def test_a_name_that_cannot_be_kept_is_refused(service):
