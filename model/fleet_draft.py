@@ -18,7 +18,7 @@ from model.domain import FloatArray, IntArray, InvalidData, Role
 from model.files import format_of
 from model.fleet import ONE_FILE_A_UNIT, FailureRule, Format
 from model.inspection import QUANTILES, Suggested, common_end, nice, suggest
-from model.readers import number_within
+from model.readers import is_cycle, number_within
 from model.tables import read_columns, seconds_of
 
 UNIT_WORDS: Final = frozenset(
@@ -134,7 +134,7 @@ def guess_cycle(columns: Mapping[str, FloatArray | list[str]], rows: Sequence[In
     """Find the column with whole numbers that rise within each unit: by name, or by ones."""
     best, found = 0, None
     for name, values in columns.items():
-        if isinstance(values, list) or not _whole(values) or values.min() < 0:
+        if isinstance(values, list) or not is_cycle(values).all():
             continue
         steps = [np.diff(np.sort(values[own])) for own in rows]
         if not all((step > 0).all() for step in steps) or not any(len(step) for step in steps):
@@ -186,8 +186,10 @@ def _reason_against(source: str, values: FloatArray | list[str], rows: Sequence[
         return "constant"
     if _words(source) & ANSWER_WORDS or _falls(values, rows):
         return "the answer: it counts down to the failure"
-    if _words(source) & CYCLE_WORDS and all((np.diff(values[own]) > 0).all() for own in rows):
-        return "time: the cycle number tells it"
+    there = [values[own][np.isfinite(values[own])] for own in rows]
+    if _words(source) & CYCLE_WORDS and all((np.diff(each) > 0).all() for each in there):
+        gaps = len(values) - len(known)
+        return f"time, but {gaps} of its numbers are missing" if gaps else "time: the cycle number tells it"
     return ""
 
 

@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from model.domain import BoolArray, FloatArray, IntArray, InvalidData, Trajectory
+from model.domain import LARGEST_CYCLE, BoolArray, FloatArray, IntArray, InvalidData, Trajectory
 from model.files import bare_path, files_with, format_of
 from model.fleet import ONE_FILE_A_UNIT, Fleet
 from model.tables import Table, read_table
@@ -272,8 +272,8 @@ def _cycles(tables: Sequence[Table], column: str | None, unit: IntArray) -> IntA
 
 
 def is_cycle(number: FloatArray) -> BoolArray:
-    """Tell which numbers [n] are cycles: whole, and 0 or more."""
-    return (number >= 0) & (number < 2**53) & (number == np.floor(number))
+    """Tell which numbers [n] are cycles: whole, and from 0 to `LARGEST_CYCLE`."""
+    return (number >= 0) & (number <= LARGEST_CYCLE) & (number == np.floor(number))
 
 
 def _whole_cycles(table: Table, column: str) -> IntArray:
@@ -282,8 +282,8 @@ def _whole_cycles(table: Table, column: str) -> IntArray:
     if len(wrong):
         row = int(wrong[0])
         raise InvalidData(
-            f"{table.locate(row)}, column {column!r}: "
-            f"expected a whole number of 0 or more, got {cycle[row]:g}"
+            f"{table.locate(row)}, column {column!r}: expected a whole number from 0 to {LARGEST_CYCLE}, "
+            f"got {cycle[row]:.12g}: number the cycles of each unit from 1"
         )
     return cycle.astype(np.int64)
 

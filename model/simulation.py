@@ -20,6 +20,8 @@ MARGIN: Final = 0.1
 """Settings, and sensors without noise, exceed the training range by at most this share of it."""
 SPEEDS: Final = 0.2
 """Standard deviation of the log speed of ageing."""
+MOST_CYCLES: Final = 100_000
+"""Maximum cycles of a simulated unit: of a longer life, the last ones."""
 
 _Array = NDArray[np.float64]
 _Floats = Sequence[float]
@@ -105,7 +107,8 @@ def _unit(
     aging = reference.degradation
     quantiles = np.asarray(aging.life_quantiles)
     life = max(1, round(float(np.interp(rng.random(), np.linspace(0, 1, len(quantiles)), quantiles))))
-    rul = np.arange(life - 1, -1, -1, dtype=np.float64)
+    made = min(life, MOST_CYCLES)
+    rul = np.arange(made - 1, -1, -1, dtype=np.float64)
     # All columns age at this unit's speed and reach the same end.
     at = rul * np.exp(rng.normal(0.0, SPEEDS))
     # Settings have no offset: they are the same for every unit.
@@ -114,13 +117,13 @@ def _unit(
     noise = rng.normal(size=z.shape) * np.asarray(aging.noise)
     settings = list(schema.indices("setting"))
     z[:, settings] += noise[:, settings]
-    regime = _regimes(reference, life, rng)
+    regime = _regimes(reference, made, rng)
     mean = np.array([each.mean for each in reference.regimes])[regime]
     deviation = np.array([each.standard_deviation for each in reference.regimes])[regime]
     # Noise of sensors is not clipped, or sensors at the end of their range would look frozen.
     noise[:, settings] = 0.0
     readings = _in_range(mean + deviation * z, reference.columns) + deviation * noise
-    return Trajectory(name, np.arange(1, life + 1), readings.astype(np.float32), failed=True)
+    return Trajectory(name, life - rul.astype(np.int64), readings.astype(np.float32), failed=True)
 
 
 def _along(profile: Sequence[_Floats], rul: _Floats, at: _Array) -> _Array:

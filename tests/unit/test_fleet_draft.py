@@ -138,6 +138,25 @@ def test_a_second_column_of_time_is_left_out(tmp_path):
     assert draft.left_out == (("Time (d)", "time: the cycle number tells it"),)
 
 
+def test_seconds_since_1970_are_no_cycle(tmp_path):
+    table = [(1 + n // 30, 1_764_072_000 + 60 * n, n * 0.37 % 5) for n in range(90)]
+
+    draft = draft_fleet([write_csv(tmp_path / "x.csv", table, header=("unit", "time", "flow"))])
+
+    assert draft.cycle_column is None
+    assert draft.left_out == (("time", "time: the cycle number tells it"),)
+
+
+def test_a_column_of_cycles_with_missing_numbers_is_left_out(tmp_path):
+    table = [(1 + n // 30, "" if n % 7 == 6 else n % 30, n * 0.37 % 5) for n in range(90)]
+
+    draft = draft_fleet([write_csv(tmp_path / "x.csv", table, header=("unit", "cycle", "flow"))])
+
+    assert draft.cycle_column is None
+    assert [column.name for column in draft.columns] == ["flow"]
+    assert draft.left_out == (("cycle", "time, but 12 of its numbers are missing"),)
+
+
 @given(st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=5, unique=True), st.text(min_size=1))
 def test_a_draft_of_any_names_can_be_read_back(tmp_path_factory, sources, unit):
     columns: list[DraftColumn] = []

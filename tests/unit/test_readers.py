@@ -254,13 +254,20 @@ def test_an_absent_column_may_be_allowed_and_is_then_missing(tmp_path):
         ([HEADER, "a,1,40,1e400x,9"], "line 2, column 'vibration': expected a number"),
         ([HEADER, "a,1,40,2,9", "a,2,40,2"], "line 3: expected 5 columns, got 4: 'a,2,40,2'"),
         ([HEADER, "a,1,40,2,9", "", "a,2,40,2,9,1"], "line 4: expected 5 columns, got 6"),
-        ([HEADER, "a,1.5,40,2,9"], "line 2, column 'cycle': expected a whole number of 0 or more, got 1.5"),
+        (
+            [HEADER, "a,1.5,40,2,9"],
+            "line 2, column 'cycle': expected a whole number from 0 to 16777216, got 1.5",
+        ),
         (
             [HEADER, "a,1,0,0,0", "a,,0,0,0"],
-            "line 3, column 'cycle': expected a whole number of 0 or more, got nan",
+            "line 3, column 'cycle': expected a whole number from 0 to 16777216, got nan",
         ),
-        ([HEADER, "a,-1,0,0,0"], "expected a whole number of 0 or more, got -1"),
-        ([HEADER, "a,inf,0,0,0"], "expected a whole number of 0 or more, got inf"),
+        ([HEADER, "a,-1,0,0,0"], "expected a whole number from 0 to 16777216, got -1"),
+        (
+            [HEADER, "a,1,0,0,0", "a,1764072000,0,0,0"],
+            "line 3, column 'cycle': .* to 16777216, got 1764072000: number the cycles of each unit from 1",
+        ),
+        ([HEADER, "a,inf,0,0,0"], "expected a whole number from 0 to 16777216, got inf"),
         ([HEADER, "a,1,0,0,0", ",2,0,0,0"], "line 3, column 'unit': expected a name, got nothing"),
         (
             [HEADER, "a,1,0,0,0", "b,1,0,0,0", "a,1,0,1,0"],

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -92,6 +94,14 @@ def test_truncated_units_are_the_same_ones_stopped_early():
         assert len(b) < len(a)
         np.testing.assert_array_equal(a.readings[: len(b)], b.readings)
     assert len({len(unit) for unit in cut}) > 10
+
+
+def test_a_very_long_life_is_simulated_at_its_end():
+    aging = replace(REFERENCE.degradation, life_quantiles=(2**24, 2**24))
+
+    (unit,) = simulate(replace(REFERENCE, degradation=aging), PUMP_SCHEMA, units=1, seed=0)
+
+    assert (len(unit), unit.cycles[0], unit.cycles[-1]) == (100_000, 2**24 - 99_999, 2**24)
 
 
 def test_no_units_and_a_schema_of_something_else_are_refused():
