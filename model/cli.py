@@ -14,7 +14,7 @@ from rich.table import Table
 
 from model import experiment_cli, fleet_cli
 from model.cluster import RayAddress, connected
-from model.domain import RulError
+from model.domain import MODEL_NAME, RulError
 from model.evaluation import BOOSTING_TITLES, TITLES, Figure, boosting_caution
 from model.experiment_cli import Settings, Threads
 from model.fleet import fleet_named
@@ -54,6 +54,15 @@ Steps = Annotated[
 ]
 
 
+def _model_name(name: str) -> str:
+    if not MODEL_NAME.fullmatch(name):
+        raise typer.BadParameter(
+            "expected 1 to 63 lower-case letters, digits, - and _, the first a letter or a digit, "
+            f"got {name!r}"
+        )
+    return name
+
+
 class RunExists(RulError):
     """The folder has a run that would be overwritten, or no run to resume."""
 
@@ -70,7 +79,10 @@ def train(
     *,
     data: Annotated[list[Path], typer.Option(help="File or folder of readings; may be repeated.")],
     out: Annotated[Path, typer.Option(help="Folder of the run.")],
-    name: Annotated[str, typer.Option(help="Name of the model: lower-case letters, digits, - and _.")],
+    name: Annotated[
+        str,
+        typer.Option(help="Name of the model: lower-case letters, digits, - and _.", callback=_model_name),
+    ],
     fleet: Annotated[str, typer.Option(help="TOML file, or name of a shipped fleet.")] = "cmapss",
     network: Annotated[str, typer.Option(help="Name of the network.")] = "flagship",
     seed: Annotated[int, typer.Option(help="Seed of folds, weights and training.", min=0)] = 0,

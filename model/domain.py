@@ -10,6 +10,7 @@ trajectory, W windows, H attention heads, C classes.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -30,6 +31,8 @@ MEAN_HEAD: Final = "mean"
 HEALTH_LABELS: Final = (*HEALTH_STATES, "unknown")
 """Labels of answers; `unknown` is that of readings unlike the training data."""
 
+MODEL_NAME: Final = re.compile(r"^[a-z0-9][a-z0-9_-]{0,62}$")
+"""Names of models and of their bundles."""
 LARGEST_CYCLE: Final = 2**24
 """Networks read cycle numbers as float32, which holds every whole number up to here."""
 

@@ -8,10 +8,10 @@ import shutil
 import numpy as np
 import pytest
 
-from export.bundle import BUNDLED
+from export.bundle import BUNDLED, Manifest
 from model.cli import RunExists
 from model.decision import InvalidCosts
-from model.domain import InvalidData, cycles_left
+from model.domain import MODEL_NAME, InvalidData, cycles_left
 from model.networks import InvalidOption
 from model.replay import load_held_out
 from model.training import InvalidState
@@ -228,6 +228,19 @@ def test_an_option_that_a_network_does_not_go_by_is_refused_before_data_is_read(
 
     assert isinstance(result.exception, InvalidOption)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["Bad Name", "", "-pumps", "pumps\n", 64 * "x"])
+def test_a_name_that_no_bundle_may_have_is_refused_before_data_is_read(tmp_path, name):
+    result = rul("train", "--data", tmp_path / "missing.csv", "--name", name, "--out", tmp_path / "run")
+
+    assert result.exit_code == 2
+    assert "--name" in result.stderr
+    assert "expected 1 to 63 lower-case letters" in " ".join(result.stderr.split())
+
+
+def test_the_name_of_a_training_follows_the_rule_of_bundles():
+    assert Manifest.model_json_schema()["properties"]["name"]["pattern"] == MODEL_NAME.pattern
 
 
 def commands_of_card(bundle):
