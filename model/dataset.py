@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Final
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from model.fleet import Fleet
 def make_windows(trajectory: Trajectory, *, length: int) -> WindowSet:
     """Slide a window over one unit; window i ends at reading i.
 
-    A window covers up to `length` cycles; its label is the RUL of its last cycle.
+    A window covers up to `length` cycles, missing ones included; its label is the RUL of its last cycle.
 
     >>> unit = Trajectory("1", np.arange(1, 51), np.zeros((50, 14), np.float32), failed=True)
     >>> make_windows(unit, length=30).readings.shape
@@ -48,28 +49,55 @@ def windows_ending_at(trajectory: Trajectory, ends: IntArray, *, length: int) ->
         raise InvalidData(
             f"unit {trajectory.unit}: no window can end at reading {outside[0]} of {len(trajectory)}"
         )
-    lengths = np.minimum(ends + 1, length)
-    readings = cut(trajectory.readings, ends, lengths, cycles=length).astype(np.float32, copy=False)
+    by_cycle = ReadingsByCycle([trajectory], context=length)
+    readings = by_cycle.cut(ends, cycles=length).astype(np.float32, copy=False)
     last_cycle = trajectory.cycles[ends]
     rul = cycles_until(trajectory.cycles[-1], last_cycle).astype(np.float32)
     return WindowSet(
         readings=readings,
-        lengths=lengths,
+        lengths=by_cycle.lengths[ends],
         last_cycle=last_cycle.astype(np.float32),
         rul=rul if trajectory.failed else np.full_like(rul, np.nan),
         unit=np.full(len(ends), trajectory.unit),
     )
 
 
-def cut(readings: FloatArray, ends: IntArray, lengths: IntArray, *, cycles: int) -> FloatArray:
-    """Cut the windows that end at rows `ends` [W] and have `lengths` [W] rows: [N, F] -> [W, cycles, F].
+class ReadingsByCycle:
+    """Readings of units in order of their cycles, to cut windows from.
 
-    Rows past a window's length are NaN.
+    A window covers the cycles up to its last one. A cycle between two readings counts, and is missing.
+
+    Args:
+        units: At least one.
+        context: Most cycles of a window.
+
+    Attributes:
+        lengths: int64 [N], cycles of the window that ends at each reading of all units.
     """
-    rows = (ends - lengths + 1)[:, None] + np.arange(cycles)  # [W, T]
-    windows = readings[np.minimum(rows, len(readings) - 1)]
-    windows[np.arange(cycles) >= lengths[:, None]] = np.nan
-    return windows
+
+    def __init__(self, units: Sequence[Trajectory], *, context: int) -> None:
+        sizes = [len(unit) for unit in units]
+        # A gap longer than a window leaves the same window, so its further cycles take no memory.
+        steps = [np.minimum(np.diff(unit.cycles, prepend=unit.cycles[0] - 1), context) for unit in units]
+        self._places: Final[IntArray] = np.cumsum(np.concatenate(steps)) - 1
+        first = np.repeat(self._places[np.cumsum([0, *sizes[:-1]])], sizes)
+        self.lengths: Final[IntArray] = np.minimum(self._places - first + 1, context)
+        self._rows: Final = np.full(self._places[-1] + 1, -1)  # of each cycle; -1 without a reading
+        self._rows[self._places] = np.arange(len(self._places))
+        self._readings: Final = np.concatenate([unit.readings for unit in units])
+
+    def cut(self, ends: IntArray, *, cycles: int | None = None) -> FloatArray:
+        """Cut the windows that end at readings `ends` [W]: [W, T, F].
+
+        T is `cycles`, or the length of the longest. Rows past a window's length are NaN.
+        """
+        lengths = self.lengths[ends][:, None]
+        within = np.arange(lengths.max() if cycles is None else cycles)
+        places = self._places[ends][:, None] - lengths + 1 + within
+        rows = self._rows[np.minimum(places, len(self._rows) - 1)]
+        windows = self._readings[rows]
+        windows[(rows < 0) | (within >= lengths)] = np.nan
+        return windows
 
 
 def join_windows(sets: Sequence[WindowSet]) -> WindowSet:

@@ -36,7 +36,8 @@ from rul_client.answers import (
 from rul_client.errors import RemoteFailed, Retryable
 from rul_client.grpc import Rpc
 from rul_client.http import TIMEOUT_SECONDS, http_client, in_path, request
-from rul_client.readings import Frame, Readings, Window, windows_in, windows_of, windows_per_request
+from rul_client.readings import Frame, Readings, Window, windows_of, windows_per_request
+from rul_client.unit_windows import last_windows
 from service.http.units_bodies import FleetBody, OutcomeReply, UnitBody
 
 ATTEMPTS: Final = 6
@@ -150,7 +151,7 @@ class AsyncClient:
         """
         if isinstance(windows, str | Path | Frame):
             model = (await self.choose(model)).name
-            given = windows_in(windows, await self.manifest(model))
+            given = last_windows(windows, await self.manifest(model))
         else:
             given = windows_of(windows, unit, last_cycle)
         options = {"model": model, "explain": explain, "partial": partial or None, "costs": costs}

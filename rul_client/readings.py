@@ -8,7 +8,6 @@ from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from export.bundle import Manifest
 from model.domain import FloatArray, InvalidData
 
 WINDOW_KEYS: Final = frozenset({"unit", "last_cycle", "columns", "readings"})
@@ -24,7 +23,6 @@ class Frame(Protocol):
     """A pandas DataFrame: a reading a row, in columns `unit`, `cycle` and those of the model."""
 
     columns: Any
-    groupby: Any
     items: Any
 
     def __getitem__(self, name: Any, /) -> Any: ...  # noqa: ANN401 as pandas has it
@@ -80,32 +78,6 @@ def windows_of(given: Any, unit: str | None = None, last_cycle: float | None = N
     if readings.ndim not in {2, 3}:
         raise InvalidData(f"readings: expected an array [T, F] or [W, T, F], got {readings.ndim} dimensions")
     return [Window(unit, last_cycle, readings)] if readings.ndim == 2 else windows_of([*readings])
-
-
-def windows_in(given: str | Path | Frame, manifest: Manifest) -> list[Window]:
-    """Make the last window of each unit of a file or DataFrame.
-
-    Raises:
-        InvalidData: it cannot be read, or has none of the model's columns.
-    """
-    if isinstance(given, str | Path):
-        from rul_client.commands.predict.input_file import read_units  # noqa: PLC0415 loads pyarrow
-
-        units, _ = read_units(Path(given), manifest, fleet=None)
-        return [
-            Window(each.unit, float(each.cycles[-1]), each.readings[-manifest.context :]) for each in units
-        ]
-    names = [name for name in manifest.schema_of_columns.names if name in given.columns]
-    if not names:
-        raise InvalidData(f"the frame has none of the columns that {manifest.name} reads")
-    has_cycle = "cycle" in given.columns
-    parts: Any = given.groupby("unit", sort=False) if "unit" in given.columns else [(None, given)]
-    windows: list[Window] = []
-    for unit, rows in parts:
-        last = (rows.sort_values("cycle") if has_cycle else rows).tail(manifest.context)
-        cycle = float(last["cycle"].iloc[-1]) if has_cycle else None
-        windows.append(Window(None if unit is None else str(unit), cycle, _array(last[names]), tuple(names)))
-    return windows
 
 
 def _array(given: object, kind: type[np.float32 | np.float64] = np.float32) -> Any:  # noqa: ANN401

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 from model.domain import Schema, Trajectory
 from model.writers import write_parquet
 from rul_client.commands.score.job import Job
-from rul_client.commands.score.plan import LAST
 from rul_client.commands.score.run import score
 from rul_client.commands.score.scorer import Scorer, score_part
+from rul_client.unit_windows import LAST
 from tests.tiny_bundle import COLUMNS, pumps
 
 

@@ -265,9 +265,9 @@ async def test_a_file_sends_the_last_window_of_each_unit(tmp_path):
     await server.ask(tmp_path / "units.csv")
 
     assert server.sent()["model"] == "fake"
-    assert [(w["unit"], w["last_cycle"], len(w["readings"])) for w in server.sent()["windows"]] == [
-        ("a", 2, 2),
-        ("b", 1, 1),
+    assert server.sent()["windows"] == [
+        {"unit": "a", "last_cycle": 2, "columns": {"sensor_1": [5, 6]}},
+        {"unit": "b", "last_cycle": 1, "columns": {"sensor_1": [7]}},
     ]
 
 
@@ -283,9 +283,45 @@ async def test_a_data_frame_sends_the_last_window_of_each_unit_in_order_of_cycle
     ]
 
 
-async def test_a_data_frame_of_other_columns_is_refused():
-    with pytest.raises(InvalidData, match="the frame has none of the columns that fake reads"):
-        await Server().ask(pd.DataFrame({"speed": [1]}))
+async def test_cycles_that_a_data_frame_skips_are_sent_as_missing():
+    frame = pd.DataFrame({"unit": 1, "cycle": [1, 3], "sensor_1": [5, 6]})
+    server = Server(good())
+
+    await server.ask(frame)
+
+    assert server.sent()["windows"] == [{"unit": "1", "last_cycle": 3, "columns": {"sensor_1": [5, None, 6]}}]
+
+
+async def test_a_data_frame_without_units_and_cycles_is_one_window_without_a_name():
+    server = Server(good())
+
+    await server.ask(pd.DataFrame({"sensor_1": [5, 6]}))
+
+    assert server.sent()["windows"] == [{"unit": None, "last_cycle": None, "columns": {"sensor_1": [5, 6]}}]
+
+
+@pytest.mark.parametrize(
+    ("columns", "error"),
+    [
+        ({"speed": [1]}, "the frame has none of the columns that fake reads"),
+        (
+            {"unit": ["a", "a"], "cycle": [1, 1], "sensor_1": [5, 6]},
+            "the frame: row 2: unit a, cycle 1: duplicate of the frame: row 1",
+        ),
+        (
+            {"unit": ["a", None], "cycle": [1, 2], "sensor_1": [5, 6]},
+            "the frame: row 2, column 'unit': expected a name, got nothing",
+        ),
+        (
+            {"cycle": [1, 2.5], "sensor_1": [5, 6]},
+            "the frame: row 2, column 'cycle': expected a whole number .*, got 2.5",
+        ),
+        ({"sensor_1": [5, "x"]}, "the frame cannot be read: .*sensor_1"),
+    ],
+)
+async def test_a_data_frame_that_is_not_one_reading_a_unit_and_cycle_is_refused(columns, error):
+    with pytest.raises(InvalidData, match=error):
+        await Server().ask(pd.DataFrame(columns))
 
 
 async def test_answers_become_a_data_frame_a_row_each():

@@ -11,17 +11,42 @@ lengths = st.integers(1, 12)
 
 
 @given(unit=trajectories(), length=lengths)
-def test_window_i_is_slice_i_down_to_the_shortest_trajectory(unit, length):
+def test_window_i_holds_the_cycles_up_to_reading_i_and_those_without_a_reading_are_missing(unit, length):
+    by_cycle = np.full((unit.cycles[-1] + 1, 2), np.nan, np.float32)
+    by_cycle[unit.cycles] = unit.readings
+
     windows = make_windows(unit, length=length)
 
     assert windows.readings.shape == (len(unit), length, 2)
-    for end in range(len(unit)):
-        expected = unit.readings[max(0, end + 1 - length) : end + 1]
-        assert windows.lengths[end] == len(expected)
-        np.testing.assert_array_equal(windows.readings[end, : len(expected)], expected)
-        assert np.isnan(windows.readings[end, len(expected) :]).all()
-        assert windows.last_cycle[end] == unit.cycles[end]
+    for i, last in enumerate(unit.cycles):
+        expected = by_cycle[max(unit.cycles[0], last + 1 - length) : last + 1]
+        assert windows.lengths[i] == len(expected)
+        np.testing.assert_array_equal(windows.readings[i, : len(expected)], expected)
+        assert np.isnan(windows.readings[i, len(expected) :]).all()
+        assert windows.last_cycle[i] == last
     np.testing.assert_array_equal(windows.rul, cycles_left(unit))
+
+
+def test_a_window_of_a_unit_without_gaps_is_a_slice_down_to_the_shortest_trajectory():
+    for cycles in (1, 2, 5):
+        unit = numbered_unit(cycles)
+
+        windows = make_windows(unit, length=3)
+
+        for end in range(1, cycles + 1):
+            expected = unit.readings[max(0, end - 3) : end]
+            np.testing.assert_array_equal(windows.readings[end - 1, : len(expected)], expected)
+            assert windows.lengths[end - 1] == len(expected)
+
+
+def test_a_gap_longer_than_memory_costs_no_more_than_a_window():
+    readings = np.array([[1.0], [2.0]], np.float32)
+    unit = Trajectory("u", np.array([1, 2**40]), readings, failed=True)
+
+    windows = make_windows(unit, length=3)
+
+    assert windows.lengths.tolist() == [1, 3]
+    np.testing.assert_array_equal(windows.readings[1, :, 0], [np.nan, np.nan, 2.0])
 
 
 @given(unit=trajectories(), length=lengths, data=st.data())

@@ -79,7 +79,16 @@ def test_an_answer_is_explained_at_any_cycle():
     assert up_to(unit(), 5).cycles.tolist() == [1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize("cycle", [0, 21])
-def test_a_cycle_that_the_unit_lacks_is_refused(cycle):
-    with pytest.raises(InvalidData, match=f"unit 7 has the cycles 1 to 20, got --cycle {cycle}"):
-        up_to(unit(), cycle)
+@pytest.mark.parametrize(
+    ("cycle", "before"),
+    [(0, ""), (7, "; the last one before it is 6"), (21, "; the last one before it is 20")],
+)
+def test_a_cycle_without_a_reading_is_refused(cycle, before):
+    whole = unit()
+    kept = whole.cycles != 7
+    gappy = Trajectory("7", whole.cycles[kept], whole.readings[kept], failed=False)
+
+    with pytest.raises(
+        InvalidData, match=f"unit 7 has readings of cycles 1 to 20, and none of --cycle {cycle}{before}$"
+    ):
+        up_to(gappy, cycle)

@@ -10,7 +10,8 @@ from model.decision import Costs
 from model.domain import Trajectory
 from rul_client.answers import ModelName, Refused
 from rul_client.commands.predict.offline import NO_OBSERVER, Offline
-from rul_client.commands.predict.rows import GROUNDS, columns_of, rows, top_sensors, window_count
+from rul_client.commands.predict.rows import GROUNDS, columns_of, rows, top_sensors
+from rul_client.unit_windows import LAST, UnitWindows
 from service.core.batcher import MicroBatcher
 from service.core.predictor import LoadedModel, Predictor
 from service.core.queries import PredictQuery, WindowError
@@ -50,11 +51,16 @@ def make_batcher(runtime, executor):
     )
 
 
+def windows_of(units, answerer, *, last_only=False):
+    return UnitWindows(units, context=answerer.manifest.context, every=LAST if last_only else 1)
+
+
 async def asked(units, answerer, *, last_only=False):
     unanswered = []
+    windows = windows_of(units, answerer, last_only=last_only)
     made = [
         row
-        async for some in rows(units, answerer, last_only=last_only, unanswered=unanswered)
+        async for some in rows(windows, answerer, last_only=last_only, unanswered=unanswered)
         for row in some
     ]
     return made, unanswered
@@ -94,7 +100,6 @@ async def test_every_cycle_of_every_unit_has_its_row_in_order(offline):
     ]
     assert [row["rul"] for row in made] == [*range(11), *range(3)]
     assert unanswered == []
-    assert len(made) == window_count(units, last_only=False)
 
 
 async def test_with_last_only_each_unit_has_one_row_in_order_of_appearance(offline):
@@ -117,10 +122,22 @@ async def test_a_window_covers_the_last_cycles_that_the_model_reads(offline):
     assert made[0]["last_cycle"] == 120
 
 
-async def test_the_top_cycle_is_a_number_that_the_unit_has_even_where_numbers_are_left_out(offline):
-    made, _ = await asked([unit(cycles=5, first=10, step=7)], offline, last_only=True)
+async def test_a_cycle_without_a_reading_is_a_missing_one_as_in_a_request_with_nulls(offline, executor):
+    runtime = FakeRuntime(make_manifest(context=8))
+    predictor = Predictor(
+        {"fake": LoadedModel.of(runtime, make_batcher(runtime, executor), max_window_cycles=8)},
+        max_request_windows=8,
+    )
+    gappy = unit(cycles=6, step=2)  # cycles 1, 3, .. 11
+    by_cycle = [[0.0, (cycle - 1) / 2, 0.0] if cycle % 2 else [None] * 3 for cycle in range(4, 12)]
 
-    assert made[0]["top_cycle"] == 10
+    made, _ = await asked([gappy], offline, last_only=True)
+    reply = await predictor.predict(PredictQuery([WindowInput("a", 11.0, None, by_cycle)]))
+
+    (prediction,) = reply.predictions
+    assert made[0]["rul"] == prediction.rul
+    assert made[0]["entropy_ratio"] == prediction.attention.entropy_ratio
+    assert made[0]["top_cycle"] == 4 == 11 - len(prediction.attention.weights) + 1
 
 
 async def test_a_window_of_one_cycle_has_no_entropy(offline):
@@ -217,7 +234,7 @@ class HeldAnswerer:
 
 async def test_only_so_many_requests_are_held_however_long_the_file():
     answerer = HeldAnswerer()
-    stream = rows([unit(cycles=100)], answerer, last_only=False, unanswered=[])
+    stream = rows(windows_of([unit(cycles=100)], answerer), answerer, last_only=False, unanswered=[])
 
     first = asyncio.ensure_future(anext(stream))
     for _ in range(10):
@@ -234,7 +251,7 @@ async def test_only_so_many_requests_are_held_however_long_the_file():
 
 async def test_a_reader_that_stops_leaves_no_request_behind():
     answerer = HeldAnswerer()
-    stream = rows([unit(cycles=100)], answerer, last_only=False, unanswered=[])
+    stream = rows(windows_of([unit(cycles=100)], answerer), answerer, last_only=False, unanswered=[])
     first = asyncio.ensure_future(anext(stream))
     for _ in range(10):
         await asyncio.sleep(0)

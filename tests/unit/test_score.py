@@ -21,7 +21,7 @@ from rul_client.commands.score.locations import Location
 from rul_client.commands.score.plan import MOST_MIXED_ROWS, make_plan
 from rul_client.commands.score.run import OtherRun
 from rul_client.commands.score.scorer import BATCH_WINDOWS
-from rul_client.commands.score.unit_windows import UnitWindows
+from rul_client.unit_windows import UnitWindows
 from tests.scoring import LAST_ONLY, score_here, tree, write_pumps
 from tests.tiny_bundle import FLEET, pumps
 
@@ -43,19 +43,19 @@ def refused(output):
     return scored(output, "_refused/*.parquet")
 
 
-def unit(name, cycles, *, seed=0):
-    readings = np.random.default_rng(seed).normal(size=(cycles, 3)).astype(np.float32)
-    return Trajectory(name, np.arange(1, cycles + 1), readings, failed=False)
+def unit(name, steps, *, seed=0):
+    readings = np.random.default_rng(seed).normal(size=(len(steps), 3)).astype(np.float32)
+    return Trajectory(name, np.cumsum(steps), readings, failed=False)
 
 
 @given(
-    st.lists(st.integers(1, 40), min_size=1, max_size=6),
+    st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=40), min_size=1, max_size=6),
     st.integers(1, 15),
     st.sampled_from([1, 2, 3, 7, LAST_ONLY["every"]]),
     st.integers(1, 50),
 )
-def test_windows_of_many_units_are_those_of_each_unit_cut_alone(sizes, context, every, count):
-    units = [unit(str(i), size, seed=i) for i, size in enumerate(sizes)]
+def test_windows_of_many_units_are_those_of_each_unit_cut_alone(steps, context, every, count):
+    units = [unit(str(i), own, seed=i) for i, own in enumerate(steps)]
     windows = UnitWindows(units, context=context, every=every)
     wanted = [
         windows_ending_at(each, np.arange(len(each))[::-1][::every][::-1], length=context) for each in units
@@ -76,7 +76,8 @@ def test_windows_of_many_units_are_those_of_each_unit_cut_alone(sizes, context, 
 async def predicted(bundle, units):
     async with open_offline(str(bundle.path)) as offline:
         manifest = offline.manifest
-        found = [row async for some in rows(units, offline, last_only=False, unanswered=[]) for row in some]
+        windows = UnitWindows(units, context=manifest.context, every=1)
+        found = [row async for some in rows(windows, offline, last_only=False, unanswered=[]) for row in some]
     return manifest, found
 
 

@@ -18,6 +18,7 @@ from rul_client.answers import Answerer, Explanation, Prediction, Refused
 from rul_client.commands.predict.input_file import read_units
 from rul_client.commands.predict.offline import open_offline
 from rul_client.readings import Window
+from rul_client.unit_windows import UnitWindows
 
 NAMES_SHOWN: Final = 10
 MOST_LIFE: Final = 400
@@ -48,12 +49,8 @@ async def _explained(
 
 async def explained(answerer: Answerer, trajectory: Trajectory) -> Explained:
     """Explain the answer at a unit's last cycle, with the answers at the cycles before it."""
-    context, cycles = answerer.manifest.context, trajectory.cycles.tolist()
-    ends = range(max(1, len(cycles) - MOST_LIFE + 1), len(cycles) + 1)
-    windows = [
-        Window(trajectory.unit, cycles[end - 1], trajectory.readings[max(0, end - context) : end])
-        for end in ends
-    ]
+    of_unit = UnitWindows([trajectory], context=answerer.manifest.context, every=1)
+    windows = of_unit.between(max(0, len(of_unit) - MOST_LIFE), len(of_unit))
     life: list[tuple[float, float, float, float]] = []
     for start in range(0, len(windows), answerer.windows_per_request):
         some = windows[start : start + answerer.windows_per_request]
@@ -122,9 +119,10 @@ def up_to(trajectory: Trajectory, cycle: int | None) -> Trajectory:
     if cycle is None:
         return trajectory
     kept = trajectory.cycles <= cycle
-    if not kept.any() or trajectory.cycles[-1] < cycle:
+    if cycle not in trajectory.cycles:
+        before = f"; the last one before it is {trajectory.cycles[kept][-1]}" if kept.any() else ""
         raise InvalidData(
-            f"unit {trajectory.unit} has the cycles {trajectory.cycles[0]} to {trajectory.cycles[-1]}, "
-            f"got --cycle {cycle}"
+            f"unit {trajectory.unit} has readings of cycles {trajectory.cycles[0]} to "
+            f"{trajectory.cycles[-1]}, and none of --cycle {cycle}{before}"
         )
     return Trajectory(trajectory.unit, trajectory.cycles[kept], trajectory.readings[kept], failed=False)

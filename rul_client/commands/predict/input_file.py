@@ -1,4 +1,4 @@
-"""Reads a file of readings, and decides which of its columns are the model's."""
+"""Reads a file or DataFrame of readings, and decides which of its columns are the model's."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
+
 from export.bundle import Manifest
 from model.domain import InvalidData, Trajectory
 from model.files import folder_files, format_of
 from model.fleet import Fleet, Format, fleet_named, fleet_of_schema
-from model.readers import read_with_report
-from model.tables import MissingColumns
+from model.readers import Rows, read_with_report
+from model.tables import MissingColumns, table_of
 from model.text_table import CMAPSS_COLUMNS
+from rul_client.readings import Frame
 
 
 def read_units(path: Path, manifest: Manifest, *, fleet: str | None) -> tuple[list[Trajectory], list[str]]:
@@ -30,6 +33,33 @@ def read_units(path: Path, manifest: Manifest, *, fleet: str | None) -> tuple[li
     if len(absent) == len(manifest.columns):
         raise InvalidData(f"{path} has no reading in the columns of {manifest.name}: {', '.join(absent)}")
     return units, absent
+
+
+def read_frame(frame: Frame, manifest: Manifest) -> tuple[list[Trajectory], list[str]]:
+    """Read the units of a DataFrame; name columns of the model that it lacks.
+
+    Without a column `unit` it is one unit without a name; without `cycle` its rows are in order.
+    """
+    fleet = described_by(manifest, None)
+    absent = [name for name in fleet.sources if name not in frame.columns]
+    if len(absent) == len(fleet.sources):
+        raise InvalidData(f"the frame has none of the columns that {manifest.name} reads")
+    names = [name for name in (*fleet.sources, fleet.unit_column, "cycle") if name in frame.columns]
+    fleet = replace(fleet, cycle_column="cycle" if "cycle" in names else None)
+    try:
+        table = pa.Table.from_pandas(frame[names], preserve_index=False)
+    except (pa.ArrowException, ValueError) as error:  # values of several types, or a column twice
+        raise InvalidData(f"the frame cannot be read: {error}") from error
+    read = table_of(
+        Path("the frame"),
+        table,
+        lambda row: f"the frame: row {row + 1}",
+        numbers=[name for name in (*fleet.sources, fleet.cycle_column) if name],
+        text=fleet.unit_column if fleet.unit_column in names else None,
+        date=fleet.cycle_column,
+    )
+    named = read if read.labels else replace(read, labels=("",))
+    return Rows.of([named], fleet).trajectories(fleet, run_to_failure=False), absent
 
 
 OTHER_NAMES: Final = (

@@ -1,18 +1,18 @@
-"""From units to rows: cuts windows, keeps a few requests in flight, joins answers to cycles."""
+"""From windows to rows: keeps a few requests in flight, joins answers to cycles."""
 
 from __future__ import annotations
 
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from itertools import chain, islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from export.bundle import Manifest
-from model.domain import Trajectory
 from rul_client.answers import Answerer, Decision, Explain, Prediction, Refused
 from rul_client.readings import Window
+from rul_client.unit_windows import UnitWindows
 
 Row = dict[str, Any]
 """One line of the output, by `columns_of` its model; cycles are the unit's own numbers.
@@ -38,35 +38,6 @@ def columns_of(manifest: Manifest, *, decides: bool = False) -> tuple[str, ...]:
     return (*COLUMNS, *grounds, *(STOP if decides else ()), *failure)
 
 
-class _Place(NamedTuple):
-    """A window: cycles `start` to `stop` - 1 of a unit."""
-
-    trajectory: Trajectory
-    start: int
-    stop: int
-
-    @property
-    def last_cycle(self) -> int:
-        return int(self.trajectory.cycles[self.stop - 1])
-
-    def window(self) -> Window:
-        readings = self.trajectory.readings[self.start : self.stop]
-        return Window(self.trajectory.unit, float(self.last_cycle), readings)
-
-    def row(self, answer: Prediction | Refused, columns: Sequence[str]) -> Row:
-        found: Row = {}
-        if isinstance(answer, Prediction):
-            attention = answer.attention
-            if attention is None:
-                raise AssertionError("attention was asked for and is missing")
-            weights = attention.evidence or attention.weights
-            found = answer.row() | top_sensors(answer.sensor_contributions) | _stop(answer.decision)
-            found["entropy_ratio"] = attention.entropy_ratio
-            found["top_cycle"] = int(self.trajectory.cycles[self.start + weights.index(max(weights))])
-        found |= {"unit": self.trajectory.unit, "last_cycle": self.last_cycle}
-        return {name: found.get(name) for name in columns}
-
-
 def top_sensors(contributions: Mapping[str, float]) -> Row:
     """Choose the two sensors that weigh most."""
     most = heapq.nlargest(2, contributions.items(), key=lambda sensor: abs(sensor[1]))
@@ -80,50 +51,51 @@ def _stop(made: Decision | None) -> Row:
     return {"act_at_cycle": made.act_at_cycle, "cost_ratio": ratio}
 
 
-def window_count(trajectories: Sequence[Trajectory], *, last_only: bool) -> int:
-    """Count the windows that `rows` asks about."""
-    return len(trajectories) if last_only else sum(map(len, trajectories))
-
-
 async def rows(
-    trajectories: Sequence[Trajectory], answerer: Answerer, *, last_only: bool, unanswered: list[str]
+    windows: UnitWindows, answerer: Answerer, *, last_only: bool, unanswered: list[str]
 ) -> AsyncIterator[list[Row]]:
     """Yield rows in the order of units and cycles, some at a time; memory holds only the requests in flight.
 
-    Each window covers the last `context` cycles up to its own. The row of a window without an answer is
-    empty, and the reason is appended to `unanswered`. Trust costs a window for each cycle, so only one row a
-    unit has it.
+    The row of a window without an answer is empty, and the reason is appended to `unanswered`. Trust costs a
+    window for each cycle, so only one row a unit has it.
     """
     explain: Explain = "attention"
     if answerer.manifest.explains_readings:
         explain = "full" if last_only else "sensors"
     columns = columns_of(answerer.manifest, decides=answerer.costs is not None)
-    places = _places(trajectories, answerer.manifest.context, last_only=last_only)
-    waiting: deque[tuple[list[_Place], asyncio.Task[list[Prediction | Refused]]]] = deque()
+    starts = iter(range(0, len(windows), answerer.windows_per_request))
+    waiting: deque[tuple[list[Window], asyncio.Task[list[Prediction | Refused]]]] = deque()
     try:
         while True:
-            while len(waiting) < answerer.max_in_flight:
-                if not (asked := list(islice(places, answerer.windows_per_request))):
-                    break
-                task = asyncio.ensure_future(answerer.answer([place.window() for place in asked], explain))
-                waiting.append((asked, task))
+            for start in islice(starts, answerer.max_in_flight - len(waiting)):
+                asked = windows.between(start, start + answerer.windows_per_request)
+                waiting.append((asked, asyncio.ensure_future(answerer.answer(asked, explain))))
             if not waiting:
                 return
             asked, task = waiting.popleft()
             pairs = list(zip(asked, await task, strict=True))
             unanswered += [
-                f"unit {place.trajectory.unit}, cycle {place.last_cycle}: {answer.detail}"
-                for place, answer in pairs
+                f"unit {window.unit}, cycle {window.last_cycle:g}: {answer.detail}"
+                for window, answer in pairs
                 if isinstance(answer, Refused)
             ]
-            yield [place.row(answer, columns) for place, answer in pairs]
+            yield [_row(window, answer, columns) for window, answer in pairs]
     finally:
         for _, task in waiting:
             task.cancel()
         await asyncio.gather(*(task for _, task in waiting), return_exceptions=True)
 
 
-def _places(trajectories: Sequence[Trajectory], context: int, *, last_only: bool) -> Iterator[_Place]:
-    for trajectory in trajectories:
-        for stop in range(len(trajectory) if last_only else 1, len(trajectory) + 1):
-            yield _Place(trajectory, max(0, stop - context), stop)
+def _row(window: Window, answer: Prediction | Refused, columns: Sequence[str]) -> Row:
+    last_cycle = int(window.last_cycle or 0)
+    found: Row = {}
+    if isinstance(answer, Prediction):
+        attention = answer.attention
+        if attention is None:
+            raise AssertionError("attention was asked for and is missing")
+        weights = attention.evidence or attention.weights
+        found = answer.row() | top_sensors(answer.sensor_contributions) | _stop(answer.decision)
+        found["entropy_ratio"] = attention.entropy_ratio
+        found["top_cycle"] = last_cycle - len(weights) + 1 + weights.index(max(weights))
+    found |= {"unit": window.unit, "last_cycle": last_cycle}
+    return {name: found.get(name) for name in columns}

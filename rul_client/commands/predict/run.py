@@ -20,9 +20,10 @@ from rul_client.answers import Answerer
 from rul_client.commands.output import NothingAnswered, discard_output, open_output, wide_console
 from rul_client.commands.predict.cli import TableFormat
 from rul_client.commands.predict.input_file import read_units
-from rul_client.commands.predict.rows import columns_of, rows, window_count
+from rul_client.commands.predict.rows import columns_of, rows
 from rul_client.commands.predict.table import PeopleTable
 from rul_client.commands.predict.writers import CsvWriter, JsonWriter, ParquetWriter, RowWriter
+from rul_client.unit_windows import LAST, UnitWindows
 
 
 def open_answerer(
@@ -70,21 +71,22 @@ async def predict_file(
         units, absent = read_units(source, answerer.manifest, fleet=fleet)
         if absent:
             errors.print(f"rul: {source} has no readings of {', '.join(absent)}: treated as missing")
-        total = window_count(units, last_only=last_only)
+        context = answerer.manifest.context
+        windows = UnitWindows(units, context=context, every=LAST if last_only else 1)
         # A table that scrolls over the terminal shows progress by itself.
         scrolls = output is None and form is TableFormat.TABLE and sys.stdout.isatty()
         progress = Progress(console=errors, transient=True, disable=scrolls or not errors.is_terminal)
         with open_output(output) as file, progress:
-            task = progress.add_task("Predicting", total=total)
+            task = progress.add_task("Predicting", total=len(windows))
             writer = _writer(form, file, answerer, units, last_only=last_only)
-            async for made in rows(units, answerer, last_only=last_only, unanswered=unanswered):
+            async for made in rows(windows, answerer, last_only=last_only, unanswered=unanswered):
                 writer.write(made)
                 progress.advance(task, len(made))
-            if len(unanswered) == total:
-                raise NothingAnswered(f"no window has an answer; the first: {unanswered[0]}")
             writer.close()
+            if len(unanswered) == len(windows):
+                raise NothingAnswered(f"no window has an answer; the first: {unanswered[0]}")
     if unanswered:
-        count = f"{len(unanswered):,} of {total:,}"
+        count = f"{len(unanswered):,} of {len(windows):,}"
         errors.print(f"rul: {count} windows have no answer; the first: {printable(unanswered[0])}")
 
 

@@ -74,7 +74,7 @@ def _every(windows: str) -> int:
     Raises:
         BadParameter: it is none of last, all and a number from 1.
     """
-    from rul_client.commands.score.plan import LAST  # noqa: PLC0415 heavy
+    from rul_client.unit_windows import LAST  # noqa: PLC0415 heavy
 
     named = {"last": LAST, "all": 1}.get(windows)
     if named is None and not (windows.isdecimal() and 0 < int(windows) <= LAST):

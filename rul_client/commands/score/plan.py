@@ -29,11 +29,10 @@ from model.fleet import ONE_FILE_A_UNIT, Fleet
 from model.readers import unit_names
 from model.tables import names_of, present
 from rul_client.commands.score.locations import Location
+from rul_client.unit_windows import LAST
 
 MOST_MIXED_ROWS: Final = 262_144
 """Readings of a file whose units are not one after the other: it is read at once."""
-LAST: Final = 2**62
-"""`every` for the last cycle alone: no unit has as many."""
 NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 
 

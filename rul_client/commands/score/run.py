@@ -17,9 +17,10 @@ from rul_client.commands.output import NothingAnswered
 from rul_client.commands.score.job import Job, total
 from rul_client.commands.score.locations import Location
 from rul_client.commands.score.part_table import read_tally
-from rul_client.commands.score.plan import LAST, Part, Plan, make_plan
+from rul_client.commands.score.plan import Part, Plan, make_plan
 from rul_client.commands.score.progress import progress
 from rul_client.commands.score.scorer import Scorer, Watch
+from rul_client.unit_windows import LAST
 
 RUN: Final = "_run.json"
 SUMMARY: Final = "_summary.json"

@@ -29,7 +29,7 @@ from rul_client.commands.score.part_table import (
     write_part,
 )
 from rul_client.commands.score.plan import Part
-from rul_client.commands.score.unit_windows import UnitWindows
+from rul_client.unit_windows import UnitWindows
 from service.core.answers import STATES, Answers
 from service.core.bundles import load_bundle
 from service.core.queries import ModelName
