@@ -9,6 +9,7 @@ cells as missing values, or names the line and column of the error.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import logging
@@ -37,7 +38,12 @@ CMAPSS_COLUMNS: Final = (
     *(f"sensor_{i}" for i in range(1, 22)),
 )
 MISSING: Final = ("", "NaN", "nan", "NAN", "NA", "N/A", "n/a", "null", "NULL", "None", "none", "-nan", "#N/A")
-DECIMAL_COMMA: Final = re.compile(rb"(?:^|[;\t|\n]) *[-+]?\d+,\d+ *(?=[;\t|\n]|$)")
+DECIMAL_COMMA: Final = re.compile(rb'(?:^|[;\t|\n]) *"?[-+]?\d+,\d+"? *(?=[;\t|\n]|$)')
+HINTS: Final = {
+    ".": ": this file has decimal commas, so write no point",
+    ",": ": write a decimal point; decimal commas are read where ; separates columns",
+}
+"""What to do about the other decimal sign."""
 MOST_CELLS: Final = 10**9
 """Of the rectangle from A1 to the last cell; the library allocates all of it."""
 MOST_BYTES: Final = 2**31
@@ -169,14 +175,13 @@ class TextTable:
         return next((seconds_of(cells[place]) is not None for _, cells in few.rows()), False)
 
     def _number(self, cell: str, name: str, line: int) -> float:
-        try:
-            return float(
-                cell.replace("_", "?").replace(self.decimal, ".")
-            )  # refuse 1_000, as only Python reads it
-        except ValueError:
-            raise InvalidData(
-                f"{self.path}: line {line}, column {name!r}: expected a number, got {cell!r}"
-            ) from None
+        # Only Python reads 1_000. Beside decimal commas 1.000 may be 1000, and between commas "1,000" too.
+        other = "." if self.decimal == "," else ","
+        if "_" not in cell and other not in cell:
+            with contextlib.suppress(ValueError):
+                return float(cell.replace(self.decimal, "."))
+        hint = HINTS[other] if other in cell else ""
+        raise InvalidData(f"{self.path}: line {line}, column {name!r}: expected a number, got {cell!r}{hint}")
 
 
 def seconds_of(text: str) -> float | None:
@@ -205,7 +210,7 @@ def _decimal(path: Path, body: bytes) -> str:
     found = DECIMAL_COMMA.search(body) if b"," in body else None
     if found is None:
         return "."
-    cell = found[0].strip(b" ;\t|\n").decode()
+    cell = found[0].strip(b' ;\t|\n"').decode()
     logger.warning("%s: decimal commas: %s is read as %s", path, cell, cell.replace(",", "."))
     return ","
 

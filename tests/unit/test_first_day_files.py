@@ -156,6 +156,31 @@ def test_points_and_commas_in_one_number_are_refused(tmp_path):
         )
 
 
+def test_a_number_with_a_point_in_a_file_with_decimal_commas_is_refused(tmp_path):
+    path = csv_file(
+        tmp_path / "p.csv", rows=[("a", 1, "2,5", 3, 9), ("a", 2, "2,5", "9.062", 9)], delimiter=";"
+    )
+
+    with pytest.raises(InvalidData, match=r"line 3, column 'vibration': .* got '9\.062': .* decimal commas"):
+        read_trajectories(path, PUMPS)
+
+
+def test_quoted_decimal_commas_are_read_between_semicolons(tmp_path):
+    rows = [
+        [f'"{str(cell).replace(".", ",")}"' if isinstance(cell, float) else cell for cell in row]
+        for row in ROWS
+    ]
+
+    assert_rows(read_trajectories(csv_file(tmp_path / "p.csv", rows=rows, delimiter=";"), PUMPS))
+
+
+def test_a_decimal_comma_between_commas_is_refused_with_the_way_out(tmp_path):
+    path = csv_file(tmp_path / "p.csv", rows=[("a", 1, 40, '"1,500"', 9)])
+
+    with pytest.raises(InvalidData, match="got '1,500': write a decimal point; decimal commas"):
+        read_trajectories(path, PUMPS)
+
+
 @pytest.mark.parametrize("cells", [(1, 2), (1.0, 2.0), ("1.000e+00", "2.000e+00"), ("1", "2")])
 def test_whole_numbers_are_names_of_units_however_they_are_written(tmp_path, cells):
     path = csv_file(tmp_path / "pumps.csv", rows=[(cell, 1, 40, 2, 9) for cell in cells])
