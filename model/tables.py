@@ -139,7 +139,10 @@ def table_of(
             raise InvalidData(f"{path}: column {name!r}: expected numbers, got {table[name].type}")
     if text is None:
         return Table(columns, (), np.zeros(count, dtype=np.int64), locate, is_dated)
-    labels, codes = names_of(table[text])
+    try:
+        labels, codes = names_of(table[text])
+    except InvalidData as error:
+        raise InvalidData(f"{path}: column {text!r}: {error}") from error
     if "" in labels:
         row = int(np.flatnonzero(codes == labels.index(""))[0])
         raise InvalidData(f"{locate(row)}, column {text!r}: expected a name, got nothing")
@@ -150,6 +153,9 @@ def names_of(column: pa.ChunkedArray) -> tuple[tuple[str, ...], IntArray]:
     """Return the distinct names of a column in order of appearance, and the index of each row's, int64 [n].
 
     A missing name is empty.
+
+    Raises:
+        InvalidData: the column holds neither names nor numbers.
     """
     encoded = _texts(column).fill_null("").dictionary_encode()
     codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
@@ -193,11 +199,15 @@ def _texts(column: pa.ChunkedArray) -> pa.StringArray:
     """Convert names to text; whole numbers have no decimal point, so 1.0 is unit 1."""
     cells = column.combine_chunks()
     if pa.types.is_floating(cells.type):
+        cells = pa.array(cells.to_numpy(zero_copy_only=False), from_pandas=True)  # NaN is missing
         with contextlib.suppress(pa.ArrowInvalid):
             cells = cells.cast(pa.int64())
     if pa.types.is_dictionary(cells.type):
         cells = cells.dictionary_decode()
-    return cells.cast(pa.string())
+    try:
+        return cells.cast(pa.string())
+    except pa.ArrowException:  # lists, structs, bytes that are no text
+        raise InvalidData(f"expected names or numbers, got {column.type}") from None
 
 
 def _texts_of(column: pa.ChunkedArray) -> list[str]:

@@ -363,6 +363,10 @@ def test_parquet_is_read_whatever_type_its_units_have(tmp_path, units, name):
         ({"cycle": [1, None]}, "row 2, column 'cycle': expected a whole number"),
         ({"cycle": [1, 1]}, "row 2: unit 1, cycle 1: duplicate of .*row 1"),
         ({"unit": ["a", None]}, "row 2, column 'unit': expected a name"),
+        ({"unit": pa.array([1.0, float("nan")])}, "row 2, column 'unit': expected a name, got nothing"),
+        ({"unit": [["a"], ["b"]]}, "column 'unit': expected names or numbers, got list<"),
+        ({"unit": [{"a": 1}, {"a": 2}]}, "column 'unit': expected names or numbers, got struct<"),
+        ({"unit": [b"a", b"\xff"]}, "column 'unit': expected names or numbers, got binary"),
     ],
 )
 def test_a_wrong_parquet_file_is_refused_with_its_row(tmp_path, columns, message):
