@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import pairwise
 from operator import not_
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 import numpy as np
 from pydantic import (
@@ -167,18 +167,6 @@ class Parity(Frozen):
     attention: float = Field(ge=0)
 
 
-class Quantization(Frozen):
-    """Quantized weights and their effect on predictions for real windows."""
-
-    weights: Literal["int8"]
-    rmse: float = Field(description="cycles, as served")
-    rmse_float: float = Field(description="cycles, the same windows before quantization")
-    farthest: float = Field(description="cycles, the largest change of any window's RUL")
-    windows: PositiveInt
-    data_name: Line
-    data_sha256: Line
-
-
 class Manifest(Frozen):
     """Everything that servers, clients and readers must know about a model."""
 
@@ -219,7 +207,6 @@ class Manifest(Frozen):
     training: Training
     metrics: dict[str, float]
     parity: Parity
-    quantized: Quantization | None = Field(default=None, description="absent for float weights")
 
     @model_validator(mode="after")
     def _fits_itself(self) -> Manifest:
@@ -281,8 +268,7 @@ class Manifest(Frozen):
 
     def to_metadata(self) -> dict[str, str]:
         """Return the metadata that `from_metadata` reads."""
-        left_out = {"quantized"} if self.quantized is None else None
-        return {METADATA_KEY: self.model_dump_json(exclude=left_out)}
+        return {METADATA_KEY: self.model_dump_json()}
 
 
 @dataclass(frozen=True, slots=True)

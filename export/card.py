@@ -208,7 +208,7 @@ def _provenance(manifest: Manifest) -> str:
 - Seed {training.seed}, code {training.code_version}.
 - PyTorch and ONNX Runtime differ by at most {manifest.parity.rul_cycles:.1e} cycles of RUL and \
 {manifest.parity.attention:.1e} of attention.
-{_quantized(manifest)}
+
 To make the bundle again, in the folder that the paths start from:
 
 ```console
@@ -222,17 +222,6 @@ def _files(data_name: str) -> str:
     names = data_name.split(", ")
     more = f" and {len(names) - LISTED} more files" if len(names) > LISTED else ""
     return ", ".join(f"`{name}`" for name in names[:LISTED]) + more
-
-
-def _quantized(manifest: Manifest) -> str:
-    """Write the line on quantization, where the weights are quantized."""
-    found = manifest.quantized
-    if found is None:
-        return ""
-    return f"""- The weights are quantized to {found.weights}: RMSE {found.rmse:.3f} cycles on \
-{found.windows} windows of
-`{found.data_name}`, {found.rmse_float:.3f} before; a RUL changes by at most {found.farthest:.2f} cycles.
-"""
 
 
 def _commands(manifest: Manifest) -> str:
@@ -252,15 +241,8 @@ def _commands(manifest: Manifest) -> str:
         "--threads": [threads for threads in (given["threads"],) if threads != 1],
         "--out": [f"runs/{name}"],
     }
-    export: dict[str, list[Any]] = {}
-    if found := manifest.quantized:
-        same = found.data_name == training.data_name
-        export["--data"] = given["data"] if same else found.data_name.split(", ")
-        export["--fleet"] = [given["fleet"]]
-    export["--out"] = [f"bundles/{name}"]
-    quantize = " --quantize" if manifest.quantized else ""
     return f"""rul train{_options(train)}
-rul export runs/{name}{quantize}{_options(export)}
+rul export runs/{name} --out bundles/{name}
 rul check bundles/{name}"""
 
 

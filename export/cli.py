@@ -19,14 +19,9 @@ from model.screen import say
 EXPORT_HELP = """
 Export a finished run as a bundle: ONNX with its manifest, golden windows, model card.
 
---quantize stores the weights as int8: a smaller file at the same speed. The export fails if this adds
-more than 0.1 cycles of RMSE on --data, or breaks a promise of the model contract.
-
 Example: rul export runs/fd001 --out bundles/fd001
 
 --sign signs the digests with an Ed25519 private key in PEM, as openssl genpkey -algorithm ed25519 makes it.
-
-Example: rul export runs/fd001 --out bundles/small --quantize --data train_FD001.txt
 """
 
 CONVERT_HELP = """
@@ -71,16 +66,6 @@ def export_command(
     version: Annotated[
         str | None, typer.Option(help="Default: the code's version with a digest of the weights.")
     ] = None,
-    quantize: Annotated[
-        bool, typer.Option("--quantize", help="Store the weights as int8; needs --data.")
-    ] = False,
-    data: Annotated[
-        list[Path] | None,
-        typer.Option(help="Readings of failed units that --quantize is checked on; may be repeated."),
-    ] = None,
-    fleet: Annotated[
-        str | None, typer.Option(help="Fleet of --data: TOML file or name. Default: the training fleet.")
-    ] = None,
     with_map: Annotated[
         bool, typer.Option("--with-map", help="Add where each cycle looks, for rul attention --cycle.")
     ] = False,
@@ -89,31 +74,19 @@ def export_command(
     """Export a run as a bundle; see EXPORT_HELP."""
     import torch  # noqa: PLC0415 takes seconds
 
-    from export.handover import draft_manifest, export_bundle  # noqa: PLC0415 with torch
-    from export.quantization import read_check_data  # noqa: PLC0415 with ONNX Runtime
+    from export.handover import export_bundle  # noqa: PLC0415 with torch
     from model.checkpoint import Checkpoint  # noqa: PLC0415 with torch
 
-    if quantize != bool(data):
-        raise typer.BadParameter("give both or neither", param_hint="--quantize / --data")
     # Threads of small operations wait for each other, on busy cores ten times as long as they compute.
     torch.set_num_threads(1)
     checkpoint = Checkpoint.load(run)
     with Console(stderr=True).status("exporting and comparing PyTorch with ONNX Runtime"):
-        on = read_check_data(draft_manifest(checkpoint, version="draft"), data, fleet) if data else None
-        manifest = export_bundle(
-            checkpoint, out, version=version, quantize_on=on, with_map=with_map, signing_key=sign
-        )
+        manifest = export_bundle(checkpoint, out, version=version, with_map=with_map, signing_key=sign)
     size = sum(file.stat().st_size for file in out.iterdir()) / 1e6
-    text = (
+    say(
         f"{out}: {manifest.name} {manifest.version}, {size:.2f} MB; PyTorch against ONNX Runtime: "
         f"RUL {manifest.parity.rul_cycles:.1e} cycles, attention {manifest.parity.attention:.1e}"
     )
-    if found := manifest.quantized:
-        text += (
-            f"\nint8 weights: RMSE {found.rmse:.3f} cycles on {found.windows} windows of {found.data_name}, "
-            f"{found.rmse_float:.3f} before; largest change of an answer {found.farthest:.2f} cycles"
-        )
-    say(text)
 
 
 def convert(bundle: Annotated[str, typer.Argument(help="Name of a shipped bundle, or a folder.")]) -> None:
@@ -146,8 +119,7 @@ def check(
     findings = replay(golden, got, manifest)
     with Console(stderr=True).status("measuring promises"):
         findings += measure_promises(session, manifest)
-    weights = "" if manifest.quantized is None else f", {manifest.quantized.weights} weights"
-    title = f"{manifest.name} {manifest.version}{weights}, SHA-256 {contents.sha256[:12]}"
+    title = f"{manifest.name} {manifest.version}, SHA-256 {contents.sha256[:12]}"
     table = Table("promise", "worst", "allowed", "", title=title)
     for finding in findings:
         verdict = "kept" if finding.kept else "BROKEN"

@@ -21,7 +21,6 @@ from export.drift_reference import DriftReference
 from export.golden import Golden, rounded
 from export.parity import measure_parity
 from export.probes import simulated_windows
-from export.quantization import CheckData, measure_quantization, quantize_weights
 from export.seal import SIGNATURE, read_bundle, write_sums
 from export.session import Session
 from export.to_onnx import to_onnx, write_metadata
@@ -40,15 +39,13 @@ def export_bundle(
     folder: Path,
     *,
     version: str | None = None,
-    quantize_on: CheckData | None = None,
     with_map: bool = False,
     signing_key: Path | None = None,
 ) -> Manifest:
     """Write the bundle `folder` after every check passes; write nothing otherwise.
 
-    The version is by default the code's, with a digest of the weights. `quantize_on` quantizes the
-    weights if the error on these windows stays low. Parity is measured before quantization. `with_map`
-    adds the output `MAP`. `signing_key` signs the bundle.
+    The version is by default the code's, with a digest of the weights. `with_map` adds the output `MAP`.
+    `signing_key` signs the bundle.
     """
     net = checkpoint.network()
     if with_map and not net.has_self_attention:
@@ -58,11 +55,9 @@ def export_bundle(
         made = Path(work)
         model = made / "model.onnx"
         to_onnx(net, model, with_map=with_map)
-        version = version or _version(checkpoint, quantized=quantize_on is not None)
-        manifest = draft_manifest(checkpoint, version=version)
+        version = version or _version(checkpoint)
+        manifest = _draft_manifest(checkpoint, version=version)
         manifest = manifest.model_copy(update={"parity": measure_parity(net, Session(model), manifest)})
-        if quantize_on is not None:
-            manifest = _quantized(model, manifest, quantize_on)
         write_metadata(model, metadata_of(manifest))
         session = _reopened(model, manifest)
         golden_windows(session, manifest).save(made / "golden.npz")
@@ -77,7 +72,7 @@ def export_bundle(
     return manifest
 
 
-def draft_manifest(checkpoint: Checkpoint, *, version: str) -> Manifest:
+def _draft_manifest(checkpoint: Checkpoint, *, version: str) -> Manifest:
     """Build the manifest of a run, without its parity."""
     fields: dict[str, Any] = {
         **shortened(checkpoint.facts),
@@ -140,16 +135,6 @@ def _reopened(model: Path, manifest: Manifest) -> Session:
     return session
 
 
-def _quantized(model: Path, manifest: Manifest, on: CheckData) -> Manifest:
-    """Quantize the graph's weights in place and return the manifest with the measured effect."""
-    exact = Session(model)
-    quantize_weights(model, model)
-    found = measure_quantization(exact, Session(model), manifest, on)
-    return manifest.model_copy(update={"quantized": found})
-
-
-def _version(checkpoint: Checkpoint, *, quantized: bool) -> str:
+def _version(checkpoint: Checkpoint) -> str:
     """Return the code's version with a digest of the weights, unique to the model."""
-    digest = checkpoint.digest()
-    version = f"{checkpoint.facts['training']['code_version']}+{digest[:8]}"
-    return f"{version}.int8" if quantized else version
+    return f"{checkpoint.facts['training']['code_version']}+{checkpoint.digest()[:8]}"

@@ -40,7 +40,6 @@ LONG: Final = (
     "contract/test_readme.py",
     "contract/test_training.py",
     "contract/test_train_command.py",
-    "contract/test_quantize.py",
     "contract/test_attention_alerts.py",
     "contract/test_planted.py",
     "contract/test_experiments.py",

@@ -255,7 +255,7 @@ def test_the_commands_of_a_card_make_its_bundle_again(files, tmp_path, monkeypat
     given = ("--data", "my data/pumps.csv", "--fleet", "my data/pumps.toml", "--name", "pumps", "--seed", 2)
     small = ("--steps", 4, "--folds", 2, "--set", "hidden=4", "--set", "weight_decay=0.02", "--threads", 1)
     rul("train", *given, *small, "--out", "first")
-    rul("export", "first", "--out", "exported", "--quantize", *given[:4])
+    rul("export", "first", "--out", "exported")
 
     commands = commands_of_card(tmp_path / "exported")
     results = [rul(*command[1:]) for command in commands]
