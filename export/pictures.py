@@ -1,12 +1,12 @@
-"""Style and storage of pictures. Matplotlib is imported only when a picture is drawn."""
+"""Style of pictures; `model.screen` writes them. Matplotlib is imported only when a picture is drawn."""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from model.domain import RulError
+from model import screen
+from model.screen import CannotDraw
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,11 +21,8 @@ PURPLE: Final = "#CC79A7"
 SKY: Final = "#56B4E9"
 BLACK: Final = "#000000"
 GREY: Final = "#888888"
+save_picture: Final = screen.save_picture
 LEGEND: Final[dict[str, Any]] = {"frameon": True, "framealpha": 0.9, "edgecolor": "none"}
-
-
-class CannotDraw(RulError):
-    """The picture cannot be drawn or written."""
 
 
 def require_matplotlib() -> None:
@@ -55,12 +52,3 @@ def quiet(axes: Axes, title: str = "", x: str = "", y: str = "") -> Axes:
     axes.set(xlabel=x, ylabel=y)
     axes.set_title(title, fontsize=10)
     return axes
-
-
-def save_picture(figure: Figure, path: Path) -> None:
-    """Write a picture in the format of the path's suffix."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=130)
-    except (OSError, ValueError) as error:
-        raise CannotDraw(f"{path}: the picture cannot be written: {error}") from error

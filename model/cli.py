@@ -18,7 +18,7 @@ from model.domain import MODEL_NAME, RulError
 from model.evaluation import BOOSTING_TITLES, TITLES, Figure, boosting_caution
 from model.experiment_cli import Settings, Threads
 from model.fleet import fleet_named
-from model.screen import cells, number_table, progress, say, tell
+from model.screen import cells, number_table, progress, save_picture, say, tell
 
 if TYPE_CHECKING:
     from model.training import Check
@@ -145,7 +145,7 @@ def plot(
     from model.curve import picture, read_curve  # noqa: PLC0415 with matplotlib
 
     target, curve = out or run / "curve.png", read_curve(run)
-    picture(curve, run.resolve().name).savefig(target, dpi=120)
+    save_picture(picture(curve, run.resolve().name), target)
     _print_curve(curve)
     say(str(target))
 

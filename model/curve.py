@@ -15,7 +15,7 @@ from rich.table import Table
 
 from model.checkpoint import InvalidCheckpoint
 from model.domain import MEAN_HEAD
-from model.screen import number_table
+from model.screen import number_table, save_picture
 from model.training import ENTROPY, FIRST, LAST, Check
 
 COLUMNS: Final = [column.name for column in fields(Check) if column.name != "figures"]
@@ -39,7 +39,7 @@ def write_curve(curve: Sequence[Check], folder: Path) -> None:
         writer.writerows(
             [*(getattr(check, name) for name in COLUMNS), *check.figures.values()] for check in curve
         )
-    picture(curve, folder.resolve().name).savefig(folder / "curve.png", dpi=120)
+    save_picture(picture(curve, folder.resolve().name), folder / "curve.png")
 
 
 def picture(curve: Sequence[Check], name: str) -> Figure:

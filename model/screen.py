@@ -1,4 +1,4 @@
-"""Lines, tables and progress on a screen, as all commands print them.
+"""Lines, tables and progress on a screen, as all commands print them, and files of pictures.
 
 Progress is a bar on a terminal and lines in a log.
 """
@@ -9,19 +9,36 @@ import math
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from model.domain import RulError
 from model.evaluation import Figure
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Picture
+
     from model.training import Check, Watcher
 
 LINES: Final = 20
 """Lines that a log gets over a whole training."""
+
+
+class CannotDraw(RulError):
+    """The picture cannot be drawn or written."""
+
+
+def save_picture(picture: Picture, path: Path) -> None:
+    """Write a picture in the format of the path's suffix."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        picture.savefig(path, dpi=130)
+    except (OSError, ValueError) as error:
+        raise CannotDraw(f"{path}: the picture cannot be written: {error}") from error
 
 
 def say(*lines: str) -> None:

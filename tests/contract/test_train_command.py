@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from export.bundle import BUNDLED, Manifest
+from export.pictures import CannotDraw
 from model.cli import RunExists
 from model.decision import InvalidCosts
 from model.domain import MODEL_NAME, InvalidData, cycles_left
@@ -197,6 +198,20 @@ def test_rul_plot_draws_the_curve_again(trained, tmp_path):
     assert result.exit_code == 0
     assert "<svg" in (tmp_path / "curve.svg").read_text()
     assert "first check .. last check" in result.output
+
+
+def test_rul_plot_makes_the_folder_of_its_picture(trained, tmp_path):
+    result = rul("plot", trained[0], "--out", tmp_path / "new" / "curve.svg")
+
+    assert result.exit_code == 0, result.exception
+    assert (tmp_path / "new" / "curve.svg").is_file()
+
+
+def test_a_picture_of_an_unknown_kind_is_refused_with_the_known_ones(trained, tmp_path):
+    result = rul("plot", trained[0], "--out", tmp_path / "curve.foo")
+
+    assert isinstance(result.exception, CannotDraw)
+    assert "curve.foo: the picture cannot be written: Format 'foo' is not supported" in str(result.exception)
 
 
 @pytest.mark.parametrize("command", [["train"], ["export"], ["train", "--steps", "x"]])
