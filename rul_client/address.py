@@ -61,6 +61,9 @@ Ca = Annotated[Path | None, typer.Option(help="With a service: PEM file of its c
 Cert = Annotated[Path | None, typer.Option(help="With a service: certificate to show it (mTLS), PEM.")]
 CertKey = Annotated[Path | None, typer.Option(help="With --cert: its private key, PEM.")]
 
+OF_CONNECTION: Final = ("api_key", "key_file", "ca", "cert", "key")
+"""Names of these options."""
+
 
 def chosen_key(api_key: str | None, key_file: Path | None) -> str | None:
     """Return the key in the file, if one is given, else the key itself."""

@@ -21,7 +21,19 @@ from rich.console import Console
 from rich.table import Table
 
 from model.domain import printable
-from rul_client.address import LOCAL, ApiKey, Ca, Cert, CertKey, KeyFile, Tls, chosen_key, http_address
+from rul_client.address import (
+    LOCAL,
+    OF_CONNECTION,
+    ApiKey,
+    Ca,
+    Cert,
+    CertKey,
+    KeyFile,
+    Tls,
+    chosen_key,
+    http_address,
+)
+from rul_client.commands.options import refuse_options
 from rul_client.commands.output import csv_cell
 from service.store.url import SQLITE, InvalidStoreUrl, store_url
 
@@ -36,6 +48,7 @@ class ReportFormat(StrEnum):
 
 def outcomes(
     *,
+    context: typer.Context,
     report: Annotated[
         Path | None, typer.Option(help="Report the outcomes of this file: unit, kind, cycle[, model, time].")
     ] = None,
@@ -73,7 +86,10 @@ def outcomes(
 
     Example: rul outcomes --report ends.csv --url http://localhost:3000
     """
-    if report is not None:
+    if report is None:
+        refuse_options(context, "url", "replace", *OF_CONNECTION, why="needs --report")
+    else:
+        refuse_options(context, "store", "form", "since", why="does nothing with --report")
         _report_file(url, chosen_key(api_key, key_file), Tls(ca, cert, key), report, replace=replace)
         return
     _print(_accuracy(store, since), form)

@@ -95,6 +95,8 @@ def predict():
         ["--input", "a.csv", "--bundle", "fd001", "--format", "xml"],
         ["--input", "a.csv", "--bundle", "fd001", "--format", "parquet"],
         ["--input", "a.csv", "--bundle", "fd001", "--model", "fd001"],
+        ["--input", "a.csv", "--bundle", "fd001", "--store"],
+        ["--input", "a.csv", "--bundle", "fd001", "--ca", "ca.pem"],
         ["--input", "a.csv", "--bundle", "fd001", "--costs", "10"],
         ["--input", "a.csv", "--bundle", "fd001", "--costs", "10:1"],
         ["--input", "a.csv", "--url", "localhost:3000"],
@@ -489,10 +491,12 @@ def test_an_unknown_suffix_is_written_in_the_format_that_is_named():
             "'table', 'csv', 'parquet', 'json'",
         ),
         (["outcomes", "--format", "xml"], "'table', 'csv', 'json'"),
+        (["outcomes", "--replace"], "Invalid value for --replace: needs --report"),
+        (["outcomes", "--report", "a.csv", "--since", "2026-01-01"], "does nothing with --report"),
         (["bench", "http://localhost:3000", "--protocol", "soap"], "json, binary, grpc, oip-grpc"),
     ],
 )
-def test_an_option_with_few_values_names_them(command, words):
+def test_an_option_with_few_values_names_them_and_one_that_would_do_nothing_is_refused(command, words):
     app = typer.Typer(rich_markup_mode=None)
     register(app)
 

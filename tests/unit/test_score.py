@@ -102,6 +102,16 @@ def test_numbers_are_those_of_the_service(network, tiny_bundles, tmp_path):
     assert manifest.explains_readings == ("top_sensor" in columns)
 
 
+@pytest.mark.parametrize("column", ["unit", "cycle", "vibration"])
+def test_a_column_that_a_file_has_twice_is_refused(column, tiny_bundle, fleet, tmp_path):
+    table = pq.read_table(fleet / "pumps.parquet")
+    names = [*table.column_names, column]
+    pq.write_table(pa.table([*table.columns, table[column]], names=names), fleet / "pumps.parquet")
+
+    with pytest.raises(InvalidData, match=rf"pumps.parquet: the header has {column} more than once"):
+        score_here(tiny_bundle, fleet, tmp_path / "out")
+
+
 def test_last_answers_each_units_last_cycle(tiny_bundle, fleet, tmp_path):
     score_here(tiny_bundle, fleet, tmp_path / "out", **LAST_ONLY)
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from rul_client.address import ApiKey, Ca, Cert, CertKey, KeyFile, Tls, any_address, chosen_key
-from rul_client.commands.options import FleetFile, Source
+from rul_client.address import OF_CONNECTION, ApiKey, Ca, Cert, CertKey, KeyFile, Tls, any_address, chosen_key
+from rul_client.commands.options import FleetFile, Source, refuse_options
 
 if TYPE_CHECKING:
     from model.decision import Costs
@@ -50,6 +50,7 @@ PlannedAndFailure = Annotated[
 
 def predict(
     *,
+    context: typer.Context,
     source: Source,
     bundle: Annotated[str | None, typer.Option(help="Predict here: a bundle's name or folder.")] = None,
     url: Url = None,
@@ -80,8 +81,8 @@ def predict(
     """
     if (bundle is None) == (url is None):
         raise typer.BadParameter("give one of --bundle and --url", param_hint="--bundle / --url")
-    if model is not None and url is None:
-        raise typer.BadParameter("a bundle holds one model: --model needs --url", param_hint="--model")
+    if url is None:
+        refuse_options(context, "model", "store", *OF_CONNECTION, why="needs --url")
     form = format_of(output, form, terminal=sys.stdout.isatty())
     if form is TableFormat.PARQUET and output is None:
         raise typer.BadParameter("parquet needs --output FILE", param_hint="--format")

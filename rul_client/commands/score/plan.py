@@ -224,8 +224,8 @@ def columns_of(
 ) -> list[str]:
     """Return which columns of the fleet a file has, in it or in the names of its folders."""
     cycle = [] if fleet.cycle_column is None else [fleet.cycle_column]
-    header = list(dict.fromkeys([*file.schema_arrow.names, *keys]))
-    return present(Path(name), header, [*fleet.sources, *cycle, fleet.unit_column], optional)
+    header, wanted = [*file.schema_arrow.names, *keys], [*fleet.sources, *cycle, fleet.unit_column]
+    return present(Path(name), header, wanted, optional)
 
 
 def _keys(name: str, file: Any) -> dict[str, str]:  # noqa: ANN401 as above
