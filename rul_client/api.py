@@ -16,11 +16,9 @@ from typing import Any, Concatenate, Final, Literal, ParamSpec, Self, TypeVar
 
 import httpx
 import msgspec
-import numpy as np
 from pydantic import ValidationError
 
 from export.bundle import Manifest
-from model.domain import InvalidData
 from rul_client.address import LOCAL, Tls, any_address
 from rul_client.answers import (
     Appended,
@@ -36,7 +34,7 @@ from rul_client.answers import (
 from rul_client.errors import RemoteFailed, Retryable
 from rul_client.grpc import Rpc
 from rul_client.http import TIMEOUT_SECONDS, http_client, in_path, request
-from rul_client.readings import Frame, Readings, Window, windows_of, windows_per_request
+from rul_client.readings import Frame, Readings, Window, numbered, windows_of, windows_per_request
 from rul_client.unit_windows import last_windows
 from service.http.units_bodies import FleetBody, OutcomeReply, UnitBody
 
@@ -191,10 +189,7 @@ class AsyncClient:
         A value of each column is a reading; values in lists, with as many cycles, are several. Without
         `cycle`, a reading is of the cycle after the last one stored. `costs` are as in `predict`.
         """
-        (window,) = windows_of({name: np.atleast_1d(value) for name, value in columns.items()})
-        cycles = None if cycle is None else np.atleast_1d(cycle).tolist()
-        if cycles is not None and len(cycles) != len(window.readings):
-            raise InvalidData(f"cycle: expected {len(window.readings)} numbers, got {len(cycles)}")
+        window, cycles = numbered(columns, cycle)
         options = {"model": model, "explain": explain, "store": store, "costs": costs}
         again = cycles is not None
         if rpc := self._rpc:
@@ -323,6 +318,9 @@ class Client:
 
     def wait(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run on the loop; an interrupt cancels."""
+        if self._loop.is_closed():
+            work.close()
+            raise RuntimeError(f"the client of {self.asynchronous.url} is closed: open another one")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()

@@ -80,6 +80,25 @@ def windows_of(given: Any, unit: str | None = None, last_cycle: float | None = N
     return [Window(unit, last_cycle, readings)] if readings.ndim == 2 else windows_of([*readings])
 
 
+def numbered(
+    columns: Mapping[str, Any] | Frame, cycle: float | Sequence[float] | None
+) -> tuple[Window, list[int] | None]:
+    """Make one or several readings of columns, and their cycle numbers if there are any.
+
+    Raises:
+        InvalidData: there are not as many cycles as readings, or one is no whole number.
+    """
+    (window,) = windows_of({name: np.atleast_1d(value) for name, value in columns.items()})
+    if cycle is None:
+        return window, None
+    cycles, count = np.atleast_1d(cycle), len(window.readings)
+    if len(cycles) != count:
+        raise InvalidData(f"cycle: expected {count} numbers, got {len(cycles)}")
+    if (wrong := cycles[cycles != np.floor(cycles)]).size:
+        raise InvalidData(f"cycle: expected whole numbers, got {wrong[0]}")
+    return window, cycles.astype(np.int64).tolist()
+
+
 def _array(given: object, kind: type[np.float32 | np.float64] = np.float32) -> Any:  # noqa: ANN401
     try:
         return np.asarray(given, dtype=kind)

@@ -13,7 +13,7 @@ from grpc.aio import AioRpcError, Metadata
 
 from model.domain import InvalidData
 from rul_client.address import chosen_key, is_loopback
-from rul_client.api import ATTEMPTS, MAX_PAUSE_SECONDS, AsyncClient
+from rul_client.api import ATTEMPTS, MAX_PAUSE_SECONDS, AsyncClient, Client
 from rul_client.errors import RemoteFailed
 from rul_client.grpc import TEMPORARY
 from rul_client.http import in_path
@@ -350,7 +350,7 @@ async def test_one_reading_is_appended_or_several():
     server = Server(*[httpx.Response(200, json=appended | {"prediction": PREDICTION})] * 2)
 
     async with server.client() as client:
-        answer = await client.append("a/b", {"a": 1, "b": None}, cycle=3)
+        answer = await client.append("a/b", {"a": 1, "b": None}, cycle=3.0)
         await client.append("a/b", pd.DataFrame({"a": [1, 2]}), model="fake", store=False)
 
     assert (answer.last_cycle, answer.prediction.rul) == (3, 38.5)
@@ -360,10 +360,22 @@ async def test_one_reading_is_appended_or_several():
     assert several == {"columns": {"a": [1.0, 2.0]}, "explain": "none", "store": False, "model": "fake"}
 
 
-async def test_readings_without_as_many_cycles_are_refused_before_anything_is_sent():
+@pytest.mark.parametrize(
+    ("cycle", "error"),
+    [(3, "cycle: expected 2 numbers, got 1"), ([3, 4.5], "cycle: expected whole numbers, got 4.5")],
+)
+async def test_readings_without_a_whole_cycle_each_are_refused_before_anything_is_sent(cycle, error):
     async with Server().client() as client:
-        with pytest.raises(InvalidData, match="cycle: expected 2 numbers, got 1"):
-            await client.append("a", {"a": [1, 2]}, cycle=3)
+        with pytest.raises(InvalidData, match=error):
+            await client.append("a", {"a": [1, 2]}, cycle=cycle)
+
+
+def test_a_closed_client_says_so():
+    client = Client("http://rul.test")
+    client.close()
+
+    with pytest.raises(RuntimeError, match=r"the client of http://rul\.test is closed: open another one"):
+        client.models()
 
 
 @pytest.mark.parametrize(

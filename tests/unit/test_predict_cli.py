@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,14 +21,16 @@ from model.decision import Costs
 from model.domain import Column, InvalidData, Schema, Trajectory
 from model.fleet import Fleet, fleet_toml
 from model.writers import csv_text, write_parquet
-from rul_client.answers import ModelName
+from rul_client.answers import ModelName, Refused
 from rul_client.cli import register
-from rul_client.commands.output import CannotWrite, open_output
+from rul_client.commands.output import CannotWrite, NothingAnswered, open_output
 from rul_client.commands.predict.cli import TableFormat, format_of
 from rul_client.commands.predict.input_file import read_units
 from rul_client.commands.predict.rows import COLUMNS, GROUNDS, columns_of
+from rul_client.commands.predict.run import predict_file
 from rul_client.commands.predict.table import PeopleTable
 from rul_client.commands.predict.writers import CsvWriter, JsonWriter, ParquetWriter
+from service.core.queries import WindowError
 from tests.fakes import make_manifest
 
 MODEL = ModelName("fake", "1.0", "abc")
@@ -477,6 +480,34 @@ def test_an_output_says_what_it_is_or_is_refused(predict, tmp_path, output, form
     assert result.exit_code == 2
     assert words in " ".join(result.stderr.split())
     assert not list(tmp_path.iterdir())
+
+
+class RefusesAll:
+    """Answers no window."""
+
+    name, manifest, costs, windows_per_request, max_in_flight = MODEL, MANIFEST, None, 4, 1
+
+    async def answer(self, windows, explain):
+        return [Refused(WindowError("too_much_missing", "nothing is known", []))] * len(windows)
+
+
+@pytest.mark.parametrize(
+    ("form", "read"),
+    [
+        ("json", lambda file: json.loads(file.read_text())),
+        ("parquet", lambda file: pq.read_table(file).to_pylist()),
+    ],
+)
+async def test_a_file_without_any_answer_is_still_a_whole_one(form, read, tmp_path, capfdbinary):
+    write_parquet(tmp_path / "units.parquet", [unit()], SCHEMA)
+    opened = nullcontext(RefusesAll())
+    given = {"fleet": None, "last_only": True, "form": TableFormat(form), "output": None}
+
+    with pytest.raises(NothingAnswered, match="no window has an answer; the first: unit 1, cycle 4: nothing"):
+        await predict_file(opened, tmp_path / "units.parquet", **given)
+
+    (tmp_path / "written").write_bytes(capfdbinary.readouterr().out)
+    assert [found["rul"] for found in read(tmp_path / "written")] == [None]
 
 
 def test_an_unknown_suffix_is_written_in_the_format_that_is_named():
