@@ -9,10 +9,10 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from export.bundle import find_bundle
+from export.bundle import BundleFolder, find_bundle
 from export.evaluate_cli import CAUTION, reliability_table, with_known_failure
 from export.evaluation_windows import answer_life, is_training_data, matching_fleet
-from model.decision import Costs, FleetLife
+from model.decision import Costs, FleetLife, InvalidCosts
 from model.replay import HELD_OUT_FILE, POLICIES, Comparison, HeldOut, compare, load_held_out
 from model.screen import cells, number_table, tell
 
@@ -43,7 +43,9 @@ def decide(
         list[Path] | None,
         typer.Option(help="File or folder of readings of units that failed; may be repeated. For bundles."),
     ] = None,
-    fleet: Annotated[str, typer.Option(help="TOML file, or name of a shipped fleet.")] = "cmapss",
+    fleet: Annotated[
+        str | None, typer.Option(help="TOML file, or name of a shipped fleet, of --data. Default: cmapss.")
+    ] = None,
     costs: Annotated[
         list[str] | None,
         typer.Option(
@@ -53,34 +55,37 @@ def decide(
     ] = None,
 ) -> None:
     """Compare policies of maintenance; see HELP."""
-    pairs = [Costs.read(text) for text in costs or USUAL_COSTS]
+    try:
+        pairs = [Costs.read(text) for text in costs or USUAL_COSTS]
+    except InvalidCosts as error:
+        raise typer.BadParameter(str(error), param_hint="--costs") from None
     if (Path(source) / HELD_OUT_FILE).is_file():
-        if data:
-            raise typer.BadParameter(
-                "a run brings its own held-out units: give a bundle", param_hint="--data"
-            )
+        for option, given in (("--data", data), ("--fleet", fleet)):
+            if given:
+                raise typer.BadParameter("a run brings its own: give a bundle", param_hint=option)
         name, held = Path(source).name, load_held_out(Path(source))
     else:
-        if not data:
-            raise typer.BadParameter(
-                f"expected units that did not train the bundle, or a run's folder with {HELD_OUT_FILE}",
-                param_hint="--data",
-            )
-        name, held = source, _predicted(source, data, fleet)
+        name, held = source, _predicted(find_bundle(source), data, fleet or "cmapss")
     with Console(stderr=True).status(f"replaying {len(held.lives)} lives"):
         found = [compare(held, pair) for pair in pairs]
     _print(name, found)
     Console().print(reliability_table(name, held.lives, held.horizons))
 
 
-def _predicted(bundle: str, data: list[Path], fleet: str) -> HeldOut:
+def _predicted(bundle: BundleFolder, data: list[Path] | None, fleet: str) -> HeldOut:
     """Predict every cycle of units with a known failure."""
+    if not data:
+        raise typer.BadParameter(
+            f"expected units that did not train the bundle, or a run's folder with {HELD_OUT_FILE}",
+            param_hint="--data",
+        )
     from export.session import open_bundle  # noqa: PLC0415 with ONNX Runtime
     from model.findings import inspected_trajectories  # noqa: PLC0415 with PyArrow
 
-    session, manifest = open_bundle(find_bundle(bundle))
+    session, manifest = open_bundle(bundle)
     kind = matching_fleet(manifest, fleet)
-    units = with_known_failure(session, manifest, inspected_trajectories(data, kind, fleet=fleet), kind)
+    found = inspected_trajectories(data, kind, fleet=fleet)
+    units = with_known_failure(session, manifest, found, kind, instead="give --data of units that failed")
     if is_training_data(manifest, data, kind):
         tell(CAUTION)
     shown = track(units, "predicting every cycle", console=Console(stderr=True), transient=True)

@@ -70,6 +70,7 @@ OF_LIVES: Final = {
     "monotonicity": "monotonicity of the answers",
     "life_coverage": "coverage of the interval",
 }
+GIVE_RULS: Final = "give their true RULs with --rul FILE (0 for a unit that failed)"
 CAUTION: Final = (
     "Warning: this data trained the network, so these errors are too low. See the errors of "
     "cross-validation in the model card."
@@ -112,7 +113,7 @@ def evaluate(
         truth = read_true_ruls(rul, [unit.unit for unit in trajectories])
         windows = last_windows(trajectories, truth, context=manifest.context)
     else:
-        units = with_known_failure(session, manifest, trajectories, kind)
+        units = with_known_failure(session, manifest, trajectories, kind, instead=GIVE_RULS)
         windows = labelled_windows(units, manifest, truncations=truncations, seed=seed)
     Console().print(*_window_tables(session, manifest, windows), sep="\n")
     if units:
@@ -122,17 +123,21 @@ def evaluate(
 
 
 def with_known_failure(
-    session: Session, manifest: Manifest, trajectories: Sequence[Trajectory], kind: Fleet
+    session: Session, manifest: Manifest, trajectories: Sequence[Trajectory], kind: Fleet, *, instead: str
 ) -> list[Trajectory]:
-    """Return the units with a known failure; say how many others are left out."""
+    """Return the units with a known failure; say how many others are left out.
+
+    Raises:
+        InvalidData: no unit failed, or most only seem to have; the message says what to do `instead`.
+    """
     units = failed_units(trajectories)
     censored = len(trajectories) - len(units)
     if not units:
-        raise InvalidData(f"none of {censored} units failed: give their true RULs with --rul FILE")
+        raise InvalidData(f"none of {censored} units failed: {instead}")
     if kind.failure is None:
-        require_failures(session, manifest, units)
+        require_failures(session, manifest, units, instead=instead)
     if censored:
-        tell(f"{censored} of {len(trajectories)} units did not fail and are left out: --rul FILE judges them")
+        tell(f"{censored} of {len(trajectories)} units did not fail and are left out")
     return units
 
 

@@ -124,7 +124,9 @@ def last_windows(trajectories: Sequence[Trajectory], ruls: Mapping[str, float], 
     return replace(windows, rul=rul)
 
 
-def require_failures(session: Session, manifest: Manifest, units: Sequence[Trajectory]) -> None:
+def require_failures(
+    session: Session, manifest: Manifest, units: Sequence[Trajectory], *, instead: str
+) -> None:
     """Refuse units that are said to have failed, where most of their last answers say otherwise.
 
     A fleet with `run_to_failure = true` takes the last reading of any file for a failure. For truncated
@@ -138,7 +140,7 @@ def require_failures(session: Session, manifest: Manifest, units: Sequence[Traje
     if alive > len(units) / 2:
         raise InvalidData(
             f"{alive} of {len(units)} units are far from failure at their last reading, by the model's own "
-            f"intervals: give their true RULs with --rul FILE (0 for a unit that failed)"
+            f"intervals: {instead}"
         )
 
 

@@ -4,15 +4,16 @@ import json
 import re
 import shlex
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from export.bundle import BUNDLED, Manifest
+from export.bundle import BUNDLED, InvalidBundle, Manifest
 from export.pictures import CannotDraw
 from model.cli import RunExists
-from model.decision import InvalidCosts
 from model.domain import MODEL_NAME, InvalidData, cycles_left
+from model.fleet import FailureRule, fleet_toml
 from model.networks import InvalidOption
 from model.replay import load_held_out
 from model.training import InvalidState
@@ -99,10 +100,37 @@ def test_rul_decide_replays_a_bundle_on_the_units_that_it_is_given(files, export
 
 
 @pytest.mark.parametrize("costs", ["5", "5:1", "0:1"])
-def test_rul_decide_refuses_costs_that_cannot_be(trained, costs):
+def test_costs_that_cannot_be_are_wrong_usage_of_rul_decide(trained, costs):
     result = rul("decide", trained[0], "--costs", costs)
 
-    assert isinstance(result.exception, InvalidCosts)
+    assert result.exit_code == 2
+    assert "--costs: " in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize("option", ["--data", "--fleet"])
+def test_rul_decide_refuses_options_that_a_run_has_no_use_for(trained, option):
+    result = rul("decide", trained[0], option, "pumps.toml")
+
+    assert result.exit_code == 2
+    assert f"{option}: a run brings its own" in " ".join(result.stderr.split())
+
+
+def test_rul_decide_names_a_source_that_is_not_there_before_options():
+    result = rul("decide", "nosuch")
+
+    assert isinstance(result.exception, InvalidBundle)
+    assert "no bundle 'nosuch'" in str(result.exception)
+
+
+def test_rul_decide_asks_for_units_that_failed_by_an_option_that_it_has(exported, files, tmp_path):
+    units = [replace(u, cycles=u.cycles[:9], readings=u.readings[:9]) for u in worn_pumps(units=5, seed=4)]
+    by_rule = replace(PUMPS, failure=FailureRule("vibration", at_least=99.0))
+    (tmp_path / "young.csv").write_bytes(csv_text(units, PUMPS.schema))
+    (tmp_path / "rule.toml").write_text(fleet_toml(by_rule), encoding="utf-8")
+
+    result = rul("decide", exported, "--data", tmp_path / "young.csv", "--fleet", tmp_path / "rule.toml")
+
+    assert str(result.exception) == "none of 5 units failed: give --data of units that failed"
 
 
 def test_rul_train_says_first_what_is_unusual_about_the_data(trained, files):
