@@ -172,7 +172,7 @@ def test_cmapss_text_is_recognised_by_its_26_numbers(tmp_path, name):
     assert read.readings.tolist() == [[0.0, 23.0]] * 2
 
 
-def test_columns_that_a_file_lacks_are_missing_readings_and_named(tmp_path):
+def test_columns_that_a_file_lacks_are_missing_readings_and_named(tmp_path, caplog):
     lacking = Schema(SCHEMA.columns[:2])
     short = Trajectory("1", np.arange(3), np.ones((3, 2), dtype=np.float32), failed=False)
     (tmp_path / "units.csv").write_bytes(csv_text([short], lacking))
@@ -180,6 +180,7 @@ def test_columns_that_a_file_lacks_are_missing_readings_and_named(tmp_path):
     read, absent = read_units(tmp_path / "units.csv", MANIFEST, fleet=None)
 
     assert absent == ["sensor_2"]
+    assert "units.csv has no readings of sensor_2: treated as missing" in caplog.text
     assert np.isnan(read[0].readings[:, 2]).all()
 
 

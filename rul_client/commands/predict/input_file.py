@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -16,6 +17,8 @@ from model.readers import Rows, read_with_report
 from model.tables import MissingColumns, table_of
 from model.text_table import CMAPSS_COLUMNS
 from rul_client.readings import Frame
+
+logger = logging.getLogger(__name__)
 
 
 def read_units(path: Path, manifest: Manifest, *, fleet: str | None) -> tuple[list[Trajectory], list[str]]:
@@ -32,6 +35,8 @@ def read_units(path: Path, manifest: Manifest, *, fleet: str | None) -> tuple[li
     absent = [name for name, count in report.missing.items() if count == report.rows]
     if len(absent) == len(manifest.columns):
         raise InvalidData(f"{path} has no reading in the columns of {manifest.name}: {', '.join(absent)}")
+    if absent:
+        logger.warning("%s has no readings of %s: treated as missing", path, ", ".join(absent))
     return units, absent
 
 

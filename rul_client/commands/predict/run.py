@@ -68,9 +68,7 @@ async def predict_file(
     errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     unanswered: list[str] = []
     async with opened as answerer:
-        units, absent = read_units(source, answerer.manifest, fleet=fleet)
-        if absent:
-            errors.print(f"rul: {source} has no readings of {', '.join(absent)}: treated as missing")
+        units, _ = read_units(source, answerer.manifest, fleet=fleet)
         context = answerer.manifest.context
         windows = UnitWindows(units, context=context, every=LAST if last_only else 1)
         # A table that scrolls over the terminal shows progress by itself.
