@@ -107,7 +107,7 @@ def evaluate(
         require_matplotlib()
     session, manifest = open_bundle(find_bundle(bundle))
     kind = matching_fleet(manifest, fleet)
-    trajectories = inspected_trajectories(data, kind, fleet=fleet)
+    trajectories = inspected_trajectories(data, kind, fleet=fleet, true_ruls=rul is not None)
     units: list[Trajectory] = []
     if rul is not None:
         truth = read_true_ruls(rul, [unit.unit for unit in trajectories])

@@ -46,12 +46,16 @@ class Finding:
     text: str
 
 
-def findings(facts: Inspection, fleet: Fleet, *, folds: int | None = None) -> list[Finding]:
-    """List all findings, errors first; `folds` None: no training is planned."""
+def findings(
+    facts: Inspection, fleet: Fleet, *, folds: int | None = None, true_ruls: bool = False
+) -> list[Finding]:
+    """List all findings, errors first; `folds` None: no training is planned.
+
+    `true_ruls` says that the user gives every unit's RUL, so that failures in the data do not matter.
+    """
     found = [
-        *(() if facts.bound is None else _of_bound(facts, facts.bound)),
-        *_of_early_ends(facts),
-        *_of_units(facts, fleet, folds=folds),
+        *_of_rows(facts),
+        *(() if true_ruls else _of_failures(facts, fleet, folds=folds)),
         *(() if folds is None else _of_lives(facts, fleet)),
         *(finding for column in facts.columns for finding in _of_column(column, facts, fleet)),
     ]
@@ -87,17 +91,17 @@ def print_inspection(data: Sequence[Path], kind: Fleet, *, folds: int) -> bool:
 
 
 def inspected_trajectories(
-    data: Sequence[Path], kind: Fleet, *, fleet: str, folds: int | None = None
+    data: Sequence[Path], kind: Fleet, *, fleet: str, folds: int | None = None, true_ruls: bool = False
 ) -> list[Trajectory]:
     """Read every unit, and print the most important findings on standard error.
 
-    `fleet` is what the user called `kind`; `folds` None: no training is planned.
+    `fleet` is what the user called `kind`; `folds` and `true_ruls` are those of `findings`.
 
     Raises:
         InvalidData: the data would ruin the training.
     """
     rows, _ = read_rows(data, kind)
-    found = findings(inspect_rows(rows, kind), kind, folds=folds)
+    found = findings(inspect_rows(rows, kind), kind, folds=folds, true_ruls=true_ruls)
     if folds is not None:
         require_trainable(found)
     important = [finding for finding in found if finding.level != "note"]
@@ -141,17 +145,26 @@ def _lines(found: Sequence[Finding]) -> list[str]:
     return [f"{finding.level}: {finding.text}" for finding in found]
 
 
-def _of_units(facts: Inspection, fleet: Fleet, *, folds: int | None) -> Iterator[Finding]:
+def _of_rows(facts: Inspection) -> Iterator[Finding]:
     if facts.duplicates:
         yield Finding(
             "error",
             f"{facts.duplicate}; {_count(facts.duplicates, 'such row')} of {facts.rows}: keep one of each",
         )
+    if facts.gaps:
+        text = f"{_count(facts.gaps, 'unit')} with gaps in the cycle numbers"
+        yield Finding("note", text)
+
+
+def _of_failures(facts: Inspection, fleet: Fleet, *, folds: int | None) -> Iterator[Finding]:
+    if facts.bound is not None:
+        yield from _of_bound(facts, facts.bound)
+    yield from _of_early_ends(facts)
     if not facts.failed:
         rule, bound = fleet.failure, facts.bound
         assert rule is not None and bound is not None  # noqa: S101, PT018 without a rule all units have failed
         yield Finding(
-            "warning" if folds is None else "error",  # an evaluation may have true RULs
+            "warning" if folds is None else "error",
             f"[failure] {_shown(rule)}: expected units whose last value reaches it, got none of "
             f"{facts.units}; the closest last value is {bound.nearest:g}",
         )
@@ -167,9 +180,6 @@ def _of_units(facts: Inspection, fleet: Fleet, *, folds: int | None) -> Iterator
     censored = facts.units - facts.failed
     if facts.failed and censored:
         yield Finding("note", f"{censored} of {facts.units} units have not failed: they have no RUL")
-    if facts.gaps:
-        text = f"{_count(facts.gaps, 'unit')} with gaps in the cycle numbers"
-        yield Finding("note", text)
 
 
 def _of_bound(facts: Inspection, bound: BoundFacts) -> Iterator[Finding]:

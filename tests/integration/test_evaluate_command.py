@@ -101,6 +101,17 @@ def test_units_without_a_failure_are_not_judged_without_their_ruls(tiny_bundle, 
     assert "none of 5 units failed: give their true RULs with --rul FILE" in str(result.exception)
 
 
+def test_true_ruls_make_the_failures_of_the_data_irrelevant(tiny_bundle, stopped, tmp_path):
+    by_rule = replace(FLEET, failure=FailureRule("vibration", at_least=99.0))
+    (tmp_path / "pumps.toml").write_text(fleet_toml(by_rule), encoding="utf-8")
+    (tmp_path / "RUL.txt").write_text("\n".join(map(str, LEFT.values())))
+
+    result = rul("evaluate", tiny_bundle.path, *stopped, "--rul", tmp_path / "RUL.txt")
+
+    assert result.exit_code == 0, result.exception
+    assert "warning" not in result.stderr
+
+
 def test_units_without_a_failure_are_counted_where_others_are_judged(tiny_bundle, tmp_path):
     data, fleet = write_pumps(tmp_path, units=5, seed=21)
     bound = sorted(float(unit.readings[-1, 2]) for unit in pumps(units=5, seed=21))[1]
