@@ -79,19 +79,25 @@ def read_columns(path: Path, *, form: Format) -> dict[str, FloatArray | list[str
     """Read all columns of a file whose names are unknown: float64 numbers, or texts.
 
     Raises:
-        InvalidData: the file cannot be read, or has no row.
+        InvalidData: the file cannot be read, has no row, or has a column twice.
     """
+
+    def named(header: Sequence[str]) -> list[str]:
+        return present(path, header, [name for name in header if name])
+
     try:
-        arrow = form in {"parquet", "feather"}
-        table = _arrow_table(path, form, list) if arrow else TextTable.of(path, form).parse_strictly({})
+        if form in {"parquet", "feather"}:
+            table = _arrow_table(path, form, named)
+        else:
+            source = TextTable.of(path, form)
+            table = source.parse_strictly({}).select(named(source.header))
     except pa.ArrowException as error:
         raise InvalidData(f"{path}: cannot be read as a table: {error}") from error
     if table.num_rows == 0:
         raise InvalidData(f"{path}: the file has no reading")
-    columns = {name: table[name] for name in table.column_names if name and "\0" not in name}
     return {
-        name: _float64(column) if is_numeric(column) else _texts_of(column)
-        for name, column in columns.items()
+        name: _float64(table[name]) if is_numeric(table[name]) else _texts_of(table[name])
+        for name in table.column_names
     }
 
 
@@ -229,7 +235,7 @@ def present(
     """
     repeated = sorted({name for name in wanted if header.count(name) > 1})
     if repeated:
-        raise InvalidData(f"{path}: the header has {', '.join(repeated)} more than once")
+        raise InvalidData(f"{path}: the header has {', '.join(repeated)} more than once: rename all but one")
     absent = [name for name in wanted if name not in header]
     has_some = not optional or any(name in header for name in optional)
     lacking = [name for name in absent if not has_some or name not in optional]

@@ -211,6 +211,23 @@ def test_a_file_that_is_no_table_is_refused(tmp_path):
         draft_fleet([tmp_path / "x.csv"])
 
 
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_a_column_that_a_file_has_twice_is_refused_as_every_command_refuses_it(tmp_path, form):
+    header, table = ("unit", "day", "flow", "flow"), [(1 + n // 30, n % 30, n % 7, n % 5) for n in range(90)]
+    path = tmp_path / f"x.{form}"
+    if form == "csv":
+        write_csv(path, table, header=header)
+    else:
+        pq.write_table(
+            pa.Table.from_arrays([pa.array(column) for column in zip(*table, strict=True)], header), path
+        )
+
+    with pytest.raises(
+        InvalidData, match=rf"x\.{form}: the header has flow more than once: rename all but one"
+    ):
+        draft_fleet([path])
+
+
 @pytest.mark.parametrize(
     ("source", "taken", "expected"),
     [
