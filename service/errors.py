@@ -289,6 +289,14 @@ def room(found: int) -> int:
     return max(1, MAX_PROBLEMS + 1 - found)
 
 
+def name_problem(unit: str | None, pointer: str = "/unit") -> Problem | None:
+    """Return what is wrong with the name of a unit; None: nothing, or it has no name."""
+    if unit is None or (0 < len(unit) <= LONGEST_NAME and "\0" not in unit):
+        return None
+    wanted = f"expected a name of 1 to {LONGEST_NAME} characters without NUL"
+    return Problem(pointer, "bad_name", f"{wanted}, got {len(unit)}: {short(unit)}")
+
+
 def escaped(name: str) -> str:
     """Escape a name for a JSON pointer, and cut one that is longer than any.
 

@@ -21,7 +21,6 @@ from service.core.queries import Explain, ModelName, Prediction, WindowError
 from service.core.rules import WindowRules
 from service.core.window import LARGEST_CYCLE, WindowInput, Windows, check, lay_out
 from service.errors import (
-    LONGEST_NAME,
     MAX_PROBLEMS,
     STATUS,
     InvalidRequest,
@@ -29,6 +28,7 @@ from service.errors import (
     Problem,
     escaped,
     listed,
+    name_problem,
 )
 from service.store.async_store import AsyncStore
 from service.store.rows import Append, Stretch, UnitKey
@@ -236,9 +236,8 @@ def check_name(unit: str, pointer: str = "/unit") -> None:
     Raises:
         InvalidRequest: it is empty, too long, or has a character that no database keeps.
     """
-    if not 0 < len(unit) <= LONGEST_NAME or "\0" in unit:
-        detail = f"expected a name of 1 to {LONGEST_NAME} characters without NUL, got {len(unit)}"
-        raise InvalidRequest(f"{pointer}: {detail}", [Problem(pointer, "bad_name", detail)])
+    if (problem := name_problem(unit, pointer)) is not None:
+        raise InvalidRequest(f"{pointer}: {problem.detail}", [problem])
 
 
 def _check_count(count: int, rules: WindowRules, pointer: str) -> None:

@@ -22,9 +22,7 @@ from service.core.window import WindowInput
 from service.edge.exchange import Desk, Exchange
 from service.edge.keys import KeyScope
 from service.errors import (
-    LONGEST_NAME,
     Disconnected,
-    InvalidWindow,
     MalformedBody,
     NotReady,
     Problem,
@@ -39,6 +37,7 @@ from service.labels import Route, Stage, Transport
 from service.proto import rul_v1_pb2 as pb
 from service.streams.life import Inbox
 from service.streams.window import StreamWindow, reading_values
+from service.units import check_name
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,13 +109,12 @@ class StreamServicer:
         given = message.open
         model = self._desk.predictor.model(given.model or None)
         explain = explain_of(given.explain, "/open/explain")
+        unit = given.unit if given.HasField("unit") else None
+        if unit is not None:
+            check_name(unit, "/open/unit")
         window = StreamWindow(model.rules)
-        if len(given.unit) > LONGEST_NAME:
-            detail = f"expected a name of at most {LONGEST_NAME} characters, got {len(given.unit)}"
-            raise InvalidWindow(detail, [Problem("/open/unit", "too_long", detail)])
         first_cycle = given.first_cycle if given.HasField("first_cycle") else None
         window.begin(_history(given, model), first_cycle=first_cycle)
-        unit = given.unit if given.HasField("unit") else None
         costs = costs_of(given, "/open/costs")
         return Opened(model, unit, explain, window, stored(given), costs)
 

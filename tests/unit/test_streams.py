@@ -162,6 +162,8 @@ async def test_a_full_queue_costs_a_prediction_and_not_the_window():
         ([opening(), opening()], INVALID, "each message after the first"),
         ([opening(model="none")], grpc.StatusCode.NOT_FOUND, "only fake"),
         ([opening(readings=pb.Readings(values=[1.0]))], INVALID, "/open/readings/0"),
+        ([pb.StreamRequest(open=pb.StreamOpen(unit=""))], INVALID, "/open/unit: expected a name of 1 to 256"),
+        ([pb.StreamRequest(open=pb.StreamOpen(unit="a\0"))], INVALID, "/open/unit: expected a name of 1"),
     ],
 )
 async def test_an_error_that_no_later_reading_could_mend_ends_the_stream(messages, code, detail):

@@ -16,7 +16,7 @@ from service.http.units_cycles import read_csv
 from service.proto import rul_v1_pb2 as pb
 from tests.examples import examples
 from tests.fakes import COLUMNS, FakeRuntime, fake_outputs
-from tests.in_process import ask_grpc, framed, in_process
+from tests.in_process import ask_grpc, framed, in_process, message_window
 from tests.in_process import keeping as stored_in
 
 APPEND = "/rul.v1.RulService/AppendCycles"
@@ -297,6 +297,18 @@ async def test_a_name_that_cannot_be_kept_is_refused(service):
     assert (long.status_code, long.json()["errors"][0]["code"]) == (422, "bad_name")
     assert (zero.status_code, "without NUL" in zero.json()["detail"]) == (400, True)
     assert by_grpc.code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("name", ["", "a\0b", "n" * 257])
+async def test_no_prediction_is_stored_under_a_name_that_no_address_has(service, name):
+    window = {"unit": name, "last_cycle": 1, "columns": columns([1])}
+
+    by_http = await service.predict_http(windows=[window])
+    by_grpc = await service.predict_grpc(windows=[message_window(unit=name)])
+
+    (error,) = by_http.json()["errors"]
+    assert (by_http.status_code, error["pointer"], error["code"]) == (422, "/windows/0/unit", "bad_name")
+    assert by_grpc.violations() == {"/windows/0/unit": error["detail"]}
 
 
 async def test_many_requests_at_once_are_all_stored_and_all_answered(service):
