@@ -98,9 +98,16 @@ class Fleet(ModelDefaults):
     failure: FailureRule | None = None  # Rule for failed units; None: every unit ran to failure
 
     def __post_init__(self) -> None:
+        names = (self.name, *self.schema.names)
+        texts = [text for column in self.schema.columns for text in (column.unit, column.description)]
+        odd = [name for name in names if not name.strip()]
+        odd += [text for text in (*names, *texts) if not text.isprintable()]
+        twice = sorted({source for source in self.sources if self.sources.count(source) > 1})
         positive_rising = all(a < b for a, b in zip((0, *self.horizons), self.horizons, strict=False))
         wants = {
             f"format must be one of {', '.join(FORMATS)}, got {self.format!r}": self.format in FORMATS,
+            f"names must not be blank, and texts printable on one line, got {''.join(odd[:1])!r}": not odd,
+            f"each source must be given once, got {', '.join(twice)} more than once": not twice,
             f"a source for each column, got {len(self.sources)} for {len(self.schema)} columns": (
                 len(self.sources) == len(self.schema)
             ),

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from model.domain import FloatArray, IntArray, InvalidData, Role
+from model.domain import FloatArray, IntArray, InvalidData, Role, printable
 from model.files import format_of
 from model.fleet import ONE_FILE_A_UNIT, FailureRule, Format
 from model.inspection import QUANTILES, Suggested, common_end, nice, suggest
@@ -158,7 +158,7 @@ def column_name(source: str, taken: Sequence[str]) -> tuple[str, str]:
     numbered = name
     while numbered in taken:
         numbered = f"{name}_{int(numbered.removeprefix(name).strip('_') or 1) + 1}"
-    return numbered, unit
+    return numbered, printable(unit)
 
 
 def _chosen(

@@ -121,12 +121,14 @@ def plain_error(message: str) -> str:
     if missing := re.fullmatch(r"Object missing required field `(\w+)`", said):
         where = _shown(parts[0]) if parts else _shown(TOP)
         return f"{where}: missing key {missing[1]}" if missing[1] != "failure" else "missing table [failure]"
+    where = f"{_shown(parts[0])} {parts[1]}" if len(parts) > 1 else "".join(parts)
+    if said == "Expected `str` of length >= 1":
+        return f"{where}: expected text, got nothing"
     if typed := re.fullmatch(r"Expected `([\w| ]+)`, got `(\w+)`", said):
         if parts and parts[0] in COLUMNS and len(parts) == 1:
             return f"[[{parts[0]}]]: expected one table a column, with double brackets"
-        table, name = (_shown(parts[0]) + " ", parts[1]) if len(parts) > 1 else ("", parts[0])
         wanted = _TYPES.get(typed[1].split(" ")[0], typed[1])
-        return f"{table}{name}: expected {wanted}, got {_TYPES.get(typed[2], typed[2])}"
+        return f"{where}: expected {wanted}, got {_TYPES.get(typed[2], typed[2])}"
     return message
 
 

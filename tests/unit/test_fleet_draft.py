@@ -236,6 +236,7 @@ def test_a_column_that_a_file_has_twice_is_refused_as_every_command_refuses_it(t
         ("flow", ["flow"], ("flow_2", "")),
         ("Flow [l/min]", ["flow", "flow_2"], ("flow_3", "l/min")),
         ("(%)", [], ("column", "")),
+        ("flow (l\n)", [], ("flow", "l?")),
         ("温度", [], ("column", "")),
     ],
 )
