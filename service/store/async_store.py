@@ -247,7 +247,7 @@ class AsyncStore:
         """Store an outcome; the same one again changes nothing.
 
         Raises:
-            UnknownUnit: no prediction of the unit is stored.
+            UnknownUnit: nothing is stored of it.
             OutcomeConflict: another outcome is stored, and `replace` is false.
         """
         receipt = await self._ask_twice(lambda store: self._take_outcome(store, outcome, replace=replace))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final, Self
 
-from sqlalchemy import RowMapping, Select, delete, func, insert, select, update
+from sqlalchemy import RowMapping, Select, Table, delete, func, insert, select, update
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DataError, IntegrityError
 
@@ -187,12 +187,12 @@ class Store(Database):
         return Deleted(readings=counts[3], predictions=counts[1]) if any(counts) else None
 
     def rename(self, key: UnitKey, to: str) -> bool | None:
-        """Rename a unit; False if another one has the name, None if nothing is known of the unit."""
+        """Rename a unit, also to its own name; False if another one has it, None if it is unknown."""
         new = key._replace(unit=to)
         try:
             with self.writing() as connection:
                 take_turns(connection, [key.unit, to])
-                if any(connection.scalar(select(1).where(of_unit(of, new)).limit(1)) for of in _TABLES):
+                if new != key and any(_has(connection, of, new) for of in _TABLES):
                     return False
                 renamed = [
                     connection.execute(update(of).where(of_unit(of, key)).values(unit=to)) for of in _TABLES
@@ -202,17 +202,16 @@ class Store(Database):
             return False
 
     def take_outcome(self, outcome: Outcome, *, replace: bool) -> Receipt | None:
-        """Store an outcome and judge its predictions; None if no prediction names the unit.
+        """Store an outcome and judge its predictions; None if the unit is unknown.
 
         Another outcome of the unit is a conflict, unless `replace` is true.
         """
         key = _key(outcome)
         with self.writing() as connection:
-            # The lock makes two outcomes of one unit that arrive together see each other.
-            if (
-                connection.execute(select(UNITS.c.unit).where(of_unit(UNITS, key)).with_for_update()).first()
-                is None
-            ):
+            take_turns(connection, [key.unit])  # two outcomes that arrive together see each other
+            # The lock keeps predictions out while they are judged.
+            predicted = select(UNITS.c.unit).where(of_unit(UNITS, key)).with_for_update()
+            if connection.execute(predicted).first() is None and not _has(connection, READINGS, key):
                 return None
             known = _known_outcome(connection, key)
             if known is not None and not known.differences(outcome):
@@ -235,6 +234,10 @@ class Store(Database):
             with self.writing() as connection:
                 judgements += _judge_once(connection, outcome)
         return judgements
+
+
+def _has(connection: Connection, table: Table, key: UnitKey) -> bool:
+    return connection.scalar(select(1).where(of_unit(table, key)).limit(1)) is not None
 
 
 def _versions(connection: Connection, model: str) -> Sequence[RowMapping]:

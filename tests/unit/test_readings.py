@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from service.core.window import LARGEST_CYCLE
 from service.errors import CycleConflict, InvalidRequest
+from service.store.judgement import Outcome, OutcomeKind, OutcomeResult
 from service.store.readings import Readings
 from service.store.rows import Append, ModelVersion, UnitKey
 from service.store.store import Store
@@ -171,11 +172,30 @@ def test_old_readings_are_deleted_in_parts(store, monkeypatch):
     assert stored(store).cycles == [6]
 
 
+def test_a_unit_without_a_prediction_takes_an_outcome(store):
+    append(store, request(1, 2))
+    outcome = Outcome("fake", "7", OutcomeKind.REMOVED, 2, None, 2000.0)
+
+    receipt, again = (store.take_outcome(outcome, replace=False) for _ in range(2))
+
+    assert (receipt.result, again.result) == (OutcomeResult.CREATED, OutcomeResult.UNCHANGED)
+    assert store.history(KEY, limit=9, before=None).outcome == outcome
+
+
+def test_a_unit_without_readings_or_predictions_takes_no_outcome(store):
+    append(store, request(1, unit="8"))
+
+    assert (
+        store.take_outcome(Outcome("fake", "7", OutcomeKind.FAILED, 2, None, 2000.0), replace=False) is None
+    )
+
+
 def test_a_unit_is_renamed_with_its_readings_unless_another_has_the_name(store):
     append(store, request(1, 2), request(1, unit="8"))
 
     assert store.rename(KEY, "8") is False
     assert store.rename(KEY, "9") is True
+    assert store.rename(KEY._replace(unit="9"), "9") is True
     assert store.rename(KEY, "9") is False
     assert store.rename(KEY._replace(unit="unknown"), "10") is None
     assert_readings(stored(store, unit="9"), [1, 2])

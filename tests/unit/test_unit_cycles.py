@@ -311,6 +311,16 @@ async def test_no_prediction_is_stored_under_a_name_that_no_address_has(service,
     assert by_grpc.violations() == {"/windows/0/unit": error["detail"]}
 
 
+async def test_a_unit_without_a_prediction_takes_an_outcome(service):
+    await post(service, **reading(1), store=False)
+
+    response = await service.http.post("/v1/units/7/outcomes", json={"kind": "removed", "cycle": 1})
+
+    body = response.json()
+    assert (response.status_code, body["result"], body["predictions"]) == (200, "created", [])
+    assert (body["outcome"]["kind"], body["readings"]["cycles"]) == ("removed", [1])
+
+
 async def test_many_requests_at_once_are_all_stored_and_all_answered(service):
     import asyncio
 
@@ -431,6 +441,15 @@ async def test_a_unit_takes_no_name_of_another(service):
 
     assert (taken.status_code, taken.json()["errors"][0]["pointer"]) == (409, "/to")
     assert (empty.status_code, unknown.status_code) == (422, 404)
+
+
+async def test_a_unit_that_is_renamed_to_its_own_name_stays_as_it_is(service):
+    await post(service, **reading(1))
+    before = (await service.http.get("/v1/units/7")).json()
+
+    renamed = await service.http.post("/v1/units/7/rename", json={"to": "7"})
+
+    assert (renamed.status_code, renamed.json()) == (200, before)
 
 
 async def test_readings_ask_for_ingest_and_belong_to_a_tenant(tmp_path):
