@@ -113,7 +113,7 @@ class InvalidCandidate(ServiceError):
 
 
 class UnknownUnit(ServiceError):
-    """The store has no prediction of the unit."""
+    """The store has nothing of the unit, or not what is asked for."""
 
 
 class NoStore(ServiceError):

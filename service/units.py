@@ -19,7 +19,7 @@ from service.core.ports import Stages
 from service.core.predictor import LoadedModel, Predictor
 from service.core.queries import Explain, ModelName, Prediction, WindowError
 from service.core.rules import WindowRules
-from service.core.window import LARGEST_CYCLE, WindowInput, Windows, check, lay_out
+from service.core.window import WindowInput, Windows, check, lay_out
 from service.errors import (
     MAX_PROBLEMS,
     STATUS,
@@ -41,12 +41,13 @@ class Given(NamedTuple):
     Attributes:
         cycles: Cycle number of each; None: the next one.
         values: float32 [N, F], NaN = missing.
-        pointer: Names the place of a value in the request, from the reading's place and the column.
+        pointer: Names the place of a value in the request, from the reading's place and the column; of its
+            cycle from None.
     """
 
     cycles: Sequence[int | None]
     values: FloatArray
-    pointer: Callable[[int, str], str]
+    pointer: Callable[[int, str | None], str]
 
 
 class CyclesReply(msgspec.Struct, frozen=True):
@@ -122,12 +123,12 @@ class UnitWindows:
         return CyclesReply(unit, name, stored, repeated, last, prediction, refusal)
 
     async def explanation(
-        self, model: LoadedModel, unit: str, *, until: int = LARGEST_CYCLE, tenant: str = ""
+        self, model: LoadedModel, unit: str, *, until: int | None = None, tenant: str = ""
     ) -> UnitReply:
-        """Explain the prediction of a unit as it stood at a cycle, which is not stored again.
+        """Explain the prediction of a unit at a cycle (None: its last), which is not stored again.
 
         Raises:
-            UnknownUnit: no reading of it up to there is stored.
+            UnknownUnit: no reading of it, or of this cycle, is stored.
             InvalidWindow: the model cannot answer its window.
         """
         key, rules = UnitKey(tenant, model.name.name, unit), model.rules
@@ -183,16 +184,14 @@ def given_rows(
             problems.append(problem)
         cycles.append(None if cycle is None or problems else int(cycle))
         try:
-            # A reading without any value is a missing one.
-            given = columns if columns or values else dict.fromkeys(rules.names)
-            read.append(reading_values(values, given, rules, at=at(i)))
+            read.append(reading_values(values, columns, rules, at=at(i)))
         except InvalidWindow as error:
             problems += error.problems
     if problems:
         raise refusal(listed(problems))
 
-    def pointer(i: int, name: str) -> str:
-        return f"{at(i)}/columns/{escaped(name)}"
+    def pointer(i: int, name: str | None) -> str:
+        return f"{at(i)}/cycle" if name is None else f"{at(i)}/columns/{escaped(name)}"
 
     return Given(cycles, np.stack(read), pointer)
 
@@ -226,8 +225,8 @@ def given_columns(
     return Given(numbers, values, _column_pointer)
 
 
-def _column_pointer(i: int, name: str) -> str:
-    return f"/columns/{escaped(name)}/{i}"
+def _column_pointer(i: int, name: str | None) -> str:
+    return "/cycles" if name is None else f"/columns/{escaped(name)}/{i}"
 
 
 def check_name(unit: str, pointer: str = "/unit") -> None:

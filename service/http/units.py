@@ -36,12 +36,13 @@ from service.labels import Route
 from service.store.async_store import AsyncStore
 from service.store.judgement import Outcome
 from service.store.rows import FleetFilter, FleetRow, Place, UnitKey
+from service.streams.window import cycle_problem
 from service.units import CyclesReply, UnitReply, check_name
 
 USUAL_LIMIT: Final = 100
 UNIT: Final = "/v1/units/{unit:path}"
 """A unit's name may hold slashes."""
-_CYCLE: Final = {"type": "integer", "minimum": 1, "maximum": LARGEST_CYCLE}
+_CYCLE: Final = {"type": "integer", **bodies.CYCLE}
 _MOST: Final = {"type": "integer", "minimum": 1, "maximum": MOST}
 _TIME: Final = {"type": "string", "format": "date-time"}
 MODEL: Final = Parameter("model", "A loaded model.")
@@ -80,7 +81,9 @@ class UnitsHttp:
             "As `explain` full does; nothing is stored.",
             UnitReply,
             MODEL,
-            Parameter("cycle", "The last cycle of the window; by default the unit's.", _CYCLE),
+            Parameter(
+                "cycle", "The last cycle of the window, which has a reading; by default the unit's.", _CYCLE
+            ),
         )
         unit = of_store(
             "One unit: its predictions, its readings, its outcome, and the accuracy",
@@ -163,14 +166,14 @@ class UnitsHttp:
     async def unit(self, call: Call) -> Reply:
         """Answer `GET /v1/units/{unit}`."""
         query = read_query(call)
-        limit, before = _limit(query), _whole(query, "before", most=LARGEST_CYCLE + 1)
+        limit, before = _limit(query), _whole(query, "before", most=LARGEST_CYCLE + 1, least=0)
         body = await self._unit(call, self._model(query.get("model")), limit=limit, before=before)
         return json_reply(body)
 
     async def explanation(self, call: Call) -> Reply:
         """Answer `GET /v1/units/{unit}/explanation`."""
         query = read_query(call)
-        until = _whole(query, "cycle", most=LARGEST_CYCLE) or LARGEST_CYCLE
+        until = _whole(query, "cycle", most=LARGEST_CYCLE, least=0)
         model, tenant = self._model(query.get("model")), call.exchange.caller.tenant
         call.exchange.windows = 1
         reply = await self._desk.units.explanation(model, call.path["unit"], until=until, tenant=tenant)
@@ -193,8 +196,8 @@ class UnitsHttp:
     async def outcome(self, call: Call) -> Reply:
         """Answer `POST /v1/units/{unit}/outcomes`."""
         given = read_json(call.body, OutcomeReport)
-        if not 1 <= given.cycle <= LARGEST_CYCLE:
-            raise wrong("/cycle", f"expected 1 to {LARGEST_CYCLE}, got {given.cycle}", "bad_cycle")
+        if problem := cycle_problem(given.cycle, "/cycle"):
+            raise wrong(problem.pointer, problem.detail, problem.code)
         model = self._model(given.model)
         tenant, name, unit = self._key(call, model)
         happened = None if given.time is None else _seconds_of(given.time)
@@ -254,14 +257,14 @@ def _limit(query: Mapping[str, str]) -> int:
     return _whole(query, "limit", most=MOST) or USUAL_LIMIT
 
 
-def _whole(query: Mapping[str, str], name: str, *, most: int) -> int | None:
+def _whole(query: Mapping[str, str], name: str, *, most: int, least: int = 1) -> int | None:
     text = query.get(name)
     if text is None:
         return None
     # Nine digits hold every limit; int() of a million digits would take seconds.
-    number = int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else 0
-    if not 1 <= number <= most:
-        raise wrong(f"/{name}", f"expected a whole number from 1 to {most}, got {text[:32]!r}")
+    number = int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else -1
+    if not least <= number <= most:
+        raise wrong(f"/{name}", f"expected a whole number from {least} to {most}, got {text[:32]!r}")
     return number
 
 

@@ -23,7 +23,7 @@ STATES: Final = (*HEALTH_LABELS, *(state.value for state in RulState), *(kind.va
 
 MOST: Final = 1000
 """Most entries on a page."""
-_CYCLE: Final = {"minimum": 1, "maximum": LARGEST_CYCLE}
+CYCLE: Final = {"minimum": 0, "maximum": LARGEST_CYCLE}
 
 
 class OutcomeReport(msgspec.Struct, forbid_unknown_fields=True):
@@ -34,7 +34,7 @@ class OutcomeReport(msgspec.Struct, forbid_unknown_fields=True):
     """
 
     kind: OutcomeKind
-    cycle: Annotated[int, Meta(extra_json_schema=_CYCLE)]
+    cycle: Annotated[int, Meta(extra_json_schema=CYCLE)]
     model: str | None = None
     time: Annotated[datetime, Meta(tz=True)] | None = None
     replace: bool = False

@@ -62,7 +62,7 @@ PATIENCE_SECONDS: Final = 2.0
 """How long a question waits for the first connection, and for the rows before it."""
 
 NO_ANSWER: Final = "the store of predictions does not answer; try again later"
-
+KNOWN: Final = "reading or prediction"
 LOOK_SECONDS: Final = 0.02
 """Pause between two looks at what other workers have written."""
 
@@ -195,7 +195,7 @@ class AsyncStore:
 
         found = await self._ask_twice(known)
         if found is None:
-            raise _unknown(model, unit)
+            raise _unknown(model, unit, "prediction" if predicted else KNOWN)
         return found
 
     async def delete(self, key: UnitKey) -> Deleted:
@@ -231,16 +231,17 @@ class AsyncStore:
         return await self._ingest.append(request)
 
     async def newest(
-        self, key: UnitKey, columns: tuple[str, ...], *, most: int, until: int = LARGEST_CYCLE
+        self, key: UnitKey, columns: tuple[str, ...], *, most: int, until: int | None
     ) -> Stretch:
-        """Read a unit's last readings up to a cycle; see `Readings.newest`.
+        """Read a unit's last readings, or those that end at a cycle; see `Readings.newest`.
 
         Raises:
-            UnknownUnit: there is none.
+            UnknownUnit: there is none, or none of this cycle.
         """
-        found = await self._ask(lambda store: store.readings.newest(key, columns, most=most, until=until))
-        if not found.cycles:
-            raise UnknownUnit(f"no reading of unit {key.unit[:64]!r} for model {key.model!r} is stored")
+        last = LARGEST_CYCLE if until is None else until
+        found = await self._ask(lambda store: store.readings.newest(key, columns, most=most, until=last))
+        if not found.cycles or until not in {None, found.cycles[-1]}:
+            raise _unknown(key.model, key.unit, "reading" if until is None else f"reading of cycle {until}")
         return found
 
     async def take_outcome(self, outcome: Outcome, *, replace: bool) -> Receipt:
@@ -336,8 +337,8 @@ class AsyncStore:
             self._asking -= 1
 
 
-def _unknown(model: str, unit: str) -> UnknownUnit:
-    return UnknownUnit(f"no prediction of unit {unit[:64]!r} by model {model!r} is stored")
+def _unknown(model: str, unit: str, what: str = KNOWN) -> UnknownUnit:
+    return UnknownUnit(f"no {what} of unit {unit[:64]!r} for model {model!r} is stored")
 
 
 def _conflict(given: Outcome, known: Outcome) -> OutcomeConflict:

@@ -205,7 +205,9 @@ def _numbered(request: Append, last: int) -> list[int]:
     for i, cycle in enumerate(request.cycles):
         number = last + 1 if cycle is None else cycle
         if number > LARGEST_CYCLE:
-            raise InvalidRequest(f"reading {i}: no cycle follows {last}, the largest number")
+            detail = f"expected a cycle number, got none, and no cycle follows {last}, the largest number"
+            pointer = request.pointer(i, None)
+            raise InvalidRequest(f"{pointer}: {detail}", [Problem(pointer, "bad_cycle", detail)])
         last = max(last, number)
         cycles.append(number)
     return cycles

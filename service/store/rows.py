@@ -79,7 +79,8 @@ class Append(NamedTuple):
         context: Most cycles of the window that the answer has.
         cycles: Cycle number of each reading; None: the next one.
         values: float32 [N, F], NaN = missing.
-        pointer: Names the place of a value in the request, from the reading's place and the column.
+        pointer: Names the place of a value in the request, from the reading's place and the column; of its
+            cycle from None.
     """
 
     key: UnitKey
@@ -87,7 +88,7 @@ class Append(NamedTuple):
     context: int
     cycles: Sequence[int | None]
     values: FloatArray
-    pointer: Callable[[int, str], str]
+    pointer: Callable[[int, str | None], str]
 
 
 class Appended(NamedTuple):

@@ -130,6 +130,7 @@ def test_no_cycle_follows_the_largest(store):
     (error,) = append(store, request(None))
 
     assert isinstance(error, InvalidRequest)
+    assert [(problem.pointer, problem.code) for problem in error.problems] == [("/0/None", "bad_cycle")]
     assert stored(store).cycles == [LARGEST_CYCLE]
 
 

@@ -208,6 +208,10 @@ async def test_a_window_that_cannot_be_answered_yet_does_not_refuse_the_reading(
         ({"cycle": 1, "columns": {"sensor_1": [1.0]}}, 400, ""),
         ({"columns": {"sensor_1": [1.0], "sensor_2": 2.0}}, 400, ""),
         ({"readings": []}, 422, "/readings"),
+        ({"columns": {}}, 422, "/columns"),
+        ({"cycle": 5, "columns": {}}, 422, "/columns"),
+        ({"cycles": [5], "columns": {}}, 422, "/columns"),
+        ({"readings": [reading(1), {"cycle": 5, "columns": {}}]}, 422, "/readings/1/columns"),
         ({"cycles": [], "columns": {"sensor_1": []}}, 422, "/columns"),
         ({"readings": [reading(1), {"cycle": -1, "columns": {}}]}, 422, "/readings/1/cycle"),
         ({"readings": [{"columns": {"a/b": 1}}]}, 422, "/readings/0/columns/a~1b"),
@@ -347,6 +351,46 @@ async def test_an_explanation_is_that_of_the_window_at_a_cycle_and_is_not_stored
     assert (await service.http.get("/v1/units/7")).json()["predictions"] == []
     missing = await service.http.get("/v1/units/8/explanation")
     assert (missing.status_code, missing.json()["detail"][:10]) == (404, "no reading")
+
+
+async def test_a_cycle_without_a_reading_has_no_explanation(service):
+    await post(service, readings=[reading(1), reading(2), reading(5)])
+
+    answers = [await service.http.get("/v1/units/7/explanation", params={"cycle": at}) for at in (2, 4, 6)]
+
+    assert [answer.status_code for answer in answers] == [200, 404, 404]
+    assert answers[1].json()["detail"] == "no reading of cycle 4 of unit '7' for model 'fake' is stored"
+
+
+async def test_cycle_0_is_a_cycle_at_every_door(service):
+    stored = await post(service, **reading(0))
+    explained = await service.http.get("/v1/units/7/explanation", params={"cycle": 0})
+    await post(service, readings=[reading(1)])
+    page = (await service.http.get("/v1/units/7", params={"before": 1})).json()
+    ended = await service.http.post("/v1/units/7/outcomes", json={"kind": "removed", "cycle": 0})
+
+    assert stored.json()["last_cycle"] == 0
+    assert explained.json()["prediction"]["attention"]["cycles"] == [0]
+    assert page["readings"]["cycles"] == [past["last_cycle"] for past in page["predictions"]] == [0]
+    assert ended.json()["outcome"]["cycle"] == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({"columns": values(1)}, "/cycle"),
+        ({"columns": columns([1])}, "/cycles"),
+        ({"readings": [{"columns": values(1)}]}, "/readings/0/cycle"),
+    ],
+)
+async def test_a_reading_after_the_largest_cycle_is_refused_where_its_number_is_missing(
+    service, body, pointer
+):
+    await post(service, cycle=2**24, columns=values(1))
+
+    response = await post(service, **body)
+
+    assert (response.status_code, response.json()["errors"][0]["pointer"]) == (422, pointer)
 
 
 async def test_pages_of_a_unit_hold_each_reading_and_prediction_once(service):

@@ -252,6 +252,7 @@ async def test_an_unknown_unit_is_asked_for_again_only_where_a_worker_has_rows_t
         ({"kind": "failed"}, 400, []),
         ({"kind": "failed", "cycle": "3"}, 400, ["/cycle"]),
         ({"kind": "failed", "cycle": 3.5}, 400, ["/cycle"]),
+        ({"kind": "failed", "cycle": -1}, 422, ["/cycle"]),
         ({"kind": "failed", "cycle": 2**24 + 1}, 422, ["/cycle"]),
         ({"kind": "failed", "cycle": 3, "time": "2026-03-01T12:00:00"}, 400, ["/time"]),
         ({"kind": "failed", "cycle": 3, "time": "9999-12-31T23:59:59-01:00"}, 422, ["/time"]),
@@ -272,6 +273,7 @@ async def test_a_wrong_outcome_is_refused_at_its_place(service, body, status, po
         ("/v1/units?state=ill", "/state"), ("/v1/units?after=%25", "/after"),
         ("/v1/units?after=WzFd", "/after"),
         ("/v1/units?sate=critical", "/sate"), ("/v1/units/17?before=-1", "/before"),
+        ("/v1/units/17/explanation?cycle=-1", "/cycle"), ("/v1/units/17/explanation?cycle=1_0", "/cycle"),
         ("/v1/units/17?limit=99999999999", "/limit"), ("/v1/units/17?limit=%D9%A3", "/limit"),
     ],
 )  # fmt: skip
