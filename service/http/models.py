@@ -15,12 +15,13 @@ from service.core.predictor import LoadedModel
 from service.core.queries import ModelName
 from service.edge.exchange import Desk
 from service.edge.keys import KeyScope
-from service.http.problem import read_json, wrong
+from service.http.problem import read_json
 from service.http.shell import JSON, Call, Endpoint, Operation, Parameter, Reply, json_reply
-from service.http.units import read_query
+from service.http.units import read_query, whole
 from service.labels import Route
 
-SEED_DIGITS: Final = 9
+LARGEST_SEED: Final = 999_999_999
+SEED: Final = {"type": "integer", "minimum": 0, "maximum": LARGEST_SEED}
 Changer = Callable[[Change], Awaitable[Changed]]
 
 
@@ -154,7 +155,7 @@ class ModelsHttp:
 
     def endpoints(self) -> list[Endpoint]:
         """List the endpoints."""
-        seed = Parameter("seed", "Of the simulation; 0 by default.", {"type": "integer", "minimum": 0})
+        seed = Parameter("seed", "Of the simulation; 0 by default.", SEED)
         simulated = Operation(
             "A simulated unit of a model, from its first cycle to its failure",
             SimulatedBody,
@@ -193,12 +194,9 @@ class ModelsHttp:
         return json_reply(ModelBody(**msgspec.structs.asdict(ModelSummary.of(model)), manifest=manifest))
 
     async def _simulated(self, call: Call) -> Reply:
-        seed = read_query(call).get("seed", "0")
-        if not (seed.isascii() and seed.isdigit() and len(seed) <= SEED_DIGITS):
-            expected = f"expected a whole number of at most {SEED_DIGITS} digits"
-            raise wrong("/seed", f"{expected}, got {seed[:32]!r}")
+        seed = whole(read_query(call), "seed", most=LARGEST_SEED, least=0) or 0
         model = self._desk.predictor.model(call.path["name"])
-        return json_reply(await asyncio.to_thread(simulated_body, model, int(seed)))
+        return json_reply(await asyncio.to_thread(simulated_body, model, seed))
 
     async def _make(
         self, action: Action, kind: type[BundleBody | ShadowBody | CanaryBody] | None, call: Call

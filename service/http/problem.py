@@ -89,6 +89,17 @@ def read_json(body: bytes, kind: type[Body]) -> Body:
         raise unreadable(error) from error
 
 
+def read_number(text: str) -> float:
+    """Read a number in plain digits; Python alone also reads 1_0 and the digits of other scripts.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if "_" in text or not text.isascii():
+        raise ValueError(text)
+    return float(text)
+
+
 def wrong(pointer: str, detail: str, code: str = "bad_parameter") -> InvalidRequest:
     """Make the refusal of a parameter or field."""
     return InvalidRequest(f"{pointer}: {detail}", [Problem(pointer, code, detail)])

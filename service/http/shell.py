@@ -32,7 +32,7 @@ from service.errors import (
     UnknownRoute,
     UnsupportedMedia,
 )
-from service.http.problem import problem
+from service.http.problem import problem, read_number
 from service.labels import Route, Transport
 
 JSON: Final = b"application/json"
@@ -332,7 +332,7 @@ def _wanted_seconds(headers: dict[bytes, bytes]) -> float | None:
         return None
     text = given.decode("latin-1")
     try:
-        seconds = float(text)
+        seconds = read_number(text)
     except ValueError:
         seconds = math.nan
     if not seconds > 0:

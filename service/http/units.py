@@ -166,14 +166,14 @@ class UnitsHttp:
     async def unit(self, call: Call) -> Reply:
         """Answer `GET /v1/units/{unit}`."""
         query = read_query(call)
-        limit, before = _limit(query), _whole(query, "before", most=LARGEST_CYCLE + 1, least=0)
+        limit, before = _limit(query), whole(query, "before", most=LARGEST_CYCLE + 1, least=0)
         body = await self._unit(call, self._model(query.get("model")), limit=limit, before=before)
         return json_reply(body)
 
     async def explanation(self, call: Call) -> Reply:
         """Answer `GET /v1/units/{unit}/explanation`."""
         query = read_query(call)
-        until = _whole(query, "cycle", most=LARGEST_CYCLE, least=0)
+        until = whole(query, "cycle", most=LARGEST_CYCLE, least=0)
         model, tenant = self._model(query.get("model")), call.exchange.caller.tenant
         call.exchange.windows = 1
         reply = await self._desk.units.explanation(model, call.path["unit"], until=until, tenant=tenant)
@@ -254,10 +254,15 @@ def read_query(call: Call) -> Mapping[str, str]:
 
 
 def _limit(query: Mapping[str, str]) -> int:
-    return _whole(query, "limit", most=MOST) or USUAL_LIMIT
+    return whole(query, "limit", most=MOST) or USUAL_LIMIT
 
 
-def _whole(query: Mapping[str, str], name: str, *, most: int, least: int = 1) -> int | None:
+def whole(query: Mapping[str, str], name: str, *, most: int, least: int = 1) -> int | None:
+    """Read a whole number in plain digits from the parameters of an address; None: not given.
+
+    Raises:
+        InvalidRequest: it is none, or out of the range.
+    """
     text = query.get(name)
     if text is None:
         return None

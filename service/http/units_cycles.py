@@ -16,7 +16,7 @@ from service.core.queries import Explain
 from service.core.rules import WindowRules
 from service.core.turns import LARGE_BYTES
 from service.errors import MalformedBody, Problem, TooLarge, short
-from service.http.problem import UNREADABLE, unreadable, wrong
+from service.http.problem import UNREADABLE, read_number, unreadable, wrong
 from service.http.shell import JSON, Call, Reply, json_reply, media_type_of
 from service.labels import Stage
 from service.units import Given, given_columns, given_rows
@@ -175,7 +175,7 @@ def costs_of_address(query: Mapping[str, str]) -> Costs | None:
     for name in COSTS:
         text = query.get(name, "")
         try:
-            given.append(float(text))
+            given.append(read_number(text))
         except ValueError:
             raise wrong(f"/{name}", f"expected a number above 0, got {text[:32]!r}") from None
     try:
@@ -224,11 +224,11 @@ def _add_row(
 
 
 def _number(field: str) -> float | None:
-    return float(field) if field else None
+    return read_number(field) if field else None
 
 
 def _cycle(field: str) -> int:
-    number = float(field)
+    number = read_number(field)
     if number != int(number):
         raise ValueError
     return int(number)

@@ -136,6 +136,12 @@ def test_the_callers_limit_counts_where_it_is_less(asked, least):
     assert Desk.limit(desk(), wanted, None).seconds == least
 
 
+@pytest.mark.parametrize("asked", [b"0", b"-1", b"nan", b"soon", b"1_0"])
+def test_a_limit_of_the_caller_that_is_no_number_above_0_is_malformed(asked):
+    with pytest.raises(MalformedBody, match="request-timeout: expected seconds above 0"):
+        _wanted_seconds({b"request-timeout": asked})
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status"), [("POST", "/nowhere", 404), ("PUT", "/v1/predict", 405)]
 )

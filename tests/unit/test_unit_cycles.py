@@ -142,6 +142,7 @@ async def test_with_costs_readings_are_answered_with_the_decision_of_the_whole_w
         ({"planned": 0, "failure": 1}, "/planned"),
         ({"planned": 2, "failure": 1}, "/failure"),
         ({"planned": 1, "failure": "much"}, "/failure"),
+        ({"planned": 1, "failure": "1_0"}, "/failure"),
     ],
 )
 async def test_costs_of_csv_that_cannot_be_are_refused_by_their_name_and_nothing_is_stored(
@@ -241,6 +242,9 @@ async def test_a_bad_body_is_refused_where_it_is_wrong_and_nothing_is_stored(ser
         ("a,a\n1,2", 1),
         ("a,b\n1,2\n3", 3),
         ("a\nx", 2),
+        ("a\n1_0", 2),
+        ("a\n\u0661", 2),
+        ("cycle\n1_0", 2),
         ("cycle\n1.5", 2),
         ("cycle\ninf", 2),
         ('a\n"1', 2),
