@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from time import time
 from typing import Final
 
@@ -294,12 +294,10 @@ def _since(query: Mapping[str, str]) -> float | None:
 
 
 def _seconds_of(moment: datetime) -> float:
-    """Return seconds of the epoch; a time whose year in UTC is not 1 to 9999 could not be shown."""
+    """Return seconds of the epoch; a time that could not be shown is refused."""
     seconds = moment.timestamp()
-    try:
-        datetime.fromtimestamp(seconds, UTC)
-    except (OverflowError, ValueError):
-        raise wrong("/time", f"expected a year of 1 to 9999 in UTC, got {moment.isoformat()}") from None
+    if bodies.moment_of(seconds) is None:
+        raise wrong("/time", f"expected a year of 1 to 9999 in UTC, got {moment.isoformat()}")
     return seconds
 
 

@@ -247,7 +247,7 @@ def unit_body(
 
 
 def _outcome_body(outcome: Outcome) -> OutcomeBody:
-    happened = None if outcome.happened_at is None else _moment(outcome.happened_at)
+    happened = None if outcome.happened_at is None else moment_of(outcome.happened_at)
     return OutcomeBody(outcome.kind, outcome.cycle, happened, _moment(outcome.recorded_at))
 
 
@@ -278,6 +278,14 @@ def _probabilities(text: str | None) -> dict[str, float]:
 
 def _moment(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
+
+
+def moment_of(seconds: float) -> datetime | None:
+    """Return a client's time in UTC; None where its year is not 1 to 9999, which no text shows."""
+    try:
+        return _moment(seconds)
+    except (OverflowError, ValueError):
+        return None
 
 
 def _errors(

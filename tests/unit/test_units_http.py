@@ -5,6 +5,7 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
+from sqlalchemy import update
 
 from service import logs
 from service.edge.keys import add_key
@@ -13,6 +14,7 @@ from service.http.units import _place, _token
 from service.store.async_store import AsyncStore
 from service.store.judgement import Outcome, OutcomeKind, OutcomeResult, Receipt
 from service.store.rows import History, Stretch
+from service.store.schema import OUTCOMES
 from tests.fakes import FakeKeepingObserver, FakeRuntime, make_manifest
 from tests.in_process import json_window, keeping, message_window
 from tests.oip import json_request
@@ -264,6 +266,19 @@ async def test_a_wrong_outcome_is_refused_at_its_place(service, body, status, po
 
     assert response.status_code == status
     assert [at for at in pointers(response) if at] == pointer
+
+
+@pytest.mark.parametrize("seconds", [1e12, -1e12, 1e300])
+async def test_a_unit_whose_stored_outcome_has_an_impossible_time_is_shown_without_it(service, seconds):
+    await predicted(service, ("17", 100, 52.0))
+    await report(service, "17", kind="failed", cycle=150)
+    store = service.parts.desk.units._store.recorder.flush(20)
+    with store.writing() as connection:
+        connection.execute(update(OUTCOMES).values(happened_at=seconds))
+
+    response = await service.http.get("/v1/units/17")
+
+    assert (response.status_code, response.json()["outcome"]["time"]) == (200, None)
 
 
 @pytest.mark.parametrize(
