@@ -39,7 +39,6 @@ class OutputFormat(StrEnum):
 
 
 SUFFIXES: Final = {
-    "": OutputFormat.CSV,
     ".csv": OutputFormat.CSV,
     ".txt": OutputFormat.CSV,
     ".parquet": OutputFormat.PARQUET,
@@ -73,7 +72,7 @@ def simulate_command(
     ] = None,
 ) -> None:
     """Simulate units and write them."""
-    form = form or _format_of(output)
+    form = _format_of(output, form)
     if form is OutputFormat.PARQUET and output is None:
         raise typer.BadParameter("parquet needs --output FILE", param_hint="--format")
     if fleet is not None and (truncate or form is OutputFormat.JSON):
@@ -89,11 +88,13 @@ def simulate_command(
     if keep is not None:
         made = [replace(t, cycles=t.cycles[-keep:], readings=t.readings[-keep:]) for t in made]
     try:
+        for file in filter(None, (output, fleet)):
+            file.parent.mkdir(parents=True, exist_ok=True)
         _write(made, manifest, form=form, output=output)
         if fleet is not None:
             fleet.write_text(fleet_toml(fleet_of_bundle(manifest, form)), encoding="utf-8")
     except OSError as error:
-        where = error.filename or "standard output"
+        where = error.filename or output or "standard output"
         raise CannotWrite(f"{where}: cannot be written: {error.strerror}") from error
 
 
@@ -125,14 +126,16 @@ def request_body(manifest: Manifest, trajectories: Sequence[Trajectory]) -> byte
     return json.dumps({"model": manifest.name, "windows": windows}).encode() + b"\n"
 
 
-def _format_of(output: Path | None) -> OutputFormat:
+def _format_of(output: Path | None, form: OutputFormat | None) -> OutputFormat:
+    """Choose the format: the given one, that of the output's suffix, or CSV; refuse two that differ."""
     suffix = "" if output is None else output.suffix.lower()
-    if suffix not in SUFFIXES:
-        wanted = ", ".join(filter(None, SUFFIXES))
-        raise typer.BadParameter(
-            f"{output}: expected {wanted}, got {suffix}; or name a --format", param_hint="--output"
-        )
-    return SUFFIXES[suffix]
+    if not suffix:
+        return form or OutputFormat.CSV
+    named = SUFFIXES.get(suffix, form)
+    if named is None or named is not (form or named):
+        wanted = ", ".join(each for each, of in SUFFIXES.items() if of is (form or of))
+        raise typer.BadParameter(f"{output}: expected {wanted}, got {suffix}", param_hint="--output")
+    return named
 
 
 def _write(

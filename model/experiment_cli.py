@@ -51,7 +51,9 @@ Settings = Annotated[
 Threads = Annotated[
     int,
     typer.Option(
-        help="CPU threads, with --ray of each task; other values can change the last digits.", min=1
+        help="CPU threads, with --ray of each task; other values can change the last digits.",
+        min=1,
+        max=256,  # OpenMP aborts the process where it cannot start them
     ),
 ]
 

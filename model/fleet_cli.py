@@ -77,6 +77,7 @@ def init(
     if out.exists() and not overwrite:
         raise FleetExists(f"{out}: the file exists: choose another --out, or use --overwrite")
     draft = draft_fleet(files_with(data, FORMATS))
+    out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(draft_toml(draft, name=name or out.stem), encoding="utf-8")
     fleet_named(out)  # what is written can be read
     following = shlex.join(["rul", "inspect", str(out), *map(str, data)])

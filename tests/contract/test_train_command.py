@@ -247,6 +247,12 @@ def test_wrong_usage_exits_with_2(command):
     assert rul(*command).exit_code == 2
 
 
+def test_more_threads_than_a_machine_starts_are_refused(tmp_path):
+    files = ("--data", tmp_path / "none.csv", "--out", tmp_path / "run")
+
+    assert rul("train", *files, "--name", "pumps", "--threads", 257).exit_code == 2
+
+
 @pytest.mark.parametrize("command", ["train", "plot", "export", "check", "evaluate"])
 def test_every_command_explains_itself_with_an_example(command):
     assert f"Example: rul {command}" in rul(command, "--help").output

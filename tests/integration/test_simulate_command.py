@@ -90,6 +90,8 @@ def test_the_same_seed_writes_the_same_bytes(simulate):
         ("--units", 0),
         ("--last-cycles", 0),
         ("--format", "xlsx"),
+        ("--format", "json", "--output", "units.csv"),
+        ("--format", "csv", "--output", "units.parquet"),
     ],
 )
 def test_wrong_usage_exits_with_2_and_writes_nothing(simulate, options, tmp_path, monkeypatch):
@@ -103,10 +105,22 @@ def test_wrong_usage_exits_with_2_and_writes_nothing(simulate, options, tmp_path
 
 @pytest.mark.parametrize("name", ["units.csv", "units.parquet", "units.json"])
 def test_an_output_that_cannot_be_written_is_named(simulate, tmp_path, name):
-    result = simulate("--output", tmp_path / "no" / "folder" / name)
+    (tmp_path / name).mkdir()
+
+    result = simulate("--output", tmp_path / name)
 
     assert isinstance(result.exception, CannotWrite)
-    assert "cannot be written" in str(result.exception)
+    assert f"{tmp_path / name}: cannot be written: " in str(result.exception)
+
+
+def test_missing_folders_of_the_output_and_its_fleet_are_made(simulate, tmp_path):
+    data, fleet = tmp_path / "new" / "data" / "units.csv", tmp_path / "new" / "fleet.toml"
+
+    result = simulate("--output", data, "--fleet", fleet)
+
+    assert result.exit_code == 0, result.exception
+    assert data.is_file()
+    assert fleet.is_file()
 
 
 def test_simulated_units_age_towards_failure_in_the_eyes_of_the_model(

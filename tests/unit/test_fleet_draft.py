@@ -260,6 +260,15 @@ def test_rul_fleet_init_writes_a_file_that_rul_inspect_reads(tmp_path):
     assert inspected.exit_code == 0, inspected.output
 
 
+def test_the_folder_of_a_fleet_file_is_made(tmp_path):
+    data = write_csv(tmp_path / "pumps.csv", rows())
+
+    result = rul("fleet", "init", data, "--out", tmp_path / "new" / "pumps.toml")
+
+    assert result.exit_code == 0, result.exception
+    assert (tmp_path / "new" / "pumps.toml").is_file()
+
+
 def test_a_fleet_file_is_not_overwritten_unasked(tmp_path):
     data = write_csv(tmp_path / "pumps.csv", rows())
     (tmp_path / "pumps.toml").write_text("mine")
