@@ -27,6 +27,7 @@ DECODABLE: Final = (
     f"|%(?:[Ff]0%[9ABab]|[Ff]4%8)[0-9A-Fa-f]{_TAIL}{_TAIL}|%[Ff][1-3]{_TAIL}{_TAIL}{_TAIL})*"
 )
 """A path with its query as it travels, percent-encoded UTF-8 (RFC 3986, RFC 3629); Envoy and `re` read it."""
+UNDECODABLE: Final = "expected a path and a query in UTF-8 without NUL, each other byte as %XX"
 _decodable: Final = re.compile(DECODABLE.encode())
 QUOTED_SLASH: Final = "\0"
 """A slash inside a name, while a path is matched: no path may hold NUL."""
@@ -48,7 +49,7 @@ def check_decodable(scope: Scope, headers: Mapping[bytes, bytes]) -> None:
     """
     for target in (scope.get("raw_path") or b"", scope.get("query_string", b"")):
         if not target.isascii() or not _decodable.fullmatch(target) or b"%00" in target:
-            raise MalformedBody("expected a path and a query in UTF-8 without NUL, each other byte as %XX")
+            raise MalformedBody(UNDECODABLE)
     for name, value in headers.items():
         try:
             value.decode()

@@ -137,13 +137,13 @@ def _operation(endpoint: Endpoint, doc: Operation, schemas: Mapping[Any, Schema]
 
 def _errors(endpoint: Endpoint, doc: Operation) -> set[int]:
     """The errors of an operation: its own, and those of every endpoint like it."""
-    errors = {*doc.errors}
+    errors = {*doc.errors, 400}  # a path, query or header that cannot be read
     if endpoint.scope is not KeyScope.OPEN:
         errors |= {401, 403}
     if "{" in endpoint.path:
         errors.add(404)
     if endpoint.method == "POST":
-        errors |= {400, 408, 413, 415}
+        errors |= {408, 413, 415}
     if endpoint.needs_model:
         errors.add(503)
     return errors

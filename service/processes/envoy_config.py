@@ -1,15 +1,19 @@
 """What the service changes in Envoy's configuration, one function per concern.
 
-Each function takes the configuration and changes it in place. This module must not know what is behind Envoy.
+Each function takes the configuration and changes it in place. Of what is behind Envoy, this module knows only
+the form of errors.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from service.edge.asgi import DECODABLE
+from service.edge.asgi import DECODABLE, UNDECODABLE
+from service.errors import MalformedBody
+from service.http.problem import problem
 
 Config = dict[str, Any]
 
@@ -42,12 +46,9 @@ ACCESS_CONTROL: Final = {
         "rules": {"action": "DENY", "policies": {"undecodable": _UNDECODABLE}},
     },
 }
-"""Envoy's filter that refuses requests by their headers, with 403."""
-BAD_REQUEST: Final = {
-    "status_code": 400,
-    "body": {"inline_string": "expected a path and a query in UTF-8, each other byte as %XX"},
-}
-"""The answer in its place."""
+"""Envoy's filter that refuses requests by their headers."""
+DENIED: Final = 403
+"""Its status; the service answers in its place."""
 LIVENESS: Final = {
     "name": "envoy.filters.http.health_check",
     "typed_config": {
@@ -113,25 +114,48 @@ def limit_connections(config: Config, *, most: int) -> None:
 
 
 def refuse_undecodable(config: Config) -> None:
-    """Answer 400 to a path or query that is not UTF-8.
+    """Answer 400 to a path or query that is not UTF-8, in the words and forms of the service.
 
     The application cannot be asked: pyvoy fails to decode such a path, and the request has no answer.
     """
-    _answer_first(config, ACCESS_CONTROL, 403, BAD_REQUEST)
+    plain = {"status_code": 400, "body": {"inline_string": UNDECODABLE}}  # becomes the message of gRPC
+    _answer_first(
+        config,
+        ACCESS_CONTROL,
+        _answer(DENIED, plain, header="content-type", regex="application/grpc.*"),
+        _answer(DENIED, _problem("/v2"), header=":path", regex=r"/v2([/?].*)?"),
+        _answer(DENIED, _problem("/")),
+    )
 
 
 def answer_liveness(config: Config) -> None:
     """Answer `/livez` and `/healthz` beside the event loop, where they would wait behind every request."""
-    _answer_first(config, LIVENESS, 200, ALIVE)
+    _answer_first(config, LIVENESS, _answer(200, ALIVE))
 
 
-def _answer_first(config: Config, http_filter: Config, status: int, answer: Config) -> None:
-    """Put a filter before all others, and word its answers of this status."""
-    comparison = {"op": "EQ", "value": {"default_value": status, "runtime_key": "-"}}
-    mapper = {"filter": {"status_code_filter": {"comparison": comparison}}, **answer}
+def _answer_first(config: Config, http_filter: Config, *answers: Config) -> None:
+    """Put a filter before all others, and word its answers; of those that fit, the first is sent."""
     for http in _http_managers(config):
         http["http_filters"].insert(0, http_filter)
-        http.setdefault("local_reply_config", {"mappers": []})["mappers"].append(mapper)
+        http.setdefault("local_reply_config", {"mappers": []})["mappers"].extend(answers)
+
+
+def _answer(status: int, answer: Config, *, header: str = "", regex: str = "") -> Config:
+    """Word Envoy's own answers of a status, of all requests or of those with such a header."""
+    comparison = {"op": "EQ", "value": {"default_value": status, "runtime_key": "-"}}
+    fits = {"status_code_filter": {"comparison": comparison}}
+    if header:
+        alike = {"header": {"name": header, "string_match": {"safe_regex": {"regex": regex}}}}
+        fits = {"and_filter": {"filters": [fits, {"header_filter": alike}]}}
+    return {"filter": fits, **answer}
+
+
+def _problem(path: str) -> Config:
+    """Word the refusal of an undecodable path as the service does below this one."""
+    error = MalformedBody(UNDECODABLE.replace("%", "%%"))  # Envoy puts values in the place of %NAME%
+    status, media_type, _, body = problem(error, "%UNIQUE_ID%", path)
+    form = {"json_format": json.loads(body), "content_type": media_type.decode()}
+    return {"status_code": status, "body_format_override": form}
 
 
 def _http_managers(config: Config) -> Iterator[Config]:

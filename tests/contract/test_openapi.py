@@ -60,6 +60,11 @@ def test_every_status_that_is_documented_exists(name):
     assert set(OPERATIONS[name]["responses"]) <= known
 
 
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_every_operation_documents_that_its_address_or_a_header_may_be_malformed(name):
+    assert "400" in OPERATIONS[name]["responses"]
+
+
 def test_every_refusal_of_a_prediction_is_documented():
     elsewhere = {405, 409}  # of the path, and of the cycles of a stream
 
