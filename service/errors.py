@@ -12,6 +12,7 @@ Code below the transports raises these and knows no status; `STATUS` is the one 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -27,6 +28,8 @@ MAX_PROBLEMS: Final = 100
 
 LONGEST_NAME: Final = 256
 """Most characters of a name: a unit's, or a column's in an error."""
+NAME: Final = re.compile(f"[^\0]{{1,{LONGEST_NAME}}}")
+"""All of a unit's name; no database keeps NUL."""
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -289,10 +292,8 @@ def room(found: int) -> int:
     return max(1, MAX_PROBLEMS + 1 - found)
 
 
-def name_problem(unit: str | None, pointer: str = "/unit") -> Problem | None:
-    """Return what is wrong with the name of a unit; None: nothing, or it has no name."""
-    if unit is None or (0 < len(unit) <= LONGEST_NAME and "\0" not in unit):
-        return None
+def bad_name(unit: str, pointer: str = "/unit") -> Problem:
+    """Make the problem of a unit's name that is not a `NAME`."""
     wanted = f"expected a name of 1 to {LONGEST_NAME} characters without NUL"
     return Problem(pointer, "bad_name", f"{wanted}, got {len(unit)}: {short(unit)}")
 

@@ -22,13 +22,14 @@ from service.core.rules import WindowRules
 from service.core.window import WindowInput, Windows, check, lay_out
 from service.errors import (
     MAX_PROBLEMS,
+    NAME,
     STATUS,
     InvalidRequest,
     InvalidWindow,
     Problem,
+    bad_name,
     escaped,
     listed,
-    name_problem,
 )
 from service.store.async_store import AsyncStore
 from service.store.rows import Append, Stretch, UnitKey
@@ -183,6 +184,10 @@ def given_rows(
         if cycle is not None and (problem := cycle_problem(cycle, f"{at(i)}/cycle")):
             problems.append(problem)
         cycles.append(None if cycle is None or problems else int(cycle))
+        if not (columns or values):
+            detail = f"expected one of {', '.join(rules.names)} or more, got none"
+            problems.append(Problem(f"{at(i)}/columns", "empty", detail))
+            continue
         try:
             read.append(reading_values(values, columns, rules, at=at(i)))
         except InvalidWindow as error:
@@ -235,7 +240,8 @@ def check_name(unit: str, pointer: str = "/unit") -> None:
     Raises:
         InvalidRequest: it is empty, too long, or has a character that no database keeps.
     """
-    if (problem := name_problem(unit, pointer)) is not None:
+    if not NAME.fullmatch(unit):
+        problem = bad_name(unit, pointer)
         raise InvalidRequest(f"{pointer}: {problem.detail}", [problem])
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from model.domain import BoolArray, FloatArray
 from service.core.rules import WindowRules
-from service.errors import MAX_PROBLEMS, Problem, escaped, name_problem, room, short
+from service.errors import MAX_PROBLEMS, NAME, Problem, bad_name, escaped, room, short
 
 LARGEST_CYCLE: Final = 2**24
 """Cycle numbers travel as float32, which holds every integer up to here."""
@@ -196,8 +196,9 @@ def lay_out(given: WindowInput, rules: WindowRules, *, most: int = MAX_PROBLEMS 
 
     At most `most` problems are worded.
     """
-    if (problem := name_problem(given.name)) is not None:
-        return LaidOut(None, 0, [problem])
+    name = given.name
+    if name is not None and not NAME.fullmatch(name):
+        return LaidOut(None, 0, [bad_name(name)])
     if given.readings is None:
         return _from_columns(given.columns or {}, rules, most)
     if given.columns is not None:

@@ -126,10 +126,6 @@ def reading_values(
                 [Problem(f"{at}/columns/{name}", "unknown_column", text) for name, text in details.items()]
             )
         given = [columns.get(name, math.nan) for name in rules.names]
-    elif not values:
-        raise _invalid(
-            f"{at}/columns", "empty", f"expected one of {', '.join(rules.names)} or more, got none"
-        )
     elif len(values) != len(rules.names):
         wanted = f"expected {len(rules.names)} values ({', '.join(rules.names)}), got {len(values)}"
         raise _invalid(f"{at}/values", "wrong_columns", wanted)

@@ -188,7 +188,7 @@ def test_a_reading_by_names_is_that_in_schema_order_with_nan_for_what_is_left_ou
     ("values", "columns", "expected"),
     [
         ([1.0], {}, [("/reading/values", "wrong_columns")]),
-        ([], {}, [("/reading/columns", "empty")]),
+        ([], {}, [("/reading/values", "wrong_columns")]),
         ([1.0] * F, {RULES.names[0]: 1.0}, [("/reading", "wrong_columns")]),
         (
             [1.0, -math.inf, math.inf],
