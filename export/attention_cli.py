@@ -16,10 +16,10 @@ from rich.table import Table
 from export.bundle import BundleFolder, Manifest, find_bundle
 from export.card import meanings
 from export.evaluation_windows import matching_fleet, spread_windows
-from export.pictures import require_matplotlib, save_picture
+from export.pictures import require_matplotlib
 from model.domain import FloatArray, InvalidData, Trajectory, WindowSet
 from model.fleet import fleet_of_schema
-from model.screen import number_table, say, stacked, tell
+from model.screen import number_table, save_picture, say, stacked, tell
 
 if TYPE_CHECKING:
     from export.attention import HeadReport

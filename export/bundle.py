@@ -28,7 +28,7 @@ from pydantic import (
 )
 
 from export.arrays import one_line
-from model.domain import Column, FloatArray, Role, RulError, Schema, printable
+from model.domain import LONGEST_CONTEXT, MODEL_NAME, Column, FloatArray, Role, RulError, Schema, printable
 
 METADATA_KEY: Final = "rul_manifest"
 FORMAT: Final = 2
@@ -38,8 +38,6 @@ CARD: Final = "MODEL_CARD.md"
 GOLDEN: Final = "golden.npz"
 MODEL: Final = "model.onnx"
 DECILES: Final = 9
-LONGEST: Final = 100_000
-"""Maximum cycles that a model may read."""
 ENTROPY_ROUNDING: Final = 1e-5
 """Added to both ends of an entropy band. A head that weighs by lag alone has one entropy for each length;
 what differs is rounding, which depends on the batch."""
@@ -171,12 +169,12 @@ class Manifest(Frozen):
     """Everything that servers, clients and readers must know about a model."""
 
     format: Annotated[int, Field(ge=1)] = FORMAT
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
+    name: str = Field(pattern=MODEL_NAME.pattern)
     version: Line
     network: Line
     columns: list[ColumnManifest] = Field(min_length=1)
     context: PositiveInt = Field(
-        le=LONGEST, description="maximum cycles that the model reads; earlier ones are ignored"
+        le=LONGEST_CONTEXT, description="maximum cycles that the model reads; earlier ones are ignored"
     )
     min_cycles: PositiveInt = Field(
         description="a window of fewer cycles is insufficient history, unless its last_cycle shows that it "

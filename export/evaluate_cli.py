@@ -24,7 +24,7 @@ from export.evaluation_windows import (
     read_true_ruls,
     require_failures,
 )
-from export.pictures import require_matplotlib, save_picture
+from export.pictures import require_matplotlib
 from model.dataset import failed_units
 from model.domain import FloatArray, InvalidData, Trajectory, WindowSet
 from model.evaluation import TITLES, Answered, Figure, figures
@@ -41,7 +41,7 @@ from model.prognostics import (
     prognostic_figures,
     reliability,
 )
-from model.screen import cells, number_table, say, stacked, tell
+from model.screen import cells, number_table, save_picture, say, stacked, tell
 
 if TYPE_CHECKING:
     from export.session import Session

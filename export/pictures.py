@@ -5,7 +5,6 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
-from model import screen
 from model.screen import CannotDraw
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ PURPLE: Final = "#CC79A7"
 SKY: Final = "#56B4E9"
 BLACK: Final = "#000000"
 GREY: Final = "#888888"
-save_picture: Final = screen.save_picture
 LEGEND: Final[dict[str, Any]] = {"frameon": True, "framealpha": 0.9, "edgecolor": "none"}
 
 

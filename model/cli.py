@@ -14,7 +14,7 @@ from rich.table import Table
 
 from model import experiment_cli, fleet_cli
 from model.cluster import RayAddress, connected
-from model.domain import MODEL_NAME, RulError
+from model.domain import MODEL_NAME, RulError, printable
 from model.evaluation import BOOSTING_TITLES, TITLES, Figure, boosting_caution
 from model.experiment_cli import Settings, Threads
 from model.fleet import fleet_named
@@ -111,7 +111,7 @@ def train(
     given = {"fleet": fleet, "data": [str(path) for path in data], "set": set_ or [], "threads": threads}
     kind, config = fleet_named(fleet), TrainConfig(seed=seed, **training)
     files = data_files(data, kind)
-    source = Source(", ".join(file.name for file in files), data_sha256(files), given)
+    source = Source(", ".join(printable(file.name) for file in files), data_sha256(files), given)
     trajectories = inspected_trajectories(data, kind, fleet=fleet, folds=folds)
     plan = Plan(trajectories, kind, network, config, folds, options)
     with connected(ray, threads=threads, start=partial(torch.set_num_threads, threads)) as cluster:

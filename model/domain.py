@@ -33,6 +33,8 @@ HEALTH_LABELS: Final = (*HEALTH_STATES, "unknown")
 
 MODEL_NAME: Final = re.compile(r"^[a-z0-9][a-z0-9_-]{0,62}$")
 """Names of models and of their bundles."""
+LONGEST_CONTEXT: Final = 100_000
+"""Maximum cycles that a model may read."""
 LARGEST_CYCLE: Final = 2**24
 """Networks read cycle numbers as float32, which holds every whole number up to here."""
 

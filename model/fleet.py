@@ -17,7 +17,7 @@ from typing import Annotated, Final, Literal, cast, get_args
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from model.domain import LARGEST_CYCLE, Column, InvalidData, Schema
+from model.domain import LARGEST_CYCLE, LONGEST_CONTEXT, Column, InvalidData, Schema
 from model.fleet_keys import check_keys, plain_error
 
 Format = Literal["cmapss", "csv", "parquet", "feather", "xlsx"]
@@ -114,9 +114,8 @@ class Fleet(ModelDefaults):
             f"cap must be above 0 and at most {LARGEST_CYCLE}, got {self.cap}": (
                 0 < self.cap <= LARGEST_CYCLE
             ),
-            f"1 <= shortest <= context, got shortest {self.shortest}, context {self.context}": (
-                1 <= self.shortest <= self.context
-            ),
+            f"1 <= shortest <= context <= {LONGEST_CONTEXT}, got shortest {self.shortest}, "
+            f"context {self.context}": 1 <= self.shortest <= self.context <= LONGEST_CONTEXT,
             f"horizons must be positive and rise, got {list(self.horizons)}": (
                 bool(self.horizons) and positive_rising
             ),

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from export.pictures import require_matplotlib, save_picture
+from export.pictures import require_matplotlib
+from model.screen import save_picture
 from tests.benchmarks.tables import table
 
 if TYPE_CHECKING:

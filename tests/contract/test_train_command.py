@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from export.bundle import BUNDLED, InvalidBundle, Manifest
+from export.bundle import BUNDLED, InvalidBundle
 from export.pictures import CannotDraw
 from model.cli import RunExists
-from model.domain import MODEL_NAME, InvalidData, cycles_left
+from model.domain import InvalidData, cycles_left
 from model.fleet import FailureRule, fleet_toml
 from model.networks import InvalidOption
 from model.replay import load_held_out
@@ -286,10 +286,6 @@ def test_a_name_that_no_bundle_may_have_is_refused_before_data_is_read(tmp_path,
     assert result.exit_code == 2
     assert "--name" in result.stderr
     assert "expected 1 to 63 lower-case letters" in " ".join(result.stderr.split())
-
-
-def test_the_name_of_a_training_follows_the_rule_of_bundles():
-    assert Manifest.model_json_schema()["properties"]["name"]["pattern"] == MODEL_NAME.pattern
 
 
 def commands_of_card(bundle):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from export.explanation_picture import explanation_picture, leading
-from export.pictures import save_picture
 from model.domain import InvalidData, Trajectory
+from model.screen import save_picture
 from rul_client.commands.explain.run import chosen, up_to
 from rul_client.commands.explain.run import explained as explain
 from rul_client.commands.predict.offline import Offline

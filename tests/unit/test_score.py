@@ -161,7 +161,7 @@ def test_readings_without_a_place_are_refused_with_file_row_and_reason(tiny_bund
         ("pumps.parquet", 3, "pump-1", 2.5, "cycle"),
         ("pumps.parquet", 6, "pump-1", 5.0, "cycle"),
     ]
-    assert "expected a whole number of 0 or more, got 2.5" in refused(tmp_path / "out")[1]["reason"]
+    assert "expected a whole number from 0 to 16777216, got 2.5" in refused(tmp_path / "out")[1]["reason"]
     assert (summary["refused_readings"], summary["windows"]) == (3, len(table) - 3)
 
 

@@ -12,8 +12,9 @@ import typer
 
 from export.bundle import Manifest
 from export.explanation_picture import Explained, explanation_picture
-from export.pictures import require_matplotlib, save_picture
+from export.pictures import require_matplotlib
 from model.domain import FloatArray, InvalidData, Trajectory, printable
+from model.screen import save_picture
 from rul_client.answers import Answerer, Explanation, Prediction, Refused
 from rul_client.commands.predict.input_file import read_units
 from rul_client.commands.predict.offline import open_offline

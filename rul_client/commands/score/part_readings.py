@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from model.domain import BoolArray, IntArray, InvalidData, Trajectory
+from model.domain import LARGEST_CYCLE, BoolArray, IntArray, InvalidData, Trajectory
 from model.fleet import Fleet
 from model.readers import Rows, is_cycle
 from model.tables import Table, is_numeric, names_of, table_of
@@ -133,8 +133,8 @@ def _kept(of: Slice, table: pa.Table, fleet: Fleet, refused: list[Refusal]) -> B
         cycle = None if np.isnan(cycles[row]) else float(cycles[row])
         if named[row]:
             unit, column = units[codes[row]], fleet.cycle_column
-            got = "nothing" if cycle is None else f"{cycle:g}"
-            reason = f"expected a whole number of 0 or more, got {got}"
+            got = "nothing" if cycle is None else f"{cycle:.12g}"
+            reason = f"expected a whole number from 0 to {LARGEST_CYCLE}, got {got}"
         else:
             unit, column, reason = None, fleet.unit_column, "expected a name, got nothing"
         refused.append(Refusal(of.file, of.first_row + row + 1, unit, cycle, column, reason))
