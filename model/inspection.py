@@ -91,6 +91,7 @@ class Inspection:
     duplicates: int  # Rows that repeat a unit and cycle
     duplicate: str  # The first of them, in words; empty without one
     gaps: int  # Units with skipped cycle numbers
+    skipped: float  # Share of the cycles of all units without a reading
     columns: tuple[ColumnFacts, ...]  # In schema order
     bound: BoundFacts | None  # None: every unit ran to failure
     end: EndFacts | None  # Where units end, if every one counts as failed; None: nowhere in particular
@@ -118,6 +119,7 @@ def inspect_rows(rows: Rows, fleet: Fleet) -> Inspection:
         duplicates=len(pairs),
         duplicate=rows.first_duplicate() if len(pairs) else "",
         gaps=sum(bool((np.diff(each.cycles) > 1).any()) for each in trajectories),
+        skipped=1.0 - sum(map(len, trajectories)) / sum(map(_span, trajectories)),
         columns=tuple(
             column_facts(column.name, column.role, readings, locate=kept.cycle_of, repeats=repeats)
             for (column, readings), repeats in zip(names, repeated, strict=True)
@@ -133,8 +135,11 @@ def life_quantiles(units: Sequence[Trajectory]) -> tuple[float, ...]:
     """Compute quantiles of the cycles from the first reading to the last, both included."""
     if not units:
         return ()
-    spans = [float(unit.cycles[-1] - unit.cycles[0] + 1) for unit in units]
-    return tuple(float(value) for value in np.quantile(spans, QUANTILES))
+    return tuple(float(value) for value in np.quantile([*map(_span, units)], QUANTILES))
+
+
+def _span(unit: Trajectory) -> int:
+    return int(unit.cycles[-1] - unit.cycles[0] + 1)
 
 
 def column_facts(

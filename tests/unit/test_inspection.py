@@ -234,7 +234,22 @@ def test_units_that_have_not_failed_and_gaps_in_cycles_are_noted(inspected):
 
     assert 0 < facts.failed < 24
     assert f"{24 - facts.failed} of 24 units have not failed: they have no RUL" in lines(found, "note")
-    assert "1 unit with gaps in the cycle numbers" in lines(found, "note")
+    assert any(
+        text.startswith("1 unit with gaps in the cycle numbers: windows count 0.1% of the cycles as missing")
+        for text in lines(found, "note")
+    )
+
+
+def test_units_numbered_in_steps_that_leave_windows_empty_are_a_warning(inspected):
+    def in_tens(text):
+        head, *rows = (line.split(",") for line in text.splitlines())
+        return "\n".join(",".join(line) for line in [head, *([u, f"{c}0", *more] for u, c, *more in rows)])
+
+    _, found = inspected(change=in_tens)
+
+    (text,) = (text for text in lines(found, "warning") if "gaps" in text)
+    assert "24 units with gaps in the cycle numbers: windows count 89.9% of the cycles as missing" in text
+    assert text.endswith("number the readings 1, 2, 3, .. or leave out the key cycle")
 
 
 @given(
