@@ -11,17 +11,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from model.domain import BoolArray, FloatArray
+from model.domain import LARGEST_CYCLE, BoolArray, FloatArray
 from service.core.rules import WindowRules
 from service.errors import MAX_PROBLEMS, NAME, Problem, bad_name, escaped, room, short
-
-LARGEST_CYCLE: Final = 2**24
-"""Cycle numbers travel as float32, which holds every integer up to here."""
 
 
 class WindowInput(msgspec.Struct, forbid_unknown_fields=True):

@@ -13,10 +13,11 @@ import msgspec
 from msgspec import Raw
 
 from model.decision import Costs
+from model.domain import LARGEST_CYCLE
 from service.core.predictor import Predictor
 from service.core.queries import Explain, PredictQuery
 from service.core.turns import LARGE_BYTES, Turns
-from service.core.window import LARGEST_CYCLE, LaidOut, WindowInput, lay_out
+from service.core.window import LaidOut, WindowInput, lay_out
 from service.errors import Problem, TooLarge, escaped, room, short
 from service.http.problem import UNREADABLE, unreadable
 

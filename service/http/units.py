@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
+from model.domain import LARGEST_CYCLE
 from service.core.predictor import LoadedModel
-from service.core.window import LARGEST_CYCLE
 from service.edge.exchange import Desk
 from service.edge.keys import KeyScope
 from service.errors import LONGEST_NAME

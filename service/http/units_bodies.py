@@ -11,9 +11,8 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, Meta, UnsetType
 
-from model.domain import HEALTH_LABELS, FloatArray, RulState
+from model.domain import HEALTH_LABELS, LARGEST_CYCLE, FloatArray, RulState
 from service.core.queries import Interval
-from service.core.window import LARGEST_CYCLE
 from service.store.explanation import Explanation, read_explanation
 from service.store.judgement import Accuracy, Outcome, OutcomeKind, OutcomeResult, judge_unit
 from service.store.rows import FleetRow, History, Stretch

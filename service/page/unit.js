@@ -13,7 +13,8 @@ const MOST = 1000;
 
 export async function show(root, params, context) {
   const { model, unit } = params;
-  const at = Number(params.query?.get("cycle")) || null;
+  const asked = params.query?.get("cycle");
+  const at = asked ? Number(asked) : null;
   const { api, signal } = context;
   const path = `/v1/units/${encodeURIComponent(unit)}`;
   root.classList.add("unit");
@@ -85,14 +86,14 @@ class UnitView {
     const answer = h("div", { class: "card answer" },
       h("section", { class: "answer-figures", "aria-label": "Answer" }, figures(prediction, { last: cycle, cap: manifest.cap, ended: known.outcome !== null })),
       h("section", { class: "why", "aria-label": "Why" }, reasons(prediction), explained.why && h("p", { class: "muted" }, explained.why)),
-      !known.outcome && !this.at && this.act());
+      !known.outcome && this.at === null && this.act());
     this.isUsed = false;
     const top = scrollY;
     this.news = h("p", { class: "notice card", role: "status", hidden: true });
     put(this.root,
       this.head(prediction, last),
       this.news,
-      this.at && this.past(last),
+      this.at !== null && this.past(last),
       known.outcome && this.end(),
       answer,
       h("div", { class: "columns" }, h("section", { class: "card charts", "aria-label": "Life" }, charts.root), charts.side));
@@ -140,7 +141,7 @@ class UnitView {
   }
 
   address(cycle = null) {
-    return `#/unit/${encodeURIComponent(this.model)}/${encodeURIComponent(this.unit)}${cycle ? `?cycle=${cycle}` : ""}`;
+    return `#/unit/${encodeURIComponent(this.model)}/${encodeURIComponent(this.unit)}${cycle === null ? "" : `?cycle=${cycle}`}`;
   }
 
   explainAt(cycle) {
@@ -154,7 +155,8 @@ class UnitView {
 
   /** Attention of each head for the answer that is shown, by the Open Inference Protocol. */
   async heads({ cycles, columns }) {
-    const window = cycles.filter((cycle) => cycle <= this.cycle).slice(-this.manifest.context);
+    const first = Math.max(cycles[0], this.cycle - this.manifest.context + 1);
+    const window = Array.from({ length: this.cycle - first + 1 }, (_, i) => first + i);
     const names = this.manifest.columns.map((column) => column.name);
     const at = new Map(cycles.map((cycle, i) => [cycle, i]));
     const data = window.flatMap((cycle) => names.map((name) => columns[name]?.[at.get(cycle)] ?? null));
@@ -170,7 +172,7 @@ class UnitView {
 
   /** Show the unit anew where an event tells of it; a page in use asks first. */
   hear(name, units) {
-    if (name !== "units" || this.at || document.hidden) return;
+    if (name !== "units" || this.at !== null || document.hidden) return;
     const found = units.find((one) => one.unit === this.unit && one.model === this.model);
     if (!found || found.last_cycle === this.known.predictions[0]?.last_cycle) return;
     if (!this.isUsed || !this.news) return void this.reload();

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
-from model.domain import FloatArray
-from service.core.window import LARGEST_CYCLE
+from model.domain import LARGEST_CYCLE, FloatArray
 from service.errors import (
     DeadlineExceeded,
     NoStore,

@@ -14,8 +14,7 @@ import numpy as np
 from sqlalchemy import ColumnElement, Select, bindparam, delete, insert, select, tuple_
 from sqlalchemy.engine import Connection
 
-from model.domain import FloatArray
-from service.core.window import LARGEST_CYCLE
+from model.domain import LARGEST_CYCLE, FloatArray
 from service.errors import (
     MAX_PROBLEMS,
     CycleConflict,

@@ -14,7 +14,7 @@ from sqlalchemy import RowMapping, Select, Table, delete, func, insert, select, 
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DataError, IntegrityError
 
-from service.core.window import LARGEST_CYCLE
+from model.domain import LARGEST_CYCLE
 from service.store.database import Database, engine_of, take_turns
 from service.store.fleet import read_fleet, read_summary
 from service.store.judgement import (

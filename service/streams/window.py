@@ -13,9 +13,9 @@ from typing import Final
 
 import numpy as np
 
-from model.domain import FloatArray
+from model.domain import LARGEST_CYCLE, FloatArray
 from service.core.rules import WindowRules
-from service.core.window import LARGEST_CYCLE, WindowInput, Windows, check, join, lay_out
+from service.core.window import WindowInput, Windows, check, join, lay_out
 from service.errors import MAX_PROBLEMS, CycleConflict, InvalidWindow, Problem, escaped
 
 AT: Final = "/reading"

@@ -182,6 +182,30 @@ def test_each_head_shows_where_it_looks(opened):
     opened.shoot("unit-heads")
 
 
+@desktop
+def test_heads_are_of_the_window_that_was_answered_where_cycles_have_no_reading(opened, http):
+    whole = http.get("/v1/models/fd001/simulated?seed=7").json()["columns"]
+    kept = [i for i in range(20) if not 10 <= i < 15]
+    body = {"cycles": kept, "columns": {name: [values[i] for i in kept] for name, values in whole.items()}}
+    http.post("/v1/units/gappy/cycles", json=body).raise_for_status()
+
+    page = show(opened, "gappy")
+    page.get_by_text("Head by head").click()
+
+    page.get_by_label("Attention of 5 heads at each of 20 cycles.").wait_for()
+
+
+@desktop
+def test_the_first_cycle_may_be_0(opened, http):
+    first = http.get("/v1/models/fd001/simulated?seed=7").json()["columns"]
+    body = {"cycles": [0, 1], "columns": {name: values[:2] for name, values in first.items()}}
+    http.post("/v1/units/new/cycles", json=body).raise_for_status()
+
+    page = show(opened, "new", query="?cycle=0")
+
+    expect(page.get_by_text("The answer as it was at cycle 0.")).to_be_visible()
+
+
 @both_sizes
 def test_a_dearer_failure_never_means_to_act_later(opened):
     page = show(opened, "worn")

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.core.window import LARGEST_CYCLE
+from model.domain import LARGEST_CYCLE
 from service.errors import CycleConflict, InvalidRequest
 from service.store.judgement import Outcome, OutcomeKind, OutcomeResult
 from service.store.readings import Readings

@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from export.occlusion import Typical
+from model.domain import LARGEST_CYCLE
 from service.core.answers import Answers, Piece, prediction
 from service.core.probes import hiding_each, probes, without_each
 from service.core.queries import Explain
 from service.core.rules import WindowRules
 from service.core.runtime import Asked
-from service.core.window import LARGEST_CYCLE, WindowInput, check, join, lay_out
+from service.core.window import WindowInput, check, join, lay_out
 from service.errors import LONGEST_NAME, MAX_PROBLEMS
 from tests.fakes import COLUMNS, RULES, fake_outputs, make_manifest, make_windows, window_input
 
