@@ -94,6 +94,9 @@ class Augmentation:
         lost = (self._chance(windows, 1) < config.columns_missing) & (self._chance(windows, columns) < 0.15)
         share = 0.3 * self._chance(windows, 1, 1) * (self._chance(windows, 1, 1) < config.readings_missing)
         lost = lost.unsqueeze(1) | (self._chance(*readings.shape) < share)
+        if config.cycles_missing:
+            share = 0.6 * self._chance(windows, 1, 1) * (self._chance(windows, 1, 1) < config.cycles_missing)
+            lost |= self._chance(*readings.shape[:2], 1) < share
         hidden = self._chance(windows) < config.age_missing
         return readings.masked_fill(lost, torch.nan), lengths, last_cycle.masked_fill(hidden, torch.nan)
 

@@ -20,6 +20,7 @@ SHARES: Final = (
     "age_missing",
     "columns_missing",
     "readings_missing",
+    "cycles_missing",
     "history_missing",
 )
 WORDS: Final = {"true": True, "false": False}

@@ -1,5 +1,7 @@
 """Scales of columns, and what augmentation makes of them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -62,3 +64,20 @@ def test_quiet_columns_get_less_noise_and_kept_levels_are_shifted():
     assert readings[:, :, 0].std(1).max() < 1e-6
     assert readings[:, 0, 0].std().item() == pytest.approx(2.0 * STILL.offset, rel=0.05)
     assert readings[:, 0, 1].std().item() == pytest.approx(STILL.noise, rel=0.05)
+
+
+def test_a_share_of_the_windows_loses_whole_cycles():
+    scales = ColumnScales(np.zeros(2, np.float32), np.zeros(2, np.float32))
+    augment = Augmentation(replace(STILL, cycles_missing=0.25), scales, torch.Generator().manual_seed(3))
+    windows, cycles = 2000, 50
+
+    readings, _, _ = augment(
+        torch.zeros(windows, cycles, 2), torch.full((windows,), cycles), torch.full((windows,), 60.0), PLAIN
+    )
+
+    missing = readings.isnan()
+    assert torch.equal(missing[:, :, 0], missing[:, :, 1])
+    share = missing[:, :, 0].float().mean(1)
+    assert (share > 0).float().mean().item() == pytest.approx(0.25, abs=0.03)
+    assert share[share > 0].mean().item() == pytest.approx(0.3, abs=0.03)
+    assert share.max() < 0.85
