@@ -12,6 +12,7 @@ import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from service.labels import Route
 from service.metrics.metrics import Metrics
 from tests.fakes import FakeRuntime, make_manifest
 from tests.observability import (
@@ -76,6 +77,18 @@ def test_each_label_value_that_is_asked_for_can_occur(name, declared):
             assert any(re.fullmatch(pattern, value) for value in values), (
                 f"{label}{operator}{pattern}: {values}"
             )
+
+
+def test_probes_scrapes_pages_and_unknown_urls_are_no_requests_in_any_expression():
+    left_out = {value for text in expressions().values() for value in re.findall(r'route!~"([^"]*)"', text)}
+
+    (pattern,) = left_out
+
+    assert {route for route in Route if re.fullmatch(pattern, route)} == {
+        Route.LIVEZ, Route.READYZ, Route.METRICS, Route.DOCS, Route.OPENAPI, Route.PAGE, Route.V2_LIVE,
+        Route.V2_READY, Route.V2_MODEL_READY, Route.GRPC_HEALTH, Route.GRPC_REFLECTION, Route.GRPC_INFERENCE,
+        Route.OTHER,
+    }  # fmt: skip
 
 
 def test_no_series_is_labelled_by_unit(declared):
