@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from functools import wraps
+from inspect import Signature, signature
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from rul_client.address import LOCAL, http_address
+from rul_client.address import LOCAL, ApiKey, Ca, Cert, CertKey, KeyFile, Tls, chosen_key, http_address
 
 if TYPE_CHECKING:
     from rul_client.answers import Candidate
@@ -22,7 +24,6 @@ CHANGE_SECONDS: Final = 180.0
 """Longest wait for a change: longer than the service takes to check a bundle or to refuse it."""
 
 Url = Annotated[str, typer.Option(help="The service: http or https://HOST:PORT.", callback=http_address)]
-ApiKey = Annotated[str | None, typer.Option(help="Its API key.", envvar="RUL_API_KEY")]
 Bundle = Annotated[str, typer.Argument(help="A shipped bundle, or a folder on the service's machine.")]
 Name = Annotated[str, typer.Argument(help="Name of a loaded model.")]
 
@@ -31,8 +32,43 @@ models = typer.Typer(
 )
 
 
+class Connection(NamedTuple):
+    """The service that a command asks."""
+
+    url: str
+    api_key: str | None
+    tls: Tls
+
+
+def _connection(
+    *,
+    url: Url = LOCAL,
+    api_key: ApiKey = None,
+    key_file: KeyFile = None,
+    ca: Ca = None,
+    cert: Cert = None,
+    key: CertKey = None,
+) -> Connection:
+    return Connection(url, chosen_key(api_key, key_file), Tls(ca, cert, key))
+
+
+def _connected(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `_connection`, in place of its parameter `to`."""
+    options = signature(_connection, eval_str=True).parameters
+    own = dict(signature(command, eval_str=True).parameters)
+    del own["to"]
+
+    @wraps(command)
+    def run(**given: Any) -> None:  # noqa: ANN401 whatever the command takes
+        command(to=_connection(**{name: given.pop(name) for name in options}), **given)
+
+    vars(run)["__signature__"] = Signature([*own.values(), *options.values()])  # what Typer reads
+    return run
+
+
 @models.command("list")
-def list_models(*, url: Url = LOCAL, api_key: ApiKey = None) -> None:
+@_connected
+def list_models(*, to: Connection) -> None:
     """List the models that serve.
 
     Example: rul models list --url http://localhost:3000
@@ -40,65 +76,70 @@ def list_models(*, url: Url = LOCAL, api_key: ApiKey = None) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for heading in ("model", "version", "sha256", "provider", "candidate"):
         table.add_column(heading, no_wrap=True)
-    for found in _ask(url, api_key, lambda client: client.models()):
+    for found in _ask(to, lambda client: client.models()):
         row = found.name, found.version, found.sha256[:12], found.provider
         table.add_row(*row, _candidate(found.candidate))
     Console(width=160, highlight=False, markup=False).print(table)
 
 
 @models.command()
-def load(bundle: Bundle, *, url: Url = LOCAL, api_key: ApiKey = None) -> None:
+@_connected
+def load(bundle: Bundle, *, to: Connection) -> None:
     """Load another model.
 
     Example: rul models load fd002
     """
-    _change(url, api_key, "POST", "", {"bundle": bundle})
+    _change(to, "POST", "", {"bundle": bundle})
 
 
 @models.command()
-def swap(name: Name, bundle: Bundle, *, url: Url = LOCAL, api_key: ApiKey = None) -> None:
+@_connected
+def swap(name: Name, bundle: Bundle, *, to: Connection) -> None:
     """Replace a model by another version; requests and streams in flight end with the old one.
 
     Example: rul models swap fd001 /bundles/fd001-v2
     """
-    _change(url, api_key, "POST", f"/{quote(name, safe='')}", {"bundle": bundle})
+    _change(to, "POST", f"/{quote(name, safe='')}", {"bundle": bundle})
 
 
 @models.command()
-def unload(name: Name, *, url: Url = LOCAL, api_key: ApiKey = None) -> None:
+@_connected
+def unload(name: Name, *, to: Connection) -> None:
     """Unload a model; the last one stays.
 
     Example: rul models unload fd002
     """
-    _change(url, api_key, "DELETE", f"/{quote(name, safe='')}", None)
+    _change(to, "DELETE", f"/{quote(name, safe='')}", None)
 
 
 @models.command()
+@_connected
 def shadow(
     name: Name,
     bundle: Bundle,
     *,
     share: Annotated[float, typer.Option(help="Share of requests after which it is asked.")] = 0.1,
-    url: Url = LOCAL,
-    api_key: ApiKey = None,
+    to: Connection,
 ) -> None:
     """Ask a candidate beside a model, and measure how far it is off; no answer changes.
 
     Example: rul models shadow fd001 /bundles/fd001-v2 --share 0.1
     """
-    _change(url, api_key, "POST", f"/{quote(name, safe='')}/shadow", {"bundle": bundle, "share": share})
+    _change(to, "POST", f"/{quote(name, safe='')}/shadow", {"bundle": bundle, "share": share})
 
 
 @models.command()
-def unshadow(name: Name, *, url: Url = LOCAL, api_key: ApiKey = None) -> None:
+@_connected
+def unshadow(name: Name, *, to: Connection) -> None:
     """Ask the candidate no more.
 
     Example: rul models unshadow fd001
     """
-    _change(url, api_key, "DELETE", f"/{quote(name, safe='')}/shadow", None)
+    _change(to, "DELETE", f"/{quote(name, safe='')}/shadow", None)
 
 
 @models.command()
+@_connected
 def canary(
     name: Name,
     bundle: Bundle,
@@ -112,8 +153,7 @@ def canary(
         float, typer.Option(help="Largest share of windows out of distribution to it alone.")
     ] = 0.05,
     windows: Annotated[int, typer.Option(help="Least windows from which these two are judged.")] = 100,
-    url: Url = LOCAL,
-    api_key: ApiKey = None,
+    to: Connection,
 ) -> None:
     """Let a candidate answer a share of the requests; beyond a bound the model takes them back.
 
@@ -121,16 +161,17 @@ def canary(
     """
     bounds = {"failed": failed, "difference": difference, "novel": novel, "windows": windows}
     given = {"bundle": bundle, "share": share, **bounds}
-    _change(url, api_key, "POST", f"/{quote(name, safe='')}/canary", given)
+    _change(to, "POST", f"/{quote(name, safe='')}/canary", given)
 
 
 @models.command()
-def uncanary(name: Name, *, url: Url = LOCAL, api_key: ApiKey = None) -> None:
+@_connected
+def uncanary(name: Name, *, to: Connection) -> None:
     """Let the candidate answer no more.
 
     Example: rul models uncanary fd001
     """
-    _change(url, api_key, "DELETE", f"/{quote(name, safe='')}/canary", None)
+    _change(to, "DELETE", f"/{quote(name, safe='')}/canary", None)
 
 
 def _candidate(found: Candidate | None) -> str:
@@ -140,19 +181,19 @@ def _candidate(found: Candidate | None) -> str:
     return f"{found.kind} {found.model.version}, {answers}"
 
 
-def _change(url: str, api_key: str | None, method: str, path: str, body: Mapping[str, object] | None) -> None:
-    done = _ask(
-        url, api_key, lambda client: client.request(method, f"/v1/models{path}", dict[str, Any], body)
-    )
+def _change(to: Connection, method: str, path: str, body: Mapping[str, object] | None) -> None:
+    done = _ask(to, lambda client: client.request(method, f"/v1/models{path}", dict[str, Any], body))
     of = done["model"]
     typer.echo(f"{done['action']}: {of['name']} {of['version']}; models: {', '.join(done['models'])}")
 
 
-def _ask(url: str, api_key: str | None, question: Callable[[AsyncClient], Awaitable[Result]]) -> Result:
+def _ask(to: Connection, question: Callable[[AsyncClient], Awaitable[Result]]) -> Result:
     from rul_client.api import AsyncClient  # noqa: PLC0415 every `rul` command loads this module
 
     async def ask() -> Result:
-        async with AsyncClient(url, api_key=api_key, timeout_seconds=CHANGE_SECONDS, attempts=1) as client:
+        async with AsyncClient(
+            to.url, api_key=to.api_key, tls=to.tls, timeout_seconds=CHANGE_SECONDS, attempts=1
+        ) as client:
             return await question(client)
 
     return asyncio.run(ask())

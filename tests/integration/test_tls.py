@@ -68,7 +68,12 @@ def test_rul_predict_shows_a_certificate_by_http_and_grpc(scheme, secure, folder
 
 @pytest.mark.parametrize(
     ("command", "shown"),
-    [("rul top", r"\btiny\b"), ("rul bench", r"grpc .* none "), ("rul bench", r"json .* none ")],
+    [
+        ("rul top", r"\btiny\b"),
+        ("rul models", r"\btiny\b"),
+        ("rul bench", r"grpc .* none "),
+        ("rul bench", r"json .* none "),
+    ],
 )
 def test_the_other_commands_show_a_certificate_too(command, shown, secure, folder):
     words = documented(command, secure).split()[1:]
