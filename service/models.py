@@ -28,7 +28,7 @@ from service.core.rules import WindowRules
 from service.core.runtime import Runtime
 from service.core.shadow import Shadow, Uncounted, without_candidate
 from service.edge.admission import Admission
-from service.errors import InvalidCandidate, ModelConflict, ServiceError, UnknownModel
+from service.errors import FrontEndFailed, InvalidCandidate, ModelConflict, ServiceError, UnknownModel
 from service.metrics.board import Board
 from service.metrics.metrics import Metrics
 from service.metrics.models import ModelMetrics
@@ -67,6 +67,21 @@ class Joints:
         self.store.add_model(_version(manifest))
         return self._loaded(runtime, observer)
 
+    def reserve(self, runtime: Runtime, action: Action) -> None:
+        """Take the places on the board that a model or a candidate needs: a commit must not fail.
+
+        Raises:
+            ModelConflict: the board or the file system is full.
+        """
+        is_canary = action is Action.CANARY
+        places = self.metrics.places(runtime, canary=is_canary)
+        if is_canary:
+            places.slots(*_sums(runtime.manifest.name))
+        try:
+            self.board.reserve(places)
+        except FrontEndFailed as error:
+            raise ModelConflict(str(error)) from error
+
     def beside(
         self, serving: LoadedModel, runtime: Runtime, change: Change, give_back: Callable[[str], None]
     ) -> LoadedModel:
@@ -85,7 +100,7 @@ class Joints:
             serving.batcher,
             share=change.share,
             bounds=change.bounds,
-            sums=self.board.slots(f"canary of {name}", SUMS),
+            sums=self.board.slots(*_sums(name)),
             observer=observer,
             give_back=give_back,
         )
@@ -128,6 +143,10 @@ class Joints:
 def batches_at_once(settings: Settings, provider: str) -> int:
     """Return how many batches run at the same time: on a GPU one, because two would each be smaller."""
     return settings.inference_threads or 1 if provider in ON_GPU else settings.threads()
+
+
+def _sums(name: str) -> tuple[str, int]:
+    return f"canary of {name}", SUMS
 
 
 def _version(manifest: Manifest) -> ModelVersion:
@@ -260,6 +279,8 @@ class Catalog:
                 )
         if change.action is Action.LOAD and name in self._predictor.models:
             raise ModelConflict(f"model {name} is loaded; swap it")
+        if change.action is not Action.SHADOW:  # what it answers is counted in places of the model
+            await asyncio.to_thread(self._joints.reserve, runtime, change.action)
         return runtime, path
 
     def commit(self) -> Changed:

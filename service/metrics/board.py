@@ -9,10 +9,13 @@ This module must not know what is counted.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import math
 import mmap
 import os
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -88,52 +91,78 @@ class Board:
         """
         key = f"{size} {name}"
         if key not in self._slots:
-            self._slots[key] = Slots(self, self._rows[:, self._place(key, size)], self._worker)
+            self._take([key])
+            self._slots[key] = Slots(self, self._rows[:, self._places[key]], self._worker)
         return self._slots[key]
 
-    def _place(self, key: str, size: int) -> slice:
-        """Find a name in the workers' list; the first worker that asks for it appends it."""
+    def reserve(self, declared: Board) -> None:
+        """Take places for every name that another board has declared, or for none.
+
+        Raises:
+            FrontEndFailed: the board or the file system is full.
+        """
+        self._take([*declared._slots])
+
+    def _take(self, keys: Sequence[str]) -> None:
+        """Find names in the workers' list; the first worker that asks for them appends them, all or none."""
         if self._path is None:
-            self._reserve(self._next, size)
-            return self._assign(key)
-        with self._path.with_name(f"{self._path.name}-names").open("a+b") as file:
+            self._assign(self._missing(keys))
+            return
+        with self._path.with_name(f"{self._path.name}-names").open("a+b", buffering=0) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(self._read)
-            for line in file.read().decode().splitlines():
-                self._assign(line)
-            if key not in self._places:
-                self._reserve(self._next, size)
-                file.write(f"{key}\n".encode())
-                self._assign(key)
+            self._assign(file.read().decode().splitlines())
             self._read = file.tell()
-        return self._places[key]
+            missing = self._missing(keys)
+            text = "".join(f"{key}\n" for key in missing).encode()
+            with self._room():
+                if file.write(text) < len(text):
+                    file.truncate(self._read)
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._assign(missing)
+            self._read = file.tell()
+
+    def _missing(self, keys: Sequence[str]) -> list[str]:
+        """Return the names without places, for which there is room."""
+        missing = [key for key in keys if key not in self._places]
+        self._reserve(self._next, sum(map(_size, missing)))
+        return missing
 
     def _reserve(self, start: int, size: int) -> None:
         """Reserve room for these places of every worker: a page without room ends the process (SIGBUS)."""
         if start + size > ROW:
             raise FrontEndFailed(
-                f"the metrics of so many bundles need more than {ROW} numbers: run fewer bundles a service"
+                f"the metrics of all bundles since the start need more than {ROW} numbers: run fewer bundles "
+                "a service, or restart it, which forgets those that were unloaded"
             )
-        if self._path is None or not hasattr(os, "posix_fallocate"):
+        if self._path is None or not size or not hasattr(os, "posix_fallocate"):
             return
+        with self._room(), self._path.open("r+b") as file:
+            for worker in range(self._workers):
+                os.posix_fallocate(file.fileno(), (worker * ROW + start) * ITEM, size * ITEM)
+
+    @contextmanager
+    def _room(self) -> Generator[None]:
         try:
-            with self._path.open("r+b") as file:
-                for worker in range(self._workers):
-                    os.posix_fallocate(file.fileno(), (worker * ROW + start) * ITEM, size * ITEM)
+            yield
         except OSError as error:
+            folder = "" if self._path is None else f" in {self._path.parent.parent}"
             raise FrontEndFailed(
-                f"no room for the workers' metrics in {self._path.parent.parent}: {error.strerror}; "
-                "free some, or set TMPDIR"
+                f"no room for the workers' metrics{folder}: {error.strerror}; free some, or set TMPDIR"
             ) from error
 
-    def _assign(self, key: str) -> slice:
-        start, self._next = self._next, self._next + int(key.partition(" ")[0])
-        self._places[key] = slice(start, self._next)
-        return self._places[key]
+    def _assign(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            start, self._next = self._next, self._next + _size(key)
+            self._places[key] = slice(start, self._next)
 
     def pids(self) -> list[int]:
         """Return the process of each worker; 0 for one that does not live."""
         return [pid if pid and _lives(pid) else 0 for pid in map(int, self._rows[:, PID])]
+
+
+def _size(key: str) -> int:
+    return int(key.partition(" ")[0])
 
 
 def _lives(pid: int) -> bool:

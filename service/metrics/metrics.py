@@ -113,6 +113,16 @@ class Metrics(Collector):
         self._beside.append(observer)
         return observer
 
+    def places(self, model: Runtime, *, canary: bool) -> Board:
+        """Return a board of its own with all places that counting a model, or a canary, takes."""
+        board = Board()
+        alone = Metrics(
+            CollectorRegistry(), [self._runtimes[model.manifest.name] if canary else model], board
+        )
+        if canary:
+            alone.add_canary(model)
+        return board
+
     def remove_model(self, name: str) -> None:
         """Show nothing of a model any more."""
         self._retire(name)

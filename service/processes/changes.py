@@ -146,11 +146,14 @@ class WorkerChanges:
     async def _prepare(self, change: str) -> str:
         try:
             return _text(await self._catalog.prepare(msgspec.json.decode(change, type=Change)))
-        except ServiceError as error:
-            return _text(Changed.refused(error))
+        except Exception as error:  # noqa: BLE001 without a reply it would count as a worker that has ended
+            return _refusal(error)
 
     async def _commit(self) -> str:
-        return _text(self._catalog.commit())
+        try:
+            return _text(self._catalog.commit())
+        except Exception as error:  # noqa: BLE001 likewise
+            return _refusal(error)
 
     async def _abort(self) -> str:
         self._catalog.abort()
@@ -159,6 +162,12 @@ class WorkerChanges:
 
 def _files(changed: Changed) -> tuple[object, ...]:
     return changed.model, changed.bundles, changed.digests
+
+
+def _refusal(error: Exception) -> str:
+    if not isinstance(error, ServiceError):
+        logs.logger().error("change of models failed", reason=str(error), exc_info=error)
+    return _text(Changed.refused(error))
 
 
 def _text(of: Change | Changed | Candidate) -> str:

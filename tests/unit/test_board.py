@@ -73,6 +73,34 @@ def test_a_board_that_is_full_is_an_error_that_says_what_to_do(path):
         board.slots("numbers", ROW)
 
 
+def test_names_get_places_all_together_or_none_of_them(path):
+    board, declared = Board(path, worker=0, workers=1), Board()
+    declared.slots("first", 2)
+    declared.slots("second", ROW // 2)
+    board.slots("taken", ROW // 2)
+
+    with pytest.raises(FrontEndFailed, match="fewer bundles"):
+        board.reserve(declared)
+
+    assert path.with_name("board-names").read_text() == f"{ROW // 2} taken\n"
+
+
+def test_names_that_are_reserved_need_no_more_room(path, monkeypatch):
+    board, other = boards(path)
+    declared = Board()
+    declared.slots("numbers", 2)
+    board.reserve(declared)
+    monkeypatch.setattr(os, "posix_fallocate", full)
+
+    other.slots("numbers", 2).own[:] = 7
+
+    assert board.slots("numbers", 2).total().tolist() == [7, 7]
+
+
+def full(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
 def test_what_is_so_now_is_added_over_the_workers_that_live(path):
     first, second = boards(path)
     mine, theirs = first.slots("open", 1), second.slots("open", 1)
@@ -192,9 +220,6 @@ def test_the_children_of_a_model_come_and_go_and_go_on_counting_where_they_were(
 
 
 def test_a_full_file_system_is_an_error_that_names_its_folder(path, monkeypatch):
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     monkeypatch.setattr(os, "posix_fallocate", full)
 
     with pytest.raises(FrontEndFailed, match=f"in {path.parent.parent}: No space left on device; .*TMPDIR"):

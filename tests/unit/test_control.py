@@ -2,8 +2,12 @@
 
 import asyncio
 
+import msgspec
 import pytest
+from structlog.testing import capture_logs
 
+from service.core.changes import Changed
+from service.processes.changes import WorkerChanges
 from service.processes.control import VARIABLE, Control, WorkerSpec, send
 
 
@@ -62,3 +66,23 @@ def test_a_process_without_a_supervisor_has_no_description(monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
 
     assert WorkerSpec.read() is None
+
+
+class BrokenCatalog:
+    async def prepare(self, _change):
+        raise ValueError("a surprise")
+
+    def commit(self):
+        raise ValueError("a surprise")
+
+
+@pytest.mark.parametrize("command", [("prepare", '{"action": "unload"}'), ("commit",)])
+async def test_a_change_that_fails_in_a_worker_is_answered_and_logged(command):
+    name, *argument = command
+    commands = WorkerChanges(BrokenCatalog(), supervisor=None).commands()
+
+    with capture_logs() as said:
+        reply = await commands[name](*argument)
+
+    assert msgspec.json.decode(reply, type=Changed).error == "internal"
+    assert [line["event"] for line in said] == ["change of models failed"]

@@ -18,6 +18,7 @@ from service import logs
 from service.choices import ProviderChoice
 from service.core.runtime import OnnxRuntime
 from service.core.watch import Watch
+from service.metrics.board import ROW
 from service.proto import rul_v1_pb2 as pb
 from tests.changing import KEY, WINDOW, serving
 from tests.in_process import ask_grpc, framed, until
@@ -209,6 +210,23 @@ async def test_a_model_is_loaded_and_unloaded_and_leaves_no_series(service):
     text = (await service.client.get("/metrics")).text
     assert 'model="fd002"' not in text
     assert (await service.predict())["model"]["name"] == "fd001"  # the only one again
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "bundle"), [("POST", "", "fd002"), ("POST", "/fd001/canary", "newer")]
+)
+async def test_a_change_whose_metrics_do_not_fit_is_refused_and_changes_nothing(
+    service, newer, method, path, bundle
+):
+    board = service.parts.joints.board
+    board.slots("filler", ROW - board._next)
+
+    refused = await service.change(method, path, newer.path if bundle == "newer" else bundle)
+
+    assert refused.status_code == 409
+    assert "fewer bundles" in refused.json()["detail"]
+    assert [*service.parts.desk.predictor.models] == ["fd001"]
+    assert await service.version() == FD001_VERSION
 
 
 async def test_counters_go_on_and_drift_begins_anew_with_a_swap(service, newer):
