@@ -146,7 +146,7 @@ generate: setup ## generated code and files
 	$(BIN)/python -m observability.dashboards
 	$(BIN)/python -m observability.reference
 	$(BIN)/python -m model.fleet_keys
-	$(BIN)/rul settings --output .env.example
+	$(BIN)/rul settings > .env.example
 
 .PHONY: check
 # Pictures of the page, for a CI to keep.

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, Final, NoReturn
 
 import typer
-from rich.console import Console
 
 from model.domain import RulError, printable
 from model.version import VERSION
@@ -131,16 +130,20 @@ def serve(
 
 
 def show_settings(
-    output: Annotated[Path | None, typer.Option(help="Write an .env file instead of printing it.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Write a new .env file instead of printing it.")] = None,
 ) -> None:
     """List every environment variable of the service, with its default and description.
 
     Example: rul settings --output .env
     """
     if output is None:
-        Console().print(env_example(), markup=False, highlight=False)
-    else:
-        output.write_text(env_example(), encoding="utf-8")
+        typer.echo(env_example(), nl=False)
+        return
+    try:
+        with output.open("x", encoding="utf-8") as file:
+            file.write(env_example())
+    except FileExistsError:
+        raise FileExistsError(f"{output}: the file exists: choose another --output") from None
 
 
 def env_example() -> str:

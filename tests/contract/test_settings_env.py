@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from service.cli import env_example
+from service.cli import env_example, show_settings
 from service.processes.control import WorkerSpec
 from service.settings import Settings
 
@@ -14,13 +14,30 @@ pytestmark = pytest.mark.usefixtures("no_settings")
 
 
 def test_the_env_example_is_current():
-    assert EXAMPLE.read_text(encoding="utf-8") == env_example(), "run: rul settings --output .env.example"
+    assert EXAMPLE.read_text(encoding="utf-8") == env_example(), "run: make generate"
 
 
 def test_the_env_example_holds_the_defaults(tmp_path):
     (tmp_path / ".env").write_text(env_example(), encoding="utf-8")
 
     assert Settings.read() == Settings()
+
+
+def test_printed_settings_are_an_env_file(capsys):
+    show_settings(output=None)
+
+    assert capsys.readouterr().out == env_example()
+
+
+def test_settings_are_written_to_a_new_file_and_replace_none(tmp_path):
+    show_settings(output=tmp_path / "new")
+    (tmp_path / "old").write_text("RUL_API_KEYS=hush\n", encoding="utf-8")
+
+    with pytest.raises(FileExistsError, match="old: the file exists: choose another --output"):
+        show_settings(output=tmp_path / "old")
+
+    assert (tmp_path / "new").read_text(encoding="utf-8") == env_example()
+    assert (tmp_path / "old").read_text(encoding="utf-8") == "RUL_API_KEYS=hush\n"
 
 
 @pytest.mark.parametrize("name", Settings.model_fields)
