@@ -86,8 +86,8 @@ def _run_uvicorn(settings: Settings) -> int:
     """Become `bentoml serve`, whose supervisor handles signals and restarts the worker."""
     from service.core.bundles import load_bundles  # noqa: PLC0415 ONNX Runtime, which Envoy's parent does without
 
-    for port in (settings.port, settings.grpc_port):
-        _free_port(settings.host, port)
+    ports = {name: _free_port(settings.host, getattr(settings, name)) for name in ("port", "grpc_port")}
+    settings = settings.model_copy(update=ports)
     load_bundles(settings)  # a damaged bundle ends here; BentoML's supervisor would retry it for ever
     arguments = ["serve", SERVICE, "--host", settings.host, "--port", str(settings.port)]
     os.environ.update(settings.as_environment())
