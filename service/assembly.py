@@ -112,7 +112,8 @@ class Parts:
             self._run(self.desk.credentials.watch()),
         ]
         if self.settings.bundles_watch is not None and spec.index == 0:
-            watch = Watch(self.settings.bundles_watch, self._models, self.changes.change, self._log)
+            memory = None if spec.control is None else spec.control.with_name("watched")
+            watch = Watch(self.settings.bundles_watch, self._models, self.changes.change, self._log, memory)
             self._watching = self._run(self._watch(watch, proving))
 
     async def stop(self) -> None:

@@ -8,13 +8,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from structlog.typing import FilteringBoundLogger
 
 from export.bundle import BundleFolder, InvalidBundle
 from export.seal import SIGNATURE, SUMS, read_bundle
 from service.core.changes import Action, Change, Changed
 from service.core.predictor import LoadedModel
-from service.errors import ServiceError
+from service.errors import NotReady, ServiceError
 
 LOOK_SECONDS: Final = 2.0
 """Time between two looks; a bundle is taken when it is the same in both, so that it is written to its end."""
@@ -30,7 +31,8 @@ class Watch:
         folder: The folder.
         models: The models that serve.
         change: Makes a change of them.
-        log: Takes refused candidates.
+        log: Takes each change, and refused candidates.
+        memory: File with the bundles that were tried, for a worker that restarts; None: none does.
     """
 
     def __init__(
@@ -39,13 +41,16 @@ class Watch:
         models: Mapping[str, LoadedModel],
         change: Callable[[Change], Awaitable[Changed]],
         log: FilteringBoundLogger,
+        memory: Path | None = None,
     ) -> None:
         self._folder: Final = folder
         self._models: Final = models
         self._change: Final = change
         self._log: Final = log
         self._seen: dict[str, Stamp] = {}
-        self._tried: Final[dict[str, Stamp]] = {}
+        self._memory: Final = memory
+        known = memory.read_bytes() if memory is not None and memory.exists() else b"{}"
+        self._tried: Final = msgspec.json.decode(known, type=dict[str, Stamp])
 
     async def run(self) -> None:
         """Look again and again."""
@@ -60,8 +65,22 @@ class Watch:
         self._seen = seen
         for name in settled:
             if self._tried.get(name) != seen[name]:
+                # First: a bundle that ends the worker is not tried again by the next one.
                 self._tried[name] = seen[name]
-                await self._take(name)
+                self._remember()
+                if not await self._take(name):
+                    del self._tried[name]
+                    self._remember()
+
+    def _remember(self) -> None:
+        if self._memory is None:
+            return
+        new = self._memory.with_suffix(".new")
+        try:
+            new.write_bytes(msgspec.json.encode(self._tried))
+            new.replace(self._memory)  # whole, whenever the worker ends
+        except OSError as error:
+            self._log.error("watched bundles not remembered", file=str(new), reason=str(error))
 
     def _stamps(self) -> dict[str, Stamp]:
         stamps: dict[str, Stamp] = {}
@@ -73,14 +92,21 @@ class Watch:
                 stamps[path.name] = tuple((s.st_mtime_ns, s.st_size) for s in [f.stat() for f in files])
         return stamps
 
-    async def _take(self, name: str) -> None:
+    async def _take(self, name: str) -> bool:
+        """Bring in a bundle that does not serve; return whether it is settled, for good or bad."""
         folder, serving = self._folder / name, self._models.get(name)
         try:
             if serving is not None:
                 contents = await asyncio.to_thread(read_bundle, BundleFolder(folder))
                 if contents.sha256 == serving.name.sha256:
-                    return
+                    return True
             action = Action.LOAD if serving is None else Action.SWAP
             await self._change(Change(action, name, str(folder)))
+        except NotReady as error:
+            self._log.warning("candidate not taken yet", bundle=str(folder), reason=str(error))
+            return False
         except (OSError, InvalidBundle, ServiceError) as error:
             self._log.error("candidate refused", bundle=str(folder), reason=str(error))
+        else:
+            self._log.info("candidate taken", bundle=str(folder), action=action.value)
+        return True

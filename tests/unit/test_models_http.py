@@ -16,8 +16,10 @@ from export.seal import read_bundle, write_sums
 from model.simulation import simulate
 from service import logs
 from service.choices import ProviderChoice
+from service.core.changes import Changed
 from service.core.runtime import OnnxRuntime
 from service.core.watch import Watch
+from service.errors import NotReady
 from service.metrics.board import ROW
 from service.proto import rul_v1_pb2 as pb
 from tests.changing import KEY, WINDOW, serving
@@ -305,6 +307,54 @@ async def test_a_bad_bundle_in_a_watched_folder_is_logged_once_and_changes_nothi
     assert [line["event"] for line in said] == ["candidate refused"]
     assert "golden.npz" in said[0]["reason"]
     assert await service.version() == FD001_VERSION
+
+
+async def test_a_change_by_a_watched_folder_is_logged(service, newer, tmp_path):
+    watch = Watch(tmp_path, service.parts.desk.predictor.models, service.parts.changes.change, logs.logger())
+    shutil.copytree(newer.path, tmp_path / "fd001")
+
+    with capture_logs() as said:
+        for _ in range(3):
+            await watch.look()
+
+    bundle = str(tmp_path / "fd001")
+    assert said == [{"event": "candidate taken", "log_level": "info", "bundle": bundle, "action": "swap"}]
+
+
+class FakeChange:
+    """Refuses changes with these errors, then makes each."""
+
+    def __init__(self, *errors):
+        self.errors, self.asked = [*errors], 0
+
+    async def __call__(self, _change):
+        self.asked += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        return Changed()
+
+
+async def test_a_bundle_that_a_watched_folder_cannot_bring_in_yet_is_tried_at_the_next_look(newer, tmp_path):
+    shutil.copytree(newer.path, tmp_path / "fd001")
+    change = FakeChange(NotReady("no worker answers; try again later"))
+    watch = Watch(tmp_path, {}, change, logs.logger())
+
+    for _ in range(5):
+        await watch.look()
+
+    assert change.asked == 2
+
+
+async def test_a_worker_that_restarts_does_not_repeat_what_a_watched_folder_said(newer, tmp_path):
+    shutil.copytree(newer.path, tmp_path / "bundles" / "fd001")
+    change = FakeChange()
+
+    for _ in range(2):
+        watch = Watch(tmp_path / "bundles", {}, change, logs.logger(), tmp_path / "watched")
+        for _ in range(3):
+            await watch.look()
+
+    assert change.asked == 1
 
 
 async def test_a_shadow_changes_no_answer_and_is_measured(service, newer):
