@@ -43,6 +43,7 @@ class Settings(BaseSettings):
         env_file_encoding="utf-8",
         env_ignore_empty=True,
         frozen=True,
+        allow_inf_nan=False,
         extra="ignore",
         use_attribute_docstrings=True,
     )

@@ -9,7 +9,7 @@ from service import settings as module
 from service.choices import FrontEnd, ProviderChoice
 from service.core.bundles import unknown_variables
 from service.machine import usable_cores
-from service.settings import InvalidSettings, Settings
+from service.settings import InvalidSettings, Settings, variable_of
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 
@@ -51,6 +51,17 @@ def test_a_value_that_cannot_be_used_is_named(monkeypatch, name, value):
     monkeypatch.setenv(name, value)
 
     with pytest.raises(InvalidSettings, match=name):
+        Settings.read()
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, field in Settings.model_fields.items() if field.annotation is float]
+)
+@pytest.mark.parametrize("value", ["inf", "nan"])
+def test_a_number_that_is_not_finite_is_refused(monkeypatch, name, value):
+    monkeypatch.setenv(variable_of(name), value)
+
+    with pytest.raises(InvalidSettings, match=f"{variable_of(name)}: Input should be a finite number"):
         Settings.read()
 
 
