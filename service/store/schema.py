@@ -70,8 +70,8 @@ VERSIONS: Final = sa.Table(
 PREDICTIONS: Final = sa.Table(
     "predictions",
     METADATA,
-    # Rows lie in order of arrival: a purge finds old rows without an index on time. SQLite numbers only
-    # INTEGER keys by itself.
+    # Rows lie in order of arrival, replaced ones too: a purge finds old rows without an index on time.
+    # SQLite numbers only INTEGER keys by itself.
     sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
     *_columns(version_id=sa.Integer, unit=sa.String, last_cycle=sa.Integer, **_ANSWER),
     # True after an outcome judged the prediction: it is not replaced and not counted again.
@@ -158,6 +158,7 @@ class Upserts:
             key=PREDICTION_KEY,
             where=not_older & old.scored.is_(False),
             dialect=dialect,
+            renewed=("id",),
         )
         new, old = insert(UNITS), UNITS.c
         cycle, not_older = new.excluded.last_cycle, new.excluded.predicted_at >= old.predicted_at
@@ -184,8 +185,9 @@ class Upserts:
         key: tuple[str, ...],
         where: sa.ColumnElement[bool],
         dialect: Dialect,
+        renewed: tuple[str, ...] = (),
     ) -> str:
-        """Compile an upsert of these columns, which stand as in the table."""
+        """Compile an upsert of these columns, which stand as in the table; defaults give `renewed` ones."""
         if self._as_json:
             given = sa.cast(sa.bindparam("rows", type_=sa.String), sa.JSON)
             row = sa.func.json_array_elements(given).column_valued("row")
@@ -194,7 +196,7 @@ class Upserts:
                 for i, name in enumerate(columns)
             ]
             new = new.from_select(list(columns), sa.select(*values))
-        changed = {name: new.excluded[name] for name in columns if name not in key}
+        changed = {name: new.excluded[name] for name in (*columns, *renewed) if name not in key}
         upsert = new.on_conflict_do_update(index_elements=key, set_=changed, where=where)
         compiled = upsert.compile(dialect=dialect, column_keys=list(columns))
         if tuple(compiled.positiontup or ()) not in {columns, ("rows",)}:

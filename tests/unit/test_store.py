@@ -232,6 +232,16 @@ def test_a_purge_deletes_more_than_one_transaction_reads(store, monkeypatch):
     assert [found["last_cycle"] for found in kept(store)] == [8, 9]
 
 
+def test_a_purge_deletes_old_predictions_behind_those_that_were_made_again(store, monkeypatch):
+    monkeypatch.setattr("service.store.store.PURGE_ROWS", 3)
+    store.write([row(cycle=cycle, at=1000.0) for cycle in range(6)])
+    store.write([row(cycle=cycle, at=3000.0) for cycle in range(3)])
+
+    assert store.purge(2000.0) == 3
+
+    assert [found["last_cycle"] for found in kept(store)] == [0, 1, 2]
+
+
 @pytest.mark.parametrize(
     "other", [failure(61), failure(kind=OutcomeKind.REMOVED), failure(happened_at=1700.0)]
 )
