@@ -5,6 +5,7 @@ The only module that reads an operator's environment. Settings are read once, fr
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -28,6 +29,8 @@ from service.machine import NVIDIA_DRIVER, usable_cores
 PREFIX: Final = "RUL_"
 MOST_WORKERS: Final = 8
 """Most workers by default. On more cores a worker has several: bundles are in memory fewer times."""
+HOST_NAME: Final = re.compile(r"[\w.-]+|[\da-f]*:[\da-f]*:[\da-f:.]*", re.ASCII)
+"""A name, an IPv4 address or an IPv6 address, in lower case."""
 
 
 class InvalidSettings(RulError):
@@ -61,9 +64,9 @@ class Settings(BaseSettings):
     """Address to listen on. 127.0.0.1: only this machine can connect. 0.0.0.0: every machine that reaches
     this one can connect; set RUL_API_KEYS too."""
     allowed_hosts: str = ""
-    """Names under which the service is reached, and sites whose pages may call it, separated by commas.
-    Without API keys, other names (if RUL_HOST is this machine alone, or if this is set) and pages of other
-    sites get 403. IP addresses and localhost are always accepted."""
+    """Names under which the service is reached, and sites whose pages may call it, without scheme and port,
+    separated by commas. Without API keys, other names (if RUL_HOST is this machine alone, or if this is set)
+    and pages of other sites get 403. IP addresses and localhost are always accepted."""
     port: int = Field(default=3000, ge=0, le=65535)
     """TCP port of HTTP and gRPC. 0: any free port."""
     grpc_port: int = Field(default=3001, ge=0, le=65535)
@@ -189,6 +192,15 @@ class Settings(BaseSettings):
     @classmethod
     def _split(cls, value: object) -> object:
         return parts(value) if isinstance(value, str) else value
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _check_hosts(cls, value: str) -> str:
+        names = parts(value.lower())
+        for name in names:
+            if HOST_NAME.fullmatch(name) is None:
+                raise ValueError(f"expected host names without scheme and port, as rul.example, got {name!r}")
+        return ",".join(names)
 
     @field_validator("costs")
     @classmethod

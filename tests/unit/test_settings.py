@@ -1,5 +1,6 @@
 """What an operator sets is what the service gets, or an error that names the variable."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,22 @@ def test_a_number_that_is_not_finite_is_refused(monkeypatch, name, value):
 
     with pytest.raises(InvalidSettings, match=f"{variable_of(name)}: Input should be a finite number"):
         Settings.read()
+
+
+@pytest.mark.parametrize("name", ["plant.example:3000", "http://plant.example", "[::1]", "*.example", "a b"])
+def test_an_allowed_host_that_no_request_can_name_is_refused(monkeypatch, name):
+    monkeypatch.setenv("RUL_ALLOWED_HOSTS", f"rul.plant,{name}")
+
+    with pytest.raises(
+        InvalidSettings, match=f"RUL_ALLOWED_HOSTS: .*without scheme and port.*{re.escape(name)}"
+    ):
+        Settings.read()
+
+
+def test_allowed_hosts_are_compared_in_lower_case(monkeypatch):
+    monkeypatch.setenv("RUL_ALLOWED_HOSTS", "Plant.Example, rul_1 ,FD00::7")
+
+    assert Settings.read().allowed_hosts == "plant.example,rul_1,fd00::7"
 
 
 def test_an_error_does_not_repeat_a_secret(monkeypatch):
