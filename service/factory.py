@@ -55,11 +55,12 @@ def desk_of(joints: Joints, predictor: Predictor, lifecycle: Lifecycle, *, logs_
         admission=admission,
         units=UnitWindows(predictor, joints.store),
         tracer=joints.tracer,
-        hosts=_hosts(settings),
+        hosts=hosts_of(settings),
     )
 
 
-def _hosts(settings: Settings) -> Hosts | None:
+def hosts_of(settings: Settings) -> Hosts | None:
+    """Make the check of the names in requests; None: keys protect the service."""
     if settings.asks_for_keys():
         return None
     names = parts(settings.allowed_hosts)

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from service.errors import ForeignSite
+from service.factory import hosts_of
 from service.settings import PREFIX, Settings
 from tests.programs import ROOT, compose, output_of
 
@@ -73,6 +75,24 @@ def test_a_port_is_open_to_this_machine_alone_unless_told_otherwise(services):
     addresses = {port["host_ip"] for service in services.values() for port in service["ports"]}
 
     assert addresses == {"127.0.0.1"}
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("name", ["rulserve", "rulserve-gpu"])
+def test_a_service_without_keys_answers_under_its_names_and_refuses_a_foreign_one(services, name):
+    given = services[name]["environment"]
+    settings = Settings(host=given["RUL_HOST"], allowed_hosts=given.get("RUL_ALLOWED_HOSTS", ""))
+    hosts = hosts_of(settings)
+
+    assert hosts is not None
+    for host in (
+        b"localhost:3000",
+        b"172.18.0.2:3000",
+        f"{name}:3000".encode(),
+    ):  # browser, Prometheus, peers
+        hosts.check({b"host": host})
+    with pytest.raises(ForeignSite):
+        hosts.check({b"host": b"evil.example:3000", b"origin": b"http://evil.example:3000"})
 
 
 @pytest.mark.system
