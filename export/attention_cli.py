@@ -83,7 +83,7 @@ def attention(
 ) -> None:
     """Show a bundle's attention; see HELP."""
     from export.attention import head_redundancy, report_heads  # noqa: PLC0415 with ONNX Runtime
-    from model.faithfulness import fewest_cycles  # noqa: PLC0415
+    from model.faithfulness import fewest_cycles, long_enough  # noqa: PLC0415
 
     if out is not None:
         require_matplotlib()
@@ -99,10 +99,10 @@ def attention(
         apart = head_redundancy(answers["head_attention"], chosen.lengths)
         console.print(redundancy_table(apart))
         console.print(redundant_pairs(apart), highlight=False)
-    if (chosen.lengths >= fewest_cycles(chosen)).any():
+    if long_enough(chosen).any():
         _measure(session, manifest, chosen, answers, hide=hide, seed=seed)
     else:
-        tell(f"No window has {fewest_cycles(chosen)} cycles: faithfulness was not measured.")
+        tell(f"No window has {fewest_cycles(chosen)} cycles with readings: faithfulness was not measured.")
     if out is not None:
         from export.attention_picture import attention_picture  # noqa: PLC0415 with matplotlib
 

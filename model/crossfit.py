@@ -34,8 +34,8 @@ from model.faithfulness import (
     Faithfulness,
     Reply,
     faithfulness_figures,
-    fewest_cycles,
     join_faithfulness,
+    long_enough,
     measure_faithfulness,
     typical_readings,
 )
@@ -191,7 +191,7 @@ def attention_worth(folds: Sequence[Fold]) -> dict[str, Figure]:
     parts: list[tuple[Faithfulness, Sensitivity]] = []
     for fold in folds:
         windows = fold.windows.take(np.arange(0, len(fold.windows), every))
-        if (windows.lengths >= fewest_cycles(windows)).any():
+        if long_enough(windows).any():
             parts.append(_explained(fold, windows))
     if not parts:
         return {}

@@ -101,6 +101,17 @@ def fewest_cycles(windows: WindowSet) -> int:
     return min(FEWEST_CYCLES, windows.readings.shape[1])
 
 
+def with_readings(windows: WindowSet) -> BoolArray:
+    """Tell which cycles of each window have a reading, [W, T]; others are neither hidden nor ranked."""
+    within = np.arange(windows.readings.shape[1]) < windows.lengths[:, None]
+    return within & ~np.isnan(windows.readings).all(axis=2)
+
+
+def long_enough(windows: WindowSet) -> BoolArray:
+    """Tell which windows have readings in `fewest_cycles` or more, [W]."""
+    return with_readings(windows).sum(axis=1) >= fewest_cycles(windows)
+
+
 def measure_faithfulness(
     ask: Ask,
     windows: WindowSet,
@@ -113,20 +124,20 @@ def measure_faithfulness(
 ) -> Faithfulness:
     """Hide cycles of each long enough window and measure the change of its RUL.
 
-    `typical` [W, T, F] replaces hidden cycles (`typical_readings`). A share of n cycles is rounded to
-    whole ones, at least one. The same seed draws the same random cycles.
+    `typical` [W, T, F] replaces hidden cycles (`typical_readings`). Cycles without a reading are left out. A
+    share of n cycles is rounded to whole ones, at least one. The same seed draws the same random cycles.
     """
-    long = windows.lengths >= fewest_cycles(windows)
+    there, long = with_readings(windows), long_enough(windows)
     if not long.any():
         raise InvalidData(f"faithfulness needs windows of {FEWEST_CYCLES} cycles or more, there is none")
-    lengths = windows.lengths[long]
+    lengths, there = windows.lengths[long], there[long]
     total = len(shares) * 2 * (2 + draws) + int(lengths.max())
     base = _Base(ask, windows.take(long), typical[long], watch=watch, total=total)
     rng = np.random.default_rng(seed)
     hidden: dict[Choice, list[FloatArray]] = {choice: [] for choice in CHOICES}
     kept: dict[Choice, list[FloatArray]] = {choice: [] for choice in CHOICES}
     for share in shares:
-        counts = np.maximum(1, np.round(share * lengths)).astype(np.int64)[:, None]
+        counts = np.maximum(1, np.round(share * there.sum(axis=1))).astype(np.int64)[:, None]
         for choice in CHOICES:
             times = range(draws if choice == "random" else 1)
             alone = [base.change(base.order(choice, rng) < counts) for _ in times]
@@ -142,9 +153,11 @@ def measure_faithfulness(
         shares,
         {choice: np.stack(changes) for choice, changes in hidden.items()},
         {choice: np.stack(changes) for choice, changes in kept.items()},
-        np.array([rank_correlation(ranking[w, :n], single[w, :n]) for w, n in enumerate(lengths)]),
-        agreement_beyond_place(ranking, single, lengths, unit),
-        leak(ranking, single, lengths),
+        np.array(
+            [rank_correlation(a[own], b[own]) for a, b, own in zip(ranking, single, there, strict=True)]
+        ),
+        agreement_beyond_place(ranking, single, there, lengths, unit),
+        leak(ranking, single, there),
         sensor_agreement(base.of_sensors, base.effects()),
         unit,
         single,
@@ -193,14 +206,14 @@ class _Base:
         self.ask, self.windows, self.typical = ask, windows, typical
         answers = ask(windows.readings, windows.lengths, windows.last_cycle)
         self.rul, self.ranking, self.of_sensors = answers.rul, answers.ranking, answers.of_sensors
-        self.valid: BoolArray = np.arange(windows.readings.shape[1]) < windows.lengths[:, None]
+        self.valid: Final = with_readings(windows)
         self.columns = 0 if self.of_sensors is None else windows.readings.shape[2]
         self.watch, self.done, self.total = watch, 0, total + self.columns
 
     def order(self, choice: Choice, rng: np.random.Generator) -> IntArray:
         """Rank the cycles of each window by a choice, [W, T]."""
         if choice == "last":
-            return self.windows.lengths[:, None] - np.arange(1, self.valid.shape[1] + 1)
+            return self.valid[:, ::-1].cumsum(axis=1)[:, ::-1] - 1
         values = self.ranking if choice == "attended" else rng.random(self.valid.shape)
         return _ranks_down(values, self.valid, rng)
 
@@ -246,17 +259,17 @@ def _ranks_down(values: FloatArray, valid: BoolArray, rng: np.random.Generator) 
 
 
 def agreement_beyond_place(
-    ranking: FloatArray, single: FloatArray, lengths: IntArray, unit: NDArray[np.str_]
+    ranking: FloatArray, single: FloatArray, there: BoolArray, lengths: IntArray, unit: NDArray[np.str_]
 ) -> FloatArray:
     """Compute the rank agreement that a cycle's place does not explain, [W, T] -> [W].
 
-    `single` [W, T] is the change of the RUL from hiding each cycle alone. The control is its mean profile
-    over the windows of other units, by lag. The result is the partial rank correlation given the
-    control; NaN where there is no other unit.
+    `single` [W, T] is the change of the RUL from hiding each cycle alone, of those that are `there`. The
+    control is its mean profile over the windows of other units, by lag. The result is the partial rank
+    correlation given the control; NaN where there is no other unit.
     """
-    rows, cycles = np.nonzero(np.arange(single.shape[1]) < lengths[:, None])
+    rows, cycles = np.nonzero(there)
     lag = lengths[rows] - 1 - cycles
-    total = single.sum(axis=1, where=np.arange(single.shape[1]) < lengths[:, None])
+    total = single.sum(axis=1, where=there)
     part = single[rows, cycles] / np.where(total > 0, total, 1.0)[rows]
     names, owner = np.unique(unit, return_inverse=True)
     sums, counts = np.zeros((2, len(names), single.shape[1]))
@@ -268,25 +281,24 @@ def agreement_beyond_place(
     found = np.full(len(lengths), np.nan)
     for w, n in enumerate(lengths):
         control = profile[owner[w], n - 1 :: -1]
-        seen = ~np.isnan(control)
+        seen = ~np.isnan(control) & there[w, :n]
         if seen.any():
             found[w] = partial_rank_correlation(ranking[w, :n][seen], single[w, :n][seen], control[seen])
     return found
 
 
-def leak(ranking: FloatArray, single: FloatArray, lengths: IntArray) -> FloatArray:
+def leak(ranking: FloatArray, single: FloatArray, there: BoolArray) -> FloatArray:
     """Compute the share of influence on cycles that the ranking neglects, [W, T] -> [W].
 
     Influence is `single`, as in `agreement_beyond_place`. The neglected cycles are the least evident ones,
     which together hold `LEAST_EVIDENT` of the ranking at most. NaN where no cycle has any influence.
     """
-    valid = np.arange(single.shape[1]) < lengths[:, None]
-    order = np.argsort(np.where(valid, ranking, np.inf), axis=1, kind="stable")
-    weight, influence = (np.take_along_axis(np.where(valid, a, 0.0), order, 1) for a in (ranking, single))
+    order = np.argsort(np.where(there, ranking, np.inf), axis=1, kind="stable")
+    weight, influence = (np.take_along_axis(np.where(there, a, 0.0), order, 1) for a in (ranking, single))
     neglected = np.cumsum(weight, axis=1) <= LEAST_EVIDENT * weight.sum(axis=1, keepdims=True)
     total = influence.sum(axis=1)
     lost = (influence * neglected).sum(axis=1)
-    return np.divide(lost, total, out=np.full(len(lengths), np.nan), where=total > 0)
+    return np.divide(lost, total, out=np.full(len(there), np.nan), where=total > 0)
 
 
 def sensor_agreement(of_sensors: FloatArray | None, effects: FloatArray) -> FloatArray:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from model.domain import FloatArray, WindowSet
 from model.evaluation import RESAMPLES, Figure, bootstrapped, mean_of, ratio_of
-from model.faithfulness import Ask, fewest_cycles
+from model.faithfulness import Ask, long_enough
 from model.regimes import Regimes
 from model.simulation import ReferenceStatistics
 
@@ -68,7 +68,7 @@ def worn_readings(
 
 def measure_sensitivity(ask: Ask, windows: WindowSet, worn: FloatArray) -> Sensitivity:
     """Measure the evidence of each long enough window; `worn` [W, T, F] are its readings after wear."""
-    long = windows.lengths >= fewest_cycles(windows)
+    long = long_enough(windows)
     windows, worn = windows.take(long), worn[long]
     answers = ask(windows.readings, windows.lengths, windows.last_cycle)
     first = (windows.lengths[:, None] - WORN_CYCLES) // 2

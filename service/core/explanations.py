@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from export.bundle import Manifest
 from export.healthy import HealthyRange, average_life
 from export.occlusion import Typical
-from model.domain import FloatArray
+from model.domain import FloatArray, IntArray
 from model.faithfulness import rank_correlation
 from service.core.answers import NEAR_CAP, Piece
 from service.core.departures import Estimate, account, departures
@@ -33,7 +33,7 @@ SUPPORTED_SKILL: Final = 0.5
 """Least skill in the average life of the training units: evidence of shuffled weights may agree with hiding
 cycles, and still tells nothing of wear (docs/trust.md)."""
 FEWEST_CYCLES: Final = 10
-"""Fewest cycles of evidence that can be supported: of ten, one random order in 27 reaches the agreement."""
+"""Fewest cycles with readings that can be supported: of ten, one random order in 27 reaches the agreement."""
 MOST_DEPARTURES: Final = 16
 """Most sensors whose departure is recomputed; further ones are not said."""
 LIFE_POINTS: Final = 6
@@ -116,12 +116,13 @@ class Explainer:
             ]
             without, hidden, better = await self._ask(asked, parts)
             of_sensors, of_readings = self._left_out(asked, without), self._shared(asked, blocks, hidden)
-            judged, agreement, trust = 0, None, UNSET
+            judged, agreement, trust = [], None, UNSET
         else:
-            judged = cycles if cycles >= FEWEST_CYCLES else 0
-            hidden, better = await self._ask(asked, [hiding_each(readings, typical[:judged]), returned])
+            known = np.flatnonzero(~np.isnan(readings[:cycles, sensors]).all(axis=1))
+            judged = known if len(known) >= FEWEST_CYCLES else known[:0]
+            hidden, better = await self._ask(asked, [hiding_each(readings, typical, judged), returned])
             of_sensors, of_readings = self._sums(given), given
-            agreement = self._agreement(asked, hidden) if judged else None
+            agreement = self._agreement(asked, judged, hidden) if len(judged) else None
             trust = _trust(agreement, skill)
         names, first = self._rules.names, asked.windows.first_cycle[asked.i]
         said = account(departed, asked.estimate, better, of_readings, names=names, first_cycle=first)
@@ -132,7 +133,7 @@ class Explainer:
             np.arange(first, first + cycles),
             {names[column]: _contiguous(of_readings[:, column]) for column in sensors},
             dict(zip((names[column] for column in sensors), usual, strict=True)),
-            *said, agreement, SUPPORTED_AGREEMENT, judged, skill, SUPPORTED_SKILL,
+            *said, agreement, SUPPORTED_AGREEMENT, len(judged), skill, SUPPORTED_SKILL,
         )  # fmt: skip
         return Grounds(of_sensors, trust, explanation)
 
@@ -161,13 +162,16 @@ class Explainer:
                 found[block, column] = shares * (answer - next(effects).unclipped) / max(1, shares.sum())
         return found
 
-    def _agreement(self, asked: _Asked, hidden: Sequence[Estimate]) -> float | None:
-        """Compare the evidence of a window with the effect of hiding each of its cycles alone."""
+    def _agreement(self, asked: _Asked, cycles: IntArray, hidden: Sequence[Estimate]) -> float | None:
+        """Compare the evidence of cycles with the effect of hiding each of them alone.
+
+        Cycles without a reading have no evidence and no effect: their ties would seem to agree.
+        """
         evidence = asked.piece.answers.outputs.evidence
         if evidence is None:
             return None
         effect = np.abs(np.array([each.unclipped for each in hidden]) - asked.estimate.unclipped)
-        return rank_correlation(evidence[asked.row, : len(effect)], effect)
+        return rank_correlation(evidence[asked.row, cycles], effect)
 
     async def _skill(self) -> float:
         """Measure once how much of the average life of the training units the model's answers explain.

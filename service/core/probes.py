@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from model.domain import FloatArray
+from model.domain import FloatArray, IntArray
 from service.core.departures import Departure
 from service.core.window import Windows
 
@@ -32,14 +32,13 @@ def without_each(readings: FloatArray, columns: Sequence[int]) -> FloatArray:
     return varied
 
 
-def hiding_each(readings: FloatArray, typical: FloatArray) -> FloatArray:
-    """Hide each cycle of `typical` [n, F] alone: it takes these readings, [T, F] -> [n, T, F].
+def hiding_each(readings: FloatArray, typical: FloatArray, cycles: IntArray) -> FloatArray:
+    """Hide each of these cycles [n] alone: it takes the readings of `typical`, [T, F] -> [n, T, F].
 
     `typical` is NaN where a reading is missing: a hidden cycle must not tell more than it did.
     """
-    each = range(len(typical))
-    varied = np.repeat(readings[None], len(typical), axis=0)
-    varied[each, each] = typical
+    varied = np.repeat(readings[None], len(cycles), axis=0)
+    varied[np.arange(len(cycles)), cycles] = typical[cycles]
     return varied
 
 

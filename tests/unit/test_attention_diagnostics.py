@@ -219,6 +219,26 @@ def test_windows_too_short_to_hide_a_share_of_are_left_out():
         measure_faithfulness(ask, windows.take(np.array([0])), np.zeros((1, 30, 1), np.float32))
 
 
+def test_cycles_without_a_reading_are_neither_hidden_nor_ranked():
+    readings = np.ones((1, 40, 1), np.float32)
+    readings[0, ::2] = np.nan
+    rng = np.random.default_rng(5)
+    ranking, effect = rng.random((2, 40))
+    ranking[::2] = 0.0
+
+    def ask(readings, lengths, last_cycle):
+        assert np.isnan(readings[:, ::2]).all()
+        return Reply(np.nansum(readings[:, :, 0] * effect, axis=1), np.tile(ranking, (len(readings), 1)))
+
+    found = measure_faithfulness(ask, windows_of(readings), np.zeros((1, 40, 1), np.float32), draws=1)
+
+    ranks = [values[1::2].argsort().argsort() for values in (ranking, effect)]
+    assert found.agreement == pytest.approx(np.corrcoef(*ranks)[0, 1])
+    few = windows_of(readings[:, :38])
+    with pytest.raises(InvalidData, match="20 cycles or more"):
+        measure_faithfulness(ask, few, np.zeros((1, 38, 1), np.float32))
+
+
 def test_padding_is_never_hidden():
     windows = windows_of(np.ones((1, 30, 1)), lengths=[20])
 

@@ -22,7 +22,9 @@ async def explained(sensor_1, manifest=EVIDENT, sensor_2=20.0):
     runtime = FakeRuntime(manifest)
     model = LoadedModel.of(runtime, InlineBatcher(runtime), max_window_cycles=100)
     cycles = len(sensor_1)
-    columns = {"setting_1": [0.0] * cycles, "sensor_1": sensor_1, "sensor_2": [sensor_2] * cycles}
+    if not isinstance(sensor_2, list):
+        sensor_2 = [sensor_2] * cycles
+    columns = {"setting_1": [0.0] * cycles, "sensor_1": sensor_1, "sensor_2": sensor_2}
     predictor = Predictor({"fake": model}, max_request_windows=1)
     query = PredictQuery([WindowInput(last_cycle=100, columns=columns)], explain=Explain.FULL)
     (prediction,) = (await predictor.predict(query)).predictions
@@ -56,6 +58,16 @@ async def test_ranges_contributions_and_the_figures_of_trust_stand_beside_the_re
     assert explanation.judged_cycles == 12
     assert explanation.agreement == pytest.approx(1.0)
     assert explanation.skill > 0.9
+
+
+async def test_cycles_without_a_reading_are_not_judged():
+    manifest = make_manifest(explains_readings=True, context=16, max_missing_fraction=1.0)
+
+    gappy = (await explained([None, 30.0] * 8, manifest, [None, 20.0] * 8)).explanation
+    enough = (await explained([None] * 4 + [30.0] * 12, manifest, [None] * 4 + [20.0] * 12)).explanation
+
+    assert (gappy.judged_cycles, gappy.agreement) == (0, None)  # 8 readings are too few
+    assert enough.judged_cycles == 12
 
 
 async def test_contributions_by_occlusion_are_zero_where_a_reading_is_missing():

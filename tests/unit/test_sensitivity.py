@@ -131,10 +131,10 @@ def test_agreement_through_place_alone_does_not_count_beyond_it():
     rng = np.random.default_rng(1)
     profile = np.linspace(1.0, 3.0, T)
     single = profile + 0.3 * rng.normal(size=(60, T))
-    lengths, units = np.full(60, T), np.repeat(np.arange(30), 2).astype(str)
+    of = np.ones((60, T), bool), np.full(60, T), np.repeat(np.arange(30), 2).astype(str)
 
-    by_place = agreement_beyond_place(np.tile(profile, (60, 1)), single, lengths, units)
-    by_own = agreement_beyond_place(single, single, lengths, units)
+    by_place = agreement_beyond_place(np.tile(profile, (60, 1)), single, *of)
+    by_own = agreement_beyond_place(single, single, *of)
 
     assert abs(by_place.mean()) < 0.2
     assert by_own.mean() > 0.9
@@ -145,13 +145,15 @@ def test_place_is_counted_from_the_last_cycle():
     single = np.zeros((2, T))
     single[0], single[1, :10] = profile, profile[10:]
 
-    found = agreement_beyond_place(single, single, np.array([T, 10]), np.array(["a", "b"]))
+    found = agreement_beyond_place(single, single, single > 0, np.array([T, 10]), np.array(["a", "b"]))
 
     assert found.tolist() == [0.0, 0.0]  # the other unit's profile says all
 
 
 def test_without_another_unit_nothing_is_beyond_place():
-    found = agreement_beyond_place(np.ones((2, T)), np.ones((2, T)), np.full(2, T), np.array(["a", "a"]))
+    found = agreement_beyond_place(
+        *np.ones((2, 2, T)), np.ones((2, T), bool), np.full(2, T), np.array(["a", "a"])
+    )
 
     assert np.isnan(found).all()
 
@@ -168,13 +170,13 @@ def test_the_leak_is_the_influence_of_cycles_with_almost_no_evidence():
     ranking = np.array([[0.02, 0.03, 0.45, 0.50, 0.0], [0.25, 0.25, 0.25, 0.25, 0.0]])
     single = np.array([[1.0, 2.0, 3.0, 4.0, 9.0], [1.0, 1.0, 1.0, 1.0, 9.0]])
 
-    found = leak(ranking, single, np.array([4, 4]))
+    found = leak(ranking, single, single < 9)
 
     assert found.tolist() == pytest.approx([0.3, 0.0])
 
 
 def test_an_answer_without_influences_has_no_leak():
-    assert np.isnan(leak(np.ones((1, T)), np.zeros((1, T)), np.array([T]))).all()
+    assert np.isnan(leak(np.ones((1, T)), np.zeros((1, T)), np.ones((1, T), bool))).all()
 
 
 def test_contributions_of_sensors_are_held_against_hiding_each_sensor():

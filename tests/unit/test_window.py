@@ -171,7 +171,7 @@ def test_each_variation_hides_one_cycle_and_what_is_missing_stays_missing():
     (readings,) = joined(WindowInput(columns=given))[0].readings
     (typical,) = Typical(make_manifest()).of(readings[None])
 
-    varied = hiding_each(readings, typical)
+    varied = hiding_each(readings, typical, np.arange(3))
 
     changed = varied == 50
     assert changed[:, :, 1].tolist() == [[True, False, False], [False, False, False], [False, False, True]]
