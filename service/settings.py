@@ -18,7 +18,13 @@ from pydantic import (
     ValidationError,
     field_validator,
 )
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    DotEnvSettingsSource,
+    EnvSettingsSource,
+    NoDecode,
+    SettingsConfigDict,
+)
 
 from export.bundle import BUNDLED
 from model.decision import read_costs
@@ -27,6 +33,8 @@ from service.choices import FrontEnd, LogFormat, LogLevel, ProviderChoice, Sched
 from service.machine import NVIDIA_DRIVER, usable_cores
 
 PREFIX: Final = "RUL_"
+OF_CLIENTS: Final = "RUL_API_KEY"
+"""Variable of the commands that ask a service."""
 MOST_WORKERS: Final = 8
 """Most workers by default. On more cores a worker has several: bundles are in memory fewer times."""
 HOST_NAME: Final = re.compile(r"[\w.-]+|[\da-f]*:[\da-f]*:[\da-f:.]*", re.ASCII)
@@ -263,3 +271,10 @@ class Settings(BaseSettings):
 def variable_of(name: str) -> str:
     """Return the environment variable of a field."""
     return f"{PREFIX}{name}".upper()
+
+
+def unknown_variables() -> list[str]:
+    """Return variables with our prefix that are no setting, of .env too: most likely misspelt."""
+    given = {*EnvSettingsSource(Settings).env_vars, *DotEnvSettingsSource(Settings).env_vars}
+    known = {OF_CLIENTS, *map(variable_of, Settings.model_fields)}
+    return sorted(name for name in map(str.upper, given) if name.startswith(PREFIX) and name not in known)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,9 +10,10 @@ from structlog.typing import FilteringBoundLogger
 
 from export.bundle import BundleFolder, InvalidBundle, find_bundle
 from export.seal import read_bundle
+from model.decision import read_costs
 from service.core.providers import Placement
 from service.core.runtime import OnnxRuntime
-from service.settings import PREFIX, Settings, variable_of
+from service.settings import Settings, unknown_variables
 
 
 def load_bundles(settings: Settings) -> list[tuple[BundleFolder, OnnxRuntime]]:
@@ -83,9 +83,13 @@ def _public_key(settings: Settings) -> Path | None:
 
 
 def warn(log: FilteringBoundLogger, settings: Settings, placements: Mapping[str, Placement]) -> None:
-    """Log unknown variables, and each provider fallback once; `placements` are by model name."""
+    """Log settings without effect, and each provider fallback once; `placements` are by model name."""
     for name in unknown_variables():
         log.warning("unknown setting", variable=name)
+    if unused := sorted({*read_costs(settings.costs)} - {"", *placements}):
+        log.warning("costs unused", models=unused, reason="RUL_COSTS names models that are not loaded")
+    if settings.bundles_watch is not None and not settings.bundles_watch.is_dir():
+        log.warning("watched folder missing", folder=str(settings.bundles_watch))
     elsewhere: dict[tuple[str, str], list[str]] = {}
     for model, placed in placements.items():
         if placed.fallback is not None:
@@ -93,9 +97,3 @@ def warn(log: FilteringBoundLogger, settings: Settings, placements: Mapping[str,
     asked = settings.provider.value
     for (provider, reason), models in elsewhere.items():
         log.warning("provider fallback", asked=asked, provider=provider, reason=reason, models=models)
-
-
-def unknown_variables(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Return the variables with our prefix that are no setting: most likely misspelt."""
-    known = {variable_of(name) for name in Settings.model_fields}
-    return sorted(name for name in environ if name.upper().startswith(PREFIX) and name.upper() not in known)

@@ -68,6 +68,19 @@ def test_a_setting_that_there_is_not_is_named(tiny_bundle, tmp_path):
     assert (warning["event"], warning["variable"]) == ("unknown setting", "RUL_BUNDLE")
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "expected"),
+    [
+        ("RUL_COSTS", "tiny=1:10,pumps=1:10,1:5", {"event": "costs unused", "models": ["pumps"]}),
+        ("RUL_BUNDLES_WATCH", "none", {"event": "watched folder missing", "folder": "none"}),
+    ],
+)
+def test_a_setting_that_names_nothing_is_warned_of(variable, value, expected, tiny_bundle, tmp_path):
+    (warning,) = warnings(tiny_bundle, tmp_path, RUL_PROVIDER="cpu", **{variable: value})
+
+    assert warning | expected == warning
+
+
 def test_the_other_workers_do_not_say_it_again(tiny_bundle, tmp_path):
     assert warnings(tiny_bundle, tmp_path, RUL_BUNDLE="fd001", **WorkerSpec(index=1).as_environment()) == []
 

@@ -8,9 +8,8 @@ from pydantic import ValidationError
 
 from service import settings as module
 from service.choices import FrontEnd, ProviderChoice
-from service.core.bundles import unknown_variables
 from service.machine import usable_cores
-from service.settings import InvalidSettings, Settings, variable_of
+from service.settings import InvalidSettings, Settings, unknown_variables, variable_of
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 
@@ -152,10 +151,17 @@ def test_a_containers_quota_counts_as_cores_and_without_one_every_core(tmp_path,
     assert usable_cores(tmp_path / "cpu.max") == expected
 
 
-def test_a_misspelt_variable_is_noticed():
-    environ = {"RUL_MAX_BATCH": "1", "RUL_PORT": "1", "HOME": "/"}
+def test_a_misspelt_variable_is_noticed_in_the_environment_and_in_the_env_file(monkeypatch, tmp_path):
+    monkeypatch.setenv("RUL_MAX_BATCH", "1")
+    (tmp_path / ".env").write_text("RUL_REQEST_TIMEOUT_SECONDS=1\nRUL_PORT=1\nGRAFANA_PORT=1\n")
 
-    assert unknown_variables(environ) == ["RUL_MAX_BATCH"]
+    assert unknown_variables() == ["RUL_MAX_BATCH", "RUL_REQEST_TIMEOUT_SECONDS"]
+
+
+def test_the_variable_of_the_clients_is_not_taken_for_a_misspelt_one(monkeypatch):
+    monkeypatch.setenv("RUL_API_KEY", "hush")
+
+    assert unknown_variables() == []
 
 
 def test_an_env_file_that_cannot_be_read_is_an_error_that_says_so(tmp_path):
