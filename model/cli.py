@@ -153,7 +153,8 @@ def plot(
 def _check_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
     interrupted, finished = (out / "state.pt").is_file(), (out / "run.json").is_file()
     if resume and not interrupted:
-        raise RunExists(f"{out}: no interrupted run to resume" + (", it is finished" if finished else ""))
+        nothing = "nothing is stored before the number of updates is chosen, so start without --resume"
+        raise RunExists(f"{out}: no interrupted run to resume: {'it is finished' if finished else nothing}")
     if interrupted and not (resume or overwrite):
         raise RunExists(f"{out}: the folder has an interrupted run: use --resume or --overwrite")
     if finished and not (resume or overwrite):

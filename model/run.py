@@ -26,7 +26,7 @@ from model.calibration import (
     tensors,
     with_short_histories,
 )
-from model.checkpoint import STATE_FILE, Checkpoint
+from model.checkpoint import RUN_FILE, STATE_FILE, Checkpoint
 from model.cluster import Cluster, mapped
 from model.crossfit import (
     Fold,
@@ -46,7 +46,7 @@ from model.network import RulNetwork
 from model.networks import build_network, fleet_for, network_config
 from model.prognostics import THIRDS, by_answer
 from model.reference import Reference, fit_reference
-from model.replay import save_held_out
+from model.replay import HELD_OUT_FILE, save_held_out
 from model.stages import Stage, Stages, finished_stage, mean_curve
 from model.training import Check, TrainConfig, Trainer, Watcher, unwatched
 from model.version import VERSION
@@ -94,6 +94,7 @@ class Plan:
         fleet = fleet_for(self.fleet, self.network)
         form = network_config(fleet, network=self.network, regimes=1, units=self.units, options=self.options)
         return {
+            "fleet": json.dumps(asdict(self.fleet)),
             "network": json.dumps(asdict(form)),
             "data_sha256": data_sha256,
             "folds": str(self.folds),
@@ -159,6 +160,8 @@ def train_run(
     folds, fleet = plan.folds, fleet_for(plan.fleet, plan.network)
     stages = Stages(folder / STATE_FILE, plan.origin(source.sha256), watch=watch, resume=resume)
     folder.mkdir(parents=True, exist_ok=True)
+    for file in (RUN_FILE, HELD_OUT_FILE):  # of a run that this one replaces
+        (folder / file).unlink(missing_ok=True)
     if cluster is not None:
         stages.take(mapped(plan.finished, range(stages.finished, folds + 1), cluster))
     behind: list[Fold] = []
@@ -181,9 +184,9 @@ def train_run(
         "entropy": entropy_references(net, joined(behind)[1]),
         "training": _record(net, plan, source, units=len(split.trained)),
     }
+    save_held_out(folder, *held_out_lives(behind, plan.trajectories), fleet)
     checkpoint = Checkpoint(name, net.config, net.state_dict(), json.loads(json.dumps(known)))
     checkpoint.save(folder)
-    save_held_out(folder, *held_out_lives(behind, plan.trajectories), fleet)
     (folder / STATE_FILE).unlink(missing_ok=True)
     return checkpoint, mean_curve(curves)
 

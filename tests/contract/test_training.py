@@ -200,6 +200,7 @@ def test_networks_that_a_cluster_trained_before_an_interruption_are_kept(finishe
         ({"config": replace(CONFIG, noise=0.5)}, "noise"),
         ({"source": Source("other.csv", "1" * 64)}, "data_sha256"),
         ({"folds": 3}, "folds"),
+        ({"fleet": replace(FLEET, sources=FLEET.sources[::-1])}, "fleet"),
     ],
 )
 def test_a_run_does_not_go_on_from_the_state_of_another(units, tmp_path, change, named):
@@ -208,6 +209,17 @@ def test_a_run_does_not_go_on_from_the_state_of_another(units, tmp_path, change,
 
     with pytest.raises(InvalidState, match=f"another {named}"):
         run(units, tmp_path, resume=True, **change)
+
+
+def test_a_run_that_replaces_another_and_is_cut_leaves_no_finished_run(finished, units, tmp_path):
+    shutil.copytree(finished[0], tmp_path, dirs_exist_ok=True)
+
+    with pytest.raises(PowerCut):
+        run(units, tmp_path, watch=power_cut_at(5))
+
+    with pytest.raises(InvalidCheckpoint, match="the run is unfinished, use `rul train --resume`"):
+        Checkpoint.load(tmp_path)
+    assert not (tmp_path / "held_out.npz").exists()
 
 
 def test_resuming_where_nothing_is_says_so(units, tmp_path):
