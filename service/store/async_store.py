@@ -60,7 +60,6 @@ MOST_QUESTIONS: Final = 64
 PATIENCE_SECONDS: Final = 2.0
 """How long a question waits for the first connection, and for the rows before it."""
 
-NO_ANSWER: Final = "the store of predictions does not answer; try again later"
 KNOWN: Final = "reading or prediction"
 LOOK_SECONDS: Final = 0.02
 """Pause between two looks at what other workers have written."""
@@ -309,9 +308,10 @@ class AsyncStore:
         return self.recorder
 
     def _readings(self) -> Readings:
-        store = None if self.recorder is None else self.recorder.opened(self._timeout_seconds)
+        recorder = self._check_on()
+        store = recorder.opened(self._timeout_seconds)
         if store is None:
-            raise StoreUnavailable(NO_ANSWER)
+            raise StoreUnavailable(recorder.trouble)
         return store.readings
 
     async def _ask(self, question: Callable[[Store], T]) -> T:
@@ -323,7 +323,7 @@ class AsyncStore:
             # An answer of this process is visible to the next question.
             store = recorder.flush(PATIENCE_SECONDS)
             if store is None:
-                raise StoreUnavailable(NO_ANSWER)
+                raise StoreUnavailable(recorder.trouble)
             return question(store)
 
         self._asking += 1

@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from service.errors import StoreUnavailable
+from service.store.rows import NO_ANSWER
 from service.store.schema import HEAD, METADATA, REVISION
 
 BUSY_SECONDS: Final = 10
@@ -30,8 +31,8 @@ LOCK: Final = 7_281_930_225
 NAME_LOCKS: Final = 1024
 """Advisory locks that names share, after `LOCK`: a server has memory for some 6,400 in all."""
 MIGRATIONS: Final = Path(__file__).with_name("migrations")
-NO_ANSWER: Final = "the store of predictions does not answer; try again later"
 WRITES: Final = "rul_writes"
+UNREADABLE: Final = {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}
 
 
 class Database:
@@ -42,6 +43,7 @@ class Database:
         # SQLite's transactions always see one state of the database.
         level = {"isolation_level": "REPEATABLE READ"} if engine.dialect.name == "postgresql" else {}
         self._snapshots: Final = engine.execution_options(**level)
+        self._file: tuple[int, int] | None = None
 
     @property
     def dialect(self) -> Dialect:
@@ -51,6 +53,15 @@ class Database:
     def close(self) -> None:
         """Close every connection."""
         self._engine.dispose()
+
+    def check(self) -> None:
+        """Check that SQLite's file is still the one that was opened: nobody finds what another one takes.
+
+        Raises:
+            StoreUnavailable: the file was removed or replaced; a store that is opened anew makes or takes it.
+        """
+        if self._file is not None and self._file != _file_of(self._engine):
+            raise StoreUnavailable("the file of the store was removed or replaced while it was open")
 
     @contextmanager
     def reading(self) -> Generator[Connection]:
@@ -69,6 +80,7 @@ class Database:
         Raises:
             StoreUnavailable: the database does not answer.
         """
+        self.check()
         with (
             _unavailable(),
             self._engine.connect() as connection,
@@ -93,6 +105,7 @@ class Database:
     def upgrade(self) -> None:
         """Create or migrate the tables, in one transaction; processes that start together take turns."""
         with self.reading() as connection:
+            self._file = _file_of(self._engine)
             if revision(connection) == HEAD:
                 return
         with self.locked() as connection:
@@ -127,13 +140,24 @@ def create_tables(connection: Connection) -> None:
 
 
 def migrate(connection: Connection, *, to: str = "head") -> None:
-    """Run the migrations that are due, in the transaction of this connection."""
+    """Run the migrations that are due, in the transaction of this connection.
+
+    Raises:
+        StoreUnavailable: no migration leads from the revision of the tables.
+    """
     from alembic import command, config  # noqa: PLC0415 8 MB and 0.2 s that only a migration needs
+    from alembic.util import CommandError  # noqa: PLC0415 likewise
 
     options = config.Config(attributes={"connection": connection})
     options.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     options.set_main_option("path_separator", "os")
-    command.upgrade(options, to)
+    try:
+        command.upgrade(options, to)
+    except CommandError:
+        raise StoreUnavailable(
+            f"the store has tables of revision {revision(connection)!r}, and this release knows none after "
+            f"{HEAD!r}: run the newer release that made them, or set RUL_STORE_URL to another database"
+        ) from None
 
 
 @contextmanager
@@ -143,9 +167,30 @@ def _unavailable() -> Generator[None]:
     except (OperationalError, InterfaceError, PoolTimeout, OSError) as error:
         raise StoreUnavailable(NO_ANSWER) from error
     except DBAPIError as error:
+        if _sqlite_code(error) in UNREADABLE:
+            raise StoreUnavailable(
+                f"the file of the store is damaged, or no SQLite database ({error.orig}): restore it from a "
+                "backup, or set RUL_STORE_URL to another file"
+            ) from None
         if error.connection_invalidated:
             raise StoreUnavailable(NO_ANSWER) from error
         raise
+
+
+def _sqlite_code(error: Exception) -> int:
+    """Return the primary code of SQLite's error: the low byte of the extended one."""
+    code: int = getattr(getattr(error, "orig", error), "sqlite_errorcode", 0)
+    return code & 0xFF
+
+
+def _file_of(engine: Engine) -> tuple[int, int] | None:
+    """Return device and inode of SQLite's file; None without a file."""
+    path = engine.url.database if engine.dialect.name == "sqlite" else None
+    try:
+        found = None if path is None else Path(path).stat()
+    except FileNotFoundError:
+        return None
+    return None if found is None else (found.st_dev, found.st_ino)
 
 
 def engine_of(url: str) -> Engine:
@@ -174,6 +219,8 @@ def _sqlite(url: str, path: Path) -> Engine:
 
     def before_connect(*_args: Any) -> None:  # noqa: ANN401 SQLAlchemy's own
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not path.exists():
+            path.touch(mode=0o600)  # the log beside it gets the same
 
     def on_connect(connection: sqlite3.Connection, _record: Any) -> None:  # noqa: ANN401 SQLAlchemy's own
         connection.isolation_level = None  # `on_begin` begins transactions
@@ -211,9 +258,8 @@ def _insist(run: Callable[[], object]) -> None:
         try:
             run()
         except (sqlite3.OperationalError, OperationalError) as error:
-            code: int = getattr(getattr(error, "orig", error), "sqlite_errorcode", 0)
-            # The low byte: another connection may also be recovering the log of a killed process.
-            if code & 0xFF != sqlite3.SQLITE_BUSY or monotonic() > give_up_at:
+            # Another connection may also be recovering the log of a killed process.
+            if _sqlite_code(error) != sqlite3.SQLITE_BUSY or monotonic() > give_up_at:
                 raise
             sleep(LOCKED_SECONDS)
         else:

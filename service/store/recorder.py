@@ -24,8 +24,9 @@ from model.domain import FloatArray
 from service.core.answers import Answers, Piece
 from service.core.queries import ModelName, Prediction
 from service.core.window import Windows
+from service.errors import StoreUnavailable
 from service.store.explanation import DECIMALS, MOST, Brief, Grounds, explanation_text
-from service.store.rows import Drop, Row, RowsRefused, StoreObserver
+from service.store.rows import NO_ANSWER, Drop, Row, RowsRefused, StoreObserver
 
 if TYPE_CHECKING:
     from service.store.store import Store
@@ -60,6 +61,9 @@ class Recorder:
         explanations: Whether a row says what its prediction rested on.
         progress: Counts of the rows that were offered and settled, which other workers read.
         chore: Runs on the writing thread every minute, if the database answers.
+
+    Attributes:
+        trouble: Why there is no open store, as callers may read it.
     """
 
     def __init__(
@@ -96,6 +100,7 @@ class Recorder:
         self._failures = 0
         self._chore_at = 0.0
         self._store: Store | None = None
+        self.trouble = NO_ANSWER
         self._thread: Final = threading.Thread(target=self._run, name="store", daemon=True)
 
     # On the event loop
@@ -216,6 +221,7 @@ class Recorder:
         self._collect()
         try:
             self._store = store = self._store or self._connect()
+            store.check()
             rows = [*self._waiting.values()]
             for start in range(0, len(rows), BATCH_ROWS):
                 self._write(store, [_written(row) for row in rows[start : start + BATCH_ROWS]])
@@ -265,6 +271,7 @@ class Recorder:
 
     def _failed(self, error: Exception) -> None:
         self._failures += 1
+        self.trouble = str(error) if isinstance(error, StoreUnavailable) else NO_ANSWER
         self._observer.up(up=False)
         lost, self._store = self._store, None
         if lost is not None:

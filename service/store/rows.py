@@ -14,6 +14,9 @@ Row = tuple[str, str, str, int, float, float, float, str, str, float, str | None
 """Model, unit, tenant, last cycle, RUL, lower, upper, both states, time, failure probabilities, explanation,
 model version."""
 
+NO_ANSWER: Final = "the store of predictions does not answer; try again later"
+"""What callers read of a store that is away."""
+
 MOST_JUDGED: Final = 1000
 """Predictions of each version that a unit's accuracy is of, so that a question reads a bounded number."""
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from model.domain import RulError
 
@@ -41,6 +42,12 @@ def store_url(given: str, *, environ: Mapping[str, str] | None = None) -> str:
         if not rest.removeprefix("/") or ":memory:" in rest:
             raise InvalidStoreUrl("RUL_STORE_URL: expected sqlite:///FILE, a file that all workers share")
         return given
+    try:
+        _ = urlsplit("//" + rest.rpartition("@")[2]).port
+    except ValueError:
+        raise InvalidStoreUrl(
+            "RUL_STORE_URL: expected a port from 0 to 65535, as in postgresql://USER@HOST:5432/DATABASE"
+        ) from None
     if find_spec("psycopg") is None:
         raise InvalidStoreUrl(
             "RUL_STORE_URL: PostgreSQL needs its driver: pip install 'rulserve[postgresql]'"

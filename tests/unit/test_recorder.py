@@ -51,10 +51,18 @@ class FakeStore:
         self.gate = threading.Event()
         self.gate.set()
         self.entered = threading.Event()
+        self.is_replaced = False
+        self.noticed = threading.Event()
 
     def connect(self):
         self.connections += 1
         return self
+
+    def check(self):
+        if self.is_replaced:
+            self.is_replaced = False
+            self.noticed.set()
+            raise StoreUnavailable("replaced")
 
     def write(self, rows):
         self.entered.set()
@@ -249,6 +257,28 @@ def test_a_store_that_cannot_be_opened_yet_is_tried_again(observer):
         recorder.flush(PATIENCE)
     recorder.close(PATIENCE)
     assert len(fake.kept) == 1
+
+
+def test_a_store_whose_file_is_replaced_is_opened_anew_without_a_row_to_write(recorder, fake):
+    assert recorder.flush(PATIENCE) is fake
+    fake.is_replaced = True
+
+    assert fake.noticed.wait(PATIENCE)
+    recorder.close(PATIENCE)
+
+    assert (fake.connections, fake.written) == (2, 0)
+
+
+def test_callers_read_why_a_store_cannot_be_opened(observer):
+    def connect():
+        raise StoreUnavailable("the store has tables of a newer release")
+
+    recorder = Recorder(connect, most_rows=1, observer=observer, log=structlog.get_logger())
+    recorder.start()
+
+    assert recorder.flush(PATIENCE) is None
+    assert recorder.trouble == "the store has tables of a newer release"
+    recorder.close(PATIENCE)
 
 
 def test_a_rejected_row_costs_no_other(recorder, fake, observer):

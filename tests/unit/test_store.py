@@ -1,13 +1,13 @@
 """The store on SQLite: rows, replacement, outcomes, fleet, history, migrations."""
 
 import sqlite3
+import stat
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from alembic.util import CommandError
 from sqlalchemy import event, select, update
 
 from service.errors import StoreUnavailable
@@ -84,8 +84,36 @@ def test_a_revision_without_a_migration_is_refused(store, url):
     with store.writing() as connection:
         connection.execute(update(REVISION).values(version_num="9999"))
 
-    with pytest.raises(CommandError, match="9999"):
+    with pytest.raises(StoreUnavailable, match=r"revision '9999'.*newer release.*RUL_STORE_URL"):
         Store.open(url)
+
+
+@pytest.mark.parametrize("content", ["no database", "no database" * 1000])
+def test_a_file_that_is_no_database_is_refused_with_what_to_do(tmp_path, content):
+    (tmp_path / "rul.db").write_text(content)
+
+    with pytest.raises(StoreUnavailable, match=r"no SQLite database.*RUL_STORE_URL"):
+        Store.open(f"sqlite:///{tmp_path}/rul.db")
+
+
+def test_only_the_owner_reads_the_file_of_a_new_store_and_its_log(store, tmp_path):
+    store.write([row()])
+
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "state").iterdir()}
+
+    assert modes == {"rul.db": 0o600, "rul.db-wal": 0o600, "rul.db-shm": 0o600}
+
+
+@pytest.mark.parametrize("replacement", [None, b""])
+def test_nothing_is_written_to_a_file_that_was_removed_or_replaced(store, tmp_path, replacement):
+    store.write([row()])
+    for path in (tmp_path / "state").iterdir():
+        path.unlink()
+    if replacement is not None:
+        (tmp_path / "state" / "rul.db").write_bytes(replacement)
+
+    with pytest.raises(StoreUnavailable, match="removed or replaced"):
+        store.write([row(cycle=11)])
 
 
 def test_predictions_of_the_first_revision_are_kept_and_have_no_explanation(url):

@@ -30,13 +30,27 @@ def test_postgresql_is_spoken_to_by_psycopg(scheme):
 
 
 @pytest.mark.parametrize(
-    "given", ["mysql://rul:secret@db/rul", "rul:secret@db", "sqlite://", "sqlite:///:memory:"]
+    "given",
+    [
+        "mysql://rul:secret@db/rul",
+        "rul:secret@db",
+        "sqlite://",
+        "sqlite:///:memory:",
+        "postgresql://rul:secret@db:5x/rul",
+        "postgresql://rul:secret@db:99999/rul",
+        "postgresql://rul:secret",
+    ],
 )
 def test_another_address_is_refused_without_being_repeated(given):
     with pytest.raises(InvalidStoreUrl, match="RUL_STORE_URL") as refusal:
         store_url(given)
 
     assert "secret" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("rest", ["rul:p:w/1@[::1]:5432/rul", "rul@/rul?host=/run/x", "rul:secret@db:/rul"])
+def test_a_host_with_or_without_a_port_is_taken_as_it_is(rest):
+    assert store_url(f"postgresql://{rest}") == f"postgresql+psycopg://{rest}"
 
 
 def test_postgresql_without_its_driver_says_what_to_install(monkeypatch):

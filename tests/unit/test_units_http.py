@@ -179,6 +179,9 @@ class LateStore:
     def purge(self, before):
         pass
 
+    def check(self):
+        pass
+
     def close(self):
         pass
 
@@ -311,6 +314,16 @@ async def test_only_predictions_of_the_loaded_version_are_counted(tmp_path):
         assert service.value("rul_coverage_trials_total", model="fake") == 1
         assert service.value("rul_outcome_absolute_error_cycles_sum", model="fake") == 1
     assert [score["version"] for score in body["scores"]] == ["0", "1"]
+
+
+async def test_questions_are_told_why_the_store_cannot_be_opened(tmp_path):
+    (tmp_path / "rul.db").write_bytes(b"no database" * 1000)
+
+    async with keeping(tmp_path) as service:
+        answer = await service.http.get("/v1/units")
+
+    assert answer.status_code == 503
+    assert "no SQLite database" in answer.json()["detail"]
 
 
 async def test_waiting_predictions_are_written_at_shutdown(tmp_path):
