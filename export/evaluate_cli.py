@@ -25,7 +25,7 @@ from export.evaluation_windows import (
     require_failures,
 )
 from export.pictures import require_matplotlib
-from model.dataset import failed_units
+from model.dataset import answerable, failed_units
 from model.domain import FloatArray, InvalidData, Trajectory, WindowSet
 from model.evaluation import TITLES, Answered, Figure, figures
 from model.fleet import Fleet
@@ -115,7 +115,11 @@ def evaluate(
     else:
         units = with_known_failure(session, manifest, trajectories, kind, instead=GIVE_RULS)
         windows = labelled_windows(units, manifest, truncations=truncations, seed=seed)
-    Console().print(*_window_tables(session, manifest, windows), sep="\n")
+    refused = ~answerable(windows, manifest.max_missing_fraction)
+    if refused.any():
+        tell(f"{refused.sum()} of {len(windows)} windows miss too many readings for an answer: left out")
+    kept = windows.take(np.flatnonzero(~refused))
+    Console().print(*_window_tables(session, manifest, kept), sep="\n")
     if units:
         _judge_lives(session, manifest, units, plot)
     if is_training_data(manifest, data, kind):

@@ -14,7 +14,16 @@ from typing import Final
 
 import numpy as np
 
-from model.domain import FloatArray, IntArray, InvalidData, Trajectory, WindowSet, cycles_left, cycles_until
+from model.domain import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    InvalidData,
+    Trajectory,
+    WindowSet,
+    cycles_left,
+    cycles_until,
+)
 from model.fleet import Fleet
 
 
@@ -100,6 +109,13 @@ class ReadingsByCycle:
         return windows
 
 
+def answerable(windows: WindowSet, most_missing: float) -> BoolArray:
+    """Tell which windows miss at most this share of their readings, [W]; the service refuses the others."""
+    within = np.arange(windows.readings.shape[1]) < windows.lengths[:, None]
+    missing = (np.isnan(windows.readings) & within[:, :, None]).sum(axis=(1, 2))
+    return missing <= most_missing * windows.lengths * windows.readings.shape[2]
+
+
 def join_windows(sets: Sequence[WindowSet]) -> WindowSet:
     """Join sets of windows, in order."""
     shapes = sorted({windows.readings.shape[1:] for windows in sets})
@@ -169,7 +185,8 @@ def split_fold(
 ) -> Split:
     """Hold out the units of one fold; the other folds train.
 
-    Over all folds, every unit with a known failure is held out once.
+    Over all folds, every unit with a known failure is held out once. Windows that the service would refuse
+    judge nothing.
     """
     known = failed_units(trajectories)
     groups = split_units([each.unit for each in known], parts=folds, seed=seed)
@@ -181,7 +198,13 @@ def split_fold(
         rng=np.random.default_rng([seed, fold]),
         shortest=fleet.shortest,
     )
-    return _split(with_units(known, rest), trajectories, fleet, held_out)
+    answered = np.flatnonzero(answerable(held_out, fleet.max_missing_fraction))
+    if not len(answered):
+        raise InvalidData(
+            f"fold {fold + 1}: expected windows with at most {fleet.max_missing_fraction:.0%} of their "
+            "readings missing, got none: `rul inspect` says what is missing"
+        )
+    return _split(with_units(known, rest), trajectories, fleet, held_out.take(answered))
 
 
 def train_all(trajectories: Sequence[Trajectory], fleet: Fleet) -> Split:

@@ -54,7 +54,7 @@ def findings(
     `true_ruls` says that the user gives every unit's RUL, so that failures in the data do not matter.
     """
     found = [
-        *_of_rows(facts, fleet),
+        *_of_rows(facts),
         *(() if true_ruls else _of_failures(facts, fleet, folds=folds)),
         *(() if folds is None else _of_lives(facts, fleet)),
         *(finding for column in facts.columns for finding in _of_column(column, facts, fleet)),
@@ -145,20 +145,23 @@ def _lines(found: Sequence[Finding]) -> list[str]:
     return [f"{finding.level}: {finding.text}" for finding in found]
 
 
-def _of_rows(facts: Inspection, fleet: Fleet) -> Iterator[Finding]:
+def _of_rows(facts: Inspection) -> Iterator[Finding]:
     if facts.duplicates:
         yield Finding(
             "error",
             f"{facts.duplicate}; {_count(facts.duplicates, 'such row')} of {facts.rows}: keep one of each",
         )
     if facts.gaps:
-        is_sparse = facts.skipped > fleet.max_missing_fraction
-        remedy = ": number the readings 1, 2, 3, .. or leave out the key cycle" if is_sparse else ""
-        yield Finding(
-            "warning" if is_sparse else "note",
+        text = (
             f"{_count(facts.gaps, 'unit')} with gaps in the cycle numbers: windows count "
-            f"{facts.skipped:.1%} of the cycles as missing{remedy}",
+            f"{facts.skipped:.1%} of the cycles as missing"
         )
+        if facts.refused:
+            text += (
+                f", and {facts.refused:.1%} of the windows have too few readings for an answer: number the "
+                "readings 1, 2, 3, .. or leave out the key cycle, if cycles need not count"
+            )
+        yield Finding("warning" if facts.refused else "note", text)
 
 
 def _of_failures(facts: Inspection, fleet: Fleet, *, folds: int | None) -> Iterator[Finding]:

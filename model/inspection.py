@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from model.domain import BoolArray, FloatArray, Role, Trajectory, cycles_left
+from model.domain import BoolArray, FloatArray, IntArray, Role, Trajectory, cycles_left
 from model.fleet import FailureRule, Fleet
 from model.readers import Rows
 
@@ -92,6 +92,7 @@ class Inspection:
     duplicate: str  # The first of them, in words; empty without one
     gaps: int  # Units with skipped cycle numbers
     skipped: float  # Share of the cycles of all units without a reading
+    refused: float  # Share of the windows, one a reading, that skipped cycles make the service refuse
     columns: tuple[ColumnFacts, ...]  # In schema order
     bound: BoundFacts | None  # None: every unit ran to failure
     end: EndFacts | None  # Where units end, if every one counts as failed; None: nowhere in particular
@@ -109,7 +110,10 @@ def inspect_rows(rows: Rows, fleet: Fleet) -> Inspection:
     names = zip(fleet.schema.columns, kept.readings.T, strict=True)
     repeated = repeated_truths(failed, columns=len(fleet.schema))
     end = None if fleet.failure is not None else _end(trajectories, fleet)
-    values = {kept.units[kept.unit[unit[0]]]: kept.failure[unit] for unit in kept.of_units()}
+    of_units = {kept.units[kept.unit[unit[0]]]: unit for unit in kept.of_units()}
+    values, cycles = (
+        {name: of[unit] for name, unit in of_units.items()} for of in (kept.failure, kept.cycle)
+    )
     return Inspection(
         rows=len(rows.unit),
         units=len(trajectories),
@@ -120,11 +124,12 @@ def inspect_rows(rows: Rows, fleet: Fleet) -> Inspection:
         duplicate=rows.first_duplicate() if len(pairs) else "",
         gaps=sum(bool((np.diff(each.cycles) > 1).any()) for each in trajectories),
         skipped=1.0 - sum(map(len, trajectories)) / sum(map(_span, trajectories)),
+        refused=float(np.mean(np.concatenate([_too_empty(each.cycles, fleet) for each in trajectories]))),
         columns=tuple(
             column_facts(column.name, column.role, readings, locate=kept.cycle_of, repeats=repeats)
             for (column, readings), repeats in zip(names, repeated, strict=True)
         ),
-        bound=None if fleet.failure is None else bound_facts(values, fleet.failure),
+        bound=None if fleet.failure is None else bound_facts(values, cycles, fleet.failure),
         end=end,
         early=() if end is None else tuple(trajectories[i].unit for i in end.early),
         suggested=suggest(lives),
@@ -136,6 +141,13 @@ def life_quantiles(units: Sequence[Trajectory]) -> tuple[float, ...]:
     if not units:
         return ()
     return tuple(float(value) for value in np.quantile([*map(_span, units)], QUANTILES))
+
+
+def _too_empty(cycles: IntArray, fleet: Fleet) -> BoolArray:
+    """Tell whether skipped cycles are too many of the window that ends at each of these cycles [N]."""
+    length = np.minimum(cycles - cycles[0] + 1, fleet.context)
+    there = np.arange(1, len(cycles) + 1) - np.searchsorted(cycles, cycles - length + 1)
+    return there < (1.0 - fleet.max_missing_fraction) * length
 
 
 def _span(unit: Trajectory) -> int:
@@ -180,7 +192,9 @@ def column_facts(
     )
 
 
-def bound_facts(values: Mapping[str, FloatArray], rule: FailureRule) -> BoundFacts:
+def bound_facts(
+    values: Mapping[str, FloatArray], cycles: Mapping[str, IntArray], rule: FailureRule
+) -> BoundFacts:
     """Compare the failure column's values [N] of each unit, in order of cycles, with the bound."""
     known = {name: unit[~np.isnan(unit)] for name, unit in values.items()}
     first = {name: float(unit[0]) for name, unit in known.items() if len(unit)}
@@ -192,7 +206,8 @@ def bound_facts(values: Mapping[str, FloatArray], rule: FailureRule) -> BoundFac
     short = sign * (lasts - bound)  # how far each unit stays short of the bound; 0 or less: failed
     nearby = _nearby(short, step=_step(starts, bound))
     beyond = [sign * (unit - bound) <= 0 for unit in values.values()]
-    goes_on = [len(unit) - 1 - int(np.argmax(unit)) for unit in beyond if len(unit) and unit[-1]]
+    judged = zip(beyond, cycles.values(), strict=True)
+    goes_on = [int(cycle[-1] - cycle[np.argmax(unit)]) for unit, cycle in judged if len(unit) and unit[-1]]
     return BoundFacts(
         rule=rule,
         missed=len(values) - int((short <= 0).sum()),

@@ -1,11 +1,20 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.dataset import join_windows, make_windows, split_units, truncated_windows, windows_ending_at
+from model.dataset import (
+    join_windows,
+    make_windows,
+    split_fold,
+    split_units,
+    truncated_windows,
+    windows_ending_at,
+)
 from model.domain import InvalidData, Trajectory, cycles_left
-from tests.fleets import numbered_unit, trajectories
+from tests.fleets import PUMPS, numbered_unit, trajectories
 
 lengths = st.integers(1, 12)
 
@@ -161,3 +170,20 @@ def test_another_seed_splits_units_otherwise():
 def test_too_few_units_to_split_are_refused():
     with pytest.raises(InvalidData, match="1 units cannot be split into 2 parts"):
         split_units(["a"], parts=2, seed=0)
+
+
+def test_windows_that_the_service_would_refuse_judge_nothing():
+    units = [numbered_unit(40, columns=3, unit=str(n)) for n in range(4)]
+    sparse = [replace(unit, cycles=unit.cycles * 5) for unit in units[:2]]
+    fleet = replace(PUMPS, context=10)
+
+    folds = [
+        split_fold([*units[2:], *sparse], fleet, fold=k, folds=2, seed=0, truncations=5) for k in range(2)
+    ]
+
+    judged = {unit for fold in folds for unit in fold.held_out.unit}
+    assert judged == {"2", "3"}
+    with pytest.raises(
+        InvalidData, match="fold 1: expected windows with at most 50% of their readings missing"
+    ):
+        split_fold(sparse, fleet, fold=0, folds=2, seed=0, truncations=5)
