@@ -10,7 +10,7 @@ import numpy as np
 
 from export.bundle import Manifest
 from model.dataset import ReadingsByCycle
-from model.domain import FloatArray, IntArray, Trajectory
+from model.domain import BoolArray, FloatArray, IntArray, Trajectory
 from rul_client.readings import Frame, Window
 
 LAST: Final = 2**62
@@ -23,7 +23,7 @@ class UnitWindows:
     Args:
         units: At least one.
         context: Most cycles of a window.
-        every: Each unit's last window, and each one so many readings before it.
+        every: Each unit's last window, and of each so many cycles before it the last one.
 
     Attributes:
         unit: int64 [W], place of each window's unit.
@@ -32,7 +32,7 @@ class UnitWindows:
     """
 
     def __init__(self, units: Sequence[Trajectory], *, context: int, every: int) -> None:
-        ends = [np.arange((len(unit) - 1) % every, len(unit), every) for unit in units]
+        ends = [apart(unit.cycles, every) for unit in units]
         starts = np.cumsum([0, *map(len, units)])
         self.units: Final = units
         self.unit: Final = np.repeat(np.arange(len(units)), [len(own) for own in ends])
@@ -43,6 +43,13 @@ class UnitWindows:
 
     def __len__(self) -> int:
         return len(self.unit)
+
+    def apart(self, cycles: int) -> BoolArray:
+        """Tell which windows are so many cycles apart within their unit, [W]; its last one is."""
+        chosen = np.zeros(len(self), np.bool_)
+        for own in np.split(np.arange(len(self)), np.flatnonzero(np.diff(self.unit)) + 1):
+            chosen[own[apart(self.last_cycle[own], cycles)]] = True
+        return chosen
 
     def names(self, which: IntArray) -> list[str]:
         """Return the unit of each of some windows."""
@@ -68,6 +75,15 @@ class UnitWindows:
     def cycles_at(self, which: IntArray, place: IntArray) -> IntArray:
         """Return the cycle at a place [B] of each of some windows."""
         return self.last_cycle[which] - self.lengths[which] + 1 + place
+
+
+def apart(cycles: IntArray, every: int) -> IntArray:
+    """Choose the last of rising cycles, and of each `every` cycles before it the last one there is.
+
+    >>> apart(np.array([1, 2, 3, 4, 5, 9]), 4).tolist()  # of 2 to 5, and of 6 to 9
+    [0, 4, 5]
+    """
+    return np.flatnonzero(np.diff((cycles[-1] - cycles) // every, append=-1))
 
 
 def last_windows(given: str | Path | Frame, manifest: Manifest) -> list[Window]:

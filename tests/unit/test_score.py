@@ -48,6 +48,15 @@ def unit(name, steps, *, seed=0):
     return Trajectory(name, np.cumsum(steps), readings, failed=False)
 
 
+def last_of_each(cycles, every):
+    """Of each `every` cycles, counted back from the last, the place of the last one with a reading."""
+    back = cycles[-1] - cycles
+    places = (
+        np.flatnonzero((back >= start) & (back < start + every)) for start in range(0, back[0] + 1, every)
+    )
+    return np.array(sorted(each[-1] for each in places if len(each)))
+
+
 @given(
     st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=40), min_size=1, max_size=6),
     st.integers(1, 15),
@@ -57,9 +66,7 @@ def unit(name, steps, *, seed=0):
 def test_windows_of_many_units_are_those_of_each_unit_cut_alone(steps, context, every, count):
     units = [unit(str(i), own, seed=i) for i, own in enumerate(steps)]
     windows = UnitWindows(units, context=context, every=every)
-    wanted = [
-        windows_ending_at(each, np.arange(len(each))[::-1][::every][::-1], length=context) for each in units
-    ]
+    wanted = [windows_ending_at(each, last_of_each(each.cycles, every), length=context) for each in units]
 
     batches = list(windows.by_length(count))
 
@@ -110,6 +117,20 @@ def test_a_column_that_a_file_has_twice_is_refused(column, tiny_bundle, fleet, t
 
     with pytest.raises(InvalidData, match=rf"pumps.parquet: the header has {column} more than once"):
         score_here(tiny_bundle, fleet, tmp_path / "out")
+
+
+def test_drift_counts_windows_of_every_unit_that_are_eight_cycles_apart(tiny_bundle, tmp_path):
+    young = [
+        Trajectory(u.unit, u.cycles[:15], u.readings[:15], failed=False) for u in pumps(units=9, seed=21)
+    ]
+    write_pumps(tmp_path / "in" / "pumps.parquet", young)
+
+    every, apart = (
+        score_here(tiny_bundle, tmp_path / "in", tmp_path / f"{every}", every=every) for every in (1, 8)
+    )
+
+    assert (every["windows"], apart["windows"]) == (9 * 15, 9 * 2)
+    assert every["drift"]["columns"] == apart["drift"]["columns"]
 
 
 def test_last_answers_each_units_last_cycle(tiny_bundle, fleet, tmp_path):

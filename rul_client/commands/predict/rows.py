@@ -75,7 +75,7 @@ async def rows(
             asked, task = waiting.popleft()
             pairs = list(zip(asked, await task, strict=True))
             unanswered += [
-                f"unit {window.unit}, cycle {window.last_cycle:g}: {answer.detail}"
+                f"unit {window.unit}, cycle {window.last_cycle:.0f}: {answer.detail}"
                 for window, answer in pairs
                 if isinstance(answer, Refused)
             ]

@@ -51,7 +51,7 @@ class Part:
     """A unit of work: whole units, whose answers are one file.
 
     Attributes:
-        windows: Windows that it gives if no reading is refused.
+        windows: Windows that it gives if no reading is refused and no cycle skipped.
     """
 
     number: int

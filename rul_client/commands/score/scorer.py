@@ -64,7 +64,6 @@ class Scorer:
         self.schema: Final = schema_of(self.manifest, self.name, job)
         self.source: Final = Location.of(job.source).folder()
         self.output: Final = Location.of(job.output)
-        self.drift_every: Final = max(1, DRIFT_CYCLES // job.every)
         self._rules: Final = WindowRules.of(self.manifest, max_window_cycles=self.manifest.context)
         self.provider: Final = runtime.provider
         self.batch_windows: Final = max(settings.max_batch_windows, BATCH_WINDOWS)
@@ -166,12 +165,14 @@ def score_part(part: Part, scorer: Scorer, watch: Watch = lambda _: None) -> Tal
             refused.append(Refusal(read.file_of_unit[unit], None, unit, cycle, column, reason))
 
         found, is_answered = Columns(len(windows), scorer.manifest.context), np.zeros(len(windows), np.bool_)
+        for_drift = windows.apart(DRIFT_CYCLES)
         seen: list[tuple[IntArray, Answers]] = []
         for which, answers in scorer.answers(windows, refuse):
             found.put(which, scorer.numbers(answers))
             is_answered[which] = True
-            counted = np.arange(0, len(which), scorer.drift_every)
-            seen.append((which[counted], answers.bare().only(counted.tolist())))
+            counted = np.flatnonzero(for_drift[which])
+            if len(counted):
+                seen.append((which[counted], answers.bare().only(counted.tolist())))
             watch(len(which))
         for _, same in groupby(seen, key=lambda each: each[1].outputs.attention.shape[1]):
             places, parts = zip(*same, strict=True)
