@@ -111,9 +111,8 @@ def inspect_rows(rows: Rows, fleet: Fleet) -> Inspection:
     repeated = repeated_truths(failed, columns=len(fleet.schema))
     end = None if fleet.failure is not None else _end(trajectories, fleet)
     of_units = {kept.units[kept.unit[unit[0]]]: unit for unit in kept.of_units()}
-    values, cycles = (
-        {name: of[unit] for name, unit in of_units.items()} for of in (kept.failure, kept.cycle)
-    )
+    values = {name: kept.failure[unit] for name, unit in of_units.items()}
+    cycles = {name: kept.cycle[unit] for name, unit in of_units.items()}
     return Inspection(
         rows=len(rows.unit),
         units=len(trajectories),
