@@ -2,6 +2,10 @@
 
 import json
 import re
+import sqlite3
+import stat
+from contextlib import closing
+from pathlib import Path
 
 import httpx
 import pytest
@@ -13,7 +17,7 @@ from tests.integration.conftest import metrics_of, running
 from tests.programs import ROOT, bash_blocks, pasted
 
 PAGE = ROOT / "docs" / "outcomes.md"
-FEED, REPORT = bash_blocks(PAGE)
+FEED, REPORT, BACKUP, RESTORE = bash_blocks(PAGE)
 SECONDS = 60
 
 
@@ -67,6 +71,20 @@ def test_the_commands_of_the_page_answer_as_it_says(service):
 
 def store_of(service):
     return f"sqlite:///{service.log.parent}/state/rulserve/rulserve.db"
+
+
+def test_a_copy_of_a_store_in_use_is_restored_by_the_commands_of_the_page(service, tmp_path):
+    store = Path(store_of(service).removeprefix("sqlite:///"))
+    (tmp_path / "rulserve.db").write_bytes(b"another file")
+
+    pasted(BACKUP.splitlines()[0], store.parent)
+    (store.parent / "copy.db").rename(tmp_path / "copy.db")
+    pasted(RESTORE.splitlines()[0], tmp_path)
+
+    restored = tmp_path / "rulserve.db"
+    with closing(sqlite3.connect(restored)) as connection:
+        assert connection.execute("SELECT count(*) FROM predictions").fetchone() == (3,)
+    assert stat.S_IMODE(restored.stat().st_mode) == 0o600
 
 
 def test_every_metric_and_setting_that_the_page_names_exists(service):
