@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter
 from types import TracebackType
@@ -334,8 +335,9 @@ class Limit:
 
     def _ask(self) -> None:
         if self._receive is not None:
-            self._watch = asyncio.ensure_future(self._receive())
-            self._watch.add_done_callback(self._told)
+            with suppress(Exception):  # a server that ends may fail before it gives anything to wait for
+                self._watch = asyncio.ensure_future(self._receive())
+                self._watch.add_done_callback(self._told)
 
     def _told(self, event: asyncio.Future[Message]) -> None:
         if (not event.cancelled() and event.exception()) or self._finished or self._task is None:

@@ -240,10 +240,16 @@ async def test_a_caller_who_leaves_after_the_work_has_ended_cancels_nothing():
     assert no_cancellation_is_left()
 
 
-async def test_a_server_that_fails_to_say_who_left_stops_no_work():
-    async def receive():
-        raise RuntimeError("no more events")
+async def no_more_events():
+    raise RuntimeError("no more events")
 
+
+def not_even_asked():
+    raise RuntimeError("the server ends")
+
+
+@pytest.mark.parametrize("receive", [no_more_events, not_even_asked])
+async def test_a_server_that_fails_to_say_who_left_stops_no_work(receive):
     limit = Limit(30, receive)
 
     with limit:
