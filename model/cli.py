@@ -63,6 +63,11 @@ def _model_name(name: str) -> str:
     return name
 
 
+Name = Annotated[
+    str, typer.Option(help="Name of the model: lower-case letters, digits, - and _.", callback=_model_name)
+]
+
+
 class RunExists(RulError):
     """The folder has a run that would be overwritten, or no run to resume."""
 
@@ -79,10 +84,7 @@ def train(
     *,
     data: Annotated[list[Path], typer.Option(help="File or folder of readings; may be repeated.")],
     out: Annotated[Path, typer.Option(help="Folder of the run.")],
-    name: Annotated[
-        str,
-        typer.Option(help="Name of the model: lower-case letters, digits, - and _.", callback=_model_name),
-    ],
+    name: Name,
     fleet: Annotated[str, typer.Option(help="TOML file, or name of a shipped fleet.")] = "cmapss",
     network: Annotated[str, typer.Option(help="Name of the network.")] = "flagship",
     seed: Annotated[int, typer.Option(help="Seed of folds, weights and training.", min=0)] = 0,

@@ -43,7 +43,7 @@ HINTS: Final = {
     ".": ": this file has decimal commas, so write no point",
     ",": ": write a decimal point; decimal commas are read where ; separates columns",
 }
-"""What to do about the other decimal sign."""
+"""Ends of the error, by the decimal sign that the file does not use."""
 MOST_CELLS: Final = 10**9
 """Of the rectangle from A1 to the last cell; the library allocates all of it."""
 MOST_BYTES: Final = 2**31

@@ -15,7 +15,7 @@ Row = tuple[str, str, str, int, float, float, float, str, str, float, str | None
 model version."""
 
 NO_ANSWER: Final = "the store of predictions does not answer; try again later"
-"""What callers read of a store that is away."""
+"""The detail of the error where the store is away."""
 
 MOST_JUDGED: Final = 1000
 """Predictions of each version that a unit's accuracy is of, so that a question reads a bounded number."""

@@ -1,4 +1,4 @@
-"""What gaps of cycles cost, by both ways to cut a window, as a table.
+"""The error that gaps of cycles cost, by both ways to cut a window, as a table.
 
     python -m tests.benchmarks.gaps --data FOLDER [--bundles fd001,fd002,fd003,fd004]
 
