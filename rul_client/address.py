@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable
+from functools import wraps
+from inspect import Signature, signature
 from pathlib import Path
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import typer
 
 from rul_client.errors import RemoteFailed
 
+Result = TypeVar("Result")
 LOCAL: Final = "http://localhost:3000"
 
 
@@ -52,19 +56,6 @@ def _checked(url: str, schemes: tuple[str, ...]) -> str:
     raise InvalidAddress(f"expected {', '.join(schemes)}://HOST:PORT, got {url!r}")
 
 
-ApiKey = Annotated[str | None, typer.Option(help="With a service: its API key.", envvar="RUL_API_KEY")]
-KeyFile = Annotated[
-    Path | None, typer.Option(help="With a service: file with its API key, which `ps` does not show.")
-]
-
-Ca = Annotated[Path | None, typer.Option(help="With a service: PEM file of its certificate authority.")]
-Cert = Annotated[Path | None, typer.Option(help="With a service: certificate to show it (mTLS), PEM.")]
-CertKey = Annotated[Path | None, typer.Option(help="With --cert: its private key, PEM.")]
-
-OF_CONNECTION: Final = ("api_key", "key_file", "ca", "cert", "key")
-"""Names of these options."""
-
-
 def chosen_key(api_key: str | None, key_file: Path | None) -> str | None:
     """Return the key in the file, if one is given, else the key itself."""
     if key_file is None:
@@ -73,6 +64,61 @@ def chosen_key(api_key: str | None, key_file: Path | None) -> str | None:
         return key_file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise typer.BadParameter(f"{key_file} cannot be read: {error}", param_hint="--key-file") from None
+
+
+class Credentials(NamedTuple):
+    """What a command shows a server: its API key and the files of its TLS connection."""
+
+    api_key: str | None = None
+    tls: Tls = Tls()
+
+
+def _credentials(
+    *,
+    api_key: Annotated[
+        str | None, typer.Option(help="With a service: its API key.", envvar="RUL_API_KEY")
+    ] = None,
+    key_file: Annotated[
+        Path | None, typer.Option(help="With a service: file with its API key, which `ps` does not show.")
+    ] = None,
+    ca: Annotated[
+        Path | None, typer.Option(help="With a service: PEM file of its certificate authority.")
+    ] = None,
+    cert: Annotated[
+        Path | None, typer.Option(help="With a service: certificate to show it (mTLS), PEM.")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(help="With --cert: its private key, PEM.")] = None,
+) -> Credentials:
+    return Credentials(chosen_key(api_key, key_file), Tls(ca, cert, key))
+
+
+OF_CREDENTIALS: Final = tuple(signature(_credentials).parameters)
+"""Names of the options that `asks_a_service` adds."""
+
+
+def in_place_of(
+    parameter: str, maker: Callable[..., Any]
+) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+    """Give a command the options of a function in place of one parameter, which gets what it returns."""
+    options = signature(maker, eval_str=True).parameters
+
+    def change(command: Callable[..., Result]) -> Callable[..., Result]:
+        own = dict(signature(command, eval_str=True).parameters)
+        del own[parameter]
+
+        @wraps(command)
+        def run(**given: Any) -> Result:  # noqa: ANN401 whatever the command takes
+            made = maker(**{name: given.pop(name) for name in options})
+            return command(**{parameter: made}, **given)
+
+        vars(run)["__signature__"] = Signature([*own.values(), *options.values()])  # what Typer reads
+        return run
+
+    return change
+
+
+asks_a_service: Final = in_place_of("credentials", _credentials)
+"""Give a command the options of an API key and of TLS, in place of its parameter `credentials`."""
 
 
 def is_loopback(host: str | None) -> bool:

@@ -11,8 +11,6 @@ from typing import Annotated, Final
 
 from pydantic import (
     Field,
-    NonNegativeFloat,
-    PositiveFloat,
     PositiveInt,
     SecretStr,
     ValidationError,
@@ -37,6 +35,9 @@ OF_CLIENTS: Final = "RUL_API_KEY"
 """Variable of the commands that ask a service."""
 MOST_WORKERS: Final = 8
 """Most workers by default. On more cores a worker has several: bundles are in memory fewer times."""
+DAY_SECONDS: Final = 86_400
+"""Longest time that a setting may ask for; a larger one is a slip."""
+MOST_DAYS: Final = 100_000
 HOST_NAME: Final = re.compile(r"[\w.-]+|[\da-f]*:[\da-f]*:[\da-f:.]*", re.ASCII)
 """A name, an IPv4 address or an IPv6 address, in lower case."""
 
@@ -119,7 +120,7 @@ class Settings(BaseSettings):
     max_reading_bytes: PositiveInt = 128 * 1024 * 1024
     """Maximum bytes of all unfinished request bodies in a worker; beyond it a body gets 429. Too high: slow
     clients exhaust memory. Too low: large requests that meet are refused."""
-    body_timeout_seconds: PositiveFloat = 10.0
+    body_timeout_seconds: float = Field(default=10.0, gt=0, le=DAY_SECONDS)
     """Maximum time for a request's body to arrive, in seconds; beyond it the request gets 408. Too high: slow
     clients hold memory. Too low: large bodies over slow links are refused."""
     max_connections: PositiveInt = 10_000
@@ -129,24 +130,24 @@ class Settings(BaseSettings):
     max_window_cycles: PositiveInt = 10_000
     """Maximum cycles in a window; beyond it the request gets 422. The model reads only the last ones. Too
     high: parsing long histories wastes CPU. Too low: clients must cut their histories."""
-    request_timeout_seconds: PositiveFloat = 5.0
+    request_timeout_seconds: float = Field(default=5.0, gt=0, le=DAY_SECONDS)
     """Maximum time to answer a request, in seconds; beyond it the request gets 504. Too high: abandoned
     requests hold places in the queue. Too low: bursts fail that could have been answered."""
     max_streams: PositiveInt = 10_000
     """Maximum open streams in a worker; beyond it a stream gets RESOURCE_EXHAUSTED. Each stream takes some 50
     kB. Too high: idle streams exhaust memory. Too low: units are refused."""
-    stream_idle_seconds: PositiveFloat = 600.0
+    stream_idle_seconds: float = Field(default=600.0, gt=0, le=DAY_SECONDS)
     """Maximum silence on a stream, in seconds; beyond it the stream ends with ABORTED. Too high: streams of
     vanished clients stay open. Too low: units that report rarely lose their window."""
-    lame_duck_seconds: NonNegativeFloat = 5.0
+    lame_duck_seconds: float = Field(default=5.0, ge=0, le=DAY_SECONDS)
     """Time between SIGTERM and the drain, in seconds: /readyz answers 503 and connections are asked to close,
     while requests are still answered. Ctrl+C and a second SIGTERM skip it; uvicorn has none. Too high:
     shutdowns take long. Too low: load balancers that have not seen the 503 yet send requests that are
     refused."""
-    drain_seconds: NonNegativeFloat = 10.0
+    drain_seconds: float = Field(default=10.0, ge=0, le=DAY_SECONDS)
     """Maximum time for requests in flight to finish at shutdown, in seconds. Too high: the orchestrator kills
     the process first. Too low: clients lose their answers."""
-    hang_seconds: PositiveFloat = 2.0
+    hang_seconds: float = Field(default=2.0, gt=0, le=DAY_SECONDS)
     """Maximum silence of a worker whose event loop is blocked or stopped, in seconds; then it is killed and
     restarted. A loop that computes or waits for a core has ten times as long. Too high: callers of a hung
     worker wait longer. Too low: pauses of the machine restart workers."""
@@ -163,7 +164,7 @@ class Settings(BaseSettings):
     """Database of predictions and outcomes: sqlite:///FILE, or (with the extra `postgresql`)
     postgresql://USER@HOST/DATABASE. Empty: rulserve/rulserve.db under XDG_STATE_HOME or ~/.local/state. An
     SQLite file serves one machine; services on several machines need PostgreSQL."""
-    store_retention_days: PositiveFloat = 365.0
+    store_retention_days: float = Field(default=365.0, gt=0, le=MOST_DAYS)
     """Time to keep predictions and outcomes, in days. Too high: the database grows, by some 100 bytes per
     prediction, 250 with its explanation. Too low: late outcomes find no prediction."""
     store_explanations: bool = True

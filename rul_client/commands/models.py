@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from functools import wraps
-from inspect import Signature, signature
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
@@ -13,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from rul_client.address import LOCAL, ApiKey, Ca, Cert, CertKey, KeyFile, Tls, chosen_key, http_address
+from rul_client.address import LOCAL, Credentials, asks_a_service, http_address, in_place_of
 
 if TYPE_CHECKING:
     from rul_client.answers import Candidate
@@ -36,34 +34,15 @@ class Connection(NamedTuple):
     """The service that a command asks."""
 
     url: str
-    api_key: str | None
-    tls: Tls
+    credentials: Credentials
 
 
-def _connection(
-    *,
-    url: Url = LOCAL,
-    api_key: ApiKey = None,
-    key_file: KeyFile = None,
-    ca: Ca = None,
-    cert: Cert = None,
-    key: CertKey = None,
-) -> Connection:
-    return Connection(url, chosen_key(api_key, key_file), Tls(ca, cert, key))
+@asks_a_service
+def _connection(*, url: Url = LOCAL, credentials: Credentials) -> Connection:
+    return Connection(url, credentials)
 
 
-def _connected(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of `_connection`, in place of its parameter `to`."""
-    options = signature(_connection, eval_str=True).parameters
-    own = dict(signature(command, eval_str=True).parameters)
-    del own["to"]
-
-    @wraps(command)
-    def run(**given: Any) -> None:  # noqa: ANN401 whatever the command takes
-        command(to=_connection(**{name: given.pop(name) for name in options}), **given)
-
-    vars(run)["__signature__"] = Signature([*own.values(), *options.values()])  # what Typer reads
-    return run
+_connected: Final = in_place_of("to", _connection)
 
 
 @models.command("list")
@@ -191,8 +170,9 @@ def _ask(to: Connection, question: Callable[[AsyncClient], Awaitable[Result]]) -
     from rul_client.api import AsyncClient  # noqa: PLC0415 every `rul` command loads this module
 
     async def ask() -> Result:
+        key, tls = to.credentials
         async with AsyncClient(
-            to.url, api_key=to.api_key, tls=to.tls, timeout_seconds=CHANGE_SECONDS, attempts=1
+            to.url, api_key=key, tls=tls, timeout_seconds=CHANGE_SECONDS, attempts=1
         ) as client:
             return await question(client)
 

@@ -23,14 +23,9 @@ from rich.table import Table
 from model.domain import printable
 from rul_client.address import (
     LOCAL,
-    OF_CONNECTION,
-    ApiKey,
-    Ca,
-    Cert,
-    CertKey,
-    KeyFile,
-    Tls,
-    chosen_key,
+    OF_CREDENTIALS,
+    Credentials,
+    asks_a_service,
     http_address,
 )
 from rul_client.commands.options import refuse_options
@@ -46,6 +41,7 @@ class ReportFormat(StrEnum):
     JSON = "json"
 
 
+@asks_a_service
 def outcomes(
     *,
     context: typer.Context,
@@ -67,11 +63,7 @@ def outcomes(
     since: Annotated[
         datetime | None, typer.Option(help="Only outcomes from this day on, in local time.")
     ] = None,
-    api_key: ApiKey = None,
-    key_file: KeyFile = None,
-    ca: Ca = None,
-    cert: Cert = None,
-    key: CertKey = None,
+    credentials: Credentials,
 ) -> None:
     """Report the accuracy of stored predictions against failures and removals, a row a model version.
 
@@ -87,10 +79,10 @@ def outcomes(
     Example: rul outcomes --report ends.csv --url http://localhost:3000
     """
     if report is None:
-        refuse_options(context, "url", "replace", *OF_CONNECTION, why="needs --report")
+        refuse_options(context, "url", "replace", *OF_CREDENTIALS, why="needs --report")
     else:
         refuse_options(context, "store", "form", "since", why="does nothing with --report")
-        _report_file(url, chosen_key(api_key, key_file), Tls(ca, cert, key), report, replace=replace)
+        _report_file(url, credentials, report, replace=replace)
         return
     _print(_accuracy(store, since), form)
 
@@ -118,12 +110,13 @@ def _print(rows: Sequence[dict[str, Any]], form: ReportFormat | None) -> None:
         Console(width=WIDEST, highlight=False, markup=False).print(_table(rows))
 
 
-def _report_file(url: str, api_key: str | None, tls: Tls, path: Path, *, replace: bool) -> None:
+def _report_file(url: str, credentials: Credentials, path: Path, *, replace: bool) -> None:
     from rul_client.api import AsyncClient  # noqa: PLC0415 loads gRPC
     from rul_client.commands.outcomes_file import report_file  # noqa: PLC0415 as above
 
     async def report() -> None:
-        await report_file(AsyncClient(url, api_key=api_key, tls=tls), path, replace=replace)
+        client = AsyncClient(url, api_key=credentials.api_key, tls=credentials.tls)
+        await report_file(client, path, replace=replace)
 
     asyncio.run(report())
 

@@ -65,6 +65,16 @@ def test_a_number_that_is_not_finite_is_refused(monkeypatch, name, value):
         Settings.read()
 
 
+@pytest.mark.parametrize(("name", "most"), [("lame_duck_seconds", 86_400), ("store_retention_days", 100_000)])
+def test_a_time_that_can_only_be_a_slip_is_refused(monkeypatch, name, most):
+    monkeypatch.setenv(variable_of(name), "1e300")
+
+    with pytest.raises(
+        InvalidSettings, match=f"{variable_of(name)}: Input should be less than or equal to {most}"
+    ):
+        Settings.read()
+
+
 @pytest.mark.parametrize("name", ["plant.example:3000", "http://plant.example", "[::1]", "*.example", "a b"])
 def test_an_allowed_host_that_no_request_can_name_is_refused(monkeypatch, name):
     monkeypatch.setenv("RUL_ALLOWED_HOSTS", f"rul.plant,{name}")

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from rul_client.address import ApiKey, Ca, Cert, CertKey, KeyFile, Tls, chosen_key, http_address
+from rul_client.address import Credentials, asks_a_service, http_address
 
 PROTOCOLS: Final = ("json", "binary", "grpc", "oip-grpc")
 PROTOCOL_HELP: Final = "json, binary or oip-grpc (Open Inference Protocol), grpc; several with commas."
@@ -15,6 +15,7 @@ PROTOCOL_HELP: Final = "json, binary or oip-grpc (Open Inference Protocol), grpc
 Store = Annotated[bool, typer.Option("--store", help="Keep the predictions in the fleet of the service.")]
 
 
+@asks_a_service
 def bench(
     *,
     url: Annotated[str, typer.Argument(help="http:// or https://HOST:PORT.", callback=http_address)],
@@ -28,11 +29,7 @@ def bench(
     grpc: Annotated[str | None, typer.Option(help="HOST:PORT of gRPC, if not that of the URL.")] = None,
     processes: Annotated[int, typer.Option(help="Processes that send requests.", min=1, max=64)] = 1,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
-    api_key: ApiKey = None,
-    key_file: KeyFile = None,
-    ca: Ca = None,
-    cert: Cert = None,
-    key: CertKey = None,
+    credentials: Credentials,
 ) -> None:
     """Put a running service under load; print windows per second, latency and errors.
 
@@ -53,8 +50,7 @@ def bench(
         Target(
             url,
             f"{url.partition(':')[0]}://{grpc}" if grpc else url,
-            chosen_key(api_key, key_file),
-            Tls(ca, cert, key),
+            *credentials,
         ),
         [(name, count, size) for name in protocols for size in many[1] for count in many[0]],
         model=model,

@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from rul_client.address import LOCAL, ApiKey, Ca, Cert, CertKey, KeyFile, Tls, any_address, chosen_key
+from rul_client.address import LOCAL, Credentials, any_address, asks_a_service
 
 
+@asks_a_service
 def demo(
     *,
     url: Annotated[
@@ -25,11 +26,7 @@ def demo(
     seed: Annotated[
         int | None, typer.Option(help="The same seed gives the same units; default: new ones.", min=0)
     ] = None,
-    api_key: ApiKey = None,
-    key_file: KeyFile = None,
-    ca: Ca = None,
-    cert: Cert = None,
-    key: CertKey = None,
+    credentials: Credentials,
 ) -> None:
     """Simulate a fleet in fast time: its readings, failures and new units go to a running service.
 
@@ -42,6 +39,6 @@ def demo(
     from rul_client.api import AsyncClient  # noqa: PLC0415 heavy
     from rul_client.commands.demo.run import run  # noqa: PLC0415 as above
 
-    client = AsyncClient(url, api_key=chosen_key(api_key, key_file), tls=Tls(ca, cert, key))
+    client = AsyncClient(url, api_key=credentials.api_key, tls=credentials.tls)
     with suppress(KeyboardInterrupt):
         asyncio.run(run(client, units=units, speed=speed, seconds=seconds, model=model, seed=seed))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from rul_client.address import OF_CONNECTION, ApiKey, Ca, Cert, CertKey, KeyFile, Tls, any_address, chosen_key
+from rul_client.address import OF_CREDENTIALS, Credentials, any_address, asks_a_service
 from rul_client.commands.options import FleetFile, Source, refuse_options
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ PlannedAndFailure = Annotated[
 ]
 
 
+@asks_a_service
 def predict(
     *,
     context: typer.Context,
@@ -61,11 +62,7 @@ def predict(
     form: Form = None,
     output: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None,
     costs: PlannedAndFailure = None,
-    api_key: ApiKey = None,
-    key_file: KeyFile = None,
-    ca: Ca = None,
-    cert: Cert = None,
-    key: CertKey = None,
+    credentials: Credentials,
 ) -> None:
     """Predict the remaining useful life of units: one row a cycle, or with --last one row a unit.
 
@@ -82,7 +79,7 @@ def predict(
     if (bundle is None) == (url is None):
         raise typer.BadParameter("give one of --bundle and --url", param_hint="--bundle / --url")
     if url is None:
-        refuse_options(context, "model", "store", *OF_CONNECTION, why="needs --url")
+        refuse_options(context, "model", "store", *OF_CREDENTIALS, why="needs --url")
     form = format_of(output, form, terminal=sys.stdout.isatty())
     if form is TableFormat.PARQUET and output is None:
         raise typer.BadParameter("parquet needs --output FILE", param_hint="--format")
@@ -92,8 +89,8 @@ def predict(
         bundle,
         url,
         model=model,
-        api_key=chosen_key(api_key, key_file),
-        tls=Tls(ca, cert, key),
+        api_key=credentials.api_key,
+        tls=credentials.tls,
         store=store,
         costs=_read_costs(costs),
     )

@@ -8,19 +8,16 @@ from typing import Annotated
 
 import typer
 
-from rul_client.address import ApiKey, Ca, Cert, CertKey, KeyFile, Tls, chosen_key, http_address
+from rul_client.address import Credentials, asks_a_service, http_address
 
 
+@asks_a_service
 def top(
     *,
     url: Annotated[str, typer.Argument(help="http:// or https://HOST:PORT.", callback=http_address)],
     once: Annotated[bool, typer.Option("--once", help="Print one frame, and end.")] = False,
     interval: Annotated[float, typer.Option(help="Seconds between two frames.", min=0.1, max=3600.0)] = 1.0,
-    api_key: ApiKey = None,
-    key_file: KeyFile = None,
-    ca: Ca = None,
-    cert: Cert = None,
-    key: CertKey = None,
+    credentials: Credentials,
 ) -> None:
     """Watch a running service: traffic, latency, the most urgent units, what each model answers.
 
@@ -39,7 +36,7 @@ def top(
                 url,
                 once=once,
                 interval_seconds=interval,
-                api_key=chosen_key(api_key, key_file),
-                tls=Tls(ca, cert, key),
+                api_key=credentials.api_key,
+                tls=credentials.tls,
             )
         )
