@@ -84,6 +84,7 @@ class Flagship(RulNetwork):
         "offset": 0.3,
         "age_jitter": 0.03,
         "history_missing": 0.15,
+        "cycles_missing": 0.2,
         "low_rul_weight": 1.0,
         "above_cap": 0.2,
     }
