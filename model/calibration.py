@@ -17,7 +17,6 @@ from torch import Tensor
 
 from model.dataset import join_windows
 from model.domain import (
-    BoolArray,
     FloatArray,
     IntArray,
     WindowSet,
@@ -39,6 +38,10 @@ FEWEST_UNITS: Final = 10
 """Units that a band needs; with fewer, its errors say too little and its scale stays."""
 MOST_CHANGE: Final = 3.0
 """Largest factor that a band's scale is multiplied or divided by."""
+ROUNDS: Final = 2
+"""A band's scale depends on the factors of its neighbours and on the bounds. More rounds follow noise."""
+SMALLEST_BOUND: Final = 1e-3
+"""Least distance of an interval's bound from the answer, in scales, where errors are compared with it."""
 SHORT_SHARE: Final = 0.3
 """Share of the training windows that are repeated as short histories, whose errors are larger."""
 LENGTHS: Final = (1 / 5, 1 / 3, 1 / 2, 3 / 4, 1)
@@ -164,26 +167,25 @@ def interval_bounds(error: FloatArray, unit: NDArray[np.str_], *, coverage: floa
 
 
 def scale_factors(read: Read, windows: WindowSet, *, cap: float, coverage: float) -> FloatArray:
-    """Compute the factor that the scale lacks in each band of predicted RUL, [BANDS].
+    """Compute the factors of the scale in bands of predicted RUL that make the coverage equal there, [BANDS].
 
     Training errors show the proportions of the scale. Where held-out errors grow more in one band than
-    in another, intervals cover too little there and too much elsewhere. The factor makes the `coverage`
-    quantile of the absolute normalised error equal in all bands.
+    in another, or lean to one side, the interval covers too little there and too much elsewhere. In each
+    round a band's scale grows by the part of the interval, on the side of the error, that `coverage` of
+    its errors stay within.
     """
-    error = np.abs(normalised_error(read, windows, cap=cap))
     share = np.clip(read.unclipped / cap, 0.0, np.nextafter(1.0, 0.0))
-    band = (share * BANDS).astype(np.int64)
-
-    def quantile(rows: BoolArray) -> float:
-        weights = unit_weights(windows.unit[rows])
-        return float(weighted_quantiles(error[rows], weights, np.array([coverage]))[0])
-
-    usual = quantile(np.ones(len(windows), dtype=bool))
+    rows_of = [(share * BANDS).astype(np.int64) == n for n in range(BANDS)]
     factors = np.ones(BANDS)
-    for n in range(BANDS):
-        rows = band == n
-        if usual > 0 and len(np.unique(windows.unit[rows])) >= FEWEST_UNITS:
-            factors[n] = np.clip(quantile(rows) / usual, 1 / MOST_CHANGE, MOST_CHANGE)
+    for _ in range(ROUNDS):
+        error = normalised_error(rescaled(read, factors, cap=cap), windows, cap=cap)
+        low, high = interval_bounds(error, windows.unit, coverage=coverage)
+        used = np.maximum(error / min(low, -SMALLEST_BOUND), error / max(high, SMALLEST_BOUND))
+        for n, rows in enumerate(rows_of):
+            unit = windows.unit[rows]
+            if used.any() and len(np.unique(unit)) >= FEWEST_UNITS:
+                [within] = weighted_quantiles(used[rows], unit_weights(unit), np.array([coverage]))
+                factors[n] = np.clip(factors[n] * within, 1 / MOST_CHANGE, MOST_CHANGE)
     return factors
 
 

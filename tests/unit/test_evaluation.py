@@ -278,6 +278,23 @@ def test_a_scale_that_errors_outgrow_in_one_band_is_corrected_there():
     assert all(0.85 <= coverage <= 0.95 for coverage in after)
 
 
+def leaning(*, seed):
+    """Windows that are answered some 6 cycles too high below 30, and badly above 60."""
+    read, windows = uneven(units=60, seed=seed)
+    error = np.random.default_rng(seed).normal(size=len(windows)) * np.where(read.unclipped > 60, 9.0, 3.0)
+    windows.rul[:] = np.clip(read.unclipped + error - 6 * (read.unclipped < 30), 0.0, None)
+    return read, windows
+
+
+def test_errors_that_lean_to_one_side_in_one_band_leave_the_others_their_coverage():
+    read, windows = leaning(seed=0)
+    factors = scale_factors(*leaning(seed=1), cap=CAP, coverage=0.9)
+
+    after = coverage_by_answer(rescaled(read, factors, cap=CAP), windows)
+
+    assert all(0.86 <= coverage <= 0.94 for coverage in after)
+
+
 def test_a_band_with_few_units_keeps_its_scale():
     read, windows = uneven(units=60, seed=0)
     few = (read.unclipped < 60) | np.isin(windows.unit, ["1", "2", "3"])
