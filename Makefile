@@ -25,9 +25,11 @@ python:
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
 	  || { echo "this Python cannot make environments: install its venv package (Debian: python3-venv)" >&2; exit 1; }
 
-# Locked packages first, each checked against its hash; then ours, which brings no others.
-INSTALL = install --quiet --require-hashes --requirement
-OURS = install --quiet --no-deps --editable .
+# Locked packages first, each checked against its hash; then ours, which brings no others. Python compiles a
+# module when it is first imported: compiling all of them here takes a quarter of the time.
+QUICK = install --quiet --no-compile
+INSTALL = $(QUICK) --require-hashes --requirement
+OURS = $(QUICK) --no-deps --editable .
 
 $(SERVE)/.made-%: requirements/serve-%.txt pyproject.toml | python
 	rm -rf $(SERVE)
@@ -40,7 +42,7 @@ $(SERVE)/.made-%: requirements/serve-%.txt pyproject.toml | python
 $(DEV)/.made: requirements/dev.txt pyproject.toml | python
 	rm -rf $(DEV)
 	$(PYTHON) -m venv $(DEV)
-	$(BIN)/pip install --quiet "torch==2.13.0"
+	$(BIN)/pip $(QUICK) "torch==2.13.0"
 	$(BIN)/pip $(INSTALL) $<
 	$(BIN)/pip $(OURS)
 	touch $@
@@ -65,7 +67,7 @@ setup: $(DEV)/.made ## the environment for everything below
 # The wheels for CPU and GPU share a folder: one takes the other's place. CUDA and cuDNN come with torch.
 $(DEV)/.made-gpu: $(DEV)/.made requirements/serve-gpu.txt
 	$(BIN)/pip uninstall --quiet --yes onnxruntime
-	$(BIN)/pip install --quiet --no-deps --require-hashes \
+	$(BIN)/pip $(QUICK) --no-deps --require-hashes \
 	  --requirement <(sed -n '/^onnxruntime-gpu==/,/[^\\]$$/p' requirements/serve-gpu.txt)
 	touch $@
 GPU_DEV = $(if $(filter gpu,$(ACCELERATOR)),$(DEV)/.made-gpu,$(DEV)/.made)
@@ -73,7 +75,7 @@ GPU_DEV = $(if $(filter gpu,$(ACCELERATOR)),$(DEV)/.made-gpu,$(DEV)/.made)
 $(CLIENTS)/.made: tests/clients/requirements.txt | python
 	rm -rf $(CLIENTS)
 	$(PYTHON) -m venv $(CLIENTS)
-	$(CLIENTS)/bin/pip install --quiet --requirement $<
+	$(CLIENTS)/bin/pip $(QUICK) --requirement $<
 	touch $@
 
 .PHONY: clients
