@@ -11,7 +11,7 @@ from rich.progress import track
 
 from export.bundle import BundleFolder, find_bundle
 from export.evaluate_cli import CAUTION, reliability_table, with_known_failure
-from export.evaluation_windows import answer_life, is_training_data, matching_fleet
+from export.evaluation_windows import answer_lives, is_training_data, matching_fleet
 from model.decision import Costs, FleetLife, InvalidCosts
 from model.replay import HELD_OUT_FILE, POLICIES, Comparison, HeldOut, compare, load_held_out
 from model.screen import cells, number_table, tell
@@ -89,7 +89,7 @@ def _predicted(bundle: BundleFolder, data: list[Path] | None, fleet: str) -> Hel
     if is_training_data(manifest, data, kind):
         tell(CAUTION)
     shown = track(units, "predicting every cycle", console=Console(stderr=True), transient=True)
-    lives = [answer_life(session, manifest, unit) for unit in shown]
+    lives = list(answer_lives(session, manifest, shown))
     known = FleetLife(manifest.degradation.life_quantiles)
     fleets = [known] * len(lives)
     return HeldOut(lives, fleets, fleets, tuple(manifest.horizons), manifest.nominal_coverage, manifest.cap)

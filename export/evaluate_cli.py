@@ -16,7 +16,7 @@ from rich.table import Table
 from export.bundle import Manifest, find_bundle
 from export.evaluation_windows import (
     TRUNCATIONS,
-    answer_life,
+    answer_lives,
     is_training_data,
     labelled_windows,
     last_windows,
@@ -164,7 +164,7 @@ def _judge_lives(
     """Predict every cycle of whole lives, print their metrics and draw them."""
     screen = Console(stderr=True)
     shown = track(units, "predicting every cycle", console=screen, transient=True)
-    lives = [answer_life(session, manifest, unit) for unit in shown]
+    lives = list(answer_lives(session, manifest, shown))
     with screen.status("bootstrap over units"):
         bands = by_rul(join_lives(lives), cap=manifest.cap)
         tables = (

@@ -60,7 +60,7 @@ def trajectory_picture(lives: Sequence[Life], manifest: Manifest, *, shown: int 
 
 
 def _draw_life(axes: Axes, life: Life, manifest: Manifest) -> None:
-    quiet(axes, f"unit {life.unit}, failed at cycle {life.cycle[-1]:g}")
+    quiet(axes, f"unit {life.unit}, failed at cycle {life.end:g}")
     truth = capped_rul(life.truth, cap=manifest.cap)
     predicted = life.truth <= manifest.cap
     band = axes.fill_between(life.cycle, life.lower, life.upper, color=SKY, alpha=0.35, linewidth=0)

@@ -6,7 +6,7 @@ This module must not know torch or screens.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from export.bundle import Manifest
-from model.dataset import failed_units, join_windows, truncated_windows, windows_ending_at
+from model.dataset import answerable, failed_units, join_windows, truncated_windows, windows_ending_at
 from model.domain import NOVELTY_LIMIT, InvalidData, Trajectory, WindowSet
 from model.fleet import Fleet, fleet_named
 from model.prognostics import Life
@@ -75,13 +75,19 @@ def life_windows(trajectory: Trajectory, manifest: Manifest) -> WindowSet:
     return spread_windows([trajectory], manifest, per_unit=len(trajectory))
 
 
-def answer_life(session: Session, manifest: Manifest, trajectory: Trajectory) -> Life:
-    """Predict at each cycle of one unit; the truth is NaN where it has not failed."""
-    windows = life_windows(trajectory, manifest)
-    answers = session.answer_all(windows.readings, windows.lengths, windows.last_cycle)
-    lower, upper = answers["rul_interval"].T
-    failure = answers["failure_probability"]
-    return Life(trajectory.unit, windows.last_cycle, windows.rul, answers["rul"], lower, upper, failure)
+def answer_lives(session: Session, manifest: Manifest, units: Iterable[Trajectory]) -> Iterator[Life]:
+    """Predict units at each cycle where the service would; a unit without such a cycle is left out.
+
+    The truth is NaN where a unit has not failed.
+    """
+    for unit in units:
+        windows = life_windows(unit, manifest)
+        windows = windows.take(np.flatnonzero(answerable(windows, manifest.max_missing_fraction)))
+        if len(windows):
+            answers = session.answer_all(windows.readings, windows.lengths, windows.last_cycle)
+            lower, upper = answers["rul_interval"].T
+            failure = answers["failure_probability"]
+            yield Life(unit.unit, windows.last_cycle, windows.rul, answers["rul"], lower, upper, failure)
 
 
 def read_true_ruls(path: Path, units: Sequence[str]) -> dict[str, float]:

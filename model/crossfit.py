@@ -7,7 +7,7 @@ training.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from typing import Final
 
@@ -27,7 +27,7 @@ from model.calibration import (
     scale_factors,
     with_short_histories,
 )
-from model.dataset import Split, held_out_windows, join_windows, windows_ending_at
+from model.dataset import Split, answerable, held_out_windows, join_windows, windows_ending_at
 from model.domain import FloatArray, IntArray, Trajectory, WindowSet
 from model.evaluation import Answered, Figure
 from model.faithfulness import (
@@ -146,8 +146,10 @@ def _cut_error(fold: Fold, cycles: int) -> FloatArray:
     return normalised_error(read, cut, cap=cap)
 
 
-def held_out_lives(folds: Sequence[Fold], trajectories: Sequence[Trajectory]) -> tuple[list[Life], list[int]]:
-    """Predict the lives of each fold's units; return them with their folds.
+def held_out_lives(
+    folds: Sequence[Fold], trajectories: Sequence[Trajectory], *, most_missing: float
+) -> tuple[list[Life], list[int]]:
+    """Predict the lives of each fold's units where the service would; return them with their folds.
 
     The folds' scales are corrected already. The quantiles of each fold's network come from the errors
     of the other folds, so that no unit sets its own distribution.
@@ -160,16 +162,20 @@ def held_out_lives(folds: Sequence[Fold], trajectories: Sequence[Trajectory]) ->
     which: list[int] = []
     for k, (fold, names) in enumerate(zip(folds, units, strict=True)):
         fit_distribution(fold.net, *joined([other for other in folds if other is not fold]))
-        lives += [_life(fold, known, unit, every) for unit in names]
-        which += [k] * len(names)
+        found = (_life(fold, known[unit], every, most_missing) for unit in names)
+        lives += [life for life in found if life is not None]
+        which += [k] * (len(lives) - len(which))
     return lives, which
 
 
-def _life(fold: Fold, known: Mapping[str, Trajectory], unit: str, every: int) -> Life:
-    """Predict one unit at every n-th reading, its last included."""
-    trajectory, config = known[unit], fold.net.config
+def _life(fold: Fold, trajectory: Trajectory, every: int, most_missing: float) -> Life | None:
+    """Predict one unit at every n-th reading, its last included, where too little is missing to refuse it."""
+    config = fold.net.config
     ends = np.arange(len(trajectory) - 1, -1, -every)[::-1]
     windows = windows_ending_at(trajectory, ends, length=config.context)
+    windows = windows.take(np.flatnonzero(answerable(windows, most_missing)))
+    if len(windows) == 0:
+        return None
     read = read_windows(fold.net, windows)
     if fold.factors is not None:
         read = rescaled(read, fold.factors, cap=config.cap)
@@ -178,7 +184,7 @@ def _life(fold: Fold, known: Mapping[str, Trajectory], unit: str, every: int) ->
         answers = fold.net.distribution(torch.from_numpy(rul), torch.from_numpy(read.scale))
     interval, failure = (each.numpy() for each in answers[:2])
     lower, upper = interval.T
-    return Life(unit, windows.last_cycle, windows.rul, rul, lower, upper, failure)
+    return Life(trajectory.unit, windows.last_cycle, windows.rul, rul, lower, upper, failure)
 
 
 def attention_worth(folds: Sequence[Fold]) -> dict[str, Figure]:

@@ -41,15 +41,20 @@ EDGES: Final = (0.0, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 0.8, 0.9, 0.95, 0.975, 0.
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Life:
-    """One unit that ran to failure, with predictions at each cycle."""
+    """One unit that ran to failure, with its predictions, mostly at each cycle."""
 
     unit: str  # Name of the unit
-    cycle: FloatArray  # [N] cycle numbers, increasing; the last is the end of life
+    cycle: FloatArray  # [N] cycle numbers, increasing
     truth: FloatArray  # [N] RUL, not capped
     rul: FloatArray  # [N] predicted RUL
     lower: FloatArray  # [N] lower bound of the interval
     upper: FloatArray  # [N] upper bound of the interval
     failure_probability: FloatArray  # [N, K] for each horizon
+
+    @property
+    def end(self) -> float:
+        """The cycle of failure; its window may have no prediction."""
+        return float(self.cycle[0] + self.truth[0])
 
 
 def join_lives(lives: Sequence[Life]) -> Answered:
@@ -82,12 +87,15 @@ def alpha_lambda_accuracy(life: Life, *, cap: float, alpha: float = ALPHA, part:
     """Return 1 if the prediction at t_lambda is inside the alpha-cone, else 0.
 
     t_lambda = t_P + lambda (EoL - t_P), after Saxena 2010 for answers without a distribution. Between
-    two readings the later one counts. NaN without a prediction.
+    two readings the later one counts. NaN without a prediction from there on.
     """
     rows = np.flatnonzero(life.truth <= cap)
     if len(rows) == 0:
         return float("nan")
-    at = int(np.flatnonzero(life.truth <= (1 - part) * life.truth[rows[0]])[0])
+    later = np.flatnonzero(life.truth <= (1 - part) * life.truth[rows[0]])
+    if len(later) == 0:
+        return float("nan")
+    at = int(later[0])
     return float(abs(life.rul[at] - life.truth[at]) <= alpha * life.truth[at])
 
 
@@ -102,7 +110,7 @@ def prognostic_horizon(
     rows = np.flatnonzero(life.truth <= cap)
     if len(rows) == 0:
         return float("nan")
-    met = np.abs(life.rul[rows] - life.truth[rows]) <= alpha * life.cycle[-1]
+    met = np.abs(life.rul[rows] - life.truth[rows]) <= alpha * life.end
     if lasting:
         met = np.logical_and.accumulate(met[::-1])[::-1]
     return float(life.truth[rows[met.argmax()]]) if met.any() else 0.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 from zipfile import BadZipFile
@@ -54,11 +55,6 @@ class Comparison:
 POLICIES: Final = ("ours", "fixed age", "run to failure", "foresight")
 
 
-def end_of(life: Life) -> float:
-    """Return the cycle of failure."""
-    return float(life.cycle[0] + life.truth[0])
-
-
 def cross_fitted_lives(
     lives: Sequence[Life],
     fold: Sequence[int],
@@ -68,7 +64,7 @@ def cross_fitted_lives(
     cap: float,
 ) -> HeldOut:
     """Give each life the fleet of the other folds' lives."""
-    ends, which = np.array([end_of(life) for life in lives]), np.array(fold)
+    ends, which = np.array([life.end for life in lives]), np.array(fold)
     others = {k: np.sort(ends[which != k]) for k in set(fold)}
     as_kept = {k: FleetLife(np.quantile(known, DECILES).tolist()) for k, known in others.items()}
     every = {k: FleetLife(known.tolist()) for k, known in others.items()}
@@ -79,7 +75,7 @@ def cross_fitted_lives(
 
 def compare(held: HeldOut, costs: Costs) -> Comparison:
     """Replay every policy on every life at these costs."""
-    ends = np.array([end_of(life) for life in held.lives])
+    ends = np.array([life.end for life in held.lives])
     stops = {
         "ours": np.array([_our_stop(held, i, costs) for i in range(len(held.lives))]),
         "fixed age": np.array([best_fixed_age(fleet, costs) or np.inf for fleet in held.fixed]),
@@ -114,13 +110,14 @@ def _our_stop(held: HeldOut, i: int, costs: Costs) -> float:
     A stop is made if it is due before the next review: later reviews know more.
     """
     life, fleet = held.lives[i], held.fleets[i]
-    for row, age in enumerate(life.cycle[:-1].tolist()):
+    reviews = [*life.cycle.tolist(), life.end]
+    for row, (age, following) in enumerate(pairwise(reviews)):
         probabilities = dict(zip(held.horizons, life.failure_probability[row].tolist(), strict=True))
         rul, lower, upper = (float(each[row]) for each in (life.rul, life.lower, life.upper))
         forecast = Forecast(rul, lower, upper, probabilities)
         remaining = remaining_life(forecast, fleet, coverage=held.coverage, cap=held.cap, age=age)
         curve = cost_curve(remaining, costs, age=age)
-        if curve.best is not None and age + curve.in_cycles[curve.best] < life.cycle[row + 1]:
+        if curve.best is not None and age + curve.in_cycles[curve.best] < following:
             return age + float(curve.in_cycles[curve.best])
     return float("inf")
 

@@ -184,7 +184,8 @@ def train_run(
         "entropy": entropy_references(net, joined(behind)[1]),
         "training": _record(net, plan, source, units=len(split.trained)),
     }
-    save_held_out(folder, *held_out_lives(behind, plan.trajectories), fleet)
+    lives = held_out_lives(behind, plan.trajectories, most_missing=fleet.max_missing_fraction)
+    save_held_out(folder, *lives, fleet)
     checkpoint = Checkpoint(name, net.config, net.state_dict(), json.loads(json.dumps(known)))
     checkpoint.save(folder)
     (folder / STATE_FILE).unlink(missing_ok=True)

@@ -10,9 +10,10 @@ from matplotlib.image import imread
 
 from export.bundle import find_bundle
 from export.evaluation_pictures import trajectory_picture
-from export.evaluation_windows import answer_life
+from export.evaluation_windows import answer_lives, life_windows
 from export.pictures import CannotDraw
 from export.session import open_bundle
+from model.dataset import answerable
 from model.domain import InvalidData
 from model.fleet import FailureRule, fleet_toml
 from model.writers import csv_text
@@ -77,7 +78,7 @@ def test_true_ruls_judge_units_that_stopped_earlier(tiny_bundle, stopped, tmp_pa
     assert by_line.stdout == by_name.stdout
     assert "5 windows of 5 units" in by_line.stdout
     session, manifest = open_bundle(tiny_bundle)
-    lives = [answer_life(session, manifest, unit) for unit in pumps(units=5, seed=21)]
+    lives = list(answer_lives(session, manifest, pumps(units=5, seed=21)))
     error = [float(life.rul[-1 - LEFT[life.unit]]) - LEFT[life.unit] for life in lives]
     assert f"│ RMSE, cycles │ {np.sqrt(np.mean(np.square(error))):.3f} │" in " ".join(by_line.stdout.split())
 
@@ -145,7 +146,7 @@ def test_pictures_are_drawn_into_the_folder_and_named(evaluate, tmp_path):
 @pytest.mark.parametrize(("count", "panels"), [(1, 1), (2, 2), (4, 4), (7, 6)])
 def test_trajectories_of_any_number_of_units_fit_their_picture(tiny_bundle, count, panels):
     session, manifest = open_bundle(find_bundle(str(tiny_bundle.path)))
-    lives = [answer_life(session, manifest, unit) for unit in pumps(units=count, seed=21)]
+    lives = list(answer_lives(session, manifest, pumps(units=count, seed=21)))
 
     figure = trajectory_picture(lives, manifest)
 
@@ -176,7 +177,7 @@ def test_a_life_is_answered_at_every_cycle_as_a_window_alone_would_be(tiny_bundl
     session, manifest = open_bundle(find_bundle(str(tiny_bundle.path)))
     unit = pumps(units=1, seed=21)[0]
 
-    life = answer_life(session, manifest, unit)
+    [life] = answer_lives(session, manifest, [unit])
 
     alone = session.answer(
         unit.readings[None, -manifest.context :], np.array([manifest.context]), life.cycle[-1:]
@@ -190,6 +191,21 @@ def test_a_life_that_has_not_ended_has_no_truth(tiny_bundle):
     session, manifest = open_bundle(find_bundle(str(tiny_bundle.path)))
     running = replace(pumps(units=1, seed=21)[0], failed=False)
 
-    life = answer_life(session, manifest, running)
+    [life] = answer_lives(session, manifest, [running])
 
     assert (life.truth != life.truth).all()
+
+
+def test_a_cycle_that_the_service_would_not_answer_is_no_part_of_a_life(tiny_bundle):
+    session, manifest = open_bundle(find_bundle(str(tiny_bundle.path)))
+    unit = pumps(units=1, seed=21)[0]
+    last = np.arange(len(unit)) >= len(unit) - 15
+    unit.readings[last] = np.nan
+
+    [life] = answer_lives(session, manifest, [unit])
+    none = list(answer_lives(session, manifest, [replace(unit, readings=unit.readings * np.nan)]))
+
+    windows = life_windows(unit, manifest)
+    assert life.cycle.tolist() == windows.last_cycle[answerable(windows, 0.5)].tolist()
+    assert life.cycle[-1] < life.end == len(unit)
+    assert none == []

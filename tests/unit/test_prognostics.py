@@ -87,6 +87,17 @@ def test_the_horizon_is_where_answers_become_right_and_stay_right():
     assert prognostic_horizon(unit, cap=CAP, lasting=False) == 8.0
 
 
+def test_a_life_without_its_last_predictions_ends_where_the_unit_failed():
+    """Life of 20 cycles, so 5 % allow an error of 1, though the last prediction is at cycle 12."""
+    truth = np.arange(19.0, 7.0, -1.0)
+
+    unit = life(truth + 0.9, truth=truth)
+
+    assert unit.end == 20.0
+    assert prognostic_horizon(unit, cap=15.0) == 15.0
+    assert np.isnan(alpha_lambda_accuracy(unit, cap=15.0))
+
+
 def test_the_horizon_does_not_reach_beyond_the_cap():
     assert prognostic_horizon(PERFECT, cap=3.0) == 3.0
 

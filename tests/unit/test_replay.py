@@ -14,6 +14,7 @@ from tests.fleets import PUMPS
 CAP, COVERAGE, HORIZONS = 125.0, 0.9, (10, 30, 60)
 FACTS = {"horizons": HORIZONS, "coverage": COVERAGE, "cap": CAP}
 ENDS = (90, 120, 150, 180, 210, 240, 270, 300)
+KEPT = ("cycle", "truth", "rul", "lower", "upper", "failure_probability")
 FOLDS = (0, 1, 0, 1, 0, 1, 0, 1)
 
 
@@ -70,6 +71,16 @@ def test_a_stop_between_two_reviews_is_made_at_its_cycle():
 
     assert seldom.failures["ours"] == 0.0
     assert seldom.cycles["ours"] == pytest.approx(often.cycles["ours"], abs=5.0)
+
+
+def test_the_last_advice_holds_where_the_last_cycles_have_no_prediction():
+    lives = [life_of(end) for end in ENDS]
+    cut = [replace(life, **{name: getattr(life, name)[:-8] for name in KEPT}) for life in lives]
+
+    found = compare(cross_fitted_lives(cut, FOLDS, **FACTS), Costs(1.0, 20.0))
+
+    assert found.failures["ours"] == 0.0
+    assert found.cycles["run to failure"] == pytest.approx(np.mean(ENDS))
 
 
 def test_held_out_predictions_survive_the_file(tmp_path):
