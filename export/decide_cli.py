@@ -89,7 +89,7 @@ def _predicted(bundle: BundleFolder, data: list[Path] | None, fleet: str) -> Hel
     if is_training_data(manifest, data, kind):
         tell(CAUTION)
     shown = track(units, "predicting every cycle", console=Console(stderr=True), transient=True)
-    lives = list(answer_lives(session, manifest, shown))
+    lives = answer_lives(session, manifest, shown)
     known = FleetLife(manifest.degradation.life_quantiles)
     fleets = [known] * len(lives)
     return HeldOut(lives, fleets, fleets, tuple(manifest.horizons), manifest.nominal_coverage, manifest.cap)

@@ -164,7 +164,7 @@ def _judge_lives(
     """Predict every cycle of whole lives, print their metrics and draw them."""
     screen = Console(stderr=True)
     shown = track(units, "predicting every cycle", console=screen, transient=True)
-    lives = list(answer_lives(session, manifest, shown))
+    lives = answer_lives(session, manifest, shown)
     with screen.status("bootstrap over units"):
         bands = by_rul(join_lives(lives), cap=manifest.cap)
         tables = (

@@ -6,7 +6,7 @@ This module must not know torch or screens.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -75,11 +75,15 @@ def life_windows(trajectory: Trajectory, manifest: Manifest) -> WindowSet:
     return spread_windows([trajectory], manifest, per_unit=len(trajectory))
 
 
-def answer_lives(session: Session, manifest: Manifest, units: Iterable[Trajectory]) -> Iterator[Life]:
+def answer_lives(session: Session, manifest: Manifest, units: Iterable[Trajectory]) -> list[Life]:
     """Predict units at each cycle where the service would; a unit without such a cycle is left out.
 
     The truth is NaN where a unit has not failed.
+
+    Raises:
+        InvalidData: no unit has such a cycle.
     """
+    lives: list[Life] = []
     for unit in units:
         windows = life_windows(unit, manifest)
         windows = windows.take(np.flatnonzero(answerable(windows, manifest.max_missing_fraction)))
@@ -87,7 +91,12 @@ def answer_lives(session: Session, manifest: Manifest, units: Iterable[Trajector
             answers = session.answer_all(windows.readings, windows.lengths, windows.last_cycle)
             lower, upper = answers["rul_interval"].T
             failure = answers["failure_probability"]
-            yield Life(unit.unit, windows.last_cycle, windows.rul, answers["rul"], lower, upper, failure)
+            life = Life(unit.unit, windows.last_cycle, windows.rul, answers["rul"], lower, upper, failure)
+            lives.append(life)
+    if not lives:
+        most = f"{manifest.max_missing_fraction:.0%}"
+        raise InvalidData(f"expected windows with at most {most} of their readings missing; no unit has one")
+    return lives
 
 
 def read_true_ruls(path: Path, units: Sequence[str]) -> dict[str, float]:

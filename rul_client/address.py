@@ -67,7 +67,7 @@ def chosen_key(api_key: str | None, key_file: Path | None) -> str | None:
 
 
 class Credentials(NamedTuple):
-    """What a command shows a server: its API key and the files of its TLS connection."""
+    """The API key and the TLS files that a command shows a server."""
 
     api_key: str | None = None
     tls: Tls = Tls()

@@ -33,8 +33,7 @@ LEAST_FOUND = {
     "evidence": {"event": 0.95, "two events": 0.5, "missing": 0.9},
     "attention": {"event": 0.95, "two events": 0.95, "missing": 0.9},
 }
-"""After so short a training evidence has both events first in 0.56 to 0.66 of the windows, by the seed; by
-chance it would in 0.05."""
+"""After so short a training evidence has both events first in 0.6 of the windows, and by chance in 0.05."""
 
 
 @pytest.fixture(scope="module")

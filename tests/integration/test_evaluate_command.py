@@ -78,7 +78,7 @@ def test_true_ruls_judge_units_that_stopped_earlier(tiny_bundle, stopped, tmp_pa
     assert by_line.stdout == by_name.stdout
     assert "5 windows of 5 units" in by_line.stdout
     session, manifest = open_bundle(tiny_bundle)
-    lives = list(answer_lives(session, manifest, pumps(units=5, seed=21)))
+    lives = answer_lives(session, manifest, pumps(units=5, seed=21))
     error = [float(life.rul[-1 - LEFT[life.unit]]) - LEFT[life.unit] for life in lives]
     assert f"│ RMSE, cycles │ {np.sqrt(np.mean(np.square(error))):.3f} │" in " ".join(by_line.stdout.split())
 
@@ -146,7 +146,7 @@ def test_pictures_are_drawn_into_the_folder_and_named(evaluate, tmp_path):
 @pytest.mark.parametrize(("count", "panels"), [(1, 1), (2, 2), (4, 4), (7, 6)])
 def test_trajectories_of_any_number_of_units_fit_their_picture(tiny_bundle, count, panels):
     session, manifest = open_bundle(find_bundle(str(tiny_bundle.path)))
-    lives = list(answer_lives(session, manifest, pumps(units=count, seed=21)))
+    lives = answer_lives(session, manifest, pumps(units=count, seed=21))
 
     figure = trajectory_picture(lives, manifest)
 
@@ -203,9 +203,17 @@ def test_a_cycle_that_the_service_would_not_answer_is_no_part_of_a_life(tiny_bun
     unit.readings[last] = np.nan
 
     [life] = answer_lives(session, manifest, [unit])
-    none = list(answer_lives(session, manifest, [replace(unit, readings=unit.readings * np.nan)]))
 
     windows = life_windows(unit, manifest)
     assert life.cycle.tolist() == windows.last_cycle[answerable(windows, 0.5)].tolist()
     assert life.cycle[-1] < life.end == len(unit)
-    assert none == []
+
+
+def test_units_without_a_cycle_that_can_be_answered_are_refused(tiny_bundle):
+    session, manifest = open_bundle(find_bundle(str(tiny_bundle.path)))
+    unit = pumps(units=1, seed=21)[0]
+    empty = replace(unit, readings=unit.readings * np.nan)
+
+    with pytest.raises(InvalidData, match="at most 50% of their readings missing; no unit has one"):
+        answer_lives(session, manifest, [empty])
+    assert [life.unit for life in answer_lives(session, manifest, [empty, unit])] == [unit.unit]
