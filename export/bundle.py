@@ -31,7 +31,7 @@ from export.arrays import one_line
 from model.domain import LONGEST_CONTEXT, MODEL_NAME, Column, FloatArray, Role, RulError, Schema, printable
 
 METADATA_KEY: Final = "rul_manifest"
-FORMAT: Final = 2
+FORMAT: Final = 3
 
 BUNDLED: Final = Path(__file__).parent / "bundles"
 CARD: Final = "MODEL_CARD.md"
@@ -89,6 +89,15 @@ class Regime(Frozen):
     histogram_edges: list[list[float]] = Field(description="[F][9]")
 
 
+class UnitProfile(Frozen):
+    """How the columns of one training unit changed as it neared failure."""
+
+    life: PositiveInt = Field(description="cycles")
+    z: list[list[float]] = Field(
+        description="[R'][F], at the first R' of `rul`: those of the life", min_length=1
+    )
+
+
 class Degradation(Frozen):
     """How columns change as units near failure; `rul simulate` makes units from it.
 
@@ -99,6 +108,9 @@ class Degradation(Frozen):
     z: list[list[float]] = Field(description="[R][F], mean z-score at that RUL")
     spread: list[list[float]] = Field(description="[R][F], standard deviation between units at that RUL")
     noise: list[float] = Field(description="[F], standard deviation of the z-score from cycle to cycle")
+    units: list[UnitProfile] = Field(
+        min_length=1, description="profiles of some units, from short lives to long ones"
+    )
     life_quantiles: list[float] = Field(
         description="eleven quantiles (0, 0.1, .. 1) of the cycles a unit lived"
     )
@@ -165,6 +177,12 @@ class Parity(Frozen):
     attention: float = Field(ge=0)
 
 
+class _Header(BaseModel):
+    """What tells the format of any manifest."""
+
+    format: Annotated[int, Field(ge=1)]
+
+
 class Manifest(Frozen):
     """Everything that servers, clients and readers must know about a model."""
 
@@ -218,6 +236,8 @@ class Manifest(Frozen):
         sizes = [(len(aged.life_quantiles), 11), (len(aged.noise), columns)]
         for rows in (aged.z, aged.spread):
             sizes += [(len(rows), grid), *((len(row), columns) for row in rows)]
+        for unit in aged.units:
+            sizes += [(len(unit.z[grid:]), 0), *((len(row), columns) for row in unit.z)]
         for regime in self.regimes:
             sizes += [
                 (len(regime.centre), settings),
@@ -249,7 +269,11 @@ class Manifest(Frozen):
                 f"{origin}: no {METADATA_KEY!r} in the ONNX metadata: not a rulserve model, export it again"
             )
         try:
-            manifest = cls.model_validate_json(text)
+            found = _Header.model_validate_json(text).format
+            if found != FORMAT:
+                remedy = f"run `rul convert {origin.parent}`" if found < FORMAT else "export it again"
+                raise InvalidBundle(f"{origin}: bundle format {found}, this version reads {FORMAT}: {remedy}")
+            return cls.model_validate_json(text)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]
             at = printable(".".join(map(str, first["loc"])), 100) or "as a whole"
@@ -257,12 +281,6 @@ class Manifest(Frozen):
                 f"{origin}: the manifest is not valid ({at}: {one_line(ValueError(first['msg']))}), "
                 "export the model again"
             ) from error
-        if manifest.format != FORMAT:
-            remedy = f"run `rul convert {origin.parent}`" if manifest.format < FORMAT else "export it again"
-            raise InvalidBundle(
-                f"{origin}: bundle format {manifest.format}, this version reads {FORMAT}: {remedy}"
-            )
-        return manifest
 
     def to_metadata(self) -> dict[str, str]:
         """Return the metadata that `from_metadata` reads."""

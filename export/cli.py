@@ -25,10 +25,10 @@ Example: rul export runs/fd001 --out bundles/fd001
 """
 
 CONVERT_HELP = """
-Convert a bundle of an earlier version, in place: format 1, or a bundle without SHA256SUMS.
+Convert a bundle of an earlier version, in place: format 1 or 2, or a bundle without SHA256SUMS.
 
-The graph, the golden windows and all answers stay the same; from format 1 the digest of the ONNX file
-changes.
+The graph, the golden windows and all answers stay the same; from format 1 and 2 the digest of the ONNX
+file changes.
 
 Example: rul convert bundles/pumps
 """

@@ -1,7 +1,8 @@
 """Conversion of a bundle of an earlier version to this version's format: the same graph, so the same answers.
 
 Format 2 keeps the drift reference in the metadata; it follows from the manifest alone. The digests in
-`SHA256SUMS`, and the model card that shows the graph's, came after it without a new number.
+`SHA256SUMS`, and the model card that shows the graph's, came after it without a new number. Format 3 keeps
+profiles of some units; an earlier bundle gets one unit, which ages as all of them do in the mean.
 """
 
 from __future__ import annotations
@@ -72,18 +73,32 @@ def _card(manifest: Manifest, digest: str, folder: BundleFolder) -> str:
 
 
 def _fields(text: str, folder: BundleFolder) -> dict[str, Any]:
-    """Read the manifest as it is, of this format or the one before."""
+    """Read the manifest as it is, of this format or an earlier one."""
     try:
         fields: dict[str, Any] = dict(json.loads(text))
     except (ValueError, TypeError, RecursionError) as error:
         raise InvalidBundle(f"{folder.path}: the manifest is not valid, export it again: {error}") from error
     found = fields.get("format")
-    if found not in {FORMAT - 1, FORMAT}:
-        raise InvalidBundle(f"{folder.path}: bundle format {found}, only {FORMAT - 1} can be converted")
+    if found not in range(1, FORMAT + 1):
+        raise InvalidBundle(f"{folder.path}: bundle format {found}, expected 1 to {FORMAT}")
     return fields
 
 
 def _raised(fields: dict[str, Any], folder: BundleFolder) -> Manifest:
     """Read the manifest, with this version's format in it."""
-    text = json.dumps({**fields, "format": FORMAT})
+    try:
+        if fields["format"] < FORMAT:
+            fields["degradation"]["units"] = [_typical_unit(fields["degradation"])]
+        text = json.dumps({**fields, "format": FORMAT})
+    except (KeyError, TypeError, IndexError, ValueError) as error:
+        raise InvalidBundle(
+            f"{folder.path}: the manifest has no valid degradation, export it again: {one_line(error)}"
+        ) from error
     return Manifest.from_metadata({METADATA_KEY: text}, origin=folder.model)
+
+
+def _typical_unit(degradation: dict[str, Any]) -> dict[str, Any]:
+    """Return a unit of the median life that ages as all units do in the mean."""
+    life = round(degradation["life_quantiles"][5])
+    profile = zip(degradation["rul"], degradation["z"], strict=True)
+    return {"life": life, "z": [row for rul, row in profile if rul < life]}

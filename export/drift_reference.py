@@ -88,7 +88,7 @@ class DriftReference:
         # Bins of neighbouring columns are alike: in this order the file is a tenth smaller.
         arrays: dict[str, Any] = {name: np.array(array, order="F") for name, array in asdict(self).items()}
         np.savez_compressed(stored, **arrays)
-        return {REFERENCE_KEY: base64.b64encode(stored.getvalue()).decode("ascii")}
+        return {REFERENCE_KEY: base64.b85encode(stored.getvalue()).decode("ascii")}
 
     @classmethod
     def from_metadata(
@@ -102,7 +102,7 @@ class DriftReference:
         sizes = {"F": len(manifest.columns), "R": len(manifest.regimes), "H": len(manifest.entropy)}
         sizes |= {"c": VALUE_BINS - 1, "b": BINS - 1, "2": 2}
         try:
-            arrays = read_arrays(base64.b64decode(metadata[REFERENCE_KEY], validate=True))
+            arrays = read_arrays(base64.b85decode(metadata[REFERENCE_KEY]))
             if arrays["entropy_edges"].ndim == 2:  # Bundles without bands by length
                 arrays["entropy_edges"] = arrays["entropy_edges"][:, None]
             check_layout(arrays, LAYOUT, sizes)

@@ -21,7 +21,9 @@ HIGH_QUANTILE: Final = 0.999
 DECILES: Final = tuple(i / 10 for i in range(1, 10))
 LIFE_QUANTILES: Final = tuple(i / 10 for i in range(11))
 RUL_GRID: Final = (0, 2, 5, 10, 15, 20, 25, 30, 40, 50, 60, 75, 100, 125, 150, 175, 200, 250, 300, 400)
-"""Dense near failure, where readings change fast. Longer lives continue in steps of 200."""
+"""Dense near failure, where readings change fast. Longer lives continue in steps of a quarter."""
+UNITS: Final = 6
+"""Units whose own profiles are kept."""
 
 UNKNOWN: Final = -1
 """Regime of a reading without known settings, if there are several regimes; no regime counts it."""
@@ -51,6 +53,14 @@ class RegimeReference:
 
 
 @dataclass(frozen=True, slots=True)
+class UnitReference:
+    """Life of one unit, and its own change of z-scores as it nears failure."""
+
+    life: int  # Cycles
+    z: tuple[Floats, ...]  # [R'][F], at the first R' RULs of the profile: those of its life
+
+
+@dataclass(frozen=True, slots=True)
 class DegradationReference:
     """Change of z-scores within a regime as units near failure, and lengths of lives."""
 
@@ -58,6 +68,7 @@ class DegradationReference:
     z: tuple[Floats, ...]  # [R][F], mean z-score around that RUL
     spread: tuple[Floats, ...]  # [R][F], standard deviation between the means of units around that RUL
     noise: Floats  # [F], standard deviation of the z-score from cycle to cycle
+    units: tuple[UnitReference, ...]  # At most `UNITS`, from short lives to long ones
     life_quantiles: Floats  # Eleven quantiles (0, 0.1, .. 1) of the cycles of a life
     regime_persistence: float  # Probability that the next cycle is in the same regime
 
@@ -143,27 +154,32 @@ def _degradation(trajectories: Sequence[Trajectory], z: _Array, regime: IntArray
     failed = [(trajectory, part) for trajectory, part, _ in parts if trajectory.failed]
     lives = np.array([float(trajectory.cycles[-1]) for trajectory, _ in failed])
     noise = _noise([part for _, part, _ in parts])
-    rul, profile, spread = _profile([(cycles_left(trajectory), part) for trajectory, part in failed], noise)
+    rul, means, counts = _unit_means([(cycles_left(trajectory), part) for trajectory, part in failed])
+    profile, spread = _over_units(means, counts, noise)
     stays = np.concatenate([_stays(part) for _, _, part in parts])
     return DegradationReference(
         rul=_floats(rul),
-        z=tuple(_floats(row) for row in profile),
-        spread=tuple(_floats(row) for row in spread),
+        z=tuple(_floats(row) for row in profile.round(4)),
+        spread=tuple(_floats(row) for row in spread.round(4)),
         noise=_floats(noise),
+        units=_some_units(lives.astype(np.int64), rul, means, profile, spread),
         life_quantiles=_floats(np.quantile(lives, LIFE_QUANTILES)),
         regime_persistence=float(stays.mean()) if len(stays) else 1.0,
     )
 
 
-def _profile(units: Sequence[tuple[IntArray, _Array]], noise: _Array) -> tuple[_Array, _Array, _Array]:
-    """Compute a RUL grid [R] and mean and spread [R, F] of units with RUL [N] and z [N, F].
+def _unit_means(units: Sequence[tuple[IntArray, _Array]]) -> tuple[_Array, _Array, _Array]:
+    """Compute a RUL grid [R], and mean and count [U, R, F] of units with RUL [N] and z [N, F].
 
-    Each unit adds the mean of its readings nearest to each RUL. The noise of such a mean is subtracted
-    from the spread.
+    Each reading belongs to the nearest RUL of the grid. The mean of no reading is NaN.
     """
     longest = max(int(rul[0]) for rul, _ in units)
-    grid = np.array([*RUL_GRID, *range(RUL_GRID[-1] + 200, longest + 1, 200)], dtype=np.float64)
-    sums = np.zeros((len(units), len(grid), len(noise)))
+    further, steps = RUL_GRID[-1] + 200, list[int](RUL_GRID)
+    while further <= longest:
+        steps.append(further)
+        further += further // 4
+    grid = np.array(steps, dtype=np.float64)
+    sums = np.zeros((len(units), len(grid), units[0][1].shape[1]))
     counts = np.zeros_like(sums)
     for n, (rul, z) in enumerate(units):
         place = np.searchsorted((grid[1:] + grid[:-1]) / 2, rul)
@@ -173,18 +189,46 @@ def _profile(units: Sequence[tuple[IntArray, _Array]], noise: _Array) -> tuple[_
     known = counts > 0
     means = np.divide(sums, counts, out=np.full_like(sums, np.nan), where=known)
     seen = known.any(axis=(0, 2))  # omit a RUL without readings
-    profile, variance = _over_units(means[:, seen], counts[:, seen], noise)
-    return grid[seen], profile, np.sqrt(variance)
+    return grid[seen], means[:, seen], counts[:, seen]
+
+
+def _some_units(
+    lives: IntArray, rul: _Array, means: _Array, profile: _Array, spread: _Array
+) -> tuple[UnitReference, ...]:
+    """Choose one unit of each sixth of the lives [U], with means [U, R, F] on the grid [R].
+
+    Mean and standard deviation of the chosen ones are close to profile and spread [R, F] of all units. A RUL
+    without readings of the unit has the mean between its neighbours; a column without any has the profile.
+    """
+    whole = np.broadcast_to(profile, means.shape).copy()
+    for n, f in np.argwhere(~np.isnan(means).all(axis=1)):
+        known = ~np.isnan(means[n, :, f])
+        whole[n, :, f] = np.interp(rul, rul[known], means[n, known, f])
+    groups = np.array_split(np.argsort(lives, kind="stable"), min(UNITS, len(lives)))
+    chosen = [int(group[len(group) // 2]) for group in groups]
+    for k, group in enumerate(groups):
+        sets = np.repeat(whole[None, chosen], len(group), axis=0)  # [G, K, R, F]
+        sets[:, k] = whole[group]
+        off = np.square(sets.mean(axis=1) - profile) + np.square(sets.std(axis=1) - spread)
+        chosen[k] = int(group[off.sum(axis=(1, 2)).argmin()])
+    rows = [whole[n, rul < lives[n]].round(2) for n in chosen]
+    return tuple(
+        UnitReference(int(lives[n]), tuple(_floats(row) for row in z))
+        for n, z in zip(chosen, rows, strict=True)
+    )
 
 
 def _over_units(means: _Array, counts: _Array, noise: _Array) -> tuple[_Array, _Array]:
-    """Compute mean and variance over units of means [U, R, F] of `counts` readings each."""
+    """Compute mean and standard deviation over units, [R, F], of means [U, R, F] of `counts` readings each.
+
+    The noise of such a mean is subtracted.
+    """
     known = counts > 0
     units = np.maximum(known.sum(axis=0), 1)
     profile = np.where(known, means, 0.0).sum(axis=0) / units
     variance = (np.where(known, means - profile, 0.0) ** 2).sum(axis=0) / units
     left_of_noise = (known / np.maximum(counts, 1)).sum(axis=0) / units * noise**2
-    return profile, np.maximum(variance - left_of_noise, 0.0)
+    return profile, np.sqrt(np.maximum(variance - left_of_noise, 0.0))
 
 
 def _stays(regime: IntArray) -> NDArray[np.bool_]:

@@ -1,8 +1,8 @@
 """Simulation of units from a model's reference statistics, for demos, load and tests.
 
-A simulated unit has a life, operating regimes, degradation profile and noise like those of the
-training units, and an offset of its own. It fails only in the average way, so it is no basis to
-evaluate a model. This module must not know bundles or networks.
+A simulated unit ages as one of a few training units did, over a life of its own, with other noise and
+operating regimes. So few units are no basis to evaluate a model. This module must not know bundles or
+networks.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from model.domain import FloatArray, IntArray, InvalidData, Schema, Trajectory
 
 MARGIN: Final = 0.1
 """Settings, and sensors without noise, exceed the training range by at most this share of it."""
-SPEEDS: Final = 0.2
-"""Standard deviation of the log speed of ageing."""
 MOST_CYCLES: Final = 100_000
 """Maximum cycles of a simulated unit: of a longer life, the last ones."""
 
@@ -43,13 +41,20 @@ class _Regime(Protocol):
     def standard_deviation(self) -> _Floats: ...
 
 
+class _Unit(Protocol):
+    @property
+    def life(self) -> int: ...
+    @property
+    def z(self) -> Sequence[_Floats]: ...
+
+
 class _Degradation(Protocol):
     @property
     def rul(self) -> _Floats: ...
     @property
     def z(self) -> Sequence[_Floats]: ...
     @property
-    def spread(self) -> Sequence[_Floats]: ...
+    def units(self) -> Sequence[_Unit]: ...
     @property
     def noise(self) -> _Floats: ...
     @property
@@ -105,15 +110,12 @@ def _unit(
     reference: ReferenceStatistics, *, name: str, schema: Schema, rng: np.random.Generator
 ) -> Trajectory:
     aging = reference.degradation
-    quantiles = np.asarray(aging.life_quantiles)
-    life = max(1, round(float(np.interp(rng.random(), np.linspace(0, 1, len(quantiles)), quantiles))))
+    quantiles, quantile = np.asarray(aging.life_quantiles), rng.random()
+    life = max(1, round(float(np.interp(quantile, np.linspace(0, 1, len(quantiles)), quantiles))))
     made = min(life, MOST_CYCLES)
     rul = np.arange(made - 1, -1, -1, dtype=np.float64)
-    # All columns age at this unit's speed and reach the same end.
-    at = rul * np.exp(rng.normal(0.0, SPEEDS))
-    # Settings have no offset: they are the same for every unit.
-    own = rng.normal(size=len(schema)) * [float(column.role == "sensor") for column in schema.columns]
-    z = _along(aging.z, aging.rul, at) + own * _along(aging.spread, aging.rul, at)  # [N, F]
+    like = aging.units[int(quantile * len(aging.units))]  # they are in order of their lives
+    z = _along(like.z, aging.rul[: len(like.z)], rul * like.life / life)  # [N, F]
     noise = rng.normal(size=z.shape) * np.asarray(aging.noise)
     settings = list(schema.indices("setting"))
     z[:, settings] += noise[:, settings]

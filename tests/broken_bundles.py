@@ -158,12 +158,12 @@ def exchange_columns(fields: dict[str, Any]) -> None:
 
 def reference_with(change: Callable[[dict[str, Any]], object]) -> Way:
     def altered(text: str) -> str:
-        with np.load(io.BytesIO(base64.b64decode(text))) as stored:
+        with np.load(io.BytesIO(base64.b85decode(text))) as stored:
             arrays: dict[str, Any] = {name: stored[name] for name in stored.files}
         change(arrays)
         packed = io.BytesIO()
         np.savez_compressed(packed, **arrays)
-        return base64.b64encode(packed.getvalue()).decode()
+        return base64.b85encode(packed.getvalue()).decode()
 
     return metadata_with(REFERENCE_KEY, altered)
 
@@ -233,7 +233,7 @@ BROKEN: dict[str, Way] = {
     ),
     "columns exchanged": manifest_with(exchange_columns),
     "columns renamed": manifest_with(lambda fields: fields["columns"][2].update(name="other")),
-    "drift reference is no base64": metadata_with(REFERENCE_KEY, lambda text: "%" + text),
+    "drift reference is no base85": metadata_with(REFERENCE_KEY, lambda text: '"' + text),
     "drift reference is cut": metadata_with(REFERENCE_KEY, lambda text: text[: len(text) // 8 * 4]),
     "drift reference with other settings": reference_with(
         lambda arrays: arrays["settings"].__setitem__(0, 99)

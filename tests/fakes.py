@@ -24,6 +24,7 @@ from export.bundle import (
     Parity,
     Regime,
     Training,
+    UnitProfile,
 )
 from model.domain import FloatArray, IntArray
 from service.core.ports import BatchReport
@@ -89,6 +90,7 @@ def make_manifest(
             z=[[-2.5] * f, [-5 / 6] * f],  # of three columns the sum is the RUL, as `FakeRuntime` answers
             spread=[[1.0] * f, [1.0] * f],
             noise=[0.1] * f,
+            units=[UnitProfile(life=105, z=[[-2.5] * f, [-5 / 6] * f])],
             life_quantiles=[100.0 + i for i in range(11)],
             regime_persistence=1.0,
         ),

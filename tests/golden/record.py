@@ -24,6 +24,16 @@ def written(made: Any) -> str:
     return re.sub(r"\[[^\[\]{}]*\]", lambda found: re.sub(r"\n\s*", " ", found[0]), text) + "\n"
 
 
+def in_order_of(before: Any, now: Any) -> Any:
+    """`now` with its fields in the order that they had before: Protobuf's maps have a new one in each run."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        names = [*(name for name in before if name in now), *(name for name in now if name not in before)]
+        return {name: in_order_of(before.get(name), now[name]) for name in names}
+    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        return [in_order_of(*both) for both in zip(before, now, strict=True)]
+    return now
+
+
 def main() -> int:
     """Write every file again; a case that has no answers yet gets its first."""
     with ExitStack() as stack:
@@ -40,7 +50,7 @@ def main() -> int:
                 for step, answer in zip(case["steps"], answers, strict=True):
                     if ID in answer and step.get("answer", {}).get(ID) == ANY:
                         answer[ID] = ANY  # only the other front end gives liveness an id
-                    step["answer"] = answer
+                    step["answer"] = in_order_of(step.get("answer"), answer)
             file.write_text(written(record), encoding="utf-8")
     return 0
 

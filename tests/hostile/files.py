@@ -147,7 +147,7 @@ def golden_arrays() -> dict[str, Any]:
 def reference_arrays() -> dict[str, Any]:
     """The drift reference that fits the manifest."""
     text = drift_reference(MANIFEST).to_metadata()[REFERENCE_KEY]
-    with np.load(io.BytesIO(base64.b64decode(text))) as stored:
+    with np.load(io.BytesIO(base64.b85decode(text))) as stored:
         return {name: stored[name] for name in stored.files}
 
 
@@ -162,7 +162,7 @@ def read_golden(stored: bytes) -> None:
 
 
 def read_reference(stored: bytes) -> None:
-    text = base64.b64encode(stored).decode()
+    text = base64.b85encode(stored).decode()
     DriftReference.from_metadata({REFERENCE_KEY: text}, MANIFEST, origin=ORIGIN)
 
 

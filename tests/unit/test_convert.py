@@ -14,6 +14,7 @@ from export.drift_reference import REFERENCE_KEY, DriftReference
 from export.golden import Golden
 from export.seal import SUMS, read_bundle, write_sums
 from export.session import Session, open_bundle
+from model.simulation import simulate
 from service.choices import ProviderChoice
 from service.core.runtime import OnnxRuntime
 from tests.commands import rul
@@ -21,11 +22,13 @@ from tests.commands import rul
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.fixture
-def older(copied):
-    """The same bundle in format 1."""
+@pytest.fixture(params=[1, 2])
+def older(copied, request):
+    """The same bundle in an earlier format."""
     manifest = json.loads(Session(copied.model).metadata[METADATA_KEY])
-    return with_metadata(copied, {METADATA_KEY: json.dumps({**manifest, "format": 1})})
+    del manifest["degradation"]["units"]
+    kept = {} if request.param == 1 else Session(copied.model).metadata
+    return with_metadata(copied, kept | {METADATA_KEY: json.dumps({**manifest, "format": request.param})})
 
 
 def with_metadata(folder, metadata):
@@ -35,6 +38,12 @@ def with_metadata(folder, metadata):
     onnx.save(graph, folder.model)
     write_sums(folder.path)
     return folder
+
+
+def manifest_but_units(folder):
+    manifest = json.loads(Session(folder.model).metadata[METADATA_KEY])
+    del manifest["degradation"]["units"]
+    return manifest
 
 
 def graph_of(folder):
@@ -52,9 +61,9 @@ def test_the_reference_in_a_bundle_is_the_one_that_follows_from_its_manifest(tin
         np.testing.assert_array_equal(getattr(kept, name), value, err_msg=name)
 
 
-def test_a_bundle_of_the_format_before_is_refused_with_the_command_that_converts_it(older):
+def test_a_bundle_of_an_earlier_format_is_refused_with_the_command_that_converts_it(older):
     with pytest.raises(
-        InvalidBundle, match=f"bundle format 1, this version reads {FORMAT}: run `rul convert"
+        InvalidBundle, match=f"bundle format [12], this version reads {FORMAT}: run `rul convert"
     ) as raised:
         OnnxRuntime.load(older, provider=ProviderChoice.CPU)
 
@@ -70,11 +79,21 @@ def test_a_converted_bundle_has_the_same_graph_manifest_and_golden_windows(older
     assert result.exit_code == 0, result.exception
     assert f"bundle format {FORMAT}" in result.output
     assert graph_of(older) == graph_of(tiny_bundle)
-    assert Session(older.model).metadata == Session(tiny_bundle.model).metadata
+    assert manifest_but_units(older) == manifest_but_units(tiny_bundle)
     assert older.golden.read_bytes() == golden
     assert sorted(file.name for file in older.path.iterdir()) == [
         "MODEL_CARD.md", "SHA256SUMS", "golden.npz", "model.onnx",
     ]  # fmt: skip
+
+
+def test_simulated_units_of_a_converted_bundle_age_as_all_its_units_do_in_the_mean(older):
+    rul("convert", older.path)
+
+    _, manifest = open_bundle(older)
+    (unit,) = manifest.degradation.units
+    assert unit.life == round(manifest.degradation.life_quantiles[5])
+    assert unit.z == manifest.degradation.z[: len(unit.z)]
+    assert len(simulate(manifest, manifest.schema_of_columns, units=3, seed=0)) == 3
 
 
 def test_a_bundle_of_this_format_is_not_converted(copied):
@@ -116,7 +135,7 @@ def test_a_manifest_that_cannot_be_read_is_not_converted(copied, text):
     assert isinstance(result.exception, InvalidBundle)
 
 
-@pytest.mark.parametrize("kept", [None, 0.5, "no base64", ""])
+@pytest.mark.parametrize("kept", [None, 0.5, "no base85", ""])
 def test_a_missing_or_damaged_drift_reference_does_not_load(copied, kept):
     metadata = Session(copied.model).metadata
     text = metadata.pop(REFERENCE_KEY)

@@ -122,12 +122,12 @@ def test_drift_counts_each_window_against_the_band_of_its_length(manifest):
 def test_the_drift_reference_of_a_bundle_without_bands_is_read(tiny_bundles):
     tiny_bundle = tiny_bundles("amnl")
     session, manifest = open_bundle(tiny_bundle)
-    with np.load(io.BytesIO(base64.b64decode(session.metadata[REFERENCE_KEY]))) as arrays:
+    with np.load(io.BytesIO(base64.b85decode(session.metadata[REFERENCE_KEY]))) as arrays:
         stored = {name: arrays[name] for name in arrays.files}
     stored["entropy_edges"] = np.array([[0.4, 0.9]])
     older = io.BytesIO()
     np.savez_compressed(older, **stored)
-    metadata = {REFERENCE_KEY: base64.b64encode(older.getvalue()).decode()}
+    metadata = {REFERENCE_KEY: base64.b85encode(older.getvalue()).decode()}
 
     reference = DriftReference.from_metadata(metadata, manifest, origin=tiny_bundle.model)
 

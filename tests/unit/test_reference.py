@@ -70,6 +70,34 @@ def test_units_that_end_differently_have_spread_and_equal_ones_have_none():
     assert none[:, 1].max() < 0.2
 
 
+def test_profiles_of_six_units_are_kept_in_order_of_their_lives():
+    degradation = fit_reference(UNITS, PUMP_SCHEMA).degradation
+
+    lives = [unit.life for unit in degradation.units]
+    assert len(lives) == 6
+    assert lives == sorted(lives)
+    assert set(lives) <= {len(unit) for unit in UNITS}
+    for unit in degradation.units:
+        assert len(unit.z) == sum(rul < unit.life for rul in degradation.rul)
+        assert np.isfinite(np.array(unit.z)).all()
+    np.testing.assert_allclose(
+        np.mean([unit.z[0] for unit in degradation.units], axis=0), degradation.z[0], atol=0.5
+    )
+
+
+def test_a_column_that_a_unit_lacks_has_the_profile_of_all_units():
+    lacking = [replace(unit, readings=unit.readings.copy()) for unit in UNITS]
+    for unit in lacking[1:]:
+        unit.readings[:, 2] = np.nan
+
+    degradation = fit_reference(lacking, PUMP_SCHEMA).degradation
+
+    short = degradation.units[0]
+    assert [row[2] for row in short.z] == pytest.approx(
+        [row[2] for row in degradation.z[: len(short.z)]], abs=0.01
+    )
+
+
 def test_censored_units_count_for_ranges_but_not_for_degradation_or_life():
     stopped = Trajectory("x", np.arange(1, 501), np.full((500, 3), 40, dtype=np.float32), failed=False)
 

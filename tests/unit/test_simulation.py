@@ -5,6 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from export.bundle import find_bundle
+from export.evaluation_windows import labelled_windows
+from export.session import open_bundle
 from model.domain import InvalidData, Schema
 from model.reference import fit_reference
 from model.simulation import simulate
@@ -85,6 +88,20 @@ def test_units_change_between_regimes_as_often_as_the_training_units():
 
     changes = np.concatenate([np.abs(np.diff(u.readings[:, 0])) > 5 for u in made]).mean()
     assert 1 - changes == pytest.approx(REFERENCE.degradation.regime_persistence, abs=0.03)
+
+
+@pytest.mark.parametrize("bundle", ["fd001", "fd002", "fd003", "fd004"])
+def test_shipped_models_hold_their_coverage_on_simulated_units(bundle):
+    session, manifest = open_bundle(find_bundle(bundle))
+    windows = labelled_windows(
+        simulate(manifest, manifest.schema_of_columns, units=60, seed=0), manifest, truncations=5
+    )
+
+    answers = session.answer_all(windows.readings, windows.lengths, windows.last_cycle)
+
+    lower, upper = answers["rul_interval"].T
+    rul = np.minimum(windows.rul, manifest.cap)
+    assert ((lower <= rul) & (rul <= upper)).mean() == pytest.approx(manifest.nominal_coverage, abs=0.1)
 
 
 def test_truncated_units_are_the_same_ones_stopped_early():
